@@ -1,0 +1,326 @@
+"""What was asked of tdbg: the settings of a run, and where each value came from."""
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from tdbg import flags as flag_table
+from tdbg.errors import TdbgError
+
+LEVELS = ("off", "basic", "advanced", "extreme")
+INJECTS = ("auto", "yacs", "hydra", "argparse", "argv", "env", "none")
+FAIL_ON = ("never", "info", "warning", "error", "critical")
+LOG_LEVELS = ("DEBUG", "STATS", "INFO", "WARNING", "ERROR", "CRITICAL")
+# Share of the wall time each level may cost, in percent, unless --max-overhead says otherwise.
+BUDGET_PCT = {"off": 0.0, "basic": 1.0, "advanced": 3.0, "extreme": 10.0}
+
+
+def setting(text: str, default: Any = None, *, factory: Any = None) -> Any:
+    """A dataclass field with its help line; the CLI, doctor and docs read it."""
+    if factory is not None:
+        return field(default_factory=factory, metadata={"help": text})
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass(slots=True, kw_only=True)
+class Settings:
+    """Everything `tdbg run` can be asked for. Field names are the keys of every source."""
+
+    flags: dict[str, flag_table.Value] = setting("debug flags: name -> true, false or text", factory=dict)
+    level: str = setting("how much is looked at: off, basic, advanced or extreme", "basic")
+    inject: str = setting("how flags reach the program's config", "auto")
+    max_overhead: float | None = setting("share of the wall time tdbg may cost, in percent")
+    run_dir: str = setting("the run directory", "")
+    name: str = setting("the last part of the run directory's name", "")
+    tee: bool = setting("keep a copy of stdout and stderr in the run directory", False)
+    stop_on: list[str] = setting("stop the run at the first finding with one of these codes or severities", factory=list)
+    stop_before_update: bool = setting("stop before the optimizer uses a non-finite gradient", False)
+    fail_on: str = setting("turn exit code 0 into 1 when there is a finding of this severity", "never")
+    strict_flags: bool = setting("a flag that the program's config rejects ends the rank with exit code 2", False)
+    baseline: int = setting("alternate blocks of N steps with tdbg off and on and report the ratio", 0)
+    forbid_flags: bool = setting("refuse to start while any debug flag is on", False)
+    log_level: str = setting("level of the program's own console log", "")
+    disk_budget: str = setting("bytes a rank may write, such as 500MB", "1GB")
+    quiet: bool = setting("say nothing but errors and the verdict's first line", False)
+    progress_every: float = setting("seconds between progress lines where stderr is no terminal", 30.0)
+    step_optimizer: str = setting("class name of the optimizer whose step counts, if not the first", "")
+    keep_steps: int = setting("step records kept for the report of a bad step", 16)
+
+    @property
+    def budget_pct(self) -> float:
+        """The share of wall time tdbg may cost, in percent."""
+        return BUDGET_PCT[self.level] if self.max_overhead is None else self.max_overhead
+
+    @property
+    def disk_budget_bytes(self) -> int:
+        """``disk_budget`` in bytes."""
+        return parse_bytes(self.disk_budget)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data, for run.json."""
+        return {item.name: getattr(self, item.name) for item in fields(self)}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "Settings":
+        """The settings stored in run.json; keys of a newer tdbg are ignored."""
+        known = {item.name for item in fields(cls)}
+        return cls(**{key: value for key, value in data.items() if key in known})
+
+
+def parse_bytes(text: str) -> int:
+    """``500MB`` or ``1.5 GiB`` in bytes (decimal and binary units); TdbgError if it is neither."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?\s*", text, re.IGNORECASE)
+    if not match:
+        raise TdbgError(f"not a size: {text!r}", "write a number and a unit, such as 500MB or 2GiB")
+    power = " kmgt".index(match[2].lower() or " ")
+    return int(float(match[1]) * (1024 if match[3] else 1000) ** power)
+
+
+def _choice(options: Iterable[str]) -> Callable[[str, Any], str]:
+    allowed = tuple(options)
+
+    def check(key: str, value: Any) -> str:
+        import difflib
+
+        for option in allowed:
+            if str(value).lower() == option.lower():
+                return option
+        near = difflib.get_close_matches(str(value).lower(), [option.lower() for option in allowed], n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise TdbgError(f"{key} cannot be {value!r}", f"{hint}choose from: {', '.join(allowed)}")
+
+    return check
+
+
+def _boolean(key: str, value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    word = str(value).lower()
+    if word in ("1", "true", "yes", "on"):
+        return True
+    if word in ("0", "false", "no", "off", ""):
+        return False
+    raise TdbgError(f"{key} is yes or no, not {value!r}", "write true or false")
+
+
+def _whole(key: str, value: Any) -> int:
+    try:
+        found = int(value)
+    except (TypeError, ValueError):
+        raise TdbgError(f"{key} is a whole number, not {value!r}", "write 0 or more") from None
+    if found < 0:
+        raise TdbgError(f"{key} cannot be negative: {found}", "write 0 or more")
+    return found
+
+
+def _share(key: str, value: Any) -> float | None:
+    if value is None or value == "":
+        return None
+    try:
+        found = float(str(value).rstrip("%"))
+    except ValueError:
+        raise TdbgError(f"{key} is a percentage, not {value!r}", "write a number such as 1 or 0.3") from None
+    if not 0 < found <= 100:
+        raise TdbgError(f"{key} is above 0 and at most 100, not {value!r}", "write a number such as 1 or 0.3")
+    return found
+
+
+def _seconds(key: str, value: Any) -> float:
+    try:
+        found = float(value)
+    except (TypeError, ValueError):
+        raise TdbgError(f"{key} is a number of seconds, not {value!r}", "write a number such as 30") from None
+    if not found > 0:
+        raise TdbgError(f"{key} is above 0, not {value!r}", "write a number such as 30")
+    return found
+
+
+def _words(key: str, value: Any) -> list[str]:
+    parts = value.split(",") if isinstance(value, str) else value
+    if not isinstance(parts, list | tuple):
+        raise TdbgError(f"{key} is a list of words, not {value!r}", f"write {key}=A,B")
+    return [str(part).strip() for part in parts if str(part).strip()]
+
+
+def _size(key: str, value: Any) -> str:
+    parse_bytes(str(value))
+    return str(value)
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """``{"LOSS": {"NULL_MASKING": True}}`` as ``{"LOSS.NULL_MASKING": True}``."""
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        name = f"{prefix}.{key}" if prefix else str(key)
+        if isinstance(value, Mapping):
+            flat.update(flatten(value, name))
+        else:
+            flat[name] = value
+    return flat
+
+
+def read_flags(value: Any, known: Iterable[str] = ()) -> dict[str, flag_table.Value]:
+    """Flags from any source: ``"A,B=3"``, a list of such words, or a (nested) mapping."""
+    if isinstance(value, Mapping):
+        found: dict[str, flag_table.Value] = {}
+        for name, wanted in flatten(value).items():
+            setting = wanted if isinstance(wanted, bool) else str(wanted)
+            found.update(dict.fromkeys(flag_table.expand(name, known), setting))
+        return found
+    words = value.split(",") if isinstance(value, str) else value
+    found = {}
+    for word in words:
+        if str(word).strip():
+            found.update(flag_table.parse(str(word).strip(), known))
+    return found
+
+
+_CHECKS: dict[str, Callable[[str, Any], Any]] = {
+    "level": _choice(LEVELS),
+    "inject": _choice(INJECTS),
+    "max_overhead": _share,
+    "run_dir": lambda key, value: str(value),
+    "name": lambda key, value: str(value),
+    "tee": _boolean,
+    "stop_on": _words,
+    "stop_before_update": _boolean,
+    "fail_on": _choice(FAIL_ON),
+    "strict_flags": _boolean,
+    "baseline": _whole,
+    "forbid_flags": _boolean,
+    "log_level": _choice(("", *LOG_LEVELS)),
+    "disk_budget": _size,
+    "quiet": _boolean,
+    "progress_every": _seconds,
+    "step_optimizer": lambda key, value: str(value),
+    "keep_steps": _whole,
+}
+
+
+@dataclass(slots=True)
+class Source:
+    """One place settings come from: its name for `tdbg doctor`, and its raw values."""
+
+    name: str
+    values: dict[str, Any]
+
+
+def pyproject_sources(start: Path, profile: str = "") -> list[Source]:
+    """``[tool.tdbg]`` of the nearest pyproject.toml at or above ``start``; then the named profile, if asked."""
+    import tomllib
+
+    for folder in (start, *start.parents):
+        path = folder / "pyproject.toml"
+        if not path.is_file():
+            continue
+        try:
+            table = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {}).get("tdbg", {})
+        except (tomllib.TOMLDecodeError, OSError, UnicodeDecodeError) as error:
+            raise TdbgError(f"cannot read {path}: {error}", "mend the file") from None
+        values = {key: value for key, value in table.items() if key != "profiles"}
+        sources = [Source(str(path), values)] if values else []
+        if profile:
+            profiles = table.get("profiles", {})
+            if profile not in profiles:
+                raise TdbgError(
+                    f"no profile is named {profile!r} in {path}",
+                    f"known: {', '.join(profiles) or 'none'}; a profile is a table [tool.tdbg.profiles.{profile}]",
+                )
+            sources.append(Source(f"{path} profile {profile}", dict(profiles[profile])))
+        return sources
+    if profile:
+        raise TdbgError(
+            f"no profile is named {profile!r}: there is no pyproject.toml here or above",
+            f"write a table [tool.tdbg.profiles.{profile}] into pyproject.toml",
+        )
+    return []
+
+
+def yaml_source(start: Path) -> list[Source]:
+    """``tdbg.yaml`` of the current folder, read with yacs (so values have their YAML types)."""
+    path = start / "tdbg.yaml"
+    if not path.is_file():
+        return []
+    from yacs.config import CfgNode
+
+    try:
+        with path.open(encoding="utf-8") as file:
+            tree = CfgNode.load_cfg(file)
+    except Exception as error:  # yacs raises plain asserts and YAML errors alike
+        first = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise TdbgError(f"cannot read {path}: {first}", "mend the file; it holds keys such as `level: basic`") from None
+    return [Source(str(path), dict(tree))]
+
+
+def env_source(environ: Mapping[str, str]) -> list[Source]:
+    """``TDBG_LEVEL``, ``TDBG_MAX_OVERHEAD``, ``TDBG_FLAGS``, ...: a variable for every setting."""
+    names = {f"TDBG_{item.name.upper()}": item.name for item in fields(Settings)}
+    values = {names[key]: value for key, value in environ.items() if key in names}
+    return [Source("environment", values)] if values else []
+
+
+def resolve(
+    options: Mapping[str, Any],
+    *,
+    cwd: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+    profile: str = "",
+    known_flags: Iterable[str] = (),
+) -> tuple[Settings, dict[str, str]]:
+    """The settings and, per setting, where its value came from.
+
+    Growing strength: default, pyproject.toml, tdbg.yaml, TDBG_* variables, the profile asked for by
+    name, then ``options`` (only what the user typed). Flags of all sources add up; a later source
+    wins for the same flag. In any source ``DEBUG: {...}`` is another spelling of ``flags``.
+    Raises TdbgError naming the source for an unknown key or a bad value.
+    """
+    here = cwd or Path.cwd()
+    toml = pyproject_sources(here, profile)
+    named = [source for source in toml if source.name.endswith(f" profile {profile}")] if profile else []
+    base = [source for source in toml if source not in named]
+    sources = [*base, *yaml_source(here), *env_source(os.environ if environ is None else environ), *named]
+    sources.append(Source("option", dict(options)))
+    settings = Settings()
+    origin = {item.name: "default" for item in fields(Settings)}
+    for source in sources:
+        _apply(settings, origin, source, tuple(known_flags))
+    return settings, origin
+
+
+def _apply(settings: Settings, origin: dict[str, str], source: Source, known: tuple[str, ...]) -> None:
+    for raw_key, value in source.values.items():
+        key = {"DEBUG": "flags"}.get(raw_key, raw_key.replace("-", "_"))
+        try:
+            if key == "preset":
+                names = _words("preset", value)
+                settings.flags.update({name: True for word in names for name in flag_table.preset(word)})
+                origin["flags"] = source.name
+            elif key == "flags":
+                settings.flags.update(read_flags(value, known))
+                origin["flags"] = source.name
+            elif key in _CHECKS:
+                setattr(settings, key, _CHECKS[key](key.replace("_", "-"), value))
+                origin[key] = source.name
+            else:
+                raise TdbgError(f"unknown setting {raw_key!r}", f"known: {', '.join(sorted([*_CHECKS, 'flags', 'preset']))}")
+        except TdbgError as error:
+            if source.name == "option":
+                raise
+            raise TdbgError(f"{source.name}: {error}", error.hint) from None
+
+
+def flags_to_env(flags: Mapping[str, flag_table.Value]) -> str:
+    """The value of ``TDBG_FLAGS`` for a program's processes: JSON, so that values keep their type."""
+    return json.dumps(dict(flags), separators=(",", ":"))
+
+
+def flags_from_env(text: str) -> dict[str, flag_table.Value]:
+    """The inverse of `flags_to_env`; a hand-written ``A,B=3`` is understood too."""
+    if text.startswith("{"):
+        found: dict[str, flag_table.Value] = json.loads(text)
+        return found
+    return read_flags(text)

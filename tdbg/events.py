@@ -1,0 +1,372 @@
+"""The events of a run: typed records that a rank writes and every command reads.
+
+A rank writes with the standard library alone; readers decode with msgspec. Events are facts that a
+rank saw. What they mean is a `Finding`, derived from them by rules, live and offline alike.
+JSON has no NaN: a non-finite number is written as the string ``"nan"``, ``"inf"`` or ``"-inf"``.
+"""
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar
+
+Number = float | str  # a float, or "nan", "inf", "-inf"
+
+EVENT_TYPES: dict[str, type["Event"]] = {}
+
+
+def doc(text: str, default: Any = None, *, factory: Any = None) -> Any:
+    """A dataclass field with its line in docs/events.md."""
+    if factory is not None:
+        return field(default_factory=factory, metadata={"doc": text})
+    return field(default=default, metadata={"doc": text})
+
+
+@dataclass(slots=True, kw_only=True)
+class Event:
+    """What every event carries."""
+
+    TYPE: ClassVar[str] = ""
+    VERSION: ClassVar[int] = 1
+
+    t: float = doc("wall clock, seconds since 1970", 0.0)
+
+
+def event_type(cls: type[Event]) -> type[Event]:
+    """Enter an event class in the table of types (a decorator)."""
+    EVENT_TYPES[cls.TYPE] = cls
+    return cls
+
+
+@event_type
+@dataclass(slots=True, kw_only=True)
+class Start(Event):
+    """A process became a rank: it is about to write its first step."""
+
+    TYPE: ClassVar[str] = "start"
+
+    rank: int = doc("global rank", 0)
+    local_rank: int | None = doc("rank on its node, if a launcher said so")
+    world_size: int = doc("number of ranks", 1)
+    attempt: int = doc("0, or the number of the restart", 0)
+    host: str = doc("host name", "")
+    pid: int = doc("process id", 0)
+    argv: list[str] = doc("the program's own command line", factory=list)
+    python: str = doc("Python's version", "")
+    torch: str = doc("torch's version", "")
+    device: dict[str, Any] = doc(
+        "accelerator: name, compute capability, driver, memory_mb, cuda and cudnn versions; cpu: threads", factory=dict
+    )
+    env: dict[str, str] = doc("launcher variables, from an allow-list (RANK, WORLD_SIZE, SLURM_...)", factory=dict)
+    startup_ms: float = doc("time tdbg took to wake up in this process", 0.0)
+
+
+@event_type
+@dataclass(slots=True, kw_only=True)
+class Params(Event):
+    """The names behind the vectors of later step records; written anew when the set changes."""
+
+    TYPE: ClassVar[str] = "params"
+
+    names: list[str] = doc("parameter names, in the order of grad_norms", factory=list)
+    numel: list[int] = doc("elements of each", factory=list)
+    modules: int = doc("modules below the roots", 0)
+    roots: list[str] = doc("class names of the root modules", factory=list)
+    optimizers: list[str] = doc("class names of the optimizers seen", factory=list)
+
+
+@event_type
+@dataclass(slots=True, kw_only=True)
+class Step(Event):
+    """One step: an ``optimizer.step()`` of the first optimizer, or in evaluation a call of the root."""
+
+    TYPE: ClassVar[str] = "step"
+
+    step: int = doc("number of the step, from 1; in evaluation the training steps done, or the call's number", 0)
+    phase: str = doc("train or eval", "train")
+    epoch: int | None = doc("passes over the training loader begun, from 0, if a DataLoader is used")
+    batch: int | None = doc("batches taken from the loader in this epoch")
+    batches: int | None = doc("length of the loader, if it has one")
+    call: int | None = doc("in evaluation: number of the root's call")
+    loss: Number | None = doc("sum of the losses sent backward for this step, unscaled")
+    micro: int = doc("number of backward calls (gradient accumulation)", 0)
+    other_losses: list[Number] = doc("losses of further optimizers since the previous record", factory=list)
+    lr: list[float] = doc("learning rate of each parameter group", factory=list)
+    grad_norm: Number | None = doc("total L2 norm before clipping (this rank's shard if sharded)")
+    grad_norms: list[Number] | None = doc("L2 norm per parameter, on sampled steps; -1 where there is no gradient")
+    sharded: bool = doc("gradients are shards (FSDP): combine norms over ranks", False)
+    finite: bool | None = doc("loss and the gradients looked at are finite; None: nothing was read")
+    checked: str = doc("gradients looked at: all, some (small tensors), none", "none")
+    scale: Number | None = doc("loss scale of GradScaler")
+    skipped: bool = doc("GradScaler skipped the update", False)
+    loader_ms: float | None = doc("wait for batches")
+    forward_ms: float | None = doc("in root modules, host time")
+    backward_ms: float | None = doc("in backward, host time")
+    optimizer_ms: float | None = doc("in optimizer.step, host time (with a closure: forward and backward too)")
+    step_ms: float | None = doc("since the previous step's end")
+    host_mb: float | None = doc("resident memory of the process")
+    device_mb: float | None = doc("allocated accelerator memory")
+    device_peak_mb: float | None = doc("peak allocated accelerator memory so far")
+    samples: int | None = doc("first dimension of the root's first tensor, summed over calls")
+
+
+@event_type
+@dataclass(slots=True, kw_only=True)
+class NonFinite(Event):
+    """The first NaN or Inf of a rank, located while the weights were intact where that was possible."""
+
+    TYPE: ClassVar[str] = "nonfinite"
+
+    step: int = doc("the step in which it happened", 0)
+    phase: str = doc("where: input, forward, loss, backward, gradient, optimizer", "")
+    kind: str = doc("nan, inf or nan+inf", "")
+    module: str = doc("path of the module, if known", "")
+    module_class: str = doc("its class", "")
+    parameter: str = doc("the parameter whose gradient is bad, if that is what is known", "")
+    tensor: str = doc("which tensor: input[0], output, grad_input, ...", "")
+    origin: str = doc("here, other-rank (the local gradients are finite), or unknown", "unknown")
+    how: str = doc("how it was located: rerun, bracket, check", "check")
+    count: int | None = doc("non-finite elements in that tensor")
+    numel: int | None = doc("elements of that tensor")
+    shape: list[int] = doc("its shape", factory=list)
+    dtype: str = doc("its dtype", "")
+    loss: Number | None = doc("the step's loss")
+    bad_params: list[str] = doc("parameters with non-finite gradients, at most 8", factory=list)
+    bad_param_count: int = doc("how many parameters had them", 0)
+    last_good: dict[str, Any] = doc("step, loss, grad_norm and lr of the last finite record", factory=dict)
+    batch: str = doc("folder-relative path of the saved batch", "")
+    weights: str = doc("intact, updated or unknown when it was looked at", "unknown")
+    eval: bool = doc("seen in evaluation", False)
+    during: str = doc("train or eval", "train")
+    note: str = doc("what could not be found out, and why", "")
+    ring: list[dict[str, Any]] = doc("the last step records before it (without vectors)", factory=list)
+
+
+@event_type
+@dataclass(slots=True, kw_only=True)
+class Injection(Event):
+    """A debug flag (or another setting) reached the program's own configuration."""
+
+    TYPE: ClassVar[str] = "injection"
+
+    flag: str = doc("the flag", "")
+    status: str = doc("set (changed), already (had the value), rejected", "set")
+    where: str = doc("yacs, omegaconf, argparse, jsonargparse, env, and the key", "")
+    old: Any = doc("value before")
+    new: Any = doc("value after")
+    hint: str = doc("for rejected: what the program knows instead", "")
+    rank: int | None = doc("RANK of the process, if it has one")
+    pid: int = doc("process id", 0)
+
+
+@event_type
+@dataclass(slots=True, kw_only=True)
+class Traceback(Event):
+    """An exception that ended the process, or that the program logged and swallowed."""
+
+    TYPE: ClassVar[str] = "traceback"
+
+    step: int = doc("last step done", 0)
+    exception: str = doc("class name", "")
+    message: str = doc("its text, at most 2,000 characters", "")
+    lines: list[str] = doc("the traceback, at most 60 lines", factory=list)
+    how: str = doc("uncaught, logged or printed", "uncaught")
+    where: str = doc("file:line of the innermost frame", "")
+    pid: int = doc("process id", 0)
+
+
+@event_type
+@dataclass(slots=True, kw_only=True)
+class Cost(Event):
+    """tdbg's own cost in this process, so far."""
+
+    TYPE: ClassVar[str] = "cost"
+
+    step: int = doc("last step done", 0)
+    own_ms: float = doc("time inside tdbg's hooks", 0.0)
+    wall_ms: float = doc("wall time since tdbg woke up", 0.0)
+    budget_pct: float = doc("the budget", 0.0)
+    sampled: int = doc("steps whose gradients were all looked at", 0)
+    by_part: dict[str, float] = doc("own_ms by part", factory=dict)
+    errors: int = doc("exceptions inside tdbg, swallowed", 0)
+    dropped: int = doc("events not written (disk budget, full disk)", 0)
+
+
+@event_type
+@dataclass(slots=True, kw_only=True)
+class Baseline(Event):
+    """The paired ratio of blocks of steps with tdbg on and off, in this very program."""
+
+    TYPE: ClassVar[str] = "baseline"
+
+    block: int = doc("steps per block", 0)
+    pairs: int = doc("pairs of blocks", 0)
+    ratio: float | None = doc("median of on/off over the pairs")
+    low: float | None = doc("lower end of the 95 % interval of the median")
+    high: float | None = doc("upper end of it")
+
+
+@event_type
+@dataclass(slots=True, kw_only=True)
+class ProbeOff(Event):
+    """A part of tdbg raised, was switched off, and training went on."""
+
+    TYPE: ClassVar[str] = "probe_off"
+
+    probe: str = doc("which part", "")
+    error: str = doc("class and text of the exception", "")
+    lines: list[str] = doc("its traceback, at most 20 lines", factory=list)
+
+
+@event_type
+@dataclass(slots=True, kw_only=True)
+class ChildExit(Event):
+    """A launcher's child ended badly: its own exit code or signal, which the launcher may hide."""
+
+    TYPE: ClassVar[str] = "child_exit"
+
+    host: str = doc("host name", "")
+    pid: int = doc("the child's process id", 0)
+    code: int = doc("exit code, or minus the signal's number", 0)
+
+
+@event_type
+@dataclass(slots=True, kw_only=True)
+class Plan(Event):
+    """How many steps the program means to do, where a framework says so."""
+
+    TYPE: ClassVar[str] = "plan"
+
+    steps: int | None = doc("planned optimizer steps")
+    epochs: float | None = doc("planned epochs")
+    source: str = doc("who said so", "")
+
+
+@event_type
+@dataclass(slots=True, kw_only=True)
+class Note(Event):
+    """Something a reader should know: vectors sampled for the disk budget, hooks inactive, ..."""
+
+    TYPE: ClassVar[str] = "note"
+
+    code: str = doc("stable slug", "")
+    text: str = doc("one sentence", "")
+    step: int = doc("last step done", 0)
+
+
+@event_type
+@dataclass(slots=True, kw_only=True)
+class End(Event):
+    """The rank's process ends in good order (a killed one has none)."""
+
+    TYPE: ClassVar[str] = "end"
+
+    step: int = doc("steps done", 0)
+    reason: str = doc("exit, exception or stopped", "exit")
+
+
+SEVERITIES = ("info", "warning", "error", "critical")
+
+
+@dataclass(slots=True, kw_only=True)
+class Finding:
+    """What a rule concluded, with its evidence. Codes are stable."""
+
+    code: str
+    severity: str
+    title: str
+    first_step: int | None = None
+    rank: int | None = None
+    phase: str = ""
+    module: str = ""
+    evidence: list[str] = field(default_factory=list)
+    cause: str = ""
+    try_next: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {item.name: getattr(self, item.name) for item in fields(self)}
+
+
+def number(value: float | None) -> Number | None:
+    """A float as JSON can carry it."""
+    if value is None or math.isfinite(value):
+        return value
+    return "nan" if math.isnan(value) else ("inf" if value > 0 else "-inf")
+
+
+def as_float(value: Number | None) -> float | None:
+    """The inverse of `number`."""
+    return float(value) if value is not None else None
+
+
+_NAMES: dict[type[Event], tuple[tuple[str, Any], ...]] = {}
+
+
+def _names(cls: type[Event]) -> tuple[tuple[str, Any], ...]:
+    if cls not in _NAMES:
+        _NAMES[cls] = tuple((item.name, item.default) for item in fields(cls))
+    return _NAMES[cls]
+
+
+def encode(event: Event) -> bytes:
+    """One JSON line. ``type`` and ``v`` come first; fields at their default are left out.
+
+    Non-finite floats may be given as floats: they are written as strings. Cost: about 10 us for a
+    step record.
+    """
+    cls = type(event)
+    record: dict[str, Any] = {"type": cls.TYPE, "v": cls.VERSION}
+    for name, default in _names(cls):
+        value = getattr(event, name)
+        if value is not default and value != default and value != []:
+            record[name] = value
+    try:
+        text = json.dumps(record, separators=(",", ":"), allow_nan=False)
+    except (ValueError, TypeError):  # a NaN somewhere, or a value only repr can show
+        text = json.dumps(_tame(record), separators=(",", ":"), allow_nan=False)
+    return text.encode("ascii") + b"\n"
+
+
+def _tame(value: Any) -> Any:
+    if isinstance(value, float):
+        return number(value)
+    if isinstance(value, dict):
+        return {str(key): _tame(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_tame(item) for item in value]
+    if value is None or isinstance(value, str | int | bool):
+        return value
+    return repr(value)[:200]
+
+
+_DECODERS: dict[str, Any] = {}
+
+
+def decode(line: bytes) -> Event | None:
+    """The event of one complete line, or None for a line of an unknown type or a torn one.
+
+    Unknown fields are ignored, so that a newer writer stays readable. Needs msgspec.
+    """
+    import msgspec
+
+    if not line.startswith(b'{"type":"'):
+        return None
+    name = line[9 : line.find(b'"', 9)].decode("ascii", "replace")
+    if name not in EVENT_TYPES:
+        return None
+    if name not in _DECODERS:
+        _DECODERS[name] = msgspec.json.Decoder(EVENT_TYPES[name])
+    try:
+        event: Event = _DECODERS[name].decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return event
+
+
+def describe() -> Iterator[tuple[type[Event], list[tuple[str, str, str]]]]:
+    """Every event type with (field, type, text) rows: the source of docs/events.md."""
+    for cls in EVENT_TYPES.values():
+        rows = [(item.name, str(getattr(item.type, "__name__", item.type)), item.metadata["doc"]) for item in fields(cls)]
+        yield cls, rows

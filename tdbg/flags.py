@@ -1,0 +1,305 @@
+"""The debug flags: the one table that help, completion, filter and docs read."""
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from tdbg.errors import TdbgError
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """A dotted name under DEBUG that a user can switch on, such as ``LOSS.NULL_MASKING``."""
+
+    name: str
+    group: str
+    summary: str
+    help: str  # when to use it
+    aliases: tuple[str, ...] = ()  # short names people know from other tools
+    probe: str = ""  # the probe it wakes; empty if it only opens the program's own log lines
+    default: bool = False
+
+    @property
+    def leaf(self) -> str:
+        """The last part of the name, unique over the table."""
+        return self.name.rpartition(".")[2]
+
+    @property
+    def tag(self) -> str:
+        """The mark its log lines carry."""
+        return tag(self.name)
+
+
+FLAGS: tuple[Flag, ...] = (
+    Flag(
+        "SCHEDULING",
+        "components",
+        "Log every decision of the training schedule: what is due, when, and why.",
+        "Use it when validation, checkpoints or learning-rate changes come at the wrong step, or not at all.",
+    ),
+    Flag(
+        "CHECKPOINT",
+        "components",
+        "Log saves and loads: path, bytes, seconds, missing, unexpected and resized keys.",
+        "Use it when a resumed run does not continue where it stopped, or a load is silently partial.",
+    ),
+    Flag(
+        "DATALOADER",
+        "components",
+        "Log loader waits, batch shapes, dtypes and ranges, workers and samplers.",
+        "Use it when the accelerator starves, batches repeat, labels leave their range or a worker dies.",
+        aliases=("data_loading",),
+    ),
+    Flag(
+        "AUGMENTATION",
+        "components",
+        "Log each transform: its order, device, time, and the value range before and after.",
+        "Use it when images look wrong to the model, or the input pipeline is slow.",
+    ),
+    Flag(
+        "OPTIMIZER",
+        "components",
+        "Log parameter groups, hyperparameters, update ratios and parameters nobody updates.",
+        "Use it when part of a model does not learn, or weight decay hits the wrong parameters.",
+    ),
+    Flag(
+        "DISTRIBUTED",
+        "components",
+        "Log process groups and each collective's order, bytes and time, issuing none.",
+        "Use it when a job hangs, ranks drift apart, or one rank makes all others wait.",
+    ),
+    Flag(
+        "MODEL_BUILD",
+        "components",
+        "Log the module tree as it is built: parameters, initial statistics, shared and dead ones.",
+        "Use it when a model has an unexpected size or shape, or starts from bad initial values.",
+    ),
+    Flag(
+        "TRAINING_LOOP",
+        "components",
+        "Log epoch and phase borders, accumulation, zero_grad and the order of calls.",
+        "Use it when a hand-written loop may forget, repeat or reorder a call.",
+    ),
+    Flag(
+        "VALIDATION_METRICS",
+        "metrics",
+        "Log what each validation pass computed, per phase, task and subset.",
+        "Use it when validation figures look wrong, stale or too good.",
+    ),
+    Flag(
+        "DUMP_METRICS",
+        "metrics",
+        "Dump the whole state of the metrics at each validation.",
+        "Use it when an average, a best value or a count cannot be explained from the logs.",
+    ),
+    Flag(
+        "WANDB_METRICS",
+        "metrics",
+        "Log what is sent to Weights & Biases: keys, types, steps, failures.",
+        "Use it when a chart stays empty, jumps back in steps, or a key goes missing.",
+    ),
+    Flag(
+        "LOSS.TAXONOMY_SMOOTHING",
+        "losses",
+        "Log the label hierarchy, its distance matrix and the smoothed targets.",
+        "Use it when hierarchical label smoothing puts mass on the wrong classes.",
+    ),
+    Flag(
+        "LOSS.NULL_MASKING",
+        "losses",
+        "Log how null-labelled samples are found, counted and masked out of the loss.",
+        "Use it when samples without a label change the loss, or masking seems not to happen.",
+    ),
+    Flag(
+        "LOSS.CLASS_WEIGHTING",
+        "losses",
+        "Log class weights, effective sample numbers and each class's share of the loss.",
+        "Use it when rare classes are ignored or dominate.",
+    ),
+    Flag(
+        "LOSS.GRADNORM_MEMORY",
+        "losses",
+        "Log memory through GradNorm's extra passes, tensor by tensor.",
+        "Use it when GradNorm runs out of memory or leaks over steps.",
+    ),
+    Flag(
+        "LOSS.GRADNORM_METRICS",
+        "losses",
+        "Log task losses, relative rates, gradient norms and task weights of GradNorm.",
+        "Use it when GradNorm does not balance the tasks.",
+    ),
+    Flag(
+        "LOSS.VERBOSE_GRADNORM_LOGGING",
+        "losses",
+        "Log every intermediate value of each GradNorm update.",
+        "Use it for a few steps, when LOSS.GRADNORM_METRICS shows that something is off but not what.",
+    ),
+    Flag(
+        "AUTOGRAD_ANOMALY",
+        "torch",
+        "Run autograd's anomaly mode for chosen steps and name the forward line and module.",
+        "Use it when a NaN appears in backward only; it costs 1.3-1.5x while it is on.",
+        aliases=("autograd_anomaly",),
+    ),
+    Flag(
+        "PROFILER",
+        "torch",
+        "Capture a torch.profiler window from inside the run.",
+        "Use it when steps are slow and it is not known where the time goes.",
+        aliases=("autograd_profiler", "tensorboard_profiler"),
+    ),
+    Flag(
+        "MEMORY",
+        "torch",
+        "Log host and device memory per step: peaks, creep, and what holds it.",
+        "Use it before an out-of-memory error happens again.",
+        aliases=("memory_usage",),
+    ),
+    Flag(
+        "GRADIENTS",
+        "torch",
+        "Log each parameter's gradient norm; explosion, vanishing, None and zero gradients.",
+        "Use it when the loss stalls or jumps.",
+        aliases=("gradient_norms",),
+    ),
+    Flag(
+        "FORWARD",
+        "torch",
+        "Log shapes, dtypes, devices and finite flags of each module's output.",
+        "Use it when activations saturate, die or overflow.",
+        aliases=("forward_pass",),
+    ),
+    Flag(
+        "BACKWARD",
+        "torch",
+        "Log the gradient flow through each module, backwards.",
+        "Use it when gradients vanish or blow up part of the way back.",
+        aliases=("backward_pass",),
+    ),
+    Flag(
+        "DEVICE",
+        "torch",
+        "Log tensors on unlike devices or dtypes, and copies inside the step.",
+        "Use it when a step is slow for no visible reason or mixes devices.",
+        aliases=("device_placement",),
+    ),
+    Flag(
+        "AMP",
+        "torch",
+        "Log autocast, the loss scale, skipped steps and overflow shares.",
+        "Use it when mixed precision skips steps or loses accuracy.",
+        aliases=("mixed_precision",),
+    ),
+    Flag(
+        "VALIDATION",
+        "torch",
+        "Log when evaluation starts and ends, its samples, mode and memory.",
+        "Use it when evaluation runs in train mode, with gradients, or on the wrong data.",
+        aliases=("validation",),
+    ),
+    Flag(
+        "EARLY_STOPPING",
+        "torch",
+        "Log patience, best value and each decision of the early stopper.",
+        "Use it when a run stops too early, or never.",
+        aliases=("early_stopping",),
+    ),
+    Flag(
+        "LR",
+        "torch",
+        "Log the scheduler and each change of the learning rate.",
+        "Use it when the learning rate is zero, constant, or changes in the wrong order.",
+        aliases=("lr_scheduling",),
+    ),
+)
+
+# Flags often wanted together; the names are the documented ones.
+PRESETS: Mapping[str, tuple[str, ...]] = {
+    "hierarchical": ("VALIDATION_METRICS", "MODEL_BUILD", "LOSS.TAXONOMY_SMOOTHING"),
+    "distributed": ("DISTRIBUTED", "OPTIMIZER", "TRAINING_LOOP"),
+    "data": ("DATALOADER", "AUGMENTATION"),
+    "schedule": ("SCHEDULING", "CHECKPOINT", "TRAINING_LOOP", "VALIDATION_METRICS"),
+    "gradnorm": ("LOSS.GRADNORM_METRICS", "LOSS.VERBOSE_GRADNORM_LOGGING", "WANDB_METRICS"),
+    "numerics": ("AUTOGRAD_ANOMALY", "GRADIENTS", "FORWARD", "BACKWARD", "AMP"),
+    "memory": ("MEMORY", "LOSS.GRADNORM_MEMORY"),
+}
+
+Value = bool | str
+
+
+def tag(flag: str, part: str = "") -> str:
+    """The mark of a log line, spelt here only: ``[DEBUG_NULL_MASKING_INPUT]``."""
+    leaf = flag.rpartition(".")[2]
+    return f"[DEBUG_{leaf}_{part}]" if part else f"[DEBUG_{leaf}]"
+
+
+def owner(mark: str) -> str | None:
+    """The flag a tag belongs to; the longest leaf wins, so VALIDATION never takes VALIDATION_METRICS."""
+    word = mark.strip("[]") + "_"
+    fits = [flag for flag in FLAGS if word.startswith(f"DEBUG_{flag.leaf}_")]
+    return max(fits, key=lambda flag: len(flag.leaf)).name if fits else None
+
+
+def covers(wanted: str, found: str) -> bool:
+    """True if ``wanted`` is ``found`` or stands above it: LOSS covers LOSS.NULL_MASKING."""
+    return found == wanted or found.startswith(f"{wanted}.")
+
+
+def canonical(name: str) -> str:
+    """``debug.loss.null_masking`` and ``enable_memory_usage`` as the table spells them."""
+    word = name.strip()
+    if word.upper().startswith("DEBUG."):
+        word = word[len("DEBUG.") :]
+    lower = word.lower()
+    for prefix in ("debug_", "enable_"):
+        lower = lower.removeprefix(prefix)
+    for flag in FLAGS:
+        if lower in flag.aliases or lower == flag.name.lower():
+            return flag.name
+    return word.upper()
+
+
+def expand(name: str, known: Iterable[str] = ()) -> tuple[str, ...]:
+    """Every flag that ``name`` covers: itself, those below it, or the one an alias or leaf stands for.
+
+    known: further flag names, such as those a scan of the program's source found.
+    Raises TdbgError with the nearest name when nothing is covered.
+    """
+    wanted = canonical(name)
+    table = [flag.name for flag in FLAGS]
+    extra = [other for other in dict.fromkeys(known) if other not in table]
+    found = tuple(other for other in (*table, *extra) if covers(wanted, other))
+    if not found:
+        found = tuple(flag.name for flag in FLAGS if flag.leaf == wanted)
+    if found:
+        return found
+    words = [*table, *extra, *(flag.leaf for flag in FLAGS), *(a for flag in FLAGS for a in flag.aliases)]
+    folded = {word.lower(): word for word in reversed(words)}
+    near = difflib.get_close_matches(wanted.lower(), folded, n=1)
+    hint = f"did you mean {folded[near[0]]}?" if near else "`tdbg flags list` shows every flag"
+    raise TdbgError(f"no flag is named {name!r}", hint)
+
+
+def parse(text: str, known: Iterable[str] = ()) -> dict[str, Value]:
+    """``FLAG`` or ``FLAG=VALUE`` as written after ``--flag``; a family sets every flag below it.
+
+    ``true``/``false`` (any case) become booleans; other values stay text for the program to read.
+    """
+    name, has_value, raw = text.partition("=")
+    value: Value = True
+    if has_value:
+        value = {"true": True, "false": False}.get(raw.lower(), raw)
+        if raw == "":
+            raise TdbgError(f"flag {name!r} has an empty value", f"write --flag {name} or --flag {name}=VALUE")
+    return dict.fromkeys(expand(name, known), value)
+
+
+def preset(name: str) -> tuple[str, ...]:
+    """The flags of one preset; TdbgError with the nearest name if there is none."""
+    if name in PRESETS:
+        return PRESETS[name]
+    near = difflib.get_close_matches(name, PRESETS, n=1)
+    raise TdbgError(
+        f"no preset is named {name!r}",
+        f"did you mean {near[0]}?" if near else f"known: {', '.join(PRESETS)}",
+    )

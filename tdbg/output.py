@@ -1,0 +1,64 @@
+"""What tdbg says and prints: talk on stderr, data on stdout, one envelope for JSON."""
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+PREFIX = "tdbg: "
+
+
+def say(text: str) -> None:
+    """Write talk to stderr, each line begun with ``tdbg:``; a closed stderr is no error."""
+    lines = "".join(f"{PREFIX}{line}\n" for line in text.splitlines())
+    try:
+        sys.stderr.write(lines)
+        sys.stderr.flush()
+    except (OSError, ValueError):  # nobody listens: closed pipe or closed stream
+        pass
+
+
+def plain(value: Any) -> str:
+    """A cell as text: floats short, None as a dash, lists joined."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, list | tuple):
+        return ", ".join(plain(item) for item in value)
+    return str(value)
+
+
+def print_json(kind: str, payload: Any) -> None:
+    """One JSON document on stdout: ``{"kind": ..., "version": 1, "data": ...}``."""
+    print(json.dumps({"kind": kind, "version": 1, "data": payload}, indent=2, default=str))
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """A table on stdout: drawn by rich on a terminal, tab-separated where it is piped."""
+    cells = [[plain(value) for value in row] for row in rows]
+    if not sys.stdout.isatty():
+        print("\t".join(columns))
+        for row in cells:
+            print("\t".join(row))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in cells:
+        table.add_row(*row)
+    Console(markup=False, highlight=False, emoji=False).print(table)
+
+
+def close_quietly() -> None:
+    """Flush stdout; if its reader went away, point it at /dev/null so that Python's exit stays silent."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,93 @@
+"""Named things of one kind, kept in the order users see them."""
+
+import difflib
+import importlib
+import pkgutil
+from collections.abc import Iterator
+from typing import Generic, Protocol, TypeVar
+
+from tdbg.errors import TdbgError
+
+
+class Named(Protocol):
+    """Anything that can stand in a registry: an object or a class with a ``name``."""
+
+    @property
+    def name(self) -> str: ...
+
+
+T = TypeVar("T")
+
+
+class Registry(Generic[T]):
+    """The one list of a kind: probes, rules, log formats, launchers, sinks.
+
+    package: where the members live, one file each; all are imported in name order at the first
+        look-up, so that adding a member is adding a file.
+    group: the entry-point group third parties use; it is read only when a name is unknown, or by
+        `load_third_party`, because a scan costs about as much as importing a CLI library.
+    """
+
+    def __init__(self, kind: str, *, package: str = "", group: str = "") -> None:
+        self.kind = kind
+        self.package = package
+        self.group = group
+        self._items: dict[str, T] = {}
+        self._loaded = not package
+        self._third_party_loaded = not group
+
+    def add(self, item: T) -> T:
+        """Register ``item`` under its ``name``; also serves as a class decorator."""
+        name: str = item.name  # type: ignore[attr-defined]
+        if name in self._items and self._items[name] is not item:
+            raise ValueError(f"two {self.kind}s are named {name!r}")
+        self._items[name] = item
+        return item
+
+    def load(self) -> None:
+        """Import every file of ``package`` once; each registers itself on import."""
+        if self._loaded:
+            return
+        self._loaded = True  # set first: a member may read the registry while it is imported
+        path = importlib.import_module(self.package).__path__
+        for module in sorted(pkgutil.iter_modules(path), key=lambda found: found.name):
+            if not module.name.startswith("_"):
+                importlib.import_module(f"{self.package}.{module.name}")
+
+    def load_third_party(self) -> list[str]:
+        """Import what other packages registered under ``group``; returns what failed, a line each."""
+        if self._third_party_loaded:
+            return []
+        self._third_party_loaded = True
+        from importlib.metadata import entry_points
+
+        failed = []
+        for point in entry_points(group=self.group):
+            try:
+                self.add(point.load())
+            except Exception as error:  # a stranger's package must not take the command down
+                failed.append(f"{self.kind} {point.name!r} of {point.value}: {error}")
+        return failed
+
+    def names(self) -> list[str]:
+        """Every registered name, in order."""
+        self.load()
+        return list(self._items)
+
+    def __iter__(self) -> Iterator[T]:
+        self.load()
+        return iter(list(self._items.values()))
+
+    def __contains__(self, name: str) -> bool:
+        self.load()
+        return name in self._items
+
+    def __getitem__(self, name: str) -> T:
+        self.load()
+        if name not in self._items:
+            self.load_third_party()
+        if name in self._items:
+            return self._items[name]
+        near = difflib.get_close_matches(name, self._items, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(self._items)}"
+        raise TdbgError(f"no {self.kind} is named {name!r}", hint)

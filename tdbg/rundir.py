@@ -1,0 +1,379 @@
+"""A run directory: where everything about one run is kept, and who may write where.
+
+Writers need the standard library alone. Every line of an events file is written with one call and is
+complete or ignored, so a killed run leaves a readable directory. Readers create nothing.
+"""
+
+import errno
+import json
+import os
+import re
+import socket
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from tdbg import events
+from tdbg.errors import LaunchError, TdbgError
+from tdbg.events import Event, Note, Step
+
+SCHEMA = 1
+RUNS = "tdbg_runs"
+EVENTS = "events.jsonl"
+STATE_FILE = "run.json"
+RANK_ENV = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "LOCAL_RANK")
+JOB_ENV = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID")
+# The only variables a run directory may hold: launchers', and no secrets.
+ENV_ALLOWED = re.compile(
+    r"(RANK|LOCAL_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|GROUP_RANK|NODE_RANK|MASTER_ADDR|MASTER_PORT|"
+    r"TORCHELASTIC_(RUN_ID|RESTART_COUNT|MAX_RESTARTS)|CUDA_VISIBLE_DEVICES|OMP_NUM_THREADS|"
+    r"SLURM_(JOB_ID|JOB_NAME|PROCID|LOCALID|NODEID|NNODES|NTASKS|RESTART_COUNT)|"
+    r"OMPI_COMM_WORLD_(RANK|LOCAL_RANK|SIZE)|PYTORCH_(CUDA_)?ALLOC_CONF|TORCH_[A-Z_]*|NCCL_[A-Z_]*|TDBG_[A-Z_]*)"
+)
+ENV_SECRET = re.compile(r"TOKEN|SECRET|PASSW|KEY|CREDENTIAL", re.IGNORECASE)
+
+
+def allowed_env(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables that may be kept: an allow-list, less anything that sounds like a secret."""
+    return {
+        name: value
+        for name, value in environ.items()
+        if ENV_ALLOWED.fullmatch(name) and not ENV_SECRET.search(name)
+    }
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Replace ``path`` in one step, so that a reader never sees half a file."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            json.dump(data, file, indent=1, default=str)
+            file.write("\n")
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except BaseException:
+        try:
+            os.unlink(name)
+        except OSError:
+            pass
+        raise
+
+
+class RunDir:
+    """One run directory, opened for reading or about to be filled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def create(cls, path: Path, run: Mapping[str, Any], *, job: str = "") -> tuple["RunDir", bool]:
+        """Make the directory and its run.json, or join one of the same job; returns (dir, joined).
+
+        job: what the agents of one job share (TORCHELASTIC_RUN_ID, SLURM_JOB_ID, ...); the first agent
+            creates, the others join. Without it, a directory that already holds a run is refused.
+        Raises TdbgError for a directory of another run or one that holds other files, LaunchError
+        where it cannot be written.
+        """
+        state = path / STATE_FILE
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            if state.exists():
+                return cls._join(path, job)
+            strangers = [name for name in os.listdir(path) if not name.startswith(".")]
+            if strangers:
+                raise TdbgError(
+                    f"{path} is not empty and holds no run ({strangers[0]}, ...)",
+                    "choose another --run-dir",
+                )
+            record = {"schema": SCHEMA, "job": job, **run}
+            handle, name = tempfile.mkstemp(dir=path, prefix=f".{STATE_FILE}.")
+            try:
+                with os.fdopen(handle, "w", encoding="utf-8") as file:
+                    json.dump(record, file, indent=1, default=str)
+                    file.write("\n")
+                os.chmod(name, 0o644)
+                os.link(name, state)  # fails if another agent was first, and is never half a file
+            except FileExistsError:
+                return cls._join(path, job)
+            finally:
+                os.unlink(name)
+        except OSError as error:
+            raise LaunchError(
+                f"cannot write the run directory {path}: {error.strerror or error}",
+                "choose one that can be written with --run-dir",
+            ) from None
+        return cls(path), False
+
+    @classmethod
+    def _join(cls, path: Path, job: str) -> tuple["RunDir", bool]:
+        found = cls(path)
+        kept = found.info()
+        if job and kept.get("job") == job:
+            return found, True
+        raise TdbgError(
+            f"{path} already holds a run ({' '.join(kept.get('command', [])) or 'unknown command'})",
+            "choose another --run-dir, or remove the old one",
+        )
+
+    @classmethod
+    def open(cls, where: str | os.PathLike[str] | None = None) -> "RunDir":
+        """The run at ``where`` (the directory, or a file in it), or the newest under ./tdbg_runs.
+
+        A name alone is looked for under ./tdbg_runs too. Raises TdbgError where there is no run.
+        """
+        if where is None:
+            runs = sorted(Path(RUNS).glob(f"*/{STATE_FILE}"), key=lambda path: path.stat().st_mtime)
+            if not runs:
+                raise TdbgError(f"there is no run under {Path(RUNS).resolve()}", "name a run directory, or start with `tdbg run`")
+            return cls(runs[-1].parent)
+        given = Path(where)
+        for candidate in (given, Path(RUNS) / given):
+            for folder in (candidate, *candidate.parents[:3]):
+                if (folder / STATE_FILE).is_file():
+                    return cls(folder)
+        if given.exists():
+            raise TdbgError(f"{given} is not a run directory: it has no {STATE_FILE}", "name the directory `tdbg run` made")
+        raise TdbgError(f"there is no {given}", f"`ls {RUNS}` shows the runs of this folder")
+
+    def info(self) -> dict[str, Any]:
+        """What run.json holds; TdbgError if it cannot be read."""
+        try:
+            found = json.loads((self.path / STATE_FILE).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise TdbgError(f"cannot read {self.path / STATE_FILE}: {error}", "is it a run directory?") from None
+        if not isinstance(found, dict):
+            raise TdbgError(f"{self.path / STATE_FILE} does not hold a run", "is it a run directory?")
+        return found
+
+    def update(self, **values: Any) -> None:
+        """Change fields of run.json, by replacement (the supervisor alone does this)."""
+        write_json(self.path / STATE_FILE, {**self.info(), **values})
+
+    def processes(self) -> list["ProcessDir"]:
+        """Everyone who wrote events: ranks and their attempts, then others; in rank and attempt order."""
+        found = [ProcessDir(self, path.parent) for path in self.path.glob(f"rank*/**/{EVENTS}")]
+        found += [ProcessDir(self, path.parent) for path in self.path.glob(f"other/*/{EVENTS}")]
+        return sorted(found, key=lambda process: process.key)
+
+    def woke(self) -> bool:
+        """True if any Python process started with tdbg's boot folder."""
+        return (self.path / "boot" / "woke").exists()
+
+    def hellos(self) -> list[dict[str, Any]]:
+        """The torch processes that reported, whether or not they took a step."""
+        found = []
+        for path in sorted((self.path / "hello").glob("*.json")):
+            try:
+                found.append(json.loads(path.read_text(encoding="utf-8")))
+            except (OSError, ValueError):
+                continue
+        return found
+
+
+class ProcessDir:
+    """The folder of one process: ``rank0003`` , ``rank0003/attempt1``, ``rank0003/pid77`` or ``other/...``."""
+
+    def __init__(self, run: RunDir, path: Path) -> None:
+        self.run = run
+        self.path = path
+        parts = path.relative_to(run.path).parts
+        self.rank = int(parts[0][4:]) if parts[0].startswith("rank") else None
+        last = parts[-1]
+        self.attempt = int(last[7:]) if last.startswith("attempt") and last[7:].isdigit() else 0
+        self.is_rank = self.rank is not None and not last.startswith("pid")
+        self.label = "/".join(parts)
+
+    @property
+    def key(self) -> tuple[int, int, int, str]:
+        """Sort key: ranks first, in order, attempts in order."""
+        rank = self.rank if self.rank is not None else 1 << 30
+        return rank, 0 if self.is_rank else 1, self.attempt, self.label
+
+    def events(self) -> Iterator[Event]:
+        """The events, streamed; torn and foreign lines are passed over."""
+        yield from read_events(self.path / EVENTS)
+
+
+def read_events(path: Path) -> Iterator[Event]:
+    """The events of one file, streamed; only complete lines count."""
+    with path.open("rb") as file:
+        for line in file:
+            if line.endswith(b"\n"):
+                event = events.decode(line)
+                if event is not None:
+                    yield event
+
+
+class EventWriter:
+    """Writes the events of one process; opens its file at the first event, and never raises.
+
+    folder: called at the first event; returns the folder to write into.
+    A full disk, a vanished folder or a spent budget stops the writing, is counted in ``dropped`` and
+    said once through ``on_trouble``. Cost: one ``write`` call a line, about 10 us.
+    """
+
+    def __init__(self, folder: Callable[[], Path], budget_bytes: int, on_trouble: Callable[[str], None]) -> None:
+        self._folder = folder
+        self._budget_bytes = budget_bytes
+        self._on_trouble = on_trouble
+        self._fd = -1
+        self._pid = 0
+        self._torn = False
+        self.path: Path | None = None
+        self.written_bytes = 0
+        self.dropped = 0
+        self._steps_left_out = 0
+        self._said: set[str] = set()
+
+    def emit(self, event: Event) -> None:
+        """Write one event; under disk pressure first vectors, then step records are thinned out."""
+        try:
+            if isinstance(event, Step) and not self._fits(event):
+                self.dropped += 1
+                return
+            self._write(events.encode(event))
+        except OSError as error:
+            self.dropped += 1
+            self._trouble("disk", f"cannot write events: {error.strerror or error}; training goes on")
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EINTR, errno.EAGAIN):
+                self.close()
+
+    def _fits(self, step: Step) -> bool:
+        share = self.written_bytes / self._budget_bytes if self._budget_bytes else 0.0
+        if share < 0.5:
+            return True
+        if step.grad_norms is not None and (share > 0.8 or step.step % 10):
+            step.grad_norms = None
+            self._note("disk-vectors", "half the disk budget is used: per-parameter vectors are thinned out", step.step)
+        if share < 0.9:
+            return True
+        self._note("disk-steps", "nine tenths of the disk budget are used: every 100th step is recorded", step.step)
+        self._steps_left_out += 1
+        return share < 0.98 and self._steps_left_out % 100 == 1
+
+    def _note(self, code: str, text: str, step: int) -> None:
+        if code not in self._said:
+            self._said.add(code)
+            self._write(events.encode(Note(t=time.time(), code=code, text=text, step=step)))
+
+    def _trouble(self, code: str, text: str) -> None:
+        if code not in self._said:
+            self._said.add(code)
+            self._on_trouble(text)
+
+    def _write(self, line: bytes) -> None:
+        if self._pid != os.getpid():
+            self._open()
+        if self._fd < 0:
+            self.dropped += 1
+            return
+        if self._budget_bytes and self.written_bytes + len(line) > self._budget_bytes:
+            self.dropped += 1
+            self._trouble("budget", "the disk budget is used up: no further events are written; training goes on")
+            return
+        whole = b"\n" + line if self._torn else line
+        done = os.write(self._fd, whole)
+        self.written_bytes += done
+        self._torn = done < len(whole)  # a full disk took a part: the next line must not join it
+        if self._torn:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def _open(self) -> None:
+        self._pid = os.getpid()
+        self._fd = -1
+        folder = self._folder()
+        folder.mkdir(parents=True, exist_ok=True)
+        self.path = folder / EVENTS
+        self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        size = os.fstat(self._fd).st_size
+        if size:
+            self.written_bytes = size
+
+    def forget(self) -> None:
+        """In a forked child: the file belongs to the parent."""
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._fd, self._pid, self.path = -1, 0, None
+        self.written_bytes = self.dropped = 0
+        self._said.clear()
+
+    def close(self) -> None:
+        """Close the file; later events count as dropped."""
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._fd, self._pid = -1, os.getpid()
+
+
+def env_rank(environ: Mapping[str, str]) -> int | None:
+    """The global rank a launcher put into the environment, if any."""
+    for name in RANK_ENV:
+        if environ.get(name, "").isdigit():
+            return int(environ[name])
+    return None
+
+
+def process_start(pid: int) -> str:
+    """When a process of this host started, in a form that tells a reused pid from the old one; "" if gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[19].decode()
+    except (OSError, IndexError):
+        pass
+    if os.path.isdir("/proc/self"):
+        return ""
+    try:  # macOS: no /proc; only whether it lives
+        os.kill(pid, 0)
+    except OSError:
+        return ""
+    return "alive"
+
+
+def claim(run: Path, rank: int, restart: int = 0) -> tuple[Path, int]:
+    """The folder for this process as ``rank``, and its attempt number.
+
+    The first process that steps owns ``rankNNNN``. A later one is a restart (``attemptK``) if the owner
+    is gone or the launcher counts a higher restart; while the owner lives, it is kept apart by pid.
+    """
+    base = run / f"rank{rank:04d}"
+    base.mkdir(parents=True, exist_ok=True)
+    pid, host = os.getpid(), socket.gethostname()
+    me = {"pid": pid, "host": host, "start": process_start(pid), "restart": restart}
+    for attempt in range(10_000):
+        folder = base if attempt == 0 else base / f"attempt{attempt}"
+        folder.mkdir(exist_ok=True)
+        owner = _take(folder / "owner.json", me)
+        if owner == me:
+            return folder, attempt
+        if _lives(owner, host, folder) and restart <= int(owner.get("restart", 0)):
+            aside = base / f"pid{pid}-{host}"
+            aside.mkdir(exist_ok=True)
+            return aside, attempt
+    raise OSError(errno.EMFILE, "too many attempts")
+
+
+def _take(path: Path, me: dict[str, Any]) -> dict[str, Any]:
+    """Become the owner in one step, or learn who is."""
+    mine = path.with_name(f".owner.{me['host']}.{me['pid']}")
+    mine.write_text(json.dumps(me), encoding="utf-8")
+    try:
+        os.link(mine, path)
+        return me
+    except FileExistsError:
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError:
+            found = {}
+        return found if isinstance(found, dict) else {}
+    finally:
+        mine.unlink(missing_ok=True)
+
+
+def _lives(owner: Mapping[str, Any], host: str, folder: Path) -> bool:
+    if owner.get("host") == host:
+        return bool(owner.get("start")) and process_start(int(owner.get("pid", 0))) == owner.get("start")
+    try:  # another host: its process table is not ours to see, so go by when it last wrote
+        return time.time() - (folder / EVENTS).stat().st_mtime < 60
+    except OSError:
+        return False
