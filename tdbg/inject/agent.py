@@ -1,0 +1,164 @@
+"""The one agent of a process: what was asked, where its events go, and the guard around tdbg's own code."""
+
+import contextlib
+import json
+import os
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from tdbg import events
+from tdbg.config import Settings
+from tdbg.rundir import STATE_FILE, EventWriter, allowed_env, claim, env_rank
+
+MAX_ERRORS_SAID = 3
+
+
+class Agent:
+    """Writes the events of this process: under ``other/`` until it steps, then as its rank.
+
+    Nothing here raises into the program, and nothing is written before there is something to say.
+    """
+
+    def __init__(self, run_dir: Path, settings: Settings, *, speaks: bool) -> None:
+        self.run_dir = run_dir
+        self.settings = settings
+        self.speaks = speaks  # --exec: there is no supervisor to speak for the rank
+        self.host = socket.gethostname()
+        self.woke_at = time.perf_counter()
+        self.step = 0
+        self.rank: int | None = None
+        self.errors = 0
+        self.is_launcher_child = False
+        self._noted: set[str] = set()
+        self._writer = self._new_writer()
+        self._other = self._new_writer()
+        self._at_fork: list[Callable[[], None]] = []
+        os.register_at_fork(after_in_child=self._forked)
+
+    def _new_writer(self) -> EventWriter:
+        return EventWriter(self._other_folder, self.settings.disk_budget_bytes, self._say_trouble)
+
+    def _other_folder(self) -> Path:
+        return self.run_dir / "other" / f"{self.host}-{os.getpid()}"
+
+    def emit(self, event: events.Event) -> None:
+        """Write one event with the time of now, as the rank if this process is one."""
+        if not event.t:
+            event.t = time.time()
+        self._writer.emit(event)
+
+    def emit_aside(self, event: events.Event) -> None:
+        """Write an event about the process, not the rank: injections, children's exits."""
+        if not event.t:
+            event.t = time.time()
+        if self.rank is None:
+            self._writer.emit(event)
+        else:
+            self._other.emit(event)
+
+    def become_rank(self, rank: int, describe: Callable[[int], events.Start]) -> None:
+        """Claim the folder of ``rank`` (or one aside, if a living process holds it) and write its Start."""
+        restart = os.environ.get("TORCHELASTIC_RESTART_COUNT") or os.environ.get("SLURM_RESTART_COUNT") or "0"
+        folder, attempt = claim(self.run_dir, rank, int(restart) if restart.isdigit() else 0)
+        self.rank = rank
+        self._other = self._writer
+        self._writer = EventWriter(lambda: folder, self.settings.disk_budget_bytes, self._say_trouble)
+        self.emit(describe(attempt))
+
+    @property
+    def folder(self) -> Path | None:
+        """Where the rank's files are, once it has one."""
+        return self._writer.path.parent if self._writer.path else None
+
+    @property
+    def dropped(self) -> int:
+        """Events that could not be written."""
+        return self._writer.dropped + self._other.dropped
+
+    def note_once(self, code: str, text: str) -> None:
+        """A Note event, at most one per code."""
+        if code not in self._noted:
+            self._noted.add(code)
+            self.emit(events.Note(code=code, text=text, step=self.step))
+
+    @contextlib.contextmanager
+    def guard(self, name: str) -> Iterator[None]:
+        """Swallow and count what tdbg itself raises: training must outlive us. Not for hot paths."""
+        try:
+            yield
+        except Exception as error:  # the guard around every part of tdbg inside a rank
+            self.failed(name, error)
+
+    def failed(self, name: str, error: Exception) -> None:
+        """Count an exception of tdbg's own and record it, without ever raising another."""
+        self.errors += 1
+        try:
+            lines = traceback.format_exception(error)
+            text = "".join(lines).splitlines()[-20:]
+            if f"off:{name}" not in self._noted:
+                self._noted.add(f"off:{name}")
+                self.emit(events.ProbeOff(probe=name, error=f"{type(error).__name__}: {error}"[:500], lines=text))
+        except Exception:  # nothing is left to try: stay silent rather than disturb the program
+            pass
+
+    def at_fork(self, callback: Callable[[], None]) -> None:
+        """Have ``callback`` run in every forked child, before anything else of tdbg."""
+        self._at_fork.append(callback)
+
+    def _forked(self) -> None:
+        with self.guard("fork"):
+            self._writer.forget()
+            self._other.forget()
+            self._writer, self._other = self._new_writer(), self._new_writer()
+            self.rank, self.step = None, 0
+            self._noted.clear()
+            for callback in self._at_fork:
+                callback()
+
+    def say(self, text: str) -> None:
+        """Speak on stderr, where the rank is the one to speak (--exec)."""
+        if self.speaks:
+            with contextlib.suppress(OSError, ValueError):
+                sys.stderr.write("".join(f"tdbg: {line}\n" for line in text.splitlines()))
+                sys.stderr.flush()
+
+    def _say_trouble(self, text: str) -> None:
+        """Trouble with the disk is said by the rank itself: the supervisor could not read of it."""
+        with contextlib.suppress(OSError, ValueError):
+            where = f"rank {self.rank}" if self.rank is not None else f"pid {os.getpid()}"
+            sys.stderr.write(f"tdbg: {where}: {text}\n")
+            sys.stderr.flush()
+
+    def hello(self) -> None:
+        """Report in the run directory that this process uses torch."""
+        folder = self.run_dir / "hello"
+        folder.mkdir(exist_ok=True)
+        record: dict[str, Any] = {
+            "pid": os.getpid(),
+            "host": self.host,
+            "argv": sys.orig_argv[:50],
+            "python": sys.version.split()[0],
+            "executable": sys.executable,
+            "rank": env_rank(os.environ),
+            "env": allowed_env(os.environ),
+            "t": time.time(),
+        }
+        (folder / f"{self.host}-{os.getpid()}.json").write_text(json.dumps(record), encoding="utf-8")
+
+
+_agent: Agent | None = None
+
+
+def agent(run_dir: str | None = None) -> Agent:
+    """The agent of this process; the first call names the run directory (the boot file does)."""
+    global _agent
+    if _agent is None:
+        path = Path(run_dir or os.environ["TDBG_RUN_DIR"])
+        state = json.loads((path / STATE_FILE).read_text(encoding="utf-8"))
+        _agent = Agent(path, Settings.from_dict(state["settings"]), speaks=state.get("speaks") == "rank")
+    return _agent
