@@ -1,20 +1,18 @@
 """tdbg debugs PyTorch training and evaluation runs, with no change to their code."""
 
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # what `typing` says, without its import: this file loads in every process of a run
 if TYPE_CHECKING:
     from tdbg.api import flag as flag
 
 __version__ = "0.1.0"
 
+API = ("flag",)  # the names of tdbg.api; any other is a submodule or an error
 
-def __getattr__(name: str) -> Any:
+
+def __getattr__(name: str) -> object:
     """Load the Python API on first use: ``import tdbg`` alone stays free of cost."""
-    if name.startswith("_"):
-        raise AttributeError(name)
-    from tdbg import api
+    if name not in API:
+        raise AttributeError(f"module 'tdbg' has no attribute {name!r}")
+    import tdbg.api
 
-    try:
-        return getattr(api, name)
-    except AttributeError:
-        raise AttributeError(f"module 'tdbg' has no attribute {name!r}") from None
+    return getattr(tdbg.api, name)

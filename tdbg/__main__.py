@@ -1,6 +1,52 @@
-"""``python -m tdbg`` and the console script."""
+"""``python -m tdbg`` and the console script: a thin front before the command line.
+
+The two questions every shell and packager asks, `--version` and the bare `--help`, are answered from a
+string and a generated text, without loading a parser; the options stay declared in `tdbg.cli` alone.
+"""
+
+import os
+import sys
 
 
 def main() -> int:
     """Run the command line; returns the exit code."""
-    return 0
+    if os.name == "nt":
+        print("tdbg: Windows is not supported; use Linux or macOS (WSL 2 counts as Linux)", file=sys.stderr)
+        return 2
+    try:
+        return _front(sys.argv[1:])
+    except KeyboardInterrupt:  # while the command line was still loading
+        return 130
+
+
+def _front(args: list[str]) -> int:
+    text = _ready_text(args)
+    if text:
+        try:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+            return 0
+        except (OSError, AttributeError):  # closed pipe, full disk or no stdout: the whole CLI knows what to do
+            pass
+    from tdbg import cli
+
+    return cli.main(args)
+
+
+def _ready_text(args: list[str]) -> str:
+    """The answer, if it is known without parsing; else an empty string."""
+    if args == ["--version"]:
+        from tdbg import __version__
+
+        return f"tdbg {__version__}\n"
+    if args in ([], ["--help"], ["-h"]):
+        try:
+            with open(os.path.join(os.path.dirname(__file__), "cli", "help.txt"), encoding="utf-8") as file:
+                return file.read()
+        except OSError:  # not generated yet
+            return ""
+    return ""
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -37,7 +37,9 @@ class Settings:
     run_dir: str = setting("the run directory", "")
     name: str = setting("the last part of the run directory's name", "")
     tee: bool = setting("keep a copy of stdout and stderr in the run directory", False)
-    stop_on: list[str] = setting("stop the run at the first finding with one of these codes or severities", factory=list)
+    stop_on: list[str] = setting(
+        "stop the run at the first finding with one of these codes or severities", factory=list
+    )
     stop_before_update: bool = setting("stop before the optimizer uses a non-finite gradient", False)
     fail_on: str = setting("turn exit code 0 into 1 when there is a finding of this severity", "never")
     strict_flags: bool = setting("a flag that the program's config rejects ends the rank with exit code 2", False)
@@ -306,7 +308,9 @@ def _apply(settings: Settings, origin: dict[str, str], source: Source, known: tu
                 setattr(settings, key, _CHECKS[key](key.replace("_", "-"), value))
                 origin[key] = source.name
             else:
-                raise TdbgError(f"unknown setting {raw_key!r}", f"known: {', '.join(sorted([*_CHECKS, 'flags', 'preset']))}")
+                raise TdbgError(
+                    f"unknown setting {raw_key!r}", f"known: {', '.join(sorted([*_CHECKS, 'flags', 'preset']))}"
+                )
         except TdbgError as error:
             if source.name == "option":
                 raise

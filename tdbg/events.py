@@ -368,5 +368,7 @@ def decode(line: bytes) -> Event | None:
 def describe() -> Iterator[tuple[type[Event], list[tuple[str, str, str]]]]:
     """Every event type with (field, type, text) rows: the source of docs/events.md."""
     for cls in EVENT_TYPES.values():
-        rows = [(item.name, str(getattr(item.type, "__name__", item.type)), item.metadata["doc"]) for item in fields(cls)]
+        rows = [
+            (item.name, str(getattr(item.type, "__name__", item.type)), item.metadata["doc"]) for item in fields(cls)
+        ]
         yield cls, rows

@@ -57,8 +57,8 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
 
 
 def close_quietly() -> None:
-    """Flush stdout; if its reader went away, point it at /dev/null so that Python's exit stays silent."""
+    """Flush stdout; if nobody takes it any more, point it at /dev/null so that Python's exit stays silent."""
     try:
         sys.stdout.flush()
-    except BrokenPipeError:
+    except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -38,9 +38,7 @@ ENV_SECRET = re.compile(r"TOKEN|SECRET|PASSW|KEY|CREDENTIAL", re.IGNORECASE)
 def allowed_env(environ: Mapping[str, str]) -> dict[str, str]:
     """The variables that may be kept: an allow-list, less anything that sounds like a secret."""
     return {
-        name: value
-        for name, value in environ.items()
-        if ENV_ALLOWED.fullmatch(name) and not ENV_SECRET.search(name)
+        name: value for name, value in environ.items() if ENV_ALLOWED.fullmatch(name) and not ENV_SECRET.search(name)
     }
 
 
@@ -126,7 +124,9 @@ class RunDir:
         if where is None:
             runs = sorted(Path(RUNS).glob(f"*/{STATE_FILE}"), key=lambda path: path.stat().st_mtime)
             if not runs:
-                raise TdbgError(f"there is no run under {Path(RUNS).resolve()}", "name a run directory, or start with `tdbg run`")
+                raise TdbgError(
+                    f"there is no run under {Path(RUNS).resolve()}", "name a run directory, or start with `tdbg run`"
+                )
             return cls(runs[-1].parent)
         given = Path(where)
         for candidate in (given, Path(RUNS) / given):
@@ -134,7 +134,9 @@ class RunDir:
                 if (folder / STATE_FILE).is_file():
                     return cls(folder)
         if given.exists():
-            raise TdbgError(f"{given} is not a run directory: it has no {STATE_FILE}", "name the directory `tdbg run` made")
+            raise TdbgError(
+                f"{given} is not a run directory: it has no {STATE_FILE}", "name the directory `tdbg run` made"
+            )
         raise TdbgError(f"there is no {given}", f"`ls {RUNS}` shows the runs of this folder")
 
     def info(self) -> dict[str, Any]:

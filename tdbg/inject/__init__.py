@@ -1,0 +1,51 @@
+"""Waking up inside the user's process: what to wait for, and the boot file that waits.
+
+Every rank imports this file, so it imports nothing.
+"""
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from tdbg.config import Settings
+
+# What takes debug flags into the program's own config: watched module -> handler, by `--inject` mode.
+TAKERS: "dict[str, dict[str, str]]" = {
+    "yacs": {"yacs.config": "tdbg.inject.on.yacs_config"},
+    "hydra": {
+        "omegaconf": "tdbg.inject.on.omegaconf_",
+        "hydra._internal.config_loader_impl": "tdbg.inject.on.hydra_",
+    },
+    "argparse": {"argparse": "tdbg.inject.on.argparse_", "jsonargparse": "tdbg.inject.on.jsonargparse_"},
+    "argv": {"argparse": "tdbg.inject.on.argparse_"},
+    "env": {},  # the program asks: tdbg.flag()
+    "none": {},
+}
+AUTO = ("yacs", "hydra", "argparse", "env")  # argv is left out: it may upset a program that does not expect it
+
+
+def watch_table(settings: "Settings") -> "dict[str, str]":
+    """The modules a process of the run waits for, each with the module whose ``arrive()`` gets it."""
+    table = {"torch": "tdbg.inject.on.torch_"}
+    if settings.flags:
+        for mode in AUTO if settings.inject == "auto" else (settings.inject,):
+            table.update(TAKERS[mode])
+    if settings.log_level:
+        table["logging"] = "tdbg.inject.console"
+    return table
+
+
+def boot_source(run_dir: str, tdbg_parent: str, watch: "dict[str, str]") -> str:
+    """The text of a run's ``boot/sitecustomize.py``: the template with its constants filled in."""
+    from pathlib import Path
+
+    text = (Path(__file__).parent / "boot_template.py").read_text(encoding="utf-8")
+    values = {
+        'RUN_DIR = ""': f"RUN_DIR = {run_dir!a}",
+        'TDBG_PARENT = ""': f"TDBG_PARENT = {tdbg_parent!a}",
+        'WATCH: "dict[str, str]" = {}': f"WATCH = {watch!a}",
+    }
+    for empty, filled in values.items():
+        before, found, after = text.partition(f"\n{empty}")
+        if not found:
+            raise ValueError(f"the boot template has no line {empty}")
+        text = f"{before}\n{filled}{after}"
+    return text

@@ -1,0 +1,81 @@
+"""The rules: what the facts of a run mean. One rule a file; its docstring is the page of `tdbg explain`.
+
+A rule sees the events of every process, live and offline alike, and says what it is sure of. It may see
+the ranks one after the other (offline) or mixed (live), so what it concludes must not hang on the order
+between ranks: a finding already given out may be amended in place when another rank knows better.
+"""
+
+import difflib
+import inspect
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from tdbg.errors import TdbgError
+from tdbg.events import SEVERITIES, Event, Finding
+from tdbg.registry import Registry
+from tdbg.rundir import ProcessDir
+
+if TYPE_CHECKING:
+    from tdbg.rules.view import View
+
+
+class Rule:
+    """One thing that can be wrong with a run; an instance watches one run.
+
+    A rule without its signal abstains. It keeps a bounded amount per process, never a list of all steps.
+    """
+
+    code: ClassVar[str] = ""
+    title: ClassVar[str] = ""
+    severity: ClassVar[str] = "warning"
+    listens: ClassVar[tuple[type[Event], ...]] = ()  # the events `feed` is called for
+    name: ClassVar[str] = ""  # what the registry knows it by: its code
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls.name = cls.code
+
+    def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
+        """See one event; return what is certain now, at once."""
+        return ()
+
+    def finish(self, view: "View") -> Iterable[Finding]:
+        """See the whole run after its last event; return what only the whole shows."""
+        return ()
+
+    def found(self, title: str, **parts: Any) -> Finding:
+        """A finding of this rule, of its usual severity unless ``parts`` says otherwise."""
+        parts.setdefault("severity", self.severity)
+        return Finding(code=self.code, title=title, **parts)
+
+    @classmethod
+    def page(cls) -> str:
+        """What `tdbg explain` prints."""
+        return inspect.cleandoc(cls.__doc__ or "")
+
+
+RULES: Registry[type[Rule]] = Registry("rule", package="tdbg.rules", group="tdbg.rules")
+
+
+def at_least(severity: str, floor: str) -> bool:
+    """True if ``severity`` is ``floor`` or worse; ``never`` is reached by nothing."""
+    return floor in SEVERITIES and SEVERITIES.index(severity) >= SEVERITIES.index(floor)
+
+
+def wanted(finding: Finding, words: Iterable[str]) -> bool:
+    """True if one of ``words`` asks for this finding: its code, the beginning of it, or a severity it reaches."""
+    return any(
+        finding.code.startswith(word.upper()) if word.upper().startswith("TD-") else at_least(finding.severity, word)
+        for word in words
+    )
+
+
+def check_words(words: Iterable[str]) -> None:
+    """TdbgError for a word that could never ask for a finding, as `--stop-on` takes them."""
+    codes = RULES.names()
+    for word in words:
+        if word in SEVERITIES or (len(word) > 3 and any(code.startswith(word.upper()) for code in codes)):
+            continue
+        near = difflib.get_close_matches(word.upper(), codes, n=1) or difflib.get_close_matches(word, SEVERITIES, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"name a code such as {codes[0]}, or: {', '.join(SEVERITIES)}"
+        raise TdbgError(f"no finding has the code or severity {word!r}", hint)

@@ -1,0 +1,139 @@
+"""The completion script for fish: a line per command, option and value, each bound to where it is typed."""
+
+from collections.abc import Iterator
+
+from tdbg.cli import options, pages
+from tdbg.cli.generate import words
+
+HEAD = """\
+# fish completion for tdbg. Written by `tdbg docs`; change the source, not this file.
+"""
+
+BODY = """
+# Prints the command typed so far, such as `flags list`; `run --` once the wrapped command has begun.
+function __tdbg_state
+    set -l typed (commandline -opc)
+    set -l path
+    set -l skip 0
+    set -g __tdbg_begin (math (count $typed) + 1)
+    for i in (seq 2 (count $typed))
+        set -l word $typed[$i]
+        if test $skip = 1
+            set skip 0
+            continue
+        end
+        switch $word
+            case --
+                if contains -- "$path" $__tdbg_wrappers
+                    set -g __tdbg_begin (math $i + 1)
+                    echo "$path --"
+                    return
+                end
+            case '-*=*'
+                continue
+            case '-*'
+                contains -- (string trim "$path $word") $__tdbg_valued; and set skip 1
+            case '*'
+                if contains -- (string trim "$path $word") $__tdbg_paths
+                    set path (string trim "$path $word")
+                else if contains -- "$path" $__tdbg_wrappers
+                    set -g __tdbg_begin $i
+                    echo "$path --"
+                    return
+                end
+        end
+    end
+    echo "$path"
+end
+
+function __tdbg_at
+    test (__tdbg_state | string collect -a) = "$argv[1]"
+end
+
+# Completes the wrapped command as if it stood alone.
+function __tdbg_wrapped
+    set -l typed (commandline -opc)
+    set -l line
+    if test $__tdbg_begin -le (count $typed)
+        set line (string escape -- $typed[$__tdbg_begin..-1])
+    end
+    complete -C (string join ' ' -- $line (commandline -ct))
+end
+
+function __tdbg_runs
+    for run in tdbg_runs/*/run.json
+        string replace -r '^tdbg_runs/(.*)/run.json$' '$1' -- $run
+    end
+    __fish_complete_directories (commandline -ct) ''
+end
+"""
+
+
+def render(found: list[pages.Page]) -> str:
+    """The script."""
+    lines = [HEAD, *_tables(found), BODY, *_values(), "", "complete -c tdbg -f"]
+    for page in found:
+        lines += ["", f"# {page.path}", *_page(page)]
+    return "\n".join(lines) + "\n"
+
+
+def _tables(found: list[pages.Page]) -> Iterator[str]:
+    valued = [f"{_path(page)} {name}".strip() for page in found for item in page.options if item.kind for name in item.names]
+    yield _set("__tdbg_paths", [_path(page) for page in found[1:]])
+    yield _set("__tdbg_wrappers", [_path(page) for page in found if page.wraps])
+    yield _set("__tdbg_valued", valued)
+
+
+def _set(name: str, members: list[str]) -> str:
+    return " ".join([f"set -g {name}", *map(_quoted, members)])
+
+
+def _values() -> Iterator[str]:
+    """A function per kind that prints its words, a tab and a line about each."""
+    for kind in options.LISTED:
+        rows = [_quoted(f"{word}\t{text}" if text else word) for word, text in words.of(kind)]
+        yield "\n".join([f"function __tdbg_{kind}", *(f"    printf '%s\\n' {row}" for row in rows), "end", ""])
+
+
+def _page(page: pages.Page) -> Iterator[str]:
+    at = f"complete -c tdbg -n {_quoted(f'__tdbg_at {_quoted(_path(page))}')}"
+    for name, text in page.commands:
+        yield f"{at} -a {name} -d {_quoted(text)}"
+    for option in page.options:
+        yield " ".join([at, *_names(option), *_action(option.kind), "-d", _quoted(option.help)])
+    for argument in page.arguments[-1:]:
+        if argument.kind == options.COMMAND:
+            inside = f"complete -c tdbg -n {_quoted(f'__tdbg_at {_quoted(_path(page) + " --")}')}"
+            yield f"{at} -a '(__tdbg_wrapped)'"
+            yield f"{inside} -x -a '(__tdbg_wrapped)'"
+        else:
+            yield " ".join([at, *(part for part in _action(argument.kind) if part != "-x")])
+
+
+def _names(option: pages.Param) -> Iterator[str]:
+    for name in option.names:
+        yield f"-l {name[2:]}" if name.startswith("--") else f"-s {name[1:]}"
+
+
+def _action(kind: str) -> list[str]:
+    """What completes a value of that kind."""
+    if not kind:
+        return []
+    if kind == "FILE":
+        return ["-r", "-F"]
+    calls = [call for call in map(_call, kind.split("|")) if call]
+    return ["-x", "-a", _quoted(" ".join(calls))] if calls else ["-x"]
+
+
+def _call(kind: str) -> str:
+    special = {"DIR": "(__fish_complete_directories)", "RUN": "(__tdbg_runs)"}
+    return special.get(kind, f"(__tdbg_{kind})" if kind in options.LISTED else "")
+
+
+def _path(page: pages.Page) -> str:
+    return " ".join(page.words[1:])
+
+
+def _quoted(text: str) -> str:
+    """In single quotes, as fish reads them."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

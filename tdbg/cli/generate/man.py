@@ -1,0 +1,135 @@
+"""Manual pages: a command's page in roff's man macros."""
+
+from dataclasses import fields
+
+from tdbg import __version__, config
+from tdbg.cli import options, pages
+from tdbg.cli.generate import words
+
+STATUS = (
+    ("0", "Done."),
+    ("1", "Done, and the answer is no: nothing matched, a finding of the severity asked for, something is wrong."),
+    ("2", "Wrong use, or input that cannot be read."),
+    ("130", "Interrupted."),
+)
+STATUS_OF_A_WRAPPER = (
+    ("N", "The command's own exit code."),
+    ("128+N", "Signal N ended the command."),
+    ("1", "The command exited 0, but --fail-on or --stop-on met a finding."),
+    ("2", "Wrong use; the command was not started."),
+    ("125", "tdbg could not start; the command was not started."),
+    ("126, 127", "The command is not executable, or was not found."),
+    ("130", "Interrupted."),
+)
+FILES = (
+    ("tdbg_runs/", "Where run directories are made, unless --run-dir names another place."),
+    ("pyproject.toml", "Table [tool.tdbg]: defaults for every option; [tool.tdbg.profiles.NAME]: named settings."),
+    ("tdbg.yaml", "Defaults of the current folder; stronger than pyproject.toml."),
+)
+
+
+def file_name(page: pages.Page) -> str:
+    """``tdbg-flags-list.1``."""
+    return f"{_name(page.words)}.1"
+
+
+def render(page: pages.Page, others: list[pages.Page]) -> str:
+    """The manual page; ``others`` are all pages, for its references."""
+    sections = [
+        _title(page),
+        _section("Name", [f"{_plain(_name(page.words))} \\- {_plain(_sentence(page.summary))}"]),
+        _section("Synopsis", [f".B {_plain(page.path)}", _plain(page.synopsis)]),
+        _section("Description", _about(page)),
+        _section("Commands", _entries([(_reference((*page.words, name)), text) for name, text in page.commands])),
+        _section("Arguments", _entries([(_italic(item.label), item.help) for item in page.arguments])),
+        _section("Options", _entries([(_option(item), item.help) for item in page.options])),
+        *_values(page),
+        _section("Exit status", _bold_entries(STATUS_OF_A_WRAPPER if page.wraps else STATUS)),
+        _section("Environment", _bold_entries(_variables(page))),
+        _section("Files", _bold_entries(FILES if page.wraps else ())),
+        _section("See also", [", ".join(_reference(other) for other in _related(page, others))]),
+    ]
+    return "".join(sections)
+
+
+def _title(page: pages.Page) -> str:
+    return f'.TH "{_name(page.words).upper()}" 1 "" "tdbg {__version__}" "tdbg manual"\n.nh\n.ad l\n'
+
+
+def _section(title: str, lines: list[str]) -> str:
+    return "\n".join([f".SH {title.upper()}", *lines]) + "\n" if any(lines) else ""
+
+
+def _about(page: pages.Page) -> list[str]:
+    lines: list[str] = []
+    for text, verbatim in pages.paragraphs(page.about):
+        if verbatim:
+            lines += [".PP", ".RS 4", ".nf", *(_plain(line) for line in text.splitlines()), ".fi", ".RE"]
+        elif text:
+            lines += [".PP", _plain(text)]
+    return lines
+
+
+def _entries(rows: list[tuple[str, str]]) -> list[str]:
+    """A list of tagged paragraphs; the tags are roff already."""
+    return [line for tag, text in rows for line in (".TP", tag, _plain(text))]
+
+
+def _bold_entries(rows: tuple[tuple[str, str], ...]) -> list[str]:
+    return _entries([(f"\\fB{_plain(tag)}\\fR", text) for tag, text in rows])
+
+
+def _values(page: pages.Page) -> list[str]:
+    """A section for each kind whose values are a list: the levels, the flags, ..."""
+    params = (*page.options, *page.arguments)
+    kinds = dict.fromkeys(kind for param in params for kind in param.kind.split("|") if kind in options.LISTED)
+    return [_section(f"Values of {kind}", _value_lines(words.of(kind))) for kind in kinds]
+
+
+def _value_lines(found: words.Words) -> list[str]:
+    if any(text for _word, text in found):
+        return _bold_entries(tuple(found))
+    return [_plain(", ".join(word for word, _text in found))]
+
+
+def _variables(page: pages.Page) -> tuple[tuple[str, str], ...]:
+    debug = ("TDBG_DEBUG", "If 1, a failure of tdbg shows its traceback.")
+    if not page.wraps:
+        return (debug,)
+    settings = [(f"TDBG_{item.name.upper()}", f"{item.metadata['help']}.") for item in fields(config.Settings)]
+    return (*settings, debug)
+
+
+def _related(page: pages.Page, others: list[pages.Page]) -> list[tuple[str, ...]]:
+    """The page above, and those beside this one (below the root: the commands themselves)."""
+    above = page.words[:-1]
+    beside = [other.words for other in others if other.words[:-1] == (above or page.words) and other != page]
+    return [above, *beside] if above else beside
+
+
+def _reference(command: tuple[str, ...]) -> str:
+    return f"\\fB{_plain(_name(command))}\\fR(1)"
+
+
+def _option(param: pages.Param) -> str:
+    names = ", ".join(f"\\fB{_plain(name)}\\fR" for name in param.names)
+    return f"{names} {_italic(param.kind)}" if param.kind else names
+
+
+def _italic(text: str) -> str:
+    return f"\\fI{_plain(text)}\\fR"
+
+
+def _name(command: tuple[str, ...]) -> str:
+    return "-".join(command)
+
+
+def _sentence(text: str) -> str:
+    """As it stands after the name: small letter, no full stop."""
+    return (text[:1].lower() + text[1:]).rstrip(".")
+
+
+def _plain(text: str) -> str:
+    """Text that roff prints as it is."""
+    escaped = text.replace("\\", "\\e").replace("-", "\\-").replace("`", "\\(ga").replace("'", "\\(aq")
+    return f"\\&{escaped}" if escaped.startswith(".") else escaped

@@ -1,0 +1,83 @@
+"""The reference pages under docs/: commands, flags, events, findings."""
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+
+from tdbg.cli import pages
+
+NOTICE = "<!-- Written by `tdbg docs`; change the source, not this file. -->\n"
+
+
+def cli(found: list[pages.Page]) -> str:
+    """docs/cli.md: the help page of every command."""
+    parts = ["# The command line", NOTICE, _exit_codes()]
+    parts += [f"## {page.path}\n\n```text\n{pages.render(page)}```\n" for page in found]
+    return "\n".join(parts)
+
+
+def _exit_codes() -> str:
+    from tdbg.cli.generate import man
+
+    return (
+        "`--` ends tdbg's options; so does the first word of a wrapped command. tdbg speaks on stderr, each line\n"
+        "begins with `tdbg:`; stdout is data, and under `tdbg run` it is the program's alone.\n\n"
+        f"Exit status of `tdbg run`:\n\n{_table(('code', 'meaning'), man.STATUS_OF_A_WRAPPER)}\n"
+        f"Exit status of every other command:\n\n{_table(('code', 'meaning'), man.STATUS)}"
+    )
+
+
+def flags() -> str:
+    """docs/flags.md: the flag table and the presets."""
+    from tdbg.flags import FLAGS, PRESETS
+
+    parts = ["# Debug flags", NOTICE, "Switched on with `tdbg run -f FLAG`; `tdbg flags show FLAG` shows one.\n"]
+    for group, members in groupby(FLAGS, key=lambda flag: flag.group):
+        rows = [(f"`{flag.name}`", f"{flag.summary} {flag.help}", _code(flag.aliases)) for flag in members]
+        parts.append(f"## {group}\n\n{_table(('flag', 'what and when', 'also'), rows)}")
+    rows = [(f"`{name}`", _code(members)) for name, members in PRESETS.items()]
+    parts.append(f"## Presets\n\nSwitched on with `tdbg run --preset NAME`.\n\n{_table(('preset', 'flags'), rows)}")
+    return "\n".join(parts)
+
+
+def events() -> str:
+    """docs/events.md: the schema of every event."""
+    from tdbg.events import describe
+
+    parts = [
+        "# Events",
+        NOTICE,
+        "A line of `events.jsonl` is one JSON object. `type` and `v` (the version of the type) come first; a field at\n"
+        "its default is left out; a number that is not finite is the string `nan`, `inf` or `-inf`. A line without its\n"
+        "newline is torn and is ignored, as are unknown types and unknown fields.\n",
+    ]
+    for cls, rows in describe():
+        about = " ".join((cls.__doc__ or "").split())
+        table = _table(("field", "type", "meaning"), [(f"`{name}`", f"`{kind}`", text) for name, kind, text in rows])
+        parts.append(f"## {cls.TYPE} (version {cls.VERSION})\n\n{about}\n\n{table}")
+    return "\n".join(parts)
+
+
+def findings() -> str:
+    """docs/findings.md: the page of every rule."""
+    from tdbg.rules import RULES
+
+    parts = ["# Findings", NOTICE, "`tdbg explain CODE` prints one of these.\n"]
+    for rule in RULES:
+        parts.append(f"## {rule.code}: {rule.title}\n\nUsual severity: {rule.severity}.\n\n{_prose(rule.page())}\n")
+    return "\n".join(parts)
+
+
+def _prose(text: str) -> str:
+    """Plain help text as Markdown: its indented lines become code."""
+    blocks = [f"```text\n{piece}\n```" if verbatim else piece for piece, verbatim in pages.paragraphs(text)]
+    return "\n\n".join(block for block in blocks if block)
+
+
+def _code(words: Iterable[str]) -> str:
+    return ", ".join(f"`{word}`" for word in words)
+
+
+def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = ["| " + " | ".join(columns) + " |", "|" + " --- |" * len(columns)]
+    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    return "\n".join(lines) + "\n"

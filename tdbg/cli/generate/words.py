@@ -1,0 +1,42 @@
+"""The values of each kind of option, for completions and the manual: (word, a line about it or nothing)."""
+
+from tdbg import config
+from tdbg.flags import FLAGS, PRESETS
+
+Words = list[tuple[str, str]]
+
+
+def of(kind: str) -> Words:
+    """The words of a kind that is a list; none for what is found on disk, or free."""
+    makers = {"FLAG": _flags, "PRESET": _presets, "CODE": _codes, "FAULT": _faults}
+    if kind in makers:
+        return makers[kind]()
+    choices = {
+        "LEVEL": config.LEVELS,
+        "MODE": config.INJECTS,
+        "SEVERITY": config.FAIL_ON,
+        "LOG_LEVEL": config.LOG_LEVELS,
+    }
+    return [(word, "") for word in choices.get(kind, ())]
+
+
+def _flags() -> Words:
+    families = dict.fromkeys(flag.name.rpartition(".")[0] for flag in FLAGS)
+    above = [(family, f"all flags below {family}") for family in families if family]
+    return above + [(flag.name, flag.summary) for flag in FLAGS]
+
+
+def _presets() -> Words:
+    return [(name, ", ".join(members)) for name, members in PRESETS.items()]
+
+
+def _codes() -> Words:
+    from tdbg.rules import RULES
+
+    return [(rule.code, rule.title) for rule in RULES]
+
+
+def _faults() -> Words:
+    from tdbg.cli.demo import FAULTS
+
+    return [(fault, "") for fault in FAULTS]

@@ -1,0 +1,130 @@
+"""The completion script for zsh: one function per command, made of `_arguments` specifications."""
+
+from tdbg.cli import options, pages
+from tdbg.cli.generate import words
+
+HEAD = """\
+#compdef tdbg
+# zsh completion for tdbg. Written by `tdbg docs`; change the source, not this file.
+"""
+
+RUNS = """\
+_tdbg_RUN() {
+    local -a runs=(tdbg_runs/*/run.json(N:h:t))
+    local -i ret=1
+    (( $#runs )) && { compadd "$@" -a runs && ret=0 }
+    _path_files -/ && ret=0
+    return ret
+}
+"""
+
+TAIL = """\
+if [[ $funcstack[1] == _tdbg ]]; then
+    _tdbg "$@"
+else
+    compdef _tdbg tdbg
+fi
+"""
+
+
+def render(found: list[pages.Page]) -> str:
+    """The script."""
+    unions = {param.kind for page in found for param in (*page.options, *page.arguments) if "|" in param.kind}
+    parts = [HEAD, RUNS]
+    parts += [_values(kind) for kind in options.LISTED]
+    parts += [_union(kind) for kind in sorted(unions)]
+    parts += [_group(page) if page.commands else _leaf(page) for page in found]
+    return "\n".join([*parts, TAIL])
+
+
+def _values(kind: str) -> str:
+    """A function that offers the words of a kind, each with its line."""
+    lines = [f"        {_quoted(_described(word, text))}" for word, text in words.of(kind)]
+    body = ["    local -a found=(", *lines, "    )", f"    _describe -t {kind.lower()} {kind.lower()} found"]
+    return "\n".join([f"_tdbg_{kind}() {{", *body, "}", ""])
+
+
+def _union(kind: str) -> str:
+    calls = [f"    {_action(part)} && ret=0" for part in kind.split("|")]
+    return "\n".join([f"{_function_of(kind)}() {{", "    local -i ret=1", *calls, "    return ret", "}", ""])
+
+
+def _group(page: pages.Page) -> str:
+    """A command with commands below it: hand over to the function of the one that is typed."""
+    name = _name(page)
+    return "\n".join(
+        [
+            f"{name}() {{",
+            '    local curcontext="$curcontext" state line',
+            "    local -A opt_args",
+            "    local -a commands=(",
+            *(f"        {_quoted(_described(command, text))}" for command, text in page.commands),
+            "    )",
+            f"    {_arguments([*_options(page), _quoted('1: :->command'), _quoted('*:: :->rest')], '-C ')} && return",
+            "    case $state in",
+            "        command) _describe -t commands command commands ;;",
+            f"        rest) (( $+functions[{name}_$words[1]] )) && {name}_$words[1] ;;",
+            "    esac",
+            "}",
+            "",
+        ]
+    )
+
+
+def _leaf(page: pages.Page) -> str:
+    specs = _options(page)
+    for number, argument in enumerate(page.arguments, 1):
+        if argument.kind == options.COMMAND:
+            specs += [_quoted("(-)1: :_command_names -e"), _quoted("*:: :_normal")]
+        else:
+            place = "*" if argument.repeated else str(number)
+            specs.append(_quoted(f"{place}:{argument.kind.lower()}:{_action(argument.kind)}"))
+    return "\n".join([f"{_name(page)}() {{", f"    {_arguments(specs)}", "}", ""])
+
+
+def _arguments(specs: list[str], extra: str = "") -> str:
+    joint = " \\\n        "
+    return f"_arguments {extra}-s -S :{joint}" + joint.join(specs)
+
+
+def _options(page: pages.Page) -> list[str]:
+    return [_option(option) for option in page.options]
+
+
+def _option(option: pages.Param) -> str:
+    """One specification: which options it rules out, its names, its text, and what its value is."""
+    last = "--help" in option.names or "--version" in option.names  # nothing follows these
+    others = "(- *)" if last else f"({' '.join(option.names)})" if len(option.names) > 1 else ""
+    head = "*" if option.repeated else others
+    names = [name + ("=" if option.kind and name.startswith("--") else "") for name in option.names]
+    value = f":{option.kind.lower()}:{_action(option.kind)}" if option.kind else ""
+    text = option.help.replace("[", "\\[").replace("]", "\\]").replace(":", "\\:")
+    tail = _quoted(f"[{text}]{value}")
+    if len(names) == 1:
+        return f"{_quoted(head)}{names[0]}{tail}" if head else f"{names[0]}{tail}"
+    return f"{_quoted(head)}{{{','.join(names)}}}{tail}"
+
+
+def _action(kind: str) -> str:
+    """What completes a value of that kind."""
+    actions = {"FILE": "_files", "DIR": "_files -/", "RUN": "_tdbg_RUN"}
+    if kind in actions:
+        return actions[kind]
+    return _function_of(kind) if kind in options.LISTED or "|" in kind else " "
+
+
+def _function_of(kind: str) -> str:
+    return f"_tdbg_{kind.replace('|', '_or_')}"
+
+
+def _name(page: pages.Page) -> str:
+    return "_" + "_".join(page.words)
+
+
+def _described(word: str, text: str) -> str:
+    """``word:text`` for `_describe`."""
+    return f"{word}:{text}" if text else word
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "'\\''") + "'"

@@ -1,0 +1,85 @@
+"""What commands share on the command line: kinds of values, options that mean one thing, the house style.
+
+The ``metavar`` of an option or argument names the kind of its value. Help pages print it, and the
+completions of all shells follow from it: a new option gets its completion from its kind. Several kinds
+are joined by a bar (``CODE|SEVERITY``).
+"""
+
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from tdbg.cli import pages
+
+# Kinds of values. A name from a list: the lists are in tdbg.cli.generate.words.
+LISTED = ("FLAG", "LEVEL", "MODE", "PRESET", "SEVERITY", "CODE", "LOG_LEVEL", "FAULT")
+# Completed by looking at the disk: any file, any folder, a run (a folder, or a name under ./tdbg_runs).
+ON_DISK = ("FILE", "DIR", "RUN")
+# A whole command line of its own.
+COMMAND = "COMMAND"
+# Nothing to complete.
+FREE = ("N", "PCT", "TEXT", "SIZE", "NAME", "SECONDS", "CLASS", "SEED")
+
+# For a command that wraps another: the first word that is no option ends tdbg's options, as does `--`.
+WRAPS_A_COMMAND: dict[str, Any] = {
+    "context_settings": {"allow_interspersed_args": False},
+    "options_metavar": "[OPTIONS] [--]",
+}
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+Run = Annotated[
+    str | None,
+    typer.Argument(metavar="RUN", help="Run directory, or its name under ./tdbg_runs; the newest if left out."),
+]
+Wrapped = Annotated[
+    list[str] | None,
+    typer.Argument(metavar=COMMAND, help="The command and its own options, passed on untouched."),
+]
+
+
+class Command(TyperCommand):
+    """A command whose help is our own page."""
+
+    def get_help(self, ctx: Any) -> str:
+        """The help page, at the terminal's width."""
+        return help_page(self, ctx)
+
+
+class Group(TyperGroup):
+    """A group of commands whose help is our own page."""
+
+    def get_help(self, ctx: Any) -> str:
+        """The help page, at the terminal's width."""
+        return help_page(self, ctx)
+
+    def summaries(self) -> list[tuple[str, str]]:
+        """Name and first line of each command that is not hidden."""
+        shown = [(name, command) for name, command in self.commands.items() if not command.hidden]
+        return [(name, (command.help or "").partition("\n")[0]) for name, command in shown]
+
+
+class App(typer.Typer):
+    """A typer application whose commands have our help pages."""
+
+    def command(self, *args: Any, **kwargs: Any) -> Any:
+        """As typer's, with our class of command."""
+        return super().command(*args, **{"cls": Command, **kwargs})
+
+
+def group(about: str | None = None, cls: type[Group] = Group) -> App:
+    """An empty application in the house style: plain help, no completion of its own, `-h` for help."""
+    return App(
+        cls=cls,
+        help=about,
+        add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+
+
+def help_page(command: Command | Group, ctx: Any) -> str:
+    """The page of ``command`` as it was called."""
+    page = pages.read(command, tuple(ctx.command_path.split()))
+    return pages.render(page, pages.terminal_width()).rstrip("\n")

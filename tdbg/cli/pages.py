@@ -1,0 +1,181 @@
+"""A command as data: its page is read from the live parser, and help, manual and completions render it.
+
+Help text is plain: paragraphs are wrapped, and indented lines (an example, below `Examples:`) are kept as
+they stand.
+"""
+
+import inspect
+import itertools
+import shutil
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+WIDTH = 80
+GAP = 2  # blanks between the columns of a list
+NAMES_WIDTH = 30  # a longer entry has its text on the next line
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """An option (it has names) or an argument (it has none)."""
+
+    names: tuple[str, ...]  # as typed, short ones first
+    kind: str  # what its value is (see tdbg.cli.options); empty for a switch
+    text: str
+    repeated: bool = False
+    required: bool = False
+    default: str = ""
+
+    @property
+    def label(self) -> str:
+        """How help shows it: ``-f, --flag FLAG`` or ``[COMMAND]...``."""
+        if self.names:
+            return " ".join(part for part in (", ".join(self.names), self.kind) if part)
+        dots = "..." if self.repeated else ""
+        return f"{self.kind}{dots}" if self.required else f"[{self.kind}]{dots}"
+
+    @property
+    def help(self) -> str:
+        """Its text, with the default where there is one to tell."""
+        return f"{self.text} [default: {self.default}]" if self.default else self.text
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """All there is to know about one command."""
+
+    words: tuple[str, ...]  # ("tdbg", "flags", "list")
+    about: str  # the docstring, first line first
+    options: tuple[Param, ...]
+    arguments: tuple[Param, ...]
+    commands: tuple[tuple[str, str], ...]  # of a group: name and summary of those that are not hidden
+    synopsis: str  # what follows the words in a usage line
+
+    @property
+    def path(self) -> str:
+        """The command as typed: ``tdbg flags list``."""
+        return " ".join(self.words)
+
+    @property
+    def summary(self) -> str:
+        """The first line of its text."""
+        return self.about.partition("\n")[0]
+
+    @property
+    def wraps(self) -> bool:
+        """True if its last argument is a whole command line."""
+        return bool(self.arguments) and self.arguments[-1].kind == "COMMAND"
+
+
+def read(command: Any, words: tuple[str, ...]) -> Page:
+    """The page of a live command; ``words`` is how it is called."""
+    params = [param for param in command.params if not getattr(param, "hidden", False)]
+    options = [_option(param) for param in params if param.param_type_name == "option"]
+    arguments = [_argument(param) for param in params if param.param_type_name == "argument"]
+    commands = tuple(command.summaries()) if hasattr(command, "summaries") else ()
+    usage = [getattr(command, "options_metavar", None) or "[OPTIONS]"]
+    usage += ["COMMAND ..."] if commands else [argument.label for argument in arguments]
+    return Page(
+        words=words,
+        about=inspect.cleandoc(command.help or ""),
+        options=(*options, Param(("-h", "--help"), "", "Show this page and exit.")),
+        arguments=tuple(arguments),
+        commands=commands,
+        synopsis=" ".join(usage),
+    )
+
+
+def _option(param: Any) -> Param:
+    names = (*param.opts, *param.secondary_opts)
+    return Param(
+        names=tuple(sorted(names, key=lambda name: name.startswith("--"))),
+        kind="" if param.is_flag else (param.metavar or ""),
+        text=param.help or "",
+        repeated=bool(param.multiple),
+        required=bool(param.required),
+        default=_default(param),
+    )
+
+
+def _argument(param: Any) -> Param:
+    return Param(
+        names=(),
+        kind=param.metavar or "",
+        text=param.help or "",
+        repeated=param.nargs == -1,
+        required=bool(param.required),
+        default=_default(param),
+    )
+
+
+def _default(param: Any) -> str:
+    """The default as help tells it: only where it is a value someone could type."""
+    if isinstance(param.show_default, str):
+        return param.show_default
+    plain = isinstance(param.default, str | int | float) and not isinstance(param.default, bool)
+    return str(param.default) if plain and param.show_default and param.default != "" else ""
+
+
+def walk(command: Any, words: tuple[str, ...]) -> Iterator[Page]:
+    """The pages of a command and of all below it that are not hidden, parents first."""
+    page = read(command, words)
+    yield page
+    for name, _summary in page.commands:
+        yield from walk(command.get_command(None, name), (*words, name))
+
+
+def render(page: Page, width: int = WIDTH) -> str:
+    """The help page as text."""
+    blocks = [f"Usage: {page.path} {page.synopsis}"]
+    blocks += _text(page.about, width)
+    for title, rows in (
+        ("Arguments", [(item.label, item.help) for item in page.arguments]),
+        ("Options", [(item.label, item.help) for item in page.options]),
+        ("Commands", list(page.commands)),
+    ):
+        if rows:
+            blocks.append(f"{title}:\n{_columns(rows, width)}")
+    return "\n\n".join(blocks) + "\n"
+
+
+def paragraphs(text: str) -> Iterator[tuple[str, bool]]:
+    """The pieces of a text: paragraphs, joined to one line, and (True) indented lines, which keep their form."""
+    for block in text.split("\n\n"):
+        for verbatim, lines in itertools.groupby(block.splitlines(), lambda line: line.startswith(" ")):
+            piece = list(lines)
+            yield (textwrap.dedent("\n".join(piece)), True) if verbatim else (" ".join(piece), False)
+
+
+def _text(about: str, width: int) -> list[str]:
+    """The blocks of the text, wrapped; an example stays with the line that announces it."""
+    blocks: list[str] = []
+    for text, verbatim in paragraphs(about):
+        if verbatim:
+            indented = textwrap.indent(text, "  ")
+            joined = blocks and blocks[-1].endswith(":")
+            blocks[-1:] = [f"{blocks[-1]}\n{indented}"] if joined else [*blocks[-1:], indented]
+        elif text:
+            blocks.append(textwrap.fill(text, width, break_on_hyphens=False))
+    return blocks
+
+
+def _columns(rows: list[tuple[str, str]], width: int) -> str:
+    """Two columns, the second wrapped beside the first."""
+    left = min(max(len(label) for label, _text in rows), NAMES_WIDTH) + GAP
+    lines = []
+    for label, text in rows:
+        wrapped = textwrap.wrap(text, max(width - left - GAP, 20), break_on_hyphens=False) or [""]
+        head = f"  {label:<{left}}"
+        if len(label) + GAP > left:
+            lines.append(f"  {label}")
+            head = " " * (left + GAP)
+        lines.append((head + wrapped[0]).rstrip())
+        lines += [" " * (left + GAP) + line for line in wrapped[1:]]
+    return "\n".join(lines)
+
+
+def terminal_width() -> int:
+    """The width for help here: the terminal's, within reason."""
+    return max(40, min(shutil.get_terminal_size((WIDTH, 24)).columns, WIDTH))

@@ -1,0 +1,176 @@
+"""`tdbg run`: any training or evaluation command, watched."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tdbg.cli import options
+
+if TYPE_CHECKING:
+    from tdbg.config import Settings
+
+SETTINGS = options.WRAPS_A_COMMAND
+
+Flags = Annotated[
+    list[str] | None,
+    typer.Option("--flag", "-f", metavar="FLAG", help="Switch a debug flag on: FLAG or FLAG=VALUE; repeatable."),
+]
+NoFlags = Annotated[
+    list[str] | None,
+    typer.Option("--no-flag", metavar="FLAG", help="Switch a debug flag off that another source switches on."),
+]
+Presets = Annotated[
+    list[str] | None, typer.Option("--preset", metavar="PRESET", help="Switch on flags often wanted together.")
+]
+Level = Annotated[str | None, typer.Option("--level", "-l", metavar="LEVEL", help="How much is looked at.")]
+MaxOverhead = Annotated[
+    str | None, typer.Option("--max-overhead", metavar="PCT", help="Share of the wall time tdbg may cost, in percent.")
+]
+Inject = Annotated[
+    str | None, typer.Option("--inject", metavar="MODE", help="How flags reach the program's own configuration.")
+]
+StrictFlags = Annotated[
+    bool | None, typer.Option("--strict-flags", help="A flag the program rejects ends the rank before its first step.")
+]
+ForbidFlags = Annotated[
+    bool | None, typer.Option("--forbid-flags", help="Refuse to start while any debug flag is on.")
+]
+ProfileName = Annotated[
+    str | None, typer.Option("--profile-name", metavar="NAME", help="Use the settings [tool.tdbg.profiles.NAME].")
+]
+RunDirectory = Annotated[
+    str | None, typer.Option("--run-dir", metavar="DIR", help="Where the run is kept; must not hold another run.")
+]
+Name = Annotated[str | None, typer.Option("--name", metavar="NAME", help="Name of the run under ./tdbg_runs.")]
+Tee = Annotated[
+    bool | None, typer.Option("--tee", help="Keep a copy of stdout and stderr in the run directory, byte for byte.")
+]
+StopOn = Annotated[
+    list[str] | None,
+    typer.Option("--stop-on", metavar="CODE|SEVERITY", help="End the command at the first such finding; repeatable."),
+]
+StopBeforeUpdate = Annotated[
+    bool | None,
+    typer.Option("--stop-before-update", help="Stop before the optimizer uses a non-finite gradient (syncs a GPU)."),
+]
+FailOn = Annotated[
+    str | None,
+    typer.Option("--fail-on", metavar="SEVERITY", help="Exit with 1 instead of 0 after a finding this severe."),
+]
+Baseline = Annotated[
+    int | None,
+    typer.Option("--baseline", metavar="N", help="Alternate blocks of N steps without and with tdbg, and compare."),
+]
+LogLevel = Annotated[
+    str | None, typer.Option("--log-level", metavar="LOG_LEVEL", help="Level of the program's own console log.")
+]
+DiskBudget = Annotated[
+    str | None, typer.Option("--disk-budget", metavar="SIZE", help="What a rank may write, such as 500MB.")
+]
+ProgressEvery = Annotated[
+    float | None,
+    typer.Option("--progress-every", metavar="SECONDS", help="Time between progress lines, off a terminal."),
+]
+StepOptimizer = Annotated[
+    str | None,
+    typer.Option("--step-optimizer", metavar="CLASS", help="Class of the optimizer whose step counts, not the first."),
+]
+KeepSteps = Annotated[
+    int | None, typer.Option("--keep-steps", metavar="N", help="Step records kept for the report of a bad step.")
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and do nothing.")]
+Exec = Annotated[bool, typer.Option("--exec", help="Replace tdbg by the command: no live findings, no verdict.")]
+Quiet = Annotated[bool | None, typer.Option("--quiet", "-q", help="Say only errors and one line at the end.")]
+
+
+def command(
+    words: options.Wrapped = None,
+    flag: Flags = None,
+    no_flag: NoFlags = None,
+    preset: Presets = None,
+    level: Level = None,
+    max_overhead: MaxOverhead = None,
+    inject: Inject = None,
+    strict_flags: StrictFlags = None,
+    forbid_flags: ForbidFlags = None,
+    profile_name: ProfileName = None,
+    run_dir: RunDirectory = None,
+    name: Name = None,
+    tee: Tee = None,
+    stop_on: StopOn = None,
+    stop_before_update: StopBeforeUpdate = None,
+    fail_on: FailOn = None,
+    baseline: Baseline = None,
+    log_level: LogLevel = None,
+    disk_budget: DiskBudget = None,
+    progress_every: ProgressEvery = None,
+    step_optimizer: StepOptimizer = None,
+    keep_steps: KeepSteps = None,
+    dry_run: DryRun = False,
+    replace: Exec = False,
+    quiet: Quiet = None,
+) -> int:
+    """Run a training or evaluation command and say what went wrong in it.
+
+        tdbg run -- python train.py --epochs 3
+        tdbg run -f GRADIENTS --level advanced -- torchrun --nproc-per-node=2 train.py
+        tdbg run --stop-on critical --tee -- python -m my.package
+
+    The command runs as it would without tdbg: its output, terminal, signals and exit code are its own. What
+    tdbg sees is kept in a run directory; `tdbg report` reads it. Defaults come from [tool.tdbg] in
+    pyproject.toml, then tdbg.yaml, then TDBG_* variables; options win. `tdbg doctor` shows the sources.
+
+    Exit code: the command's own, 128+N if signal N ended it, 127 command not found, 126 not executable, 125 if
+    tdbg could not start it, 2 for wrong use; --fail-on and --stop-on turn a 0, and nothing else, into 1.
+    """
+    from tdbg.launch.start import launch
+
+    typed = {
+        "flags": [*(flag or ()), *(f"{off}=false" for off in no_flag or ())],
+        "preset": preset,
+        "level": level,
+        "max_overhead": max_overhead,
+        "inject": inject,
+        "strict_flags": strict_flags,
+        "forbid_flags": forbid_flags,
+        "run_dir": run_dir,
+        "name": name,
+        "tee": tee,
+        "stop_on": stop_on,
+        "stop_before_update": stop_before_update,
+        "fail_on": fail_on,
+        "baseline": baseline,
+        "log_level": log_level,
+        "disk_budget": disk_budget,
+        "progress_every": progress_every,
+        "step_optimizer": step_optimizer,
+        "keep_steps": keep_steps,
+        "quiet": quiet,
+    }
+    wrapped = list(words or ())
+    asked = {key: value for key, value in typed.items() if value is not None and value != []}
+    settings, origin = settle(asked, wrapped, profile_name or "")
+    return launch(settings, origin, wrapped, replace=replace, dry_run=dry_run)
+
+
+def settle(typed: dict[str, Any], words: list[str], profile: str) -> "tuple[Settings, dict[str, str]]":
+    """The settings of all sources; the program's source is scanned for flags only where flags are asked for."""
+    import os
+
+    from tdbg.config import resolve
+    from tdbg.errors import TdbgError
+    from tdbg.launch import boot
+
+    environ = dict(os.environ)
+    if boot.inside_run(environ):  # it names the outer run, not a wish of the user's
+        environ.pop("TDBG_RUN_DIR")
+    try:
+        settings, origin = resolve(typed, environ=environ, profile=profile)
+        if not settings.flags:
+            return settings, origin
+    except TdbgError:  # perhaps for a flag that only the program knows
+        pass
+    from tdbg.launch.scan import known_flags
+
+    return resolve(typed, environ=environ, profile=profile, known_flags=known_flags(words, Path.cwd()))

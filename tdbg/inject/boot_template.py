@@ -1,0 +1,155 @@
+"""The boot file of a run: it runs as ``sitecustomize`` in every Python process below `tdbg run`.
+
+`tdbg.inject.boot_source` fills in the constants. The file is read by whatever interpreter the program
+uses, tdbg's own or not, so it needs nothing but ``os`` and ``sys``, which are loaded anyway, and its
+syntax is old: an interpreter too old for tdbg still has to get past it.
+
+It wakes nothing up by itself. It waits for the modules in WATCH, hands each to its handler once it is
+imported, and gives way to the user's own sitecustomize as though it were not there. Whatever goes wrong
+here is noted in ``errors.log`` beside it and never reaches the program.
+"""
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+
+RUN_DIR = ""
+TDBG_PARENT = ""  # the folder that holds the package tdbg
+WATCH: "dict[str, str]" = {}  # a module to wait for -> the module whose arrive() gets it
+
+
+def _append(name: str, text: bytes) -> None:
+    """Add to a file in the boot folder; where even that fails, nothing is left to try."""
+    try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        handle = os.open(os.path.join(os.environ.get("TDBG_RUN_DIR") or RUN_DIR, "boot", name), flags, 0o644)
+        try:
+            os.write(handle, text)
+        finally:
+            os.close(handle)
+    except OSError:
+        pass
+
+
+def _note(what: str, error: Exception) -> None:
+    line = "{} {}: {}: {}\n".format(os.getpid(), what, type(error).__name__, " ".join(str(error).split()))
+    _append("errors.log", line.encode("utf-8", "replace"))
+
+
+class Waker:
+    """A finder that finds nothing itself: it sees watched modules come in, and knows where tdbg is.
+
+    It stays in ``sys.meta_path`` when its work is done: taking it out while another thread walks that
+    list would make that thread pass over a finder.
+    """
+
+    tdbg_boot = True  # how a second boot file (a run inside a run) knows that the process is awake
+
+    def __init__(self, watch: "dict[str, str]") -> None:
+        self.wanted = dict(watch)
+
+    def find_spec(
+        self, name: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None
+    ) -> "ModuleSpec | None":
+        """What the finders behind this one say, with an ear on the loader of a watched module."""
+        if name not in self.wanted and name != "tdbg":
+            return None
+        spec = self._ask_the_others(name, path, target)
+        try:
+            if name == "tdbg":
+                return spec or _tdbg_spec()
+            if spec is not None:
+                self._listen(name, spec)
+        except Exception as error:  # fail open: the program's import goes on
+            _note(name, error)
+        return spec
+
+    def _ask_the_others(
+        self, name: str, path: "Sequence[str] | None", target: "ModuleType | None"
+    ) -> "ModuleSpec | None":
+        for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
+            find = getattr(finder, "find_spec", None)
+            spec: ModuleSpec | None = find(name, path, target) if find else None
+            if spec is not None:
+                return spec
+        return None
+
+    def _listen(self, name: str, spec: "ModuleSpec") -> None:
+        """Shadow ``exec_module`` on this one loader until it has run; type and identity stay what they were."""
+        loader = spec.loader
+        if loader is None:
+            return
+        real = loader.exec_module
+
+        def exec_module(module: "ModuleType") -> None:
+            if module.__name__ != name:  # a loader shared by several modules, as in a zip file
+                return real(module)
+            loader.__dict__.pop("exec_module", None)
+            real(module)
+            return self.deliver(name, module)
+
+        # Under this name Python leaves the frame out of tracebacks, with the import system's own.
+        exec_module.__code__ = exec_module.__code__.replace(
+            co_filename="<frozen importlib._bootstrap>", co_name="_call_with_frames_removed"
+        )
+        loader.exec_module = exec_module  # type: ignore[method-assign]
+
+    def deliver(self, name: str, module: "ModuleType") -> None:
+        """Hand a module to its handler, once."""
+        handler = self.wanted.pop(name, None)
+        if handler is None:
+            return
+        try:
+            __import__(handler)
+            sys.modules[handler].arrive(module)
+        except Exception as error:  # fail open: the program has its module, tdbg does without
+            _note(handler, error)
+
+
+def _tdbg_spec() -> "ModuleSpec | None":
+    """The package tdbg, for a program whose environment does not have it."""
+    from importlib.machinery import PathFinder
+
+    return PathFinder.find_spec("tdbg", [TDBG_PARENT])
+
+
+def _install() -> None:
+    if sys.version_info < (3, 11):  # noqa: UP036 - this file alone is read by any Python
+        _append("old-python", b"")
+        return
+    if any(getattr(finder, "tdbg_boot", False) for finder in sys.meta_path):
+        return
+    _append("woke", b"")
+    os.environ.setdefault("TDBG_RUN_DIR", RUN_DIR)  # some launchers pass PYTHONPATH on, but not TDBG_*
+    waker = Waker(WATCH)
+    sys.meta_path.insert(0, waker)
+    for name in WATCH:
+        if name in sys.modules:
+            waker.deliver(name, sys.modules[name])
+
+
+def _give_way() -> None:
+    """Run the user's own sitecustomize; without one, raise the ImportError that Python expects then."""
+    here = os.path.dirname(__file__)
+    sys.path[:] = [entry for entry in sys.path if entry != here]
+    sys.path_importer_cache.pop(here, None)
+    sys.modules.pop("sitecustomize", None)
+    __import__("sitecustomize")
+
+
+def _boot() -> None:
+    try:
+        _install()
+    except Exception as error:  # fail open: the program starts as it always did
+        _note("boot", error)
+    if __name__ == "sitecustomize":  # `tdbg hook` runs this file under another name
+        _give_way()
+
+
+if RUN_DIR:
+    _boot()

@@ -1,0 +1,70 @@
+"""How this process's children ended: a launcher tells its caller its own exit code, not theirs."""
+
+import functools
+import signal
+import sys
+from typing import Any
+
+from tdbg.events import ChildExit
+from tdbg.inject.agent import Agent
+
+LAUNCHERS = ("torch.distributed.launcher.api", "accelerate.commands.launch", "deepspeed.launcher.launch")
+
+
+def install(agent: Agent) -> None:
+    """Chain the two places where Python learns a child's status; subclasses come with them."""
+    import subprocess
+
+    _watch_subprocess(agent, subprocess.Popen)
+    for name in ("popen_fork", "popen_forkserver"):
+        try:
+            module = __import__(f"multiprocessing.{name}", fromlist=["Popen"])
+        except ImportError:  # a platform without it
+            continue
+        _watch_multiprocessing(agent, module.Popen)
+
+
+def _watch_subprocess(agent: Agent, popen: Any) -> None:
+    real = getattr(popen, "_handle_exitstatus", None)
+    if real is None:
+        return
+
+    @functools.wraps(real)
+    def handle_exitstatus(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = real(self, *args, **kwargs)
+        with agent.guard("children"):
+            if self.returncode and _is_rank(agent, self):
+                _report(agent, self.pid, self.returncode)
+        return result
+
+    popen._handle_exitstatus = handle_exitstatus
+
+
+def _watch_multiprocessing(agent: Agent, popen: Any) -> None:
+    real = popen.__dict__["poll"]
+
+    @functools.wraps(real)
+    def poll(self: Any, *args: Any, **kwargs: Any) -> Any:
+        before = self.returncode
+        code = real(self, *args, **kwargs)
+        # SIGTERM is how multiprocessing itself ends daemons and the ranks left over after a failure.
+        if code and before is None and code != -signal.SIGTERM:
+            with agent.guard("children"):
+                _report(agent, self.pid, code)
+        return code
+
+    popen.poll = poll
+
+
+def _is_rank(agent: Agent, child: Any) -> bool:
+    """True for a torch process of this run, or a launcher's Python child; not for a failed ``git`` or ``nvidia-smi``."""
+    if (agent.run_dir / "hello" / f"{agent.host}-{child.pid}.json").exists():
+        return True
+    if not any(name in sys.modules for name in LAUNCHERS):
+        return False
+    command = child.args if isinstance(child.args, str) else " ".join(map(str, child.args[:1]))
+    return "python" in command.rpartition("/")[2]
+
+
+def _report(agent: Agent, pid: int, code: int) -> None:
+    agent.emit_aside(ChildExit(host=agent.host, pid=pid, code=code))

@@ -1,0 +1,114 @@
+"""``--log-level``: what the program's own console log shows, without a change to its log files.
+
+The levels the program sets stay what they are, for whoever asks. Two methods of Logger are chained:
+one lets a record be made that the console alone will print, the other decides per handler.
+A lower level opens the program's own loggers; those of installed packages keep the levels the program
+gave them, or a DEBUG console would drown in theirs. A higher level quiets every logger's console.
+"""
+
+import functools
+import os
+import sys
+import sysconfig
+from types import ModuleType
+from typing import Any
+
+STATS = 15
+LEVELS = {"DEBUG": 10, "STATS": STATS, "INFO": 20, "WARNING": 30, "ERROR": 40, "CRITICAL": 50}
+PACKAGES = tuple({os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "purelib", "platlib")})
+
+
+def arrive(logging: ModuleType) -> None:
+    """Chain Logger for the level the run asks for."""
+    from tdbg.inject.agent import agent
+
+    level = LEVELS.get(agent().settings.log_level)
+    if level is None:
+        return
+    if logging.getLevelName(STATS) == f"Level {STATS}":  # the program's own name for 15 stands
+        logging.addLevelName(STATS, "STATS")
+    console = Console(logging, level)
+    _let_records_be_made(logging, console)
+    _choose_handlers(logging, console)
+
+
+class Console:
+    """Knows which handlers print to the user's console, and which loggers are the program's own."""
+
+    def __init__(self, logging: ModuleType, level: int) -> None:
+        self.logging = logging
+        self.level = level
+        self._own: dict[str, bool] = {}
+
+    def is_console(self, handler: Any) -> bool:
+        """True for a handler whose stream, or whose rich console, is this process's stdout or stderr."""
+        stream = getattr(handler, "stream", None) or getattr(getattr(handler, "console", None), "file", None)
+        if stream is None or isinstance(handler, self.logging.FileHandler):
+            return False
+        if stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
+            return True
+        try:
+            return stream.fileno() in (1, 2)
+        except (AttributeError, OSError, ValueError):
+            return False
+
+    def is_own(self, name: str) -> bool:
+        """True unless the logger is named after an installed package or a module of Python's."""
+        package = name.partition(".")[0]
+        if package not in self._own:
+            module = sys.modules.get(package)
+            if module is None:  # not imported, perhaps not yet: no reason to remember the answer
+                return True
+            path = getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", [])), "")
+            self._own[package] = not str(path).startswith(PACKAGES)
+        return self._own[package]
+
+    def shows(self, logger: Any, handler: Any, record: Any, allowed: bool) -> bool:
+        """Whether ``handler`` prints ``record``; ``allowed`` says what the logger's own level says."""
+        if not self.is_console(handler):
+            return bool(allowed and record.levelno >= handler.level)
+        if record.levelno < self.level:
+            return False
+        return self.is_own(logger.name) or bool(allowed and record.levelno >= handler.level)
+
+
+def _let_records_be_made(logging: ModuleType, console: Console) -> None:
+    real = logging.Logger.isEnabledFor
+
+    @functools.wraps(real)
+    def isEnabledFor(self: Any, level: int) -> bool:
+        if real(self, level):
+            return True
+        if level < console.level or self.disabled or self.manager.disable >= level:
+            return False  # logging.disable() is the program's own last word
+        return console.is_own(self.name)
+
+    logging.Logger.isEnabledFor = isEnabledFor
+
+
+def _choose_handlers(logging: ModuleType, console: Console) -> None:
+    """Logger.callHandlers, with the console's level in the place of the handler's."""
+    real = logging.Logger.callHandlers
+
+    @functools.wraps(real)
+    def callHandlers(self: Any, record: Any) -> None:
+        handlers = list(_handlers(self))
+        if not handlers and logging.lastResort is not None:
+            handlers = [logging.lastResort]
+        if not handlers:
+            return real(self, record)  # Python's own words about a logger without handlers
+        allowed = record.levelno >= self.getEffectiveLevel()
+        for handler in handlers:
+            if console.shows(self, handler, record, allowed):
+                handler.handle(record)
+        return None
+
+    logging.Logger.callHandlers = callHandlers
+
+
+def _handlers(logger: Any) -> Any:
+    """The handlers a record of ``logger`` goes to: its own, then its parents', as far as it propagates."""
+    node = logger
+    while node:
+        yield from node.handlers
+        node = node.parent if node.propagate else None

@@ -1,0 +1,159 @@
+"""argparse: flags go into the parsed namespace, for options the program's own parser declares.
+
+A parser that knows ``--debug-null-masking`` (or ``--debug.loss.null_masking``, ``--debug_...``) gets its
+value as though the option stood last on the command line. Nothing is put into argv: a parser without the
+option never sees a word it does not know. With ``--inject argv`` the override list of the program
+(``opts KEY VALUE ...``, ``--overrides KEY=VALUE``) is lengthened instead.
+
+Every tool written in Python parses arguments, so nothing of tdbg's is loaded before an option matches.
+"""
+
+import functools
+import os
+import sys
+from types import ModuleType
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+LAUNCHERS = (
+    "torchrun",
+    "accelerate",
+    "deepspeed",
+    "tdbg",
+    "torch.distributed.",
+    "accelerate.commands.",
+    "deepspeed.launcher.",
+)
+PAIRS = ("opts", "opt", "options")  # KEY VALUE KEY VALUE, as yacs programs take them
+EQUALS = ("overrides", "override", "cfg_options", "config_overrides")  # KEY=VALUE
+
+
+def arrive(module: ModuleType) -> None:
+    """Patch ArgumentParser; subparsers and subclasses come with it."""
+    parser = module.ArgumentParser
+    for name in ("parse_known_args", "parse_known_intermixed_args"):
+        _after_parse(parser, name)
+
+
+def _after_parse(cls: "Any", name: str) -> None:
+    real = getattr(cls, name)
+
+    @functools.wraps(real)
+    def parse(self: "Any", args: "Any" = None, namespace: "Any" = None) -> "Any":
+        result = real(self, args, namespace)
+        if _worth_a_look(self):
+            _offer(self, result)
+        return result
+
+    setattr(cls, name, parse)
+
+
+def _worth_a_look(parser: "Any") -> bool:
+    """Cheap: does the parser declare a debug option or an override list, and is it the program's own?"""
+    options = any("debug" in option.lower() for option in parser._option_string_actions)
+    lists = any(action.dest in PAIRS or action.dest in EQUALS for action in parser._actions)
+    return (options or lists) and not _is_launcher(parser)
+
+
+def _is_launcher(parser: "Any") -> bool:
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    names = (os.path.basename(str(parser.prog)).split(" ")[0], getattr(spec, "name", None) or "")
+    return any(name.startswith(LAUNCHERS) for name in names)
+
+
+def _offer(parser: "Any", result: "Any") -> None:
+    from tdbg.inject.take import guarded, ledger
+
+    with guarded("inject-argparse"):
+        if not (isinstance(result, tuple) and result):  # a subclass may return what it likes
+            return
+        if ledger().agent.settings.inject == "argv":
+            _lengthen(parser, result[0])
+        else:
+            _set_options(parser, result[0])
+
+
+def _set_options(parser: "Any", namespace: "Any") -> None:
+    from tdbg.inject.take import MisfitError, ledger
+
+    book = ledger()
+    for flag, value in book.agent.settings.flags.items():
+        option, action = _option(parser, flag)
+        if action is None:
+            continue
+        old = getattr(namespace, action.dest, None)
+        try:
+            _apply(parser, namespace, action, option, value)
+        except MisfitError as misfit:
+            book.refuse(flag, f"argparse {option}", str(misfit))
+        else:
+            book.took(flag, f"argparse {option}", old, getattr(namespace, action.dest, None))
+
+
+def _option(parser: "Any", flag: str) -> "tuple[str, Any]":
+    """The parser's option for a flag, whatever joins its words."""
+    from tdbg.inject.take import spellings
+
+    wanted = {"_".join(path) for path in spellings(flag)}
+    for option, action in parser._option_string_actions.items():
+        if option.startswith("--") and option.lstrip("-").lower().replace("-", "_").replace(".", "_") in wanted:
+            return option, action
+    return "", None
+
+
+def _apply(parser: "Any", namespace: "Any", action: "Any", option: str, value: "bool | str") -> None:
+    """What the option does to the namespace when it is given with ``value``."""
+    import argparse
+
+    if isinstance(action, argparse.BooleanOptionalAction):
+        setattr(namespace, action.dest, _switch(value))
+    elif action.nargs == 0:
+        if _switch(value):
+            action(parser, namespace, [], option)
+        else:
+            setattr(namespace, action.dest, action.default)
+    elif isinstance(value, bool) and isinstance(getattr(namespace, action.dest, None), bool):
+        setattr(namespace, action.dest, value)  # type=bool or a str2bool: the text "False" could mean either
+    elif value is True and action.nargs == "?":
+        action(parser, namespace, action.const, option)
+    else:
+        action(parser, namespace, _convert(parser, action, str(value)), option)
+
+
+def _switch(value: "bool | str") -> bool:
+    from tdbg.inject.take import fit
+
+    return bool(fit(value, False))
+
+
+def _convert(parser: "Any", action: "Any", text: str) -> "Any":
+    import argparse
+
+    from tdbg.inject.take import MisfitError
+
+    try:
+        converted = parser._get_value(action, text)
+        parser._check_value(action, converted)
+    except argparse.ArgumentError as error:
+        raise MisfitError(f"the program's parser says: {error.message}") from None
+    return [converted] if action.nargs in ("*", "+", 1) else converted
+
+
+def _lengthen(parser: "Any", namespace: "Any") -> None:
+    """``--inject argv``: add the flags to the program's override list."""
+    from tdbg.inject.take import ledger
+
+    book = ledger()
+    action = next((item for item in parser._actions if item.dest in PAIRS or item.dest in EQUALS), None)
+    given = getattr(namespace, action.dest, None) if action else None
+    if action is None or not isinstance(given, list | tuple | None):
+        return
+    words = list(given or ())
+    equals = action.dest in EQUALS or any("=" in str(word) for word in words[:1])
+    for flag, value in book.agent.settings.flags.items():
+        key, text = f"DEBUG.{flag}", str(value)
+        words += [f"{key}={text}"] if equals else [key, text]
+        book.took(flag, f"argv {action.dest}", None, value)
+    setattr(namespace, action.dest, words)

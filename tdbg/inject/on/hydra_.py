@@ -1,0 +1,24 @@
+"""Hydra: flags go into the config it has composed, overrides and all, before the program sees it."""
+
+import sys
+from types import ModuleType
+
+from tdbg.inject.on.omegaconf_ import Omega
+from tdbg.inject.take import after, offer
+
+
+class Hydra(Omega):
+    """The same tree; only the name in the report differs."""
+
+    name = "hydra"
+
+
+def arrive(module: ModuleType) -> None:
+    """Patch the one method that ``@hydra.main``, ``compose()`` and sweeps all go through."""
+    tree = Hydra(sys.modules["omegaconf"])
+    after(
+        module.ConfigLoaderImpl,
+        "load_configuration",
+        lambda _, config: offer(config, tree, final=True),
+        "inject-hydra",
+    )

@@ -1,0 +1,64 @@
+"""OmegaConf: flags go into every config that has a debug section, as it is created, loaded or merged.
+
+OmegaConf has no moment at which a config is final, so a flag without a place is in doubt until the first step.
+"""
+
+import functools
+from types import ModuleType
+from typing import Any
+
+from tdbg.inject.take import guarded, offer
+
+MAKERS = ("create", "load", "structured", "merge", "unsafe_merge")
+
+
+class Omega:
+    """A DictConfig, written although it may be read-only or in struct mode."""
+
+    name = "omegaconf"
+
+    def __init__(self, module: ModuleType) -> None:
+        self._dict: Any = module.DictConfig
+        self._override: Any = module.flag_override
+
+    def keys(self, node: Any) -> list[str] | None:
+        if not isinstance(node, self._dict) or node._is_none() or node._is_missing() or node._is_interpolation():
+            return None
+        return [key for key in node if isinstance(key, str)]
+
+    def get(self, node: Any, key: str) -> Any:
+        child = node._get_node(key)
+        if isinstance(child, self._dict):
+            return child
+        try:
+            return node[key]
+        except Exception:  # a missing value ("???") or an interpolation that leads nowhere: nothing to keep
+            return None
+
+    def put(self, node: Any, key: str, value: Any) -> None:
+        with self._override(node, ["readonly", "struct"], [False, False]):
+            node[key] = value
+
+    def section(self, node: Any) -> Any:
+        return None  # outside struct mode anything may be added, so a misspelt flag would never be noticed
+
+
+def arrive(module: ModuleType) -> None:
+    """Patch the static methods of OmegaConf that make configs."""
+    tree = Omega(module)
+    for name in MAKERS:
+        if hasattr(module.OmegaConf, name):
+            _after(module.OmegaConf, name, tree)
+
+
+def _after(owner: Any, name: str, tree: Omega) -> None:
+    real = getattr(owner, name)
+
+    @functools.wraps(real)
+    def make(*args: Any, **kwargs: Any) -> Any:
+        config = real(*args, **kwargs)
+        with guarded("inject-omegaconf"):
+            offer(config, tree, final=False)
+        return config
+
+    setattr(owner, name, staticmethod(make))

@@ -1,0 +1,221 @@
+"""torch was imported: this process may be a rank. Say hello, and set the monitor to work."""
+
+import atexit
+import json
+import os
+import platform
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from tdbg.events import End, Start
+from tdbg.inject import children, tracebacks
+from tdbg.inject.agent import Agent, agent
+from tdbg.rundir import allowed_env, env_rank
+
+LOCAL_RANK_ENV = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")
+BATCH_LIMIT_BYTES = 256_000_000
+
+
+def arrive(module: Any) -> None:
+    """Called once, when the program's ``import torch`` has finished."""
+    me = agent()
+    begun = time.perf_counter()
+    with me.guard("hello"):
+        if not _is_child_of_a_rank():
+            me.hello()
+    with me.guard("tracebacks"):
+        tracebacks.install(me)
+    with me.guard("children"):
+        children.install(me)
+    if me.settings.level == "off":
+        return
+    with me.guard("monitor"):
+        Rank(me, begun)
+
+
+def _is_child_of_a_rank() -> bool:
+    """True in what multiprocessing started: loader workers and spawned ranks, whose parent said hello."""
+    known = sys.modules.get("multiprocessing.process")
+    return known is not None and known.parent_process() is not None
+
+
+class Rank:
+    """Joins the monitor to the agent: identity, batches, the end of the process."""
+
+    def __init__(self, me: Agent, begun: float) -> None:
+        from tdbg.probes.baseline import Alternation
+        from tdbg.probes.monitor import Monitor, probes_for
+
+        self.me = me
+        self.ended = False
+        self.monitor = Monitor(
+            me.settings,
+            emit=self._emit,
+            become_rank=self._become_rank,
+            save_batch=self._save_batch,
+            failed=me.failed,
+            note=me.note_once,
+            started=time.perf_counter(),
+        )
+        self.monitor.attach(probes_for(me.settings.level, me.settings.flags))
+        self.alternation = Alternation(self.monitor, me.settings.baseline) if me.settings.baseline else None
+        self.startup_ms = (time.perf_counter() - begun) * 1e3
+        me.at_fork(self._forked)
+        atexit.register(self.end)
+
+    def _emit(self, event: Any) -> None:
+        self.me.step = self.monitor.step
+        self.me.emit(event)
+
+    def _become_rank(self) -> None:
+        rank, world_size = _identity()
+        self.monitor.world_size = world_size
+        self.me.become_rank(rank, lambda attempt: self._describe(rank, world_size, attempt))
+        process = sys.modules.get("multiprocessing.process")
+        if process is not None and process.parent_process() is not None:
+            from multiprocessing.util import Finalize
+
+            Finalize(None, self.end, exitpriority=100)  # such children leave without running atexit
+
+    def _describe(self, rank: int, world_size: int, attempt: int) -> Start:
+        import torch
+
+        return Start(
+            rank=rank,
+            local_rank=_env_int(LOCAL_RANK_ENV),
+            world_size=world_size,
+            attempt=attempt,
+            host=self.me.host,
+            pid=os.getpid(),
+            argv=sys.argv[:50],
+            python=platform.python_version(),
+            torch=torch.__version__,
+            device=describe_device(),
+            env=allowed_env(os.environ),
+            startup_ms=round(self.startup_ms, 1),
+        )
+
+    def _save_batch(self, step: int, parts: dict[str, Any]) -> str:
+        from tdbg.pages.safetensors import storable, write
+        from tdbg.probes.tensors import walk
+
+        folder = self.me.folder
+        if folder is None:
+            return ""
+        tensors, left_out, total = {}, [], 0
+        for name, tensor in walk(parts):
+            size = tensor.numel() * tensor.element_size()
+            if not storable(tensor) or total + size > BATCH_LIMIT_BYTES:
+                left_out.append(f"{name} {tensor.dtype} {list(tensor.shape)}")
+                continue
+            tensors[name] = tensor
+            total += size
+        path = folder / f"batch_step{step:08d}.safetensors"
+        write(path, tensors, {"step": str(step), "rank": str(self.me.rank)})
+        about = {
+            "step": step,
+            "rank": self.me.rank,
+            "tensors": {
+                n: {"dtype": str(t.dtype).removeprefix("torch."), "shape": list(t.shape)} for n, t in tensors.items()
+            },
+            "left_out": left_out,
+            "other": outline(parts),
+        }
+        path.with_suffix(".json").write_text(json.dumps(about, indent=1), encoding="utf-8")
+        return str(path.relative_to(self.me.run_dir))
+
+    def end(self) -> None:
+        """The process leaves in good order: write what is pending, and how it ended."""
+        if self.ended or self.me.rank is None:
+            self._uncaught()
+            return
+        self.ended = True
+        with self.me.guard("end"):
+            self.monitor.finish()
+            reason = "exception" if self._uncaught() else "exit"
+            if self.alternation is not None:
+                self._emit(self.alternation.result())
+            cost = self.monitor.cost()
+            cost.errors, cost.dropped = self.me.errors, self.me.dropped
+            self._emit(cost)
+            self._emit(End(step=self.monitor.step, reason=reason))
+
+    def _uncaught(self) -> bool:
+        """Record the exception that ends the process, whatever hook printed it."""
+        error = getattr(sys, "last_value", None)
+        if not isinstance(error, Exception):
+            return False
+        with self.me.guard("uncaught"):
+            tracebacks.record(self.me, error, how="uncaught")
+        return True
+
+    def _forked(self) -> None:
+        self.ended = False
+        self.monitor.forked()
+        if self.alternation is not None:
+            self.alternation.restart()
+
+
+def _env_int(names: tuple[str, ...]) -> int | None:
+    return next((int(os.environ[name]) for name in names if os.environ.get(name, "").isdigit()), None)
+
+
+def _identity() -> tuple[int, int]:
+    """(rank, world size): what torch.distributed says, else the launcher's variables, else 0 of 1."""
+    import torch.distributed as dist
+
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size()
+    sizes = (os.environ.get(name, "") for name in ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE"))
+    world = next((int(size) for size in sizes if size.isdigit()), 1)
+    return env_rank(os.environ) or 0, world
+
+
+def describe_device() -> dict[str, Any]:
+    """The accelerator (or CPU) this process computes on, for the run's record."""
+    import torch
+
+    found: dict[str, Any] = {"type": "cpu", "threads": torch.get_num_threads(), "machine": platform.machine()}
+    if torch.cuda.is_available():
+        index = torch.cuda.current_device() if torch.cuda.is_initialized() else 0
+        properties = torch.cuda.get_device_properties(index)
+        found.update(
+            type="cuda",
+            index=index,
+            name=properties.name,
+            compute_capability=f"{properties.major}.{properties.minor}",
+            memory_mb=round(properties.total_memory / 1e6),
+            cuda=torch.version.cuda,
+            cudnn=torch.backends.cudnn.version(),
+            driver=_driver(),
+        )
+    elif torch.backends.mps.is_available():
+        found.update(type="mps")
+    return found
+
+
+def _driver() -> str | None:
+    try:
+        text = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8")
+    except OSError:
+        return None
+    words = text.split("Kernel Module", 1)[-1].split()
+    return next((word for word in words if word[:1].isdigit()), None)
+
+
+def outline(value: Any, depth: int = 0) -> Any:
+    """What else a batch holds, as plain data: short values whole, tensors by shape, the rest by type."""
+    if isinstance(value, str):
+        return value[:500]
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    shape = getattr(value, "shape", None)
+    if shape is not None:
+        return f"{type(value).__name__}{list(shape)}"
+    if depth < 4 and isinstance(value, dict):
+        return {str(key): outline(item, depth + 1) for key, item in list(value.items())[:64]}
+    if depth < 4 and isinstance(value, list | tuple):
+        return [outline(item, depth + 1) for item in value[:64]]
+    return type(value).__name__

@@ -1,0 +1,69 @@
+"""yacs: flags go into a CfgNode when the program freezes it.
+
+A config that is never frozen gets them after each merge and when ``cfg.DEBUG`` is read.
+"""
+
+import functools
+from types import ModuleType
+from typing import Any
+
+from tdbg.inject.take import after, guarded, offer
+
+MERGES = ("merge_from_file", "merge_from_other_cfg", "merge_from_list")
+
+
+class Yacs:
+    """A CfgNode is a dict; writing its items is what yacs does too, frozen or not."""
+
+    name = "yacs"
+
+    def keys(self, node: Any) -> list[str] | None:
+        return [key for key in node if isinstance(key, str)] if isinstance(node, dict) else None
+
+    def get(self, node: Any, key: str) -> Any:
+        return node[key]
+
+    def put(self, node: Any, key: str, value: Any) -> None:
+        node[key] = value
+
+    def section(self, node: Any) -> Any:
+        return type(node)(new_allowed=True) if getattr(node, "is_new_allowed", bool)() else None
+
+
+TREE = Yacs()
+
+
+def arrive(module: ModuleType) -> None:
+    """Patch CfgNode."""
+    node = module.CfgNode
+    _before_freeze(node)
+    _before_read(node)
+    for name in MERGES:
+        after(node, name, lambda self, _: offer(self, TREE, final=False), "inject-yacs")
+    after(node, "clone", lambda _, copy: offer(copy, TREE, final=False), "inject-yacs")
+
+
+def _before_freeze(node: Any) -> None:
+    real = node.freeze
+
+    @functools.wraps(real)
+    def freeze(self: Any) -> Any:
+        with guarded("inject-yacs"):
+            offer(self, TREE, final=True)
+        return real(self)
+
+    node.freeze = freeze
+
+
+def _before_read(node: Any) -> None:
+    """A config neither merged nor frozen: its first chance is the program asking for ``cfg.DEBUG``."""
+    real = node.__getattr__
+
+    @functools.wraps(real)
+    def read(self: Any, name: str) -> Any:
+        if name in ("DEBUG", "debug") and not self.is_frozen():
+            with guarded("inject-yacs"):
+                offer(self, TREE, final=False)
+        return real(self, name)
+
+    node.__getattr__ = read

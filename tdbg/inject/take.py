@@ -1,0 +1,307 @@
+"""Taking debug flags into the program's own config: which keys may hold a flag, and what is said about it.
+
+A taker (`tdbg.inject.on.*`) knows one library's config; what all of them share is here. It is loaded
+when a config turns up, not before: the handlers themselves stay light.
+"""
+
+import atexit
+import contextlib
+import difflib
+import os
+from ast import literal_eval
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+from tdbg import flags as flag_table
+from tdbg.events import Injection
+from tdbg.flags import Value
+from tdbg.inject.agent import Agent, agent
+from tdbg.output import say
+from tdbg.rundir import env_rank
+
+
+class Tree(Protocol):
+    """How a library's config is read and written, one node at a time."""
+
+    name: str
+
+    def keys(self, node: Any) -> list[str] | None:
+        """The keys below ``node``, or None if it is a value."""
+
+    def get(self, node: Any, key: str) -> Any:
+        """The child of ``node``; for a value that cannot be read, None."""
+
+    def put(self, node: Any, key: str, value: Any) -> None:
+        """Set it, frozen or not."""
+
+    def section(self, node: Any) -> Any:
+        """An empty section to add below ``node``, or None if the library lets nobody add keys there."""
+
+
+class MisfitError(Exception):
+    """A flag's value does not suit the value the program has there; the text is the hint."""
+
+
+class Ledger:
+    """What became of each flag in this process; every outcome is an Injection event, once."""
+
+    def __init__(self, owner: Agent) -> None:
+        self.agent = owner
+        self.taken: set[str] = set()
+        self._said: set[tuple[str, str, str]] = set()
+        self._pending: dict[str, tuple[str, str]] = {}
+
+    def took(self, flag: str, where: str, old: Any, new: Any) -> None:
+        """The flag stands in the program's config now, or stood there before."""
+        same = type(old) is type(new) and bool(old == new)
+        again = flag in self.taken and same  # our own value, met again by a later merge
+        self.taken.add(flag)
+        self._pending.pop(flag, None)
+        if not again:
+            self._emit(flag, "already" if same else "set", where, old, new, "")
+
+    def refuse(self, flag: str, where: str, hint: str) -> None:
+        """The program's config has no place for the flag, and none can come; may end the rank (--strict-flags)."""
+        self._pending.pop(flag, None)
+        if flag in self.taken:
+            return
+        self._emit(flag, "rejected", where, None, self.agent.settings.flags.get(flag), hint)
+        if self.agent.settings.strict_flags:
+            say(
+                f"the program's config rejects the flag {flag} ({where})\n{hint}; without --strict-flags the run goes on"
+            )
+            raise SystemExit(2)
+
+    def doubt(self, flag: str, where: str, hint: str) -> None:
+        """No place for the flag so far: a rejection if that is still so at the first step, or at exit."""
+        if flag not in self.taken:
+            if not self._pending:
+                atexit.register(self.settle)
+            self._pending.setdefault(flag, (where, hint))
+
+    def settle(self) -> None:
+        """Turn what is still in doubt into rejections."""
+        for flag, (where, hint) in list(self._pending.items()):
+            self.refuse(flag, where, hint)
+
+    def _emit(self, flag: str, status: str, where: str, old: Any, new: Any, hint: str) -> None:
+        if (flag, status, where) in self._said:
+            return
+        self._said.add((flag, status, where))
+        rank = env_rank(os.environ)
+        event = Injection(
+            flag=flag, status=status, where=where, old=old, new=new, hint=hint, rank=rank, pid=os.getpid()
+        )
+        self.agent.emit_aside(event)
+
+
+_ledger: Ledger | None = None
+
+
+def ledger() -> Ledger:
+    """The one ledger of this process."""
+    global _ledger
+    if _ledger is None:
+        _ledger = Ledger(agent())
+    return _ledger
+
+
+def settle() -> None:
+    """Report flags that no config took although one has debug keys. Call it before the first step."""
+    if _ledger is not None:
+        _ledger.settle()
+
+
+@contextlib.contextmanager
+def guarded(part: str) -> Iterator[None]:
+    """Keep tdbg's own exceptions from the program, also where there is no agent yet to record them."""
+    try:
+        yield
+    except Exception as error:  # a guard: the program must outlive us
+        with contextlib.suppress(Exception):
+            agent().failed(part, error)
+
+
+def spellings(flag: str) -> list[tuple[str, ...]]:
+    """The paths, in lower case, under which a config may keep a flag; the fullest first."""
+    parts = flag.lower().split(".")
+    joined, leaf = "_".join(parts), parts[-1]
+    paths = [("debug", *parts), ("debug", joined), ("debug", leaf), (f"debug_{joined}",), (f"debug_{leaf}",)]
+    return list(dict.fromkeys(paths))
+
+
+def wants_config(flag: str) -> bool:
+    """False for flags that wake something of tdbg's own: they work without the program's help."""
+    return not any(item.name == flag and (item.probe or item.group == "torch") for item in flag_table.FLAGS)
+
+
+def fit(value: Value, old: Any) -> Any:
+    """``value`` as the type of the value it replaces; MisfitError if that cannot be."""
+    if old is None or isinstance(old, bool):
+        return _literal(value) if old is None else _boolean(value)
+    if isinstance(value, bool):
+        if isinstance(old, int) and old in (0, 1):
+            return int(value)
+        raise MisfitError(f"the program keeps {old!r} there: write --flag NAME=VALUE")
+    if isinstance(old, str):
+        return value
+    found = _literal(value)
+    if isinstance(old, float) and isinstance(found, int):
+        return float(found)
+    if isinstance(old, list | tuple) and isinstance(found, list | tuple):
+        return type(old)(found)
+    if type(found) is type(old):
+        return found
+    raise MisfitError(f"{value!r} is no {type(old).__name__}; the program keeps {old!r} there")
+
+
+def _boolean(value: Value) -> bool:
+    if isinstance(value, bool):
+        return value
+    word = value.lower()
+    if word in ("1", "yes", "on", "true", "0", "no", "off", "false"):
+        return word in ("1", "yes", "on", "true")
+    raise MisfitError(f"{value!r} is not true or false, which is what the program keeps there")
+
+
+def _literal(value: Value) -> Any:
+    if isinstance(value, bool):
+        return value
+    try:
+        return literal_eval(value)
+    except (ValueError, SyntaxError):
+        return value
+
+
+def offer(root: Any, tree: Tree, *, final: bool) -> None:
+    """Set every wanted flag that the config ``root`` has a place for.
+
+    final: the program is about to use this config, so a flag without a place is rejected now;
+        otherwise a later merge may still bring its key.
+    """
+    top = [key for key in tree.keys(root) or [] if key.lower().startswith("debug")]
+    if not top:
+        return  # some other config, or a part of one: it has no say
+    book = ledger()
+    has_section = any(tree.keys(tree.get(root, key)) is not None for key in top)
+    missing = []
+    for flag, value in book.agent.settings.flags.items():
+        place = _place(root, tree, flag)
+        if place is not None:
+            _set(book, tree, flag, value, place)
+        elif has_section and value is not False and wants_config(flag):
+            missing.append(flag)
+    for flag in missing:
+        if not _family_served(book, flag):
+            hint = near(flag, known_keys(root, tree))
+            (book.refuse if final else book.doubt)(flag, tree.name, hint)
+
+
+Place = tuple[Any, str, str]  # the node, the key in it, and the whole path
+
+
+def _place(root: Any, tree: Tree, flag: str) -> Place | None:
+    for path in spellings(flag):
+        found = _walk(root, tree, path)
+        if found:
+            return found
+    return _grow(root, tree, flag)
+
+
+def _grow(root: Any, tree: Tree, flag: str) -> Place | None:
+    """A new key for the flag, where the config allows new keys in its debug section."""
+    key = next((key for key in tree.keys(root) or [] if key.lower() == "debug"), None)
+    node = tree.get(root, key) if key else None
+    path, *rest = [str(key), *flag.split(".")]
+    for word in rest[:-1]:
+        below = next((name for name in tree.keys(node) or [] if name.lower() == word.lower()), None)
+        if below is None:
+            empty = tree.section(node) if tree.keys(node) is not None else None
+            if empty is None:
+                return None
+            tree.put(node, word, empty)
+        node, path = tree.get(node, below or word), f"{path}.{below or word}"
+    if tree.keys(node) is None or tree.section(node) is None:
+        return None
+    return node, rest[-1], f"{path}.{rest[-1]}"
+
+
+def _walk(root: Any, tree: Tree, path: tuple[str, ...]) -> Place | None:
+    """Follow ``path`` whatever the case of the config's keys; the last step must be a value."""
+    node, seen = root, []
+    for depth, word in enumerate(path):
+        key = next((key for key in tree.keys(node) or [] if key.lower() == word), None)
+        if key is None:
+            return None
+        seen.append(key)
+        child = tree.get(node, key)
+        if depth == len(path) - 1:
+            return (node, key, ".".join(seen)) if tree.keys(child) is None else None
+        node = child
+    return None
+
+
+def _set(book: Ledger, tree: Tree, flag: str, value: Value, place: Place) -> None:
+    node, key, path = place
+    old = tree.get(node, key) if key in (tree.keys(node) or []) else None
+    where = f"{tree.name} {path}"
+    try:
+        new = fit(value, old)
+    except MisfitError as misfit:
+        book.refuse(flag, where, str(misfit))
+        return
+    if not (type(new) is type(old) and new == old):
+        tree.put(node, key, new)
+    book.took(flag, where, old, new)
+
+
+def _family_served(book: Ledger, flag: str) -> bool:
+    """True if the flag came with its whole family (``-f LOSS``) and the program took another member."""
+    family = flag.rpartition(".")[0]
+    if not family:
+        return False
+    members = {item.name for item in flag_table.FLAGS if flag_table.covers(family, item.name)}
+    return members <= set(book.agent.settings.flags) and bool(members & book.taken)
+
+
+def known_keys(root: Any, tree: Tree) -> list[str]:
+    """The values the config keeps under its debug keys, as dotted paths."""
+    return [path for path in _leaves(root, tree, "", 0) if path.lower().startswith("debug")]
+
+
+def _leaves(node: Any, tree: Tree, prefix: str, depth: int) -> Iterator[str]:
+    for key in tree.keys(node) or []:
+        path = f"{prefix}{key}"
+        if not prefix and not key.lower().startswith("debug"):
+            continue
+        child = tree.get(node, key)
+        if tree.keys(child) is None:
+            yield path
+        elif depth < 8:
+            yield from _leaves(child, tree, f"{path}.", depth + 1)
+
+
+def near(flag: str, known: list[str]) -> str:
+    """What to say of a flag the config does not have."""
+    folded = {path.lower(): path for path in known}
+    close = difflib.get_close_matches(f"debug.{flag.lower()}", folded, n=1, cutoff=0.7)
+    if close:
+        return f"did you mean {folded[close[0]]}?"
+    shown = ", ".join(known[:5]) + (", ..." if len(known) > 5 else "")
+    return f"the program's config knows {shown}" if shown else "the program's config has an empty debug section"
+
+
+def after(cls: Any, name: str, then: Callable[[Any, Any], None], part: str) -> None:
+    """Have ``then(self, result)`` run after each call of the method ``cls.name``; the call itself is unchanged."""
+    import functools
+
+    real = getattr(cls, name)
+
+    @functools.wraps(real)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = real(self, *args, **kwargs)
+        with guarded(part):
+            then(self, result)
+        return result
+
+    setattr(cls, name, method)

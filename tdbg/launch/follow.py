@@ -1,0 +1,282 @@
+"""Reading along while a run goes on: new events go to the rules, findings and progress to stderr."""
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+from tdbg import events
+from tdbg.config import Settings
+from tdbg.events import Event, Finding
+from tdbg.output import PREFIX, say
+from tdbg.rules import wanted
+from tdbg.rules.text import clip, counted, figure
+from tdbg.rules.verdict import Judge, Verdict, block, judge_run, title_line
+from tdbg.rules.view import finite
+from tdbg.rundir import EVENTS, ProcessDir, RunDir
+
+POLL_S = 0.25
+DISCOVER_S = 1.0
+LIVE_LINE_S = 1.0
+LIVE_LINES = 8  # with the verdict's ten, a run with a NaN says less than twenty lines
+CHUNK_BYTES = 1 << 20
+MAX_CHUNKS = 4  # of one file in one poll, so that a flood does not hold up the others
+MAX_LINE_BYTES = 16 << 20
+# The follower sleeps this many times as long as it worked, at least: many ranks make it slower, not dearer.
+REST = 100
+
+
+class Tail:
+    """One growing events file, read complete line by complete line."""
+
+    def __init__(self, process: ProcessDir) -> None:
+        self.process = process
+        self.path = process.path / EVENTS
+        self._offset = 0
+        self._rest = b""
+
+    def read(self, chunks: int = MAX_CHUNKS) -> list[Event]:
+        """The events that are new; none where the file cannot be read now."""
+        try:
+            if os.stat(self.path).st_size <= self._offset:
+                return []
+            with self.path.open("rb", buffering=0) as file:
+                file.seek(self._offset)
+                found: list[Event] = []
+                for _ in range(chunks):
+                    data = file.read(CHUNK_BYTES)
+                    if not data:
+                        break
+                    found += self._take(data)
+                return found
+        except OSError:
+            return []
+
+    def _take(self, data: bytes) -> list[Event]:
+        self._offset += len(data)
+        whole, newline, rest = data.rpartition(b"\n")
+        if not newline:
+            self._rest = (self._rest + data)[-MAX_LINE_BYTES:]
+            return []
+        lines = (self._rest + whole).split(b"\n")
+        self._rest = rest
+        decoded = map(events.decode, lines)
+        return [event for event in decoded if event is not None]
+
+    def behind(self) -> bool:
+        """True if there is more to read."""
+        try:
+            return os.stat(self.path).st_size > self._offset
+        except OSError:
+            return False
+
+
+class Follower:
+    """Follows one run in a thread of the supervisor, and judges it at the end.
+
+    stop: called, from the thread, with the first finding that `--stop-on` asks for.
+    speaks: False for an agent that joined another's run directory: it judges and may stop, but prints nothing
+        and leaves report.json to the agent that made the directory.
+    """
+
+    def __init__(
+        self, run: RunDir, settings: Settings, stop: Callable[[Finding], None], *, speaks: bool = True
+    ) -> None:
+        self.run = run
+        self.settings = settings
+        self.judge = Judge(run)
+        self.speaks = speaks
+        self._stop = stop
+        self._stopped = False
+        self._tails: dict[str, Tail] = {}
+        self._discovered = 0.0
+        self._lines_left = LIVE_LINES
+        self._progress = Progress(settings, self.judge)
+        self._ending = threading.Event()
+        self._failed = ""
+        self._thread = threading.Thread(target=self._follow, name="tdbg-follow", daemon=True)
+
+    def start(self) -> None:
+        """Begin to follow."""
+        self._thread.start()
+
+    def clear(self) -> None:
+        """Take the live line off the terminal, for others who want to print."""
+        self._progress.clear()
+
+    def finish(self, exit_code: int | None) -> Verdict:
+        """Read what is left, judge, print the verdict and write report.json.
+
+        exit_code: the command's own, minus the signal's number if one killed it.
+        """
+        self._ending.set()
+        if self._thread.ident is not None:
+            self._thread.join(timeout=30)
+        verdict = self._conclude(exit_code)
+        self._progress.clear()
+        if self.speaks:
+            self._publish(verdict)
+        return verdict
+
+    def _conclude(self, exit_code: int | None) -> Verdict:
+        if not self._failed and not self._thread.is_alive():
+            try:
+                self._drain()
+                return self.judge.finish(exit_code)
+            except Exception as error:  # guard: the run's exit must not hang on us
+                self._failed = f"{type(error).__name__}: {error}"
+        verdict = judge_run(self.run, exit_code)
+        verdict.trouble.append(f"following the run failed, so it was judged at its end: {self._failed or 'too slow'}")
+        return verdict
+
+    def _publish(self, verdict: Verdict) -> None:
+        lines = [verdict.headline()] if self.settings.quiet else verdict.lines()
+        say("\n".join([*lines, *(f"trouble: {text}" for text in verdict.trouble[:1])]))
+        try:
+            verdict.write(self.run)
+        except OSError as error:
+            say(f"cannot write the report: {error.strerror or error}; `tdbg report` derives it from the events")
+
+    def _follow(self) -> None:
+        try:
+            while not self._ending.is_set():
+                begun = time.thread_time()
+                self.poll()
+                self._ending.wait(max(POLL_S, REST * (time.thread_time() - begun)))
+        except Exception as error:  # guard: the supervisor must outlive its follower
+            self._failed = f"{type(error).__name__}: {error}"
+
+    def poll(self) -> bool:
+        """Read and judge what is new; True if there was anything."""
+        now = time.monotonic()
+        if now - self._discovered >= DISCOVER_S:
+            self._discovered = now
+            self._discover()
+        fresh = [(event.t, tail.process, event) for tail in self._tails.values() for event in tail.read()]
+        if len(self._tails) > 1:
+            fresh.sort(key=lambda item: item[0])
+        for _, process, event in fresh:
+            for finding in self.judge.feed(process, event):
+                self._found(finding)
+        if self.speaks and not self._ending.is_set():
+            self._progress.show(now)
+        return bool(fresh)
+
+    def _discover(self) -> None:
+        for process in self.run.processes():
+            if process.label not in self._tails:
+                self._tails[process.label] = Tail(process)
+
+    def _drain(self) -> None:
+        self._discovered = 0.0
+        self._discover()
+        while self.poll() and any(tail.behind() for tail in self._tails.values()):
+            pass
+
+    def _found(self, finding: Finding) -> None:
+        if self.speaks and not self.settings.quiet:
+            self._print(finding)
+        if not self._stopped and not self._ending.is_set() and wanted(finding, self.settings.stop_on):
+            self._stopped = True
+            self._stop(finding)
+
+    def _print(self, finding: Finding) -> None:
+        """The first finding with its evidence, later ones in a line, and then no more: the verdict has them all."""
+        lines = block(finding) if self._lines_left == LIVE_LINES else [title_line(finding)]
+        lines = lines[: self._lines_left]
+        self._lines_left -= len(lines)
+        if lines:
+            self._progress.clear()
+            say("\n".join(lines))
+
+
+class Progress:
+    """How far the run is: a live line on a terminal, else a line every so many seconds."""
+
+    def __init__(self, settings: Settings, judge: Judge) -> None:
+        self._settings = settings
+        self._judge = judge
+        self._live = _is_terminal()
+        self._every = LIVE_LINE_S if self._live else settings.progress_every
+        self._begun = self._shown = time.monotonic()
+        self._step_then = 0
+        self._drawn = False
+        self._lock = threading.Lock()
+
+    def show(self, now: float) -> None:
+        """Print, if it is time and there is something new to tell."""
+        if self._settings.quiet or now - self._shown < self._every:
+            return
+        text = self._text(now)
+        self._shown = now
+        if not text:
+            return
+        with self._lock:
+            if self._live:
+                _write(f"\r{clip(PREFIX + text, _width())}\x1b[K")
+                self._drawn = True
+            else:
+                say(text)
+
+    def clear(self) -> None:
+        """Wipe the live line."""
+        with self._lock:
+            if self._drawn:
+                self._drawn = False
+                _write("\r\x1b[K")
+
+    def _text(self, now: float) -> str:
+        ranks = [found for found in self._judge.view.ranks() if found.records]
+        if not ranks:
+            return ""
+        first = ranks[0]
+        done = max(found.step for found in ranks) or max(found.evals for found in ranks)
+        speed = (done - self._step_then) / max(now - self._shown, 1e-3)
+        self._step_then = done
+        planned = first.plan.steps if first.plan and first.plan.steps else 0
+        last = first.last or first.last_eval
+        parts = [f"step {done:,}" + (f" of {planned:,}" if planned else "")]
+        if len(ranks) > 1:
+            parts.append(counted(len(ranks), "rank"))
+        if last is not None and last.epoch is not None:
+            parts.append(f"epoch {last.epoch}")
+        if last is not None and last.loss is not None:
+            parts.append(f"loss {figure(last.loss)}")
+        if last is not None and last.lr:
+            parts.append(f"lr {figure(last.lr)}")
+        if speed > 0:
+            parts.append(f"{speed:.3g} steps/s")
+            if planned > done:
+                parts.append(f"{_duration((planned - done) / speed)} left")
+        if first.cost is not None and finite(first.cost.wall_ms):
+            parts.append(f"tdbg {100 * first.cost.own_ms / first.cost.wall_ms:.2f} %")
+        return ", ".join(parts)
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
+def _is_terminal() -> bool:
+    try:
+        return sys.stderr.isatty()
+    except (AttributeError, ValueError):
+        return False
+
+
+def _width() -> int:
+    try:
+        return max(os.get_terminal_size(sys.stderr.fileno()).columns - 1, 20)
+    except (OSError, ValueError, AttributeError):
+        return 79
+
+
+def _write(text: str) -> None:
+    try:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        pass

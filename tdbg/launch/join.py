@@ -1,0 +1,205 @@
+"""Which directory a run gets, and which agents of one job share it.
+
+Several `tdbg run` of one job (one per node, or one per task under srun) write into one directory. They
+know each other by a job id: TORCHELASTIC_RUN_ID or SLURM_JOB_ID with its step, else what a multi-node
+launcher's own options say (``--rdzv-id``, or its address). The first one makes the directory and speaks;
+the others join. A run that is over is never joined, except by the restart of its own job.
+"""
+
+import json
+import os
+import re
+import socket
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from tdbg.config import Settings
+from tdbg.errors import LaunchError, TdbgError
+from tdbg.launch.command import short_name
+from tdbg.rundir import RUNS, STATE_FILE, RunDir, process_start
+
+# Options by which the agents of one multi-node job find each other, as torchrun and accelerate spell them.
+MEETING_POINT = (
+    "rdzv-id",
+    "rdzv-endpoint",
+    "master-addr",
+    "master-port",
+    "main-process-ip",
+    "main-process-port",
+    "deepspeed-multinode-launcher",
+)
+NODE_COUNT = ("nnodes", "num-machines")
+
+
+def job_from_env(environ: Mapping[str, str]) -> str:
+    """The id that all agents of a job find in their environment, or an empty string."""
+    meeting = f"{environ.get('MASTER_ADDR', '')}:{environ.get('MASTER_PORT', '')}".strip(":")
+    elastic = environ.get("TORCHELASTIC_RUN_ID", "")
+    if elastic:
+        return f"elastic-{elastic}" + (f"@{meeting}" if elastic == "none" else "")
+    if environ.get("SLURM_JOB_ID") and environ.get("SLURM_STEP_ID"):
+        return f"slurm-{environ['SLURM_JOB_ID']}.{environ['SLURM_STEP_ID']}"
+    if meeting and environ.get("NODE_RANK"):
+        return f"nodes@{meeting}"
+    return ""
+
+
+def job_from_command(command: Sequence[str]) -> str:
+    """The id that a launcher's own options make for a job of several nodes, or an empty string."""
+    given = _options(command)
+    nodes = [given[name].rpartition(":")[2] for name in NODE_COUNT if name in given]
+    several = any(count.isdigit() and int(count) > 1 for count in nodes)
+    if not several and "rdzv-id" not in given:
+        return ""
+    return ",".join(f"{name}={given[name]}" for name in MEETING_POINT if name in given) or "nodes"
+
+
+def _options(command: Sequence[str]) -> dict[str, str]:
+    """``--name value`` and ``--name=value`` of a command line, with ``_`` and ``-`` alike."""
+    found: dict[str, str] = {}
+    for word, following in zip(command, [*command[1:], ""], strict=True):
+        if word.startswith("--"):
+            name, has_value, value = word[2:].partition("=")
+            found.setdefault(name.replace("_", "-"), value if has_value else following)
+    return found
+
+
+def restart_count(environ: Mapping[str, str]) -> int:
+    """How often the launcher or scheduler has restarted this job."""
+    for name in ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"):
+        if environ.get(name, "").isdigit():
+            return int(environ[name])
+    return 0
+
+
+def open_run(
+    settings: Settings, command: Sequence[str], environ: Mapping[str, str], record: Mapping[str, Any]
+) -> tuple[RunDir, bool]:
+    """Make the run's directory, or join it; returns it and whether this agent leads (makes it, and speaks).
+
+    Raises TdbgError for a directory that holds another run, LaunchError for one that cannot be written.
+    """
+    shared = job_from_env(environ)
+    job = shared or job_from_command(command)
+    restart = restart_count(environ)
+    path = choose_path(settings, command, shared, restart)
+    before = _state(path)
+    if before and is_over(before, restart):
+        job = ""  # not to be joined: create() refuses it in its own words
+    run, joined = RunDir.create(path, {**record, "restart": restart}, job=job)
+    if not joined:
+        return run, True
+    _enter_node(run)
+    return run, bool(before) and _has_ended(before) and _takes_over(run, restart)
+
+
+def intended_path(settings: Settings, command: Sequence[str], environ: Mapping[str, str]) -> Path:
+    """Where the run would be kept if no other run were there; nothing is written."""
+    return next(_candidates(settings, command, job_from_env(environ)))
+
+
+def choose_path(settings: Settings, command: Sequence[str], shared: str, restart: int) -> Path:
+    """The directory asked for, or a new one under ./tdbg_runs; one per job where its agents share an id."""
+    if settings.run_dir:
+        return Path(settings.run_dir).absolute()
+    for path in _candidates(settings, command, shared):
+        if _is_ours(path, bool(shared), restart):
+            return path
+    raise AssertionError("the candidates have no end")
+
+
+def _candidates(settings: Settings, command: Sequence[str], shared: str) -> Iterator[Path]:
+    """Names for the run, the best first; numbered when earlier ones are taken."""
+    if settings.run_dir:
+        yield Path(settings.run_dir).absolute()
+    name = settings.name or short_name(command)
+    if not re.fullmatch(r"[^/\0]{1,200}", name) or name in (".", ".."):
+        raise TdbgError(f"not a name for a run: {name!r}", "write one word, or give a path with --run-dir")
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", shared or time.strftime("%Y%m%d-%H%M%S"))
+    folder = Path(RUNS).absolute()
+    yield folder / f"{stem}-{name}"
+    yield from (folder / f"{stem}-{name}-{number}" for number in count(2))
+
+
+def _is_ours(path: Path, shared: bool, restart: int) -> bool:
+    """True if this run may have ``path``: it was free and is now taken, or it is a job's that is going on."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.mkdir()
+        return True
+    except FileExistsError:
+        return shared and not is_over(_state(path), restart)
+    except OSError as error:
+        raise LaunchError(
+            f"cannot write the run directory {path}: {error.strerror or error}",
+            "choose one that can be written with --run-dir",
+        ) from None
+
+
+def _state(path: Path) -> dict[str, Any]:
+    """What run.json in ``path`` holds, if there is one yet."""
+    try:
+        found = json.loads((path / STATE_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def is_over(state: Mapping[str, Any], restart: int) -> bool:
+    """True if the run has ended, by its own word or because its supervisor is dead, and was not restarted since."""
+    return _has_ended(state) and restart <= int(state.get("restart", 0))
+
+
+def _has_ended(state: Mapping[str, Any]) -> bool:
+    chief = state.get("supervisor") or {}
+    if state.get("end") is not None:
+        return True
+    if not chief or chief.get("host") != socket.gethostname():
+        return False
+    return process_start(int(chief.get("pid", 0))) != chief.get("started")
+
+
+def _takes_over(run: RunDir, restart: int) -> bool:
+    """Of the agents of a restarted job, one speaks: the first to leave its mark."""
+    try:
+        os.close(os.open(run.path / f".leader-{restart}", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
+    except OSError:
+        return False
+    run.update(restart=restart, end=None, exit=None, supervisor=me())
+    return True
+
+
+def me() -> dict[str, Any]:
+    """This process, so that others can tell whether it still lives."""
+    return {"pid": os.getpid(), "host": socket.gethostname(), "started": process_start(os.getpid())}
+
+
+def agent_name() -> str:
+    """This process among the agents of a job."""
+    return f"{socket.gethostname()}-{os.getpid()}"
+
+
+def _enter_node(run: RunDir) -> None:
+    """A joining agent writes a file of its own: nobody but the leader touches run.json."""
+    mine = me()
+    folder = run.path / "nodes"
+    try:
+        folder.mkdir(exist_ok=True)
+        text = json.dumps({**mine, "start": time.time()})
+        (folder / f"{agent_name()}.json").write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise LaunchError(f"cannot write {folder}: {error.strerror or error}", "make room there") from None
+
+
+def nodes(run: RunDir) -> list[dict[str, Any]]:
+    """The agents that joined, in order of time."""
+    found = []
+    for path in (run.path / "nodes").glob("*.json"):
+        try:
+            found.append(json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError):
+            continue
+    return sorted(found, key=lambda node: float(node.get("start", 0)))

@@ -1,0 +1,58 @@
+"""What run.json says about where a run came from: command, versions, git state, host."""
+
+import os
+import platform
+import socket
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tdbg
+from tdbg.config import Settings
+from tdbg.launch.join import me
+from tdbg.rundir import allowed_env
+
+
+def record(
+    settings: Settings, origin: Mapping[str, str], command: Sequence[str], environ: Mapping[str, str], *, speaks: str
+) -> dict[str, Any]:
+    """The fields of run.json that are known before the start. speaks: supervisor, or rank under --exec."""
+    return {
+        "command": list(command),
+        "cwd": os.getcwd(),
+        "settings": settings.as_dict(),
+        "origin": dict(origin),
+        "versions": {"tdbg": tdbg.__version__, "python": platform.python_version(), "platform": platform.platform()},
+        "host": socket.gethostname(),
+        "start": time.time(),
+        "end": None,
+        "exit": None,
+        "supervisor": me(),
+        "speaks": speaks,
+        "env": allowed_env(environ),
+        "git": None,
+    }
+
+
+def git_state(timeout_s: float) -> dict[str, Any] | None:
+    """Commit, branch and whether tracked files differ; None outside a repository or without git."""
+    commit = _git("rev-parse", "HEAD", timeout_s=timeout_s)
+    if commit is None:
+        return None
+    changes = _git("status", "--porcelain", "--untracked-files=no", timeout_s=timeout_s)
+    return {
+        "commit": commit,
+        "branch": _git("rev-parse", "--abbrev-ref", "HEAD", timeout_s=timeout_s),
+        "dirty": None if changes is None else bool(changes),
+    }
+
+
+def _git(*words: str, timeout_s: float) -> str | None:
+    # Without its optional locks git writes nothing into the user's repository.
+    command = ["git", "--no-optional-locks", *words]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, stdin=subprocess.DEVNULL)
+    except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

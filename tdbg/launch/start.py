@@ -1,0 +1,196 @@
+"""`tdbg run` from end to end: check, make or join the run directory, start, watch, judge, return the status."""
+
+import os
+import shlex
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tdbg.config import Settings
+from tdbg.errors import TdbgError
+from tdbg.events import Finding
+from tdbg.launch import boot, command, join, presence, provenance
+from tdbg.launch.follow import Follower
+from tdbg.launch.orphans import Guard
+from tdbg.launch.supervise import Child, start_error
+from tdbg.launch.tee import Tee
+from tdbg.output import say
+from tdbg.rules import check_words, wanted
+from tdbg.rules.verdict import Verdict
+from tdbg.rundir import RunDir
+
+GIT_PATIENCE_S = 10.0
+GIT_PATIENCE_BEFORE_EXEC_S = 1.0
+
+
+def launch(
+    settings: Settings,
+    origin: Mapping[str, str],
+    words: Sequence[str],
+    *,
+    replace: bool = False,
+    dry_run: bool = False,
+) -> int:
+    """Run the command ``words`` under tdbg; returns what `tdbg run` exits with.
+
+    replace: `--exec`: become the command (then this returns only by an exception).
+    dry_run: say what would be done, and do nothing.
+    Raises TdbgError, with its exit code, for what keeps the command from starting.
+    """
+    environ = os.environ
+    check(settings, words, environ, replace=replace)
+    if dry_run:
+        print("\n".join(plan(settings, origin, words, environ, replace=replace)))
+        return 0
+    speaks = "rank" if replace else "supervisor"
+    record = provenance.record(settings, origin, words, environ, speaks=speaks)
+    run, leads = join.open_run(settings, words, environ, record)
+    boot.write(run, settings)
+    env = boot.child_env(run, settings, environ)
+    if replace:
+        become(run, words, env)
+    return Supervision(run, settings, leads).carry_out(words, env)
+
+
+def check(settings: Settings, words: Sequence[str], environ: Mapping[str, str], *, replace: bool) -> None:
+    """Everything that can be refused before anything is written."""
+    on = [name for name, value in settings.flags.items() if value is not False]
+    if settings.forbid_flags and on:
+        raise TdbgError(
+            f"--forbid-flags: {', '.join(on)} {'is' if len(on) == 1 else 'are'} on",
+            "switch off with --no-flag, or where `tdbg doctor` says it comes from",
+        )
+    if replace:
+        _check_replace(settings)
+    check_words(settings.stop_on)
+    command.check(words, environ)
+    boot.check_path(join.intended_path(settings, words, environ))
+
+
+def _check_replace(settings: Settings) -> None:
+    """With --exec nobody is left to copy output, to stop the run or to change its exit code."""
+    asked = {"--tee": settings.tee, "--stop-on": settings.stop_on, "--fail-on": settings.fail_on != "never"}
+    for option, given in asked.items():
+        if given:
+            raise TdbgError(f"{option} needs a supervisor, and --exec leaves none", f"leave out --exec or {option}")
+
+
+def plan(
+    settings: Settings, origin: Mapping[str, str], words: Sequence[str], environ: Mapping[str, str], *, replace: bool
+) -> list[str]:
+    """What `--dry-run` prints: the command, where its run would be kept, and each setting that is no default."""
+    run = RunDir(join.intended_path(settings, words, environ))
+    env = boot.child_env(run, settings, environ)
+    changed = {name for name, value in env.items() if environ.get(name) != value} - {"TDBG_LAUNCHED_BY"}
+    values = settings.as_dict()
+    lines = [
+        f"command: {shlex.join(words)}",
+        f"started: {'in place of tdbg' if replace else 'as a child of tdbg'}",
+        f"run directory: {run.path}",
+        *(f"environment: {name}={env[name]}" for name in sorted(changed)),
+        f"level: {settings.level}, budget {settings.budget_pct:g} % of the wall time",
+        *(f"flag: {name} = {value}" for name, value in settings.flags.items()),
+    ]
+    chosen = [name for name, source in origin.items() if source != "default" and name != "flags"]
+    return lines + [f"setting: {name} = {values[name]} ({origin[name]})" for name in chosen]
+
+
+def become(run: RunDir, words: Sequence[str], env: Mapping[str, str]) -> None:
+    """`--exec`: replace this process by the command; its pid, terminal and signals are tdbg's own."""
+    import signal
+
+    _record(run, git=provenance.git_state(GIT_PATIENCE_BEFORE_EXEC_S))
+    for name in ("SIGPIPE", "SIGXFSZ"):  # Python ignores them; a command expects them as a shell leaves them
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_DFL)
+    sys.stdout.flush()
+    try:
+        os.execvpe(words[0], list(words), dict(env))
+    except OSError as error:
+        raise start_error(words[0], error) from None
+
+
+def _record(run: RunDir, **values: Any) -> None:
+    """Note something in run.json; a full disk must not cost the user the run."""
+    try:
+        run.update(**values)
+    except (OSError, TdbgError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        say(f"cannot write {run.path / 'run.json'}: {why}\nthe run goes on; `tdbg report` will know less of it")
+
+
+@dataclass(slots=True)
+class Supervision:
+    """One command and everyone around it: its guard, its output, its follower."""
+
+    run: RunDir
+    settings: Settings
+    leads: bool  # this agent made the run directory; those that joined it say nothing but errors
+    stopped: bool = False
+
+    def carry_out(self, words: Sequence[str], env: Mapping[str, str]) -> int:
+        """Start the command, wait, judge; returns tdbg's exit code."""
+        tee = self._tee()
+        child = Child(words, env, tee)
+        guard = Guard(child.pid, {name: env[name] for name in boot.MARK})
+        # No thread is started before here: the command and its guard are forks.
+        git = threading.Thread(target=self._note_git, name="tdbg-git", daemon=True)
+        follower = Follower(self.run, self.settings, lambda finding: self._stop(child, finding), speaks=self.leads)
+        patience = presence.Patience(self.run) if self.leads and not self.settings.quiet else None
+        if self.leads:
+            git.start()
+        follower.start()
+        if tee:
+            tee.start()
+        code = child.wait()
+        guard.dismiss()
+        if tee:
+            tee.finish()
+        if patience:
+            patience.end()
+        if self.leads:
+            git.join(GIT_PATIENCE_S)
+            self._note_end(code)
+        verdict = follower.finish(code)
+        self._break_silence(verdict)
+        return self.exit_code(code, verdict)
+
+    def _tee(self) -> Tee | None:
+        if not self.settings.tee:
+            return None
+        suffix = "" if self.leads else f".{join.agent_name()}"
+        return Tee(self.run.path, self.settings.disk_budget_bytes, suffix)
+
+    def _stop(self, child: Child, finding: Finding) -> None:
+        """`--stop-on`: the follower has seen a finding that was asked for."""
+        self.stopped = True
+        say(f"stopping the command at {finding.code}, as --stop-on asks")
+        child.stop()
+
+    def _note_git(self) -> None:
+        state = provenance.git_state(GIT_PATIENCE_S)
+        if state:
+            _record(self.run, git=state)
+
+    def _note_end(self, code: int) -> None:
+        _record(
+            self.run,
+            end=time.time(),
+            exit={"code": code if code >= 0 else None, "signal": -code if code < 0 else None},
+            nodes=join.nodes(self.run),
+        )
+
+    def _break_silence(self, verdict: Verdict) -> None:
+        found = presence.silence(self.run)
+        if found and self.leads and not any(finding.code == presence.CODE for finding in verdict.findings):
+            say("\n".join(found))
+
+    def exit_code(self, code: int, verdict: Verdict) -> int:
+        """The command's own, 128+N after signal N; findings that were asked for turn 0, and nothing else, into 1."""
+        if code:
+            return code if code > 0 else 128 - code
+        asked = self.stopped or any(wanted(finding, self.settings.stop_on) for finding in verdict.findings)
+        return 1 if asked or verdict.fails(self.settings.fail_on) else 0

@@ -1,0 +1,161 @@
+"""One child process, run as though tdbg were not there: same process group, same terminal, same signals."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from tdbg.errors import CommandNotFoundError, LaunchError, NotExecutableError
+from tdbg.launch import orphans
+
+# Sent on to the child. One that tdbg inherited as ignored stays ignored here and there.
+FORWARDED = (
+    signal.SIGHUP,
+    signal.SIGINT,
+    signal.SIGQUIT,
+    signal.SIGTERM,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGALRM,
+)
+STOP_GRACE_S = 10.0
+
+
+class Output(Protocol):
+    """Where the child's stdout and stderr go instead of straight to tdbg's own (see `tdbg.launch.tee`)."""
+
+    stdout: int | None
+    stderr: int | None
+
+    def started(self) -> None:
+        """The child holds its ends now."""
+
+    def resized(self) -> None:
+        """The terminal changed its size."""
+
+
+class Child:
+    """The command's process. Start it, and wait for it, from the main thread."""
+
+    def __init__(self, command: Sequence[str], env: Mapping[str, str], output: Output | None = None) -> None:
+        self._output = output
+        self._watched = {number for number in FORWARDED if signal.getsignal(number) != signal.SIG_IGN}
+        self._resize = {signal.SIGWINCH} if output else set()
+        self._sigchld = signal.getsignal(signal.SIGCHLD)
+        # From here on these signals wait in line until `wait` takes them; threads started later inherit that.
+        waiting = {*self._watched, *self._resize, signal.SIGCHLD}
+        self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, waiting)
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)  # ignored, it would never come (macOS)
+        try:
+            self._process = _start(command, env, output, self._prepare(os.getpid()))
+        except BaseException:
+            self._restore()
+            raise
+        if output:
+            output.started()
+        self.pid = self._process.pid
+
+    def _prepare(self, parent: int) -> Callable[[], None]:
+        """What the new process does before it becomes the command."""
+
+        def become_command() -> None:
+            for number in self._watched:
+                signal.signal(number, signal.SIG_DFL)
+            ignored = self._sigchld == signal.SIG_IGN
+            signal.signal(signal.SIGCHLD, signal.SIG_IGN if ignored else signal.SIG_DFL)
+            orphans.die_with(parent)
+            signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+
+        return become_command
+
+    def wait(self) -> int:
+        """Pass signals on until the command has ended; returns its code, or minus the signal's number."""
+        try:
+            while self._process.poll() is None:
+                self._attend(*_next_signal({*self._watched, *self._resize, signal.SIGCHLD}))
+            return int(self._process.returncode)
+        finally:
+            self._restore()
+
+    def _attend(self, number: int, from_terminal: bool) -> None:
+        if number in self._resize and self._output:
+            self._output.resized()
+            self._process.send_signal(number)
+        elif number in self._watched and not from_terminal:
+            self._process.send_signal(number)
+
+    def _restore(self) -> None:
+        """Signals act on tdbg itself again; those meant for the command are no longer of interest."""
+        late = signal.sigpending() & {*self._watched, *self._resize, signal.SIGCHLD}
+        for number in late:
+            signal.sigwait({number})
+        signal.signal(signal.SIGCHLD, self._sigchld)
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+
+    def stop(self) -> None:
+        """Ask the command to end, and make it end 10 seconds later. From any thread."""
+        self._process.send_signal(signal.SIGTERM)
+        last = threading.Timer(STOP_GRACE_S, self._process.kill)
+        last.daemon = True
+        last.start()
+
+
+def _next_signal(wanted: set[signal.Signals]) -> tuple[int, bool]:
+    """The next signal, and whether the terminal sent it, in which case the command has it too."""
+    if sys.platform != "darwin":
+        info = signal.sigwaitinfo(wanted)
+        return info.si_signo, info.si_code > 0  # above 0 the kernel speaks, else some process
+    number = signal.sigwait(wanted)
+    return number, number in (signal.SIGINT, signal.SIGQUIT) and _in_foreground()
+
+
+def _in_foreground() -> bool:
+    """True if a terminal's Ctrl-C reaches this process group."""
+    try:
+        with open("/dev/tty", "rb", buffering=0) as tty:
+            return os.tcgetpgrp(tty.fileno()) == os.getpgrp()
+    except OSError:
+        return False
+
+
+def _start(
+    command: Sequence[str], env: Mapping[str, str], output: Output | None, prepare: Callable[[], None]
+) -> subprocess.Popen[bytes]:
+    """Start it as a shell would; a script without a ``#!`` line goes to sh."""
+
+    def begin(words: Sequence[str]) -> subprocess.Popen[bytes]:
+        # preexec_fn is safe here: there is one thread. Files that tdbg inherited are the command's to use.
+        return subprocess.Popen(
+            words,
+            env=env,
+            stdout=output.stdout if output else None,
+            stderr=output.stderr if output else None,
+            close_fds=False,
+            preexec_fn=prepare,
+        )
+
+    try:
+        try:
+            return begin(command)
+        except OSError as error:
+            if error.errno != errno.ENOEXEC:
+                raise
+            return begin(["/bin/sh", *command])
+    except (OSError, subprocess.SubprocessError) as error:
+        raise start_error(command[0], error) from None
+
+
+def start_error(name: str, error: Exception) -> LaunchError | NotExecutableError | CommandNotFoundError:
+    """What a shell would say, and its exit code: 127 not found, 126 not executable, else 125."""
+    if isinstance(error, FileNotFoundError) and not os.path.exists(name):
+        return CommandNotFoundError(f"command not found: {name}", "check its spelling and PATH")
+    if isinstance(error, FileNotFoundError):
+        return NotExecutableError(f"cannot execute {name}: its interpreter is missing", "look at its first line (#!)")
+    if isinstance(error, PermissionError | IsADirectoryError | NotADirectoryError):
+        return NotExecutableError(f"cannot execute {name}: {error.strerror}", "look at its permissions")
+    what = getattr(error, "strerror", None) or str(error)
+    return LaunchError(f"cannot start {name}: {what}", "does it start without `tdbg run --`?")

@@ -1,0 +1,163 @@
+"""`--tee`: a copy of the command's output in the run directory, while the command sees what it always saw.
+
+A stream that is a terminal stays one: the command gets a pseudo terminal of the same size, whose output
+processing is off, because the real terminal does that once. Any other stream becomes a pipe. Streams that
+are one and the same (a terminal, ``2>&1``) stay one, in order, and their copy is ``stdout.log``.
+"""
+
+import fcntl
+import os
+import select
+import struct
+import termios
+import threading
+from pathlib import Path
+
+from tdbg.output import say
+
+CHUNK = 65536
+# How long the last words of processes that outlive the command are waited for: until silence, or at most.
+SILENCE_S = 0.5
+AT_MOST_S = 10.0
+
+
+class Stream:
+    """One stream of the command: read here, written to where it would have gone, and kept."""
+
+    def __init__(self, target: int, log: Path, limit: int) -> None:
+        self.target = target
+        self.is_terminal = os.isatty(target)
+        self._log_path = log
+        self._left = limit
+        self._log = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self.source, self.child_end = os.openpty() if self.is_terminal else os.pipe()
+        if self.is_terminal:
+            self._dress_like_target()
+
+    def _dress_like_target(self) -> None:
+        mode = termios.tcgetattr(self.target)
+        mode[1] &= ~termios.OPOST
+        termios.tcsetattr(self.child_end, termios.TCSANOW, mode)
+        self.fit()
+
+    def fit(self) -> None:
+        """Give the pseudo terminal the real one's size."""
+        if self.is_terminal and self.source >= 0:
+            empty = struct.pack("HHHH", 0, 0, 0, 0)
+            size = fcntl.ioctl(self.target, termios.TIOCGWINSZ, empty)
+            fcntl.ioctl(self.source, termios.TIOCSWINSZ, size)
+
+    def release_child_end(self) -> None:
+        """The command holds it now; without ours, its end is seen."""
+        os.close(self.child_end)
+
+    def copy(self) -> bool:
+        """Pass on what has come; False when the stream has ended, or nobody listens any more."""
+        try:
+            data = os.read(self.source, CHUNK)
+        except OSError:  # how a pseudo terminal says that its last writer is gone
+            data = b""
+        return bool(data) and self._keep(data) and self._pass_on(data)
+
+    def _pass_on(self, data: bytes) -> bool:
+        view = memoryview(data)
+        while view:
+            try:
+                view = view[os.write(self.target, view) :]
+            except BlockingIOError:
+                select.select([], [self.target], [])
+            except OSError:  # the reader went away: the command is told at its next write, as without tdbg
+                return False
+        return True
+
+    def _keep(self, data: bytes) -> bool:
+        if self._log < 0:
+            return True
+        try:
+            if len(data) > self._left:
+                raise OSError("the disk budget is used up")
+            view = memoryview(data)
+            while view:
+                done = os.write(self._log, view)
+                view, self._left = view[done:], self._left - done
+        except OSError as error:
+            self._stop_keeping(error.strerror or str(error))
+        return True
+
+    def _stop_keeping(self, why: str) -> None:
+        os.close(self._log)
+        self._log = -1
+        say(f"cannot go on writing {self._log_path}: {why}\nthe output itself is complete; the run goes on")
+
+    def close(self) -> None:
+        """Let go of everything but the target."""
+        os.close(self.source)
+        self.source = -1
+        if self._log >= 0:
+            os.close(self._log)
+            self._log = -1
+
+
+class Tee:
+    """The command's stdout and stderr, passed on and kept by a thread."""
+
+    def __init__(self, folder: Path, limit: int, suffix: str = "") -> None:
+        self._streams: list[Stream] = []
+        self._ended_read, self._ended_write = os.pipe()
+        self._thread = threading.Thread(target=self._work, name="tdbg-tee", daemon=True)
+        self.stdout = self._open(1, folder / f"stdout{suffix}.log", limit)
+        same = self.stdout is not None and _same_file(1, 2)
+        self.stderr = self.stdout if same else self._open(2, folder / f"stderr{suffix}.log", limit)
+
+    def _open(self, target: int, log: Path, limit: int) -> int | None:
+        try:
+            os.fstat(target)
+        except OSError:  # tdbg was started without this stream
+            return None
+        stream = Stream(target, log, limit)
+        self._streams.append(stream)
+        return stream.child_end
+
+    def started(self) -> None:
+        """The child holds its ends now."""
+        for stream in self._streams:
+            stream.release_child_end()
+
+    def start(self) -> None:
+        """Begin to copy."""
+        self._thread.start()
+
+    def resized(self) -> None:
+        """The terminal changed its size."""
+        for stream in self._streams:
+            try:
+                stream.fit()
+            except OSError:  # it ended in this moment
+                continue
+
+    def finish(self) -> None:
+        """The command has ended: copy what is still on its way, and stop."""
+        os.close(self._ended_write)
+        self._thread.join(AT_MOST_S + SILENCE_S)
+
+    def _work(self) -> None:
+        streams = {stream.source: stream for stream in self._streams}
+        ended = False
+        while streams:
+            ready, _, _ = select.select([*streams, *([] if ended else [self._ended_read])], [], [], SILENCE_S if ended else None)
+            if ended and not ready:
+                break
+            ended = ended or self._ended_read in ready
+            for source in ready:
+                if source in streams and not streams[source].copy():
+                    streams.pop(source).close()
+        for stream in streams.values():
+            stream.close()
+
+
+def _same_file(one: int, other: int) -> bool:
+    try:
+        first, second = os.fstat(one), os.fstat(other)
+    except OSError:
+        return False
+    return (first.st_dev, first.st_ino, first.st_rdev) == (second.st_dev, second.st_ino, second.st_rdev)

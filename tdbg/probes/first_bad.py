@@ -1,0 +1,186 @@
+"""The first NaN or Inf of a rank: step, module, phase, and the batch that made it."""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from tdbg.events import NonFinite, Step, as_float, number
+from tdbg.probes import PROBES, Probe
+from tdbg.probes.rerun import Call, Located, locate_backward, locate_forward
+from tdbg.probes.tensors import Bad, checkable, first_bad, local, walk
+
+MAX_RERUNS = 3
+MAX_NAMES = 8
+
+
+@PROBES.add
+class FirstBad(Probe):
+    """Names where the first non-finite value came from, at the moment it is seen.
+
+    Reads:  nothing of its own in healthy steps, but references to the batch and to the gradients that
+            arrive at the model's output. When the loss or a gradient is not finite it runs the kept batch
+            once more under hooks, before the optimizer steps, and puts everything back.
+    Emits:  one NonFinite event; the batch as safetensors and JSON.
+    Cost:   two references a call; one extra step when the fault is there, at most three times a run.
+    Limits: a value that must be read late (accelerators) finds the weights updated; then the parameters
+            whose gradients are bad are named, and the batch is looked at, and the report says so.
+    """
+
+    name = "first-bad"
+    levels = ("basic", "advanced", "extreme")
+
+    def __init__(self, monitor: Any) -> None:
+        super().__init__(monitor)
+        self._reruns = 0
+
+    # three ways in
+
+    def report_loss(self, value: float) -> None:
+        """Called before backward, with the weights of the forward pass."""
+        event = self._event(self.monitor.step + 1, loss=value)
+        located = self._locate(lambda calls, names: locate_forward(calls, names))
+        self._fill(event, located)
+        if not event.phase:
+            event.phase, event.note = "forward", located.note or "the second run of the batch was finite"
+        event.origin = "here"  # a loss is local to its rank
+        event.weights = "intact"
+        self._send(event)
+
+    def report_gradients(self, bad: list[tuple[str, Bad]]) -> None:
+        """Called before the update, with the weights of the forward pass."""
+        event = self._event(self.monitor.step + 1)
+        event.bad_params, event.bad_param_count = [name for name, _ in bad[:MAX_NAMES]], len(bad)
+        located = self._locate(locate_backward)
+        self._fill(event, located)
+        event.weights = "intact"
+        if located.found:
+            event.origin = "here"
+        else:
+            self._from_gradients(event, bad, located)
+        self._send(event)
+
+    def report_late(self, names: list[str], record: Step | None) -> None:
+        """Called one step later: the weights have been updated with the bad values."""
+        event = self._event(
+            record.step if record else self.monitor.step, loss=as_float(record.loss) if record else None
+        )
+        event.weights, event.how = "updated", "check"
+        event.bad_params, event.bad_param_count = names[:MAX_NAMES], len(names)
+        event.phase = "gradient" if names else "loss"
+        if names:
+            event.parameter = names[-1]
+            event.module = names[-1].rpartition(".")[0]
+            event.how = "bracket"
+        bad_input = next((found for call in self.monitor.calls if (found := first_bad((call.args, call.kwargs)))), None)
+        if bad_input and not bad_input[1].only_minus_inf:
+            event.phase, event.tensor = "input", f"input {bad_input[0]}"
+            _describe(event, bad_input[1])
+        event.note = "seen one step late, after the update: run with --stop-before-update to look before it"
+        self._send(event)
+
+    # evaluation
+
+    def call_ended(self, module: nn.Module, call: Call, output: Any) -> None:
+        if call.graded or self.monitor.bad_seen:
+            return
+        sums = [local(tensor.detach()).sum(dtype=torch.float32) for _, tensor in walk(output) if checkable(tensor)]
+        if not sums or any(value.device.type != "cpu" for value in sums) or all(map(_finite, sums)):
+            return
+        found = first_bad(output)
+        if found is None or found[1].only_minus_inf:
+            return
+        event = self._event(self.monitor.step or self.monitor.eval_calls + 1)
+        event.eval, event.during, event.weights, event.origin = True, "eval", "intact", "here"
+        calls, self.monitor.calls = self.monitor.calls, type(self.monitor.calls)([call])
+        try:
+            located = self._locate(locate_forward)
+        finally:
+            self.monitor.calls = calls
+        self._fill(event, located)
+        if event.phase in ("", "loss"):
+            event.phase, event.tensor, event.how = "forward", "output", "check"
+            _describe(event, found[1])
+        self._send(event)
+
+    # making the report
+
+    def _event(self, step: int, loss: float | None = None) -> NonFinite:
+        return NonFinite(step=step, loss=number(loss), last_good=self.monitor.last_good(), how="check")
+
+    def _locate(self, how: Any) -> Located:
+        if self.monitor.bad_seen or self._reruns >= MAX_RERUNS:
+            return Located("")
+        self._reruns += 1
+        gradients = self.monitor.probe("gradient-norms")
+        if gradients is None or not self.monitor.calls:
+            return Located("", note="no forward pass was seen")
+        self.monitor.rerunning = True
+        try:
+            located: Located = how(list(self.monitor.calls), gradients.names)
+        except Exception as error:  # the program's own forward may refuse a second call
+            return Located("", note=f"the batch could not be run again: {type(error).__name__}: {error}"[:200])
+        finally:
+            self.monitor.rerunning = False
+        return located
+
+    def _fill(self, event: NonFinite, located: Located) -> None:
+        event.phase, event.module, event.module_class = located.phase, located.module, located.module_class
+        event.parameter, event.tensor, event.note = located.parameter, located.tensor, located.note
+        if located.found:
+            event.how = "rerun"
+        if located.bad:
+            _describe(event, located.bad)
+
+    def _from_gradients(self, event: NonFinite, bad: list[tuple[str, Bad]], located: Located) -> None:
+        """The second run showed nothing: speak of the gradients themselves."""
+        name, found = bad[-1]  # the last in parameter order is the first in backward order
+        event.phase, event.parameter, event.module = "gradient", name, name.rpartition(".")[0]
+        event.tensor, event.how = "gradient", "check" if len(bad) == 1 else "bracket"
+        _describe(event, found)
+        if located.note:
+            event.origin, event.note = ("here" if self.monitor.world_size == 1 else "unknown"), located.note
+        elif self.monitor.world_size > 1:
+            event.origin, event.note = (
+                "other-rank",
+                "this rank's own gradients are finite: they were bad before the reduction",
+            )
+        else:
+            event.origin, event.note = "here", "the second run of the batch gave finite gradients"
+
+    def _send(self, event: NonFinite) -> None:
+        if self.monitor.bad_seen:
+            return
+        self.monitor.bad_seen = True
+        event.kind = event.kind or _kind_of(event.loss)
+        event.ring = self.monitor.ring_rows()
+        if event.origin != "other-rank":
+            event.batch = self._save(event.step)
+        self.monitor.become_rank_now()
+        self.monitor.emit(event)
+
+    def _save(self, step: int) -> str:
+        loader = self.monitor.probe("loader-wait")
+        parts: dict[str, Any] = {"inputs": [(call.args, call.kwargs) for call in self.monitor.calls]}
+        if loader is not None and loader.batch is not None:
+            parts["batch"] = loader.batch
+        self.monitor.become_rank_now()
+        return self.monitor.save_batch(step, parts)
+
+
+def _describe(event: NonFinite, bad: Bad) -> None:
+    event.kind, event.count, event.numel, event.shape, event.dtype = (
+        bad.kind,
+        bad.count,
+        bad.numel,
+        bad.shape,
+        bad.dtype,
+    )
+
+
+def _finite(value: torch.Tensor) -> bool:
+    return bool(torch.isfinite(value))
+
+
+def _kind_of(loss: Any) -> str:
+    return "nan" if loss == "nan" else ("inf" if loss in ("inf", "-inf") else "")

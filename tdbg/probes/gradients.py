@@ -1,0 +1,237 @@
+"""Gradient norms, and whether every gradient is finite, before the optimizer uses them."""
+
+import math
+import time
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from tdbg.events import Number, Params, Step, number
+from tdbg.probes import PROBES, Probe
+from tdbg.probes.roots import Names
+from tdbg.probes.tensors import is_sharded, local, look
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
+# On the steps between samples only the first few small tensors are looked at: a NaN that arises in a
+# backward pass travels on to the first layers, and their bias or norm weights are cheap to read.
+SMALL_NUMEL = 4096
+SMALL_COUNT = 6
+NO_GRADIENT = -1.0
+
+
+@PROBES.add
+class GradientNorms(Probe):
+    """L2 norm per parameter and in total, before clipping, and the finite check that costs nothing more.
+
+    Reads:  ``grad`` of the parameters of the optimizer that is about to step, any dtype; skips ``None``.
+            Once per update: at ``clip_grad_norm_`` if the program clips, else when the update begins,
+            else (closures) when backward ends inside the update.
+    Emits:  ``grad_norm``, ``grad_norms``, ``finite``, ``checked`` of the step record; Params when names change.
+    Cost:   one foreach call over all gradients on sampled steps, over a few small tensors on the others;
+            on an accelerator the values are read one step late with the record's one copy.
+    Raises: nothing; a norm that overflows is confirmed by an exact look before anybody is accused.
+    Source: Pascanu et al. 2013, "On the difficulty of training recurrent neural networks", section 2.
+    """
+
+    name = "gradient-norms"
+    levels = ("basic", "advanced", "extreme")
+
+    def __init__(self, monitor: Any) -> None:
+        super().__init__(monitor)
+        self._names: Names | None = None
+        self._params: list[Tensor] = []  # of the main optimizer, in the order of the vectors
+        self._param_names: list[str] = []
+        self._param_key: tuple[int, ...] = ()
+        self._fresh = False
+        self._looked: str = "none"
+        self._norms: list[float] | None = None
+        self._device_norms: tuple[list[int], Tensor] | None = None
+        self._total: float | None = None
+        self._finite: bool | None = None
+        self._sharded = False
+        self._clip_total: Tensor | None = None
+
+    # when to look
+
+    def backward_begins(self, loss: Tensor | None) -> None:
+        self._fresh = True
+
+    def backward_ended(self) -> None:
+        if self.monitor.in_update:  # a closure: this is the only moment before the update
+            self._look(self.monitor.in_update)
+
+    def clip_begins(self, parameters: list[Tensor]) -> None:
+        if self._fresh and not self.monitor.scaling:  # under a GradScaler an Inf here is its business
+            self._look_at(parameters, main=self.monitor.is_main_parameters(parameters))
+
+    def clip_ended(self, total: Any) -> None:
+        """The program's own total norm is free: keep it for steps on which nothing else is read."""
+        if isinstance(total, Tensor) and total.numel() == 1 and not is_sharded(total):
+            self._clip_total = total.detach()
+
+    def update_begins(self, optimizer: "Optimizer") -> None:
+        if self._fresh:
+            self._look(optimizer)
+
+    def _look(self, optimizer: "Optimizer") -> None:
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        self._look_at(parameters, main=self.monitor.is_main(optimizer))
+
+    # looking
+
+    def _look_at(self, parameters: list[Tensor], *, main: bool) -> None:
+        self._fresh = False
+        everything = self.monitor.plan.full
+        if not everything and not self.monitor.plan.small:
+            return
+        begun = time.perf_counter()
+        if main:
+            self._remember(parameters)
+        graded = ((i, p.grad) for i, p in enumerate(parameters) if p.grad is not None)
+        if everything:
+            chosen = list(graded)
+        else:
+            chosen = list(islice(((i, g) for i, g in graded if g.numel() <= SMALL_NUMEL), SMALL_COUNT))
+        if not chosen:
+            return
+        indices = [index for index, _ in chosen]
+        grads = [local(grad) for _, grad in chosen]
+        self._sharded = is_sharded(chosen[0][1])
+        if any(grad.device.type != "cpu" for grad in grads):
+            self._keep_on_device(parameters, indices, grads, everything and main)
+        else:
+            self._read(parameters, indices, grads, everything, main)
+        self.monitor.budget.learn("full" if everything else "small", time.perf_counter() - begun)
+
+    def _read(
+        self, parameters: list[Tensor], indices: list[int], grads: list[Tensor], everything: bool, main: bool
+    ) -> None:
+        norms = _norms(grads).tolist()
+        total = math.sqrt(sum(norm * norm for norm in norms))
+        finite = math.isfinite(total)
+        if not finite:
+            suspects = [i for i, norm in zip(indices, norms, strict=True) if not math.isfinite(norm)] or indices
+            finite = not self._accuse(parameters, suspects)
+        if not main:
+            return
+        self._looked, self._finite = ("all" if everything else "some"), finite
+        if everything:
+            self._total = total
+            self._norms = [NO_GRADIENT] * len(parameters)
+            for index, norm in zip(indices, norms, strict=True):
+                self._norms[index] = norm
+
+    def _accuse(self, parameters: list[Tensor], suspects: list[int]) -> bool:
+        """True, and the first-bad report is made, if an exact look confirms a non-finite gradient."""
+        if self.monitor.bad_seen:  # said already: a dead run must not cost an exact look a step
+            return True
+        bad = []
+        for index in suspects:
+            grad = parameters[index].grad
+            if grad is not None:
+                found = look(grad)
+                if found:
+                    bad.append((self.name_of(parameters[index]), found))
+        if bad:
+            self.monitor.report_bad_gradients(bad)
+        return bool(bad)
+
+    def _keep_on_device(self, parameters: list[Tensor], indices: list[int], grads: list[Tensor], keep: bool) -> None:
+        device = grads[0].device
+        norms = torch.stack([norm.to(device, torch.float32) for norm in torch._foreach_norm(grads)])
+        if self.monitor.settings.stop_before_update:
+            values = norms.tolist()
+            suspects = [i for i, norm in zip(indices, values, strict=True) if not math.isfinite(norm)]
+            if suspects:
+                self._accuse(parameters, suspects)
+        names = [self.name_of(parameters[index]) for index in indices]
+        self.monitor.read_late(norms, _LateNorms(self, indices, len(parameters), names, keep))
+        self._looked = "all" if keep else "some"
+
+    def _remember(self, parameters: list[Tensor]) -> None:
+        key = tuple(map(id, parameters))
+        if key == self._param_key:
+            return
+        self._param_key, self._params = key, parameters
+        self._names = None
+        self._param_names = [self.name_of(parameter) for parameter in parameters]
+        roots = self.monitor.roots.tops()
+        self.monitor.emit(
+            Params(
+                names=self._param_names,
+                numel=[parameter.numel() for parameter in parameters],
+                modules=sum(1 for root in roots for _ in root.modules()),
+                roots=[type(root).__name__ for root in roots],
+                optimizers=self.monitor.optimizer_names(),
+            )
+        )
+
+    @property
+    def names(self) -> Names:
+        """Names of modules and parameters, read anew when the roots have changed."""
+        if self._names is None:
+            self._names = Names(self.monitor.roots.tops())
+        return self._names
+
+    def name_of(self, parameter: Tensor) -> str:
+        """The parameter's path, or its shape where no root holds it."""
+        found = self.names.parameters.get(id(parameter))
+        if found is None:
+            shape = "x".join(map(str, parameter.shape)) or "scalar"
+            found = f"parameter[{shape}]"
+        return found
+
+    # recording
+
+    def step_ended(self, record: Step, optimizer: "Optimizer") -> None:
+        record.checked, record.finite, record.sharded = self._looked, self._finite, self._sharded
+        total = self._total
+        if total is None and self._clip_total is not None and self._clip_total.device.type == "cpu":
+            total = float(self._clip_total)
+        record.grad_norm = number(total)
+        if self._norms is not None:
+            record.grad_norms = compact(self._norms)
+
+    def after_step(self, optimizer: "Optimizer") -> None:
+        if self.monitor.is_main(optimizer):
+            self._looked, self._norms, self._total, self._finite, self._clip_total = "none", None, None, None, None
+
+    def forked(self) -> None:
+        self._param_key, self._names = (), None
+
+
+class _LateNorms:
+    """What to do with norms that come from a device one step late."""
+
+    def __init__(self, probe: GradientNorms, indices: list[int], count: int, names: list[str], keep: bool) -> None:
+        self.probe, self.indices, self.count, self.names, self.keep = probe, indices, count, names, keep
+
+    def __call__(self, values: list[float], record: Step | None) -> None:
+        total = math.sqrt(sum(value * value for value in values))
+        if record is not None:
+            record.finite = math.isfinite(total)
+            if self.keep:
+                record.grad_norm = number(total)
+                norms = [NO_GRADIENT] * self.count
+                for index, value in zip(self.indices, values, strict=True):
+                    norms[index] = value
+                record.grad_norms = compact(norms)
+        if not math.isfinite(total):
+            bad = [name for name, value in zip(self.names, values, strict=True) if not math.isfinite(value)]
+            self.probe.monitor.report_late(bad or self.names, record)
+
+
+def _norms(grads: list[Tensor]) -> Tensor:
+    first = grads[0].dtype
+    if any(grad.dtype != first for grad in grads):
+        return torch.stack([norm.to(torch.float32) for norm in torch._foreach_norm(grads)])
+    return torch.stack(torch._foreach_norm(grads))
+
+
+def compact(values: list[float]) -> list[Number]:
+    """Norms as JSON carries them: six significant digits, non-finite ones as words."""
+    return [float(f"{value:.6g}") if math.isfinite(value) else number(value) or 0.0 for value in values]

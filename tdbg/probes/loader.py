@@ -1,0 +1,78 @@
+"""The wait for batches, the epoch, and a hold on the last batch."""
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from tdbg.events import Step
+from tdbg.probes import PROBES, Probe
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
+
+@PROBES.add
+class LoaderWait(Probe):
+    """How long the program waited for batches, and which epoch and batch it is in.
+
+    Reads:  ``_BaseDataLoaderIter.__next__`` (every DataLoader, with or without workers).
+    Emits:  ``loader_ms``, ``epoch``, ``batch``, ``batches`` of the step record.
+    Cost:   two clock reads a batch. The last batch is held (a reference) until the step is known good.
+    Limits: an epoch is a pass over the loader that last fed a training step; other loaders (validation)
+            are counted apart. Programs without a DataLoader have no epoch here.
+    """
+
+    name = "loader-wait"
+    levels = ("basic", "advanced", "extreme")
+
+    def __init__(self, monitor: Any) -> None:
+        super().__init__(monitor)
+        self._wait_s = 0.0
+        self._waited = False
+        self._passes: dict[int, int] = {}  # id of the dataset -> passes begun
+        self._now: tuple[int | None, int | None, int | None] = (None, None, None)
+        self.batch: Any = None
+
+    def attach(self) -> None:
+        from torch.utils.data import dataloader
+
+        self.monitor.patches.wrap(dataloader._BaseDataLoaderIter, "__next__", self._around_next)
+
+    def _around_next(self, original: Any) -> Any:
+        monitor = self.monitor
+
+        def __next__(iterator: Any) -> Any:
+            begun = time.perf_counter()
+            batch = original(iterator)
+            ended = time.perf_counter()
+            monitor.dispatch("batch_taken", ended, batch, ended - begun, iterator)
+            return batch
+
+        return __next__
+
+    def batch_taken(self, batch: Any, wait_s: float, loader_iter: Any) -> None:
+        self._wait_s += wait_s
+        self._waited = True
+        self.batch = batch
+        key = id(loader_iter._dataset)
+        taken = int(loader_iter._num_yielded)
+        if taken == 1:
+            self._passes[key] = self._passes.get(key, -1) + 1
+        try:
+            length: int | None = len(loader_iter._index_sampler)
+        except TypeError:  # an iterable dataset has no length
+            length = None
+        self._now = (self._passes.get(key, 0), taken, length)
+
+    def step_ended(self, record: Step, optimizer: "Optimizer") -> None:
+        if self._waited:
+            record.loader_ms = round(self._wait_s * 1e3, 4)
+            record.epoch, record.batch, record.batches = self._now
+
+    def after_step(self, optimizer: "Optimizer") -> None:
+        if self.monitor.is_main(optimizer):
+            self._wait_s, self._waited = 0.0, False
+            self.batch = None
+
+    def forked(self) -> None:
+        self._passes.clear()
+        self.batch = None

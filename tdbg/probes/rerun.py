@@ -1,0 +1,373 @@
+"""Locating the first NaN or Inf: the kept batch runs once more, under hooks, while the weights are intact.
+
+The run goes through the user's own module without its DDP wrapper and through `torch.autograd.grad`, so
+it issues no collective, adds nothing to any ``.grad`` and fires no reducer. RNG, buffers, autocast and
+stdout are put back. What cannot be repeated that way (FSDP shards, SyncBatchNorm) is refused by name.
+"""
+
+import contextlib
+import io
+import sys
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tdbg.probes.roots import Names, unwrapped
+from tdbg.probes.tensors import Bad, first_bad, is_sharded, look, walk
+
+MAX_OUTPUTS = 16
+REFUSED = ("FSDPModule", "FullyShardedDataParallel", "SyncBatchNorm", "PipelineStage")
+
+
+@dataclass(slots=True)
+class Call:
+    """One call of a root module as it was made: enough to make it again."""
+
+    module: "weakref.ref[nn.Module]"
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    versions: list[int]
+    rng: Tensor | None
+    device_rng: Tensor | None
+    autocast: tuple[str, Any] | None
+    graded: bool
+    output: Any = None  # kept only where a late look needs it
+    output_grads: dict[int, Tensor] = field(default_factory=dict)
+    samples: int | None = None
+
+    @classmethod
+    def of(cls, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> "Call":
+        """Keep references (no copies) to the arguments, and the state of the random generators."""
+        tensors = [tensor for _, tensor in walk((args, kwargs))]
+        device = next((tensor.device.type for tensor in tensors if tensor.device.type != "cpu"), "cpu")
+        mode = None
+        for kind in ("cpu", device):
+            if torch.is_autocast_enabled(kind):
+                mode = (kind, torch.get_autocast_dtype(kind))
+        return cls(
+            module=weakref.ref(module),
+            args=args,
+            kwargs=kwargs,
+            versions=[_version(tensor) for tensor in tensors],
+            rng=torch.get_rng_state(),
+            device_rng=torch.cuda.get_rng_state() if device == "cuda" else None,
+            autocast=mode,
+            graded=torch.is_grad_enabled(),
+            samples=next((tensor.shape[0] for tensor in tensors if tensor.dim() > 0), None),
+        )
+
+    def watch(self, output: Any) -> None:
+        """Keep the gradients that will arrive at the outputs (references again)."""
+        for index, (_, tensor) in enumerate(walk(output)):
+            if index >= MAX_OUTPUTS:
+                break
+            if tensor.requires_grad and tensor.grad_fn is not None:
+                tensor.register_hook(_Keep(self.output_grads, index))
+
+    def changed(self) -> bool:
+        """True if an argument was written to since the call."""
+        tensors = [tensor for _, tensor in walk((self.args, self.kwargs))]
+        return [_version(tensor) for tensor in tensors] != self.versions
+
+
+class _Keep:
+    """A tensor hook that keeps the gradient and returns nothing."""
+
+    __slots__ = ("index", "into")
+
+    def __init__(self, into: dict[int, Tensor], index: int) -> None:
+        self.into, self.index = into, index
+
+    def __call__(self, grad: Tensor) -> None:
+        self.into[self.index] = grad.detach()
+
+
+def _version(tensor: Tensor) -> int:
+    return -1 if tensor.is_inference() else tensor._version
+
+
+@dataclass(slots=True)
+class Located:
+    """Where the first non-finite value came from, as far as could be seen."""
+
+    phase: str  # input, forward, loss, backward, gradient, optimizer; empty: not reproduced
+    module: str = ""
+    module_class: str = ""
+    parameter: str = ""
+    tensor: str = ""
+    bad: Bad | None = None
+    note: str = ""
+
+    @property
+    def found(self) -> bool:
+        """True if the re-run showed it."""
+        return bool(self.phase)
+
+
+def refusal(root: nn.Module) -> str:
+    """Why this root cannot be run again without side effects; empty if it can."""
+    for module in unwrapped(root).modules():
+        for cls in type(module).__mro__:
+            if cls.__name__ in REFUSED:
+                return f"{cls.__name__} runs collectives of its own, so the batch was not run again"
+    if any(is_sharded(parameter) for parameter in root.parameters()):
+        return "parameters are sharded tensors, so the batch was not run again"
+    return ""
+
+
+@contextlib.contextmanager
+def _as_before(call: Call, root: nn.Module) -> Iterator[None]:
+    """The surroundings of the original call; everything is put back afterwards."""
+    buffers = [(buffer, buffer.detach().clone()) for buffer in root.buffers()]
+    rng, device_rng = torch.get_rng_state(), None
+    if call.device_rng is not None:
+        device_rng = torch.cuda.get_rng_state()
+        torch.cuda.set_rng_state(call.device_rng)
+    if call.rng is not None:
+        torch.set_rng_state(call.rng)
+    out = sys.stdout
+    sys.stdout = io.StringIO()  # a forward that prints must not print twice
+    try:
+        with contextlib.ExitStack() as stack:
+            if "torch._dynamo" in sys.modules:
+                stack.enter_context(torch.compiler.set_stance("force_eager"))
+            if call.autocast:
+                stack.enter_context(torch.autocast(call.autocast[0], dtype=call.autocast[1], cache_enabled=False))
+            yield
+    finally:
+        sys.stdout = out
+        torch.set_rng_state(rng)
+        if device_rng is not None:
+            torch.cuda.set_rng_state(device_rng)
+        with torch.no_grad():
+            for buffer, kept in buffers:
+                if not buffer.is_inference() or torch.is_inference_mode_enabled():
+                    buffer.copy_(kept)
+
+
+@dataclass(slots=True)
+class _Visit:
+    """One call of one module during the re-run."""
+
+    module: nn.Module
+    order: int
+    depth: int
+    parent: "_Visit | None"
+    grad_outputs: list[bool] = field(default_factory=list)  # True: finite
+    grad_inputs: list[bool] = field(default_factory=list)
+    bad_grad: tuple[str, Bad] | None = None
+    bad_parameter: tuple[str, Bad] | None = None
+
+
+class _Tracer:
+    """Hooks on every module of a root for one forward run."""
+
+    def __init__(self, root: nn.Module, names: Names, *, backward: bool) -> None:
+        self.root = root
+        self.names = names
+        self.backward = backward
+        self.stack: list[_Visit] = []
+        self.visits: list[_Visit] = []
+        self.strong: Located | None = None
+        self.weak: Located | None = None
+        self.first_leaf: str | None = None
+
+    @contextlib.contextmanager
+    def attached(self) -> Iterator[None]:
+        handles: list[Any] = []
+        try:
+            for module in self.root.modules():
+                if isinstance(module, torch.jit.ScriptModule):
+                    continue
+                handles.append(module.register_forward_pre_hook(self._enter, prepend=True, with_kwargs=True))
+                handles.append(module.register_forward_hook(self._leave))
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _enter(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        parent = self.stack[-1] if self.stack else None
+        visit = _Visit(module=module, order=len(self.visits), depth=len(self.stack), parent=parent)
+        self.visits.append(visit)
+        if self.backward:
+            self._watch_inputs(visit, (args, kwargs))
+        elif parent is not None and self.strong is None:
+            found = first_bad((args, kwargs))
+            if found:
+                self._saw(parent.module, "forward", f"made before {self._path(module)}", found[1])
+        self.stack.append(visit)
+
+    def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
+        while self.stack:
+            visit = self.stack.pop()
+            if visit.module is module:
+                break
+        else:
+            return
+        if self.backward:
+            self._watch_outputs(visit, output)
+        elif self.strong is None:
+            found = first_bad(output)
+            if found:
+                self._saw(module, "forward", "output", found[1])
+
+    def _saw(self, module: nn.Module, phase: str, tensor: str, bad: Bad) -> None:
+        located = Located(phase, self._path(module), type(module).__name__, tensor=tensor, bad=bad)
+        trained = any(True for _ in module.parameters(recurse=False))
+        if bad.only_minus_inf and not trained:  # a mask for softmax looks like this on purpose
+            self.weak = self.weak or located
+        else:
+            self.strong = located
+
+    def _path(self, module: nn.Module) -> str:
+        return self.names.modules.get(id(module), "") or type(module).__name__
+
+    def _watch_inputs(self, visit: _Visit, value: Any) -> None:
+        for name, tensor in walk(value):
+            if tensor.requires_grad:
+                tensor.register_hook(lambda grad, name=name: self._grad(visit, visit.grad_inputs, name, grad))
+
+    def _watch_outputs(self, visit: _Visit, value: Any) -> None:
+        for name, tensor in walk(value):
+            if tensor.requires_grad and tensor.grad_fn is not None:
+                tensor.register_hook(lambda grad, name=name: self._grad(visit, visit.grad_outputs, name, grad))
+
+    def _grad(self, visit: _Visit, into: list[bool], name: str, grad: Tensor) -> None:
+        bad = look(grad)
+        into.append(bad is None)
+        if bad and into is visit.grad_inputs and visit.bad_grad is None:
+            visit.bad_grad = name, bad
+
+
+def locate_forward(calls: list[Call], names: Names) -> Located:
+    """Run the kept calls again and name the first module whose output is not finite.
+
+    Returns phase "input" when the batch itself is bad, "optimizer" when the module's own weights are,
+    "loss" when all modules are finite, and no phase when nothing could be seen.
+    """
+    for call in calls:
+        located = _forward_once(call, names)
+        if located.found or located.note:
+            return located
+    return Located("loss", note="every module's output is finite: it arises in the loss, outside the model")
+
+
+def _forward_once(call: Call, names: Names) -> Located:
+    root = call.module()
+    if root is None:
+        return Located("", note="the model is gone")
+    why = refusal(root)
+    found_input = first_bad((call.args, call.kwargs))
+    if found_input and not found_input[1].only_minus_inf:
+        # The name of the first module that takes the batch in; the call itself is not needed for that.
+        first = _first_leaf(unwrapped(root), names)
+        return Located("input", first[0], first[1], tensor=f"input {found_input[0]}", bad=found_input[1])
+    if why:
+        return Located("", note=why)
+    if call.changed():
+        return Located("", note="the batch was changed in place after the forward pass")
+    inner = unwrapped(root)
+    tracer = _Tracer(inner, names, backward=False)
+    with _as_before(call, inner), tracer.attached(), torch.set_grad_enabled(call.graded):
+        inner(*call.args, **call.kwargs)
+    located = tracer.strong or tracer.weak
+    if located is None:
+        return Located("")
+    return _blame_weights(located, inner, names)
+
+
+def _first_leaf(root: nn.Module, names: Names) -> tuple[str, str]:
+    for module in root.modules():
+        if not any(True for _ in module.children()):
+            return names.modules.get(id(module), ""), type(module).__name__
+    return "", type(root).__name__
+
+
+def _blame_weights(located: Located, root: nn.Module, names: Names) -> Located:
+    """If the module's own weights are not finite, an earlier update made them so."""
+    for module in root.modules():
+        if names.modules.get(id(module), "") == located.module:
+            for name, parameter in module.named_parameters(recurse=False):
+                bad = look(parameter)
+                if bad:
+                    full = names.parameters.get(id(parameter), name)
+                    located.phase, located.parameter, located.tensor, located.bad = "optimizer", full, "weight", bad
+                    located.note = "the weights were already bad: an earlier update wrote them"
+                    return located
+    return located
+
+
+def locate_backward(calls: list[Call], names: Names) -> Located:
+    """Run forward and backward of the kept calls again and name the module that turned a gradient bad."""
+    notes = []
+    for call in calls:
+        located = _backward_once(call, names)
+        if located.found:
+            return located
+        if located.note:
+            notes.append(located.note)
+    return Located("", note=notes[0] if notes else "")
+
+
+def _backward_once(call: Call, names: Names) -> Located:
+    root = call.module()
+    if root is None or not call.output_grads:
+        return Located("", note="" if root else "the model is gone")
+    for grad in call.output_grads.values():
+        bad = look(grad)
+        if bad:
+            return Located(
+                "backward",
+                "",
+                "",
+                tensor="gradient of the model's output",
+                bad=bad,
+                note="it arises in the loss, outside the model",
+            )
+    why = refusal(root) or ("the batch was changed in place after the forward pass" if call.changed() else "")
+    if why:
+        return Located("", note=why)
+    inner = unwrapped(root)
+    tracer = _Tracer(inner, names, backward=True)
+    parameters = [parameter for parameter in inner.parameters() if parameter.requires_grad]
+    with _as_before(call, inner), tracer.attached(), torch.enable_grad():
+        output = inner(*call.args, **call.kwargs)
+        tensors = [tensor for _, tensor in walk(output)][:MAX_OUTPUTS]
+        pairs = [(tensors[index], grad) for index, grad in call.output_grads.items() if index < len(tensors)]
+        pairs = [(tensor, grad) for tensor, grad in pairs if tensor.requires_grad and tensor.shape == grad.shape]
+        if not pairs:
+            return Located("", note="the second run gave other outputs")
+        grads = torch.autograd.grad(
+            [tensor for tensor, _ in pairs], parameters, [grad for _, grad in pairs], allow_unused=True
+        )
+    return _culprit(tracer, dict(zip(map(id, parameters), grads, strict=True)), names)
+
+
+def _culprit(tracer: _Tracer, grads: dict[int, Tensor | None], names: Names) -> Located:
+    """The deepest module whose incoming gradient was finite and whose outgoing one was not."""
+    best: _Visit | None = None
+    for visit in tracer.visits:
+        for name, parameter in visit.module.named_parameters(recurse=False):
+            grad = grads.get(id(parameter))
+            bad = look(grad) if grad is not None else None
+            if bad:
+                visit.bad_parameter = names.parameters.get(id(parameter), name), bad
+                break
+        if not all(visit.grad_outputs) or not (visit.bad_grad or visit.bad_parameter):
+            continue
+        # Later in forward order is earlier in backward; a child comes after its parent in that order.
+        best = visit
+    if best is None:
+        return Located("")
+    path = names.modules.get(id(best.module), "") or type(best.module).__name__
+    if best.bad_grad:
+        name, bad = best.bad_grad
+        return Located("backward", path, type(best.module).__name__, tensor=f"gradient of input {name}", bad=bad)
+    assert best.bad_parameter is not None
+    parameter_name, bad = best.bad_parameter
+    return Located("gradient", path, type(best.module).__name__, parameter=parameter_name, tensor="gradient", bad=bad)

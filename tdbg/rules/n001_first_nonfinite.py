@@ -1,0 +1,249 @@
+"""TD-N001: where the first NaN or Inf came from."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+
+from tdbg.events import Event, Finding, NonFinite, Start, Step
+from tdbg.rules import RULES, Rule
+from tdbg.rules.text import counted, figure, joined, kind_name, ranges
+from tdbg.rules.view import View, non_finite
+from tdbg.rundir import ProcessDir
+
+# A value of unclear origin waits this many steps for a rank that knows better.
+PATIENCE_STEPS = 2
+ORIGINS = {"here": 0, "unknown": 1, "other-rank": 2}
+HOW = {
+    "rerun": "found by running the kept batch again",
+    "bracket": "bracketed by which gradients are finite",
+    "check": "found by looking at the tensors",
+    "record": "from the step record alone",
+}
+CAUSES = {
+    "input": "the batch held it before the first module saw it",
+    "forward": "the module made it out of finite inputs: overflow, log or division at 0, or a bad weight of its own",
+    "loss": "every module's output was finite: it arises in the loss, outside the model",
+    "backward": "forward is finite and its derivative is not: sqrt, norm or pow at 0, 0 * inf, log of 0 under where()",
+    "gradient": "the parameter's own gradient is the first bad value; nothing before it in backward was",
+    "optimizer": "an earlier update wrote it into the weights: learning rate, eps or weight decay",
+}
+TRIES = {
+    "input": "look at the saved batch; check decoding, normalisation (division by a zero std) and missing labels",
+    "forward": "clamp or rescale what enters the module, or run it in float32; the saved batch repeats it",
+    "loss": "clamp the loss's inputs (log, exp, division), or reduce in float32; the saved batch repeats it",
+    "backward": "add an eps inside the root or norm, or use a safe where() on the input, not the output",
+    "gradient": "check what multiplies this parameter: custom backward, hooks, loss scale; then clip_grad_norm_",
+    "optimizer": "lower the learning rate or raise eps, and save a checkpoint before the step above",
+}
+
+
+@dataclass(slots=True)
+class _State:
+    """What is kept of one process."""
+
+    step: int = 0
+    scaled: bool = False
+    waiting: NonFinite | None = None  # until its step record tells whether GradScaler skipped the update
+
+
+@dataclass(slots=True)
+class _Sighting:
+    process: ProcessDir
+    event: NonFinite
+    recovered: bool = False
+
+
+@RULES.add
+class FirstNonFinite(Rule):
+    """Names the step, rank, module and phase of the first NaN or Inf of a run.
+
+    What it does
+        Takes the first non-finite value each rank located, and names the one it all began with: among the
+        ranks whose own (local, unreduced) gradients were bad, the one with the smallest step. Ranks that
+        got the value through the gradient reduction are evidence, not culprits.
+        An Inf in a step that GradScaler skipped is the scaler's normal work: silent. A NaN in such a step
+        is told as `info`, because the weights were protected.
+
+    Why it matters
+        One NaN in a gradient ruins every weight at the next update, on every rank. From then on each
+        module is "the first NaN module"; only the first step, before its update, tells the cause.
+
+    Example
+        TD-N001 critical: first NaN at step 3, rank 1, blocks.2.act (Act), backward
+          gradient of input 0: 12 of 4,096 elements, float32 [4, 8, 128]; found by running the kept batch again
+
+    What to do
+        The phase says where to look. `input`: the saved batch. `forward`: the named module. `loss`: the
+        loss function. `backward`: the derivative of the named module (sqrt or norm at 0). `gradient`: the
+        named parameter. `optimizer`: the update before. The batch is kept beside the events, so the step
+        can be repeated without the run. `tdbg run --stop-before-update` ends the run while the weights
+        are still good.
+
+    Thresholds
+        None: any NaN, any Inf. A tensor of -Inf alone in a module without weights is a softmax mask and
+        does not count. A value of unclear origin waits 2 steps for a rank that knows better.
+    """
+
+    code = "TD-N001"
+    title = "first NaN or Inf"
+    severity = "critical"
+    listens = (Start, Step, NonFinite)
+
+    def __init__(self) -> None:
+        self._world = 1
+        self._states: dict[str, _State] = {}
+        self._seen: dict[str, _Sighting] = {}
+        self._given: Finding | None = None
+        self._held = False
+
+    def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
+        state = self._states.setdefault(process.label, _State())
+        if isinstance(event, Start):
+            self._world = max(self._world, event.world_size)
+        elif isinstance(event, NonFinite):
+            return self._nonfinite(process, state, event)
+        elif isinstance(event, Step) and event.phase == "train":
+            return self._step(process, state, event)
+        return ()
+
+    def finish(self, view: View) -> Iterable[Finding]:
+        for label, state in self._states.items():
+            if state.waiting is not None and label in view.processes:
+                self._admit(_Sighting(view.processes[label].process, state.waiting))
+        return self._give()
+
+    def _nonfinite(self, process: ProcessDir, state: _State, event: NonFinite) -> Iterable[Finding]:
+        if event.eval:
+            return ()
+        if event.phase not in ("input", "optimizer") and (state.scaled or state.step == 0):
+            state.waiting = event
+            return ()
+        return self._admit(_Sighting(process, event))
+
+    def _step(self, process: ProcessDir, state: _State, event: Step) -> Iterable[Finding]:
+        state.step = event.step
+        state.scaled = state.scaled or event.scale is not None
+        if state.waiting is not None and event.step >= state.waiting.step:
+            skipped = event.skipped and event.step == state.waiting.step
+            waited, state.waiting = state.waiting, None
+            if not skipped or "nan" in waited.kind:
+                return self._admit(_Sighting(process, waited, recovered=skipped))
+        elif event.finite is False and not event.skipped and process.label not in self._seen:
+            return self._admit(_Sighting(process, _from_record(event)))
+        if self._held and event.step >= self._best().event.step + PATIENCE_STEPS:
+            return self._give()
+        return ()
+
+    def _admit(self, sighting: _Sighting) -> Iterable[Finding]:
+        known = self._seen.get(sighting.process.label)
+        if known is None or known.recovered or known.event.how == "record":
+            self._seen[sighting.process.label] = sighting
+        if self._given is not None:
+            _copy(self._finding(), self._given)
+            return ()
+        best = self._best().event
+        sure = best.how != "record" and (best.origin == "here" or self._world == 1)
+        self._held = not sure
+        return self._give() if sure else ()
+
+    def _give(self) -> Iterable[Finding]:
+        self._held = False
+        if self._given is not None or not self._seen:
+            return ()
+        self._given = self._finding()
+        return (self._given,)
+
+    def _best(self) -> _Sighting:
+        """Where it began: of the sightings at the first step (or the one after), the one of surest origin."""
+        lasting = [seen for seen in self._seen.values() if not seen.recovered] or list(self._seen.values())
+        first = min(seen.event.step for seen in lasting)
+        near = [seen for seen in lasting if seen.event.step <= first + 1]
+        return min(near, key=lambda seen: (ORIGINS.get(seen.event.origin, 1), seen.event.step, seen.process.key))
+
+    def _finding(self) -> Finding:
+        best = self._best()
+        event, rank = best.event, best.process.rank
+        where = _place(event)
+        return self.found(
+            f"first {kind_name(event.kind)} at step {event.step}, rank {rank}{', ' if where else ''}{where}",
+            severity="info" if best.recovered else self.severity,
+            first_step=event.step,
+            rank=rank,
+            phase=event.phase,
+            module=event.module,
+            evidence=[*_evidence(best), *self._others(best), *_further(event)],
+            cause="GradScaler skipped this update: the weights stayed good" if best.recovered else CAUSES.get(event.phase, ""),
+            try_next=TRIES.get(event.phase, ""),
+        )
+
+    def _others(self, best: _Sighting) -> list[str]:
+        others = [seen for seen in self._seen.values() if seen is not best]
+        through = [seen.process.rank or 0 for seen in others if seen.event.origin == "other-rank"]
+        later = [seen for seen in others if seen.event.origin != "other-rank" and seen.process.rank is not None]
+        lines = [f"{ranges(through)} got it through the reduction; own gradients were finite"] if through else []
+        if later:
+            lines.append("seen too: " + joined([f"rank {seen.process.rank} step {seen.event.step}" for seen in later], 4))
+        return lines
+
+
+def _from_record(step: Step) -> NonFinite:
+    """What a step record alone can tell, for a run in which nothing located the value."""
+    bad_loss = non_finite(step.loss)
+    value = step.loss if bad_loss else step.grad_norm
+    return NonFinite(
+        step=step.step,
+        phase="" if bad_loss else "gradient",
+        kind=str(value).lstrip("-") if non_finite(value) else "",
+        tensor="loss" if bad_loss else "gradient norm",
+        how="record",
+        loss=step.loss,
+    )
+
+
+def _place(event: NonFinite) -> str:
+    """``blocks.2.act (Act), backward``, in the words of the phase."""
+    named = f"{event.module} ({event.module_class})" if event.module and event.module_class else event.module
+    if event.phase == "gradient" and event.parameter:
+        return f"gradient of {event.parameter}"
+    if event.phase == "optimizer" and event.parameter:
+        return f"weight {event.parameter}, optimizer"
+    if event.phase == "input":
+        return f"input of {named}" if named else "input batch"
+    if event.phase == "forward":
+        return f"{named or event.module_class or 'model'}, forward {event.tensor or 'output'}"
+    if event.phase == "backward":
+        return f"{named or 'loss'}, backward"
+    return ", ".join(part for part in (named, event.phase or event.tensor) if part)
+
+
+def _evidence(seen: _Sighting) -> list[str]:
+    event = seen.event
+    size = f": {event.count:,} of {counted(event.numel, 'element')}" if event.count is not None and event.numel else ""
+    kind = f", {event.dtype.removeprefix('torch.')} {event.shape}" if event.dtype else ""
+    weights = f", weights {event.weights}" if event.weights in ("intact", "updated") else ""
+    lines = [f"{event.tensor or event.phase or 'loss'}{size}{kind}; {HOW.get(event.how, event.how)}{weights}"]
+    good = event.last_good
+    parts = []
+    if good:
+        parts.append(
+            f"last good: step {good.get('step')}, loss {figure(good.get('loss'))},"
+            f" grad norm {figure(good.get('grad_norm'))}, lr {figure(good.get('lr'))}"
+        )
+    if event.batch:
+        parts.append(f"batch kept: {seen.process.label}/{event.batch}")
+    return [*lines, *(["; ".join(parts)] if parts else [])]
+
+
+def _further(event: NonFinite) -> list[str]:
+    lines = []
+    if event.bad_param_count:
+        names = joined(event.bad_params[:3], 3)
+        more = f" and {event.bad_param_count - 3} more" if event.bad_param_count > 3 else ""
+        lines.append(f"non-finite gradients in {counted(event.bad_param_count, 'parameter')}: {names}{more}")
+    if event.note:
+        lines.append(f"note: {event.note}")
+    return lines
+
+
+def _copy(source: Finding, target: Finding) -> None:
+    for item in fields(Finding):
+        setattr(target, item.name, getattr(source, item.name))

@@ -1,0 +1,50 @@
+"""Words for people: numbers, lists of ranks, plurals, all in one line."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+KINDS = {"nan": "NaN", "inf": "Inf", "-inf": "-Inf", "nan+inf": "NaN and Inf"}
+
+
+def counted(count: int, noun: str) -> str:
+    """``1 step``, ``2,000 steps``."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def figure(value: Any) -> str:
+    """A number of an event, four digits; NaN and Inf spelt as people do, nothing as a dash."""
+    if isinstance(value, list | tuple):
+        return ", ".join(dict.fromkeys(figure(item) for item in value[:4])) or "-"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return KINDS.get(value, str(value)) if value is not None else "-"
+
+
+def kind_name(kind: str) -> str:
+    """``NaN`` for ``nan``."""
+    return KINDS.get(kind, kind or "non-finite value")
+
+
+def clip(text: str, width: int) -> str:
+    """One line of at most ``width`` characters."""
+    line = " ".join(text.split()) if "\n" in text else text
+    return line if len(line) <= width else f"{line[: width - 3]}..."
+
+
+def joined(words: Sequence[str], limit: int) -> str:
+    """``a, b, c and 5 more``."""
+    shown = ", ".join(words[:limit])
+    return f"{shown} and {len(words) - limit} more" if len(words) > limit else shown
+
+
+def ranges(ranks: Iterable[int]) -> str:
+    """``rank 3``, or ``ranks 0-3, 7``."""
+    found = sorted(ranks)
+    spans: list[list[int]] = []
+    for rank in found:
+        if spans and rank == spans[-1][1] + 1:
+            spans[-1][1] = rank
+        else:
+            spans.append([rank, rank])
+    words = [f"{low}" if low == high else f"{low}-{high}" for low, high in spans]
+    return f"rank{'' if len(found) == 1 else 's'} {joined(words, 8)}"

@@ -1,0 +1,326 @@
+"""The verdict: every finding of a run, how each rank ended, and what tdbg cost; live and offline alike."""
+
+import time
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from tdbg.events import SEVERITIES, Event, Finding
+from tdbg.rules import RULES, Rule, at_least
+from tdbg.rules.text import clip, counted, figure, joined, ranges
+from tdbg.rules.view import ProcessView, View, exit_text, finite, read_info
+from tdbg.rundir import ProcessDir, RunDir, write_json
+
+REPORT_FILE = "report.json"
+VERSION = 1
+MAX_FINDINGS = 200
+MAX_FILES = 60
+BLOCK_LINES = 6
+VERDICT_LINES = 10
+SHOWN_FINDINGS = 4
+SHOWN_ENDINGS = 3
+
+
+@dataclass(slots=True, kw_only=True)
+class Verdict:
+    """What is known of a run. `lines` is its short form; `page` and `as_dict` hold everything."""
+
+    run: str
+    findings: list[Finding] = field(default_factory=list)  # worst first, then by step
+    ranks: list[dict[str, Any]] = field(default_factory=list)
+    others: list[dict[str, Any]] = field(default_factory=list)  # processes that stepped beside their rank
+    exit: dict[str, Any] = field(default_factory=dict)
+    cost: dict[str, Any] = field(default_factory=dict)
+    baseline: dict[str, Any] = field(default_factory=dict)
+    flags: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    files: list[str] = field(default_factory=list)
+    trouble: list[str] = field(default_factory=list)
+
+    @property
+    def worst_severity(self) -> str | None:
+        """The severity of the first finding, if there is one."""
+        return self.findings[0].severity if self.findings else None
+
+    def fails(self, floor: str) -> bool:
+        """True if a finding is at least as severe as ``floor`` (what `--fail-on` asks)."""
+        return any(at_least(finding.severity, floor) for finding in self.findings)
+
+    def headline(self) -> str:
+        """The whole run in one line."""
+        counts = Counter(finding.severity for finding in self.findings)
+        split = ", ".join(f"{counts[severity]} {severity}" for severity in reversed(SEVERITIES) if counts[severity])
+        found = f"{counted(len(self.findings), 'finding')} ({split})" if self.findings else "nothing found"
+        parts = [f"verdict: {found}"]
+        if self.ranks:
+            steps = max(row["steps"] or row["evals"] for row in self.ranks)
+            unit = "step" if any(row["steps"] for row in self.ranks) else "evaluation call"
+            parts.append(f"{counted(len(self.ranks), 'rank')}, {counted(steps, unit)}")
+        if self.exit.get("text"):
+            parts.append(self.exit["text"])
+        return "; ".join(parts)
+
+    def lines(self, limit: int = VERDICT_LINES) -> list[str]:
+        """The short form for the end of a run, at most ``limit`` lines."""
+        tail = [*self._rank_lines(), *self._cost_lines()]
+        if self.findings:
+            tail.append(f"more: `tdbg report {self.run}`, `tdbg explain {self.findings[0].code}`")
+        room = max(limit - 1 - len(tail), 1)
+        shown = min(room, SHOWN_FINDINGS)
+        titles = [f"  {title_line(finding)}" for finding in self.findings[:shown]]
+        if len(self.findings) > shown:
+            titles[-1] = f"  ... and {counted(len(self.findings) - shown + 1, 'more finding')}"
+        return [self.headline(), *titles, *tail][:limit]
+
+    def page(self) -> list[str]:
+        """The long form for `tdbg report`."""
+        lines = [self.headline()]
+        for finding in self.findings:
+            lines += ["", *block(finding, limit=40)]
+        for heading, rows in (("ranks", self._rank_lines(limit=1000)), ("notes", self.notes), ("files", self.files)):
+            if rows:
+                lines += ["", f"{heading}:", *(f"  {row}" for row in rows)]
+        lines += ["", *self._cost_lines()]
+        return [*lines, *(f"trouble: {text}" for text in self.trouble)]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data: the content of report.json and of `tdbg report --json`."""
+        return {
+            "version": VERSION,
+            "run": self.run,
+            "headline": self.headline(),
+            "worst_severity": self.worst_severity,
+            "findings": [finding.as_dict() for finding in self.findings],
+            "ranks": self.ranks,
+            "others": self.others,
+            "exit": self.exit,
+            "cost": self.cost,
+            "baseline": self.baseline,
+            "flags": self.flags,
+            "notes": self.notes,
+            "files": self.files,
+            "trouble": self.trouble,
+        }
+
+    def write(self, run: RunDir) -> None:
+        """Leave report.json in the run directory (the supervisor's last act)."""
+        write_json(run.path / REPORT_FILE, self.as_dict())
+
+    def _rank_lines(self, limit: int = SHOWN_ENDINGS) -> list[str]:
+        """``ranks 0-3: step 60 of 100, ended``: ranks that ended alike share a line."""
+        groups: dict[str, list[dict[str, Any]]] = {}
+        for row in self.ranks:
+            done = f"step {row['steps']}" if row["steps"] or not row["evals"] else f"{row['evals']} evaluation calls"
+            planned = f" of {row['planned']}" if row["planned"] else ""
+            again = f", attempt {row['attempts'] - 1}" if row["attempts"] > 1 else ""
+            groups.setdefault(f"{done}{planned}, {row['ended']}{again}", []).append(row)
+        shown = [_group_line(how, rows) for how, rows in groups.items()]
+        if len(shown) > limit:
+            left = sum(len(rows) for rows in list(groups.values())[limit - 1 :])
+            shown[limit - 1 :] = [f"{counted(left, 'further rank')}: see `tdbg report {self.run}`"]
+        return shown
+
+    def _cost_lines(self) -> list[str]:
+        lines = []
+        if self.cost.get("pct") is not None:
+            worst = self.cost["worst"]
+            at = f", rank {worst['rank']} {worst['pct']:.2f} %" if len(self.cost["ranks"]) > 1 else ""
+            lines.append(
+                f"cost of tdbg: {self.cost['pct']:.2f} % of the wall time (budget {self.cost['budget_pct']:g} %){at}"
+                f", start-up {self.cost['startup_ms']:.0f} ms"
+            )
+        if self.baseline:
+            lines.append(
+                f"baseline: x{self.baseline['ratio']:.4f} with tdbg on"
+                f" (95 %: {figure(self.baseline['low'])} to {figure(self.baseline['high'])})"
+                f" over {self.baseline['pairs']} pairs of {self.baseline['block']} steps"
+            )
+        return lines
+
+
+def _group_line(how: str, rows: list[dict[str, Any]]) -> str:
+    loss = f", loss {figure(rows[0]['loss'])}" if len(rows) == 1 and rows[0]["loss"] is not None else ""
+    return f"{ranges([row['rank'] for row in rows])}: {how}{loss}"
+
+
+def title_line(finding: Finding) -> str:
+    """``TD-N001 critical: first NaN at step 3, rank 1, ...``."""
+    return clip(f"{finding.code} {finding.severity}: {finding.title}", 200)
+
+
+def block(finding: Finding, limit: int = BLOCK_LINES) -> list[str]:
+    """A finding with its evidence, its cause and what to try, at most ``limit`` lines."""
+    tail = [f"  cause: {finding.cause}"] if finding.cause else []
+    tail += [f"  try: {finding.try_next}"] if finding.try_next else []
+    room = max(limit - 1 - len(tail), 0)
+    return [title_line(finding), *(clip(f"  {line}", 200) for line in finding.evidence[:room]), *tail][:limit]
+
+
+class Judge:
+    """Feeds the events of a run to the rules; one instance per run."""
+
+    def __init__(self, run: RunDir) -> None:
+        self.run = run
+        self.view = View(run)
+        self.findings: list[Finding] = []
+        self.trouble = RULES.load_third_party()
+        self._rules: list[Rule] = [rule() for rule in RULES]
+        self._listeners: dict[type[Event], list[Rule]] = {}
+        for rule in self._rules:
+            for kind in rule.listens:
+                self._listeners.setdefault(kind, []).append(rule)
+
+    def feed(self, process: ProcessDir, event: Event) -> list[Finding]:
+        """See one event; returns the findings that are new with it."""
+        self.view.take(process, event)
+        new: list[Finding] = []
+        for rule in self._listeners.get(type(event), ()):
+            try:
+                new.extend(rule.feed(process, event))
+            except Exception as error:  # guard: a rule (a stranger's too) must not take the verdict down
+                self._switch_off(rule, error)
+        return self._keep(new) if new else new
+
+    def finish(self, exit_code: int | None = None) -> Verdict:
+        """Judge the whole run after its last event.
+
+        exit_code: of the command, where the caller knows it; minus the signal's number, or as run.json has it.
+        """
+        self.view.close(exit_code)
+        for rule in self._rules:
+            try:
+                self._keep(list(rule.finish(self.view)))
+            except Exception as error:  # guard: as above
+                self._switch_off(rule, error)
+        return self._verdict()
+
+    def _keep(self, found: list[Finding]) -> list[Finding]:
+        kept = found[: max(MAX_FINDINGS - len(self.findings), 0)]
+        self.findings += kept
+        return kept
+
+    def _switch_off(self, rule: Rule, error: Exception) -> None:
+        for listeners in self._listeners.values():
+            if rule in listeners:
+                listeners.remove(rule)
+        text = f"rule {rule.code} failed and was switched off: {type(error).__name__}: {error}"
+        if text not in self.trouble:
+            self.trouble.append(text)
+
+    def _verdict(self) -> Verdict:
+        view = self.view
+        order = sorted(self.findings, key=_weight)
+        return Verdict(
+            run=str(self.run.path),
+            findings=order,
+            ranks=[_row(view, found) for found in view.ranks()],
+            others=[_row(view, found) for found in view.steppers() if not found.process.is_rank],
+            exit=_exit(view),
+            cost=_cost(view),
+            baseline=_baseline(view),
+            flags=dict(view.settings.flags),
+            notes=_notes(view),
+            files=_files(self.run),
+            trouble=self.trouble,
+        )
+
+
+def _weight(finding: Finding) -> tuple[int, float, int]:
+    step = finding.first_step if finding.first_step is not None else float("inf")
+    rank = finding.rank if finding.rank is not None else 1 << 30
+    return -SEVERITIES.index(finding.severity), step, rank
+
+
+def _row(view: View, found: ProcessView) -> dict[str, Any]:
+    attempts = [other for other in view.processes.values() if other.rank == found.rank and other.process.is_rank]
+    last = found.last or found.last_eval
+    return {
+        "rank": found.rank,
+        "folder": found.process.label,
+        "host": found.start.host if found.start else "",
+        "pid": found.start.pid if found.start else None,
+        "attempts": max(len(attempts), 1),
+        "steps": found.step,
+        "evals": found.evals,
+        "skipped": found.skipped,
+        "planned": found.plan.steps if found.plan else None,
+        "loss": last.loss if last else None,
+        "ended": view.ending(found),
+        "code": view.own_exit(found),
+        "last_t": found.t,
+    }
+
+
+def _exit(view: View) -> dict[str, Any]:
+    code = view.exit_code
+    if code is None:
+        return {"code": None, "text": "cut off before its end" if view.over else "still running"}
+    return {"code": code, "text": exit_text(code)}
+
+
+def _cost(view: View) -> dict[str, Any]:
+    """What each process says of tdbg's own time; the share is of all their wall time together."""
+    rows = []
+    for found in view.steppers():
+        if found.cost is not None and found.cost.wall_ms > 0:
+            share = 100 * found.cost.own_ms / found.cost.wall_ms
+            rows.append({"rank": found.rank, "own_ms": found.cost.own_ms, "wall_ms": found.cost.wall_ms, "pct": share})
+    if not rows:
+        return {"pct": None, "ranks": []}
+    costs = [found.cost for found in view.steppers() if found.cost is not None]
+    return {
+        "pct": 100 * sum(row["own_ms"] for row in rows) / sum(row["wall_ms"] for row in rows),
+        "budget_pct": max(cost.budget_pct for cost in costs),
+        "startup_ms": max((found.start.startup_ms for found in view.steppers() if found.start), default=0.0),
+        "worst": max(rows, key=lambda row: row["pct"]),
+        "errors": sum(cost.errors for cost in costs),
+        "dropped": sum(cost.dropped for cost in costs),
+        "ranks": rows,
+    }
+
+
+def _baseline(view: View) -> dict[str, Any]:
+    """The paired ratio of the first process that has one."""
+    for found in view.ranks():
+        kept = found.baseline
+        if kept is not None and finite(kept.ratio) is not None:
+            return {"ratio": kept.ratio, "low": kept.low, "high": kept.high, "pairs": kept.pairs, "block": kept.block}
+    return {}
+
+
+def _notes(view: View) -> list[str]:
+    said: dict[str, list[str]] = {}
+    for found in view.processes.values():
+        for text in found.notes.values():
+            said.setdefault(text, []).append(found.who)
+    return [f"{text} ({joined(who, 4)})" for text, who in said.items()]
+
+
+def _files(run: RunDir) -> list[str]:
+    """What a person may want to open, relative to the run directory."""
+    patterns = ("run.json", REPORT_FILE, "notes.jsonl", "*.log", "rank*/**/batch_*", "rank*/**/events.jsonl")
+    found = [path.relative_to(run.path).as_posix() for pattern in patterns for path in sorted(run.path.glob(pattern))]
+    return found[:MAX_FILES] + ([f"... {len(found) - MAX_FILES} more"] if len(found) > MAX_FILES else [])
+
+
+def judge_run(run: RunDir, exit_code: int | None = None) -> Verdict:
+    """The verdict from the files alone: the same rules over the same events, rank after rank."""
+    judge = Judge(run)
+    for process in run.processes():
+        for event in _readable(process):
+            judge.feed(process, event)
+    return judge.finish(exit_code)
+
+
+def _readable(process: ProcessDir) -> Iterable[Event]:
+    try:
+        yield from process.events()
+    except OSError:  # the file vanished or may not be read: the other ranks still speak
+        return
+
+
+def started_at(run: RunDir) -> float:
+    """When the run began, as run.json has it; now, where it does not say."""
+    start = read_info(run).get("start")
+    return float(start) if isinstance(start, int | float) else time.time()

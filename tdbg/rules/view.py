@@ -1,0 +1,238 @@
+"""What a run has come to: the state of each process, kept up to date event by event."""
+
+import math
+import os
+import signal
+import socket
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from tdbg.config import Settings
+from tdbg.errors import TdbgError
+from tdbg.events import (
+    Baseline,
+    ChildExit,
+    Cost,
+    End,
+    Event,
+    Note,
+    Number,
+    Params,
+    Plan,
+    Start,
+    Step,
+    Traceback,
+)
+from tdbg.rundir import ProcessDir, RunDir
+
+MAX_NOTES = 50
+MAX_EXITS = 10_000
+# A rank of another host, whose process table is not ours to see, counts as gone after this silence.
+SILENT_S = 60.0
+
+
+def finite(value: Number | None) -> float | None:
+    """The number, or None where there is none, it is NaN or Inf, or the field holds something else."""
+    if type(value) is float or type(value) is int:
+        return value if math.isfinite(value) else None
+    return None
+
+
+def non_finite(value: Number | None) -> bool:
+    """True for what an event writes instead of NaN and Inf."""
+    return value in ("nan", "inf", "-inf")
+
+
+def signal_name(number: int) -> str:
+    """``SIGKILL`` for 9; a number no signal has stays a number."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def exit_text(code: int) -> str:
+    """An exit status in words: ``exit 7``, or the signal's name where it is negative."""
+    return signal_name(-code) if code < 0 else f"exit {code}"
+
+
+@dataclass(slots=True)
+class ProcessView:
+    """One process that wrote events, as far as they are read."""
+
+    process: ProcessDir
+    start: Start | None = None
+    step: int = 0
+    evals: int = 0
+    records: int = 0
+    skipped: int = 0
+    micro: int = 0
+    last: Step | None = None  # the last training record
+    last_eval: Step | None = None
+    t: float = 0.0
+    optimizers: int = 0
+    plan: Plan | None = None
+    end: End | None = None
+    cost: Cost | None = None
+    baseline: Baseline | None = None
+    crash: Traceback | None = None
+    notes: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def rank(self) -> int | None:
+        """The global rank, if it became one."""
+        return self.process.rank
+
+    @property
+    def who(self) -> str:
+        """How the process is named to people: ``rank 3``, ``rank 3 attempt 1``, or its folder."""
+        if not self.process.is_rank:
+            return self.process.label
+        return f"rank {self.rank}" + (f" attempt {self.process.attempt}" if self.process.attempt else "")
+
+    def take(self, event: Event) -> None:
+        """Bring the state up to date."""
+        self.t = max(self.t, event.t)
+        if isinstance(event, Step):
+            self._step(event)
+        elif isinstance(event, Note):
+            if len(self.notes) < MAX_NOTES:
+                self.notes.setdefault(event.code, event.text)
+        elif isinstance(event, Traceback):
+            if event.how == "uncaught":
+                self.crash = event
+        elif isinstance(event, Params):
+            self.optimizers = len(event.optimizers)
+        elif type(event) in _KEPT:
+            setattr(self, _KEPT[type(event)], event)
+
+    def _step(self, event: Step) -> None:
+        event.grad_norms = None  # long, and no rule asks for it: not worth keeping
+        self.records += 1
+        if event.phase == "eval":
+            self.evals += 1
+            self.last_eval = event
+            return
+        self.step = max(self.step, event.step)
+        self.skipped += event.skipped
+        self.last = event
+
+
+_KEPT: dict[type[Event], str] = {Start: "start", Plan: "plan", End: "end", Cost: "cost", Baseline: "baseline"}
+
+
+class View:
+    """The whole run: its processes, the exits of their children, and what run.json says."""
+
+    def __init__(self, run: RunDir) -> None:
+        self.run = run
+        self.processes: dict[str, ProcessView] = {}
+        self.child_exits: dict[tuple[str, int], tuple[float, int]] = {}  # (host, pid) -> (when, code)
+        self.info: dict[str, Any] = {}
+        self.exit_code: int | None = None
+        self.over = False
+
+    def take(self, process: ProcessDir, event: Event) -> None:
+        """Bring the state up to date."""
+        found = self.processes.get(process.label)
+        if found is None:
+            found = self.processes[process.label] = ProcessView(process)
+        found.take(event)
+        if isinstance(event, ChildExit) and len(self.child_exits) < MAX_EXITS:
+            self.child_exits.setdefault((event.host, event.pid), (event.t, event.code))
+
+    def close(self, exit_code: int | None) -> None:
+        """Read how the run ended; ``exit_code`` is the supervisor's word, run.json's counts without it."""
+        self.info = read_info(self.run)
+        kept = self.info.get("exit")
+        code, number = (kept.get("code"), kept.get("signal")) if isinstance(kept, dict) else (kept, None)
+        self.exit_code = exit_code if exit_code is not None else (code if isinstance(code, int) else None)
+        killed_by = _signal_number(number)
+        if killed_by:
+            self.exit_code = -killed_by
+        self.over = self.exit_code is not None or bool(self.info.get("end")) or not self._supervised()
+
+    def _supervised(self) -> bool:
+        """True while the tdbg that started the run may still live."""
+        supervisor = self.info.get("supervisor")
+        if not isinstance(supervisor, dict):
+            return False
+        if supervisor.get("host") != socket.gethostname():
+            return time.time() - max((found.t for found in self.processes.values()), default=0.0) < SILENT_S
+        pid = supervisor.get("pid")
+        if not isinstance(pid, int) or pid <= 0:
+            return False
+        try:
+            os.kill(pid, 0)
+        except OSError as error:
+            return isinstance(error, PermissionError)
+        return True
+
+    @property
+    def settings(self) -> Settings:
+        """What the run was asked, as far as run.json can be read."""
+        try:
+            return Settings.from_dict(self.info.get("settings") or {})
+        except (TypeError, AttributeError):
+            return Settings()
+
+    def ranks(self) -> list[ProcessView]:
+        """The latest attempt of every rank, in rank order."""
+        latest: dict[int, ProcessView] = {}
+        for found in self.processes.values():
+            rank = found.rank
+            if rank is None or not found.process.is_rank:
+                continue
+            if rank not in latest or found.process.attempt > latest[rank].process.attempt:
+                latest[rank] = found
+        return [latest[rank] for rank in sorted(latest)]
+
+    def steppers(self) -> list[ProcessView]:
+        """Every process that wrote a step record, ranks and those kept apart."""
+        return [found for found in self.processes.values() if found.records]
+
+    def own_exit(self, found: ProcessView) -> int | None:
+        """The process's own exit code (minus the signal), if it is known: its parent said so, or it was the command."""
+        if found.start is not None:
+            reported = self.child_exits.get((found.start.host, found.start.pid))
+            if reported is not None:
+                return reported[1]
+        alone = len(self.ranks()) == 1 and not self.child_exits and found.process.is_rank
+        return self.exit_code if alone else None
+
+    def gone(self, found: ProcessView) -> bool:
+        """True if the process is known to have ended, in whatever way."""
+        if found.end is not None or found.crash is not None or self.own_exit(found) is not None:
+            return True
+        here = found.start is None or found.start.host in ("", socket.gethostname())
+        return self.over and (here or time.time() - found.t > SILENT_S)
+
+    def ending(self, found: ProcessView) -> str:
+        """How the process ended, in two or three words."""
+        code = self.own_exit(found)
+        if code is not None and code < 0:
+            return signal_name(-code)
+        if found.crash is not None:
+            return found.crash.exception or "exception"
+        if code:
+            return exit_text(code)
+        if found.end is not None:
+            return {"exit": "ended", "exception": "exception"}.get(found.end.reason, found.end.reason)
+        if code == 0:
+            return "ended"
+        return "cut off" if self.gone(found) else "running"
+
+
+def _signal_number(value: Any) -> int:
+    if isinstance(value, int):
+        return abs(value)
+    return int(signal.Signals[value]) if isinstance(value, str) and value in signal.Signals.__members__ else 0
+
+
+def read_info(run: RunDir) -> dict[str, Any]:
+    """What run.json holds; nothing, where it is missing or half written."""
+    try:
+        return run.info()
+    except TdbgError:
+        return {}

@@ -1,0 +1,30 @@
+"""LBFGS: the optimizer calls the closure as often as it likes within one step."""
+
+import torch
+from common import grad_norm, regression, tell
+from torch import Tensor, nn
+
+
+def main() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1))
+    optimizer = torch.optim.LBFGS(model.parameters(), lr=0.5, max_iter=4, line_search_fn="strong_wolfe")
+    x, y = regression(64).tensors
+    for step in range(1, 7):
+        losses: list[float] = []
+
+        def closure(seen: list[float] = losses) -> Tensor:
+            optimizer.zero_grad()
+            loss = nn.functional.mse_loss(model(x), y)
+            loss.backward()
+            seen.append(loss.item())
+            return loss
+
+        returned = optimizer.step(closure).item()
+        norm = grad_norm(model.parameters())
+        tell("step", step=step, loss=returned, losses=losses, micro=len(losses), norm=norm, lr=0.5)
+    tell("done", steps=6)
+
+
+if __name__ == "__main__":
+    main()

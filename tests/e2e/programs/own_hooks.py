@@ -1,0 +1,73 @@
+"""A program that has its own start-up file, excepthook, signal handlers, logger class and exit handler.
+
+usage: own_hooks.py quiet|raise|signal
+"""
+
+import atexit
+import logging
+import os
+import signal
+import sys
+from types import FrameType, TracebackType
+
+from common import regression, tell
+
+
+class OwnLogger(logging.Logger):
+    """A logger class of the program."""
+
+
+def own_excepthook(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
+    tell("excepthook", exception=kind.__name__, text=str(value))
+
+
+def own_handler(number: int, frame: FrameType | None) -> None:
+    tell("handler", signal=signal.Signals(number).name)
+    sys.exit(42)
+
+
+logging.setLoggerClass(OwnLogger)
+sys.excepthook = own_excepthook
+signal.signal(signal.SIGTERM, own_handler)
+signal.signal(signal.SIGUSR1, own_handler)
+atexit.register(lambda: tell("atexit"))
+
+import torch
+from torch import nn
+
+log = logging.getLogger("own.program")
+
+
+def main() -> None:
+    torch.manual_seed(0)
+    logging.basicConfig(stream=sys.stdout, level=logging.INFO, format="%(levelname)s %(message)s")
+    model = nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    x, y = regression(32).tensors
+    for step in range(1, 6):
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(model(x), y)
+        loss.backward()
+        optimizer.step()
+        log.info("step %d", step)
+        log.debug("never on this console")
+        tell("step", step=step, loss=loss.item())
+    tell(
+        "still-mine",
+        start_up=getattr(sys, "own_start_up", None),
+        logger=type(log).__name__,
+        logger_class=logging.getLoggerClass().__name__,
+        handlers=[signal.getsignal(number) is own_handler for number in (signal.SIGTERM, signal.SIGUSR1)],
+        interrupt=signal.getsignal(signal.SIGINT) is signal.default_int_handler,
+        argv=sys.argv,
+        first_path=os.path.basename(sys.path[0]),
+        modules=sorted(name for name in sys.modules if name.startswith("rich") or name.startswith("typer")),
+    )
+    if sys.argv[1] == "raise":
+        raise ValueError("planted")
+    if sys.argv[1] == "signal":
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    main()
