@@ -203,6 +203,11 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
 }
 
 
+def check(key: str, value: Any) -> Any:
+    """One setting's value as `Settings` holds it; TdbgError says what it may be."""
+    return _CHECKS[key](key.replace("_", "-"), value)
+
+
 @dataclass(slots=True)
 class Source:
     """One place settings come from: its name for `tdbg doctor`, and its raw values."""
@@ -305,7 +310,7 @@ def _apply(settings: Settings, origin: dict[str, str], source: Source, known: tu
                 settings.flags.update(read_flags(value, known))
                 origin["flags"] = source.name
             elif key in _CHECKS:
-                setattr(settings, key, _CHECKS[key](key.replace("_", "-"), value))
+                setattr(settings, key, check(key, value))
                 origin[key] = source.name
             else:
                 raise TdbgError(

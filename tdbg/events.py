@@ -89,11 +89,15 @@ class Step(Event):
     batch: int | None = doc("batches taken from the loader in this epoch")
     batches: int | None = doc("length of the loader, if it has one")
     call: int | None = doc("in evaluation: number of the root's call")
-    loss: Number | None = doc("sum of the losses sent backward for this step, unscaled")
-    micro: int = doc("number of backward calls (gradient accumulation)", 0)
+    loss: Number | None = doc(
+        "sum of the losses sent backward for this step, unscaled; of a closure's evaluations the first"
+    )
+    micro: int = doc("number of backward calls (gradient accumulation, closures)", 0)
     other_losses: list[Number] = doc("losses of further optimizers since the previous record", factory=list)
     lr: list[float] = doc("learning rate of each parameter group", factory=list)
-    grad_norm: Number | None = doc("total L2 norm before clipping (this rank's shard if sharded)")
+    grad_norm: Number | None = doc(
+        "total L2 norm before clipping (of this rank's shard if sharded; of a closure's evaluations the first)"
+    )
     grad_norms: list[Number] | None = doc("L2 norm per parameter, on sampled steps; -1 where there is no gradient")
     sharded: bool = doc("gradients are shards (FSDP): combine norms over ranks", False)
     finite: bool | None = doc("loss and the gradients looked at are finite; None: nothing was read")
@@ -186,6 +190,7 @@ class Cost(Event):
     step: int = doc("last step done", 0)
     own_ms: float = doc("time inside tdbg's hooks", 0.0)
     wall_ms: float = doc("wall time since tdbg woke up", 0.0)
+    startup_ms: float = doc("waking up and opening files: needed once, not in own_ms", 0.0)
     budget_pct: float = doc("the budget", 0.0)
     sampled: int = doc("steps whose gradients were all looked at", 0)
     by_part: dict[str, float] = doc("own_ms by part", factory=dict)

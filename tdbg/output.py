@@ -15,7 +15,7 @@ def say(text: str) -> None:
     try:
         sys.stderr.write(lines)
         sys.stderr.flush()
-    except (OSError, ValueError):  # nobody listens: closed pipe or closed stream
+    except (OSError, ValueError, AttributeError):  # nobody listens: closed pipe, closed stream or none at all
         pass
 
 

@@ -11,7 +11,7 @@ import re
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,23 @@ def allowed_env(environ: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value for name, value in environ.items() if ENV_ALLOWED.fullmatch(name) and not ENV_SECRET.search(name)
     }
+
+
+def redacted(argv: Sequence[str]) -> list[str]:
+    """A command line with the values of options that sound like secrets blotted out."""
+    kept: list[str] = []
+    hide_next = False
+    for word in argv:
+        name, equals, _ = word.partition("=")
+        secret = bool(ENV_SECRET.search(name))
+        if hide_next and not word.startswith("-"):
+            kept.append("***")
+        elif secret and equals:
+            kept.append(f"{name}=***")
+        else:
+            kept.append(word)
+        hide_next = secret and not equals and word.startswith("-")
+    return kept
 
 
 def write_json(path: Path, data: Any) -> None:
@@ -168,9 +185,11 @@ class RunDir:
         found = []
         for path in sorted((self.path / "hello").glob("*.json")):
             try:
-                found.append(json.loads(path.read_text(encoding="utf-8")))
+                hello = json.loads(path.read_text(encoding="utf-8"))
             except (OSError, ValueError):
                 continue
+            if isinstance(hello, dict):
+                found.append(hello)
         return found
 
 
@@ -181,7 +200,7 @@ class ProcessDir:
         self.run = run
         self.path = path
         parts = path.relative_to(run.path).parts
-        self.rank = int(parts[0][4:]) if parts[0].startswith("rank") else None
+        self.rank = int(parts[0][4:]) if parts[0].startswith("rank") and parts[0][4:].isdigit() else None
         last = parts[-1]
         self.attempt = int(last[7:]) if last.startswith("attempt") and last[7:].isdigit() else 0
         self.is_rank = self.rank is not None and not last.startswith("pid")

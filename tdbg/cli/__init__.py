@@ -120,16 +120,16 @@ def root() -> Commands:
     ) -> None:
         pass  # its options are all there is to it
 
-
     return cast(Commands, typer.main.get_group(app))
 
 
 def main(args: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code; nothing is raised."""
+    words = list(sys.argv[1:] if args is None else args)
     if sys.stdout is None:  # started with stdout closed: what is printed goes nowhere
         sys.stdout = open(os.devnull, "w", encoding="utf-8")
     try:
-        code = _call(list(sys.argv[1:] if args is None else args))
+        code = _call(words)
         sys.stdout.flush()  # here, where a full disk can still be told
         return code
     except BrokenPipeError:  # the reader has seen enough: no failure
@@ -138,7 +138,7 @@ def main(args: Sequence[str] | None = None) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
     except Exception as error:  # the one place where every failure ends
-        return _fail(error)
+        return _fail(error, words)
 
 
 def _call(args: list[str]) -> int:
@@ -152,23 +152,23 @@ def _call(args: list[str]) -> int:
     return result if isinstance(result, int) else 0
 
 
-def _fail(error: Exception) -> int:
+def _fail(error: Exception, words: list[str]) -> int:
     if os.environ.get("TDBG_DEBUG", "0") not in ("", "0"):
         import traceback
 
         say(traceback.format_exc())
-    what, hint, code = _describe(error)
+    what, hint, code = _describe(error, words)
     say("\n".join(" ".join(line.splitlines()) for line in (what, hint) if line))
     close_quietly()
     return code
 
 
-def _describe(error: Exception) -> tuple[str, str, int]:
+def _describe(error: Exception, words: list[str]) -> tuple[str, str, int]:
     """What is wrong, what to do next, and the exit code."""
     if isinstance(error, TdbgError):
         return str(error), error.hint, error.exit_code
     if isinstance(error, typer.TyperException):
-        return _wrong_use(error)
+        return _wrong_use(error, words)
     if isinstance(error, OSError) and error.strerror:
         place = error.filename or "reading or writing failed"
         return f"{place}: {error.strerror}", "mend that; TDBG_DEBUG=1 shows where it happened", TdbgError.exit_code
@@ -176,11 +176,12 @@ def _describe(error: Exception) -> tuple[str, str, int]:
     return what, "TDBG_DEBUG=1 shows the traceback; please report it", TdbgError.exit_code
 
 
-def _wrong_use(error: typer.TyperException) -> tuple[str, str, int]:
+def _wrong_use(error: typer.TyperException, words: list[str]) -> tuple[str, str, int]:
     """What the parser says, in our form: one line, and the page that helps."""
     ctx = getattr(error, "ctx", None)
-    path = ctx.command_path if ctx else "tdbg"
+    known = [word for word in words[:1] if any(word == entry.name for entry in COMMANDS)]
+    path = ctx.command_path if ctx else " ".join(["tdbg", *known])
     near = getattr(error, "possibilities", None)
     text = (error.message if near else error.format_message()).strip().rstrip(".")
-    hint = f"did you mean {' or '.join(sorted(near)[:3])}? " if near else ""
+    hint = f"did you mean {' or '.join(near[:2])}? " if near else ""
     return text[:1].lower() + text[1:], f"{hint}`{path} --help` shows how it is used", error.exit_code

@@ -9,7 +9,9 @@ from tdbg.errors import TdbgError
 
 
 def command(
-    what: Annotated[str, typer.Argument(metavar="WHAT", help="help, man, completions, cli, flags, events, findings; or all.")],
+    what: Annotated[
+        str, typer.Argument(metavar="WHAT", help="help, man, completions, cli, flags, events, findings; or all.")
+    ],
     check: Annotated[bool, typer.Option("--check", help="Write nothing; exit 1 if a file is stale.")] = False,
     root: Annotated[Path | None, typer.Option("--root", metavar="DIR", help="The source tree.")] = None,
 ) -> int:

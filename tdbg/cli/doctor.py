@@ -91,7 +91,9 @@ def packages() -> Iterator[Check]:
     """torch, what tdbg needs, what it can use."""
     version = version_of("torch")
     if not version:
-        yield Check("torch", "not installed here", "note", "a program's own environment may have it; tdbg needs it there")
+        yield Check(
+            "torch", "not installed here", "note", "a program's own environment may have it; tdbg needs it there"
+        )
     else:
         old = tuple(int(part) for part in version.split(".")[:2]) < OLDEST_TORCH
         hint = f"tdbg needs torch {OLDEST_TORCH[0]}.{OLDEST_TORCH[1]} or newer" if old else ""

@@ -5,7 +5,8 @@ completions of all shells follow from it: a new option gets its completion from 
 are joined by a bar (``CODE|SEVERITY``).
 """
 
-from typing import Annotated, Any
+from collections.abc import Iterable
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -20,6 +21,8 @@ ON_DISK = ("FILE", "DIR", "RUN")
 COMMAND = "COMMAND"
 # Nothing to complete.
 FREE = ("N", "PCT", "TEXT", "SIZE", "NAME", "SECONDS", "CLASS", "SEED")
+
+HELP = ("-h", "--help")
 
 # For a command that wraps another: the first word that is no option ends tdbg's options, as does `--`.
 WRAPS_A_COMMAND: dict[str, Any] = {
@@ -41,17 +44,24 @@ Wrapped = Annotated[
 class Command(TyperCommand):
     """A command whose help is our own page."""
 
-    def get_help(self, ctx: Any) -> str:
-        """The help page, at the terminal's width."""
-        return help_page(self, ctx)
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """As typer's; but help needs no values, and making the converters of values takes longer than the page."""
+        if asks_for_help(args, self.params, self.allow_interspersed_args):
+            give_help(self, ctx)
+        return super().parse_args(ctx, args)
 
 
 class Group(TyperGroup):
     """A group of commands whose help is our own page."""
 
-    def get_help(self, ctx: Any) -> str:
-        """The help page, at the terminal's width."""
-        return help_page(self, ctx)
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """As typer's, but for help: see `Command`."""
+        if asks_for_help(args, self.params, False):
+            give_help(self, ctx)
+        return super().parse_args(ctx, args)
+
+    def get_help_option(self, ctx: Any) -> None:
+        """None: its help is given above, and a group with it would load the converters for every command."""
 
     def summaries(self) -> list[tuple[str, str]]:
         """Name and first line of each command that is not hidden."""
@@ -75,11 +85,27 @@ def group(about: str | None = None, cls: type[Group] = Group) -> App:
         add_completion=False,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
+        context_settings={"help_option_names": list(HELP)},
     )
 
 
-def help_page(command: Command | Group, ctx: Any) -> str:
-    """The page of ``command`` as it was called."""
+def asks_for_help(args: list[str], params: Iterable[Any], anywhere: bool) -> bool:
+    """True if help is asked for before ``--`` (and, unless ``anywhere``, before the first argument)."""
+    options = [param for param in params if param.param_type_name == "option" and not param.is_flag]
+    valued = {name for option in options for name in option.opts}
+    words = iter(args)
+    for word in words:
+        if word in HELP:
+            return True
+        if word == "--" or not (word.startswith("-") or anywhere):
+            return False
+        if word in valued:
+            next(words, None)
+    return False
+
+
+def give_help(command: Command | Group, ctx: Any) -> NoReturn:
+    """Print the page of ``command`` as it was called, and end."""
     page = pages.read(command, tuple(ctx.command_path.split()))
-    return pages.render(page, pages.terminal_width()).rstrip("\n")
+    print(pages.render(page, pages.terminal_width()), end="")
+    raise typer.Exit

@@ -33,9 +33,7 @@ Inject = Annotated[
 StrictFlags = Annotated[
     bool | None, typer.Option("--strict-flags", help="A flag the program rejects ends the rank before its first step.")
 ]
-ForbidFlags = Annotated[
-    bool | None, typer.Option("--forbid-flags", help="Refuse to start while any debug flag is on.")
-]
+ForbidFlags = Annotated[bool | None, typer.Option("--forbid-flags", help="Refuse to start while any debug flag is on.")]
 ProfileName = Annotated[
     str | None, typer.Option("--profile-name", metavar="NAME", help="Use the settings [tool.tdbg.profiles.NAME].")
 ]

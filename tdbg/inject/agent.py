@@ -13,7 +13,7 @@ from typing import Any
 
 from tdbg import events
 from tdbg.config import Settings
-from tdbg.rundir import STATE_FILE, EventWriter, allowed_env, claim, env_rank
+from tdbg.rundir import STATE_FILE, EventWriter, allowed_env, claim, env_rank, redacted
 
 MAX_ERRORS_SAID = 3
 
@@ -141,7 +141,7 @@ class Agent:
         record: dict[str, Any] = {
             "pid": os.getpid(),
             "host": self.host,
-            "argv": sys.orig_argv[:50],
+            "argv": redacted(sys.orig_argv[:50]),
             "python": sys.version.split()[0],
             "executable": sys.executable,
             "rank": env_rank(os.environ),

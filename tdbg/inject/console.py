@@ -55,6 +55,8 @@ class Console:
     def is_own(self, name: str) -> bool:
         """True unless the logger is named after an installed package or a module of Python's."""
         package = name.partition(".")[0]
+        if package == self._main_package():
+            return True
         if package not in self._own:
             module = sys.modules.get(package)
             if module is None:  # not imported, perhaps not yet: no reason to remember the answer
@@ -62,6 +64,11 @@ class Console:
             path = getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", [])), "")
             self._own[package] = not str(path).startswith(PACKAGES)
         return self._own[package]
+
+    def _main_package(self) -> str:
+        """The package of ``python -m package.module``: the program's own, installed or not."""
+        spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+        return str(spec.name).partition(".")[0] if spec is not None else "__main__"
 
     def shows(self, logger: Any, handler: Any, record: Any, allowed: bool) -> bool:
         """Whether ``handler`` prints ``record``; ``allowed`` says what the logger's own level says."""
@@ -96,12 +103,12 @@ def _choose_handlers(logging: ModuleType, console: Console) -> None:
         if not handlers and logging.lastResort is not None:
             handlers = [logging.lastResort]
         if not handlers:
-            return real(self, record)  # Python's own words about a logger without handlers
+            real(self, record)  # Python's own words about a logger without handlers
+            return
         allowed = record.levelno >= self.getEffectiveLevel()
         for handler in handlers:
             if console.shows(self, handler, record, allowed):
                 handler.handle(record)
-        return None
 
     logging.Logger.callHandlers = callHandlers
 

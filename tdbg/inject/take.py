@@ -63,7 +63,7 @@ class Ledger:
     def refuse(self, flag: str, where: str, hint: str) -> None:
         """The program's config has no place for the flag, and none can come; may end the rank (--strict-flags)."""
         self._pending.pop(flag, None)
-        if flag in self.taken:
+        if flag in self.taken or self._family_served(flag):
             return
         self._emit(flag, "rejected", where, None, self.agent.settings.flags.get(flag), hint)
         if self.agent.settings.strict_flags:
@@ -76,13 +76,25 @@ class Ledger:
         """No place for the flag so far: a rejection if that is still so at the first step, or at exit."""
         if flag not in self.taken:
             if not self._pending:
-                atexit.register(self.settle)
+                atexit.register(self._settle_at_exit)
             self._pending.setdefault(flag, (where, hint))
 
     def settle(self) -> None:
         """Turn what is still in doubt into rejections."""
         for flag, (where, hint) in list(self._pending.items()):
             self.refuse(flag, where, hint)
+
+    def _family_served(self, flag: str) -> bool:
+        """True if the flag came with its whole family (``-f LOSS``) and the program took another member."""
+        family = flag.rpartition(".")[0]
+        if not family:
+            return False
+        members = {item.name for item in flag_table.FLAGS if flag_table.covers(family, item.name)}
+        return members <= set(self.agent.settings.flags) and bool(members & self.taken)
+
+    def _settle_at_exit(self) -> None:
+        with contextlib.suppress(SystemExit), guarded("inject"):  # too late to end the rank with another code
+            self.settle()
 
     def _emit(self, flag: str, status: str, where: str, old: Any, new: Any, hint: str) -> None:
         if (flag, status, where) in self._said:
@@ -173,11 +185,11 @@ def _literal(value: Value) -> Any:
         return value
 
 
-def offer(root: Any, tree: Tree, *, final: bool) -> None:
+def offer(root: Any, tree: Tree, *, unknown: str) -> None:
     """Set every wanted flag that the config ``root`` has a place for.
 
-    final: the program is about to use this config, so a flag without a place is rejected now;
-        otherwise a later merge may still bring its key.
+    unknown: what a flag without a place means. "refuse": the program is about to use this config, so it
+        is rejected. "doubt": a later merge may bring its key. "ignore": the config may be half defined.
     """
     top = [key for key in tree.keys(root) or [] if key.lower().startswith("debug")]
     if not top:
@@ -192,9 +204,11 @@ def offer(root: Any, tree: Tree, *, final: bool) -> None:
         elif has_section and value is not False and wants_config(flag):
             missing.append(flag)
     for flag in missing:
-        if not _family_served(book, flag):
-            hint = near(flag, known_keys(root, tree))
-            (book.refuse if final else book.doubt)(flag, tree.name, hint)
+        hint = near(flag, known_keys(root, tree))
+        if unknown == "refuse":
+            book.refuse(flag, tree.name, hint)
+        elif unknown == "doubt":
+            book.doubt(flag, tree.name, hint)
 
 
 Place = tuple[Any, str, str]  # the node, the key in it, and the whole path
@@ -253,15 +267,6 @@ def _set(book: Ledger, tree: Tree, flag: str, value: Value, place: Place) -> Non
     if not (type(new) is type(old) and new == old):
         tree.put(node, key, new)
     book.took(flag, where, old, new)
-
-
-def _family_served(book: Ledger, flag: str) -> bool:
-    """True if the flag came with its whole family (``-f LOSS``) and the program took another member."""
-    family = flag.rpartition(".")[0]
-    if not family:
-        return False
-    members = {item.name for item in flag_table.FLAGS if flag_table.covers(family, item.name)}
-    return members <= set(book.agent.settings.flags) and bool(members & book.taken)
 
 
 def known_keys(root: Any, tree: Tree) -> list[str]:

@@ -9,7 +9,6 @@ from pathlib import Path
 from tdbg.errors import CommandNotFoundError, NotExecutableError, TdbgError
 
 
-
 def check(command: Sequence[str], environ: Mapping[str, str]) -> None:
     """TdbgError with a shell's exit code where the command cannot be started: 127, 126, or 2 for none at all."""
     if not command:

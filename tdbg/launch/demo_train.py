@@ -173,7 +173,11 @@ def train(args: argparse.Namespace) -> None:
     third.proj.weight.register_hook(inf_gradient)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: learning_rate_factor(step, args.steps))
-    fault = {"forward-inf": second.get_submodule("fc"), "backward-nan": first.get_submodule("act"), "inf-grad": inf_gradient}
+    fault = {
+        "forward-inf": second.get_submodule("fc"),
+        "backward-nan": first.get_submodule("act"),
+        "inf-grad": inf_gradient,
+    }
 
     for step, (chars_BT, shown_BT, next_BT) in enumerate(loader, start=1):
         if args.fault in fault:

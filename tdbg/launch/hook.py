@@ -23,7 +23,9 @@ def place(python: str | None) -> Path:
         return Path(sysconfig.get_path("purelib")) / FILE
     question = [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
     try:
-        answer = subprocess.run(question, capture_output=True, text=True, timeout=60, check=True, stdin=subprocess.DEVNULL)
+        answer = subprocess.run(
+            question, capture_output=True, text=True, timeout=60, check=True, stdin=subprocess.DEVNULL
+        )
     except (OSError, subprocess.SubprocessError) as error:
         why = getattr(error, "strerror", None) or f"it failed ({type(error).__name__})"
         raise TdbgError(f"cannot ask {python} for its site-packages: {why}", "name a Python with --python") from None

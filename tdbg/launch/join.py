@@ -106,6 +106,7 @@ def choose_path(settings: Settings, command: Sequence[str], shared: str, restart
     if settings.run_dir:
         return Path(settings.run_dir).absolute()
     for path in _candidates(settings, command, shared):
+        _make(path.parent)
         if _is_ours(path, bool(shared), restart):
             return path
     raise AssertionError("the candidates have no end")
@@ -127,16 +128,26 @@ def _candidates(settings: Settings, command: Sequence[str], shared: str) -> Iter
 def _is_ours(path: Path, shared: bool, restart: int) -> bool:
     """True if this run may have ``path``: it was free and is now taken, or it is a job's that is going on."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         path.mkdir()
         return True
     except FileExistsError:
         return shared and not is_over(_state(path), restart)
     except OSError as error:
-        raise LaunchError(
-            f"cannot write the run directory {path}: {error.strerror or error}",
-            "choose one that can be written with --run-dir",
-        ) from None
+        raise _unwritable(path, error) from None
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unwritable(folder, error) from None
+
+
+def _unwritable(path: Path, error: OSError) -> LaunchError:
+    return LaunchError(
+        f"cannot write the run directory {path}: {error.strerror or error}",
+        "choose one that can be written with --run-dir",
+    )
 
 
 def _state(path: Path) -> dict[str, Any]:

@@ -41,7 +41,10 @@ class Guard:
     def __init__(self, child: int, mark: Mapping[str, str]) -> None:
         """mark: variables that tell this command's processes from all others."""
         watched, self._mine = os.pipe()
-        self._pid = os.fork()
+        try:
+            self._pid = os.fork()
+        except OSError:  # no room for another process: the command is already running, and goes on unguarded
+            self._pid = -1
         if self._pid == 0:
             _stand_guard(watched, child, mark)
         os.close(watched)
@@ -54,7 +57,8 @@ class Guard:
             pass
         os.close(self._mine)
         try:
-            os.waitpid(self._pid, 0)
+            if self._pid > 0:
+                os.waitpid(self._pid, 0)
         except ChildProcessError:
             pass
 

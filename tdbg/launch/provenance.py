@@ -11,7 +11,7 @@ from typing import Any
 import tdbg
 from tdbg.config import Settings
 from tdbg.launch.join import me
-from tdbg.rundir import allowed_env
+from tdbg.rundir import allowed_env, redacted
 
 
 def record(
@@ -19,7 +19,7 @@ def record(
 ) -> dict[str, Any]:
     """The fields of run.json that are known before the start. speaks: supervisor, or rank under --exec."""
     return {
-        "command": list(command),
+        "command": redacted(command),
         "cwd": os.getcwd(),
         "settings": settings.as_dict(),
         "origin": dict(origin),

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tdbg.config import Settings
-from tdbg.errors import TdbgError
+from tdbg.errors import LaunchError, TdbgError
 from tdbg.events import Finding
 from tdbg.launch import boot, command, join, presence, provenance
 from tdbg.launch.follow import Follower
@@ -162,7 +162,13 @@ class Supervision:
         if not self.settings.tee:
             return None
         suffix = "" if self.leads else f".{join.agent_name()}"
-        return Tee(self.run.path, self.settings.disk_budget_bytes, suffix)
+        try:
+            return Tee(self.run.path, self.settings.disk_budget_bytes, suffix)
+        except OSError as error:
+            raise LaunchError(
+                f"cannot keep a copy of the output in {self.run.path}: {error.strerror or error}",
+                "make room there, or leave out --tee",
+            ) from None
 
     def _stop(self, child: Child, finding: Finding) -> None:
         """`--stop-on`: the follower has seen a finding that was asked for."""
@@ -184,8 +190,9 @@ class Supervision:
         )
 
     def _break_silence(self, verdict: Verdict) -> None:
-        found = presence.silence(self.run)
-        if found and self.leads and not any(finding.code == presence.CODE for finding in verdict.findings):
+        told = any(finding.code == presence.CODE for finding in verdict.findings)
+        found = None if told or not self.leads or self.settings.quiet else presence.silence(self.run)
+        if found:
             say("\n".join(found))
 
     def exit_code(self, code: int, verdict: Verdict) -> int:

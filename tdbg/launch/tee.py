@@ -9,6 +9,7 @@ import fcntl
 import os
 import select
 import struct
+import sys
 import termios
 import threading
 from pathlib import Path
@@ -110,9 +111,7 @@ class Tee:
         self.stderr = self.stdout if same else self._open(2, folder / f"stderr{suffix}.log", limit)
 
     def _open(self, target: int, log: Path, limit: int) -> int | None:
-        try:
-            os.fstat(target)
-        except OSError:  # tdbg was started without this stream
+        if (sys.__stdout__ if target == 1 else sys.__stderr__) is None:  # tdbg was started without this stream
             return None
         stream = Stream(target, log, limit)
         self._streams.append(stream)
@@ -144,7 +143,9 @@ class Tee:
         streams = {stream.source: stream for stream in self._streams}
         ended = False
         while streams:
-            ready, _, _ = select.select([*streams, *([] if ended else [self._ended_read])], [], [], SILENCE_S if ended else None)
+            ready, _, _ = select.select(
+                [*streams, *([] if ended else [self._ended_read])], [], [], SILENCE_S if ended else None
+            )
             if ended and not ready:
                 break
             ended = ended or self._ended_read in ready

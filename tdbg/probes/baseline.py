@@ -75,7 +75,6 @@ class Alternation:
         if ratios:
             found.ratio = round(statistics.median(ratios), 4)
         if len(ratios) >= 6:  # below that no two order statistics hold 95 %
-            reach = math.floor(len(ratios) / 2 - 0.98 * math.sqrt(len(ratios)))
-            low = max(reach - 1, 0)
+            low = max(math.floor(len(ratios) / 2 - 0.98 * math.sqrt(len(ratios))), 0)
             found.low, found.high = round(ratios[low], 4), round(ratios[len(ratios) - 1 - low], 4)
         return found

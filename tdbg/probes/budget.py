@@ -18,6 +18,7 @@ class Budget:
         self.share = share_pct / 100.0
         self.start = now
         self.own_s = 0.0
+        self.start_up_s = 0.0
         self.by_part: defaultdict[str, float] = defaultdict(float)
         self._likely_s: dict[str, float] = {}
 
@@ -25,6 +26,11 @@ class Budget:
         """Book time that a hook has used."""
         self.own_s += seconds
         self.by_part[part] += seconds
+
+    def start_up(self, seconds: float) -> None:
+        """Book time that is needed once, however long the run: reported apart, not against the share."""
+        self.own_s -= seconds
+        self.start_up_s += seconds
 
     def learn(self, kind: str, seconds: float) -> None:
         """Remember what one piece of work of this kind cost."""

@@ -46,6 +46,7 @@ class GradientNorms(Probe):
         self._params: list[Tensor] = []  # of the main optimizer, in the order of the vectors
         self._param_names: list[str] = []
         self._param_key: tuple[int, ...] = ()
+        self._unannounced = False
         self._fresh = False
         self._looked: str = "none"
         self._norms: list[float] | None = None
@@ -65,7 +66,7 @@ class GradientNorms(Probe):
             self._look(self.monitor.in_update)
 
     def clip_begins(self, parameters: list[Tensor]) -> None:
-        if self._fresh and not self.monitor.scaling:  # under a GradScaler an Inf here is its business
+        if self._fresh:
             self._look_at(parameters, main=self.monitor.is_main_parameters(parameters))
 
     def clip_ended(self, total: Any) -> None:
@@ -113,13 +114,15 @@ class GradientNorms(Probe):
         norms = _norms(grads).tolist()
         total = math.sqrt(sum(norm * norm for norm in norms))
         finite = math.isfinite(total)
+        if not finite and self.monitor.scaling and not self.monitor.in_update:
+            return  # GradScaler has yet to judge: an Inf here is its business, and it will skip the update
         if not finite:
             suspects = [i for i, norm in zip(indices, norms, strict=True) if not math.isfinite(norm)] or indices
             finite = not self._accuse(parameters, suspects)
         if not main:
             return
         self._looked, self._finite = ("all" if everything else "some"), finite
-        if everything:
+        if everything and self._norms is None:  # of a closure's evaluations the first is the step's
             self._total = total
             self._norms = [NO_GRADIENT] * len(parameters)
             for index, norm in zip(indices, norms, strict=True):
@@ -159,16 +162,7 @@ class GradientNorms(Probe):
         self._param_key, self._params = key, parameters
         self._names = None
         self._param_names = [self.name_of(parameter) for parameter in parameters]
-        roots = self.monitor.roots.tops()
-        self.monitor.emit(
-            Params(
-                names=self._param_names,
-                numel=[parameter.numel() for parameter in parameters],
-                modules=sum(1 for root in roots for _ in root.modules()),
-                roots=[type(root).__name__ for root in roots],
-                optimizers=self.monitor.optimizer_names(),
-            )
-        )
+        self._unannounced = True
 
     @property
     def names(self) -> Names:
@@ -187,7 +181,23 @@ class GradientNorms(Probe):
 
     # recording
 
+    def _announce(self) -> None:
+        """Say which parameter stands where in the vectors, before the first vector is written."""
+        self._unannounced = False
+        roots = self.monitor.roots.tops()
+        self.monitor.emit(
+            Params(
+                names=self._param_names,
+                numel=[parameter.numel() for parameter in self._params],
+                modules=sum(1 for root in roots for _ in root.modules()),
+                roots=[type(root).__name__ for root in roots],
+                optimizers=self.monitor.optimizer_names(),
+            )
+        )
+
     def step_ended(self, record: Step, optimizer: "Optimizer") -> None:
+        if self._unannounced:
+            self._announce()
         record.checked, record.finite, record.sharded = self._looked, self._finite, self._sharded
         total = self._total
         if total is None and self._clip_total is not None and self._clip_total.device.type == "cpu":

@@ -100,6 +100,8 @@ class Monitor:
         self._main_idle = 0
         self._losses: list[Tensor | float] = []
         self._other_losses: list[float] = []
+        self._micro = 0
+        self._evaluated = False
         self._depth = 0
         self._stack: list[tuple[Call, float]] = []
         self._forward_s = self._backward_s = self._optimizer_s = 0.0
@@ -272,11 +274,16 @@ class Monitor:
         return (scaler.unscaled(found) if scaler is not None else found).detach()
 
     def _take_loss(self, loss: Tensor) -> None:
+        again = self._evaluated  # a closure's further evaluations are checked, not added
+        self._evaluated = self.in_update is not None
+        self._micro += 1
         if loss.device.type != "cpu" and not self.settings.stop_before_update:
-            self._losses.append(loss)
+            if not again:
+                self._losses.append(loss)
             return
         value = float(loss)
-        self._losses.append(value)
+        if not again:
+            self._losses.append(value)
         if not math.isfinite(value):
             self.report_bad_loss(value)
 
@@ -359,6 +366,7 @@ class Monitor:
             return
         begun = time.perf_counter()
         self.in_update = optimizer
+        self._evaluated = False
         self.dispatch("update_begins", begun, optimizer)
         self._update_at = time.perf_counter()
 
@@ -370,6 +378,7 @@ class Monitor:
             return
         begun = time.perf_counter()
         self.in_update = None
+        self._evaluated = False
         try:
             self._optimizer_s += max(begun - self._update_at, 0.0) if self._update_at else 0.0
             self._step_ended(optimizer, begun, skipped=False)
@@ -407,12 +416,15 @@ class Monitor:
         """Claim the rank's folder, at the first step or the first thing worth reporting."""
         if not self._is_rank:
             self._is_rank = True
+            begun = time.perf_counter()
             self._become_rank()
+            self.budget.start_up(time.perf_counter() - begun)
 
     def _other_step(self, optimizer: Optimizer) -> None:
         self._main_idle += 1
         self._other_losses.extend(value for value in map(_host_value, self._losses) if value is not None)
         self._losses = []
+        self._micro = 0
         self.calls.clear()
         for probe, method in self._subscribers["after_step"]:
             try:
@@ -427,6 +439,7 @@ class Monitor:
 
     def _forget_step(self, now: float) -> None:
         self._losses, self._other_losses = [], []
+        self._micro = 0
         if self.plan.watch:
             spent = self.budget.by_part["call_begins"] + self.budget.by_part["call_ended"]
             self.budget.learn("watch", spent - self._watch_spent_s)
@@ -444,7 +457,7 @@ class Monitor:
         record = Step(
             t=time.time(),
             step=self.step,
-            micro=len(self._losses),
+            micro=self._micro,
             other_losses=[number(value) or 0.0 for value in self._other_losses],
             lr=[float(group["lr"]) for group in optimizer.param_groups if "lr" in group],
             skipped=skipped,
@@ -535,6 +548,7 @@ class Monitor:
             step=self.step,
             own_ms=round(self.budget.own_s * 1e3, 3),
             wall_ms=round((time.perf_counter() - self.budget.start) * 1e3, 3),
+            startup_ms=round(self.budget.start_up_s * 1e3, 3),
             budget_pct=self.settings.budget_pct,
             sampled=self.sampled,
             by_part={part: round(seconds * 1e3, 3) for part, seconds in self.budget.by_part.items()},

@@ -122,7 +122,7 @@ def refusal(root: nn.Module) -> str:
 @contextlib.contextmanager
 def _as_before(call: Call, root: nn.Module) -> Iterator[None]:
     """The surroundings of the original call; everything is put back afterwards."""
-    buffers = [(buffer, buffer.detach().clone()) for buffer in root.buffers()]
+    buffers = _lend_buffers(root)
     rng, device_rng = torch.get_rng_state(), None
     if call.device_rng is not None:
         device_rng = torch.cuda.get_rng_state()
@@ -143,10 +143,23 @@ def _as_before(call: Call, root: nn.Module) -> Iterator[None]:
         torch.set_rng_state(rng)
         if device_rng is not None:
             torch.cuda.set_rng_state(device_rng)
-        with torch.no_grad():
-            for buffer, kept in buffers:
-                if not buffer.is_inference() or torch.is_inference_mode_enabled():
-                    buffer.copy_(kept)
+        for owner, name, buffer in buffers:
+            owner._buffers[name] = buffer
+
+
+def _lend_buffers(root: nn.Module) -> list[tuple[nn.Module, str, Tensor]]:
+    """Put copies in the place of all buffers; returns the originals, which autograd may have saved.
+
+    Restoring values in place would not do: it raises the version of a tensor that the pending backward
+    pass needs unchanged.
+    """
+    originals = []
+    for module in root.modules():
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                originals.append((module, name, buffer))
+                module._buffers[name] = buffer.detach().clone()
+    return originals
 
 
 @dataclass(slots=True)

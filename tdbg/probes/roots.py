@@ -94,7 +94,7 @@ class Roots:
         self._hook_instance(module)
 
     def _hook_instance(self, module: nn.Module) -> None:
-        if module in self._hooked or module in self._compiled:
+        if module in self._hooked or module in self._compiled or isinstance(module, torch.jit.ScriptModule):
             return
         self._hooked[module] = (
             module.register_forward_pre_hook(self._before, with_kwargs=True),

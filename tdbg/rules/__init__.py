@@ -8,6 +8,7 @@ between ranks: a finding already given out may be amended in place when another 
 import difflib
 import inspect
 from collections.abc import Iterable
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tdbg.errors import TdbgError
@@ -17,6 +18,8 @@ from tdbg.rundir import ProcessDir
 
 if TYPE_CHECKING:
     from tdbg.rules.view import View
+
+MAX_EVIDENCE = 12
 
 
 class Rule:
@@ -48,10 +51,34 @@ class Rule:
         parts.setdefault("severity", self.severity)
         return Finding(code=self.code, title=title, **parts)
 
+    def once(self, given: list[Finding], new: Finding) -> list[Finding]:
+        """Give out the first finding of a kind in a run; later ranks are only added to its evidence.
+
+        given: what this rule gave out already, kept by the rule (empty or one). Ranks may be read in any
+            order: a finding of an earlier step takes the place of the one given, in place.
+        """
+        if not given:
+            given.append(new)
+            return [new]
+        first = given[0]
+        if _when(new) < _when(first):
+            old = Finding(**first.as_dict())
+            for item in fields(Finding):
+                setattr(first, item.name, getattr(new, item.name))
+            new = old
+        line = f"so too on rank {new.rank} at step {new.first_step}"
+        if line not in first.evidence and len(first.evidence) < MAX_EVIDENCE:
+            first.evidence.append(line)
+        return []
+
     @classmethod
     def page(cls) -> str:
         """What `tdbg explain` prints."""
         return inspect.cleandoc(cls.__doc__ or "")
+
+
+def _when(finding: Finding) -> tuple[int, int]:
+    return finding.first_step or 0, finding.rank or 0
 
 
 RULES: Registry[type[Rule]] = Registry("rule", package="tdbg.rules", group="tdbg.rules")

@@ -56,31 +56,26 @@ class _Sighting:
 class FirstNonFinite(Rule):
     """Names the step, rank, module and phase of the first NaN or Inf of a run.
 
-    What it does
-        Takes the first non-finite value each rank located, and names the one it all began with: among the
-        ranks whose own (local, unreduced) gradients were bad, the one with the smallest step. Ranks that
-        got the value through the gradient reduction are evidence, not culprits.
-        An Inf in a step that GradScaler skipped is the scaler's normal work: silent. A NaN in such a step
-        is told as `info`, because the weights were protected.
+    What it does: Takes the first non-finite value each rank located, and names the one it all began with: among
+    the ranks whose own (local, unreduced) gradients were bad, the one with the smallest step. Ranks that got
+    the value through the gradient reduction are evidence, not culprits. An Inf in a step that GradScaler
+    skipped is the scaler's normal work: silent. A NaN in such a step is told as `info`, because the weights
+    were protected.
 
-    Why it matters
-        One NaN in a gradient ruins every weight at the next update, on every rank. From then on each
-        module is "the first NaN module"; only the first step, before its update, tells the cause.
+    Why it matters: One NaN in a gradient ruins every weight at the next update, on every rank. From then on
+    each module is "the first NaN module"; only the first step, before its update, tells the cause.
 
-    Example
+    Example:
         TD-N001 critical: first NaN at step 3, rank 1, blocks.2.act (Act), backward
           gradient of input 0: 12 of 4,096 elements, float32 [4, 8, 128]; found by running the kept batch again
 
-    What to do
-        The phase says where to look. `input`: the saved batch. `forward`: the named module. `loss`: the
-        loss function. `backward`: the derivative of the named module (sqrt or norm at 0). `gradient`: the
-        named parameter. `optimizer`: the update before. The batch is kept beside the events, so the step
-        can be repeated without the run. `tdbg run --stop-before-update` ends the run while the weights
-        are still good.
+    What to do: The phase says where to look. `input`: the saved batch. `forward`: the named module. `loss`: the
+    loss function. `backward`: the derivative of the named module (sqrt or norm at 0). `gradient`: the named
+    parameter. `optimizer`: the update before. The batch is kept beside the events, so the step can be repeated
+    without the run. `tdbg run --stop-before-update` ends the run while the weights are still good.
 
-    Thresholds
-        None: any NaN, any Inf. A tensor of -Inf alone in a module without weights is a softmax mask and
-        does not count. A value of unclear origin waits 2 steps for a rank that knows better.
+    Thresholds: None: any NaN, any Inf. A tensor of -Inf alone in a module without weights is a softmax mask and
+    does not count. A value of unclear origin waits 2 steps for a rank that knows better.
     """
 
     code = "TD-N001"
@@ -106,10 +101,11 @@ class FirstNonFinite(Rule):
         return ()
 
     def finish(self, view: View) -> Iterable[Finding]:
+        new: list[Finding] = []
         for label, state in self._states.items():
             if state.waiting is not None and label in view.processes:
-                self._admit(_Sighting(view.processes[label].process, state.waiting))
-        return self._give()
+                new += self._admit(_Sighting(view.processes[label].process, state.waiting))
+        return [*new, *self._give()]
 
     def _nonfinite(self, process: ProcessDir, state: _State, event: NonFinite) -> Iterable[Finding]:
         if event.eval:
@@ -171,7 +167,9 @@ class FirstNonFinite(Rule):
             phase=event.phase,
             module=event.module,
             evidence=[*_evidence(best), *self._others(best), *_further(event)],
-            cause="GradScaler skipped this update: the weights stayed good" if best.recovered else CAUSES.get(event.phase, ""),
+            cause="GradScaler skipped this update: the weights stayed good"
+            if best.recovered
+            else CAUSES.get(event.phase, ""),
             try_next=TRIES.get(event.phase, ""),
         )
 
@@ -181,7 +179,9 @@ class FirstNonFinite(Rule):
         later = [seen for seen in others if seen.event.origin != "other-rank" and seen.process.rank is not None]
         lines = [f"{ranges(through)} got it through the reduction; own gradients were finite"] if through else []
         if later:
-            lines.append("seen too: " + joined([f"rank {seen.process.rank} step {seen.event.step}" for seen in later], 4))
+            lines.append(
+                "seen too: " + joined([f"rank {seen.process.rank} step {seen.event.step}" for seen in later], 4)
+            )
         return lines
 
 
@@ -229,7 +229,7 @@ def _evidence(seen: _Sighting) -> list[str]:
             f" grad norm {figure(good.get('grad_norm'))}, lr {figure(good.get('lr'))}"
         )
     if event.batch:
-        parts.append(f"batch kept: {seen.process.label}/{event.batch}")
+        parts.append(f"batch kept: {event.batch}")
     return [*lines, *(["; ".join(parts)] if parts else [])]
 
 

@@ -173,13 +173,13 @@ class Judge:
 
     def feed(self, process: ProcessDir, event: Event) -> list[Finding]:
         """See one event; returns the findings that are new with it."""
-        self.view.take(process, event)
         new: list[Finding] = []
-        for rule in self._listeners.get(type(event), ()):
+        for rule in tuple(self._listeners.get(type(event), ())):
             try:
                 new.extend(rule.feed(process, event))
             except Exception as error:  # guard: a rule (a stranger's too) must not take the verdict down
                 self._switch_off(rule, error)
+        self.view.take(process, event)  # last: it drops the long vectors
         return self._keep(new) if new else new
 
     def finish(self, exit_code: int | None = None) -> Verdict:
@@ -226,10 +226,10 @@ class Judge:
         )
 
 
-def _weight(finding: Finding) -> tuple[int, float, int]:
+def _weight(finding: Finding) -> tuple[int, float, str, int]:
     step = finding.first_step if finding.first_step is not None else float("inf")
     rank = finding.rank if finding.rank is not None else 1 << 30
-    return -SEVERITIES.index(finding.severity), step, rank
+    return -SEVERITIES.index(finding.severity), step, finding.code, rank
 
 
 def _row(view: View, found: ProcessView) -> dict[str, Any]:
@@ -261,7 +261,7 @@ def _exit(view: View) -> dict[str, Any]:
 
 def _cost(view: View) -> dict[str, Any]:
     """What each process says of tdbg's own time; the share is of all their wall time together."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     for found in view.steppers():
         if found.cost is not None and found.cost.wall_ms > 0:
             share = 100 * found.cost.own_ms / found.cost.wall_ms
@@ -272,7 +272,7 @@ def _cost(view: View) -> dict[str, Any]:
     return {
         "pct": 100 * sum(row["own_ms"] for row in rows) / sum(row["wall_ms"] for row in rows),
         "budget_pct": max(cost.budget_pct for cost in costs),
-        "startup_ms": max((found.start.startup_ms for found in view.steppers() if found.start), default=0.0),
+        "startup_ms": max(cost.startup_ms for cost in costs),
         "worst": max(rows, key=lambda row: row["pct"]),
         "errors": sum(cost.errors for cost in costs),
         "dropped": sum(cost.dropped for cost in costs),

@@ -76,7 +76,8 @@ class ProcessView:
     end: End | None = None
     cost: Cost | None = None
     baseline: Baseline | None = None
-    crash: Traceback | None = None
+    crash: Traceback | None = None  # the last exception nobody caught
+    swallowed: int = 0  # exceptions that were logged or printed
     notes: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -102,6 +103,8 @@ class ProcessView:
         elif isinstance(event, Traceback):
             if event.how == "uncaught":
                 self.crash = event
+            else:
+                self.swallowed += 1
         elif isinstance(event, Params):
             self.optimizers = len(event.optimizers)
         elif type(event) in _KEPT:
@@ -198,7 +201,7 @@ class View:
             reported = self.child_exits.get((found.start.host, found.start.pid))
             if reported is not None:
                 return reported[1]
-        alone = len(self.ranks()) == 1 and not self.child_exits and found.process.is_rank
+        alone = found.process.is_rank and len(self.ranks()) == 1
         return self.exit_code if alone else None
 
     def gone(self, found: ProcessView) -> bool:

@@ -47,7 +47,8 @@ function __tdbg_state
 end
 
 function __tdbg_at
-    test (__tdbg_state | string collect -a) = "$argv[1]"
+    set -l state (__tdbg_state)
+    test "$state" = "$argv[1]"
 end
 
 # Completes the wrapped command as if it stood alone.
@@ -57,7 +58,10 @@ function __tdbg_wrapped
     if test $__tdbg_begin -le (count $typed)
         set line (string escape -- $typed[$__tdbg_begin..-1])
     end
-    complete -C (string join ' ' -- $line (commandline -ct))
+    set -l word (commandline -ct)
+    if set -q line[1]; or not string match -q -- '-*' "$word"
+        complete -C (string join ' ' -- $line "$word")
+    end
 end
 
 function __tdbg_runs
@@ -78,7 +82,9 @@ def render(found: list[pages.Page]) -> str:
 
 
 def _tables(found: list[pages.Page]) -> Iterator[str]:
-    valued = [f"{_path(page)} {name}".strip() for page in found for item in page.options if item.kind for name in item.names]
+    valued = [
+        f"{_path(page)} {name}".strip() for page in found for item in page.options if item.kind for name in item.names
+    ]
     yield _set("__tdbg_paths", [_path(page) for page in found[1:]])
     yield _set("__tdbg_wrappers", [_path(page) for page in found if page.wraps])
     yield _set("__tdbg_valued", valued)
@@ -96,18 +102,23 @@ def _values() -> Iterator[str]:
 
 
 def _page(page: pages.Page) -> Iterator[str]:
-    at = f"complete -c tdbg -n {_quoted(f'__tdbg_at {_quoted(_path(page))}')}"
+    at = _at(_path(page))
     for name, text in page.commands:
         yield f"{at} -a {name} -d {_quoted(text)}"
     for option in page.options:
         yield " ".join([at, *_names(option), *_action(option.kind), "-d", _quoted(option.help)])
     for argument in page.arguments[-1:]:
         if argument.kind == options.COMMAND:
-            inside = f"complete -c tdbg -n {_quoted(f'__tdbg_at {_quoted(_path(page) + " --")}')}"
             yield f"{at} -a '(__tdbg_wrapped)'"
-            yield f"{inside} -x -a '(__tdbg_wrapped)'"
+            yield f"{_at(f'{_path(page)} --')} -a '(__tdbg_wrapped)'"
         else:
             yield " ".join([at, *(part for part in _action(argument.kind) if part != "-x")])
+
+
+def _at(state: str) -> str:
+    """The beginning of a line that holds while ``state`` is what has been typed."""
+    condition = _quoted(f"__tdbg_at {_quoted(state)}")
+    return f"complete -c tdbg -n {condition}"
 
 
 def _names(option: pages.Param) -> Iterator[str]:

@@ -8,7 +8,16 @@ HEAD = """\
 # zsh completion for tdbg. Written by `tdbg docs`; change the source, not this file.
 """
 
-RUNS = """\
+HELPERS = """\
+# The wrapped command, completed as if it stood alone.
+_tdbg_wrapped() {
+    if [[ $words[1] == -- ]]; then
+        shift words
+        (( CURRENT-- ))
+    fi
+    _normal
+}
+
 _tdbg_RUN() {
     local -a runs=(tdbg_runs/*/run.json(N:h:t))
     local -i ret=1
@@ -26,11 +35,13 @@ else
 fi
 """
 
+STYLE_OF_A_GROUP = '-C -A "-*"'  # what follows the name of a command is for that command to complete
+
 
 def render(found: list[pages.Page]) -> str:
     """The script."""
     unions = {param.kind for page in found for param in (*page.options, *page.arguments) if "|" in param.kind}
-    parts = [HEAD, RUNS]
+    parts = [HEAD, HELPERS]
     parts += [_values(kind) for kind in options.LISTED]
     parts += [_union(kind) for kind in sorted(unions)]
     parts += [_group(page) if page.commands else _leaf(page) for page in found]
@@ -52,17 +63,18 @@ def _union(kind: str) -> str:
 def _group(page: pages.Page) -> str:
     """A command with commands below it: hand over to the function of the one that is typed."""
     name = _name(page)
+    specs = [*_options(page), _quoted("1: :->command"), _quoted("*:: :->rest")]
     return "\n".join(
         [
             f"{name}() {{",
             '    local curcontext="$curcontext" state line',
             "    local -A opt_args",
-            "    local -a commands=(",
+            "    local -a below=(",  # `commands` is a table of zsh's own
             *(f"        {_quoted(_described(command, text))}" for command, text in page.commands),
             "    )",
-            f"    {_arguments([*_options(page), _quoted('1: :->command'), _quoted('*:: :->rest')], '-C ')} && return",
+            f"    {_arguments(specs, STYLE_OF_A_GROUP)} && return",
             "    case $state in",
-            "        command) _describe -t commands command commands ;;",
+            "        command) _describe -t commands command below ;;",
             f"        rest) (( $+functions[{name}_$words[1]] )) && {name}_$words[1] ;;",
             "    esac",
             "}",
@@ -75,16 +87,16 @@ def _leaf(page: pages.Page) -> str:
     specs = _options(page)
     for number, argument in enumerate(page.arguments, 1):
         if argument.kind == options.COMMAND:
-            specs += [_quoted("(-)1: :_command_names -e"), _quoted("*:: :_normal")]
+            specs.append(_quoted("(-)*:: : _tdbg_wrapped"))
         else:
             place = "*" if argument.repeated else str(number)
             specs.append(_quoted(f"{place}:{argument.kind.lower()}:{_action(argument.kind)}"))
     return "\n".join([f"{_name(page)}() {{", f"    {_arguments(specs)}", "}", ""])
 
 
-def _arguments(specs: list[str], extra: str = "") -> str:
+def _arguments(specs: list[str], style: str = "-s -S") -> str:
     joint = " \\\n        "
-    return f"_arguments {extra}-s -S :{joint}" + joint.join(specs)
+    return f"_arguments {style} :{joint}" + joint.join(specs)
 
 
 def _options(page: pages.Page) -> list[str]:

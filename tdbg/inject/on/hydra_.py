@@ -19,6 +19,6 @@ def arrive(module: ModuleType) -> None:
     after(
         module.ConfigLoaderImpl,
         "load_configuration",
-        lambda _, config: offer(config, tree, final=True),
+        lambda _, config: offer(config, tree, unknown="refuse"),
         "inject-hydra",
     )

@@ -43,7 +43,7 @@ def arrive(module: ModuleType) -> None:
 
 
 def _offer(config: Any, tree: Json) -> None:
-    offer(config, tree, final=False)
+    offer(config, tree, unknown="doubt")
     command = getattr(config, "subcommand", None)
     if isinstance(command, str) and hasattr(config, command):
-        offer(getattr(config, command), tree, final=False)
+        offer(getattr(config, command), tree, unknown="doubt")

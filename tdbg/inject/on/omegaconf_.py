@@ -58,7 +58,7 @@ def _after(owner: Any, name: str, tree: Omega) -> None:
     def make(*args: Any, **kwargs: Any) -> Any:
         config = real(*args, **kwargs)
         with guarded("inject-omegaconf"):
-            offer(config, tree, final=False)
+            offer(config, tree, unknown="doubt")
         return config
 
     setattr(owner, name, staticmethod(make))

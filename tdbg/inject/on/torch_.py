@@ -12,7 +12,7 @@ from typing import Any
 from tdbg.events import End, Start
 from tdbg.inject import children, tracebacks
 from tdbg.inject.agent import Agent, agent
-from tdbg.rundir import allowed_env, env_rank
+from tdbg.rundir import allowed_env, env_rank, redacted
 
 LOCAL_RANK_ENV = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")
 BATCH_LIMIT_BYTES = 256_000_000
@@ -89,7 +89,7 @@ class Rank:
             attempt=attempt,
             host=self.me.host,
             pid=os.getpid(),
-            argv=sys.argv[:50],
+            argv=redacted(sys.argv[:50]),
             python=platform.python_version(),
             torch=torch.__version__,
             device=describe_device(),
@@ -124,7 +124,7 @@ class Rank:
             "other": outline(parts),
         }
         path.with_suffix(".json").write_text(json.dumps(about, indent=1), encoding="utf-8")
-        return str(path.relative_to(self.me.run_dir))
+        return path.name
 
     def end(self) -> None:
         """The process leaves in good order: write what is pending, and how it ended."""

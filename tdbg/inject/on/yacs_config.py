@@ -39,8 +39,8 @@ def arrive(module: ModuleType) -> None:
     _before_freeze(node)
     _before_read(node)
     for name in MERGES:
-        after(node, name, lambda self, _: offer(self, TREE, final=False), "inject-yacs")
-    after(node, "clone", lambda _, copy: offer(copy, TREE, final=False), "inject-yacs")
+        after(node, name, lambda self, _: offer(self, TREE, unknown="doubt"), "inject-yacs")
+    after(node, "clone", lambda _, copy: offer(copy, TREE, unknown="doubt"), "inject-yacs")
 
 
 def _before_freeze(node: Any) -> None:
@@ -49,7 +49,7 @@ def _before_freeze(node: Any) -> None:
     @functools.wraps(real)
     def freeze(self: Any) -> Any:
         with guarded("inject-yacs"):
-            offer(self, TREE, final=True)
+            offer(self, TREE, unknown="refuse")
         return real(self)
 
     node.freeze = freeze
@@ -63,7 +63,7 @@ def _before_read(node: Any) -> None:
     def read(self: Any, name: str) -> Any:
         if name in ("DEBUG", "debug") and not self.is_frozen():
             with guarded("inject-yacs"):
-                offer(self, TREE, final=False)
+                offer(self, TREE, unknown="ignore")
         return real(self, name)
 
     node.__getattr__ = read

@@ -10,7 +10,7 @@ import sys
 
 import torch
 import torch.distributed as dist
-from common import regression, tell
+from common import leave_group, regression, tell
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -49,7 +49,7 @@ def main() -> None:
     args = parser.parse_args()
     dist.init_process_group("gloo")
     train(dist.get_rank(), dist.get_world_size(), die_rank=int(args.die[0]), die_how=args.die[1])
-    dist.destroy_process_group()
+    leave_group()
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 import torch
 import torch.distributed as dist
-from common import regression, tell
+from common import leave_group, regression, tell
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -52,7 +52,7 @@ def main() -> None:
         optimizer.step()
         tell("step", rank=rank, step=step, loss=loss.item(), norm=norm, shard_norm=shard)
     tell("done", rank=rank, steps=6)
-    dist.destroy_process_group()
+    leave_group()
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import ddp
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from common import leave_group
 
 
 def worker(rank: int, world: int, meeting: str) -> None:
@@ -15,7 +16,7 @@ def worker(rank: int, world: int, meeting: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=world)
     ddp.train(rank, world, steps=6)
-    dist.destroy_process_group()
+    leave_group()
 
 
 def main() -> None:

@@ -1,0 +1,95 @@
+"""How long tdbg takes to answer, in units of ``python -c pass`` of the same moment.
+
+    python benchmarks/startup.py [--rounds N] [--check]
+
+Every command runs once a round, in an order shuffled anew; ``python -c pass`` runs twice as an A/A control.
+A ratio is the median, over the rounds, of a command's time by the bare interpreter's of the same round; the
+interval holds the middle 95 % of the medians of resampled rounds. A ratio within the control's interval
+means nothing. ``--check`` exits 1 if a target is missed.
+"""
+
+import argparse
+import os
+import platform
+import random
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+FRONT, PAGE = 5.0, 8.0  # the targets: answered by the thin front; any other help page
+BARE = [sys.executable, "-c", "pass"]
+
+
+def tdbg(*words: str) -> list[str]:
+    """A command line of the tdbg installed beside this Python: its console script, as a user calls it."""
+    script = Path(sys.executable).with_name("tdbg")
+    return [str(script), *words] if script.exists() else [sys.executable, "-m", "tdbg", *words]
+
+
+def commands() -> dict[str, tuple[list[str], float | None]]:
+    """What is measured: name -> (command line, target)."""
+    from tdbg.cli import generate
+
+    found: dict[str, tuple[list[str], float | None]] = {
+        "python -c pass (A/A)": (BARE, None),
+        "python -c 'import typer'": ([sys.executable, "-c", "import typer"], None),
+        "tdbg --version": (tdbg("--version"), FRONT),
+        "tdbg --help": (tdbg("--help"), FRONT),
+    }
+    for page in generate.all_pages()[1:]:
+        found[f"{page.path} --help"] = (tdbg(*page.words[1:], "--help"), PAGE)
+    return found
+
+
+def seconds(command: list[str]) -> float:
+    """Wall time of one run."""
+    start = time.perf_counter()
+    subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+    return time.perf_counter() - start
+
+
+def measure(lines: dict[str, list[str]], rounds: int) -> dict[str, list[float]]:
+    """The ratios to the bare interpreter, one per round; the first round warms the disk's cache and is left out."""
+    ratios: dict[str, list[float]] = {name: [] for name in lines}
+    for number in range(rounds + 1):
+        order = ["", *lines]
+        random.shuffle(order)
+        took = {name: seconds(lines[name] if name else BARE) for name in order}
+        if number:
+            for name in lines:
+                ratios[name].append(took[name] / took[""])
+    return ratios
+
+
+def interval(values: list[float], draws: int = 1000) -> tuple[float, float]:
+    """Bootstrap interval of the median."""
+    medians = sorted(statistics.median(random.choices(values, k=len(values))) for _ in range(draws))
+    return medians[int(draws * 0.025)], medians[int(draws * 0.975)]
+
+
+def main() -> int:
+    """Measure and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--check", action="store_true", help="exit 1 if a target is missed")
+    options = parser.parse_args()
+    random.seed(options.seed)
+    wanted = commands()
+    ratios = measure({name: line for name, (line, _target) in wanted.items()}, options.rounds)
+    print(f"# {platform.python_implementation()} {platform.python_version()}, {os.cpu_count()} CPUs, {options.rounds} rounds")
+    print("command\tratio\t95% interval\ttarget\tmet")
+    missed = 0
+    for name, (_line, target) in wanted.items():
+        ratio, (low, high) = statistics.median(ratios[name]), interval(ratios[name])
+        met = target is None or ratio <= target
+        missed += not met
+        goal = "-\t-" if target is None else f"<= {target:g}\t{'yes' if met else 'NO'}"
+        print(f"{name}\t{ratio:.2f}\t{low:.2f}-{high:.2f}\t{goal}")
+    return 1 if missed and options.check else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

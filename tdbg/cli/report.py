@@ -1,0 +1,102 @@
+"""`tdbg report`: the verdict of a run, derived from its files alone."""
+
+import json as codec
+import os
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tdbg.cli import options
+from tdbg.errors import TdbgError
+from tdbg.output import print_json, say
+
+if TYPE_CHECKING:
+    from tdbg.rundir import RunDir
+
+NOTES_FILE = "notes.jsonl"
+
+
+def command(
+    run: options.Run = None,
+    note: Annotated[
+        str | None, typer.Option("--note", metavar="TEXT", help="Keep your own finding with the run.")
+    ] = None,
+    fail_on: Annotated[
+        str, typer.Option("--fail-on", metavar="SEVERITY", help="Exit with 1 if there is a finding this severe.")
+    ] = "never",
+    json: options.Json = False,
+) -> int:
+    """Show the verdict of a run: findings, evidence, cost.
+
+    It is derived from the events alone, so a run that was killed, or is still going, has one too. Only
+    --note writes to the run directory.
+
+    Examples:
+        tdbg report
+        tdbg report tdbg_runs/20261121-031500-train --json
+        tdbg report train --note "batch 12 holds an empty image"
+    """
+    from tdbg.rules.verdict import judge_run
+    from tdbg.rundir import RunDir
+
+    floor = severity(fail_on)
+    found = RunDir.open(run)
+    if note is not None:
+        keep(found, note)
+    verdict = judge_run(found)
+    notes = kept(found)
+    if json:
+        print_json("report", {**verdict.as_dict(), "people": notes})
+    else:
+        print("\n".join([f"run: {verdict.run}", *verdict.page()]))
+        if notes:
+            print("\n".join(["", "notes by people:", *(f"  {when(item)} {item.get('text', '')}" for item in notes)]))
+    return 1 if verdict.fails(floor) else 0
+
+
+def severity(word: str) -> str:
+    """A severity as the rules spell it; TdbgError with the nearest one."""
+    from tdbg.config import check
+
+    return str(check("fail_on", word))
+
+
+def keep(run: "RunDir", text: str) -> None:
+    """Append a person's note, as one whole line."""
+    if not text.strip():
+        raise TdbgError("the note is empty", 'write --note "what you found"')
+    line = codec.dumps({"t": time.time(), "text": text}) + "\n"
+    path = run.path / NOTES_FILE
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            os.write(handle, line.encode())
+        finally:
+            os.close(handle)
+    except OSError as error:
+        raise TdbgError(f"cannot write {path}: {error.strerror}", "is the run directory yours?") from None
+    say(f"note kept in {path}")
+
+
+def kept(run: "RunDir") -> list[dict[str, Any]]:
+    """The notes of people; torn lines are passed over."""
+    try:
+        lines = (run.path / NOTES_FILE).read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+    found = []
+    for line in lines:
+        try:
+            item = codec.loads(line)
+        except ValueError:
+            continue
+        if isinstance(item, dict):
+            found.append(item)
+    return found
+
+
+def when(item: dict[str, Any]) -> str:
+    """The local time of a note."""
+    moment = item.get("t")
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(moment)) if isinstance(moment, int | float) else "-"

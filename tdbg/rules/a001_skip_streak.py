@@ -1,0 +1,97 @@
+"""TD-A001: GradScaler skips too many updates."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tdbg.events import Event, Finding, Step
+from tdbg.rules import RULES, Rule
+from tdbg.rules.text import counted, figure
+from tdbg.rundir import ProcessDir
+
+STREAK = 5
+START_STEPS = 20  # in which the scaler may come down from its first scale
+START_STREAK = 12
+SHARE = 0.2
+RECENT = 100
+RECENT_MIN = 50
+_MASK = (1 << RECENT) - 1
+
+
+@dataclass(slots=True)
+class _State:
+    steps: int = 0  # after the start
+    recent: int = 0  # one bit a step: skipped
+    streak: int = 0
+    since: int = 0
+    scale_then: float | str | None = None
+    said: bool = False
+
+
+@RULES.add
+class SkipStreak(Rule):
+    """Says when GradScaler skips so many updates that training stands still.
+
+    What it does: Speaks at 5 skipped updates in a row, or when more than 20 % of the last 100 (at least 50)
+    were skipped. In the first 20 steps, while the scale comes down from 65,536, only 12 in a row count.
+
+    Why it matters: A skipped update is a step without learning. Schedulers and step counters go on, so the run
+    seems fine; a few skips are healthy, a streak means that the gradients overflow at any scale.
+
+    Example:
+        TD-A001 warning: GradScaler skipped 5 updates in a row from step 130 on, rank 0, scale now 2,048
+
+    What to do: Where the scale falls and falls, the gradients hold a real NaN or Inf (see TD-N001), no
+    overflow. Use bfloat16 where the device has it (no scaler needed), keep losses and norms in float32, or
+    raise `growth_interval` if skips come at a steady beat.
+
+    Thresholds: 5 in a row divide the scale by 32: healthy dynamic scaling skips one update in some 2,000
+    (Micikevicius et al. 2018, "Mixed Precision Training", and torch's default growth_interval).
+    """
+
+    code = "TD-A001"
+    title = "GradScaler skips many updates"
+    severity = "warning"
+    listens = (Step,)
+
+    def __init__(self) -> None:
+        self._states: dict[str, _State] = {}
+        self._given: list[Finding] = []
+
+    def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
+        if not isinstance(event, Step) or event.phase != "train" or event.scale is None:
+            return ()
+        state = self._states.setdefault(process.label, _State())
+        _count(state, event)
+        if state.said:
+            return ()
+        if state.streak >= (STREAK if event.step > START_STEPS + STREAK else START_STREAK):
+            what = f"{state.streak} updates in a row from step {state.since} on"
+        elif state.steps >= RECENT_MIN and state.recent.bit_count() > SHARE * min(state.steps, RECENT):
+            what = f"{state.recent.bit_count()} of the last {counted(min(state.steps, RECENT), 'update')}"
+        else:
+            return ()
+        state.said = True
+        return self.once(self._given, self._skips(process, state, event, what))
+
+    def _skips(self, process: ProcessDir, state: _State, event: Step, what: str) -> Finding:
+        return self.found(
+            f"GradScaler skipped {what}, rank {process.rank}, scale now {figure(event.scale)}",
+            first_step=state.since if state.streak else event.step,
+            rank=process.rank,
+            phase="optimizer",
+            evidence=[f"scale {figure(state.scale_then)} before the last skips, {figure(event.scale)} now"],
+            cause="gradients overflow at every scale tried: a real NaN or Inf, or activations beyond half precision",
+            try_next="see TD-N001 of this run; try bfloat16, or float32 for the module it names",
+        )
+
+
+def _count(state: _State, event: Step) -> None:
+    if event.step > START_STEPS:
+        state.steps += 1
+        state.recent = (state.recent << 1 | event.skipped) & _MASK
+    if not event.skipped:
+        state.streak, state.scale_then = 0, event.scale
+        return
+    if state.streak == 0:
+        state.since = event.step
+    state.streak += 1

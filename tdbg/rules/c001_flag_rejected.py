@@ -1,0 +1,48 @@
+"""TD-C001: the program's config refused a debug flag."""
+
+from collections.abc import Iterable
+
+from tdbg.events import Event, Finding, Injection
+from tdbg.rules import RULES, Rule
+from tdbg.rundir import ProcessDir
+
+
+@RULES.add
+class FlagRejected(Rule):
+    """Says that the program's own configuration does not know a debug flag that was asked for.
+
+    What it does: When tdbg sets a flag in the program's config (yacs, OmegaConf, argparse, jsonargparse) and
+    the config has no such key, or refuses the value, the refusal is told with what the program knows instead.
+
+    Why it matters: A flag that silently stays False costs a whole run in which the awaited log lines never
+    come.
+
+    Example:
+        TD-C001 warning: the program's config refuses LOSS.NUL_MASKING (yacs, key DEBUG.LOSS.NUL_MASKING)
+
+    What to do: Use the spelling the hint names. `tdbg run --strict-flags` ends such a rank before its first
+    step.
+
+    Thresholds: None.
+    """
+
+    code = "TD-C001"
+    title = "debug flag rejected by the program"
+    severity = "warning"
+    listens = (Injection,)
+
+    def __init__(self) -> None:
+        self._told: set[str] = set()
+
+    def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
+        if not isinstance(event, Injection) or event.status != "rejected" or event.flag in self._told:
+            return ()
+        self._told.add(event.flag)
+        return (
+            self.found(
+                f"the program's config refuses {event.flag} ({event.where})",
+                rank=event.rank,
+                evidence=[event.hint] if event.hint else [],
+                try_next="use a name the program knows; --strict-flags ends such a run before its first step",
+            ),
+        )

@@ -1,0 +1,60 @@
+"""TD-C002: a debug flag that no part of the program took."""
+
+from collections.abc import Iterable
+
+from tdbg.events import Event, Finding, Injection
+from tdbg.flags import FLAGS
+from tdbg.rules import RULES, Rule
+from tdbg.rules.text import joined
+from tdbg.rules.view import View
+from tdbg.rundir import ProcessDir
+
+
+@RULES.add
+class FlagUntaken(Rule):
+    """Names debug flags that were on and that nothing in the program ever read.
+
+    What it does: At the end compares the flags that were on with those that reached a config (yacs, OmegaConf,
+    argparse, jsonargparse) or were read through `tdbg.flag()`. Flags that wake a probe of tdbg's own need no
+    taker. Silent with `--inject none` and where no process reported at all (TD-C003).
+
+    Why it matters: The program ran as if the flag were off; nothing else would tell.
+
+    Example:
+        TD-C002 warning: nobody took LOSS.NULL_MASKING: the program ran without it
+
+    What to do: A program reads a flag from its own config, or with two words: `tdbg.flag("LOSS.NULL_MASKING")`.
+    If it has the flag under another name, `tdbg run --flag NAME` takes that name.
+
+    Thresholds: None.
+    """
+
+    code = "TD-C002"
+    title = "debug flag that nobody took"
+    severity = "warning"
+    listens = (Injection,)
+
+    def __init__(self) -> None:
+        self._answered: set[str] = set()
+
+    def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
+        if isinstance(event, Injection):
+            self._answered.add(event.flag)
+        return ()
+
+    def finish(self, view: View) -> Iterable[Finding]:
+        settings = view.settings
+        if settings.inject == "none" or not view.over or not (view.processes or view.run.hellos()):
+            return ()
+        probed = {flag.name for flag in FLAGS if flag.probe}
+        on = [name for name, value in settings.flags.items() if value is not False]
+        untaken = [name for name in on if name not in self._answered and name not in probed]
+        if not untaken:
+            return ()
+        return (
+            self.found(
+                f"nobody took {joined(untaken, 6)}: the program ran without {'it' if len(untaken) == 1 else 'them'}",
+                cause="the program's config has no such key, or the program ended before it was read",
+                try_next='`tdbg.flag("NAME")` reads a flag in any program; see `tdbg run --inject`',
+            ),
+        )

@@ -1,0 +1,50 @@
+"""TD-C004: no module's forward was seen."""
+
+from collections.abc import Iterable
+
+from tdbg.events import Event, Finding, Note
+from tdbg.rules import RULES, Rule
+from tdbg.rundir import ProcessDir
+
+CODES = ("forward-unseen",)
+
+
+@RULES.add
+class ForwardUnseen(Rule):
+    """Says that parameters get gradients although no module's forward was seen.
+
+    What it does: Repeats, as a finding, the note of a rank in which no hook on a root module ever fired while
+    the optimizer stepped.
+
+    Why it matters: Without the forward pass neither the batch of a bad step nor the module that made it can be
+    named.
+
+    Example:
+        TD-C004 warning: rank 0: no module's forward was seen
+
+    What to do: Call the model itself, `model(x)`, never `model.forward(x)`: the latter goes past every hook,
+    those of DDP and FSDP too. A model of raw tensors has no modules: then only steps and losses are seen.
+
+    Thresholds: None.
+    """
+
+    code = "TD-C004"
+    title = "no forward pass was seen"
+    severity = "warning"
+    listens = (Note,)
+
+    def __init__(self) -> None:
+        self._given: list[Finding] = []
+
+    def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
+        if not isinstance(event, Note) or event.code not in CODES:
+            return ()
+        new = self.found(
+            f"rank {process.rank}: {event.text}",
+            first_step=event.step,
+            rank=process.rank,
+            phase="forward",
+            cause="the model is called through .forward(), or has no modules",
+            try_next="call model(x), not model.forward(x)",
+        )
+        return self.once(self._given, new)

@@ -1,0 +1,63 @@
+"""TD-C005: a part of tdbg failed and switched itself off."""
+
+from collections.abc import Iterable
+
+from tdbg.events import Event, Finding, ProbeOff
+from tdbg.rules import RULES, Rule
+from tdbg.rules.text import clip
+from tdbg.rules.view import View
+from tdbg.rundir import ProcessDir
+
+MAX_TOLD = 5
+ERRORS_LOG = "boot/errors.log"
+
+
+@RULES.add
+class PartOff(Rule):
+    """Says that a part of tdbg raised an exception, was switched off, and what is not seen because of it.
+
+    What it does: tdbg never lets an exception of its own reach the program: the part is switched off, once, and
+    this finding says which. Failures while waking up are read from boot/errors.log of the run.
+
+    Why it matters: From then on that part's silence means nothing.
+
+    Example:
+        TD-C005 warning: tdbg's gradient-norms switched itself off on rank 0: TypeError: ...
+
+    What to do: Report it, with the lines `tdbg report RUN --json` shows. The run itself is not affected.
+
+    Thresholds: None; at most 5 parts are told.
+    """
+
+    code = "TD-C005"
+    title = "a part of tdbg switched itself off"
+    severity = "warning"
+    listens = (ProbeOff,)
+
+    def __init__(self) -> None:
+        self._told: set[str] = set()
+
+    def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
+        if not isinstance(event, ProbeOff) or event.probe in self._told or len(self._told) >= MAX_TOLD:
+            return ()
+        self._told.add(event.probe)
+        where = f"rank {process.rank}" if process.rank is not None else process.label
+        return (
+            self.found(
+                f"tdbg's {event.probe} switched itself off on {where}: {clip(event.error, 120)}",
+                rank=process.rank,
+                evidence=event.lines[-4:],
+                cause="an error in tdbg, not in the program; training went on",
+                try_next="please report it with these lines",
+            ),
+        )
+
+    def finish(self, view: View) -> Iterable[Finding]:
+        try:
+            with (view.run.path / ERRORS_LOG).open(encoding="utf-8", errors="replace") as file:
+                first = file.readline(2000).strip()
+        except OSError:
+            return ()
+        if not first:
+            return ()
+        return (self.found(f"tdbg could not wake up in a process: {clip(first, 140)}", evidence=[ERRORS_LOG]),)

@@ -1,0 +1,63 @@
+"""TD-C006: the disk or the disk budget left out part of the record."""
+
+from collections.abc import Iterable
+
+from tdbg.events import Cost, Event, Finding, Note
+from tdbg.rules import RULES, Rule
+from tdbg.rules.text import counted
+from tdbg.rules.view import View
+from tdbg.rundir import ProcessDir
+
+CODES = ("disk-vectors", "disk-steps")
+
+
+@RULES.add
+class DiskNote(Rule):
+    """Says that events were thinned out or lost for want of disk space.
+
+    What it does: Reports the notes a rank leaves when half and nine tenths of `--disk-budget` are used, and
+    events that could not be written at all. Thinned records are `info`, lost ones a warning.
+
+    Why it matters: Series with gaps look like steps that never happened.
+
+    Example:
+        TD-C006 info: rank 0: half the disk budget is used: per-parameter vectors are thinned out
+
+    What to do: Give more (`--disk-budget 5GB`) or free space. Training is never stopped for it.
+
+    Thresholds: Half and nine tenths of the budget (1 GB a rank, unless told otherwise).
+    """
+
+    code = "TD-C006"
+    title = "records thinned out or lost for want of disk space"
+    severity = "warning"
+    listens = (Note, Cost)
+
+    def __init__(self) -> None:
+        self._given: dict[str, list[Finding]] = {}
+
+    def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
+        if not isinstance(event, Note) or event.code not in CODES:
+            return ()
+        new = self.found(
+            f"rank {process.rank}: {event.text}",
+            severity="info",
+            first_step=event.step,
+            rank=process.rank,
+            try_next="give more with --disk-budget",
+        )
+        return self.once(self._given.setdefault(event.code, []), new)
+
+    def finish(self, view: View) -> Iterable[Finding]:
+        lost = [found for found in view.steppers() if found.cost is not None and found.cost.dropped]
+        total = sum(found.cost.dropped for found in lost if found.cost is not None)
+        if not lost:
+            return ()
+        return (
+            self.found(
+                f"{counted(total, 'event')} could not be written ({lost[0].who}{' and others' if len(lost) > 1 else ''})",
+                rank=lost[0].rank,
+                cause="the disk or the disk budget was full",
+                try_next="free space, or give more with --disk-budget",
+            ),
+        )

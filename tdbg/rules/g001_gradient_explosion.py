@@ -1,0 +1,96 @@
+"""TD-G001: the gradient norm explodes."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from tdbg.events import Event, Finding, Step
+from tdbg.rules import RULES, Rule
+from tdbg.rules._series import Surge, Window
+from tdbg.rules.text import figure
+from tdbg.rules.view import finite
+from tdbg.rundir import ProcessDir
+
+RATIO = 10.0
+FLOOR = 10.0
+LOG_SIGMAS = 4.0
+LASTING_STEPS = 3
+WARM_STEPS = 20
+
+
+def _surge() -> Surge:
+    return Surge(ratio=RATIO, mads=RATIO, sigmas=LOG_SIGMAS, lasting=LASTING_STEPS, warm=WARM_STEPS)
+
+
+@dataclass(slots=True)
+class _State:
+    surge: Surge = field(default_factory=_surge)
+    losses: Window = field(default_factory=Window)
+    said: bool = False
+    since: int = 0
+
+
+@RULES.add
+class GradientExplosion(Rule):
+    """Says when the gradient norm leaves its course by a factor of ten and stays there.
+
+    What it does: Keeps the last 64 gradient norms (before clipping) per rank. It speaks when 3 in a row exceed
+    ten times the median, 10.0, and 4 robust deviations of the logarithm, while the loss is not better than its
+    own median. Steps that GradScaler skipped do not count. Silent in the first 20 steps.
+
+    Why it matters: Clipping hides an explosion: the update stays small, but its direction is noise. Without
+    clipping the next stop is a loss of NaN.
+
+    Example:
+        TD-G001 warning: gradient norm rose from 1.2 to 340 at step 88, rank 0
+
+    What to do: Clip (`clip_grad_norm_`), lower the learning rate, or lengthen the warm-up. `tdbg run -f
+    GRADIENTS` shows which parameter's gradient grew; one layer alone means a bad initial value or a missing
+    normalisation there, all layers mean a learning rate too high or a bad batch.
+
+    Thresholds: Norm above 10.0, as older debugging guides have it, and above 10x the running median, since a
+    large model's norm may well lie above 10 in health; 3 steps in a row, since single spikes are common in
+    healthy runs of large models.
+    """
+
+    code = "TD-G001"
+    title = "gradient explosion"
+    severity = "warning"
+    listens = (Step,)
+
+    def __init__(self) -> None:
+        self._states: dict[str, _State] = {}
+        self._given: list[Finding] = []
+
+    def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
+        if not isinstance(event, Step) or event.phase != "train" or event.skipped:
+            return ()
+        state = self._states.setdefault(process.label, _State())
+        norm, loss = finite(event.grad_norm), finite(event.loss)
+        better = loss is not None and len(state.losses) > 0 and loss < state.losses.median
+        if loss is not None:
+            state.losses.push(loss)
+        if norm is None or norm <= 0 or state.said:
+            return ()
+        surged = state.surge.see(norm)
+        if state.surge.streak == 1:
+            state.since = event.step
+        if not surged or norm <= FLOOR or better:
+            return ()
+        state.said = True
+        return self.once(self._given, self._exploded(process, state))
+
+    def _exploded(self, process: ProcessDir, state: _State) -> Finding:
+        surge = state.surge
+        return self.found(
+            f"gradient norm rose from {figure(surge.base)} to {figure(surge.peak)} at step {state.since},"
+            f" rank {process.rank}",
+            first_step=state.since,
+            rank=process.rank,
+            phase="gradient",
+            evidence=[
+                f"median of the steps before: {figure(surge.base)}; {LASTING_STEPS} steps in a row above"
+                f" {RATIO:g}x of it, the highest {surge.peak / surge.base:.0f}x, while the loss got no better",
+            ],
+            cause="a learning rate too high, a bad batch, or a layer without normalisation",
+            try_next="clip_grad_norm_, a longer warm-up; `-f GRADIENTS` shows which parameter it is",
+        )

@@ -1,0 +1,81 @@
+"""TD-N002: a run that goes on after its loss is lost."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tdbg.events import Event, Finding, Step
+from tdbg.rules import RULES, Rule
+from tdbg.rules.text import counted, figure
+from tdbg.rules.view import View, non_finite
+from tdbg.rundir import ProcessDir
+
+DEAD_STEPS = 20
+
+
+@dataclass(slots=True)
+class _Streak:
+    since: int = 0
+    steps: int = 0
+    kind: str = ""
+
+
+@RULES.add
+class DeadRun(Rule):
+    """Says that a run goes on although its loss has been NaN or Inf for many steps.
+
+    What it does: Counts training steps in a row whose loss is not finite. At 20 it speaks; at the end it says
+    how many steps went to waste.
+
+    Why it matters: A dead run looks alive: it uses the machines, writes checkpoints over good ones and may end
+    with "done" and exit code 0.
+
+    Example:
+        TD-N002 critical: the loss has not been finite for 20 steps and training goes on, rank 0, since step 3
+
+    What to do: Stop it; start again from a checkpoint older than the first bad step, which TD-N001 names with
+    its cause. `tdbg run --stop-on TD-N002` does the stopping.
+
+    Thresholds: 20 steps in a row: a GradScaler that comes down from its first scale of 65,536 needs at most 16.
+    """
+
+    code = "TD-N002"
+    title = "dead run: the loss stays NaN or Inf"
+    severity = "critical"
+    listens = (Step,)
+
+    def __init__(self) -> None:
+        self._streaks: dict[str, _Streak] = {}
+        self._given: list[Finding] = []
+        self._longest = _Streak()
+
+    def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
+        if not isinstance(event, Step) or event.phase != "train":
+            return ()
+        if not non_finite(event.loss):
+            if event.loss is not None:
+                self._streaks.pop(process.label, None)
+            return ()
+        streak = self._streaks.setdefault(process.label, _Streak(event.step, 0, str(event.loss)))
+        streak.steps += 1
+        if streak.steps >= DEAD_STEPS and streak.steps > self._longest.steps:
+            self._longest = streak
+        return self._dead(process, streak) if streak.steps == DEAD_STEPS else ()
+
+    def finish(self, view: View) -> Iterable[Finding]:
+        if self._given:
+            spent = counted(self._longest.steps, "step")
+            self._given[0].evidence.insert(0, f"{spent} without a finite loss, from step {self._longest.since} on")
+        return ()
+
+    def _dead(self, process: ProcessDir, streak: _Streak) -> Iterable[Finding]:
+        new = self.found(
+            f"the loss has not been finite for {DEAD_STEPS} steps and training goes on,"
+            f" rank {process.rank}, since step {streak.since}",
+            first_step=streak.since,
+            rank=process.rank,
+            phase="loss",
+            evidence=[f"loss at step {streak.since}: {figure(streak.kind)}"],
+            cause="weights that hold a NaN give a NaN for every batch: no further step can mend them",
+            try_next="stop; restart from a checkpoint older than that step (--stop-on TD-N002 stops by itself)",
+        )
+        return self.once(self._given, new)

@@ -1,0 +1,101 @@
+"""TD-N004: the loss jumps and stays up."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from tdbg.events import Event, Finding, Params, Step
+from tdbg.rules import RULES, Rule
+from tdbg.rules._series import Surge, Window
+from tdbg.rules.text import figure
+from tdbg.rules.view import finite
+from tdbg.rundir import ProcessDir
+
+RATIO = 2.0
+MADS = 10.0
+LOG_SIGMAS = 4.0
+LASTING_STEPS = 5
+WARM_STEPS = 30
+
+
+def _surge() -> Surge:
+    return Surge(ratio=RATIO, mads=MADS, sigmas=LOG_SIGMAS, lasting=LASTING_STEPS, warm=WARM_STEPS)
+
+
+@dataclass(slots=True)
+class _State:
+    surge: Surge = field(default_factory=_surge)
+    per_call: Window = field(default_factory=Window)
+    silent: bool = False  # told already, or a loss for which a jump means nothing
+
+
+@RULES.add
+class LossJump(Rule):
+    """Says when the loss leaves its course upwards and stays there.
+
+    What it does: Keeps the last 64 losses per rank. It speaks when 5 losses in a row lie above twice the
+    median, above median + 10 median absolute deviations, and above 4 robust deviations of the logarithm. Silent
+    in the first 30 steps, for losses that can be zero or negative, and where two optimizers play against each
+    other (GAN): a jump means nothing there.
+
+    Why it matters: A jump that lasts is a divergence that has not become NaN yet, or data that changed under
+    way. Averages shown by progress bars hide it for hundreds of steps.
+
+    Example:
+        TD-N004 warning: the loss jumped from 2.1 to 9.8 at step 120, rank 0, and stayed up
+
+    What to do: See whether the learning rate jumped too (TD-S001), or the gradients (TD-G001). If not, look at
+    the data from that step on: a shard, a stage of a curriculum, labels out of range. Gradient clipping and a
+    longer warm-up are the usual remedies; restart from a checkpoint before the step.
+
+    Thresholds: Twice the median and median + 10 MAD, 5 in a row, after 30 steps. The median and its deviation
+    replace mean and sigma because one outlier moves those (Hampel 1974). Where the number of backward calls in
+    a step grew, the loss per call must have jumped too.
+    """
+
+    code = "TD-N004"
+    title = "loss jump"
+    severity = "warning"
+    listens = (Step, Params)
+
+    def __init__(self) -> None:
+        self._states: dict[str, _State] = {}
+        self._given: list[Finding] = []
+
+    def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
+        state = self._states.setdefault(process.label, _State())
+        if isinstance(event, Params):
+            state.silent = state.silent or len(event.optimizers) > 1
+        elif isinstance(event, Step) and not state.silent and event.phase == "train":
+            return self._step(process, state, event)
+        return ()
+
+    def _step(self, process: ProcessDir, state: _State, event: Step) -> Iterable[Finding]:
+        loss = finite(event.loss)
+        if loss is None:
+            return ()
+        state.silent = loss <= 0 or bool(event.other_losses)
+        if state.silent:
+            return ()
+        per_call = loss / max(event.micro, 1)
+        more_calls = per_call <= RATIO * state.per_call.median  # a sum grows with its summands
+        state.per_call.push(per_call)
+        if not state.surge.see(loss) or more_calls:
+            return ()
+        state.silent = True
+        return self.once(self._given, self._jumped(process, state.surge, event))
+
+    def _jumped(self, process: ProcessDir, surge: Surge, event: Step) -> Finding:
+        since = event.step - LASTING_STEPS + 1
+        return self.found(
+            f"the loss jumped from {figure(surge.base)} to {figure(surge.peak)} at step {since},"
+            f" rank {process.rank}, and stayed up",
+            first_step=since,
+            rank=process.rank,
+            phase="loss",
+            evidence=[
+                f"median of the steps before: {figure(surge.base)}; {LASTING_STEPS} steps in a row above"
+                f" {RATIO:g}x of it, the highest {surge.peak / surge.base:.1f}x",
+            ],
+            cause="a step too large, or data that changed from that step on",
+            try_next="compare with TD-S001 and TD-G001 of this run; look at the batches from that step on",
+        )

@@ -1,0 +1,72 @@
+"""TD-R001: ranks that stopped at different steps."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from tdbg.events import Finding, Start
+from tdbg.rules import RULES, Rule
+from tdbg.rules.text import counted, ranges
+from tdbg.rules.view import ProcessView, View
+
+
+@RULES.add
+class UnevenRanks(Rule):
+    """Says that the ranks of one job stopped at different steps, and which lags.
+
+    What it does: At the end compares the steps of all ranks that are known to have ended, and names ranks that
+    never took a step. In a run that was killed, one step of difference is chance and stays silent. Processes
+    without a process group (world size 1) are no ranks of one job and are not compared.
+
+    Why it matters: Ranks train in step. One that stops early leaves the others waiting in a collective until
+    its timeout, often half an hour later, with an error that names the wrong rank.
+
+    Example:
+        TD-R001 error: ranks stopped at different steps: rank 1 at 12, ranks 0, 2-3 at 13
+
+    What to do: Look at the rank that stopped first: its own exit (TD-R002), its traceback (TD-R003). If it
+    ended well, its data ran out: use DistributedSampler with drop_last, or the Join context manager.
+
+    Thresholds: One step after a good end, two after a bad one.
+    """
+
+    code = "TD-R001"
+    title = "ranks stopped at different steps"
+    severity = "error"
+    listens = (Start,)
+
+    def finish(self, view: View) -> Iterable[Finding]:
+        ranks = [found for found in view.ranks() if found.start is not None and found.start.world_size > 1]
+        newest = max((found.process.attempt for found in ranks), default=0)
+        ranks = [found for found in ranks if found.process.attempt == newest]  # a restart may use fewer ranks
+        if not ranks or not view.over or not all(view.gone(found) for found in ranks):
+            return ()
+        world = max(found.start.world_size for found in ranks if found.start)
+        missing = sorted(set(range(world)) - {found.rank for found in ranks if found.rank is not None})
+        steps: dict[int, list[int]] = defaultdict(list)
+        for found in ranks:
+            steps[found.step].append(found.rank or 0)
+        tolerated = 0 if all(_ended_well(view, found) for found in ranks) else 1
+        uneven = max(steps) - min(steps) > tolerated
+        # Without a failure a rank without steps may have another job (a parameter server): no matter of ours.
+        if not uneven and not (missing and view.exit_code and max(steps) > 0):
+            return ()
+        return (self._finding(steps, missing if view.exit_code else [], uneven),)
+
+    def _finding(self, steps: dict[int, list[int]], missing: list[int], uneven: bool) -> Finding:
+        told = [f"{ranges(steps[step])} at {step}" for step in sorted(steps)[:4]]
+        absent = f"{ranges(missing)} never took a step" if missing else ""
+        title = f"ranks stopped at different steps: {', '.join(told)}" if uneven else absent
+        laggard = missing[0] if missing else min(steps[min(steps)])
+        last = 0 if missing else min(steps)
+        return self.found(
+            title,
+            first_step=last,
+            rank=laggard,
+            evidence=[absent] if absent and uneven else [],
+            cause="the rank named first stopped on its own, or its data ended before the others'",
+            try_next=f"look at rank {laggard} after {counted(last, 'step')}: its exit, its traceback, its log",
+        )
+
+
+def _ended_well(view: View, found: ProcessView) -> bool:
+    return view.ending(found) == "ended"

@@ -1,0 +1,105 @@
+"""TD-R002: a rank that ended by its own exit code or by a signal."""
+
+import socket
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tdbg.events import ChildExit, Finding
+from tdbg.rules import RULES, Rule
+from tdbg.rules.text import joined
+from tdbg.rules.view import View, signal_name
+
+SIGINT, SIGTERM, SIGHUP, SIGKILL = 2, 15, 1, 9
+ASKED_TO_END = (-SIGINT, -SIGTERM, -SIGHUP)
+CAUSES = {
+    -SIGKILL: "someone sent SIGKILL: often the kernel, out of memory (`dmesg`, the cgroup's limit), or a scheduler",
+    -11: "a crash in native code: an extension, a driver, a wrong index in a custom kernel",
+    -6: "native code gave up (abort): a failed assertion, a collective that timed out",
+    -7: "a memory-mapped file or shared memory ran out (/dev/shm)",
+}
+
+
+@dataclass(slots=True)
+class _Exit:
+    t: float
+    code: int
+    rank: int
+    step: int
+    host: str
+    explained: bool  # a traceback tells more (TD-R003)
+
+
+@RULES.add
+class RankExit(Rule):
+    """Names the rank whose process ended badly first, with its own exit code or signal.
+
+    What it does: A launcher reports one code for all its ranks, and turns signals into 1. tdbg notes each
+    child's own status as its parent sees it and joins it with the rank. The first that ended badly is named;
+    those the launcher then terminated are evidence. Silent where a traceback of that rank tells the reason
+    (TD-R003).
+
+    Why it matters: Exit code 1 of a launcher says nothing; SIGKILL of rank 5 on one host says: memory.
+
+    Example:
+        TD-R002 error: rank 1 was ended by SIGKILL after step 12
+
+    What to do: SIGKILL: look for the out-of-memory killer (`dmesg -T`), the cgroup's or the scheduler's limit.
+    SIGSEGV, SIGABRT: run with `python -X faulthandler`. SIGBUS: /dev/shm is full; give loader workers less or
+    the container more. A plain code: search the program for `sys.exit`.
+
+    Thresholds: Any code but 0. SIGINT, SIGTERM and SIGHUP are requests, told as `info`.
+    """
+
+    code = "TD-R002"
+    title = "rank ended by its own exit code or signal"
+    severity = "error"
+    listens = (ChildExit,)
+
+    def finish(self, view: View) -> Iterable[Finding]:
+        exits = sorted(_bad_exits(view), key=lambda found: (found.code in ASKED_TO_END, found.t, found.rank))
+        if not exits or exits[0].explained:
+            return ()
+        first, rest = exits[0], exits[1:]
+        how = f"was ended by {signal_name(-first.code)}" if first.code < 0 else f"exited with code {first.code}"
+        when = f"after step {first.step}" if first.step else "before its first step"
+        others = [f"rank {other.rank} {signal_name(-other.code) if other.code < 0 else other.code}" for other in rest]
+        return (
+            self.found(
+                f"rank {first.rank} {how} {when}",
+                severity="info" if first.code in ASKED_TO_END else self.severity,
+                first_step=first.step,
+                rank=first.rank,
+                evidence=[f"on {first.host}"] * bool(first.host) + [f"then: {joined(others, 6)}"] * bool(others),
+                cause=CAUSES.get(first.code, ""),
+                try_next="the end of that rank's output; `--tee` keeps it" if first.code not in ASKED_TO_END else "",
+            ),
+        )
+
+
+def _bad_exits(view: View) -> Iterable[_Exit]:
+    """Every rank whose own exit is known and bad: ranks with steps, then those that never got that far."""
+    stepped = view.ranks()
+    known: set[tuple[str, int]] = set()
+    for found in view.processes.values():
+        if found.start is not None:
+            known.add((found.start.host, found.start.pid))
+    for found in stepped:
+        code = view.own_exit(found)
+        if code:
+            host, pid = (found.start.host, found.start.pid) if found.start else (socket.gethostname(), 0)
+            t = view.child_exits.get((host, pid), (found.t, 0))[0]
+            yield _Exit(t, code, found.rank or 0, found.step, host, found.crash is not None and code > 0)
+    yield from _never_stepped(view, {found.rank for found in stepped}, known)
+
+
+def _never_stepped(view: View, stepped: set[int | None], known: set[tuple[str, int]]) -> Iterable[_Exit]:
+    if not view.child_exits:
+        return
+    crashed = {found.process.path.name for found in view.processes.values() if found.crash is not None}
+    for hello in view.run.hellos():
+        who, rank = (str(hello.get("host", "")), hello.get("pid")), hello.get("rank")
+        if not isinstance(rank, int) or not isinstance(who[1], int) or rank in stepped or who in known:
+            continue
+        t, code = view.child_exits.get((who[0], who[1]), (0.0, 0))
+        if code and code != -SIGTERM:
+            yield _Exit(t, code, rank, 0, who[0], f"{who[0]}-{who[1]}" in crashed)

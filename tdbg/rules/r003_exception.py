@@ -1,0 +1,118 @@
+"""TD-R003: an exception ended a rank, or was logged and swallowed."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from tdbg.events import Event, Finding, Start, Traceback
+from tdbg.rules import RULES, Rule
+from tdbg.rules.text import clip, counted
+from tdbg.rules.view import View
+from tdbg.rundir import ProcessDir
+
+# How a program leaves on purpose is no failure.
+ON_PURPOSE = ("KeyboardInterrupt", "SystemExit", "GeneratorExit")
+MAX_SWALLOWED = 5
+SHOWN_LINES = 24
+
+
+@dataclass(slots=True)
+class _Swallowed:
+    """One kind of exception that was logged, and how often."""
+
+    finding: Finding
+    count: int = 0
+    last_step: int = 0
+    pids: set[int] = field(default_factory=set)
+
+
+@RULES.add
+class ExceptionRule(Rule):
+    """Reports exceptions with step and rank: those that ended a process, and those only logged.
+
+    What it does: An uncaught exception is an error. Of several ranks the one that failed first is named; the
+    others (which usually report a broken connection to the first) are evidence. An exception that the program
+    logged or printed (`logger.exception`, `exc_info`, `traceback.print_exc`) and then went on is a warning,
+    with how often it came. Ctrl-C and `sys.exit` are no failures.
+
+    Why it matters: A `main` that catches everything ends with exit code 0 after a crash. With several ranks the
+    last traceback on the screen is rarely the first that happened.
+
+    Example:
+        TD-R003 error: rank 1: ValueError: bad label 17, uncaught, after step 3 (data.py:88)
+
+    What to do: `tdbg report RUN` shows the traceback. A swallowed exception in the loop: let it through, or
+    count what it skips.
+
+    Thresholds: None. At most 5 kinds of swallowed exceptions are told.
+    """
+
+    code = "TD-R003"
+    title = "exception"
+    severity = "error"
+    listens = (Start, Traceback)
+
+    def __init__(self) -> None:
+        self._ranks: dict[tuple[str, int], str] = {}
+        self._crash: tuple[float, Finding] | None = None
+        self._crashed: list[tuple[float, str]] = []
+        self._swallowed: dict[tuple[str, str], _Swallowed] = {}
+
+    def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
+        if not isinstance(event, Traceback) or event.exception.rpartition(".")[2] in ON_PURPOSE:
+            return ()
+        return self._uncaught(process, event) if event.how == "uncaught" else self._logged(process, event)
+
+    def finish(self, view: View) -> Iterable[Finding]:
+        if self._crash is not None:
+            finding = self._crash[1]
+            later = [text for t, text in sorted(self._crashed) if t != self._crash[0]]
+            finding.evidence += [f"later: {text}" for text in later[:3]]
+            finding.evidence += [f"and {counted(len(later) - 3, 'further process')}"] if len(later) > 3 else []
+        for kept in self._swallowed.values():
+            if kept.count > 1:
+                kept.finding.evidence.insert(0, f"{kept.count:,} times, last after step {kept.last_step}")
+        return ()
+
+    def _uncaught(self, process: ProcessDir, event: Traceback) -> Iterable[Finding]:
+        if len(self._crashed) < 1000:
+            self._crashed.append((event.t, clip(f"{_who(process, event)}: {event.exception}: {event.message}", 160)))
+        if self._crash is None:
+            logged = self._swallowed.pop((event.exception, event.where), None)
+            finding = logged.finding if logged else Finding(code=self.code, severity=self.severity, title="")
+            self._fill(finding, process, event, "uncaught")
+            self._crash = event.t, finding
+            return () if logged else (finding,)
+        if event.t < self._crash[0]:
+            self._fill(self._crash[1], process, event, "uncaught")
+            self._crash = event.t, self._crash[1]
+        return ()
+
+    def _logged(self, process: ProcessDir, event: Traceback) -> Iterable[Finding]:
+        key = event.exception, event.where
+        kept = self._swallowed.get(key)
+        if kept is None and len(self._swallowed) >= MAX_SWALLOWED:
+            return ()
+        new = kept is None
+        if kept is None:
+            kept = self._swallowed[key] = _Swallowed(Finding(code=self.code, severity="warning", title=""))
+            self._fill(kept.finding, process, event, f"{event.how}, and the program went on")
+            kept.finding.severity = "warning"
+        kept.count += 1
+        kept.last_step = max(kept.last_step, event.step)
+        return (kept.finding,) if new else ()
+
+    def _fill(self, finding: Finding, process: ProcessDir, event: Traceback, how: str) -> None:
+        message = f": {clip(event.message, 100)}" if event.message else ""
+        at = f" ({event.where})" if event.where else ""
+        finding.title = f"{_who(process, event)}: {event.exception}{message}, {how}, after step {event.step}{at}"
+        finding.severity = self.severity
+        finding.first_step, finding.rank = event.step, process.rank
+        lines = [line.rstrip() for line in event.lines if line.strip()]
+        finding.evidence = [*lines[-3:-1], *(["traceback:", *lines[-SHOWN_LINES:]] if len(lines) > 3 else [])]
+        finding.try_next = "`tdbg report` shows the traceback"
+
+
+def _who(process: ProcessDir, event: Traceback) -> str:
+    if process.is_rank:
+        return f"rank {process.rank}"
+    return process.label if process.rank is not None else f"process {event.pid or process.path.name}"

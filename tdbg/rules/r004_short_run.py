@@ -1,0 +1,52 @@
+"""TD-R004: fewer steps than the program planned."""
+
+from collections.abc import Iterable
+
+from tdbg.events import Finding, Plan
+from tdbg.rules import RULES, Rule
+from tdbg.rules.text import counted
+from tdbg.rules.view import ProcessView, View
+
+
+@RULES.add
+class ShortRun(Rule):
+    """Says that a run ended before the number of steps it had planned.
+
+    What it does: Where a framework says how many steps it means to take (Trainer, Lightning, a scheduler's
+    total), compares that with the steps taken, in a process that ended as if all were well. It is `info`,
+    since early stopping does this on purpose, and a warning when an exception was logged and swallowed.
+
+    Why it matters: A program that catches its own crash prints "done" and exits 0 with half its steps taken.
+
+    Example:
+        TD-R004 info: rank 0 took 80 of 100 planned steps (HF Trainer)
+
+    What to do: Look for TD-R003 in the same run (an exception that was swallowed), for early stopping, and for
+    a loader that is shorter than the schedule thinks.
+
+    Thresholds: One step fewer than planned.
+    """
+
+    code = "TD-R004"
+    title = "fewer steps than planned"
+    severity = "warning"
+    listens = (Plan,)
+
+    def finish(self, view: View) -> Iterable[Finding]:
+        for found in view.ranks():
+            planned = found.plan.steps if found.plan is not None else None
+            if planned and 0 < found.step < planned and view.gone(found) and view.ending(found) == "ended":
+                return (self._short(found, planned),)
+        return ()
+
+    def _short(self, found: ProcessView, planned: int) -> Finding:
+        source = f" ({found.plan.source})" if found.plan is not None and found.plan.source else ""
+        return self.found(
+            f"rank {found.rank} took {found.step:,} of {planned:,} planned steps{source}",
+            severity=self.severity if found.swallowed else "info",
+            first_step=found.step,
+            rank=found.rank,
+            evidence=[f"{counted(found.swallowed, 'exception')} logged and swallowed before"] * bool(found.swallowed),
+            cause="" if found.swallowed else "early stopping, a resumed run, or a loader shorter than planned",
+            try_next="see TD-R003 of this run" if found.swallowed else "",
+        )

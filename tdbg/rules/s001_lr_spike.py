@@ -1,0 +1,158 @@
+"""TD-S001: the learning rate jumps, and the run suffers."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from tdbg.events import Event, Finding, Step
+from tdbg.rules import RULES, Rule
+from tdbg.rules._series import Window
+from tdbg.rules.text import figure
+from tdbg.rules.view import finite
+from tdbg.rundir import ProcessDir
+
+RATIO = 10.0
+OVER_HIGHEST = 2.0
+WARM_STEPS = 10
+WATCH_STEPS = 30
+REACTIONS = 3
+LOSS_MADS = 10.0
+GRAD_RATIO = 10.0
+
+
+@dataclass(slots=True)
+class _Spike:
+    """A jump of the learning rate whose effect is awaited."""
+
+    step: int
+    before: float
+    after: float
+    loss: float
+    loss_limit: float
+    norm_limit: float
+    bad: int = 0
+    worst: str = ""
+
+
+@dataclass(slots=True)
+class _State:
+    rates: Window = field(default_factory=Window)
+    losses: Window = field(default_factory=Window)
+    norms: Window = field(default_factory=Window)
+    highest: float = 0.0
+    spike: _Spike | None = None
+    said: bool = False
+
+
+@RULES.add
+class LearningRateSpike(Rule):
+    """Names the step at which the learning rate jumped, when loss or gradients then went wrong.
+
+    What it does: Watches the largest learning rate of all parameter groups. A jump is a rate more than 10 times
+    the median of the last 64 and more than twice the highest so far. It is told only if, within 30 steps, the
+    run suffers: 3 losses above twice the median (and median + 10 deviations), 3 gradient norms above 10 times
+    their median, or a NaN or Inf. Warm-up (10 steps), cosine, cyclic and restarting schedules return to rates
+    already seen, so they stay silent.
+
+    Why it matters: Loss jump, explosion and NaN are what a learning-rate accident looks like from outside; the
+    rate itself is rarely plotted next to them.
+
+    Example:
+        TD-S001 error: learning rate jumped 100x at step 120 (0.001 to 0.1), and the loss went from 2.1 to 14
+
+    What to do: Find who set it: the scheduler's formula, a scheduler stepped per epoch in one place and per
+    step in another, a resumed optimizer state with another base rate, a config override. `tdbg run -f LR` logs
+    every change.
+
+    Thresholds: 10x the running median, 2x the highest rate so far, and a reaction. A jump without a reaction
+    (frozen layers thawed, a stage of a curriculum) is nobody's business.
+    """
+
+    code = "TD-S001"
+    title = "learning-rate spike"
+    severity = "error"
+    listens = (Step,)
+
+    def __init__(self) -> None:
+        self._states: dict[str, _State] = {}
+        self._given: list[Finding] = []
+
+    def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
+        if not isinstance(event, Step) or event.phase != "train" or not event.lr:
+            return ()
+        state = self._states.setdefault(process.label, _State())
+        if state.said:
+            return ()
+        rate = max((value for value in event.lr if finite(value) is not None), default=0.0)
+        if state.spike is None and self._jumped(state, rate):
+            state.spike = _begin(state, event.step, rate)
+        state.rates.push(rate)
+        state.highest = max(state.highest, rate)
+        if state.spike is None:
+            _remember(state, event)
+            return ()
+        return self._watch(process, state, state.spike, event)
+
+    @staticmethod
+    def _jumped(state: _State, rate: float) -> bool:
+        known = len(state.rates) >= WARM_STEPS and state.rates.median > 0
+        return known and rate > RATIO * state.rates.median and rate > OVER_HIGHEST * state.highest
+
+    def _watch(self, process: ProcessDir, state: _State, spike: _Spike, event: Step) -> Iterable[Finding]:
+        if event.step > spike.step + WATCH_STEPS:
+            state.spike = None
+            return ()
+        worst = _reaction(spike, event)
+        if worst:
+            spike.bad += 1
+            spike.worst = worst
+        if spike.bad < REACTIONS and event.finite is not False:
+            return ()
+        state.said = True
+        return self.once(self._given, self._spiked(process, spike))
+
+    def _spiked(self, process: ProcessDir, spike: _Spike) -> Finding:
+        times = spike.after / spike.before
+        return self.found(
+            f"learning rate jumped {times:,.0f}x at step {spike.step} ({figure(spike.before)} to"
+            f" {figure(spike.after)}), rank {process.rank}, and {spike.worst or 'loss or gradients became NaN'}",
+            first_step=spike.step,
+            rank=process.rank,
+            phase="optimizer",
+            evidence=[f"before it: median loss {figure(spike.loss)}, learning rate {figure(spike.before)}"],
+            cause="the update was too large for where the weights were",
+            try_next="find who set the rate (scheduler, resumed state, override); `-f LR` logs every change",
+        )
+
+
+def _begin(state: _State, step: int, rate: float) -> _Spike:
+    """Fix what is normal at the moment of the jump, so that the effect is measured against it."""
+    losses, norms = state.losses, state.norms
+    rise = max(abs(losses.median), LOSS_MADS * losses.mad())
+    return _Spike(
+        step=step,
+        before=state.rates.median,
+        after=rate,
+        loss=losses.median,
+        loss_limit=losses.median + rise if len(losses) >= WARM_STEPS else float("inf"),
+        norm_limit=GRAD_RATIO * norms.median if len(norms) >= WARM_STEPS else float("inf"),
+    )
+
+
+def _remember(state: _State, event: Step) -> None:
+    loss, norm = finite(event.loss), finite(event.grad_norm)
+    if loss is not None:
+        state.losses.push(loss)
+    if norm is not None:
+        state.norms.push(norm)
+
+
+def _reaction(spike: _Spike, event: Step) -> str:
+    """How this step suffers from the jump, in words; empty if it does not."""
+    loss, norm = finite(event.loss), finite(event.grad_norm)
+    if event.finite is False and not event.skipped:
+        return "loss or gradients became NaN or Inf"
+    if loss is not None and loss > spike.loss_limit:
+        return f"the loss went from {figure(spike.loss)} to {figure(loss)}"
+    if norm is not None and norm > spike.norm_limit:
+        return f"the gradient norm rose to {figure(norm)}"
+    return ""

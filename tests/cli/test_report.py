@@ -1,0 +1,102 @@
+"""`tdbg report`: the verdict from the files alone."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from streams import Stream, bad
+
+from tdbg.cli import main
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Stream:
+    made = Stream(tmp_path / "tdbg_runs" / "run", flags={"SCHEDULING": True}, inject="none")
+    rank = made.rank()
+    made.train(rank, [2.5, 2.4])
+    made.emit(rank, bad())
+    made.train(rank, ["nan"], first=3)
+    made.end(rank, 3)
+    made.done(0)
+    return made
+
+
+def listing(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_page(run, capsys):
+    assert main(["report", str(run.run.path)]) == 0
+    out = capsys.readouterr().out
+    assert "TD-N001 critical: first NaN at step 3, rank 0, blocks.2.act (Act), backward" in out
+    assert "batch kept: rank0001/batch_step00000003.safetensors" in out and "rank 0: step 3, ended" in out
+
+
+def test_json_is_one_document(run, capsys):
+    assert main(["report", str(run.run.path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["kind"], found["version"]) == ("report", 1)
+    assert found["data"]["findings"][0]["code"] == "TD-N001" and found["data"]["people"] == []
+
+
+def test_the_newest_run_is_meant_when_none_is_named(run, capsys, monkeypatch):
+    monkeypatch.chdir(run.run.path.parent.parent)
+    assert main(["report"]) == 0
+    assert main(["report", "run"]) == 0
+
+
+def test_reading_writes_nothing(run, capsys):
+    before = listing(run.run.path)
+    main(["report", str(run.run.path)])
+    main(["report", str(run.run.path), "--json"])
+    assert listing(run.run.path) == before
+
+
+@pytest.mark.parametrize(("floor", "code"), [("critical", 1), ("info", 1), ("never", 0)])
+def test_fail_on(run, capsys, floor, code):
+    assert main(["report", str(run.run.path), "--fail-on", floor]) == code
+
+
+def test_fail_on_with_a_slip(run, capsys):
+    assert main(["report", str(run.run.path), "--fail-on", "eror"]) == 2
+    assert "did you mean error?" in capsys.readouterr().err
+
+
+def test_notes_of_people_stay_with_the_run(run, capsys):
+    assert main(["report", str(run.run.path), "--note", "batch 12 holds\nan empty image"]) == 0
+    assert "an empty image" in capsys.readouterr().out
+    with (run.run.path / "notes.jsonl").open("a") as file:
+        file.write('{"torn')
+    main(["report", str(run.run.path), "--json"])
+    (note,) = json.loads(capsys.readouterr().out)["data"]["people"]
+    assert note["text"] == "batch 12 holds\nan empty image"
+
+
+def test_an_empty_note_is_refused(run, capsys):
+    assert main(["report", str(run.run.path), "--note", " "]) == 2
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_note_where_nothing_may_be_written(run, capsys):
+    run.run.path.chmod(0o500)
+    assert main(["report", str(run.run.path), "--note", "x"]) == 2
+    run.run.path.chmod(0o700)
+
+
+def test_no_run_there(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["report", "nothing"]) == 2
+    err = capsys.readouterr().err.splitlines()
+    assert len(err) == 2 and all(line.startswith("tdbg: ") for line in err)
+    assert main(["report"]) == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_report_file_and_command_agree(run, capsys):
+    verdict = run.judge()
+    verdict.write(run.run)
+    main(["report", str(run.run.path), "--json"])
+    shown = json.loads(capsys.readouterr().out)["data"]
+    kept = json.loads((run.run.path / "report.json").read_text())
+    assert shown["findings"] == kept["findings"] and shown["ranks"] == kept["ranks"]

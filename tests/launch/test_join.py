@@ -1,0 +1,169 @@
+"""Which directory a run gets, and who shares it."""
+
+import json
+import os
+import re
+import socket
+from pathlib import Path
+
+import pytest
+
+from tdbg.config import Settings
+from tdbg.errors import LaunchError, TdbgError
+from tdbg.launch import join
+
+RECORD = {"command": ["python", "train.py"], "start": 1.0, "end": None}
+DEAD = {"pid": 2**22 + 1, "host": socket.gethostname(), "started": "123"}
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def open_run(env: dict[str, str] | None = None, command: str = "python train.py", **settings: str):
+    record = {**RECORD, "command": command.split(), "supervisor": join.me()}
+    return join.open_run(Settings(**settings), command.split(), env or {}, record)
+
+
+def end(path: Path, **values: object) -> None:
+    state = json.loads((path / "run.json").read_text())
+    (path / "run.json").write_text(json.dumps({**state, "end": 2.0, **values}))
+
+
+def test_a_run_of_its_own_gets_time_and_name() -> None:
+    run, leads = open_run()
+    assert leads and run.path.parent == Path("tdbg_runs").absolute()
+    assert re.fullmatch(r"\d{8}-\d{6}-train", run.path.name)
+    assert open_run(name="other")[0].path.name.endswith("-other")
+
+
+def test_runs_of_the_same_second_are_kept_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(join.time, "strftime", lambda text: "20261121-031500")
+    names = [open_run()[0].path.name for _ in range(3)]
+    assert names == ["20261121-031500-train", "20261121-031500-train-2", "20261121-031500-train-3"]
+
+
+@pytest.mark.parametrize("name", ["a/b", "..", "x" * 300])
+def test_a_name_that_is_a_path_is_refused(name: str) -> None:
+    with pytest.raises(TdbgError, match="not a name"):
+        open_run(name=name)
+
+
+def test_a_directory_of_another_run_is_refused() -> None:
+    open_run(run_dir="d")
+    with pytest.raises(TdbgError, match="already holds a run") as caught:
+        open_run(run_dir="d")
+    assert caught.value.exit_code == 2
+
+
+def test_a_directory_with_other_files_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "thesis.tex").write_text("")
+    with pytest.raises(TdbgError, match="is not empty"):
+        open_run(run_dir="d")
+    assert os.listdir("d") == ["thesis.tex"]
+
+
+def test_an_empty_directory_is_taken(tmp_path: Path) -> None:
+    (tmp_path / "d").mkdir()
+    assert open_run(run_dir="d")[1]
+
+
+SHARED = [
+    {"TORCHELASTIC_RUN_ID": "abc"},
+    {"TORCHELASTIC_RUN_ID": "none", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"},
+    {"SLURM_JOB_ID": "77", "SLURM_STEP_ID": "0"},
+    {"NODE_RANK": "1", "MASTER_ADDR": "n1", "MASTER_PORT": "29500"},
+]
+
+
+@pytest.mark.parametrize("env", SHARED)
+def test_agents_of_one_job_share_a_directory_without_being_told(env: dict[str, str]) -> None:
+    first, leads = open_run(env)
+    second, leads_too = open_run(env)
+    assert (leads, leads_too) == (True, False)
+    assert first.path == second.path
+    assert [node["pid"] for node in join.nodes(second)] == [os.getpid()]
+
+
+def test_another_step_of_the_same_slurm_job_is_another_run() -> None:
+    one, _ = open_run({"SLURM_JOB_ID": "77", "SLURM_STEP_ID": "0"})
+    two, leads = open_run({"SLURM_JOB_ID": "77", "SLURM_STEP_ID": "1"})
+    assert leads and one.path != two.path
+
+
+def test_two_commands_of_one_batch_script_are_two_runs() -> None:
+    """Outside srun the job id is that of the whole script, so it names no run."""
+    assert join.job_from_env({"SLURM_JOB_ID": "77"}) == ""
+
+
+@pytest.mark.parametrize(
+    ("command", "job"),
+    [
+        ("torchrun --nproc-per-node=2 t.py", ""),
+        ("torchrun --nnodes=1 --master-port=29501 t.py", ""),
+        ("torchrun --nnodes=2 --node-rank=1 --master-addr=127.0.0.1 --master_port 29501 t.py", "master-addr=127.0.0.1,master-port=29501"),
+        ("torchrun --nnodes 1:4 --rdzv_id=7 --rdzv-endpoint=h:1 t.py", "rdzv-id=7,rdzv-endpoint=h:1"),
+        ("torchrun --rdzv-id 7 t.py", "rdzv-id=7"),
+        ("torchrun --nnodes=2 t.py", "nodes"),
+        ("accelerate launch --num_machines 2 --main_process_ip h --main_process_port 5 t.py", "main-process-ip=h,main-process-port=5"),
+        ("python t.py --num-machines", ""),
+    ],
+)
+def test_job_from_command(command: str, job: str) -> None:
+    assert join.job_from_command(command.split()) == job
+
+
+def test_two_torchrun_agents_share_the_directory_they_were_both_given() -> None:
+    line = "torchrun --nnodes=2 --node-rank={} --master-addr=h --master-port=5 t.py"
+    assert open_run(command=line.format(0), run_dir="d")[1] is True
+    assert open_run(command=line.format(1), run_dir="d")[1] is False
+    with pytest.raises(TdbgError, match="already holds a run"):
+        open_run(command=line.format(1).replace("port=5", "port=6"), run_dir="d")
+
+
+def test_a_run_that_is_over_is_not_joined() -> None:
+    env = SHARED[0]
+    first, _ = open_run(env)
+    end(first.path)
+    second, leads = open_run(env)
+    assert leads and second.path != first.path
+    open_run(env, run_dir="d")
+    end(Path("d"))
+    with pytest.raises(TdbgError, match="already holds a run"):
+        open_run(env, run_dir="d")
+
+
+def test_a_run_whose_supervisor_is_dead_is_over() -> None:
+    env = SHARED[0]
+    first, _ = open_run(env)
+    end(first.path, end=None, supervisor=DEAD)
+    assert open_run(env)[0].path != first.path
+
+
+def test_a_supervisor_on_another_host_is_taken_to_live() -> None:
+    env = SHARED[0]
+    first, _ = open_run(env)
+    end(first.path, end=None, supervisor={**DEAD, "host": "elsewhere"})
+    assert open_run(env)[0].path == first.path
+
+
+def test_a_restart_of_the_job_goes_on_in_its_directory_and_one_agent_leads() -> None:
+    env = SHARED[0]
+    first, _ = open_run(env)
+    end(first.path)
+    again = {**env, "TORCHELASTIC_RESTART_COUNT": "1"}
+    found = [open_run(again) for _ in range(3)]
+    assert {run.path for run, _ in found} == {first.path}
+    assert [leads for _, leads in found] == [True, False, False]
+    state = first.info()
+    assert (state["restart"], state["end"], state["command"]) == (1, None, ["python", "train.py"])
+
+
+def test_a_folder_that_cannot_be_made_is_125(tmp_path: Path) -> None:
+    (tmp_path / "tdbg_runs").write_text("a file")
+    with pytest.raises(LaunchError, match="cannot write the run directory") as caught:
+        open_run()
+    assert caught.value.exit_code == 125
+    assert "--run-dir" in caught.value.hint

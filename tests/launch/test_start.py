@@ -1,0 +1,163 @@
+"""tdbg run from end to end: what is kept, what is refused, what comes back."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from tdbg.events import Finding
+from tdbg.config import Settings
+from tdbg.launch.start import Supervision
+from tdbg.rules.verdict import Verdict
+from tdbg.rundir import RunDir
+
+
+def state(shell) -> dict:
+    return json.loads((shell.runs()[-1] / "run.json").read_text())
+
+
+def test_run_json_says_what_was_run_and_how_it_ended(shell) -> None:
+    subprocess.run("git init -q . && git -c user.name=a -c user.email=a@b commit -q --allow-empty -m x", shell=True, cwd=shell.folder, check=True)
+    done = shell.python("import sys; sys.exit(7)", "--api-key=abc", options=("-l", "advanced"), env={"RANK": "0", "MY_TOKEN": "x"})
+    assert done.returncode == 7
+    run = state(shell)
+    assert run["command"] == [sys.executable, "x.py", "--api-key=***"]
+    assert run["cwd"] == str(shell.folder)
+    assert run["exit"] == {"code": 7, "signal": None}
+    assert run["end"] > run["start"]
+    assert run["settings"]["level"] == "advanced" and run["origin"]["level"] == "option"
+    assert len(run["git"]["commit"]) == 40 and run["git"]["dirty"] is False
+    assert run["versions"]["python"] == sys.version.split()[0]
+    assert run["env"].get("RANK") == "0" and "MY_TOKEN" not in run["env"]
+    assert run["speaks"] == "supervisor" and run["nodes"] == []
+    assert (shell.runs()[-1] / "report.json").exists()
+
+
+def test_a_signal_is_recorded_as_one(shell) -> None:
+    assert shell.run("sh", "-c", "kill -KILL $$").returncode == 137
+    assert state(shell)["exit"] == {"code": None, "signal": 9}
+
+
+def test_stdout_is_the_childs_alone_and_tdbgs_lines_are_marked(shell) -> None:
+    done = shell.python("import sys; print('out'); print('err', file=sys.stderr)")
+    assert done.stdout == "out\n"
+    first, *rest = done.stderr.splitlines()
+    assert first == "err" and rest and all(line.startswith("tdbg: ") for line in rest)
+
+
+def test_a_command_that_is_not_python_says_so(shell) -> None:
+    done = shell.run("echo", "hi")
+    assert (done.returncode, done.stdout) == (0, "hi\n")
+    assert "no process reported: not a Python program" in done.stderr
+
+
+def test_dry_run_does_nothing(shell) -> None:
+    done = shell.run("touch", "made", options=("--dry-run", "-f", "LR", "--max-overhead", "2"))
+    assert done.returncode == 0
+    assert os.listdir(shell.folder) == []
+    for line in ("command: touch made", "budget 2 %", "flag: LR = True", "setting: max_overhead = 2.0 (option)"):
+        assert line in done.stdout
+    assert "PYTHONPATH=" in done.stdout
+
+
+def test_forbid_flags_refuses_from_any_source(shell) -> None:
+    (shell.folder / "pyproject.toml").write_text('[tool.tdbg]\nflags = ["GRADIENTS"]\n')
+    done = shell.run("touch", "made", options=("--forbid-flags",))
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [
+        "tdbg: --forbid-flags: GRADIENTS is on",
+        "tdbg: switch off with --no-flag, or where `tdbg doctor` says it comes from",
+    ]
+    assert not (shell.folder / "made").exists()
+    assert shell.run("touch", "made", options=("--forbid-flags", "--no-flag", "GRADIENTS")).returncode == 0
+
+
+def test_a_named_profile_is_used(shell) -> None:
+    (shell.folder / "pyproject.toml").write_text('[tool.tdbg]\n[tool.tdbg.profiles.deep]\nlevel = "extreme"\n')
+    done = shell.run("true", options=("--profile-name", "deep", "--dry-run"))
+    assert "level: extreme" in done.stdout
+    done = shell.run("true", options=("--profile-name", "dep", "--dry-run"))
+    assert done.returncode == 2 and "known: deep" in done.stderr
+
+
+def test_options_need_no_double_dash_before_a_plain_command(shell) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tdbg", "run", "-q", "echo", "--level", "x"], cwd=shell.folder, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout) == (0, "--level x\n")
+
+
+def test_exec_becomes_the_command(shell) -> None:
+    process = shell.start(sys.executable, "-c", "import os; print(os.getpid())", options=("--exec",))
+    out, err = process.communicate(timeout=30)
+    assert (int(out), err, process.returncode) == (process.pid, "", 0)
+    run = state(shell)
+    assert (run["speaks"], run["end"]) == ("rank", None)
+    assert (shell.runs()[-1] / "boot" / "woke").exists()
+    assert shell.run("sh", "-c", "kill -TERM $$", options=("--exec",)).returncode == -15
+    assert shell.run("no-such-command", options=("--exec",)).returncode == 127
+
+
+@pytest.mark.parametrize("option", [("--tee",), ("--stop-on", "critical"), ("--fail-on", "error")])
+def test_exec_refuses_what_needs_a_supervisor(shell, option: tuple[str, ...]) -> None:
+    done = shell.run("true", options=("--exec", *option))
+    assert done.returncode == 2
+    assert f"{option[0]} needs a supervisor" in done.stderr
+
+
+def test_quiet_says_one_line(shell) -> None:
+    done = shell.run("true", options=("--quiet",))
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith("tdbg: verdict: ")
+
+
+def test_a_closed_stderr_changes_nothing(shell) -> None:
+    done = shell.run("sh", "-c", "exit 6", preexec_fn=lambda: os.close(2))
+    assert done.returncode == 6
+
+
+def test_a_folder_without_git_has_no_git_state(shell) -> None:
+    shell.run("true", env={"GIT_CEILING_DIRECTORIES": str(shell.folder.parent)})
+    assert state(shell)["git"] is None
+
+
+def test_git_missing_altogether_is_no_trouble(shell) -> None:
+    true = shutil.which("true")
+    assert true
+    assert shell.run(true, env={"PATH": "/nowhere"}).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("code", "severity", "settings", "expected"),
+    [
+        (0, "error", {}, 0),
+        (0, "error", {"fail_on": "error"}, 1),
+        (0, "warning", {"fail_on": "error"}, 0),
+        (0, "critical", {"fail_on": "info"}, 1),
+        (7, "error", {"fail_on": "error"}, 7),
+        (-15, "error", {"fail_on": "error", "stop_on": ["error"]}, 143),
+        (0, "error", {"stop_on": ["TD-X001"]}, 1),
+        (0, "error", {"stop_on": ["TD-Y"]}, 0),
+        (0, "error", {"stop_on": ["warning"]}, 1),
+    ],
+)
+def test_findings_change_only_a_zero(tmp_path, code, severity, settings, expected) -> None:
+    verdict = Verdict(run="", findings=[Finding(code="TD-X001", severity=severity, title="")])
+    assert Supervision(RunDir(tmp_path), Settings(**settings), leads=True).exit_code(code, verdict) == expected
+
+
+def test_a_second_agent_of_the_job_joins_and_stays_silent(shell, eventually) -> None:
+    env = {"TORCHELASTIC_RUN_ID": "j1"}
+    first = shell.start("sh", "-c", "while [ ! -e go ]; do sleep 0.05; done", options=("--tee",), env=env)
+    eventually(lambda: (shell.folder / "tdbg_runs" / "elastic-j1-sh" / "boot" / "sitecustomize.py").exists())
+    second = shell.run("sh", "-c", "echo two; exit 3", options=("--tee",), env=env)
+    assert (second.returncode, second.stdout, second.stderr) == (3, "two\n", "")
+    (shell.folder / "go").write_text("")
+    _, err = first.communicate(timeout=30)
+    assert first.returncode == 0 and "tdbg: verdict" in err
+    assert len(shell.runs()) == 1
+    assert len(state(shell)["nodes"]) == 1
+    assert len(list(shell.runs()[0].glob("stdout*.log"))) == 2

@@ -1,0 +1,146 @@
+"""The child process: as though tdbg were not there."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tdbg.launch import supervise
+
+NAMES = {number.name: number for number in supervise.FORWARDED}
+
+REPORTER = """
+import json, os, signal, sys
+status = dict(line.rstrip("\\n").split(":\\t", 1) for line in open("/proc/self/status") if ":\\t" in line)
+print(json.dumps({
+    "pgrp": os.getpgrp(), "parent": os.getppid(), "sid": os.getsid(0),
+    "blocked": int(status["SigBlk"], 16), "ignored": int(status["SigIgn"], 16),
+    "sigint": str(signal.getsignal(signal.SIGINT)),
+}))
+"""
+
+LISTENER = """
+import os, signal, sys, time
+heard = []
+def hear(number, frame):
+    heard.append(signal.Signals(number).name)
+    print("heard", *heard, flush=True)
+for name in sys.argv[1:]:
+    signal.signal(getattr(signal, name), hear)
+print("ready", os.getpid(), flush=True)
+until = time.monotonic() + 30
+while not heard and time.monotonic() < until:
+    time.sleep(0.01)
+time.sleep(0.3)  # a signal that is sent twice would come now
+print("total", len(heard), flush=True)
+sys.exit(42)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_the_child_is_in_the_same_group_and_session_with_clean_signals(shell) -> None:
+    bare = subprocess.run([sys.executable, "-c", REPORTER], capture_output=True, text=True, check=True)
+    seen = json.loads(shell.python(REPORTER).stdout)
+    direct = json.loads(bare.stdout)
+    assert seen["pgrp"] == direct["pgrp"] == os.getpgrp()
+    assert seen["sid"] == direct["sid"]
+    assert seen["blocked"] == direct["blocked"] == 0
+    assert seen["ignored"] == direct["ignored"]
+    assert "default_int_handler" in seen["sigint"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_signal_to_tdbg_reaches_the_child_once_and_its_code_comes_back(shell, name: str) -> None:
+    process = shell.start(sys.executable, shell.script(LISTENER), name)
+    assert process.stdout.readline().startswith("ready")
+    process.send_signal(NAMES[name])
+    out, _ = process.communicate(timeout=30)
+    assert out.splitlines() == [f"heard {name}", "total 1"]
+    assert process.returncode == 42
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGHUP", "SIGTERM", "SIGQUIT"])
+def test_a_signal_inherited_as_ignored_stays_ignored_in_both(shell, name: str) -> None:
+    number = NAMES[name]
+    script = shell.script(
+        "import signal, sys, time\n"
+        "print(signal.getsignal(getattr(signal, sys.argv[1])) == signal.SIG_IGN, flush=True)\n"
+        "sys.stdin.readline()\nsys.exit(5)\n"
+    )
+    process = shell.start(
+        sys.executable, script, name, stdin=subprocess.PIPE, preexec_fn=lambda: signal.signal(number, signal.SIG_IGN)
+    )
+    assert process.stdout.readline() == "True\n"
+    process.send_signal(number)
+    out, _ = process.communicate("go\n", timeout=30)
+    assert process.returncode == 5, out
+
+
+def test_a_background_job_of_a_shell_ignores_ctrl_c(shell) -> None:
+    """sh starts background jobs with SIGINT ignored: it must reach neither tdbg nor the program."""
+    script = shell.script("import signal; print(signal.getsignal(signal.SIGINT) == signal.SIG_IGN)")
+    line = f"{' '.join(shell.words(sys.executable, script))} & wait $!"
+    done = subprocess.run(["sh", "-c", line], cwd=shell.folder, capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stdout) == (0, "True\n")
+
+
+def test_ignored_sigchld_is_handed_on_and_the_code_still_comes_back(shell) -> None:
+    script = shell.script(
+        "import signal, sys; print(signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN); sys.exit(9)"
+    )
+    done = shell.run(sys.executable, script, preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN))
+    assert (done.returncode, done.stdout) == (9, "True\n")
+
+
+def test_files_that_tdbg_inherited_reach_the_child(shell) -> None:
+    read, write = os.pipe()
+    os.set_inheritable(write, True)
+    done = shell.python("import os, sys; os.write(int(sys.argv[1]), b'through')", str(write), close_fds=False)
+    os.close(write)
+    with os.fdopen(read, "rb") as file:
+        assert (done.returncode, file.read()) == (0, b"through")
+
+
+def test_the_child_holds_no_file_of_tdbgs(shell) -> None:
+    text = "import os; print(sorted(int(fd) for fd in os.listdir('/dev/fd') if int(fd) > 2)[:-1])"
+    bare = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+    assert shell.python(text).stdout == bare.stdout
+    assert shell.python(text, options=("--tee",)).stdout == bare.stdout
+
+
+def test_stdin_is_the_childs(shell) -> None:
+    done = shell.python("import sys; print(sys.stdin.read().upper())", input="text\n")
+    assert done.stdout == "TEXT\n\n"
+
+
+def test_a_script_without_an_interpreter_line_goes_to_sh(shell) -> None:
+    path = shell.folder / "job"
+    path.write_text('echo "$1"; exit 3\n')
+    path.chmod(0o755)
+    done = shell.run("./job", "one word")
+    assert (done.returncode, done.stdout) == (3, "one word\n")
+
+
+def test_stop_ends_the_child_by_term_and_a_deaf_one_by_kill(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(supervise, "STOP_GRACE_S", 0.5)
+    deaf = "import signal,sys,time; signal.signal(15, signal.SIG_IGN); open(sys.argv[1], 'w'); time.sleep(60)"
+    for text, expected in (("import sys,time; open(sys.argv[1], 'w'); time.sleep(60)", -15), (deaf, -9)):
+        ready = tmp_path / str(expected)
+        child = supervise.Child([sys.executable, "-c", text, str(ready)], dict(os.environ))
+        while not ready.exists():
+            pass
+        child.stop()
+        assert child.wait() == expected
+
+
+def test_signal_state_of_tdbg_is_as_before_afterwards() -> None:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, []), signal.getsignal(signal.SIGCHLD)
+    assert supervise.Child(["true"], dict(os.environ)).wait() == 0
+    assert (signal.pthread_sigmask(signal.SIG_BLOCK, []), signal.getsignal(signal.SIGCHLD)) == before
+    with pytest.raises(Exception, match="not found"):
+        supervise.Child(["no-such-command-here"], dict(os.environ))
+    assert (signal.pthread_sigmask(signal.SIG_BLOCK, []), signal.getsignal(signal.SIGCHLD)) == before

@@ -1,0 +1,155 @@
+"""--tee: the command sees what it always saw, the terminal shows it byte for byte, and a copy is kept."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pexpect
+import pytest
+
+# A bar and lines whose bytes do not hang on the clock, on both streams.
+BAR = """
+import os, sys
+from tqdm import tqdm
+class Still(tqdm):
+    @property
+    def format_dict(self):
+        return {**super().format_dict, "elapsed": self.n / 100, "rate": None}
+for i in Still(range(400), mininterval=0, miniters=1, file=getattr(sys, sys.argv[1]), dynamic_ncols=True):
+    if i % 50 == 0:
+        Still.write(f"line {i} \\u2713", file=sys.stdout)
+print("\\x1b[31mred\\x1b[0m", sys.stdout.isatty(), sys.stderr.isatty(), os.get_terminal_size(sys.stdout.fileno()))
+print("tabs\\tand\\r\\nreturns", end="")
+"""
+
+
+def on_terminal(words: list[str], folder: Path, **kwargs: object) -> tuple[bytes, int | None]:
+    """Everything a terminal shows of a command, and its exit code."""
+    child = pexpect.spawn(words[0], words[1:], cwd=str(folder), dimensions=(33, 91), timeout=60, **kwargs)
+    child.expect(pexpect.EOF)
+    child.close()
+    return child.before, child.exitstatus
+
+
+def newest(shell) -> Path:
+    return shell.runs()[-1]
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_a_tqdm_bar_is_byte_for_byte_that_of_a_direct_run(shell, stream: str) -> None:
+    program = [sys.executable, shell.script(BAR), stream]
+    direct, _ = on_terminal(program, shell.folder)
+    teed, code = on_terminal(shell.words(*program, options=("--tee", "--quiet")), shell.folder)
+    shown, _, verdict = teed.partition(b"tdbg: verdict")
+    assert code == 0
+    assert len(direct) > 20_000
+    assert shown == direct
+    assert verdict.count(b"tdbg:") == 0
+    log = (newest(shell) / "stdout.log").read_bytes()
+    assert log.replace(b"\n", b"\r\n") == direct  # what the terminal itself adds
+    assert b"91" in log and b"True True" in log
+
+
+def test_streams_that_differ_stay_apart_and_stay_what_they_were(shell) -> None:
+    """stdout on a terminal, stderr in a file."""
+    text = "import sys; print('to out', sys.stdout.isatty()); print('to err', sys.stderr.isatty(), file=sys.stderr)"
+    words = shell.words(sys.executable, shell.script(text), options=("--tee", "--quiet"))
+    line = " ".join(words) + " 2>err.txt"
+    shown, code = on_terminal(["sh", "-c", line], shell.folder)
+    assert (shown, code) == (b"to out True\r\n", 0)
+    assert (shell.folder / "err.txt").read_text().splitlines()[0] == "to err False"
+    assert (newest(shell) / "stdout.log").read_bytes() == b"to out True\n"
+    assert (newest(shell) / "stderr.log").read_bytes() == b"to err False\n"
+
+
+def test_pipes_stay_pipes(shell) -> None:
+    text = "import os, sys, stat; print(sys.stdout.isatty(), stat.S_ISFIFO(os.fstat(1).st_mode)); sys.stderr.write('e')"
+    done = shell.python(text, options=("--tee", "--quiet"))
+    assert done.stdout == "False True\n"
+    assert done.stderr.startswith("etdbg:")
+    assert (newest(shell) / "stderr.log").read_text() == "e"
+
+
+def test_one_stream_for_both_keeps_their_order(shell) -> None:
+    text = "import os\nfor i in range(2000):\n    os.write(1 + i % 2, b'%d\\n' % i)"
+    words = shell.words(sys.executable, shell.script(text), options=("--tee", "--quiet"))
+    done = subprocess.run(words, cwd=shell.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60)
+    expected = b"".join(b"%d\n" % i for i in range(2000))
+    assert done.stdout.startswith(expected)
+    assert (newest(shell) / "stdout.log").read_bytes() == expected
+    assert not (newest(shell) / "stderr.log").exists()
+
+
+def test_large_binary_output_arrives_whole(shell) -> None:
+    text = "import os, sys; sys.stdout.buffer.write(bytes(range(256)) * 40_000)"
+    words = shell.words(sys.executable, shell.script(text), options=("--tee", "--quiet"))
+    done = subprocess.run(words, cwd=shell.folder, capture_output=True, timeout=60)
+    assert done.stdout == bytes(range(256)) * 40_000
+    assert (newest(shell) / "stdout.log").read_bytes() == done.stdout
+
+
+def test_a_window_that_changes_its_size_is_followed(shell) -> None:
+    text = (
+        "import os, signal, sys, time\n"
+        "signal.signal(signal.SIGWINCH, lambda *_: None)\n"
+        "print('size', *os.get_terminal_size(), flush=True)\n"
+        "while os.get_terminal_size().columns != 120: signal.pause()\n"
+        "print('size', *os.get_terminal_size())\n"
+    )
+    words = shell.words(sys.executable, shell.script(text), options=("--tee", "--quiet"))
+    child = pexpect.spawn(words[0], words[1:], cwd=str(shell.folder), dimensions=(24, 80), timeout=30)
+    child.expect("size 80 24")
+    child.setwinsize(40, 120)
+    child.expect("size 120 40")
+    child.expect(pexpect.EOF)
+    child.close()
+    assert child.exitstatus == 0
+
+
+def test_a_reader_that_leaves_ends_the_program_as_it_would_without_tdbg(shell) -> None:
+    text = "import sys\nfor i in range(10**7): print(i)"
+    program = f"{sys.executable} {shell.script(text)}"
+    tdbg = " ".join(shell.words(*program.split(), options=("--tee", "--quiet")))
+    for line in (program, tdbg):
+        done = subprocess.run(
+            ["bash", "-c", f"{line} | head -n 2; echo ${{PIPESTATUS[0]}}"],
+            cwd=shell.folder,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.stdout.splitlines() == ["0", "1", "1"]
+        assert "BrokenPipeError" in done.stderr
+
+
+def test_tdbg_ends_with_the_command_even_if_a_grandchild_keeps_the_stream(shell) -> None:
+    text = "import subprocess; subprocess.Popen(['sleep', '30']); print('done')"
+    begun = time.monotonic()
+    done = shell.python(text, options=("--tee", "--quiet"))
+    assert (done.returncode, done.stdout) == (0, "done\n")
+    assert time.monotonic() - begun < 10
+
+
+def test_last_words_of_a_grandchild_are_kept(shell) -> None:
+    text = "import subprocess; subprocess.Popen(['sh', '-c', 'sleep 0.2; echo late'])"
+    assert shell.python(text, options=("--tee", "--quiet")).stdout == "late\n"
+
+
+def test_the_copy_ends_at_the_disk_budget_and_the_output_does_not(shell) -> None:
+    done = shell.python("print('x' * 999); print('y' * 5000)", options=("--tee", "--disk-budget", "2kB"))
+    assert done.stdout == "x" * 999 + "\n" + "y" * 5000 + "\n"
+    assert "the disk budget is used up" in done.stderr
+    assert "the output itself is complete; the run goes on" in done.stderr
+    assert done.returncode == 0
+
+
+
+
+def test_a_stream_that_is_closed_stays_closed(shell) -> None:
+    text = "import os, sys\ntry: os.fstat(1)\nexcept OSError: sys.exit(44)"
+    done = shell.run(
+        sys.executable, shell.script(text), options=("--tee",), preexec_fn=lambda: os.close(1)
+    )
+    assert done.returncode == 44

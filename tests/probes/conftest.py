@@ -1,0 +1,66 @@
+"""A monitor inside the test process, with its events in a list."""
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from tdbg.config import Settings
+from tdbg.events import Event, NonFinite, Step
+from tdbg.probes.monitor import Monitor, probes_for
+
+
+class Watch:
+    """What a monitor wrote, and what went wrong inside it."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.events: list[Event] = []
+        self.failures: list[tuple[str, Exception]] = []
+        self.notes: list[str] = []
+        self.saved: list[tuple[int, dict[str, Any]]] = []
+        self.claims = 0
+        self.monitor = Monitor(
+            settings,
+            emit=self.events.append,
+            become_rank=self._claim,
+            save_batch=self._save,
+            failed=lambda name, error: self.failures.append((name, error)),
+            note=lambda code, text: self.notes.append(code),
+            started=time.perf_counter(),
+        )
+        self.monitor.attach(probes_for(settings.level, settings.flags))
+
+    def _claim(self) -> None:
+        self.claims += 1
+
+    def _save(self, step: int, parts: dict[str, Any]) -> str:
+        self.saved.append((step, parts))
+        return "batch"
+
+    @property
+    def steps(self) -> list[Step]:
+        return [event for event in self.events if isinstance(event, Step) and event.phase == "train"]
+
+    @property
+    def evals(self) -> list[Step]:
+        return [event for event in self.events if isinstance(event, Step) and event.phase == "eval"]
+
+    @property
+    def bad(self) -> list[NonFinite]:
+        return [event for event in self.events if isinstance(event, NonFinite)]
+
+
+@pytest.fixture
+def watch() -> Iterator[Callable[..., Watch]]:
+    """Start a monitor with the given settings; everything is taken away after the test."""
+    running: list[Watch] = []
+
+    def start(**settings: Any) -> Watch:
+        running.append(Watch(Settings(**{"max_overhead": 50.0, **settings})))
+        return running[-1]
+
+    yield start
+    for one in running:
+        one.monitor.detach()
+        assert one.monitor.hook_count() == 0
+        assert not one.failures, one.failures

@@ -1,0 +1,315 @@
+"""The planted faults of a training run, on three unlike models: the right step, module and phase, or silence."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from .conftest import Watch
+
+Start = Callable[..., Watch]
+STEP = 3
+
+
+class Plant:
+    """Which fault is on, read by the modules below."""
+
+    fault = ""
+    step = 0
+
+    def on(self, fault: str) -> bool:
+        return self.fault == fault and self.step == STEP
+
+
+class Act(nn.Module):
+    """relu, with a NaN that appears in backward only when the fault is on."""
+
+    def __init__(self, plant: Plant, faulty: bool) -> None:
+        super().__init__()
+        self.plant, self.faulty = plant, faulty
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.faulty and self.plant.on("backward-nan"):
+            x = x + torch.sqrt((x * 0).abs()) * 0
+        if self.faulty and self.plant.on("harmless"):
+            x = x + torch.where(x > 1e9, torch.sqrt((x.detach() * 0).abs()), torch.zeros_like(x))
+        return torch.relu(x)
+
+
+class Fc(nn.Linear):
+    """A linear layer whose output overflows when the fault is on."""
+
+    plant: Plant | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = super().forward(x)
+        return out + math.inf if self.plant is not None and self.plant.on("forward-inf") else out
+
+
+class Block(nn.Module):
+    def __init__(self, plant: Plant, index: int, width: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.fc = Fc(width, width)
+        self.fc.plant = plant if index == 3 else None
+        self.act = Act(plant, index == 2)
+        self.proj = nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = x + self.proj(self.act(self.fc(self.norm(x))))
+        return out
+
+
+class Residual(nn.Module):
+    """Blocks with dropout, over dense rows."""
+
+    def __init__(self, plant: Plant) -> None:
+        super().__init__()
+        self.stem = nn.Linear(8, 16)
+        self.blocks = nn.ModuleList(Block(plant, index, 16) for index in range(6))
+        self.drop = nn.Dropout(0.2)
+        self.head = nn.Linear(16, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        for block in self.blocks:
+            x = block(x)
+        out: Tensor = self.head(self.drop(x))
+        return out
+
+
+class Conv(nn.Module):
+    """Convolution and batch normalisation before the blocks: buffers that a second run must not move."""
+
+    def __init__(self, plant: Plant) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv1d(1, 16, 3, padding=1), nn.BatchNorm1d(16), nn.ReLU())
+        self.blocks = nn.Sequential(*(Block(plant, index, 16) for index in range(6)))
+        self.head = nn.Linear(16, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.blocks(self.stem(x[:, None, :]).mean(-1)))
+        return out
+
+
+class Recurrent(nn.Module):
+    """A GRU before the blocks; returns a dictionary, as many library models do."""
+
+    def __init__(self, plant: Plant) -> None:
+        super().__init__()
+        self.rnn = nn.GRU(1, 16, batch_first=True)
+        self.blocks = nn.ModuleList(Block(plant, index, 16) for index in range(6))
+        self.head = nn.Linear(16, 4)
+
+    def forward(self, x: Tensor, scale: float = 1.0) -> dict[str, Any]:
+        hidden = self.rnn(x[..., None])[0][:, -1] * scale
+        for block in self.blocks:
+            hidden = block(hidden)
+        return {"logits": self.head(hidden), "extra": [hidden]}
+
+
+MODELS = {"residual": Residual, "conv": Conv, "recurrent": Recurrent}
+
+
+def train(seen: Watch, name: str, fault: str, steps: int = 6) -> nn.Module:
+    torch.manual_seed(0)
+    plant = Plant()
+    plant.fault = fault
+    model = MODELS[name](plant)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    if fault == "inf-grad":
+        blocks: Any = model.blocks
+        blocks[4].proj.weight.register_hook(lambda grad: grad + math.inf if plant.step == STEP else None)
+    for plant.step in range(1, steps + 1):
+        x, y = torch.randn(12, 8), torch.randint(0, 4, (12,))
+        if plant.on("bad-batch"):
+            x[5, 3] = math.nan
+        out = model(x)
+        loss = cross_entropy(out["logits"] if isinstance(out, dict) else out, y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return model
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_inf_in_a_forward_pass(watch: Start, name: str) -> None:
+    seen = watch()
+    train(seen, name, "forward-inf")
+    (event,) = seen.bad
+    assert (event.step, event.module, event.phase, event.kind) == (3, "blocks.3.fc", "forward", "inf")
+    assert (event.origin, event.how, event.weights) == ("here", "rerun", "intact")
+    assert event.last_good["step"] == 2
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_nan_only_in_backward(watch: Start, name: str) -> None:
+    seen = watch()
+    train(seen, name, "backward-nan")
+    (event,) = seen.bad
+    assert (event.step, event.module, event.phase, event.kind) == (3, "blocks.2.act", "backward", "nan")
+    assert event.bad_param_count > 0
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_inf_in_one_weights_gradient(watch: Start, name: str) -> None:
+    seen = watch()
+    train(seen, name, "inf-grad")
+    (event,) = seen.bad
+    assert (event.step, event.parameter, event.phase, event.kind) == (3, "blocks.4.proj.weight", "gradient", "inf")
+    assert event.bad_params == ["blocks.4.proj.weight"]
+    assert event.weights == "intact"
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_bad_pixel_in_the_batch(watch: Start, name: str) -> None:
+    seen = watch()
+    train(seen, name, "bad-batch")
+    (event,) = seen.bad
+    assert (event.step, event.phase, event.kind, event.count) == (3, "input", "nan", 1)
+    assert event.module in {"stem", "stem.0", "rnn"}
+    ((step, parts),) = seen.saved
+    assert step == 3
+    (args, _) = parts["inputs"][0]
+    assert torch.isnan(args[0]).sum() == 1
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("fault", ["harmless", "none"])
+def test_silence_where_nothing_is_wrong(watch: Start, name: str, fault: str) -> None:
+    seen = watch()
+    train(seen, name, fault)
+    assert seen.bad == []
+    assert len(seen.steps) == 6
+
+
+def test_the_harmless_fault_is_there_for_those_who_look_too_closely() -> None:
+    """The plant really makes a NaN inside backward, which never reaches a parameter."""
+    plant = Plant()
+    plant.fault, plant.step = "harmless", STEP
+    x = torch.zeros(4, requires_grad=True)
+    with pytest.raises(RuntimeError, match="nan values"), torch.autograd.detect_anomaly():
+        inner = torch.sqrt((x * 0).abs())
+        torch.relu(x + torch.where(x > 1e9, inner, torch.zeros_like(x))).sum().backward()
+
+
+def test_a_loss_that_is_bad_outside_the_model(watch: Start) -> None:
+    seen = watch()
+    model = nn.Linear(8, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loss = torch.log(model(torch.randn(4, 8)).sum() * 0)
+    loss.backward()
+    optimizer.step()
+    (event,) = seen.bad
+    assert (event.phase, event.module) == ("loss", "")
+    assert "outside the model" in event.note
+
+
+def test_weights_that_were_already_bad_are_blamed_on_the_update(watch: Start) -> None:
+    seen = watch()
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with torch.no_grad():
+        model[2].weight[0, 0] = math.nan
+    cross_entropy(model(torch.randn(4, 8)), torch.zeros(4, dtype=torch.long)).backward()
+    optimizer.step()
+    (event,) = seen.bad
+    assert (event.phase, event.parameter) == ("optimizer", "2.weight")
+
+
+def test_minus_infinity_in_a_mask_is_not_accused(watch: Start) -> None:
+    seen = watch()
+
+    class Mask(nn.Module):
+        def forward(self, size: int) -> Tensor:
+            return torch.full((size, size), -math.inf).triu(1)
+
+    class Attend(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.mask, self.value, self.bad = Mask(), nn.Linear(8, 8), nn.Identity()
+
+        def forward(self, x: Tensor) -> Tensor:
+            scores = (x @ x.T + self.mask(len(x))).softmax(-1)
+            out: Tensor = self.bad(self.value(scores @ x)) * (math.nan if broken else 1.0)
+            return self.bad(out)
+
+    model = Attend()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for broken in (False, False, True):
+        optimizer.zero_grad()
+        model(torch.randn(6, 8)).square().mean().backward()
+        optimizer.step()
+    (event,) = seen.bad
+    assert event.step == 3
+    assert event.module != "mask"
+
+
+def test_bad_values_in_evaluation_are_named(watch: Start) -> None:
+    seen = watch()
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4)).eval()
+    with torch.no_grad():
+        model(torch.randn(4, 8))
+        x = torch.randn(4, 8)
+        x[0, 0] = math.inf
+        model(x)
+    (event,) = seen.bad
+    assert (event.step, event.during, event.phase, event.kind) == (2, "eval", "input", "inf")
+
+
+def test_stop_before_update_leaves_the_weights_intact(watch: Start) -> None:
+    watch(stop_before_update=True)
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    before = model.weight.detach().clone()
+    model.weight.register_hook(lambda grad: grad * math.nan)
+    loss = model(torch.randn(3, 4)).sum()
+    with pytest.raises(SystemExit) as stop:
+        loss.backward()
+        optimizer.step()
+    assert stop.value.code == 1
+    assert torch.equal(model.weight, before)
+
+
+def test_the_second_run_leaves_nothing_behind(watch: Start, capsys: pytest.CaptureFixture[str]) -> None:
+    """RNG, buffers, gradients, output: with and without the report, the program computes the same."""
+    results = []
+    for stay in (False, True):
+        torch.manual_seed(7)
+        seen = watch() if stay else None
+        calls = []
+        model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 4))
+        model.register_forward_pre_hook(lambda *_, calls=calls: calls.append(1) or print("forward"))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+        for index in range(3):
+            optimizer.zero_grad()
+            out = model(torch.randn(6, 8))
+            loss = out.square().mean() * (math.nan if index == 1 else 1.0)
+            loss.backward()
+            optimizer.step()
+        state = {name: value.clone() for name, value in model.state_dict().items()}
+        grads = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+        results.append((state, grads, torch.rand(3), capsys.readouterr().out))
+        if seen is not None:
+            assert len(seen.bad) == 1
+            assert len(calls) == 4, "the batch did run a second time"
+    (state, grads, noise, text), (state2, grads2, noise2, text2) = results
+    torch.testing.assert_close(state2, state, rtol=0, atol=0, equal_nan=True)
+    torch.testing.assert_close(grads2, grads, rtol=0, atol=0, equal_nan=True)
+    assert torch.equal(noise, noise2)
+    assert text == text2 == "forward\n" * 3
+
+
+def test_a_model_with_collectives_is_not_run_again(watch: Start) -> None:
+    seen = watch()
+    model = nn.Sequential(nn.Linear(8, 8), nn.SyncBatchNorm(8), nn.Linear(8, 4)).eval()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    (model(torch.randn(4, 8)).sum() * math.nan).backward()
+    optimizer.step()
+    (event,) = seen.bad
+    assert "SyncBatchNorm" in event.note
+    assert event.how == "check"

@@ -1,0 +1,262 @@
+"""Step records against what the loop itself computed."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from tdbg.config import Settings
+from tdbg.probes.monitor import Monitor, probes_for
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader, TensorDataset
+
+from .conftest import Watch
+
+Start = Callable[..., Watch]
+
+
+def total_norm(model: nn.Module) -> float:
+    return math.sqrt(sum(float(p.grad.norm()) ** 2 for p in model.parameters() if p.grad is not None))
+
+
+def batch(count: int = 16) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.randn(count, 8), torch.randint(0, 4, (count,))
+
+
+def network() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+
+
+def test_a_plain_loop_is_recorded_as_it_ran(watch: Start) -> None:
+    seen = watch()
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    told = []
+    for _ in range(5):
+        x, y = batch()
+        loss = cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        told.append((loss.item(), total_norm(model)))
+        optimizer.step()
+    assert [record.step for record in seen.steps] == [1, 2, 3, 4, 5]
+    for record, (loss_value, norm) in zip(seen.steps, told, strict=True):
+        assert record.loss == pytest.approx(loss_value)
+        assert record.grad_norm == pytest.approx(norm, rel=1e-5)
+        assert record.finite is True
+        assert record.checked == "all"
+        assert record.lr == [0.1]
+        assert record.samples == 16
+        assert record.grad_norms is not None and len(record.grad_norms) == 4
+    assert seen.claims == 1
+
+
+def test_the_norm_before_clipping_is_the_one_recorded(watch: Start) -> None:
+    seen = watch()
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        x, y = batch()
+        optimizer.zero_grad()
+        (100 * cross_entropy(model(x), y)).backward()
+        told = torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        optimizer.step()
+        assert seen.steps[-1].grad_norm == pytest.approx(float(told), rel=1e-5)
+        assert float(told) > 0.5
+
+
+def test_accumulation_sums_the_losses_sent_backward(watch: Start) -> None:
+    seen = watch()
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    losses = []
+    for _ in range(4):
+        x, y = batch()
+        loss = cross_entropy(model(x), y) / 4
+        loss.backward()
+        losses.append(loss.item())
+    norm = total_norm(model)
+    optimizer.step()
+    (record,) = seen.steps
+    assert record.micro == 4
+    assert record.loss == pytest.approx(sum(losses))
+    assert record.grad_norm == pytest.approx(norm, rel=1e-5)
+    assert record.samples == 64
+
+
+def test_two_optimizers_count_as_one_stepper(watch: Start) -> None:
+    seen = watch()
+    first, second = network(), network()
+    one, two = torch.optim.SGD(first.parameters(), lr=0.1), torch.optim.SGD(second.parameters(), lr=0.2)
+    told = []
+    for _ in range(4):
+        for model, optimizer in ((first, one), (second, two)):
+            x, y = batch()
+            optimizer.zero_grad()
+            loss = cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            told.append(loss.item())
+    assert [record.loss for record in seen.steps] == pytest.approx(told[::2])
+    assert [record.other_losses for record in seen.steps[1:]] == [pytest.approx([value]) for value in told[1:-1:2]]
+    assert all(record.lr == [0.1] for record in seen.steps)
+
+
+def test_a_closure_counts_its_first_evaluation(watch: Start) -> None:
+    seen = watch()
+    model = network()
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=4)
+    x, y = batch()
+    evaluations: list[tuple[float, float]] = []
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = cross_entropy(model(x), y)
+        loss.backward()
+        evaluations.append((loss.item(), total_norm(model)))
+        return loss
+
+    optimizer.step(closure)
+    (record,) = seen.steps
+    assert record.micro == len(evaluations) > 1
+    assert record.loss == pytest.approx(evaluations[0][0])
+    assert record.grad_norm == pytest.approx(evaluations[0][1], rel=1e-5)
+
+
+def test_a_skipped_update_is_a_step_that_says_so(watch: Start) -> None:
+    seen = watch()
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+    told = []
+    for index in range(4):
+        x, y = batch()
+        optimizer.zero_grad()
+        loss = cross_entropy(model(x), y)
+        scaler.scale(loss).backward()
+        if index == 2:
+            first = next(model.parameters())
+            assert first.grad is not None
+            first.grad[0, 0] = math.inf
+        scaler.step(optimizer)
+        scaler.update()
+        told.append(loss.item())
+    assert [record.skipped for record in seen.steps] == [False, False, True, False]
+    assert [record.loss for record in seen.steps] == pytest.approx(told)
+    assert not seen.bad, "an Inf that GradScaler skips is no fault"
+
+
+def test_epoch_and_batch_come_from_the_loader_that_feeds_training(watch: Start) -> None:
+    seen = watch()
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x, y = batch(32)
+    training = DataLoader(TensorDataset(x, y), batch_size=8)
+    validation = DataLoader(TensorDataset(x[:8], y[:8]), batch_size=8)
+    for _ in range(2):
+        for xb, yb in training:
+            optimizer.zero_grad()
+            cross_entropy(model(xb), yb).backward()
+            optimizer.step()
+        with torch.no_grad():
+            for xb, _ in validation:
+                model(xb)
+    assert [record.epoch for record in seen.steps] == [0] * 4 + [1] * 4
+    assert [record.batch for record in seen.steps] == [1, 2, 3, 4] * 2
+    assert {record.batches for record in seen.steps} == {4}
+    assert all(record.loader_ms is not None for record in seen.steps)
+    assert [record.call for record in seen.evals] == [1, 2]
+    assert [record.step for record in seen.evals] == [4, 8]
+
+
+def test_evaluation_alone_counts_calls(watch: Start) -> None:
+    seen = watch()
+    model = network().eval()
+    with torch.no_grad():
+        for _ in range(3):
+            model(batch()[0])
+    assert [(record.step, record.samples) for record in seen.evals] == [(1, 16), (2, 16), (3, 16)]
+    assert seen.claims == 1
+
+
+def test_level_off_has_no_probes() -> None:
+    assert probes_for("off", {}) == []
+    assert {probe.name for probe in probes_for("basic", {})} == {
+        "first-bad",
+        "gradient-norms",
+        "loader-wait",
+        "loss-scaler",
+    }
+
+
+def test_a_probe_that_raises_is_switched_off_and_training_goes_on(watch: Start) -> None:
+    seen = watch()
+    gradients = seen.monitor.probe("gradient-norms")
+
+    def broken(*args: Any) -> None:
+        raise ZeroDivisionError("planted")
+
+    gradients._look_at = broken
+    seen.monitor._subscribe()
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        x, y = batch()
+        optimizer.zero_grad()
+        cross_entropy(model(x), y).backward()
+        optimizer.step()
+    assert [name for name, _ in seen.failures] == ["gradient-norms"]
+    assert len(seen.steps) == 3
+    assert seen.steps[-1].loss is not None and seen.steps[-1].grad_norm is None
+    seen.failures.clear()
+
+
+def test_a_root_called_through_its_children_is_found(watch: Start) -> None:
+    seen = watch()
+
+    class Holder(nn.Module):
+        """As in Lightning: the root is never called, its child is."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = network()
+
+        def training_step(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return cross_entropy(self.model(x), y)
+
+    holder = Holder()
+    optimizer = torch.optim.SGD(holder.parameters(), lr=0.1)
+    for _ in range(4):
+        optimizer.zero_grad()
+        holder.training_step(*batch()).backward()
+        optimizer.step()
+    assert [bool(record.samples) for record in seen.steps] == [False, True, True, True]
+    assert "forward-unseen" not in seen.notes
+
+
+def test_a_model_called_through_forward_is_reported(watch: Start) -> None:
+    seen = watch()
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(6):
+        x, _ = batch()
+        optimizer.zero_grad()
+        model[2].forward(model[1].forward(model[0].forward(x))).sum().backward()
+        optimizer.step()
+    assert seen.notes == ["forward-unseen"]
+
+
+def test_detach_leaves_torch_as_it_was() -> None:
+    before = (torch.autograd.backward, torch.optim.Optimizer.__init__, nn.utils.clip_grad_norm_, nn.Module.compile)
+    seen = Watch(Settings())
+    model = network()
+    assert seen.monitor.hook_count() > 0
+    assert len(model._forward_hooks) == 1
+    seen.monitor.detach()
+    after = (torch.autograd.backward, torch.optim.Optimizer.__init__, nn.utils.clip_grad_norm_, nn.Module.compile)
+    assert before == after
+    assert len(model._forward_hooks) == 0
+    assert isinstance(seen.monitor, Monitor) and seen.monitor.hook_count() == 0

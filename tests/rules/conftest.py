@@ -1,0 +1,21 @@
+"""What the tests of the rules share."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from streams import Stream
+
+
+@pytest.fixture
+def stream(tmp_path: Path) -> Callable[..., Stream]:
+    """Makes a run directory to write events into."""
+    return lambda **settings: Stream(tmp_path / "run", **settings)
+
+
+@pytest.fixture
+def one(stream: Callable[..., Stream]) -> tuple[Stream, str]:
+    """A run with one rank, and the rank's folder."""
+    run: Any = stream()
+    return run, run.rank()

@@ -1,0 +1,93 @@
+"""TD-C...: flags, and what tdbg itself could not see."""
+
+import json
+
+from streams import Stream
+
+from tdbg.events import Cost, Injection, Note, ProbeOff
+
+
+def only(run: Stream, code: int = 0):
+    (finding,) = run.judge(code).findings
+    return finding
+
+
+def test_a_rejected_flag_is_told_once_for_all_ranks(stream):
+    run = stream(flags={"LOSS.NUL": True})
+    for rank in (0, 1):
+        folder = run.rank(rank)
+        run.train(folder, [2.0])
+        run.emit(
+            f"other/h-{rank}",
+            Injection(
+                flag="LOSS.NUL", status="rejected", where="yacs", hint="did you mean LOSS.NULL_MASKING?", rank=rank
+            ),
+        )
+    finding = only(run)
+    assert finding.code == "TD-C001" and finding.evidence == ["did you mean LOSS.NULL_MASKING?"]
+
+
+def test_a_flag_nobody_took(stream):
+    run = stream(flags={"LOSS.NULL_MASKING": True, "SCHEDULING": True, "CHECKPOINT": False})
+    run.train(run.rank(), [2.0])
+    run.emit("other/h-1", Injection(flag="SCHEDULING", status="set", where="yacs"))
+    assert only(run).title == "nobody took LOSS.NULL_MASKING: the program ran without it"
+
+
+def test_with_inject_none_nobody_is_meant_to(stream):
+    run = stream(flags={"LOSS.NULL_MASKING": True}, inject="none")
+    run.train(run.rank(), [2.0])
+    assert run.codes() == []
+
+
+def test_nothing_instrumented_names_the_cause(stream):
+    run = stream()
+    assert only(run).code == "TD-C003" and "PYTHONPATH" in only(run).title
+    (run.run.path / "boot").mkdir()
+    (run.run.path / "boot" / "old-python").touch()
+    assert "older than 3.11" in only(run).title
+    (run.run.path / "boot" / "woke").touch()
+    assert "none of it imported torch" in only(run).title
+    (run.run.path / "hello").mkdir()
+    (run.run.path / "hello" / "h-1.json").write_text(json.dumps({"pid": 1}))
+    assert (only(run).severity, only(run).title[:15]) == ("info", "1 torch process")
+
+
+def test_a_command_that_never_started_is_not_asked_for_torch(stream):
+    assert stream().codes(127) == []
+
+
+def test_level_off_sees_nothing_on_purpose(stream):
+    assert stream(level="off").codes() == []
+
+
+def test_forward_unseen(one):
+    run, rank = one
+    run.train(rank, [2.0])
+    run.emit(rank, Note(code="forward-unseen", text="no module's forward was seen"), Note(code="other", text="x"))
+    assert only(run).code == "TD-C004"
+    assert "x (rank 0)" in run.judge().notes
+
+
+def test_a_part_that_switched_itself_off(one):
+    run, rank = one
+    run.train(rank, [2.0])
+    run.emit(rank, ProbeOff(probe="grad-norm", error="TypeError: x"), ProbeOff(probe="grad-norm", error="again"))
+    assert only(run).title == "tdbg's grad-norm switched itself off on rank 0: TypeError: x"
+
+
+def test_failures_while_waking_up(one):
+    run, rank = one
+    run.train(rank, [2.0])
+    (run.run.path / "boot").mkdir()
+    (run.run.path / "boot" / "errors.log").write_text("boot: ValueError: x\n")
+    assert only(run).title == "tdbg could not wake up in a process: boot: ValueError: x"
+
+
+def test_disk_notes_and_losses(one):
+    run, rank = one
+    run.train(rank, [2.0])
+    run.emit(rank, Note(code="disk-vectors", text="half the disk budget is used", step=9))
+    assert only(run).severity == "info"
+    run.emit(rank, Cost(step=9, own_ms=1.0, wall_ms=100.0, dropped=12))
+    assert run.judge().findings[0].title == "12 events could not be written (rank 0)"

@@ -1,0 +1,134 @@
+"""TD-G..., TD-S..., TD-A...: gradients, learning rate and loss scale off their course."""
+
+import random
+
+from streams import Stream, bad
+
+from tdbg.events import Step
+
+
+def first(run: Stream, code: str):
+    return next(finding for finding in run.judge().findings if finding.code == code)
+
+
+def noisy(level: float, count: int, seed: int = 0, spread: float = 0.2) -> list[float]:
+    noise = random.Random(seed)
+    return [level * noise.lognormvariate(0, spread) for _ in range(count)]
+
+
+def test_gradient_explosion(one):
+    run, rank = one
+    run.train(rank, noisy(2.0, 60) + noisy(2.6, 10), norms=noisy(1.2, 60) + noisy(300, 10))
+    finding = first(run, "TD-G001")
+    assert finding.first_step == 61 and "gradient norm rose from 1.2" in finding.title
+
+
+def test_no_explosion_while_small_or_while_the_loss_gets_better(one):
+    run, rank = one
+    run.train(rank, noisy(2.0, 60) + noisy(2.6, 10), norms=noisy(0.01, 60) + noisy(1.0, 10))
+    run.train(rank, noisy(1.0, 10), norms=noisy(300, 10), first=71)
+    assert "TD-G001" not in run.codes()
+
+
+def test_a_short_spike_is_no_explosion(one):
+    run, rank = one
+    norms = noisy(1.0, 200)
+    norms[100:102] = [500.0, 80.0]
+    run.train(rank, noisy(2.0, 200), norms=norms)
+    assert run.codes() == []
+
+
+def test_lr_spike_with_a_loss_that_suffers(one):
+    run, rank = one
+    run.train(rank, noisy(2.0, 50) + noisy(11.0, 10), lr=[1e-3] * 50 + [0.1] + [1e-3] * 9)
+    finding = first(run, "TD-S001")
+    assert finding.title.startswith("learning rate jumped 100x at step 51 (0.001 to 0.1), rank 0, and the loss went")
+    assert run.judge().findings[0].code == "TD-S001"  # the cause before its consequences
+
+
+def test_lr_spike_that_ends_in_nan(one):
+    run, rank = one
+    run.train(rank, [*noisy(2.0, 50), 40.0, "nan"], lr=[1e-3] * 50 + [1.0] * 2)
+    assert first(run, "TD-S001").first_step == 51
+
+
+def test_lr_jump_that_nobody_suffers_from(one):
+    run, rank = one
+    run.train(rank, noisy(2.0, 50) + noisy(1.8, 60), lr=[1e-5] * 50 + [1e-3] * 60)
+    assert run.codes() == []
+
+
+def test_warm_restart_is_no_spike(one):
+    run, rank = one
+    rates = ([1e-3] * 20 + [1e-4] * 20 + [1e-6] * 80) * 3
+    run.train(rank, (noisy(2.0, 20) + noisy(0.5, 100)) * 3, lr=rates)
+    assert "TD-S001" not in run.codes()
+
+
+def test_lr_zero_for_long(one):
+    run, rank = one
+    run.train(rank, noisy(2.0, 100), lr=[1e-3] * 60 + [0.0] * 40)
+    finding = first(run, "TD-S002")
+    assert finding.first_step == 61 and finding.evidence[0] == "40 steps with rate 0 up to the end"
+
+
+def test_lr_zero_at_both_ends_of_a_schedule_is_healthy(one):
+    run, rank = one
+    run.train(rank, noisy(2.0, 100), lr=[0.0] + [1e-3] * 97 + [0.0] * 2)
+    assert run.codes() == []
+
+
+def test_one_group_at_zero_is_frozen_on_purpose(one):
+    run, rank = one
+    for step in range(1, 100):
+        run.emit(rank, Step(step=step, loss=2.0, lr=[1e-3, 0.0]))
+    assert run.codes() == []
+
+
+def test_negative_lr(one):
+    run, rank = one
+    run.train(rank, noisy(2.0, 20), lr=[1e-3] * 19 + [-1e-4])
+    assert first(run, "TD-S002").severity == "error"
+    assert run.codes() == ["TD-S002"]
+
+
+def test_rounding_below_zero_is_not_negative(one):
+    run, rank = one
+    run.train(rank, noisy(2.0, 20), lr=[1e-3] * 19 + [-1e-19])
+    assert run.codes() == []
+
+
+def amp(run: Stream, rank: str, skips: set[int], steps: int = 300) -> None:
+    scale = 65536.0
+    for step in range(1, steps + 1):
+        scale = scale / 2 if step in skips else scale
+        skipped = step in skips
+        run.emit(rank, Step(step=step, loss=2.0, lr=[1e-3], scale=scale, skipped=skipped, finite=not skipped))
+
+
+def test_five_skips_in_a_row(one):
+    run, rank = one
+    amp(run, rank, set(range(130, 140)))
+    finding = first(run, "TD-A001")
+    assert finding.title == "GradScaler skipped 5 updates in a row from step 130 on, rank 0, scale now 2048"
+
+
+def test_one_update_in_four_skipped(one):
+    run, rank = one
+    amp(run, rank, set(range(100, 300, 4)))
+    assert "of the last" in first(run, "TD-A001").title
+
+
+def test_healthy_scaling(one):
+    run, rank = one
+    amp(run, rank, {1, 2, 3, 4, 5, 6, 7, 90, 91, 200})
+    assert run.codes() == []
+
+
+def test_a_first_bad_value_is_told_beside_the_streak(one):
+    run, rank = one
+    run.emit(rank, *(Step(step=step, loss=2.0, scale=1024.0) for step in range(1, 100)))
+    run.emit(rank, bad(step=100))
+    for step in range(100, 130):
+        run.emit(rank, Step(step=step, loss="nan", scale=1024.0, skipped=True, finite=False))
+    assert {"TD-A001", "TD-N001", "TD-N002"} <= set(run.codes())

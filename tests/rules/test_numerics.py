@@ -1,0 +1,193 @@
+"""TD-N...: NaN, Inf, dead runs, loss jumps."""
+
+import random
+
+import pytest
+from streams import Stream, bad
+
+from tdbg.events import Params, Step
+from tdbg.rules.verdict import block
+
+
+def first(run: Stream, code: str):
+    return next(finding for finding in run.judge().findings if finding.code == code)
+
+
+def test_first_nan_is_said_at_once_with_where_and_what(one):
+    run, rank = one
+    run.train(rank, [2.5, 2.4])
+    run.emit(rank, bad())
+    (finding,) = run.live()
+    assert finding.title == "first NaN at step 3, rank 0, blocks.2.act (Act), backward"
+    assert (finding.severity, finding.first_step, finding.rank) == ("critical", 3, 0)
+    text = "\n".join(block(finding))
+    assert "12 of 4,096 elements" in text and "last good: step 2, loss 2.3" in text and "batch_step00000003" in text
+    assert len(block(finding)) <= 6
+
+
+@pytest.mark.parametrize(
+    ("event", "where"),
+    [
+        ({"phase": "input", "module": "embed", "module_class": "Conv2d"}, "input of embed (Conv2d)"),
+        ({"phase": "forward", "kind": "inf", "tensor": "output"}, "blocks.2.act (Act), forward output"),
+        ({"phase": "loss", "module": "", "module_class": ""}, "loss"),
+        ({"phase": "gradient", "parameter": "blocks.4.proj.weight"}, "gradient of blocks.4.proj.weight"),
+        ({"phase": "optimizer", "parameter": "head.weight"}, "weight head.weight, optimizer"),
+    ],
+)
+def test_each_phase_has_its_words(one, event, where):
+    run, rank = one
+    run.train(rank, [2.5, 2.4])
+    run.emit(rank, bad(**event))
+    kind = "Inf" if event.get("kind") == "inf" else "NaN"
+    assert first(run, "TD-N001").title == f"first {kind} at step 3, rank 0, {where}"
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_the_rank_of_origin_is_named_whoever_writes_first(stream, order):
+    run = stream()
+    folders = [run.rank(rank, world=2) for rank in (0, 1)]
+    for folder in folders:
+        run.train(folder, [2.5, 2.4])
+    for rank in order:
+        run.emit(folders[rank], bad(origin="here" if rank == 1 else "other-rank"))
+    run.train(folders[0], ["nan"], first=3)
+    run.train(folders[1], ["nan"], first=3)
+    (said,) = run.live()
+    assert said.rank == 1
+    finding = first(run, "TD-N001")
+    assert finding.rank == 1 and any("rank 0 got it through the reduction" in line for line in finding.evidence)
+
+
+def test_an_unclear_origin_waits_two_steps_for_a_rank_that_knows(stream):
+    run = stream()
+    zero, one = run.rank(0, world=2), run.rank(1, world=2)
+    run.train(zero, [2.5, 2.4])
+    run.emit(zero, bad(origin="unknown"))
+    run.train(zero, ["nan"], first=3)
+    assert run.live() == []
+    run.train(zero, ["nan", "nan"], first=4)
+    assert [finding.rank for finding in run.live()] == [0]
+    run.train(one, [2.5, 2.4])
+    run.emit(one, bad(origin="here"))
+    assert first(run, "TD-N001").rank == 1  # amended: a rank knew better after all
+
+
+def test_the_earlier_step_wins_among_independent_ranks(stream):
+    run = stream()
+    zero, one = run.rank(0, world=2), run.rank(1, world=2)
+    run.emit(zero, bad(step=40))
+    run.emit(one, bad(step=7))
+    assert first(run, "TD-N001").first_step == 7
+
+
+def scaled(step: int, **more) -> Step:
+    return Step(step=step, loss=2.0, lr=[1e-3], scale=65536.0, **more)
+
+
+def test_overflow_that_the_scaler_skipped_is_no_finding(one):
+    run, rank = one
+    run.emit(rank, scaled(1), scaled(2), bad(kind="inf"), scaled(3, skipped=True, finite=False), scaled(4))
+    assert run.codes() == []
+
+
+def test_overflow_in_the_very_first_step_too(one):
+    run, rank = one
+    run.emit(rank, bad(step=1, kind="inf"), scaled(1, skipped=True, finite=False), scaled(2))
+    assert run.codes() == []
+
+
+def test_a_nan_that_the_scaler_skipped_is_only_told(one):
+    run, rank = one
+    run.emit(rank, scaled(1), scaled(2), bad(), scaled(3, skipped=True, finite=False), scaled(4))
+    assert first(run, "TD-N001").severity == "info"
+
+
+def test_a_later_nan_that_was_not_skipped_replaces_it(one):
+    run, rank = one
+    run.emit(rank, scaled(1), scaled(2), bad(), scaled(3, skipped=True, finite=False), scaled(4))
+    run.emit(rank, bad(step=5), scaled(5, finite=False))
+    finding = first(run, "TD-N001")
+    assert (finding.severity, finding.first_step) == ("critical", 5)
+
+
+def test_under_a_scaler_a_nan_that_reached_the_weights_is_critical(one):
+    run, rank = one
+    run.emit(rank, scaled(1), scaled(2), bad(), scaled(3, finite=False))
+    assert first(run, "TD-N001").severity == "critical"
+
+
+def test_a_run_that_stops_before_its_record_still_has_its_finding(one):
+    run, rank = one
+    run.emit(rank, scaled(1), scaled(2), bad())
+    assert run.live() == []
+    assert first(run, "TD-N001").first_step == 3
+
+
+def test_without_a_located_value_the_records_speak(one):
+    run, rank = one
+    run.train(rank, [2.5, 2.4, "nan", "nan", "nan", "nan"])
+    assert first(run, "TD-N001").title == "first NaN at step 3, rank 0, loss"
+
+
+def test_a_dead_run_is_said_once_and_counted_to_its_end(one):
+    run, rank = one
+    run.train(rank, [2.5, 2.4] + ["nan"] * 60)
+    assert [finding.code for finding in run.live()].count("TD-N002") == 1
+    assert first(run, "TD-N002").evidence[0] == "60 steps without a finite loss, from step 3 on"
+
+
+def test_nineteen_bad_steps_are_not_yet_a_dead_run(one):
+    run, rank = one
+    run.train(rank, [2.5] + ["nan"] * 19 + [2.4])
+    assert "TD-N002" not in run.codes()
+
+
+def test_nan_in_evaluation(one):
+    run, rank = one
+    run.train(rank, [2.5, 2.4])
+    run.emit(rank, bad(eval=True, during="eval", phase="forward", step=2))
+    finding = first(run, "TD-N003")
+    assert finding.title == "first NaN in evaluation at step 2, rank 0, blocks.2.act (Act)"
+    assert run.codes() == ["TD-N003"]
+
+
+def test_nan_in_evaluation_after_one_in_training_is_a_consequence(stream):
+    run = stream()
+    zero, one = run.rank(0, world=2), run.rank(1, world=2)
+    run.emit(zero, bad(eval=True, during="eval", phase="forward", step=9))
+    run.emit(one, bad(step=3))
+    assert first(run, "TD-N003").severity == "info"
+
+
+def test_loss_that_jumps_and_stays_up(one):
+    run, rank = one
+    noise = random.Random(1)
+    run.train(rank, [2.0 + noise.gauss(0, 0.1) for _ in range(60)] + [9.0 + noise.gauss(0, 0.5) for _ in range(20)])
+    finding = first(run, "TD-N004")
+    assert finding.first_step == 61 and "from 2" in finding.title
+    assert [found.code for found in run.live()] == ["TD-N004"]
+
+
+def test_single_spikes_are_no_jump(one):
+    run, rank = one
+    noise = random.Random(2)
+    losses = [2.0 + noise.gauss(0, 0.1) for _ in range(300)]
+    for index in range(40, 300, 10):
+        losses[index : index + 3] = [30.0, 20.0, 9.0]
+    run.train(rank, losses)
+    assert run.codes() == []
+
+
+def test_a_jump_means_nothing_with_two_optimizers(one):
+    run, rank = one
+    run.emit(rank, Params(optimizers=["Adam", "Adam"]))
+    run.train(rank, [2.0] * 60 + [9.0] * 20)
+    assert run.codes() == []
+
+
+def test_a_sum_over_more_backward_calls_is_no_jump(one):
+    run, rank = one
+    run.train(rank, [2.0, 2.1, 1.9] * 20, micro=1)
+    run.train(rank, [16.0] * 20, first=61, micro=8)
+    assert run.codes() == []

@@ -1,0 +1,178 @@
+"""TD-R...: how ranks end."""
+
+import json
+
+from streams import HOST, Stream
+
+from tdbg.events import Plan, Traceback
+
+
+def first(run: Stream, code: str, exit_code: int = 0):
+    return next(finding for finding in run.judge(exit_code).findings if finding.code == code)
+
+
+def pair(run: Stream, steps: tuple[int, int], well: bool = True) -> list[str]:
+    folders = [run.rank(rank, world=2) for rank in (0, 1)]
+    for folder, count in zip(folders, steps, strict=True):
+        run.train(folder, [2.0] * count)
+        if well:
+            run.end(folder, count)
+    return folders
+
+
+def test_uneven_ranks_are_named(stream):
+    run = stream()
+    pair(run, (13, 12))
+    assert first(run, "TD-R001").title == "ranks stopped at different steps: rank 1 at 12, rank 0 at 13"
+
+
+def test_even_ranks_are_fine(stream):
+    run = stream()
+    pair(run, (13, 13))
+    assert run.codes() == []
+
+
+def test_after_a_kill_one_step_is_chance(stream):
+    run = stream()
+    pair(run, (13, 12), well=False)
+    assert run.codes(-2) == []
+
+
+def test_ranks_of_no_group_are_not_compared(stream):
+    run = stream()
+    for rank, count in ((0, 10), (1, 50)):
+        folder = run.rank(rank)
+        run.train(folder, [2.0] * count)
+        run.end(folder, count)
+    assert run.codes() == []
+
+
+def test_a_rank_that_never_stepped_counts_after_a_failure_only(stream):
+    run = stream()
+    folder = run.rank(0, world=2)
+    run.train(folder, [2.0] * 5)
+    run.end(folder, 5)
+    assert run.codes() == []
+    assert first(run, "TD-R001", 1).title == "rank 1 never took a step"
+
+
+def test_a_restart_with_fewer_ranks_is_compared_among_itself(stream):
+    run = stream()
+    pair(run, (30, 30), well=False)
+    again = run.rank(0, world=1, attempt=1)
+    run.train(again, [2.0] * 70)
+    run.end(again, 70)
+    assert "TD-R001" not in run.codes()
+    assert next(row for row in run.judge().ranks if row["rank"] == 0)["attempts"] == 2
+
+
+def test_a_ranks_own_code_is_named_through_its_launcher(stream):
+    run = stream()
+    pair(run, (12, 12), well=False)
+    run.child_exit(1, -9)
+    run.child_exit(0, -15)
+    finding = first(run, "TD-R002", 1)
+    assert finding.title == "rank 1 was ended by SIGKILL after step 12"
+    assert "then: rank 0 SIGTERM" in finding.evidence
+    assert [row["ended"] for row in run.judge(1).ranks] == ["SIGTERM", "SIGKILL"]
+
+
+def test_a_rank_that_dies_before_its_first_step(stream):
+    run = stream()
+    hello = run.run.path / "hello"
+    hello.mkdir()
+    (hello / "h-1001.json").write_text(json.dumps({"host": HOST, "pid": 1001, "rank": 1}))
+    run.child_exit(1, 3)
+    assert first(run, "TD-R002", 1).title == "rank 1 exited with code 3 before its first step"
+
+
+def test_other_children_may_end_as_they_like(one):
+    run, rank = one
+    run.train(rank, [2.0] * 5)
+    run.child_exit(700, 1, parent=rank)
+    run.end(rank, 5)
+    assert run.codes() == []
+
+
+def test_the_command_itself(one):
+    run, rank = one
+    run.train(rank, [2.0] * 5)
+    run.end(rank, 5)
+    finding = first(run, "TD-R002", 7)
+    assert finding.title == "rank 0 exited with code 7 after step 5"
+    assert run.judge(7).ranks[0]["ended"] == "exit 7"
+    assert first(run, "TD-R002", -11).title == "rank 0 was ended by SIGSEGV after step 5"
+
+
+def test_a_request_to_end_is_info(one):
+    run, rank = one
+    run.train(rank, [2.0] * 5)
+    assert [(f.code, f.severity) for f in run.judge(-2).findings] == [("TD-R002", "info")]
+
+
+def crash(step: int = 3, **more) -> Traceback:
+    lines = [
+        "Traceback (most recent call last):",
+        '  File "data.py", line 88, in f',
+        "    g()",
+        "ValueError: bad label",
+    ]
+    parts = {"exception": "ValueError", "message": "bad label", "lines": lines, "where": "data.py:88", **more}
+    return Traceback(step=step, **parts)
+
+
+def test_the_first_exception_of_several_ranks_is_named_in_any_order(stream):
+    run = stream()
+    zero, one = pair(run, (3, 3), well=False)
+    t = run.t + 1
+    run.emit(zero, crash(t=t + 2, exception="RuntimeError", message="Connection closed by peer"))
+    run.emit(one, crash(t=t + 1))
+    finding = first(run, "TD-R003", 1)
+    assert finding.title == "rank 1: ValueError: bad label, uncaught, after step 3 (data.py:88)"
+    assert any("rank 0: RuntimeError: Connection closed" in line for line in finding.evidence)
+    assert "TD-R002" not in run.codes(1)  # the traceback says it
+
+
+def test_a_swallowed_exception_is_a_warning_once(one):
+    run, rank = one
+    run.train(rank, [2.0] * 9)
+    for step in range(5):
+        run.emit(rank, crash(step=step, how="logged"))
+    run.end(rank, 9)
+    finding = first(run, "TD-R003")
+    assert finding.severity == "warning" and finding.evidence[0] == "5 times, last after step 4"
+    assert len(run.live()) == 1 and "logged, and the program went on" in finding.title
+
+
+def test_logged_and_then_uncaught_is_one_finding(one):
+    run, rank = one
+    run.train(rank, [2.0] * 3)
+    run.emit(rank, crash(how="logged"), crash())
+    findings = run.judge(1).findings
+    assert [(found.code, found.severity) for found in findings] == [("TD-R003", "error")]
+
+
+def test_ctrl_c_is_no_exception(one):
+    run, rank = one
+    run.train(rank, [2.0])
+    run.emit(rank, crash(exception="KeyboardInterrupt"))
+    assert run.codes() == []
+
+
+def test_fewer_steps_than_planned(one):
+    run, rank = one
+    run.emit(rank, Plan(steps=100, source="Trainer"))
+    run.train(rank, [2.0] * 80)
+    run.end(rank, 80)
+    finding = first(run, "TD-R004")
+    assert (finding.severity, finding.title) == ("info", "rank 0 took 80 of 100 planned steps (Trainer)")
+    run.emit(rank, crash(how="logged"))
+    assert first(run, "TD-R004").severity == "warning"
+
+
+def test_all_planned_steps_taken(one):
+    run, rank = one
+    run.emit(rank, Plan(steps=80, source="Trainer"))
+    run.train(rank, [2.0] * 80)
+    run.end(rank, 80)
+    assert run.codes() == []

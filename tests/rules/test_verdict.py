@@ -1,0 +1,206 @@
+"""The verdict as a whole: its lines, its data, and what it makes of damaged directories."""
+
+import json
+import random
+
+import pytest
+from streams import HOST, Stream, bad
+
+from tdbg.events import Baseline, Cost, Step
+from tdbg.rules import RULES, Rule
+from tdbg.rules.text import ranges
+from tdbg.rules.verdict import VERDICT_LINES, Judge, judge_run
+from tdbg.rundir import EVENTS, RunDir
+
+
+def ruined(run: Stream, world: int = 2, steps: int = 60) -> None:
+    """Rank 1 makes a NaN at step 3; the run goes on and is then killed."""
+    folders = [run.rank(rank, world=world) for rank in range(world)]
+    for rank, folder in enumerate(folders):
+        run.train(folder, [2.5, 2.4])
+        run.emit(folder, bad(origin="here" if rank == 1 else "other-rank"))
+        run.train(folder, ["nan"] * (steps - 2 - rank), first=3)
+        run.emit(folder, Cost(step=steps, own_ms=4.0, wall_ms=1000.0, budget_pct=1.0, startup_ms=80.0))
+    run.child_exit(1, -9)
+
+
+def test_a_ruined_run_in_few_lines(stream):
+    run = stream()
+    ruined(run)
+    lines = run.judge(1).lines()
+    assert len(lines) <= VERDICT_LINES
+    assert lines[0] == "verdict: 3 findings (2 critical, 1 error); 2 ranks, 60 steps; exit 1"
+    assert lines[1] == "  TD-N001 critical: first NaN at step 3, rank 1, blocks.2.act (Act), backward"
+    assert any("rank 1: step 59, SIGKILL" in line for line in lines)
+    assert any(line.startswith("cost of tdbg: 0.40 % of the wall time (budget 1 %)") for line in lines)
+
+
+def test_never_more_lines_than_asked_for(stream):
+    run = stream()
+    ruined(run, world=64)
+    verdict = run.judge(1)
+    for limit in (1, 2, 5, 10, 12):
+        assert len(verdict.lines(limit)) <= limit
+
+
+def test_healthy_lines(one):
+    run, rank = one
+    run.train(rank, [2.5, 2.25])
+    run.end(rank, 2)
+    assert run.judge().lines() == [
+        "verdict: nothing found; 1 rank, 2 steps; exit 0",
+        "rank 0: step 2, ended, loss 2.25",
+    ]
+
+
+def test_the_data_is_plain_and_the_report_file_holds_it(stream):
+    run = stream()
+    ruined(run)
+    verdict = run.judge(1)
+    verdict.write(run.run)
+    kept = json.loads((run.run.path / "report.json").read_text())
+    assert kept == json.loads(json.dumps(verdict.as_dict(), default=str))
+    assert {"version", "findings", "ranks", "cost", "exit", "headline"} <= set(kept)
+    assert kept["ranks"][1]["code"] == -9 and kept["ranks"][1]["steps"] == 59
+
+
+def test_fails_at_a_severity(one):
+    run, rank = one
+    run.train(rank, [2.0])
+    run.end(rank)
+    assert not run.judge().fails("info")
+    run.emit(rank, bad())
+    assert run.judge().fails("critical") and not run.judge().fails("never")
+
+
+def test_baseline_is_told(one):
+    run, rank = one
+    run.train(rank, [2.0])
+    run.emit(rank, Baseline(block=10, pairs=20, ratio=1.0041, low=0.99, high=1.02))
+    assert "baseline: x1.0041 with tdbg on (95 %: 0.99 to 1.02) over 20 pairs of 10 steps" in run.judge().lines()
+
+
+def test_ranks_are_named_in_ranges():
+    assert ranges([3]) == "rank 3" and ranges([0, 1, 2, 5]) == "ranks 0-2, 5"
+
+
+def test_a_rule_that_raises_is_switched_off_and_said(one, monkeypatch):
+    class Broken(Rule):
+        code = "TD-P999"
+        listens = (Step,)
+
+        def feed(self, process, event):
+            raise RuntimeError("broken")
+
+    monkeypatch.setitem(RULES._items, Broken.code, Broken)
+    run, rank = one
+    run.train(rank, [2.0] * 3)
+    run.emit(rank, bad(step=4))
+    verdict = judge_run(run.run, 0)
+    assert verdict.trouble == ["rule TD-P999 failed and was switched off: RuntimeError: broken"]
+    assert [finding.code for finding in verdict.findings] == ["TD-N001"]
+
+
+def test_a_run_still_going(one):
+    import os
+
+    run, rank = one
+    run.train(rank, [2.0] * 3)
+    run.run.update(supervisor={"pid": os.getpid(), "host": HOST})
+    verdict = run.judge(None)
+    assert verdict.exit["text"] == "still running" and verdict.ranks[0]["ended"] == "running"
+    assert verdict.findings == []
+
+
+def test_a_run_whose_tdbg_was_killed(one):
+    run, rank = one
+    run.train(rank, [2.0] * 3)
+    run.run.update(supervisor={"pid": 2**22 - 3, "host": HOST})
+    verdict = run.judge(None)
+    assert verdict.exit["text"] == "cut off before its end" and verdict.ranks[0]["ended"] == "cut off"
+
+
+@pytest.mark.parametrize(
+    "text", ["", '{"schema": 1, "comm', "[]", '{"settings": 7, "exit": "x", "supervisor": 3, "start": "y"}']
+)
+def test_a_half_written_run_json(stream, text):
+    run = stream()
+    ruined(run)
+    (run.run.path / "run.json").write_text(text)
+    verdict = judge_run(RunDir.open(run.run.path))
+    assert verdict.findings[0].title == "first NaN at step 3, rank 1, blocks.2.act (Act), backward"
+    assert verdict.lines()
+
+
+def test_cut_anywhere_it_can_be_read_and_nothing_whole_is_lost(stream):
+    run = stream()
+    ruined(run)
+    path = run.run.path / "rank0001" / EVENTS
+    whole = path.read_bytes()
+    for cut in random.Random(0).sample(range(len(whole)), 60):
+        path.write_bytes(whole[:cut])
+        verdict = judge_run(run.run)
+        complete = [line for line in whole[:cut].splitlines(keepends=True) if line.endswith(b"\n")]
+        steps = sum(line.startswith(b'{"type":"step"') for line in complete)
+        found = [row for row in verdict.ranks if row["rank"] == 1]
+        assert (found[0]["steps"] if found else 0) == steps
+
+
+GARBAGE = [
+    b"\x00\xff\xfe\n",
+    b'{"type":"step","v":1,"step":"x"}\n',
+    b'{"type":"step","v":1,"step":4,"loss":"what","lr":["nan"],"grad_norm":"?","scale":"inf"}\n',
+    b'{"type":"of tomorrow","v":9,"x":1}\n',
+    b'{"type":"step"\n',
+    b"{}\n\n\n[1,2\n",
+    b'{"type":"nonfinite","v":1,"step":3}\n',
+    b'{"type":"traceback","v":1}\n',
+    b'{"type":"child_exit","v":1,"code":-99}\n',
+    b'{"type":"cost","v":1,"own_ms":1e308,"wall_ms":0}\n',
+    b'{"type":"plan","v":1,"steps":-1}\n{"type":"start","v":7,"rank":0,"world_size":0,"later":{}}\n',
+    b'{"type":"step","v":1,"step":2' + b"0" * 100_000,
+]
+
+
+@pytest.mark.parametrize("line", GARBAGE, ids=range(len(GARBAGE)))
+def test_garbage_among_the_lines(one, line):
+    run, rank = one
+    run.train(rank, [2.0] * 3)
+    with (run.run.path / rank / EVENTS).open("ab") as file:
+        file.write(line)
+    run.done(0)
+    verdict = judge_run(run.run)
+    assert verdict.trouble == [] and verdict.ranks[0]["steps"] >= 3
+    assert verdict.lines() and json.dumps(verdict.as_dict())
+
+
+def test_missing_and_strange_files(one):
+    run, rank = one
+    run.train(rank, [2.0] * 3)
+    for name in ("rank_notes", "rankfoo", "rank0007"):
+        (run.run.path / name).mkdir()
+        (run.run.path / name / EVENTS).write_bytes(b"")
+    (run.run.path / "rank0008" / EVENTS).mkdir(parents=True)
+    (run.run.path / "hello").mkdir()
+    (run.run.path / "hello" / "x.json").write_text("[1]")
+    assert judge_run(run.run).ranks[0]["steps"] == 3
+
+
+def test_an_endless_run_needs_no_more_memory(stream):
+    import tracemalloc
+
+    run = stream()
+    judge, process = Judge(run.run), next(iter(_process(run)))
+    for step in range(1, 500):
+        judge.feed(process, Step(step=step, loss=2.0, lr=[1e-3], grad_norm=1.0, grad_norms=[1.0] * 100))
+    tracemalloc.start()
+    for step in range(500, 5000):
+        judge.feed(process, Step(step=step, loss=2.0 + step % 7, lr=[1e-3], grad_norm=1.0, grad_norms=[1.0] * 100))
+    grown, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert grown < 100_000
+
+
+def _process(run: Stream):
+    run.rank()
+    return run.run.processes()
