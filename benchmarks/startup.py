@@ -79,7 +79,9 @@ def main() -> int:
     random.seed(options.seed)
     wanted = commands()
     ratios = measure({name: line for name, (line, _target) in wanted.items()}, options.rounds)
-    print(f"# {platform.python_implementation()} {platform.python_version()}, {os.cpu_count()} CPUs, {options.rounds} rounds")
+    print(
+        f"# {platform.python_implementation()} {platform.python_version()}, {os.cpu_count()} CPUs, {options.rounds} rounds"
+    )
     print("command\tratio\t95% interval\ttarget\tmet")
     missed = 0
     for name, (_line, target) in wanted.items():

@@ -127,7 +127,7 @@ def main(args: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code; nothing is raised."""
     words = list(sys.argv[1:] if args is None else args)
     if sys.stdout is None:  # started with stdout closed: what is printed goes nowhere
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for the rest of the process
     try:
         code = _call(words)
         sys.stdout.flush()  # here, where a full disk can still be told

@@ -132,12 +132,16 @@ def start_up() -> Iterator[Check]:
     """What decides whether tdbg wakes up in a process: PYTHONPATH, sitecustomize, the hook."""
     from importlib.util import find_spec
 
+    from tdbg.launch import hook
+
     yield Check("PYTHONPATH", os.environ.get("PYTHONPATH") or "not set")
     own = find_spec("sitecustomize")
     if own is None or not own.origin:
         yield Check("sitecustomize", "none of your own")
     else:
         yield Check("sitecustomize", own.origin, "note", "tdbg's own runs first and then runs this one")
+    there = hook.installed()
+    yield Check("hook", str(hook.place(None)) if there else "not installed; only `python -I` and `-E` need it")
     if os.environ.get("TDBG_RUN_DIR"):
         yield Check("run", os.environ["TDBG_RUN_DIR"], "note", "this shell is inside a run of tdbg")
 

@@ -5,13 +5,15 @@ completions of all shells follow from it: a new option gets its completion from 
 are joined by a bar (``CODE|SEVERITY``).
 """
 
-from collections.abc import Iterable
-from typing import Annotated, Any, NoReturn
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from tdbg.cli import pages
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 # Kinds of values. A name from a list: the lists are in tdbg.cli.generate.words.
 LISTED = ("FLAG", "LEVEL", "MODE", "PRESET", "SEVERITY", "CODE", "LOG_LEVEL", "FAULT")
@@ -46,7 +48,7 @@ class Command(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """As typer's; but help needs no values, and making the converters of values takes longer than the page."""
-        if asks_for_help(args, self.params, self.allow_interspersed_args):
+        if asks_for_help(args, self.params, ctx.allow_interspersed_args):
             give_help(self, ctx)
         return super().parse_args(ctx, args)
 
@@ -72,7 +74,7 @@ class Group(TyperGroup):
 class App(typer.Typer):
     """A typer application whose commands have our help pages."""
 
-    def command(self, *args: Any, **kwargs: Any) -> Any:
+    def command(self, *args: Any, **kwargs: Any) -> Callable[[F], F]:
         """As typer's, with our class of command."""
         return super().command(*args, **{"cls": Command, **kwargs})
 

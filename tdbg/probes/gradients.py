@@ -168,7 +168,7 @@ class GradientNorms(Probe):
     def names(self) -> Names:
         """Names of modules and parameters, read anew when the roots have changed."""
         if self._names is None:
-            self._names = Names(self.monitor.roots.tops())
+            self._names = Names(self.monitor.trained_roots())
         return self._names
 
     def name_of(self, parameter: Tensor) -> str:
@@ -184,7 +184,7 @@ class GradientNorms(Probe):
     def _announce(self) -> None:
         """Say which parameter stands where in the vectors, before the first vector is written."""
         self._unannounced = False
-        roots = self.monitor.roots.tops()
+        roots = self.monitor.trained_roots()
         self.monitor.emit(
             Params(
                 names=self._param_names,

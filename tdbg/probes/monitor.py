@@ -646,16 +646,26 @@ class Monitor:
             self.roots.descend(root)
         if self.step >= 3:
             self._called = True  # give up looking
-            if "torch._dynamo" in sys.modules:
+            if _anything_compiled():
                 self.note("forward-compiled", "the model runs inside a compiled function: its forward pass is not seen")
             else:
                 self.note("forward-unseen", "no module's forward was seen: is the model called through .forward()?")
 
+    def trained_roots(self) -> list[nn.Module]:
+        """The roots whose parameters an optimizer holds; all roots where none does (evaluation)."""
+        tops = self.roots.tops()
+        held = self._optimized()
+        return [root for root in tops if any(id(p) in held for p in root.parameters())] or tops
+
+    def _optimized(self) -> set[int]:
+        return {id(p) for optimizer in self._optimizers for group in optimizer.param_groups for p in group["params"]}
+
     def _adopt_unpickled(self) -> None:
         modules = [item for item in gc.get_objects() if isinstance(item, nn.Module)]
         children = {id(child) for module in modules for child in module.children()}
+        held = self._optimized()
         for module in modules:
-            if id(module) not in children and next(module.parameters(), None) is not None:
+            if id(module) not in children and any(id(p) in held for p in module.parameters()):
                 self.roots.adopt(module)
 
     # processes
@@ -707,6 +717,11 @@ def _host_value(loss: Tensor | float) -> float | None:
     if isinstance(loss, Tensor):
         return float(loss) if loss.device.type == "cpu" else None
     return loss
+
+
+def _anything_compiled() -> bool:
+    utils = sys.modules.get("torch._dynamo.utils")
+    return utils is not None and utils.counters["stats"]["unique_graphs"] > 0
 
 
 def _capturing() -> bool:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+
 from tdbg.pages.safetensors import storable, write
 
 

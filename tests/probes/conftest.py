@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+
 from tdbg.config import Settings
 from tdbg.events import Event, NonFinite, Step
 from tdbg.probes.monitor import Monitor, probes_for

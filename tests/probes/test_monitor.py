@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-from tdbg.config import Settings
-from tdbg.probes.monitor import Monitor, probes_for
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
+
+from tdbg.config import Settings
+from tdbg.probes.monitor import Monitor, probes_for
 
 from .conftest import Watch
 

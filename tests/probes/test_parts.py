@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+
 from tdbg.events import Step
 from tdbg.probes.baseline import Alternation
 from tdbg.probes.budget import Budget

@@ -34,8 +34,8 @@ def flags() -> str:
     for group, members in groupby(FLAGS, key=lambda flag: flag.group):
         rows = [(f"`{flag.name}`", f"{flag.summary} {flag.help}", _code(flag.aliases)) for flag in members]
         parts.append(f"## {group}\n\n{_table(('flag', 'what and when', 'also'), rows)}")
-    rows = [(f"`{name}`", _code(members)) for name, members in PRESETS.items()]
-    parts.append(f"## Presets\n\nSwitched on with `tdbg run --preset NAME`.\n\n{_table(('preset', 'flags'), rows)}")
+    presets = [(f"`{name}`", _code(members)) for name, members in PRESETS.items()]
+    parts.append(f"## Presets\n\nSwitched on with `tdbg run --preset NAME`.\n\n{_table(('preset', 'flags'), presets)}")
     return "\n".join(parts)
 
 

@@ -248,7 +248,7 @@ def train(args: argparse.Namespace, rank: int, ddp: bool) -> None:
         if updated:
             optimizer.step()
         tell("step", rank=rank, step=step, loss=loss.item(), norm=norm.item(), updated=updated)
-    tell("done", rank=rank, weights=sum(float(p.double().sum()) for p in plain.parameters()))
+    tell("done", rank=rank, weights=sum(p.detach().double().sum().item() for p in plain.parameters()))
 
 
 def main() -> None:
