@@ -1,0 +1,173 @@
+# bash completion for tdbg. Written by `tdbg docs`; change the source, not this file.
+# Each function below answers in $reply.
+
+# commands below the command $1
+_tdbg_commands() {
+    case "$1" in
+        '') reply='run report flags explain doctor demo hook' ;;
+        'flags') reply='list show' ;;
+        'hook') reply='install remove' ;;
+        *) reply='' ;;
+    esac
+}
+
+# options of the command $1
+_tdbg_options() {
+    case "$1" in
+        '') reply='--version -h --help' ;;
+        'run') reply='-f --flag --no-flag --preset -l --level --max-overhead --inject --strict-flags --forbid-flags --profile-name --run-dir --name --tee --stop-on --stop-before-update --fail-on --baseline --log-level --disk-budget --progress-every --step-optimizer --keep-steps --dry-run --exec -q --quiet -h --help' ;;
+        'report') reply='--note --fail-on --json -h --help' ;;
+        'flags') reply='-h --help' ;;
+        'flags list') reply='--json -h --help' ;;
+        'flags show') reply='--json -h --help' ;;
+        'explain') reply='--json -h --help' ;;
+        'doctor') reply='--json -h --help' ;;
+        'demo') reply='--fault --steps --seed --run-dir -h --help' ;;
+        'hook') reply='-h --help' ;;
+        'hook install') reply='--python -h --help' ;;
+        'hook remove') reply='--python -h --help' ;;
+        *) reply='' ;;
+    esac
+}
+
+# kind of the value that option $2 of the command $1 takes
+_tdbg_kind() {
+    case "$1 $2" in
+        'run -f'|'run --flag') reply='FLAG' ;;
+        'run --no-flag') reply='FLAG' ;;
+        'run --preset') reply='PRESET' ;;
+        'run -l'|'run --level') reply='LEVEL' ;;
+        'run --max-overhead') reply='PCT' ;;
+        'run --inject') reply='MODE' ;;
+        'run --profile-name') reply='NAME' ;;
+        'run --run-dir') reply='DIR' ;;
+        'run --name') reply='NAME' ;;
+        'run --stop-on') reply='CODE|SEVERITY' ;;
+        'run --fail-on') reply='SEVERITY' ;;
+        'run --baseline') reply='N' ;;
+        'run --log-level') reply='LOG_LEVEL' ;;
+        'run --disk-budget') reply='SIZE' ;;
+        'run --progress-every') reply='SECONDS' ;;
+        'run --step-optimizer') reply='CLASS' ;;
+        'run --keep-steps') reply='N' ;;
+        'report --note') reply='TEXT' ;;
+        'report --fail-on') reply='SEVERITY' ;;
+        'demo --fault') reply='FAULT' ;;
+        'demo --steps') reply='N' ;;
+        'demo --seed') reply='SEED' ;;
+        'demo --run-dir') reply='DIR' ;;
+        'hook install --python') reply='FILE' ;;
+        'hook remove --python') reply='FILE' ;;
+        *) reply='' ;;
+    esac
+}
+
+# kind of the arguments of the command $1
+_tdbg_argument() {
+    case "$1" in
+        'run') reply='COMMAND' ;;
+        'report') reply='RUN' ;;
+        'flags show') reply='FLAG' ;;
+        'explain') reply='CODE' ;;
+        *) reply='' ;;
+    esac
+}
+
+# values of the kind $1
+_tdbg_words() {
+    case "$1" in
+        'FLAG') reply='LOSS SCHEDULING CHECKPOINT DATALOADER AUGMENTATION OPTIMIZER DISTRIBUTED MODEL_BUILD TRAINING_LOOP VALIDATION_METRICS DUMP_METRICS WANDB_METRICS LOSS.TAXONOMY_SMOOTHING LOSS.NULL_MASKING LOSS.CLASS_WEIGHTING LOSS.GRADNORM_MEMORY LOSS.GRADNORM_METRICS LOSS.VERBOSE_GRADNORM_LOGGING AUTOGRAD_ANOMALY PROFILER MEMORY GRADIENTS FORWARD BACKWARD DEVICE AMP VALIDATION EARLY_STOPPING LR' ;;
+        'LEVEL') reply='off basic advanced extreme' ;;
+        'MODE') reply='auto yacs hydra argparse argv env none' ;;
+        'PRESET') reply='hierarchical distributed data schedule gradnorm numerics memory' ;;
+        'SEVERITY') reply='never info warning error critical' ;;
+        'CODE') reply='TD-A001 TD-C001 TD-C002 TD-C003 TD-C004 TD-C005 TD-C006 TD-G001 TD-N001 TD-N002 TD-N003 TD-N004 TD-R001 TD-R002 TD-R003 TD-R004 TD-S001 TD-S002' ;;
+        'LOG_LEVEL') reply='DEBUG STATS INFO WARNING ERROR CRITICAL' ;;
+        'FAULT') reply='none forward-inf backward-nan inf-grad bad-batch lr-spike' ;;
+        *) reply='' ;;
+    esac
+}
+
+_tdbg_runs() {
+    local run
+    reply=''
+    for run in tdbg_runs/*/run.json; do
+        [[ -e $run ]] || continue
+        run=${run%/run.json}
+        reply+="${run##*/} "
+    done
+}
+
+# Offer the values of the kinds in $1 (joined by a bar) that begin with $cur.
+_tdbg_offer() {
+    local kind reply IFS='|'
+    for kind in $1; do
+        IFS=$' \t\n'
+        case $kind in
+            FILE) compopt -o default 2>/dev/null || COMPREPLY+=($(compgen -f -- "$cur")) ;;
+            DIR) compopt -o dirnames 2>/dev/null || COMPREPLY+=($(compgen -d -- "$cur")) ;;
+            RUN) _tdbg_runs; COMPREPLY+=($(compgen -W "$reply" -- "$cur"))
+                 compopt -o dirnames -o plusdirs 2>/dev/null ;;
+            *) _tdbg_words "$kind"; COMPREPLY+=($(compgen -W "$reply" -- "$cur")) ;;
+        esac
+    done
+}
+
+# Complete the wrapped command, whose first word is number $1.
+_tdbg_wrapped() {
+    if declare -F _comp_command_offset >/dev/null; then
+        _comp_command_offset "$1"
+    elif declare -F _command_offset >/dev/null; then
+        _command_offset "$1"
+    elif (( COMP_CWORD == $1 )); then
+        COMPREPLY=($(compgen -c -- "$cur"))
+        compopt -o default 2>/dev/null
+    else
+        compopt -o default 2>/dev/null || COMPREPLY=($(compgen -f -- "$cur"))
+    fi
+}
+
+_tdbg() {
+    local cur=${COMP_WORDS[COMP_CWORD]} path='' kind='' word reply i
+    COMPREPLY=()
+    for (( i = 1; i < COMP_CWORD; i++ )); do
+        word=${COMP_WORDS[i]}
+        if [[ $word == '=' ]]; then
+            [[ -n $kind ]] || (( i++ ))
+        elif [[ -n $kind ]]; then
+            kind=''
+        elif [[ $word == -- ]]; then
+            _tdbg_argument "$path"
+            [[ $reply == COMMAND ]] && { _tdbg_wrapped $(( i + 1 )); return; }
+        elif [[ $word == -* ]]; then
+            _tdbg_kind "$path" "$word"
+            kind=$reply
+        else
+            _tdbg_commands "$path"
+            if [[ " $reply " == *" $word "* ]]; then
+                path=${path:+$path }$word
+            else
+                _tdbg_argument "$path"
+                [[ $reply == COMMAND ]] && { _tdbg_wrapped $i; return; }
+            fi
+        fi
+    done
+    [[ $cur == '=' ]] && cur=''
+    if [[ -n $kind ]]; then
+        _tdbg_offer "$kind"
+    elif [[ $cur == -* ]]; then
+        _tdbg_options "$path"
+        COMPREPLY=($(compgen -W "$reply" -- "$cur"))
+    else
+        _tdbg_commands "$path"
+        COMPREPLY=($(compgen -W "$reply" -- "$cur"))
+        _tdbg_argument "$path"
+        if [[ $reply == COMMAND ]]; then
+            _tdbg_wrapped "$COMP_CWORD"
+        elif [[ -n $reply ]]; then
+            _tdbg_offer "$reply"
+        fi
+    fi
+}
+
+complete -F _tdbg tdbg

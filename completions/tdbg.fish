@@ -1,0 +1,265 @@
+# fish completion for tdbg. Written by `tdbg docs`; change the source, not this file.
+
+set -g __tdbg_paths 'run' 'report' 'flags' 'flags list' 'flags show' 'explain' 'doctor' 'demo' 'hook' 'hook install' 'hook remove'
+set -g __tdbg_wrappers 'run'
+set -g __tdbg_valued 'run -f' 'run --flag' 'run --no-flag' 'run --preset' 'run -l' 'run --level' 'run --max-overhead' 'run --inject' 'run --profile-name' 'run --run-dir' 'run --name' 'run --stop-on' 'run --fail-on' 'run --baseline' 'run --log-level' 'run --disk-budget' 'run --progress-every' 'run --step-optimizer' 'run --keep-steps' 'report --note' 'report --fail-on' 'demo --fault' 'demo --steps' 'demo --seed' 'demo --run-dir' 'hook install --python' 'hook remove --python'
+
+# Prints the command typed so far, such as `flags list`; `run --` once the wrapped command has begun.
+function __tdbg_state
+    set -l typed (commandline -opc)
+    set -l path
+    set -l skip 0
+    set -g __tdbg_begin (math (count $typed) + 1)
+    for i in (seq 2 (count $typed))
+        set -l word $typed[$i]
+        if test $skip = 1
+            set skip 0
+            continue
+        end
+        switch $word
+            case --
+                if contains -- "$path" $__tdbg_wrappers
+                    set -g __tdbg_begin (math $i + 1)
+                    echo "$path --"
+                    return
+                end
+            case '-*=*'
+                continue
+            case '-*'
+                contains -- (string trim "$path $word") $__tdbg_valued; and set skip 1
+            case '*'
+                if contains -- (string trim "$path $word") $__tdbg_paths
+                    set path (string trim "$path $word")
+                else if contains -- "$path" $__tdbg_wrappers
+                    set -g __tdbg_begin $i
+                    echo "$path --"
+                    return
+                end
+        end
+    end
+    echo "$path"
+end
+
+function __tdbg_at
+    set -l state (__tdbg_state)
+    test "$state" = "$argv[1]"
+end
+
+# Completes the wrapped command as if it stood alone.
+function __tdbg_wrapped
+    set -l typed (commandline -opc)
+    set -l line
+    if test $__tdbg_begin -le (count $typed)
+        set line (string escape -- $typed[$__tdbg_begin..-1])
+    end
+    set -l word (commandline -ct)
+    if set -q line[1]; or not string match -q -- '-*' "$word"
+        complete -C (string join ' ' -- $line "$word")
+    end
+end
+
+function __tdbg_runs
+    for run in tdbg_runs/*/run.json
+        string replace -r '^tdbg_runs/(.*)/run.json$' '$1' -- $run
+    end
+    __fish_complete_directories (commandline -ct) ''
+end
+
+function __tdbg_FLAG
+    printf '%s\n' 'LOSS	all flags below LOSS'
+    printf '%s\n' 'SCHEDULING	Log every decision of the training schedule: what is due, when, and why.'
+    printf '%s\n' 'CHECKPOINT	Log saves and loads: path, bytes, seconds, missing, unexpected and resized keys.'
+    printf '%s\n' 'DATALOADER	Log loader waits, batch shapes, dtypes and ranges, workers and samplers.'
+    printf '%s\n' 'AUGMENTATION	Log each transform: its order, device, time, and the value range before and after.'
+    printf '%s\n' 'OPTIMIZER	Log parameter groups, hyperparameters, update ratios and parameters nobody updates.'
+    printf '%s\n' 'DISTRIBUTED	Log process groups and each collective\'s order, bytes and time, issuing none.'
+    printf '%s\n' 'MODEL_BUILD	Log the module tree as it is built: parameters, initial statistics, shared and dead ones.'
+    printf '%s\n' 'TRAINING_LOOP	Log epoch and phase borders, accumulation, zero_grad and the order of calls.'
+    printf '%s\n' 'VALIDATION_METRICS	Log what each validation pass computed, per phase, task and subset.'
+    printf '%s\n' 'DUMP_METRICS	Dump the whole state of the metrics at each validation.'
+    printf '%s\n' 'WANDB_METRICS	Log what is sent to Weights & Biases: keys, types, steps, failures.'
+    printf '%s\n' 'LOSS.TAXONOMY_SMOOTHING	Log the label hierarchy, its distance matrix and the smoothed targets.'
+    printf '%s\n' 'LOSS.NULL_MASKING	Log how null-labelled samples are found, counted and masked out of the loss.'
+    printf '%s\n' 'LOSS.CLASS_WEIGHTING	Log class weights, effective sample numbers and each class\'s share of the loss.'
+    printf '%s\n' 'LOSS.GRADNORM_MEMORY	Log memory through GradNorm\'s extra passes, tensor by tensor.'
+    printf '%s\n' 'LOSS.GRADNORM_METRICS	Log task losses, relative rates, gradient norms and task weights of GradNorm.'
+    printf '%s\n' 'LOSS.VERBOSE_GRADNORM_LOGGING	Log every intermediate value of each GradNorm update.'
+    printf '%s\n' 'AUTOGRAD_ANOMALY	Run autograd\'s anomaly mode for chosen steps and name the forward line and module.'
+    printf '%s\n' 'PROFILER	Capture a torch.profiler window from inside the run.'
+    printf '%s\n' 'MEMORY	Log host and device memory per step: peaks, creep, and what holds it.'
+    printf '%s\n' 'GRADIENTS	Log each parameter\'s gradient norm; explosion, vanishing, None and zero gradients.'
+    printf '%s\n' 'FORWARD	Log shapes, dtypes, devices and finite flags of each module\'s output.'
+    printf '%s\n' 'BACKWARD	Log the gradient flow through each module, backwards.'
+    printf '%s\n' 'DEVICE	Log tensors on unlike devices or dtypes, and copies inside the step.'
+    printf '%s\n' 'AMP	Log autocast, the loss scale, skipped steps and overflow shares.'
+    printf '%s\n' 'VALIDATION	Log when evaluation starts and ends, its samples, mode and memory.'
+    printf '%s\n' 'EARLY_STOPPING	Log patience, best value and each decision of the early stopper.'
+    printf '%s\n' 'LR	Log the scheduler and each change of the learning rate.'
+end
+
+function __tdbg_LEVEL
+    printf '%s\n' 'off'
+    printf '%s\n' 'basic'
+    printf '%s\n' 'advanced'
+    printf '%s\n' 'extreme'
+end
+
+function __tdbg_MODE
+    printf '%s\n' 'auto'
+    printf '%s\n' 'yacs'
+    printf '%s\n' 'hydra'
+    printf '%s\n' 'argparse'
+    printf '%s\n' 'argv'
+    printf '%s\n' 'env'
+    printf '%s\n' 'none'
+end
+
+function __tdbg_PRESET
+    printf '%s\n' 'hierarchical	VALIDATION_METRICS, MODEL_BUILD, LOSS.TAXONOMY_SMOOTHING'
+    printf '%s\n' 'distributed	DISTRIBUTED, OPTIMIZER, TRAINING_LOOP'
+    printf '%s\n' 'data	DATALOADER, AUGMENTATION'
+    printf '%s\n' 'schedule	SCHEDULING, CHECKPOINT, TRAINING_LOOP, VALIDATION_METRICS'
+    printf '%s\n' 'gradnorm	LOSS.GRADNORM_METRICS, LOSS.VERBOSE_GRADNORM_LOGGING, WANDB_METRICS'
+    printf '%s\n' 'numerics	AUTOGRAD_ANOMALY, GRADIENTS, FORWARD, BACKWARD, AMP'
+    printf '%s\n' 'memory	MEMORY, LOSS.GRADNORM_MEMORY'
+end
+
+function __tdbg_SEVERITY
+    printf '%s\n' 'never'
+    printf '%s\n' 'info'
+    printf '%s\n' 'warning'
+    printf '%s\n' 'error'
+    printf '%s\n' 'critical'
+end
+
+function __tdbg_CODE
+    printf '%s\n' 'TD-A001	GradScaler skips many updates'
+    printf '%s\n' 'TD-C001	debug flag rejected by the program'
+    printf '%s\n' 'TD-C002	debug flag that nobody took'
+    printf '%s\n' 'TD-C003	nothing was instrumented'
+    printf '%s\n' 'TD-C004	no forward pass was seen'
+    printf '%s\n' 'TD-C005	a part of tdbg switched itself off'
+    printf '%s\n' 'TD-C006	records thinned out or lost for want of disk space'
+    printf '%s\n' 'TD-G001	gradient explosion'
+    printf '%s\n' 'TD-N001	first NaN or Inf'
+    printf '%s\n' 'TD-N002	dead run: the loss stays NaN or Inf'
+    printf '%s\n' 'TD-N003	NaN or Inf in evaluation'
+    printf '%s\n' 'TD-N004	loss jump'
+    printf '%s\n' 'TD-R001	ranks stopped at different steps'
+    printf '%s\n' 'TD-R002	rank ended by its own exit code or signal'
+    printf '%s\n' 'TD-R003	exception'
+    printf '%s\n' 'TD-R004	fewer steps than planned'
+    printf '%s\n' 'TD-S001	learning-rate spike'
+    printf '%s\n' 'TD-S002	learning rate zero or negative'
+end
+
+function __tdbg_LOG_LEVEL
+    printf '%s\n' 'DEBUG'
+    printf '%s\n' 'STATS'
+    printf '%s\n' 'INFO'
+    printf '%s\n' 'WARNING'
+    printf '%s\n' 'ERROR'
+    printf '%s\n' 'CRITICAL'
+end
+
+function __tdbg_FAULT
+    printf '%s\n' 'none'
+    printf '%s\n' 'forward-inf'
+    printf '%s\n' 'backward-nan'
+    printf '%s\n' 'inf-grad'
+    printf '%s\n' 'bad-batch'
+    printf '%s\n' 'lr-spike'
+end
+
+
+complete -c tdbg -f
+
+# tdbg
+complete -c tdbg -n '__tdbg_at \'\'' -a run -d 'Run a training or evaluation command and say what went wrong in it.'
+complete -c tdbg -n '__tdbg_at \'\'' -a report -d 'Show the verdict of a run: findings, evidence, cost.'
+complete -c tdbg -n '__tdbg_at \'\'' -a flags -d 'List the debug flags, or show one.'
+complete -c tdbg -n '__tdbg_at \'\'' -a explain -d 'Explain a finding\'s code: what it means, why it matters, what to do.'
+complete -c tdbg -n '__tdbg_at \'\'' -a doctor -d 'Show what tdbg sees here: versions, settings and their sources.'
+complete -c tdbg -n '__tdbg_at \'\'' -a demo -d 'Train a small model under tdbg, with a fault if you like.'
+complete -c tdbg -n '__tdbg_at \'\'' -a hook -d 'Install or remove the hook for Pythons that ignore PYTHONPATH.'
+complete -c tdbg -n '__tdbg_at \'\'' -l version -d 'Print the version and exit.'
+complete -c tdbg -n '__tdbg_at \'\'' -s h -l help -d 'Show this page and exit.'
+
+# tdbg run
+complete -c tdbg -n '__tdbg_at \'run\'' -s f -l flag -x -a '(__tdbg_FLAG)' -d 'Switch a debug flag on: FLAG or FLAG=VALUE; repeatable.'
+complete -c tdbg -n '__tdbg_at \'run\'' -l no-flag -x -a '(__tdbg_FLAG)' -d 'Switch a debug flag off that another source switches on.'
+complete -c tdbg -n '__tdbg_at \'run\'' -l preset -x -a '(__tdbg_PRESET)' -d 'Switch on flags often wanted together.'
+complete -c tdbg -n '__tdbg_at \'run\'' -s l -l level -x -a '(__tdbg_LEVEL)' -d 'How much is looked at.'
+complete -c tdbg -n '__tdbg_at \'run\'' -l max-overhead -x -d 'Share of the wall time tdbg may cost, in percent.'
+complete -c tdbg -n '__tdbg_at \'run\'' -l inject -x -a '(__tdbg_MODE)' -d 'How flags reach the program\'s own configuration.'
+complete -c tdbg -n '__tdbg_at \'run\'' -l strict-flags -d 'A flag the program rejects ends the rank before its first step.'
+complete -c tdbg -n '__tdbg_at \'run\'' -l forbid-flags -d 'Refuse to start while any debug flag is on.'
+complete -c tdbg -n '__tdbg_at \'run\'' -l profile-name -x -d 'Use the settings [tool.tdbg.profiles.NAME].'
+complete -c tdbg -n '__tdbg_at \'run\'' -l run-dir -x -a '(__fish_complete_directories)' -d 'Where the run is kept; must not hold another run.'
+complete -c tdbg -n '__tdbg_at \'run\'' -l name -x -d 'Name of the run under ./tdbg_runs.'
+complete -c tdbg -n '__tdbg_at \'run\'' -l tee -d 'Keep a copy of stdout and stderr in the run directory, byte for byte.'
+complete -c tdbg -n '__tdbg_at \'run\'' -l stop-on -x -a '(__tdbg_CODE) (__tdbg_SEVERITY)' -d 'End the command at the first such finding; repeatable.'
+complete -c tdbg -n '__tdbg_at \'run\'' -l stop-before-update -d 'Stop before the optimizer uses a non-finite gradient (syncs a GPU).'
+complete -c tdbg -n '__tdbg_at \'run\'' -l fail-on -x -a '(__tdbg_SEVERITY)' -d 'Exit with 1 instead of 0 after a finding this severe.'
+complete -c tdbg -n '__tdbg_at \'run\'' -l baseline -x -d 'Alternate blocks of N steps without and with tdbg, and compare.'
+complete -c tdbg -n '__tdbg_at \'run\'' -l log-level -x -a '(__tdbg_LOG_LEVEL)' -d 'Level of the program\'s own console log.'
+complete -c tdbg -n '__tdbg_at \'run\'' -l disk-budget -x -d 'What a rank may write, such as 500MB.'
+complete -c tdbg -n '__tdbg_at \'run\'' -l progress-every -x -d 'Time between progress lines, off a terminal.'
+complete -c tdbg -n '__tdbg_at \'run\'' -l step-optimizer -x -d 'Class of the optimizer whose step counts, not the first.'
+complete -c tdbg -n '__tdbg_at \'run\'' -l keep-steps -x -d 'Step records kept for the report of a bad step.'
+complete -c tdbg -n '__tdbg_at \'run\'' -l dry-run -d 'Print what would be done, and do nothing.'
+complete -c tdbg -n '__tdbg_at \'run\'' -l exec -d 'Replace tdbg by the command: no live findings, no verdict.'
+complete -c tdbg -n '__tdbg_at \'run\'' -s q -l quiet -d 'Say only errors and one line at the end.'
+complete -c tdbg -n '__tdbg_at \'run\'' -s h -l help -d 'Show this page and exit.'
+complete -c tdbg -n '__tdbg_at \'run\'' -a '(__tdbg_wrapped)'
+complete -c tdbg -n '__tdbg_at \'run --\'' -a '(__tdbg_wrapped)'
+
+# tdbg report
+complete -c tdbg -n '__tdbg_at \'report\'' -l note -x -d 'Keep your own finding with the run.'
+complete -c tdbg -n '__tdbg_at \'report\'' -l fail-on -x -a '(__tdbg_SEVERITY)' -d 'Exit with 1 if there is a finding this severe. [default: never]'
+complete -c tdbg -n '__tdbg_at \'report\'' -l json -d 'Print one JSON document.'
+complete -c tdbg -n '__tdbg_at \'report\'' -s h -l help -d 'Show this page and exit.'
+complete -c tdbg -n '__tdbg_at \'report\'' -a '(__tdbg_runs)'
+
+# tdbg flags
+complete -c tdbg -n '__tdbg_at \'flags\'' -a list -d 'List every flag with its group, short names and summary.'
+complete -c tdbg -n '__tdbg_at \'flags\'' -a show -d 'Show one flag: when to use it, its tag, short names and presets.'
+complete -c tdbg -n '__tdbg_at \'flags\'' -s h -l help -d 'Show this page and exit.'
+
+# tdbg flags list
+complete -c tdbg -n '__tdbg_at \'flags list\'' -l json -d 'Print one JSON document.'
+complete -c tdbg -n '__tdbg_at \'flags list\'' -s h -l help -d 'Show this page and exit.'
+
+# tdbg flags show
+complete -c tdbg -n '__tdbg_at \'flags show\'' -l json -d 'Print one JSON document.'
+complete -c tdbg -n '__tdbg_at \'flags show\'' -s h -l help -d 'Show this page and exit.'
+complete -c tdbg -n '__tdbg_at \'flags show\'' -a '(__tdbg_FLAG)'
+
+# tdbg explain
+complete -c tdbg -n '__tdbg_at \'explain\'' -l json -d 'Print one JSON document.'
+complete -c tdbg -n '__tdbg_at \'explain\'' -s h -l help -d 'Show this page and exit.'
+complete -c tdbg -n '__tdbg_at \'explain\'' -a '(__tdbg_CODE)'
+
+# tdbg doctor
+complete -c tdbg -n '__tdbg_at \'doctor\'' -l json -d 'Print one JSON document.'
+complete -c tdbg -n '__tdbg_at \'doctor\'' -s h -l help -d 'Show this page and exit.'
+
+# tdbg demo
+complete -c tdbg -n '__tdbg_at \'demo\'' -l fault -x -a '(__tdbg_FAULT)' -d 'What breaks, at three fifths of the steps. [default: none]'
+complete -c tdbg -n '__tdbg_at \'demo\'' -l steps -x -d 'Optimizer steps. [default: 200]'
+complete -c tdbg -n '__tdbg_at \'demo\'' -l seed -x -d 'Seed of weights, batches and dropout. [default: 0]'
+complete -c tdbg -n '__tdbg_at \'demo\'' -l run-dir -x -a '(__fish_complete_directories)' -d 'Where the run is kept; must not hold another run.'
+complete -c tdbg -n '__tdbg_at \'demo\'' -s h -l help -d 'Show this page and exit.'
+
+# tdbg hook
+complete -c tdbg -n '__tdbg_at \'hook\'' -a install -d 'Install the hook into an environment\'s site-packages.'
+complete -c tdbg -n '__tdbg_at \'hook\'' -a remove -d 'Remove the hook; exit code 1 if there was none.'
+complete -c tdbg -n '__tdbg_at \'hook\'' -s h -l help -d 'Show this page and exit.'
+
+# tdbg hook install
+complete -c tdbg -n '__tdbg_at \'hook install\'' -l python -r -F -d 'Interpreter of the environment; tdbg\'s own if left out.'
+complete -c tdbg -n '__tdbg_at \'hook install\'' -s h -l help -d 'Show this page and exit.'
+
+# tdbg hook remove
+complete -c tdbg -n '__tdbg_at \'hook remove\'' -l python -r -F -d 'Interpreter of the environment; tdbg\'s own if left out.'
+complete -c tdbg -n '__tdbg_at \'hook remove\'' -s h -l help -d 'Show this page and exit.'

@@ -370,10 +370,13 @@ def decode(line: bytes) -> Event | None:
     return event
 
 
+def _type_name(kind: Any) -> str:
+    """``list[str]`` and ``float | None`` as they are written in this file."""
+    return kind.__name__ if isinstance(kind, type) else str(kind).replace("typing.", "")
+
+
 def describe() -> Iterator[tuple[type[Event], list[tuple[str, str, str]]]]:
     """Every event type with (field, type, text) rows: the source of docs/events.md."""
     for cls in EVENT_TYPES.values():
-        rows = [
-            (item.name, str(getattr(item.type, "__name__", item.type)), item.metadata["doc"]) for item in fields(cls)
-        ]
+        rows = [(item.name, _type_name(item.type), item.metadata["doc"]) for item in fields(cls)]
         yield cls, rows

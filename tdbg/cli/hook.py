@@ -25,8 +25,9 @@ Python = Annotated[
 def install(python: Python = None) -> None:
     """Install the hook into an environment's site-packages.
 
-    tdbg hook install
-    tdbg hook install --python /path/to/env/bin/python
+    Examples:
+        tdbg hook install
+        tdbg hook install --python /path/to/env/bin/python
     """
     from tdbg.launch import hook
 
@@ -37,7 +38,8 @@ def install(python: Python = None) -> None:
 def remove(python: Python = None) -> int:
     """Remove the hook; exit code 1 if there was none.
 
-    tdbg hook remove
+    Examples:
+        tdbg hook remove
     """
     from tdbg.launch import hook
 

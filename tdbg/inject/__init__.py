@@ -20,11 +20,19 @@ TAKERS: "dict[str, dict[str, str]]" = {
     "none": {},
 }
 AUTO = ("yacs", "hydra", "argparse", "env")  # argv is left out: it may upset a program that does not expect it
+# Trainers that know how many steps they mean to take.
+TRAINERS = (
+    "transformers.trainer_callback",
+    "lightning.pytorch.loops.fit_loop",
+    "pytorch_lightning.loops.fit_loop",
+)
 
 
 def watch_table(settings: "Settings") -> "dict[str, str]":
     """The modules a process of the run waits for, each with the module whose ``arrive()`` gets it."""
     table = {"torch": "tdbg.inject.on.torch_"}
+    if settings.level != "off":
+        table.update(dict.fromkeys(TRAINERS, "tdbg.inject.on.trainers"))
     if settings.flags:
         for mode in AUTO if settings.inject == "auto" else (settings.inject,):
             table.update(TAKERS[mode])

@@ -37,6 +37,7 @@ class Agent:
         self._noted: set[str] = set()
         self._writer = self._new_writer()
         self._other = self._new_writer()
+        self._held: list[events.Event] = []
         self._at_fork: list[Callable[[], None]] = []
         os.register_at_fork(after_in_child=self._forked)
 
@@ -61,6 +62,14 @@ class Agent:
         else:
             self._other.emit(event)
 
+    def emit_as_rank(self, event: events.Event) -> None:
+        """Write an event into the rank's file, as soon as this process is one; never if it does not step."""
+        event.t = event.t or time.time()
+        if self.rank is None:
+            self._held.append(event)
+        else:
+            self._writer.emit(event)
+
     def become_rank(self, rank: int, describe: Callable[[int], events.Start]) -> None:
         """Claim the folder of ``rank`` (or one aside, if a living process holds it) and write its Start."""
         restart = os.environ.get("TORCHELASTIC_RESTART_COUNT") or os.environ.get("SLURM_RESTART_COUNT") or "0"
@@ -69,6 +78,9 @@ class Agent:
         self._other = self._writer
         self._writer = EventWriter(lambda: folder, self.settings.disk_budget_bytes, self._say_trouble)
         self.emit(describe(attempt))
+        held, self._held = self._held, []
+        for event in held:
+            self.emit(event)
 
     @property
     def folder(self) -> Path | None:
@@ -117,6 +129,7 @@ class Agent:
             self._writer, self._other = self._new_writer(), self._new_writer()
             self.rank, self.step = None, 0
             self._noted.clear()
+            self._held.clear()
             for callback in self._at_fork:
                 callback()
 

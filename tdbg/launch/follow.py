@@ -12,12 +12,11 @@ from tdbg.events import Event, Finding
 from tdbg.output import PREFIX, say
 from tdbg.rules import wanted
 from tdbg.rules.text import clip, counted, figure
-from tdbg.rules.verdict import Judge, Verdict, block, judge_run, title_line
+from tdbg.rules.verdict import BLOCK_LINES, Judge, Verdict, block, judge_run
 from tdbg.rules.view import finite
 from tdbg.rundir import EVENTS, ProcessDir, RunDir
 
 POLL_S = 0.25
-DISCOVER_S = 1.0
 LIVE_LINE_S = 1.0
 LIVE_LINES = 8  # with the verdict's ten, a run with a NaN says less than twenty lines
 CHUNK_BYTES = 1 << 20
@@ -90,8 +89,8 @@ class Follower:
         self._stop = stop
         self._stopped = False
         self._tails: dict[str, Tail] = {}
-        self._discovered = 0.0
         self._lines_left = LIVE_LINES
+        self._shown: set[str] = set()  # severities of which a finding was shown whole
         self._progress = Progress(settings, self.judge)
         self._ending = threading.Event()
         self._failed = ""
@@ -149,10 +148,7 @@ class Follower:
 
     def poll(self) -> bool:
         """Read and judge what is new; True if there was anything."""
-        now = time.monotonic()
-        if now - self._discovered >= DISCOVER_S:
-            self._discovered = now
-            self._discover()
+        self._discover()
         fresh = [(event.t, tail.process, event) for tail in self._tails.values() for event in tail.read()]
         if len(self._tails) > 1:
             fresh.sort(key=lambda item: item[0])
@@ -160,7 +156,7 @@ class Follower:
             for finding in self.judge.feed(process, event):
                 self._found(finding)
         if self.speaks and not self._ending.is_set():
-            self._progress.show(now)
+            self._progress.show(time.monotonic())
         return bool(fresh)
 
     def _discover(self) -> None:
@@ -169,8 +165,6 @@ class Follower:
                 self._tails[process.label] = Tail(process)
 
     def _drain(self) -> None:
-        self._discovered = 0.0
-        self._discover()
         while self.poll() and any(tail.behind() for tail in self._tails.values()):
             pass
 
@@ -182,10 +176,14 @@ class Follower:
             self._stop(finding)
 
     def _print(self, finding: Finding) -> None:
-        """The first finding with its evidence, later ones in a line, and then no more: the verdict has them all."""
-        lines = block(finding) if self._lines_left == LIVE_LINES else [title_line(finding)]
-        lines = lines[: self._lines_left]
+        """The first finding of its severity with its evidence, others in a line, as far as the lines last.
+
+        The verdict has them all.
+        """
+        limit = min(self._lines_left, 1 if finding.severity in self._shown else BLOCK_LINES)
+        lines = block(finding, limit) if limit else []
         self._lines_left -= len(lines)
+        self._shown.add(finding.severity)
         if lines:
             self._progress.clear()
             say("\n".join(lines))

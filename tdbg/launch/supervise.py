@@ -154,7 +154,7 @@ def start_error(name: str, error: Exception) -> LaunchError | NotExecutableError
     if isinstance(error, FileNotFoundError) and not os.path.exists(name):
         return CommandNotFoundError(f"command not found: {name}", "check its spelling and PATH")
     if isinstance(error, FileNotFoundError):
-        return NotExecutableError(f"cannot execute {name}: its interpreter is missing", "look at its first line (#!)")
+        return CommandNotFoundError(f"cannot execute {name}: its interpreter is missing", "look at its first line (#!)")
     if isinstance(error, PermissionError | IsADirectoryError | NotADirectoryError):
         return NotExecutableError(f"cannot execute {name}: {error.strerror}", "look at its permissions")
     what = getattr(error, "strerror", None) or str(error)

@@ -136,7 +136,9 @@ class FirstBad(Probe):
         """The second run showed nothing: speak of the gradients themselves."""
         name, found = bad[-1]  # the last in parameter order is the first in backward order
         event.phase, event.parameter, event.module = "gradient", name, name.rpartition(".")[0]
-        event.tensor, event.how = "gradient", "check" if len(bad) == 1 else "bracket"
+        event.tensor = "gradient"
+        if len(bad) > 1:
+            event.phase, event.how = "backward", "bracket"
         _describe(event, found)
         if located.note:
             event.origin, event.note = ("here" if self.monitor.world_size == 1 else "unknown"), located.note

@@ -9,8 +9,9 @@ from tdbg.rules.text import counted, figure, joined, kind_name, ranges
 from tdbg.rules.view import View, non_finite
 from tdbg.rundir import ProcessDir
 
-# A value of unclear origin waits this many steps for a rank that knows better.
-PATIENCE_STEPS = 2
+# A value not known to come from here waits this many steps for the rank it came from. Ranks run in step, so
+# two are enough; where it certainly came from another rank, that rank's file may be slow to appear.
+PATIENCE_STEPS = {"unknown": 2, "other-rank": 200}
 ORIGINS = {"here": 0, "unknown": 1, "other-rank": 2}
 HOW = {
     "rerun": "found by running the kept batch again",
@@ -75,7 +76,8 @@ class FirstNonFinite(Rule):
     without the run. `tdbg run --stop-before-update` ends the run while the weights are still good.
 
     Thresholds: None: any NaN, any Inf. A tensor of -Inf alone in a module without weights is a softmax mask and
-    does not count. A value of unclear origin waits 2 steps for a rank that knows better.
+    does not count. A value of unclear origin waits 2 steps for a rank
+    that knows better.
     """
 
     code = "TD-N001"
@@ -125,9 +127,11 @@ class FirstNonFinite(Rule):
                 return self._admit(_Sighting(process, waited, recovered=skipped))
         elif event.finite is False and not event.skipped and process.label not in self._seen:
             return self._admit(_Sighting(process, _from_record(event)))
-        if self._held and event.step >= self._best().event.step + PATIENCE_STEPS:
-            return self._give()
-        return ()
+        return self._give() if self._held and self._waited(event.step) else ()
+
+    def _waited(self, step: int) -> bool:
+        best = self._best().event
+        return step >= best.step + PATIENCE_STEPS.get(best.origin, 0)
 
     def _admit(self, sighting: _Sighting) -> Iterable[Finding]:
         known = self._seen.get(sighting.process.label)
@@ -158,9 +162,9 @@ class FirstNonFinite(Rule):
     def _finding(self) -> Finding:
         best = self._best()
         event, rank = best.event, best.process.rank
-        where = _place(event)
+        who = f"come to rank {rank} from another" if event.origin == "other-rank" else f"rank {rank}"
         return self.found(
-            f"first {kind_name(event.kind)} at step {event.step}, rank {rank}{', ' if where else ''}{where}",
+            ", ".join(filter(None, (f"first {kind_name(event.kind)} at step {event.step}", who, _place(event)))),
             severity="info" if best.recovered else self.severity,
             first_step=event.step,
             rank=rank,

@@ -224,7 +224,9 @@ class View:
             return {"exit": "ended", "exception": "exception"}.get(found.end.reason, found.end.reason)
         if code == 0:
             return "ended"
-        return "cut off" if self.gone(found) else "running"
+        if self.gone(found):
+            return "cut off"
+        return "no end seen" if self.over else "running"
 
 
 def _signal_number(value: Any) -> int:

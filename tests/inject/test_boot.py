@@ -382,7 +382,9 @@ def test_boot_file_is_old_syntax() -> None:
 
     from tdbg.inject import boot_source
 
-    ast.parse(boot_source("/run", "/parent", {"torch": "x"}), feature_version=(3, 7))
+    text = boot_source("/run", "/parent", {"torch": "x"})
+    assert text.isascii()  # whatever the locale, it can be read
+    ast.parse(text, feature_version=(3, 7))
 
 
 @pytest.mark.parametrize("path", ["/a b/c", "/it's", '/say "so"', "/übung", "/back\\slash", "/new\nline"])

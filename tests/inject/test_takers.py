@@ -471,6 +471,22 @@ print(p.parse_args(["fit"]).fit.debug.null_masking)
     assert (done.stdout, done.stderr) == ("True\n", "")
 
 
+def test_jsonargparse_below_another_section(make_run: Any) -> None:
+    run = make_run(flags=NULL)
+    done = run_script(
+        run,
+        """
+        import jsonargparse
+        class Model:
+            def __init__(self, width: int = 3, debug_null_masking: bool = False): self.flag = debug_null_masking
+        p = jsonargparse.ArgumentParser(); p.add_class_arguments(Model, "model")
+        print(p.instantiate(p.parse_args([])).model.flag)
+        """,
+    )
+    assert (done.stdout, done.stderr) == ("True\n", "")
+    assert said(run) == [("LOSS.NULL_MASKING", "set", "jsonargparse model: debug_null_masking")]
+
+
 # tdbg.flag()
 
 

@@ -73,6 +73,16 @@ def test_an_unclear_origin_waits_two_steps_for_a_rank_that_knows(stream):
     assert first(run, "TD-N001").rank == 1  # amended: a rank knew better after all
 
 
+def test_a_value_from_another_rank_never_accuses_the_one_that_got_it(stream):
+    run = stream()
+    zero = run.rank(0, world=2)
+    run.train(zero, [2.5, 2.4])
+    run.emit(zero, bad(origin="other-rank"))
+    run.train(zero, ["nan"] * 10, first=3)
+    assert run.live() == []
+    assert "come to rank 0 from another" in first(run, "TD-N001").title
+
+
 def test_the_earlier_step_wins_among_independent_ranks(stream):
     run = stream()
     zero, one = run.rank(0, world=2), run.rank(1, world=2)

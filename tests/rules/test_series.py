@@ -35,7 +35,7 @@ def test_a_surge_is_told_once_at_its_third_value():
 
 
 def test_no_surge_while_warming_up_or_in_wide_noise():
-    assert not any(map(surge().see, [1.0] * 8 + [50.0] * 5))
+    assert not any(map(surge().see, [1.0] * 5 + [50.0] * 5))
     noise = random.Random(3)
     found = surge()
     assert not any(found.see(noise.lognormvariate(0, 1.2)) for _ in range(20_000))

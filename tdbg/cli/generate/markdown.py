@@ -5,7 +5,7 @@ from itertools import groupby
 
 from tdbg.cli import pages
 
-NOTICE = "<!-- Written by `tdbg docs`; change the source, not this file. -->\n"
+NOTICE = "\n<!-- Written by `tdbg docs`; change the source, not this file. -->\n"
 
 
 def cli(found: list[pages.Page]) -> str:

@@ -5,16 +5,21 @@ from typing import Any
 
 from tdbg.inject.take import after, offer
 
+DEEPEST = 3  # fit.model.init_args.debug_x
 PARSERS = ("parse_args", "parse_object", "parse_string", "parse_path", "parse_env")
 
 
 class Json:
     """A jsonargparse Namespace: nested attributes; options that hold a dict count as sections too."""
 
-    name = "jsonargparse"
-
-    def __init__(self, module: ModuleType) -> None:
+    def __init__(self, module: ModuleType, below: str = "") -> None:
+        self.module = module
+        self.name = f"jsonargparse {below}".rstrip()
         self._namespace: Any = module.Namespace
+
+    def sections(self, node: Any) -> list[str]:
+        """The keys below ``node`` that hold namespaces of their own, such as ``model`` or a subcommand."""
+        return [key for key, child in vars(node).items() if isinstance(child, self._namespace)]
 
     def keys(self, node: Any) -> list[str] | None:
         if isinstance(node, self._namespace):
@@ -42,8 +47,12 @@ def arrive(module: ModuleType) -> None:
             after(module.ArgumentParser, name, lambda _, config: _offer(config, tree), "inject-jsonargparse")
 
 
-def _offer(config: Any, tree: Json) -> None:
+def _offer(config: Any, tree: Json, path: str = "") -> None:
+    """Also below: an argument of LightningCLI's model is ``model.debug_x``, of a subcommand ``fit.model.debug_x``."""
+    if not hasattr(config, "__dict__") or path.count(".") > DEEPEST:
+        return
     offer(config, tree, unknown="doubt")
-    command = getattr(config, "subcommand", None)
-    if isinstance(command, str) and hasattr(config, command):
-        offer(getattr(config, command), tree, unknown="doubt")
+    for key in tree.sections(config):
+        if not key.lower().startswith("debug"):
+            below = f"{path}.{key}" if path else key
+            _offer(getattr(config, key), Json(tree.module, f"{below}:"), below)

@@ -62,6 +62,7 @@ class Rank:
         self.monitor.attach(probes_for(me.settings.level, me.settings.flags))
         self.alternation = Alternation(self.monitor, me.settings.baseline) if me.settings.baseline else None
         self.startup_ms = (time.perf_counter() - begun) * 1e3
+        self.monitor.budget.start_up_s = self.startup_ms / 1e3
         me.at_fork(self._forked)
         atexit.register(self.end)
 

@@ -1,0 +1,60 @@
+"""`tdbg demo`: the main job, on a program that needs nothing but Python's own library to train on."""
+
+from typing import Annotated
+
+import typer
+
+from tdbg.cli import options
+
+# The faults of tdbg/launch/demo_train.py, which has its own copy: it is a program, not a part of tdbg.
+FAULTS = ("none", "forward-inf", "backward-nan", "inf-grad", "bad-batch", "lr-spike")
+
+Fault = Annotated[str, typer.Option("--fault", metavar="FAULT", help="What breaks, at three fifths of the steps.")]
+Steps = Annotated[int, typer.Option("--steps", metavar="N", min=1, help="Optimizer steps.")]
+Seed = Annotated[int, typer.Option("--seed", metavar="SEED", help="Seed of weights, batches and dropout.")]
+RunDirectory = Annotated[
+    str | None, typer.Option("--run-dir", metavar="DIR", help="Where the run is kept; must not hold another run.")
+]
+
+
+def command(fault: Fault = "none", steps: Steps = 200, seed: Seed = 0, run_dir: RunDirectory = None) -> int:
+    """Train a small model under tdbg, with a fault if you like.
+
+        tdbg demo
+        tdbg demo --fault backward-nan
+
+    A character-level transformer learns from the source code of Python's own library, on the CPU, in well
+    under a minute. It is started as `tdbg run -- python demo_train.py` would start it; the line that begins
+    with "command:" can be typed as it stands.
+    """
+    import shlex
+    import sys
+    from pathlib import Path
+
+    import tdbg.launch
+    from tdbg.config import resolve
+    from tdbg.launch.start import launch
+    from tdbg.output import say
+
+    script = Path(tdbg.launch.__file__).with_name("demo_train.py")
+    words = [sys.executable, str(script), "--steps", str(steps), "--seed", str(seed), "--fault", check(fault)]
+    typed = {"run_dir": run_dir} if run_dir else {"name": "demo"}
+    settings, origin = resolve({**typed, "progress_every": 5.0})
+    say(f"command: tdbg run -- {shlex.join(words)}")
+    code = launch(settings, origin, words)
+    if fault == "none" and not code:
+        say("next: `tdbg demo --fault backward-nan` plants a fault; see what the verdict says")
+    return code
+
+
+def check(fault: str) -> str:
+    """The fault, if there is such a one; TdbgError with the nearest name if not."""
+    import difflib
+
+    from tdbg.errors import TdbgError
+
+    if fault in FAULTS:
+        return fault
+    near = difflib.get_close_matches(fault, FAULTS, n=1)
+    hint = f"did you mean {near[0]}? " if near else ""
+    raise TdbgError(f"--fault cannot be {fault!r}", f"{hint}choose from: {', '.join(FAULTS)}")

@@ -1,0 +1,43 @@
+"""Trainers that know how far they mean to go: Hugging Face's and Lightning's say so in a Plan event."""
+
+import functools
+from typing import Any
+
+from tdbg.events import Plan
+from tdbg.inject.agent import agent
+
+
+def arrive(module: Any) -> None:
+    """Called when one of the watched modules has been imported."""
+    if hasattr(module, "CallbackHandler"):
+        _wrap(module.CallbackHandler, "on_train_begin", _hugging_face)
+    if hasattr(module, "_FitLoop"):
+        _wrap(module._FitLoop, "on_run_start", _lightning)
+
+
+def _wrap(owner: Any, name: str, plan_of: Any) -> None:
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def told(*args: Any, **kwargs: Any) -> Any:
+        me = agent()
+        with me.guard("plan"):
+            me.emit_as_rank(plan_of(*args))
+        return original(*args, **kwargs)
+
+    setattr(owner, name, told)
+
+
+def _hugging_face(handler: Any, arguments: Any, state: Any, *rest: Any) -> Plan:
+    return Plan(steps=int(state.max_steps), epochs=float(arguments.num_train_epochs), source="transformers.Trainer")
+
+
+def _lightning(loop: Any, *rest: Any) -> Plan:
+    trainer, steps = loop.trainer, None
+    batches = getattr(loop, "max_batches", None)
+    if trainer.max_steps and trainer.max_steps > 0:
+        steps = trainer.max_steps
+    if trainer.max_epochs and trainer.max_epochs > 0 and isinstance(batches, int):
+        per_epoch = -(-batches // trainer.accumulate_grad_batches)
+        steps = min(steps or per_epoch * trainer.max_epochs, per_epoch * trainer.max_epochs)
+    return Plan(steps=steps, epochs=trainer.max_epochs, source="lightning.Trainer")
