@@ -7,7 +7,7 @@ from pathlib import Path
 import tdbg
 from tdbg.config import Settings, flags_to_env
 from tdbg.errors import LaunchError, TdbgError
-from tdbg.inject import boot_source, watch_table
+from tdbg.inject import boot_source, precompile, watch_table
 from tdbg.rundir import RunDir
 
 BOOT = "boot"
@@ -27,6 +27,7 @@ def write(run: RunDir, settings: Settings) -> Path:
         draft = folder / f".{os.getpid()}.py"
         draft.write_text(text, encoding="utf-8")
         draft.replace(folder / BOOT_FILE)
+        precompile(str(folder / BOOT_FILE))
     except OSError as error:
         raise LaunchError(
             f"cannot write {folder / BOOT_FILE}: {error.strerror or error}",

@@ -4,7 +4,6 @@ import errno
 import os
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
@@ -106,7 +105,7 @@ class Child:
 
 def _next_signal(wanted: set[signal.Signals]) -> tuple[int, bool]:
     """The next signal, and whether the terminal sent it, in which case the command has it too."""
-    if sys.platform != "darwin":
+    if hasattr(signal, "sigwaitinfo"):  # not on macOS
         info = signal.sigwaitinfo(wanted)
         return info.si_signo, info.si_code > 0  # above 0 the kernel speaks, else some process
     number = signal.sigwait(wanted)

@@ -3,7 +3,7 @@
 import time
 from collections import defaultdict
 
-ALWAYS_STEPS = 20  # so many first steps are looked at whatever it costs: most faults come early
+ALWAYS_STEPS = 8  # so many first steps are looked at whatever it costs: most faults come early
 SMOOTHING = 0.2
 
 
@@ -21,6 +21,7 @@ class Budget:
         self.start_up_s = 0.0
         self.by_part: defaultdict[str, float] = defaultdict(float)
         self._likely_s: dict[str, float] = {}
+        self._spent_s: defaultdict[str, float] = defaultdict(float)
 
     def spend(self, part: str, seconds: float) -> None:
         """Book time that a hook has used."""
@@ -30,20 +31,30 @@ class Budget:
     def start_up(self, seconds: float) -> None:
         """Book time that is needed once, however long the run: reported apart, not against the share."""
         self.own_s -= seconds
+        self.by_part["step_ended"] -= seconds
         self.start_up_s += seconds
 
     def learn(self, kind: str, seconds: float) -> None:
-        """Remember what one piece of work of this kind cost."""
+        """Remember what one piece of work of this kind cost (it is booked by `spend` as well)."""
         before = self._likely_s.get(kind)
         self._likely_s[kind] = seconds if before is None else before + SMOOTHING * (seconds - before)
+        self._spent_s[kind] += seconds
+
+    def spent_on(self, kind: str) -> float:
+        """Seconds that went into one kind of work."""
+        return self._spent_s[kind]
 
     def likely_s(self, kind: str) -> float:
         """The smoothed cost of one piece of work."""
         return self._likely_s.get(kind, 0.0)
 
-    def allows(self, kind: str, now: float) -> bool:
-        """True if one more piece of this work keeps the cost under the share."""
-        return self.own_s + self.likely_s(kind) <= self.share * (now - self.start)
+    def allows(self, kinds: tuple[str, ...], now: float, part: float = 1.0, besides: str = "") -> bool:
+        """True if these pieces of work keep the cost under the share.
+
+        part, besides: only this part of the share, not counting what went into the kind ``besides``.
+        """
+        spent = self.own_s - (self._spent_s[besides] if besides else 0.0) + sum(map(self.likely_s, kinds))
+        return spent <= part * self.share * (now - self.start) and self.own_s <= self.share * (now - self.start)
 
     def stride(self, kind: str, step_s: float) -> int:
         """Every how many steps this work fits, rounded up to a power of two.

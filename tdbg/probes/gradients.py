@@ -62,7 +62,7 @@ class GradientNorms(Probe):
         self._fresh = True
 
     def backward_ended(self) -> None:
-        if self.monitor.in_update:  # a closure: this is the only moment before the update
+        if self.monitor.in_update is not None:  # a closure: this is the only moment before the update
             self._look(self.monitor.in_update)
 
     def clip_begins(self, parameters: list[Tensor]) -> None:
@@ -79,6 +79,9 @@ class GradientNorms(Probe):
             self._look(optimizer)
 
     def _look(self, optimizer: "Optimizer") -> None:
+        if not (self.monitor.plan.full or self.monitor.plan.small):
+            self._fresh = False
+            return
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         self._look_at(parameters, main=self.monitor.is_main(optimizer))
 

@@ -34,6 +34,7 @@ KEPT_CALLS = 8
 COST_EVERY_S = 5.0
 OTHER_OPTIMIZER_TAKES_OVER = 16
 MEMORY_EVERY = 10
+CHEAP_SHARE = 0.6  # of the budget; the rest is kept for steps whose gradients are all looked at
 PAGE_MB = (os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096) / 1e6
 
 
@@ -234,6 +235,8 @@ class Monitor:
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
             if torch.compiler.is_compiling() or not self.active or self._depth or self.rerunning:
                 return original(tensors, *args, **kwargs)
+            if not self.plan.watch and unseen(self._idle_backward, tensors):
+                return original(tensors, *args, **kwargs)
             unseen(self._backward_begins, tensors)
             self._depth += 1
             try:
@@ -244,6 +247,18 @@ class Monitor:
             return result
 
         return hide(backward)
+
+    def _idle_backward(self, tensors: Any) -> bool:
+        """Between samples only one thing is done: a host loss is checked. True if there is no more to do."""
+        begun = time.perf_counter()
+        fine = (
+            not isinstance(tensors, Tensor)
+            or tensors.device.type != "cpu"
+            or tensors.numel() != 1
+            or math.isfinite(tensors.item())
+        )
+        self.budget.spend("backward_begins", time.perf_counter() - begun)
+        return fine
 
     def _backward_begins(self, tensors: Any) -> None:
         begun = time.perf_counter()
@@ -270,8 +285,10 @@ class Monitor:
             found = items[0] if len(items) == 1 else None
         if not isinstance(found, Tensor) or found.numel() != 1:
             return None
-        scaler = self.probe("loss-scaler")
-        return (scaler.unscaled(found) if scaler is not None else found).detach()
+        if self.scaling:
+            scaler = self.probe("loss-scaler")
+            found = scaler.unscaled(found) if scaler is not None else found
+        return cast(Tensor, found).detach()
 
     def _take_loss(self, loss: Tensor) -> None:
         again = self._evaluated  # a closure's further evaluations are checked, not added
@@ -367,6 +384,9 @@ class Monitor:
         begun = time.perf_counter()
         self.in_update = optimizer
         self._evaluated = False
+        if not self.plan.watch:
+            self.budget.spend("update_begins", time.perf_counter() - begun)
+            return
         self.dispatch("update_begins", begun, optimizer)
         self._update_at = time.perf_counter()
 
@@ -379,6 +399,10 @@ class Monitor:
         begun = time.perf_counter()
         self.in_update = None
         self._evaluated = False
+        if not self.plan.watch:
+            self._idle_step(optimizer)
+            self.budget.spend("step_ended", time.perf_counter() - begun)
+            return
         try:
             self._optimizer_s += max(begun - self._update_at, 0.0) if self._update_at else 0.0
             self._step_ended(optimizer, begun, skipped=False)
@@ -404,13 +428,28 @@ class Monitor:
         self.become_rank_now()
         if self.plan.record:
             self._record(optimizer, now, skipped)
+        self._after_step(optimizer)
+        self._forget_step(now)
+        self._make_plan()
+
+    def _idle_step(self, optimizer: Optimizer) -> None:
+        """A step between samples is only counted."""
+        if self.is_main(optimizer):
+            self._main_idle = 0
+            self.step += 1
+            self._make_plan()
+            if self.plan.watch:
+                self._after_step(optimizer)
+                self._forget_step(time.perf_counter())
+        else:
+            self._main_idle += 1
+
+    def _after_step(self, optimizer: Optimizer) -> None:
         for probe, method in self._subscribers["after_step"]:
             try:
                 method(optimizer)
             except Exception as error:  # guard: around every probe call
                 self.failed(probe, error)
-        self._forget_step(now)
-        self._make_plan()
 
     def become_rank_now(self) -> None:
         """Claim the rank's folder, at the first step or the first thing worth reporting."""
@@ -426,11 +465,7 @@ class Monitor:
         self._losses = []
         self._micro = 0
         self.calls.clear()
-        for probe, method in self._subscribers["after_step"]:
-            try:
-                method(optimizer)
-            except Exception as error:  # guard: around every probe call
-                self.failed(probe, error)
+        self._after_step(optimizer)
         if self._main_idle >= OTHER_OPTIMIZER_TAKES_OVER and not self.settings.step_optimizer:
             self._main = weakref.ref(optimizer)
             self.note(
@@ -528,14 +563,15 @@ class Monitor:
         now = time.perf_counter()
         if self.step < ALWAYS_STEPS:
             return
-        allows = self.budget.allows
-        self.plan.record = allows("record", now)
-        self.plan.watch = allows("watch", now)
-        self.plan.small = self.plan.watch and allows("small", now)
-        self.plan.full = self.plan.record and self.plan.watch and allows("full", now)
-        if self.plan.full and self.world_size > 1:
+        plan, allows = self.plan, self.budget.allows
+        plan.full = allows(("full", "record", "watch"), now)
+        if plan.full and self.world_size > 1:
             step_s = (now - self.budget.start) / max(self.step, 1)
-            self.plan.full = (self.step + 1) % self.budget.stride("full", step_s) == 0
+            plan.full = (self.step + 1) % self.budget.stride("full", step_s) == 0
+        spare = CHEAP_SHARE if self.budget.spent_on("full") else 1.0
+        plan.watch = plan.full or allows(("watch",), now, spare, besides="full")
+        plan.record = plan.full or (plan.watch and allows(("watch", "record"), now, spare, besides="full"))
+        plan.small = plan.record
 
     def _maybe_cost(self, now: float) -> None:
         if now - self._cost_at >= COST_EVERY_S:
@@ -573,7 +609,7 @@ class Monitor:
             if _is_loader_worker():
                 return
             self.become_rank_now()
-        if not self.budget.allows("record", time.perf_counter()) and self.eval_calls > ALWAYS_STEPS:
+        if not self.budget.allows(("record",), time.perf_counter()) and self.eval_calls > ALWAYS_STEPS:
             return
         begun = time.perf_counter()
         self.emit(

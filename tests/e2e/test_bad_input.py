@@ -55,7 +55,11 @@ def expect(done: Run, code: int, what: str, next_: str) -> None:
 
 WRONG = {
     "unknown option": (["--levle", "basic"], "no such option: --levle", "did you mean --level"),
-    "unknown flag": (["-f", "LOSS.NULL_MASKIN"], "no flag is named 'LOSS.NULL_MASKIN'", "did you mean LOSS.NULL_MASKING?"),
+    "unknown flag": (
+        ["-f", "LOSS.NULL_MASKIN"],
+        "no flag is named 'LOSS.NULL_MASKIN'",
+        "did you mean LOSS.NULL_MASKING?",
+    ),
     "unknown flag, unlike any": (["-f", "QQQQ"], "no flag is named 'QQQQ'", "tdbg flags list"),
     "unknown short name": (["-f", "debug_memory_usag"], "no flag is named", "did you mean memory_usage?"),
     "unknown flag to switch off": (["--no-flag", "GRADIENT"], "no flag is named 'GRADIENT'", "did you mean GRADIENTS?"),
@@ -100,7 +104,9 @@ def test_bad_values_of_other_sources_name_the_source() -> None:
     Path("tdbg.yaml").write_text("level: [\n")
     expect(run("--", "true"), 2, "cannot read", "mend the file")
     Path("tdbg.yaml").unlink()
-    expect(run("--", "true", env={**os.environ, "TDBG_LEVEL": "loud"}), 2, "environment: level cannot be", "choose from")
+    expect(
+        run("--", "true", env={**os.environ, "TDBG_LEVEL": "loud"}), 2, "environment: level cannot be", "choose from"
+    )
     Path("pyproject.toml").write_text("[tool.tdbg\n")
     expect(run("--", "true"), 2, "pyproject.toml", "mend the file")
 
@@ -212,7 +218,7 @@ def test_a_full_disk_at_the_start_is_125(disk: Callable[[int], Disk]) -> None:
 
 
 def test_a_disk_with_room_for_run_json_alone_is_125(disk: Callable[[int], Disk]) -> None:
-    place = disk(12 << 10)  # pages: the folder's are free, run.json takes one, the boot file two
+    place = disk(8 << 10)  # two pages: run.json takes one, the boot file needs two
     room = 3000 if not place.mounted else place.room
     place.room = room
     done = run("--run-dir", str(place.path / "run"), "--", "touch", "started", preexec_fn=place.limit)
@@ -236,7 +242,7 @@ def test_a_read_only_file_system_is_125(disk: Callable[[int], Disk]) -> None:
 def test_no_space_half_way_costs_records_and_not_the_training(disk: Callable[[int], Disk]) -> None:
     place = disk(160 << 10)
     folder = place.path / "run"
-    words = ["--run-dir", str(folder), "--", sys.executable, "train.py", "2000"]
+    words = ["--run-dir", str(folder), "--max-overhead", "100", "--", sys.executable, "train.py", "2000"]
     done = run(*words, preexec_fn=place.limit)
     assert done.returncode == 0, done.stderr
     bare = subprocess.run([sys.executable, "train.py", "2000"], capture_output=True, text=True, timeout=120)
@@ -263,7 +269,9 @@ def test_no_space_half_way_costs_the_copy_and_not_the_output(disk: Callable[[int
     at = next(i for i, line in enumerate(lines) if "cannot go on writing" in line)
     assert "stdout.log" in lines[at]
     assert lines[at + 1] == "tdbg: the output itself is complete; the run goes on"
-    assert (place.path / "run" / "stdout.log").read_text() == done.stdout[: (place.path / "run" / "stdout.log").stat().st_size]
+    assert (place.path / "run" / "stdout.log").read_text() == done.stdout[
+        : (place.path / "run" / "stdout.log").stat().st_size
+    ]
 
 
 def test_a_run_directory_that_vanishes_half_way_costs_the_record_and_not_the_training() -> None:
@@ -278,19 +286,17 @@ def test_a_run_directory_that_vanishes_half_way_costs_the_record_and_not_the_tra
     assert "run.json" in done.stderr
 
 
-def test_a_file_system_that_turns_read_only_half_way_costs_records_and_not_the_training(
-    disk: Callable[[int], Disk],
-) -> None:
-    """Where none may be mounted, the run directory is made unwritable instead."""
+def test_a_file_system_that_turns_read_only_costs_records_and_not_the_training(disk: Callable[[int], Disk]) -> None:
+    """It turns after the start, before the first step. Where none may be mounted, the folder is locked instead."""
     place = disk(4 << 20)
-    if place.mounted:
-        ruin = f"import subprocess; subprocess.run(['mount', '-o', 'remount,ro', '-f', {str(place.path)!r}])"
-        ruin = f"import ctypes; ctypes.CDLL(None).mount(b'tmpfs', {str(place.path).encode()!r}, b'tmpfs', 32 | 1, None)"
-    else:
-        ruin = f"import os; os.chmod({str(place.path / 'run')!r}, 0o555)"
-    text = TRAIN.replace("    if step % 100 == 0:\n", f"    if step == 50:\n        {ruin}\n    if step % 100 == 0:\n")
-    Path("train.py").write_text(text)
-    done = run("--run-dir", str(place.path / "run"), "--", sys.executable, "train.py", "400")
+    remount = f"ctypes.CDLL(None).mount(b'tmpfs', {os.fsencode(place.path)!r}, b'tmpfs', 32 | 1, None)"  # MS_REMOUNT | MS_RDONLY
+    lock = f"os.chmod({str(place.path / 'run')!r}, 0o555)"
+    ruin = f"import ctypes, os\nassert not {remount if place.mounted else lock}\n"
+    Path("train.py").write_text(TRAIN.replace("torch.manual_seed(0)\n", ruin))
+    words = ["--run-dir", str(place.path / "run"), "--", sys.executable, "train.py", "400"]
+    done = run(*words, preexec_fn=None if place.mounted else bound_by_permissions)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "trained"
     assert all(line.startswith("tdbg: ") for line in done.stderr.splitlines()), done.stderr
+    assert "cannot write" in done.stderr and str(place.path) in done.stderr
+    assert not (place.path / "run" / "rank0000").exists()

@@ -78,7 +78,20 @@ def bash(*command: str) -> int:
     return subprocess.run(["bash", "-c", '"$@"; exit $?', "bash", *command], capture_output=True).returncode
 
 
-HOWS = ["0", "7", "255", "a message", "raise", "SIGTERM", "SIGSEGV", "SIGKILL", "SIGABRT", "SIGINT", "SIGHUP", "SIGPIPE"]
+HOWS = [
+    "0",
+    "7",
+    "255",
+    "a message",
+    "raise",
+    "SIGTERM",
+    "SIGSEGV",
+    "SIGKILL",
+    "SIGABRT",
+    "SIGINT",
+    "SIGHUP",
+    "SIGPIPE",
+]
 
 
 @pytest.mark.parametrize("how", HOWS)
@@ -122,12 +135,13 @@ def test_a_command_that_cannot_start(word: str, expected: int, what: str, next_:
 def test_ctrl_c_on_a_terminal_is_one_keyboard_interrupt_and_130() -> None:
     Path("wait.py").write_text(
         "import time\n"
-        "print('ready', flush=True)\n"
-        "try:\n    time.sleep(60)\n"
+        "try:\n    print('ready', flush=True)\n    time.sleep(60)\n"
         "except KeyboardInterrupt:\n    print('once', flush=True)\n    time.sleep(0.5)\n    print('undisturbed', flush=True)\n    raise\n"
     )
     for options in ([], ["--tee"]):
-        child = pexpect.spawn(sys.executable, ["-m", "tdbg", "run", *options, "--", sys.executable, "wait.py"], timeout=30)
+        child = pexpect.spawn(
+            sys.executable, ["-m", "tdbg", "run", *options, "--", sys.executable, "wait.py"], timeout=30
+        )
         child.expect("ready")
         child.sendintr()
         child.expect("undisturbed")
@@ -158,7 +172,9 @@ def test_ctrl_c_that_the_program_survives_ends_nothing() -> None:
 
 def test_suspend_and_resume_from_a_shell() -> None:
     """Ctrl-Z stops tdbg and the program together; fg wakes both."""
-    Path("count.py").write_text("import time\nfor i in range(30):\n    print('n', i, flush=True)\n    time.sleep(0.1)\n")
+    Path("count.py").write_text(
+        "import time\nfor i in range(30):\n    print('n', i, flush=True)\n    time.sleep(0.1)\n"
+    )
     shell = pexpect.spawn("bash", ["--norc", "--noprofile", "-i"], timeout=30, env={**os.environ, "PS1": "PROMPT "})
     shell.expect("PROMPT ")
     shell.sendline(f"{sys.executable} -m tdbg run -q -- {sys.executable} count.py")
@@ -218,7 +234,9 @@ def test_stop_on_ends_the_command_and_the_code_is_its_own() -> None:
 
 
 @pytest.mark.parametrize(("how", "said", "code"), [("code5", "exit code 5", 5), ("signal9", "SIGKILL", -9)])
-def test_through_torchrun_its_own_code_comes_back_and_the_verdict_names_the_ranks(how: str, said: str, code: int) -> None:
+def test_through_torchrun_its_own_code_comes_back_and_the_verdict_names_the_ranks(
+    how: str, said: str, code: int
+) -> None:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port=0", "ranks.py", how]
     done = run(*torchrun)
     assert done.returncode == 1
@@ -227,3 +245,18 @@ def test_through_torchrun_its_own_code_comes_back_and_the_verdict_names_the_rank
     assert ends[1]["code"] == code, ends
     lines = [line for line in done.stderr.splitlines() if line.startswith("tdbg:") and "rank 1" in line]
     assert any(said in line or f"exit {code}" in line for line in lines), lines
+
+
+def test_a_terminal_that_is_closed_ends_tdbg_and_the_program() -> None:
+    Path("sleep.py").write_text(
+        "import os, time\nopen('pid', 'w').write(str(os.getpid()))\nprint('up', flush=True)\ntime.sleep(60)\n"
+    )
+    child = pexpect.spawn(sys.executable, ["-m", "tdbg", "run", "--", sys.executable, "sleep.py"], timeout=30)
+    child.expect("up")
+    os.close(child.child_fd)
+    _, status = os.waitpid(child.pid, 0)
+    child.closed, child.terminated = True, True
+    assert os.waitstatus_to_exitcode(status) == 129
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(Path("pid").read_text()), 0)
+    assert json.loads(next(Path("tdbg_runs").glob("*/run.json")).read_text())["exit"] == {"code": None, "signal": 1}

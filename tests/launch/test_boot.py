@@ -22,7 +22,7 @@ def test_the_boot_file_is_one_python_can_read_and_names_the_run(tmp_path: Path) 
 
 def test_a_folder_that_cannot_be_written_is_125(tmp_path: Path) -> None:
     (tmp_path / "boot").write_text("a file in its place")
-    with pytest.raises(LaunchError, match="cannot write .*sitecustomize.py"):
+    with pytest.raises(LaunchError, match=r"cannot write .*sitecustomize\.py"):
         boot.write(RunDir(tmp_path), Settings())
 
 

@@ -44,7 +44,12 @@ def test_a_command_that_exists_passes(tmp_path) -> None:
         ("no-such-thing", CommandNotFoundError, "command not found: no-such-thing", "check its spelling and PATH"),
         ("./no-such-thing", CommandNotFoundError, "command not found: ./no-such-thing", "check its spelling"),
         ("here.py", CommandNotFoundError, "command not found: here.py", "tdbg run -- python here.py"),
-        ("./here.py", NotExecutableError, "cannot execute ./here.py: permission denied", "tdbg run -- python ./here.py"),
+        (
+            "./here.py",
+            NotExecutableError,
+            "cannot execute ./here.py: permission denied",
+            "tdbg run -- python ./here.py",
+        ),
         ("./job", NotExecutableError, "cannot execute ./job: permission denied", "chmod +x"),
         ("./folder", NotExecutableError, "cannot execute ./folder: it is a directory", "name a program"),
         ("--lr", CommandNotFoundError, "command not found: --lr", "options go before --"),

@@ -103,11 +103,17 @@ def test_two_commands_of_one_batch_script_are_two_runs() -> None:
     [
         ("torchrun --nproc-per-node=2 t.py", ""),
         ("torchrun --nnodes=1 --master-port=29501 t.py", ""),
-        ("torchrun --nnodes=2 --node-rank=1 --master-addr=127.0.0.1 --master_port 29501 t.py", "master-addr=127.0.0.1,master-port=29501"),
+        (
+            "torchrun --nnodes=2 --node-rank=1 --master-addr=127.0.0.1 --master_port 29501 t.py",
+            "master-addr=127.0.0.1,master-port=29501",
+        ),
         ("torchrun --nnodes 1:4 --rdzv_id=7 --rdzv-endpoint=h:1 t.py", "rdzv-id=7,rdzv-endpoint=h:1"),
         ("torchrun --rdzv-id 7 t.py", "rdzv-id=7"),
         ("torchrun --nnodes=2 t.py", "nodes"),
-        ("accelerate launch --num_machines 2 --main_process_ip h --main_process_port 5 t.py", "main-process-ip=h,main-process-port=5"),
+        (
+            "accelerate launch --num_machines 2 --main_process_ip h --main_process_port 5 t.py",
+            "main-process-ip=h,main-process-port=5",
+        ),
         ("python t.py --num-machines", ""),
     ],
 )

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from tdbg.events import Finding
 from tdbg.config import Settings
+from tdbg.events import Finding
 from tdbg.launch.start import Supervision
 from tdbg.rules.verdict import Verdict
 from tdbg.rundir import RunDir
@@ -20,8 +20,15 @@ def state(shell) -> dict:
 
 
 def test_run_json_says_what_was_run_and_how_it_ended(shell) -> None:
-    subprocess.run("git init -q . && git -c user.name=a -c user.email=a@b commit -q --allow-empty -m x", shell=True, cwd=shell.folder, check=True)
-    done = shell.python("import sys; sys.exit(7)", "--api-key=abc", options=("-l", "advanced"), env={"RANK": "0", "MY_TOKEN": "x"})
+    subprocess.run(
+        "git init -q . && git -c user.name=a -c user.email=a@b commit -q --allow-empty -m x",
+        shell=True,
+        cwd=shell.folder,
+        check=True,
+    )
+    done = shell.python(
+        "import sys; sys.exit(7)", "--api-key=abc", options=("-l", "advanced"), env={"RANK": "0", "MY_TOKEN": "x"}
+    )
     assert done.returncode == 7
     run = state(shell)
     assert run["command"] == [sys.executable, "x.py", "--api-key=***"]
@@ -85,7 +92,10 @@ def test_a_named_profile_is_used(shell) -> None:
 
 def test_options_need_no_double_dash_before_a_plain_command(shell) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tdbg", "run", "-q", "echo", "--level", "x"], cwd=shell.folder, capture_output=True, text=True
+        [sys.executable, "-m", "tdbg", "run", "-q", "echo", "--level", "x"],
+        cwd=shell.folder,
+        capture_output=True,
+        text=True,
     )
     assert (done.returncode, done.stdout) == (0, "--level x\n")
 

@@ -89,9 +89,7 @@ def test_a_background_job_of_a_shell_ignores_ctrl_c(shell) -> None:
 
 
 def test_ignored_sigchld_is_handed_on_and_the_code_still_comes_back(shell) -> None:
-    script = shell.script(
-        "import signal, sys; print(signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN); sys.exit(9)"
-    )
+    script = shell.script("import signal, sys; print(signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN); sys.exit(9)")
     done = shell.run(sys.executable, script, preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN))
     assert (done.returncode, done.stdout) == (9, "True\n")
 

@@ -145,11 +145,7 @@ def test_the_copy_ends_at_the_disk_budget_and_the_output_does_not(shell) -> None
     assert done.returncode == 0
 
 
-
-
 def test_a_stream_that_is_closed_stays_closed(shell) -> None:
     text = "import os, sys\ntry: os.fstat(1)\nexcept OSError: sys.exit(44)"
-    done = shell.run(
-        sys.executable, shell.script(text), options=("--tee",), preexec_fn=lambda: os.close(1)
-    )
+    done = shell.run(sys.executable, shell.script(text), options=("--tee",), preexec_fn=lambda: os.close(1))
     assert done.returncode == 44

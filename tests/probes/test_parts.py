@@ -17,11 +17,11 @@ from tdbg.probes.tensors import first_bad, look, walk
 def test_the_budget_allows_what_fits_and_nothing_more() -> None:
     budget = Budget(1.0, now=0.0)
     budget.learn("full", 0.004)
-    assert not budget.allows("full", now=0.3)
-    assert budget.allows("full", now=0.5)
+    assert not budget.allows(("full",), now=0.3)
+    assert budget.allows(("full",), now=0.5)
     budget.spend("x", 0.004)
-    assert not budget.allows("full", now=0.7)
-    assert budget.allows("full", now=0.9)
+    assert not budget.allows(("full",), now=0.7)
+    assert budget.allows(("full",), now=0.9)
 
 
 def test_a_simulated_run_stays_within_a_tenth_of_its_budget() -> None:
@@ -30,7 +30,7 @@ def test_a_simulated_run_stays_within_a_tenth_of_its_budget() -> None:
         budget.learn("full", work)
         for _ in range(2000):
             now += 0.02
-            if budget.allows("full", now):
+            if budget.allows(("full",), now):
                 budget.spend("full", work)
                 now += work
         spent_pct = 100 * budget.own_s / now

@@ -71,6 +71,9 @@ class Rank:
         self.me.emit(event)
 
     def _become_rank(self) -> None:
+        takers = sys.modules.get("tdbg.inject.take")
+        if takers is not None:
+            takers.settle()  # flags nobody took so far are rejected now; --strict-flags ends the rank here
         rank, world_size = _identity()
         self.monitor.world_size = world_size
         self.me.become_rank(rank, lambda attempt: self._describe(rank, world_size, attempt))

@@ -1,0 +1,189 @@
+"""Runs the programs of this folder, bare and under `tdbg run`, and reads what both left behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tdbg.events import Event, Step
+from tdbg.rules.verdict import judge_run
+from tdbg.rundir import RunDir
+
+PROGRAMS = Path(__file__).parent / "programs"
+BIN = Path(sys.executable).parent
+PATIENCE_S = 150.0
+# What a launcher or an outer run may have left in the environment of the tests.
+FOREIGN = ("TDBG_", "SLURM_", "TORCHELASTIC_", "OMPI_", "PYTHONPATH", "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_")
+
+
+@dataclass
+class Result:
+    """One finished program: its exit code, what it printed, and (under tdbg) its run directory."""
+
+    code: int
+    stdout: str
+    stderr: str
+    folder: Path = field(default_factory=Path)
+
+    @cached_property
+    def run(self) -> RunDir:
+        """The run directory."""
+        return RunDir(self.folder)
+
+    @cached_property
+    def said(self) -> list[str]:
+        """The lines of tdbg."""
+        return [line for line in self.stderr.splitlines() if line.startswith("tdbg:")]
+
+    def printed(self, event: str = "step", rank: int | None = None) -> list[dict[str, Any]]:
+        """The facts of one kind that the program printed, of one rank or of all."""
+        lines = [json.loads(line) for line in self.stdout.splitlines() if line.startswith('{"event"')]
+        return [line for line in lines if line["event"] == event and rank in (None, line.get("rank", 0))]
+
+    def events(self, kind: type[Event], rank: int = 0) -> list[Any]:
+        """The events of one kind of the process that is the rank."""
+        processes = [process for process in self.run.processes() if process.rank == rank and process.is_rank]
+        return [event for process in processes for event in process.events() if isinstance(event, kind)]
+
+    def steps(self, rank: int = 0, phase: str = "train") -> list[Step]:
+        """The step records of a rank."""
+        return [event for event in self.events(Step, rank) if event.phase == phase]
+
+    @cached_property
+    def verdict(self) -> dict[str, Any]:
+        """The verdict, from the files alone."""
+        return judge_run(self.run).as_dict()
+
+    @property
+    def codes(self) -> list[str]:
+        """The codes of all findings, worst first."""
+        return [finding["code"] for finding in self.verdict["findings"]]
+
+    def finding(self, code: str) -> dict[str, Any]:
+        """The one finding with this code."""
+        found = [finding for finding in self.verdict["findings"] if finding["code"] == code]
+        assert len(found) == 1, f"{len(found)} findings {code} in {self.codes}\n{self.stderr}"
+        return found[0]
+
+
+def environment(extra: Mapping[str, str]) -> dict[str, str]:
+    """A clean environment: one thread, no network, nothing of an outer run."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
+    fixed = {
+        "PATH": f"{BIN}{os.pathsep}{kept.get('PATH', '')}",
+        "OMP_NUM_THREADS": "1",
+        "MKL_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "TRANSFORMERS_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    return {**kept, **fixed, **extra}
+
+
+def call(words: Sequence[str], cwd: Path, env: Mapping[str, str] = {}) -> Result:  # noqa: B006 - only read
+    """Run a command to its end; a test that waits for longer than its patience fails with what was said."""
+    process = subprocess.Popen(
+        list(words),
+        cwd=cwd,
+        env=environment(env),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        stdout, stderr = process.communicate(timeout=PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        stdout, stderr = process.communicate()
+        pytest.fail(f"{' '.join(words)} did not end within {PATIENCE_S:g} s\n{stdout}\n{stderr}")
+    return Result(process.returncode, stdout, stderr)
+
+
+def program(name: str, *args: str) -> list[str]:
+    """The command of a program of this folder."""
+    return [sys.executable, str(PROGRAMS / f"{name}.py"), *args]
+
+
+def torchrun(name: str, *args: str, options: Sequence[str] = ("--standalone", "--nproc-per-node=2")) -> list[str]:
+    """The command that starts two ranks of a program."""
+    return ["torchrun", *options, str(PROGRAMS / f"{name}.py"), *args]
+
+
+Runner = Callable[..., Result]
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Runner:
+    """``watched(words, options, env)``: the command under `tdbg run`, in a folder of its own."""
+
+    def run(words: Sequence[str], options: Sequence[str] = (), env: Mapping[str, str] = {}) -> Result:  # noqa: B006
+        folder = tmp_path / "run"
+        command = [sys.executable, "-m", "tdbg", "run", "--run-dir", str(folder), *options, "--", *words]
+        result = call(command, tmp_path, env)
+        result.folder = folder
+        return result
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Runner:
+    """``bare(words, env)``: the command without tdbg; a command is run once for all tests."""
+    seen: dict[tuple[str, ...], Result] = {}
+
+    def run(words: Sequence[str], env: Mapping[str, str] = {}) -> Result:  # noqa: B006 - only read
+        key = (*words, *(f"{name}={value}" for name, value in sorted(env.items())))
+        if key not in seen:
+            seen[key] = call(words, tmp_path_factory.mktemp("bare"), env)
+        return seen[key]
+
+    return run
+
+
+def same_output(result: Result, expected: Result) -> None:
+    """Exit code and stdout are those of the bare program, byte for byte (of several ranks: line by line)."""
+    assert result.code == expected.code, result.stderr
+    ranks = {line.get("rank", 0) for line in expected.printed("step")}
+    if len(ranks) > 1:
+        assert sorted(result.stdout.splitlines()) == sorted(expected.stdout.splitlines())
+    else:
+        assert result.stdout == expected.stdout
+
+
+def same_steps(result: Result, rank: int = 0, *, norms: str = "all") -> list[Step]:
+    """Steps, losses, rates and norms on record equal those that the program printed.
+
+    norms: "all": on every record; "some": wherever there is one, and there is one.
+    """
+    printed, steps = result.printed("step", rank), result.steps(rank)
+    assert [step.step for step in steps] == [line["step"] for line in printed]
+    for step, line in zip(steps, printed, strict=True):
+        assert float(step.loss or "nan") == pytest.approx(line["loss"], rel=1e-6, nan_ok=True), step
+        if "lr" in line:
+            assert step.lr[0] == pytest.approx(line["lr"]), step
+        if step.grad_norm is not None and line.get("norm") is not None:
+            assert float(step.grad_norm) == pytest.approx(line["norm"], rel=1e-4), step
+        for name in ("epoch", "samples", "micro"):
+            if name in line:
+                assert getattr(step, name) == line[name], (name, step)
+    have = [step.grad_norm is not None for step in steps]
+    assert all(have) if norms == "all" else any(have) or norms == "none", have
+    return steps
+
+
+def nothing_found(result: Result) -> None:
+    """A healthy run: no finding, nothing of tdbg switched off."""
+    assert result.codes == [], result.stderr
+    assert result.verdict["trouble"] == []
+    assert result.verdict["cost"].get("errors", 0) == 0

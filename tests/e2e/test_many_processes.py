@@ -1,0 +1,137 @@
+"""Programs of several ranks, whoever starts them: each rank has its own records, equal to its own printout."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.e2e.conftest import (
+    PATIENCE_S,
+    Result,
+    Runner,
+    environment,
+    nothing_found,
+    program,
+    same_output,
+    same_steps,
+    torchrun,
+)
+
+from tdbg.events import Start
+
+
+def rank_folders(result: Result) -> list[str]:
+    """The labels of all processes that are ranks or stepped beside one."""
+    return [process.label for process in result.run.processes() if process.rank is not None]
+
+
+def test_torchrun_ddp(watched: Runner, bare: Runner) -> None:
+    words = torchrun("ddp")
+    result = watched(words)
+    same_output(result, bare(words))
+    for rank in (0, 1):
+        same_steps(result, rank)
+        (start,) = result.events(Start, rank)
+        assert (start.rank, start.local_rank, start.world_size) == (rank, rank, 2)
+    assert rank_folders(result) == ["rank0000", "rank0001"]
+    nothing_found(result)
+
+
+def test_torchrun_fsdp2(watched: Runner, bare: Runner) -> None:
+    words = torchrun("fsdp2")
+    result = watched(words)
+    same_output(result, bare(words))
+    squares = [0.0] * 6
+    for rank in (0, 1):
+        printed = result.printed("step", rank)
+        steps = result.steps(rank)
+        assert [step.step for step in steps] == [line["step"] for line in printed]
+        for number, (step, line) in enumerate(zip(steps, printed, strict=True)):
+            assert float(step.loss or "nan") == pytest.approx(line["loss"], rel=1e-6)
+            norm = float(step.grad_norm or "nan")
+            wanted = line["shard_norm"] if step.sharded else line["norm"]
+            assert norm == pytest.approx(wanted, rel=1e-4)
+            squares[number] += norm**2 if step.sharded else norm**2 / 2
+    totals = [line["norm"] for line in result.printed("step", 0)]
+    assert [square**0.5 for square in squares] == pytest.approx(totals, rel=1e-4)
+    nothing_found(result)
+
+
+@pytest.mark.parametrize("method", ["spawn", "fork", "forkserver"])
+def test_ranks_started_by_multiprocessing(watched: Runner, bare: Runner, method: str) -> None:
+    words = program("processes", method)
+    result = watched(words)
+    same_output(result, bare(words))
+    for rank in (0, 1):
+        same_steps(result, rank)
+    assert rank_folders(result) == ["rank0000", "rank0001"]
+    nothing_found(result)
+
+
+def test_lightnings_own_launcher(watched: Runner, bare: Runner) -> None:
+    words = program("lightning_fit", "--devices", "2")
+    result = watched(words)
+    same_output(result, bare(words))
+    for rank in (0, 1):
+        same_steps(result, rank)
+    nothing_found(result)
+
+
+def free_port() -> int:
+    """A port nobody listens on right now."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+@pytest.mark.parametrize("joined_by", ["run-dir", "rendezvous"])
+def test_two_agents_of_one_job_join_one_run(tmp_path: Path, joined_by: str) -> None:
+    """``torchrun --nnodes=2`` twice on the loopback, each under its own `tdbg run`."""
+    job = f"job-{os.getpid()}-{joined_by}"
+    meeting = ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{free_port()}", f"--rdzv-id={job}"]
+    words = torchrun("ddp", options=["--nnodes=2", "--nproc-per-node=1", *meeting])
+    folder = tmp_path / "run"
+    command = [sys.executable, "-m", "tdbg", "run", "--run-dir", str(folder), "--", *words]
+    env = environment({"TORCHELASTIC_RUN_ID": job} if joined_by == "rendezvous" else {})
+    agents = [
+        subprocess.Popen(
+            command,
+            cwd=tmp_path,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        for _ in range(2)
+    ]
+    try:
+        outs = [agent.communicate(timeout=PATIENCE_S) for agent in agents]
+    finally:
+        for agent in agents:
+            if agent.poll() is None:
+                os.killpg(agent.pid, signal.SIGKILL)
+    assert [agent.returncode for agent in agents] == [0, 0], outs
+    result = Result(0, "".join(out for out, _ in outs), "".join(err for _, err in outs), folder)
+    for rank in (0, 1):
+        same_steps(result, rank)
+    assert rank_folders(result) == ["rank0000", "rank0001"]
+    assert sum("verdict" in line for line in result.said) == 1, "one agent speaks"
+    nothing_found(result)
+
+
+@pytest.mark.parametrize(("how", "shown"), [("7", "7"), ("SIGKILL", "SIGKILL"), ("raise", "RuntimeError")])
+def test_the_verdict_names_the_rank_that_died_and_how(watched: Runner, how: str, shown: str) -> None:
+    result = watched(torchrun("ddp", "--die", "1", how))
+    assert result.code == 1, "torchrun's own exit code"
+    text = " ".join(f"{finding['title']} {' '.join(finding['evidence'])}" for finding in result.verdict["findings"])
+    assert shown in text, text
+    named = [finding["rank"] for finding in result.verdict["findings"] if shown in finding["title"] + str(finding["evidence"])]
+    assert 1 in named
+    steps = {row["rank"]: row["steps"] for row in result.verdict["ranks"]}
+    assert steps[1] == 3
+    assert len(result.said) <= 20
