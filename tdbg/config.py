@@ -265,7 +265,7 @@ def yaml_source(start: Path) -> list[Source]:
 
 def env_source(environ: Mapping[str, str]) -> list[Source]:
     """``TDBG_LEVEL``, ``TDBG_MAX_OVERHEAD``, ``TDBG_FLAGS``, ...: a variable for every setting."""
-    names = {f"TDBG_{item.name.upper()}": item.name for item in fields(Settings)}
+    names = {f"TDBG_{item.name.upper()}": item.name for item in fields(Settings)} | {"TDBG_PRESET": "preset"}
     values = {names[key]: value for key, value in environ.items() if key in names}
     return [Source("environment", values)] if values else []
 
@@ -299,7 +299,7 @@ def resolve(
 
 
 def _apply(settings: Settings, origin: dict[str, str], source: Source, known: tuple[str, ...]) -> None:
-    for raw_key, value in source.values.items():
+    for raw_key, value in sorted(source.values.items(), key=lambda item: item[0] != "preset"):  # flags refine a preset
         key = {"DEBUG": "flags"}.get(raw_key, raw_key.replace("-", "_"))
         try:
             if key == "preset":

@@ -306,6 +306,7 @@ def as_float(value: Number | None) -> float | None:
     return float(value) if value is not None else None
 
 
+_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False, check_circular=False)
 _NAMES: dict[type[Event], tuple[tuple[str, Any], ...]] = {}
 
 
@@ -325,12 +326,12 @@ def encode(event: Event) -> bytes:
     record: dict[str, Any] = {"type": cls.TYPE, "v": cls.VERSION}
     for name, default in _names(cls):
         value = getattr(event, name)
-        if value is not default and value != default and value != []:
+        if value is not default and value != default and (value or value.__class__ is not list):
             record[name] = value
     try:
-        text = json.dumps(record, separators=(",", ":"), allow_nan=False)
+        text = _ENCODER.encode(record)
     except (ValueError, TypeError):  # a NaN somewhere, or a value only repr can show
-        text = json.dumps(_tame(record), separators=(",", ":"), allow_nan=False)
+        text = _ENCODER.encode(_tame(record))
     return text.encode("ascii") + b"\n"
 
 

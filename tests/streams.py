@@ -127,6 +127,6 @@ def bad(step: int = 3, origin: str = "here", **more: Any) -> NonFinite:
         "bad_params": ["a", "b", "c"],
         "bad_param_count": 3,
         "last_good": {"step": step - 1, "loss": 2.3, "grad_norm": 1.2, "lr": [1e-3]},
-        "batch": "rank0001/batch_step00000003.safetensors",
+        "batch": "batch_step00000003.safetensors",
     }
     return NonFinite(step=step, origin=origin, **{**parts, **more})

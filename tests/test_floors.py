@@ -84,7 +84,9 @@ def test_no_command_file_loads_anything_heavy():
     assert not loaded(code) & HEAVY
 
 
-@pytest.mark.parametrize("line", (["flags", "list"], ["explain", "--help"], ["run", "--help"], ["doctor"]), ids=" ".join)
+@pytest.mark.parametrize(
+    "line", (["flags", "list"], ["explain", "--help"], ["run", "--help"], ["doctor"]), ids=" ".join
+)
 def test_a_command_never_loads_torch(line):
     assert "torch" not in loaded(f"import tdbg.cli; tdbg.cli.main({line})")
 

@@ -1,7 +1,6 @@
 """Reading along while a run goes on: new events go to the rules, findings and progress to stderr."""
 
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -9,15 +8,13 @@ from collections.abc import Callable
 from tdbg import events
 from tdbg.config import Settings
 from tdbg.events import Event, Finding
-from tdbg.output import PREFIX, say
+from tdbg.launch.progress import Progress
+from tdbg.output import say
 from tdbg.rules import wanted
-from tdbg.rules.text import clip, counted, figure
 from tdbg.rules.verdict import BLOCK_LINES, Judge, Verdict, block, judge_run
-from tdbg.rules.view import finite
 from tdbg.rundir import EVENTS, ProcessDir, RunDir
 
 POLL_S = 0.25
-LIVE_LINE_S = 1.0
 LIVE_LINES = 8  # with the verdict's ten, a run with a NaN says less than twenty lines
 CHUNK_BYTES = 1 << 20
 MAX_CHUNKS = 4  # of one file in one poll, so that a flood does not hold up the others
@@ -91,7 +88,7 @@ class Follower:
         self._tails: dict[str, Tail] = {}
         self._lines_left = LIVE_LINES
         self._shown: set[str] = set()  # severities of which a finding was shown whole
-        self._progress = Progress(settings, self.judge)
+        self._progress = Progress(settings, self.judge.view)
         self._ending = threading.Event()
         self._failed = ""
         self._thread = threading.Thread(target=self._follow, name="tdbg-follow", daemon=True)
@@ -187,94 +184,3 @@ class Follower:
         if lines:
             self._progress.clear()
             say("\n".join(lines))
-
-
-class Progress:
-    """How far the run is: a live line on a terminal, else a line every so many seconds."""
-
-    def __init__(self, settings: Settings, judge: Judge) -> None:
-        self._settings = settings
-        self._judge = judge
-        self._live = _is_terminal()
-        self._every = LIVE_LINE_S if self._live else settings.progress_every
-        self._begun = self._shown = time.monotonic()
-        self._step_then = 0
-        self._drawn = False
-        self._lock = threading.Lock()
-
-    def show(self, now: float) -> None:
-        """Print, if it is time and there is something new to tell."""
-        if self._settings.quiet or now - self._shown < self._every:
-            return
-        text = self._text(now)
-        self._shown = now
-        if not text:
-            return
-        with self._lock:
-            if self._live:
-                _write(f"\r{clip(PREFIX + text, _width())}\x1b[K")
-                self._drawn = True
-            else:
-                say(text)
-
-    def clear(self) -> None:
-        """Wipe the live line."""
-        with self._lock:
-            if self._drawn:
-                self._drawn = False
-                _write("\r\x1b[K")
-
-    def _text(self, now: float) -> str:
-        ranks = [found for found in self._judge.view.ranks() if found.records]
-        if not ranks:
-            return ""
-        first = ranks[0]
-        done = max(found.step for found in ranks) or max(found.evals for found in ranks)
-        speed = (done - self._step_then) / max(now - self._shown, 1e-3)
-        self._step_then = done
-        planned = first.plan.steps if first.plan and first.plan.steps else 0
-        last = first.last or first.last_eval
-        parts = [f"step {done:,}" + (f" of {planned:,}" if planned else "")]
-        if len(ranks) > 1:
-            parts.append(counted(len(ranks), "rank"))
-        if last is not None and last.epoch is not None:
-            parts.append(f"epoch {last.epoch}")
-        if last is not None and last.loss is not None:
-            parts.append(f"loss {figure(last.loss)}")
-        if last is not None and last.lr:
-            parts.append(f"lr {figure(last.lr)}")
-        if speed > 0:
-            parts.append(f"{speed:.3g} steps/s")
-            if planned > done:
-                parts.append(f"{_duration((planned - done) / speed)} left")
-        if first.cost is not None and finite(first.cost.wall_ms):
-            parts.append(f"tdbg {100 * first.cost.own_ms / first.cost.wall_ms:.2f} %")
-        return ", ".join(parts)
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
-
-
-def _is_terminal() -> bool:
-    try:
-        return sys.stderr.isatty()
-    except (AttributeError, ValueError):
-        return False
-
-
-def _width() -> int:
-    try:
-        return max(os.get_terminal_size(sys.stderr.fileno()).columns - 1, 20)
-    except (OSError, ValueError, AttributeError):
-        return 79
-
-
-def _write(text: str) -> None:
-    try:
-        sys.stderr.write(text)
-        sys.stderr.flush()
-    except (OSError, ValueError):
-        pass

@@ -139,7 +139,7 @@ class Supervision:
         # No thread is started before here: the command and its guard are forks.
         git = threading.Thread(target=self._note_git, name="tdbg-git", daemon=True)
         follower = Follower(self.run, self.settings, lambda finding: self._stop(child, finding), speaks=self.leads)
-        patience = presence.Patience(self.run) if self.leads and not self.settings.quiet else None
+        patience = presence.Patience(self.run) if self._minds_silence() else None
         if self.leads:
             git.start()
         follower.start()
@@ -189,9 +189,13 @@ class Supervision:
             nodes=join.nodes(self.run),
         )
 
+    def _minds_silence(self) -> bool:
+        """True if nothing reported is worth a word of this agent's."""
+        return self.leads and not self.settings.quiet and self.settings.level != "off"
+
     def _break_silence(self, verdict: Verdict) -> None:
         told = any(finding.code == presence.CODE for finding in verdict.findings)
-        found = None if told or not self.leads or self.settings.quiet else presence.silence(self.run)
+        found = presence.silence(self.run) if self._minds_silence() and not told else None
         if found:
             say("\n".join(found))
 

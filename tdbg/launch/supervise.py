@@ -21,6 +21,9 @@ FORWARDED = (
     signal.SIGUSR2,
     signal.SIGALRM,
 )
+# What a terminal sends to the whole foreground group, so that the child has it already. (A terminal that is
+# closed sends SIGHUP to the leader of its session alone.)
+BY_KEYBOARD = (signal.SIGINT, signal.SIGQUIT)
 STOP_GRACE_S = 10.0
 
 
@@ -80,11 +83,11 @@ class Child:
         finally:
             self._restore()
 
-    def _attend(self, number: int, from_terminal: bool) -> None:
+    def _attend(self, number: int, by_keyboard: bool) -> None:
         if number in self._resize and self._output:
             self._output.resized()
             self._process.send_signal(number)
-        elif number in self._watched and not from_terminal:
+        elif number in self._watched and not by_keyboard:
             self._process.send_signal(number)
 
     def _restore(self) -> None:
@@ -104,12 +107,12 @@ class Child:
 
 
 def _next_signal(wanted: set[signal.Signals]) -> tuple[int, bool]:
-    """The next signal, and whether the terminal sent it, in which case the command has it too."""
-    if hasattr(signal, "sigwaitinfo"):  # not on macOS
+    """The next signal, and whether a key at the terminal sent it, in which case the command has it too."""
+    if hasattr(signal, "sigwaitinfo"):
         info = signal.sigwaitinfo(wanted)
-        return info.si_signo, info.si_code > 0  # above 0 the kernel speaks, else some process
-    number = signal.sigwait(wanted)
-    return number, number in (signal.SIGINT, signal.SIGQUIT) and _in_foreground()
+        return info.si_signo, info.si_signo in BY_KEYBOARD and info.si_code > 0  # the kernel, not some process
+    number = signal.sigwait(wanted)  # macOS
+    return number, number in BY_KEYBOARD and _in_foreground()
 
 
 def _in_foreground() -> bool:

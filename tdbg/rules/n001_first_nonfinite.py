@@ -5,8 +5,8 @@ from dataclasses import dataclass, fields
 
 from tdbg.events import Event, Finding, NonFinite, Start, Step
 from tdbg.rules import RULES, Rule
-from tdbg.rules.text import counted, figure, joined, kind_name, ranges
-from tdbg.rules.view import View, non_finite
+from tdbg.rules.text import counted, figure, joined, kept_in, kind_name, ranges
+from tdbg.rules.view import View, finite, non_finite
 from tdbg.rundir import ProcessDir
 
 # A value not known to come from here waits this many steps for the rank it came from. Ranks run in step, so
@@ -42,7 +42,7 @@ class _State:
     """What is kept of one process."""
 
     step: int = 0
-    scaled: bool = False
+    scale: float | None = None  # of GradScaler, if it uses one
     waiting: NonFinite | None = None  # until its step record tells whether GradScaler skipped the update
 
 
@@ -112,16 +112,18 @@ class FirstNonFinite(Rule):
     def _nonfinite(self, process: ProcessDir, state: _State, event: NonFinite) -> Iterable[Finding]:
         if event.eval:
             return ()
-        if event.phase not in ("input", "optimizer") and (state.scaled or state.step == 0):
+        if event.phase not in ("input", "optimizer") and (state.scale is not None or state.step == 0):
             state.waiting = event
             return ()
         return self._admit(_Sighting(process, event))
 
     def _step(self, process: ProcessDir, state: _State, event: Step) -> Iterable[Finding]:
         state.step = event.step
-        state.scaled = state.scaled or event.scale is not None
+        before, state.scale = state.scale, finite(event.scale)
         if state.waiting is not None and event.step >= state.waiting.step:
-            skipped = event.skipped and event.step == state.waiting.step
+            # Where the budget left out the very record, a scale that fell tells of the skip.
+            fell = before is not None and state.scale is not None and state.scale < before
+            skipped = event.skipped if event.step == state.waiting.step else fell
             waited, state.waiting = state.waiting, None
             if not skipped or "nan" in waited.kind:
                 return self._admit(_Sighting(process, waited, recovered=skipped))
@@ -233,7 +235,7 @@ def _evidence(seen: _Sighting) -> list[str]:
             f" grad norm {figure(good.get('grad_norm'))}, lr {figure(good.get('lr'))}"
         )
     if event.batch:
-        parts.append(f"batch kept: {event.batch}")
+        parts.append(f"batch kept: {kept_in(seen.process.label, event.batch)}")
     return [*lines, *(["; ".join(parts)] if parts else [])]
 
 

@@ -10,13 +10,16 @@ from tdbg.rules.view import View, non_finite
 from tdbg.rundir import ProcessDir
 
 DEAD_STEPS = 20
+DEAD_RECORDS = 3  # the budget may leave most steps without a record
 
 
 @dataclass(slots=True)
 class _Streak:
-    since: int = 0
+    since: int
+    kind: str
     steps: int = 0
-    kind: str = ""
+    records: int = 0
+    said: bool = False
 
 
 @RULES.add
@@ -46,7 +49,7 @@ class DeadRun(Rule):
     def __init__(self) -> None:
         self._streaks: dict[str, _Streak] = {}
         self._given: list[Finding] = []
-        self._longest = _Streak()
+        self._longest = _Streak(0, "")
 
     def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
         if not isinstance(event, Step) or event.phase != "train":
@@ -55,11 +58,15 @@ class DeadRun(Rule):
             if event.loss is not None:
                 self._streaks.pop(process.label, None)
             return ()
-        streak = self._streaks.setdefault(process.label, _Streak(event.step, 0, str(event.loss)))
-        streak.steps += 1
-        if streak.steps >= DEAD_STEPS and streak.steps > self._longest.steps:
+        streak = self._streaks.setdefault(process.label, _Streak(event.step, str(event.loss)))
+        streak.records += 1
+        streak.steps = event.step - streak.since + 1
+        if streak.steps < DEAD_STEPS or streak.records < DEAD_RECORDS:
+            return ()
+        if streak.steps > self._longest.steps:
             self._longest = streak
-        return self._dead(process, streak) if streak.steps == DEAD_STEPS else ()
+        said, streak.said = streak.said, True
+        return () if said else self._dead(process, streak)
 
     def finish(self, view: View) -> Iterable[Finding]:
         if self._given:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from tdbg.events import Event, Finding, NonFinite
 from tdbg.rules import RULES, Rule
-from tdbg.rules.text import counted, kind_name
+from tdbg.rules.text import counted, kept_in, kind_name
 from tdbg.rules.view import View
 from tdbg.rundir import ProcessDir
 
@@ -48,7 +48,7 @@ class EvalNonFinite(Rule):
         named = f"{event.module} ({event.module_class})" if event.module_class else event.module
         size = f": {event.count:,} of {counted(event.numel, 'element')}" if event.count and event.numel else ""
         evidence = [f"{event.phase} {event.tensor}{size}, {event.dtype.removeprefix('torch.')} {event.shape}"]
-        evidence += [f"batch kept: {event.batch}"] if event.batch else []
+        evidence += [f"batch kept: {kept_in(process.label, event.batch)}"] if event.batch else []
         evidence += [f"note: {event.note}"] if event.note else []
         new = self.found(
             f"first {kind_name(event.kind)} in evaluation at step {event.step}, rank {process.rank}"

@@ -25,6 +25,7 @@ def _surge() -> Surge:
 class _State:
     surge: Surge = field(default_factory=_surge)
     per_call: Window = field(default_factory=Window)
+    since: int = 0
     silent: bool = False  # told already, or a loss for which a jump means nothing
 
 
@@ -79,13 +80,15 @@ class LossJump(Rule):
         per_call = loss / max(event.micro, 1)
         more_calls = per_call <= RATIO * state.per_call.median  # a sum grows with its summands
         state.per_call.push(per_call)
-        if not state.surge.see(loss) or more_calls:
+        surged = state.surge.see(loss)
+        if state.surge.streak == 1:
+            state.since = event.step
+        if not surged or more_calls:
             return ()
         state.silent = True
-        return self.once(self._given, self._jumped(process, state.surge, event))
+        return self.once(self._given, self._jumped(process, state.surge, state.since))
 
-    def _jumped(self, process: ProcessDir, surge: Surge, event: Step) -> Finding:
-        since = event.step - LASTING_STEPS + 1
+    def _jumped(self, process: ProcessDir, surge: Surge, since: int) -> Finding:
         return self.found(
             f"the loss jumped from {figure(surge.base)} to {figure(surge.peak)} at step {since},"
             f" rank {process.rank}, and stayed up",

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from tdbg.events import Finding, Start
 from tdbg.rules import RULES, Rule
 from tdbg.rules.text import counted, ranges
-from tdbg.rules.view import ProcessView, View
+from tdbg.rules.view import View
 
 
 @RULES.add
@@ -14,8 +14,9 @@ class UnevenRanks(Rule):
     """Says that the ranks of one job stopped at different steps, and which lags.
 
     What it does: At the end compares the steps of all ranks that are known to have ended, and names ranks that
-    never took a step. In a run that was killed, one step of difference is chance and stays silent. Processes
-    without a process group (world size 1) are no ranks of one job and are not compared.
+    never took a step. In a run that was killed, one step of difference is chance and stays silent, and so is
+    as much as may be missing from the record of a rank that could not say how far it came. Processes without a
+    process group (world size 1) are no ranks of one job and are not compared.
 
     Why it matters: Ranks train in step. One that stops early leaves the others waiting in a collective until
     its timeout, often half an hour later, with an error that names the wrong rank.
@@ -26,7 +27,8 @@ class UnevenRanks(Rule):
     What to do: Look at the rank that stopped first: its own exit (TD-R002), its traceback (TD-R003). If it
     ended well, its data ran out: use DistributedSampler with drop_last, or the Join context manager.
 
-    Thresholds: One step after a good end, two after a bad one.
+    Thresholds: One step after a good end; after a bad one two, and as many more as the budget left out between two
+    records.
     """
 
     code = "TD-R001"
@@ -45,7 +47,9 @@ class UnevenRanks(Rule):
         steps: dict[int, list[int]] = defaultdict(list)
         for found in ranks:
             steps[found.step].append(found.rank or 0)
-        tolerated = 0 if all(_ended_well(view, found) for found in ranks) else 1
+        well = all(view.ending(found) == "ended" for found in ranks)
+        unsure = max((found.gap for found in ranks if found.end is None), default=0)
+        tolerated = 0 if well and not unsure else 1 + unsure
         uneven = max(steps) - min(steps) > tolerated
         # Without a failure a rank without steps may have another job (a parameter server): no matter of ours.
         if not uneven and not (missing and view.exit_code and max(steps) > 0):
@@ -66,7 +70,3 @@ class UnevenRanks(Rule):
             cause="the rank named first stopped on its own, or its data ended before the others'",
             try_next=f"look at rank {laggard} after {counted(last, 'step')}: its exit, its traceback, its log",
         )
-
-
-def _ended_well(view: View, found: ProcessView) -> bool:
-    return view.ending(found) == "ended"

@@ -13,7 +13,8 @@ from tdbg.rundir import ProcessDir
 RATIO = 10.0
 OVER_HIGHEST = 2.0
 WARM_STEPS = 10
-WATCH_STEPS = 30
+WATCH_RECORDS = 30
+RECENT = 16  # records that tell what was normal just before
 REACTIONS = 3
 LOSS_MADS = 10.0
 GRAD_RATIO = 10.0
@@ -29,6 +30,8 @@ class _Spike:
     loss: float
     loss_limit: float
     norm_limit: float
+    last_step: int  # of the record before
+    seen: int = 0
     bad: int = 0
     worst: str = ""
 
@@ -36,8 +39,9 @@ class _Spike:
 @dataclass(slots=True)
 class _State:
     rates: Window = field(default_factory=Window)
-    losses: Window = field(default_factory=Window)
-    norms: Window = field(default_factory=Window)
+    losses: Window = field(default_factory=lambda: Window(RECENT))
+    norms: Window = field(default_factory=lambda: Window(RECENT))
+    step: int = 0
     highest: float = 0.0
     spike: _Spike | None = None
     said: bool = False
@@ -48,7 +52,7 @@ class LearningRateSpike(Rule):
     """Names the step at which the learning rate jumped, when loss or gradients then went wrong.
 
     What it does: Watches the largest learning rate of all parameter groups. A jump is a rate more than 10 times
-    the median of the last 64 and more than twice the highest so far. It is told only if, within 30 steps, the
+    the median of the last 64 and more than twice the highest so far. It is told only if, within 30 records, the
     run suffers: 3 losses above twice the median (and median + 10 deviations), 3 gradient norms above 10 times
     their median, or a NaN or Inf. Warm-up (10 steps), cosine, cyclic and restarting schedules return to rates
     already seen, so they stay silent.
@@ -86,7 +90,7 @@ class LearningRateSpike(Rule):
         if state.spike is None and self._jumped(state, rate):
             state.spike = _begin(state, event.step, rate)
         state.rates.push(rate)
-        state.highest = max(state.highest, rate)
+        state.highest, state.step = max(state.highest, rate), event.step
         if state.spike is None:
             _remember(state, event)
             return ()
@@ -98,7 +102,8 @@ class LearningRateSpike(Rule):
         return known and rate > RATIO * state.rates.median and rate > OVER_HIGHEST * state.highest
 
     def _watch(self, process: ProcessDir, state: _State, spike: _Spike, event: Step) -> Iterable[Finding]:
-        if event.step > spike.step + WATCH_STEPS:
+        spike.seen += 1
+        if spike.seen > WATCH_RECORDS:
             state.spike = None
             return ()
         worst = _reaction(spike, event)
@@ -112,13 +117,16 @@ class LearningRateSpike(Rule):
 
     def _spiked(self, process: ProcessDir, spike: _Spike) -> Finding:
         times = spike.after / spike.before
+        gap = (
+            [f"no record between steps {spike.last_step} and {spike.step}"] if spike.step > spike.last_step + 1 else []
+        )
         return self.found(
             f"learning rate jumped {times:,.0f}x at step {spike.step} ({figure(spike.before)} to"
             f" {figure(spike.after)}), rank {process.rank}, and {spike.worst or 'loss or gradients became NaN'}",
             first_step=spike.step,
             rank=process.rank,
             phase="optimizer",
-            evidence=[f"before it: median loss {figure(spike.loss)}, learning rate {figure(spike.before)}"],
+            evidence=[f"before it: median loss {figure(spike.loss)}, learning rate {figure(spike.before)}", *gap],
             cause="the update was too large for where the weights were",
             try_next="find who set the rate (scheduler, resumed state, override); `-f LR` logs every change",
         )
@@ -132,6 +140,7 @@ def _begin(state: _State, step: int, rate: float) -> _Spike:
         step=step,
         before=state.rates.median,
         after=rate,
+        last_step=state.step,
         loss=losses.median,
         loss_limit=losses.median + rise if len(losses) >= WARM_STEPS else float("inf"),
         norm_limit=GRAD_RATIO * norms.median if len(norms) >= WARM_STEPS else float("inf"),

@@ -67,8 +67,8 @@ class LearningRateZero(Rule):
             state.zeros = 0
             return ()
         state.since = event.step if state.zeros == 0 else state.since
-        state.zeros += 1
-        if state.zeros != ZERO_STEPS or state.said:
+        state.zeros = event.step - state.since + 1
+        if state.zeros < ZERO_STEPS or state.said:
             return ()
         text = f"the learning rate has been 0 for {ZERO_STEPS} steps, since step {state.since}"
         return self._say(process, state, text, state.since, self.severity)

@@ -25,6 +25,11 @@ def kind_name(kind: str) -> str:
     return KINDS.get(kind, kind or "non-finite value")
 
 
+def kept_in(folder: str, file: str) -> str:
+    """Where a file of a process is, seen from the run directory."""
+    return file if "/" in file else f"{folder}/{file}"
+
+
 def clip(text: str, width: int) -> str:
     """One line of at most ``width`` characters."""
     line = " ".join(text.split()) if "\n" in text else text

@@ -264,7 +264,7 @@ def _cost(view: View) -> dict[str, Any]:
     rows: list[dict[str, Any]] = []
     for found in view.steppers():
         if found.cost is not None and found.cost.wall_ms > 0:
-            share = 100 * found.cost.own_ms / found.cost.wall_ms
+            share = 100 * max(found.cost.own_ms, 0.0) / found.cost.wall_ms
             rows.append({"rank": found.rank, "own_ms": found.cost.own_ms, "wall_ms": found.cost.wall_ms, "pct": share})
     if not rows:
         return {"pct": None, "ranks": []}

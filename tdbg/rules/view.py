@@ -67,7 +67,7 @@ class ProcessView:
     evals: int = 0
     records: int = 0
     skipped: int = 0
-    micro: int = 0
+    gap: int = 1  # most steps between two records: the budget may leave records out
     last: Step | None = None  # the last training record
     last_eval: Step | None = None
     t: float = 0.0
@@ -109,6 +109,8 @@ class ProcessView:
             self.optimizers = len(event.optimizers)
         elif type(event) in _KEPT:
             setattr(self, _KEPT[type(event)], event)
+            if isinstance(event, Cost | End):  # these count the steps that left no record too
+                self.step = max(self.step, event.step)
 
     def _step(self, event: Step) -> None:
         event.grad_norms = None  # long, and no rule asks for it: not worth keeping
@@ -117,6 +119,7 @@ class ProcessView:
             self.evals += 1
             self.last_eval = event
             return
+        self.gap = max(self.gap, event.step - self.last.step if self.last else 1)
         self.step = max(self.step, event.step)
         self.skipped += event.skipped
         self.last = event

@@ -68,16 +68,16 @@ class Typist:
 
     def __init__(self, argv: list[str], setup: str, place: Path) -> None:
         self.shell = pexpect.spawn(
-            argv[0], argv[1:], env=environment(place), cwd=str(place), encoding="utf-8", timeout=20, echo=False,
+            argv[0], argv[1:], env=environment(place), cwd=str(place), encoding="utf-8", timeout=10, echo=False,
             dimensions=(50, 400),
         )  # fmt: skip
         self.shell.sendline(f"{setup}; echo 'SET'UP")
         self.shell.expect("SETUP\r?\n")
 
     def complete(self, line: str) -> str:
-        """The line after TAB. Ctrl-A and Ctrl-E then wrap it into an echo, so that the shell itself says it."""
-        self.shell.send(f"{line}\t\x01echo 'LINE<'\x05'>'\r")
-        self.shell.expect(r"\nLINE< ?([^\r\n]*?) ?>\r?\n")
+        """The line after TAB. Ctrl-A and Ctrl-E then wrap it into an echo: the shell itself says it."""
+        self.shell.send(f"{line}\t\x01echo 'LI''NE<'\x05'>'\r")
+        self.shell.expect(r"LINE< ?([^\r\n]*?) ?>\r?\n")
         return self.shell.match.group(1)
 
 

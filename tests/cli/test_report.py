@@ -30,7 +30,7 @@ def test_page(run, capsys):
     assert main(["report", str(run.run.path)]) == 0
     out = capsys.readouterr().out
     assert "TD-N001 critical: first NaN at step 3, rank 0, blocks.2.act (Act), backward" in out
-    assert "batch kept: rank0001/batch_step00000003.safetensors" in out and "rank 0: step 3, ended" in out
+    assert "batch kept: rank0000/batch_step00000003.safetensors" in out and "rank 0: step 3, ended" in out
 
 
 def test_json_is_one_document(run, capsys):

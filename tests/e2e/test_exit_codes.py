@@ -138,10 +138,13 @@ def test_ctrl_c_on_a_terminal_is_one_keyboard_interrupt_and_130() -> None:
         "try:\n    print('ready', flush=True)\n    time.sleep(60)\n"
         "except KeyboardInterrupt:\n    print('once', flush=True)\n    time.sleep(0.5)\n    print('undisturbed', flush=True)\n    raise\n"
     )
-    for options in ([], ["--tee"]):
-        child = pexpect.spawn(
-            sys.executable, ["-m", "tdbg", "run", *options, "--", sys.executable, "wait.py"], timeout=30
-        )
+    elsewhere = "import signal, sys; del signal.sigwaitinfo; from tdbg.cli import main; sys.exit(main(sys.argv[1:]))"
+    for begin, options in (
+        (["-m", "tdbg"], []),
+        (["-m", "tdbg"], ["--tee"]),
+        (["-c", elsewhere], []),
+    ):  # macOS: the last
+        child = pexpect.spawn(sys.executable, [*begin, "run", *options, "--", sys.executable, "wait.py"], timeout=30)
         child.expect("ready")
         child.sendintr()
         child.expect("undisturbed")

@@ -9,7 +9,8 @@ from streams import Stream, bad
 
 from tdbg.config import Settings
 from tdbg.events import End, Plan, Step, encode
-from tdbg.launch.follow import Follower, Progress, Tail
+from tdbg.launch.follow import Follower, Tail
+from tdbg.launch.progress import Progress
 from tdbg.rundir import EVENTS, ProcessDir
 
 
@@ -199,7 +200,7 @@ def test_progress_line_where_stderr_is_no_terminal(run, capsys):
 
 
 def test_the_live_line_is_wiped_before_anything_else_is_said(run, capsys, monkeypatch):
-    monkeypatch.setattr("tdbg.launch.follow._is_terminal", lambda: True)
+    monkeypatch.setattr("tdbg.launch.progress._is_terminal", lambda: True)
     follower = follow(run)
     rank = run.rank()
     run.train(rank, [2.5] * 10)
@@ -212,9 +213,20 @@ def test_the_live_line_is_wiped_before_anything_else_is_said(run, capsys, monkey
 
 def test_progress_is_silent_before_the_first_step(run, capsys):
     follower = follow(run, progress_every=0.01)
-    progress = Progress(follower.settings, follower.judge)
+    progress = Progress(follower.settings, follower.judge.view)
     progress.show(time.monotonic() + 100)
     assert capsys.readouterr().err == ""
+
+
+def test_a_standstill_is_said_once(run, capsys):
+    follower = follow(run, progress_every=1.0)
+    run.train(run.rank(), [2.5] * 10)
+    follower.poll()
+    now = time.monotonic()
+    for seconds in (5, 10, 20, 50, 90, 130):
+        follower._progress.show(now + seconds)
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 2 and "none recorded since" in said[1]
 
 
 def test_following_costs_less_than_a_hundredth_of_a_core(run):

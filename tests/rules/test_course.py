@@ -52,6 +52,15 @@ def test_lr_spike_that_ends_in_nan(one):
     assert first(run, "TD-S001").first_step == 51
 
 
+def test_lr_spike_through_sparse_records(one):
+    run, rank = one
+    run.train(rank, [5.0 - step / 10 for step in range(20)] + [2.8] * 8, lr=2e-3)
+    for step, loss in ((31, 2.8), (39, 2.7), (45, 2.7), (48, 2.7), (58, 8.8), (61, 18.2), (65, 7.0), (68, 5.3), (80, 3.8)):
+        run.emit(rank, Step(step=step, loss=loss, lr=[2e-3 if step < 48 else 0.3], grad_norm=0.5))
+    finding = first(run, "TD-S001")
+    assert finding.first_step == 48 and "no record between steps 45 and 48" in finding.evidence
+
+
 def test_lr_jump_that_nobody_suffers_from(one):
     run, rank = one
     run.train(rank, noisy(2.0, 50) + noisy(1.8, 60), lr=[1e-5] * 50 + [1e-3] * 60)

@@ -201,3 +201,16 @@ def test_a_sum_over_more_backward_calls_is_no_jump(one):
     run.train(rank, [2.0, 2.1, 1.9] * 20, micro=1)
     run.train(rank, [16.0] * 20, first=61, micro=8)
     assert run.codes() == []
+
+
+def test_a_skip_whose_record_the_budget_left_out_is_known_by_the_scale(one):
+    run, rank = one
+    run.emit(rank, scaled(1), scaled(2), bad(kind="inf"), Step(step=9, loss=2.0, scale=32768.0))
+    assert run.codes() == []
+
+
+def test_a_dead_run_is_seen_through_sparse_records(one):
+    run, rank = one
+    for step in (1, 2, 3, 9, 22, 31):
+        run.emit(rank, Step(step=step, loss=2.0 if step < 3 else "nan"))
+    assert "TD-N002" in run.codes()

@@ -176,3 +176,24 @@ def test_all_planned_steps_taken(one):
     run.train(rank, [2.0] * 80)
     run.end(rank, 80)
     assert run.codes() == []
+
+
+def test_steps_without_a_record_count_too(stream):
+    run = stream()
+    for rank, last in ((0, 74), (1, 77)):
+        folder = run.rank(rank, world=2)
+        run.train(folder, [2.0, 2.0])
+        run.train(folder, [2.0], first=last)
+        run.end(folder, 80)
+    verdict = run.judge()
+    assert verdict.findings == [] and [row["steps"] for row in verdict.ranks] == [80, 80]
+
+
+def test_a_killed_rank_may_lag_as_far_as_its_records_do(stream):
+    run = stream()
+    for rank, last in ((0, 74), (1, 77)):
+        folder = run.rank(rank, world=2)
+        run.train(folder, [2.0, 2.0])
+        run.train(folder, [2.0], first=last - 5)
+        run.train(folder, [2.0], first=last)
+    assert run.codes(-9) == []

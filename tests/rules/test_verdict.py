@@ -20,7 +20,7 @@ def ruined(run: Stream, world: int = 2, steps: int = 60) -> None:
         run.train(folder, [2.5, 2.4])
         run.emit(folder, bad(origin="here" if rank == 1 else "other-rank"))
         run.train(folder, ["nan"] * (steps - 2 - rank), first=3)
-        run.emit(folder, Cost(step=steps, own_ms=4.0, wall_ms=1000.0, budget_pct=1.0, startup_ms=80.0))
+        run.emit(folder, Cost(step=steps - rank, own_ms=4.0, wall_ms=1000.0, budget_pct=1.0, startup_ms=80.0))
     run.child_exit(1, -9)
 
 

@@ -1,0 +1,133 @@
+"""How far a run is: a live line on a terminal, else a line every so many seconds."""
+
+import os
+import sys
+import threading
+import time
+
+from tdbg.config import Settings
+from tdbg.output import PREFIX, say
+from tdbg.rules.text import clip, counted, figure
+from tdbg.rules.view import ProcessView, View, finite
+
+LIVE_LINE_S = 1.0
+STALL_S = 20.0
+
+
+class Progress:
+    """Tells how far the run is, from what the view of it holds. Silent until the first step, and if asked to be."""
+
+    def __init__(self, settings: Settings, view: View) -> None:
+        self._quiet = settings.quiet
+        self._view = view
+        self._live = _is_terminal()
+        self._every = LIVE_LINE_S if self._live else settings.progress_every
+        self._shown = self._moved = time.monotonic()
+        self._then = (0, 0)  # steps and evaluation calls when the run was last seen to move
+        self._stalled = False
+        self._drawn = False
+        self._lock = threading.Lock()
+
+    def show(self, now: float) -> None:
+        """Print, if it is time and there is something new to tell."""
+        if self._quiet or now - self._shown < self._every:
+            return
+        self._shown = now
+        text = self._text(now)
+        if not text:
+            return
+        with self._lock:
+            if self._live:
+                _write(f"\r{clip(PREFIX + text, _width())}\x1b[K")
+                self._drawn = True
+            else:
+                say(text)
+
+    def clear(self) -> None:
+        """Wipe the live line."""
+        with self._lock:
+            if self._drawn:
+                self._drawn = False
+                _write("\r\x1b[K")
+
+    def _text(self, now: float) -> str:
+        """The line; empty where there is nothing to tell."""
+        ranks = [found for found in self._view.ranks() if found.records]
+        if not ranks:
+            return ""
+        done = max(found.step for found in ranks), max(found.evals for found in ranks)
+        if done == self._then:
+            return self._stall(done, now)
+        moved = done[0] - self._then[0] if done[0] else done[1] - self._then[1]
+        speed = moved / max(now - self._moved, 1e-3)
+        self._then, self._moved, self._stalled = done, now, False
+        parts = [_where(ranks[0], done), counted(len(ranks), "rank") if len(ranks) > 1 else "", *_figures(ranks[0])]
+        return ", ".join(part for part in (*parts, *_pace(ranks[0], done[0], speed), _cost(ranks[0])) if part)
+
+    def _stall(self, done: tuple[int, int], now: float) -> str:
+        """Said once a standstill where lines stay, kept up to date where the line is live."""
+        still = now - self._moved
+        if still < STALL_S or (self._stalled and not self._live):
+            return ""
+        self._stalled = True
+        return f"{_unit(done)}, none recorded since {_duration(still)}"
+
+
+def _unit(done: tuple[int, int]) -> str:
+    return f"step {done[0]:,}" if done[0] else counted(done[1], "evaluation call")
+
+
+def _where(first: ProcessView, done: tuple[int, int]) -> str:
+    planned = first.plan.steps if first.plan is not None else None
+    return f"{_unit(done)} of {planned:,}" if planned and done[0] else _unit(done)
+
+
+def _figures(first: ProcessView) -> list[str]:
+    last = first.last or first.last_eval
+    if last is None:
+        return []
+    found = [("epoch", last.epoch), ("loss", last.loss), ("lr", last.lr or None)]
+    return [f"{name} {figure(value)}" for name, value in found if value is not None]
+
+
+def _pace(first: ProcessView, done: int, speed: float) -> list[str]:
+    if speed <= 0:
+        return []
+    planned = first.plan.steps if first.plan is not None else None
+    left = [f"{_duration((planned - done) / speed)} left"] if planned and planned > done > 0 else []
+    return [f"{speed:.3g}/s", *left]
+
+
+def _cost(first: ProcessView) -> str:
+    cost = first.cost
+    if cost is None or not finite(cost.wall_ms):
+        return ""
+    return f"tdbg {100 * max(cost.own_ms, 0.0) / cost.wall_ms:.2f} %"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
+def _is_terminal() -> bool:
+    try:
+        return sys.stderr.isatty()
+    except (AttributeError, ValueError):
+        return False
+
+
+def _width() -> int:
+    try:
+        return max(os.get_terminal_size(sys.stderr.fileno()).columns - 1, 20)
+    except (OSError, ValueError, AttributeError):
+        return 79
+
+
+def _write(text: str) -> None:
+    try:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        pass
