@@ -46,7 +46,7 @@ def commands() -> dict[str, tuple[list[str], float | None]]:
 def seconds(command: list[str]) -> float:
     """Wall time of one run."""
     start = time.perf_counter()
-    subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+    subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
     return time.perf_counter() - start
 
 

@@ -1,6 +1,7 @@
 """`tdbg doctor`: what tdbg sees where it stands, what is wrong with it, and where each setting comes from."""
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
@@ -95,7 +96,7 @@ def packages() -> Iterator[Check]:
             "torch", "not installed here", "note", "a program's own environment may have it; tdbg needs it there"
         )
     else:
-        old = tuple(int(part) for part in version.split(".")[:2]) < OLDEST_TORCH
+        old = tuple(int(part) for part in re.findall(r"\d+", version)[:2]) < OLDEST_TORCH
         hint = f"tdbg needs torch {OLDEST_TORCH[0]}.{OLDEST_TORCH[1]} or newer" if old else ""
         yield Check("torch", version, "problem" if old else "ok", hint)
     missing = [name for name in NEEDED if not version_of(name)]
@@ -130,12 +131,12 @@ def launchers() -> Iterator[Check]:
 
 def start_up() -> Iterator[Check]:
     """What decides whether tdbg wakes up in a process: PYTHONPATH, sitecustomize, the hook."""
-    from importlib.util import find_spec
+    from importlib.machinery import PathFinder
 
     from tdbg.launch import hook
 
     yield Check("PYTHONPATH", os.environ.get("PYTHONPATH") or "not set")
-    own = find_spec("sitecustomize")
+    own = PathFinder.find_spec("sitecustomize")
     if own is None or not own.origin:
         yield Check("sitecustomize", "none of your own")
     else:

@@ -120,7 +120,7 @@ def _is_terminal() -> bool:
 
 def _width() -> int:
     try:
-        return max(os.get_terminal_size(sys.stderr.fileno()).columns - 1, 20)
+        return max((os.get_terminal_size(sys.stderr.fileno()).columns or 80) - 1, 20)
     except (OSError, ValueError, AttributeError):
         return 79
 

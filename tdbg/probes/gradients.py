@@ -54,6 +54,7 @@ class GradientNorms(Probe):
         self._total: float | None = None
         self._finite: bool | None = None
         self._sharded = False
+        self._skipped = False
         self._clip_total: Tensor | None = None
 
     # when to look
@@ -115,10 +116,14 @@ class GradientNorms(Probe):
         self, parameters: list[Tensor], indices: list[int], grads: list[Tensor], everything: bool, main: bool
     ) -> None:
         norms = _norms(grads).tolist()
+        scale = _fused_scale(self.monitor.in_update)
+        if scale != 1.0:
+            norms = [norm / scale for norm in norms]
         total = math.sqrt(sum(norm * norm for norm in norms))
         finite = math.isfinite(total)
-        if not finite and self.monitor.scaling and not self.monitor.in_update:
-            return  # GradScaler has yet to judge: an Inf here is its business, and it will skip the update
+        if not finite and self.monitor.scaling and _scaler_will_judge(self.monitor.in_update):
+            self._skipped = self.monitor.in_update is not None
+            return  # an Inf here is GradScaler's business: it skips the update
         if not finite:
             suspects = [i for i, norm in zip(indices, norms, strict=True) if not math.isfinite(norm)] or indices
             finite = not self._accuse(parameters, suspects)
@@ -201,6 +206,7 @@ class GradientNorms(Probe):
     def step_ended(self, record: Step, optimizer: "Optimizer") -> None:
         if self._unannounced:
             self._announce()
+        record.skipped = record.skipped or self._skipped
         record.checked, record.finite, record.sharded = self._looked, self._finite, self._sharded
         total = self._total
         if total is None and self._clip_total is not None and self._clip_total.device.type == "cpu":
@@ -211,6 +217,7 @@ class GradientNorms(Probe):
 
     def after_step(self, optimizer: "Optimizer") -> None:
         if self.monitor.is_main(optimizer):
+            self._skipped = False
             self._looked, self._norms, self._total, self._finite, self._clip_total = "none", None, None, None, None
 
     def forked(self) -> None:
@@ -236,6 +243,17 @@ class _LateNorms:
         if not math.isfinite(total):
             bad = [name for name, value in zip(self.names, values, strict=True) if not math.isfinite(value)]
             self.probe.monitor.report_late(bad or self.names, record)
+
+
+def _scaler_will_judge(optimizer: Any) -> bool:
+    """True before ``scaler.step``, and inside it for fused optimizers, which skip by themselves."""
+    return optimizer is None or getattr(optimizer, "found_inf", None) is not None
+
+
+def _fused_scale(optimizer: Any) -> float:
+    """The scale still on the gradients: fused optimizers unscale as they update."""
+    scale = getattr(optimizer, "grad_scale", None)
+    return float(scale) if isinstance(scale, Tensor) and scale.device.type == "cpu" else 1.0
 
 
 def _norms(grads: list[Tensor]) -> Tensor:

@@ -41,12 +41,7 @@ class LossScaler(Probe):
     def _around_scale(self, original: Any) -> Any:
         def scale(scaler: Any, outputs: Any) -> Any:
             scaled = original(scaler, outputs)
-            try:
-                if scaler.is_enabled() and isinstance(outputs, Tensor) and isinstance(scaled, Tensor):
-                    self._unscaled = id(scaled), outputs.detach()
-                    self.monitor.scaling = True
-            except Exception as error:  # guard: tdbg's own faults stay out of training
-                self.monitor.failed(self, error)
+            self._guarded(self._note_loss, scaler, outputs, scaled)
             return scaled
 
         return scale
@@ -56,23 +51,32 @@ class LossScaler(Probe):
             if not scaler.is_enabled():
                 return original(scaler, optimizer, *args, **kwargs)
             before = self.monitor.updates
+            self._guarded(self._note_scale, scaler)
             result = original(scaler, optimizer, *args, **kwargs)
-            try:
-                self._after_step_call(scaler, optimizer, skipped=self.monitor.updates == before)
-            except Exception as error:  # guard: tdbg's own faults stay out of training
-                self.monitor.failed(self, error)
+            if self.monitor.updates == before:
+                self._guarded(self.monitor.skipped_update, optimizer, time.perf_counter())
             return result
 
         return step
 
-    def _after_step_call(self, scaler: Any, optimizer: Any, *, skipped: bool) -> None:
+    def _guarded(self, method: Any, *args: Any) -> None:
+        try:
+            method(*args)
+        except Exception as error:  # guard: tdbg's own faults stay out of training
+            self.monitor.failed(self, error)
+
+    def _note_loss(self, scaler: Any, outputs: Any, scaled: Any) -> None:
+        if scaler.is_enabled() and isinstance(outputs, Tensor) and isinstance(scaled, Tensor):
+            self._unscaled = id(scaled), outputs.detach()
+            self.monitor.scaling = True
+
+    def _note_scale(self, scaler: Any) -> None:
+        """Keep the scale that this step's gradients carry (``update`` changes it afterwards)."""
         held = getattr(scaler, "_scale", None)
         if isinstance(held, Tensor) and held.device.type == "cpu":
             self._scale = float(held)
         elif isinstance(held, Tensor):
             self.monitor.read_late(held.detach().reshape(1).clone(), self._late_scale)
-        if skipped:
-            self.monitor.skipped_update(optimizer, time.perf_counter())
 
     def _late_scale(self, values: list[float], record: Step | None) -> None:
         self._scale = values[0]

@@ -1,5 +1,6 @@
 """TD-S001: the learning rate jumps, and the run suffers."""
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -14,10 +15,12 @@ RATIO = 10.0
 OVER_HIGHEST = 2.0
 WARM_STEPS = 10
 WATCH_RECORDS = 30
+WATCH_STEPS = 100
 RECENT = 16  # records that tell what was normal just before
 REACTIONS = 3
-LOSS_MADS = 10.0
+LOSS_RATIO = 2.0
 GRAD_RATIO = 10.0
+LOG_SIGMAS = 4.0
 
 
 @dataclass(slots=True)
@@ -52,10 +55,10 @@ class LearningRateSpike(Rule):
     """Names the step at which the learning rate jumped, when loss or gradients then went wrong.
 
     What it does: Watches the largest learning rate of all parameter groups. A jump is a rate more than 10 times
-    the median of the last 64 and more than twice the highest so far. It is told only if, within 30 records, the
-    run suffers: 3 losses above twice the median (and median + 10 deviations), 3 gradient norms above 10 times
-    their median, or a NaN or Inf. Warm-up (10 steps), cosine, cyclic and restarting schedules return to rates
-    already seen, so they stay silent.
+    the median of the last 64 and more than twice the highest so far. It is told only if, within 30 records and
+    100 steps, the run suffers: 3 losses above twice their median or 3 gradient norms above 10 times theirs (and
+    beyond 4 robust deviations of the last 16), or a NaN or Inf. Warm-up (10 steps), cosine, cyclic and
+    restarting schedules return to rates already seen, so they stay silent.
 
     Why it matters: Loss jump, explosion and NaN are what a learning-rate accident looks like from outside; the
     rate itself is rarely plotted next to them.
@@ -103,14 +106,14 @@ class LearningRateSpike(Rule):
 
     def _watch(self, process: ProcessDir, state: _State, spike: _Spike, event: Step) -> Iterable[Finding]:
         spike.seen += 1
-        if spike.seen > WATCH_RECORDS:
+        if spike.seen > WATCH_RECORDS or event.step > spike.step + WATCH_STEPS:
             state.spike = None
             return ()
         worst = _reaction(spike, event)
         if worst:
             spike.bad += 1
             spike.worst = worst
-        if spike.bad < REACTIONS and event.finite is not False:
+        if spike.bad < REACTIONS and not _ruined(event):
             return ()
         state.said = True
         return self.once(self._given, self._spiked(process, spike))
@@ -135,16 +138,26 @@ class LearningRateSpike(Rule):
 def _begin(state: _State, step: int, rate: float) -> _Spike:
     """Fix what is normal at the moment of the jump, so that the effect is measured against it."""
     losses, norms = state.losses, state.norms
-    rise = max(abs(losses.median), LOSS_MADS * losses.mad())
     return _Spike(
         step=step,
         before=state.rates.median,
         after=rate,
         last_step=state.step,
         loss=losses.median,
-        loss_limit=losses.median + rise if len(losses) >= WARM_STEPS else float("inf"),
-        norm_limit=GRAD_RATIO * norms.median if len(norms) >= WARM_STEPS else float("inf"),
+        loss_limit=_limit(losses, LOSS_RATIO),
+        norm_limit=_limit(norms, GRAD_RATIO),
     )
+
+
+def _limit(window: Window, ratio: float) -> float:
+    """What a value must exceed to be no noise; nothing does, where too little is known or values may be negative."""
+    if len(window) < WARM_STEPS or window.lowest <= 0:
+        return math.inf
+    return window.median * max(ratio, math.exp(min(LOG_SIGMAS * window.log_sigma(), 100.0)))
+
+
+def _ruined(event: Step) -> bool:
+    return event.finite is False and not event.skipped
 
 
 def _remember(state: _State, event: Step) -> None:
@@ -158,7 +171,7 @@ def _remember(state: _State, event: Step) -> None:
 def _reaction(spike: _Spike, event: Step) -> str:
     """How this step suffers from the jump, in words; empty if it does not."""
     loss, norm = finite(event.loss), finite(event.grad_norm)
-    if event.finite is False and not event.skipped:
+    if _ruined(event):
         return "loss or gradients became NaN or Inf"
     if loss is not None and loss > spike.loss_limit:
         return f"the loss went from {figure(spike.loss)} to {figure(loss)}"

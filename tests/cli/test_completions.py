@@ -110,7 +110,12 @@ def fish(line: str, place: Path) -> list[str]:
     """What fish offers for the last word."""
     code = f"source {SCRIPTS}/tdbg.fish; complete -C {line!r}"
     done = subprocess.run(
-        ["fish", "--no-config", "-c", code], capture_output=True, text=True, cwd=place, env=environment(place), timeout=60
+        ["fish", "--no-config", "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=place,
+        env=environment(place),
+        timeout=60,
     )
     assert done.returncode == 0 and done.stderr == "", done.stderr
     return [offer.partition("\t")[0] for offer in done.stdout.splitlines()]
@@ -168,4 +173,6 @@ def test_the_shell_reads_its_script_without_a_word(shell):
 def test_no_script_calls_tdbg():
     for script in SCRIPTS.iterdir():
         lines = [line.strip() for line in script.read_text().splitlines()]
-        assert not [line for line in lines if re.match(r"(command )?tdbg ", line) or "$(tdbg" in line or "(tdbg " in line]
+        assert not [
+            line for line in lines if re.match(r"(command )?tdbg ", line) or "$(tdbg" in line or "(tdbg " in line
+        ]

@@ -4,6 +4,7 @@ import subprocess
 import sys
 import types
 from pathlib import Path
+from typing import Annotated
 
 import pytest
 import typer
@@ -152,7 +153,9 @@ def test_what_a_command_returns_is_the_exit_code(command, value, code):
 def test_a_wrapped_command_passes_through_untouched(command, typed, flag, words):
     seen = []
 
-    def function(words: options.Wrapped = None, flag: list[str] = typer.Option([], "-f", "--flag")) -> None:
+    def function(
+        words: options.Wrapped = None, flag: Annotated[list[str] | None, typer.Option("-f", "--flag")] = None
+    ) -> None:
         """Probe."""
         seen.extend([list(flag or ()), list(words or ())])
 
@@ -162,7 +165,9 @@ def test_a_wrapped_command_passes_through_untouched(command, typed, flag, words)
 
 
 def test_only_the_command_that_is_called_is_loaded():
-    code = "import sys, tdbg.cli; tdbg.cli.main(['flags', '--help']); print(sorted(n for n in sys.modules if 'tdbg' in n))"
+    code = (
+        "import sys, tdbg.cli; tdbg.cli.main(['flags', '--help']); print(sorted(n for n in sys.modules if 'tdbg' in n))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     names = done.stdout.splitlines()[-1]
     assert "tdbg.cli.flags" in names and "tdbg.cli.run" not in names and "tdbg.launch" not in names
@@ -195,7 +200,9 @@ def test_a_full_disk_is_told():
 @pytest.mark.parametrize("closed", (">&-", "2>&-", "<&-", ">&- 2>&- <&-"))
 def test_closed_standard_streams_are_no_failure(closed):
     for words in ("flags list", "--help", "--version"):
-        done = subprocess.run(["bash", "-c", f"{sys.executable} -m tdbg {words} {closed}"], capture_output=True, timeout=60)
+        done = subprocess.run(
+            ["bash", "-c", f"{sys.executable} -m tdbg {words} {closed}"], capture_output=True, timeout=60
+        )
         assert done.returncode == 0, (words, done.stderr)
     done = subprocess.run(["bash", "-c", f"{sys.executable} -m tdbg nothing {closed}"], capture_output=True, timeout=60)
     assert done.returncode == 2

@@ -127,17 +127,20 @@ def test_a_closure_counts_its_first_evaluation(watch: Start) -> None:
     assert record.grad_norm == pytest.approx(evaluations[0][1], rel=1e-5)
 
 
-def test_a_skipped_update_is_a_step_that_says_so(watch: Start) -> None:
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_skipped_update_is_a_step_that_says_so(watch: Start, fused: bool) -> None:
     seen = watch()
     model = network()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=fused)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
-    told = []
+    told: list[float] = []
+    norms: list[float] = []
     for index in range(4):
         x, y = batch()
         optimizer.zero_grad()
         loss = cross_entropy(model(x), y)
         scaler.scale(loss).backward()
+        norms.append(total_norm(model) / 2.0)
         if index == 2:
             first = next(model.parameters())
             assert first.grad is not None
@@ -147,6 +150,8 @@ def test_a_skipped_update_is_a_step_that_says_so(watch: Start) -> None:
         told.append(loss.item())
     assert [record.skipped for record in seen.steps] == [False, False, True, False]
     assert [record.loss for record in seen.steps] == pytest.approx(told)
+    assert [record.scale for record in seen.steps] == [2.0, 2.0, 2.0, 1.0]
+    assert [record.grad_norm for record in seen.steps[:2]] == pytest.approx(norms[:2], rel=1e-5)
     assert not seen.bad, "an Inf that GradScaler skips is no fault"
 
 

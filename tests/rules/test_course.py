@@ -55,7 +55,17 @@ def test_lr_spike_that_ends_in_nan(one):
 def test_lr_spike_through_sparse_records(one):
     run, rank = one
     run.train(rank, [5.0 - step / 10 for step in range(20)] + [2.8] * 8, lr=2e-3)
-    for step, loss in ((31, 2.8), (39, 2.7), (45, 2.7), (48, 2.7), (58, 8.8), (61, 18.2), (65, 7.0), (68, 5.3), (80, 3.8)):
+    for step, loss in (
+        (31, 2.8),
+        (39, 2.7),
+        (45, 2.7),
+        (48, 2.7),
+        (58, 8.8),
+        (61, 18.2),
+        (65, 7.0),
+        (68, 5.3),
+        (80, 3.8),
+    ):
         run.emit(rank, Step(step=step, loss=loss, lr=[2e-3 if step < 48 else 0.3], grad_norm=0.5))
     finding = first(run, "TD-S001")
     assert finding.first_step == 48 and "no record between steps 45 and 48" in finding.evidence

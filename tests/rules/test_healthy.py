@@ -163,6 +163,20 @@ def test_healthy(one, curve, seed):
     assert run.codes() == []
 
 
+@pytest.mark.parametrize("curve", CURVES, ids=lambda curve: curve.__name__)
+def test_healthy_with_most_records_left_out(one, curve):
+    """The budget thins out records: what is left must not look like jumps."""
+    run, rank = one
+    noise = random.Random(9)
+    if curve is gan:
+        run.emit(rank, Params(names=["w"], numel=[4], optimizers=["Adam", "Adam"]))
+    for step, record in enumerate(curve(random.Random(8)), 1):
+        if step <= 8 or noise.random() < 0.15:
+            run.emit(rank, Step(step=step, **{"finite": True, **record}))
+    run.end(rank, STEPS)
+    assert run.codes() == []
+
+
 def test_healthy_ranks(stream):
     run: Stream = stream()
     folders = [run.rank(rank, world=4) for rank in range(4)]

@@ -11,18 +11,17 @@ def main() -> None:
     optimizer = torch.optim.LBFGS(model.parameters(), lr=0.5, max_iter=4, line_search_fn="strong_wolfe")
     x, y = regression(64).tensors
     for step in range(1, 7):
-        losses: list[float] = []
+        seen: list[tuple[float, float]] = []  # loss and gradient norm of each evaluation
 
-        def closure(seen: list[float] = losses) -> Tensor:
+        def closure(seen: list[tuple[float, float]] = seen) -> Tensor:
             optimizer.zero_grad()
             loss = nn.functional.mse_loss(model(x), y)
             loss.backward()
-            seen.append(loss.item())
+            seen.append((loss.item(), grad_norm(model.parameters())))
             return loss
 
         returned = optimizer.step(closure).item()
-        norm = grad_norm(model.parameters())
-        tell("step", step=step, loss=returned, losses=losses, micro=len(losses), norm=norm, lr=0.5)
+        tell("step", step=step, loss=returned, seen=seen, micro=len(seen), lr=0.5)
     tell("done", steps=6)
 
 

@@ -1,0 +1,41 @@
+"""`tdbg explain`: the page of every rule."""
+
+import json
+
+import pytest
+
+from tdbg.cli import main
+from tdbg.rules import RULES
+
+
+@pytest.mark.parametrize("code", RULES.names())
+def test_every_code_is_explained(code, capsys):
+    assert main(["explain", code]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"{code} ({RULES[code].severity}): {RULES[code].title}\n") and RULES[code].page() in out
+
+
+@pytest.mark.parametrize("spelling", ["td-n001", "N001", "n001", "TDN001", " TD-N001 "])
+def test_a_code_in_any_spelling(spelling, capsys):
+    assert main(["explain", spelling]) == 0
+    assert capsys.readouterr().out.startswith("TD-N001 ")
+
+
+def test_without_a_code_all_are_listed(capsys):
+    assert main(["explain"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("\t")[0] for line in lines] == ["code", *RULES.names()]
+
+
+def test_json(capsys):
+    assert main(["explain", "TD-N001", "--json"]) == 0
+    one = json.loads(capsys.readouterr().out)
+    assert one["kind"] == "rule" and set(one["data"]) == {"code", "severity", "title", "page"}
+    assert main(["explain", "--json"]) == 0
+    assert [item["code"] for item in json.loads(capsys.readouterr().out)["data"]] == RULES.names()
+
+
+@pytest.mark.parametrize("code", ["TD-X999", "", "TD-"])
+def test_an_unknown_code_is_wrong_use(code, capsys):
+    assert main(["explain", code]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 2
