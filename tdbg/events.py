@@ -191,6 +191,7 @@ class Cost(Event):
     own_ms: float = doc("time inside tdbg's hooks", 0.0)
     wall_ms: float = doc("wall time since tdbg woke up", 0.0)
     startup_ms: float = doc("waking up and opening files: needed once, not in own_ms", 0.0)
+    report_ms: float = doc("making reports of bad steps (the batch run again): not in own_ms", 0.0)
     budget_pct: float = doc("the budget", 0.0)
     sampled: int = doc("steps whose gradients were all looked at", 0)
     by_part: dict[str, float] = doc("own_ms by part", factory=dict)

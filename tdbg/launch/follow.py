@@ -145,8 +145,11 @@ class Follower:
 
     def poll(self) -> bool:
         """Read and judge what is new; True if there was anything."""
-        self._discover()
-        fresh = [(event.t, tail.process, event) for tail in self._tails.values() for event in tail.read()]
+        known = list(self._tails.values())
+        fresh = [(event.t, tail.process, event) for tail in known for event in tail.read()]
+        # New files are looked for after the known ones are read: what one rank did in answer to another is
+        # never seen without its cause.
+        fresh += [(event.t, tail.process, event) for tail in self._discover() for event in tail.read()]
         if len(self._tails) > 1:
             fresh.sort(key=lambda item: item[0])
         for _, process, event in fresh:
@@ -156,10 +159,10 @@ class Follower:
             self._progress.show(time.monotonic())
         return bool(fresh)
 
-    def _discover(self) -> None:
-        for process in self.run.processes():
-            if process.label not in self._tails:
-                self._tails[process.label] = Tail(process)
+    def _discover(self) -> list[Tail]:
+        new = [Tail(process) for process in self.run.processes() if process.label not in self._tails]
+        self._tails.update((tail.process.label, tail) for tail in new)
+        return new
 
     def _drain(self) -> None:
         while self.poll() and any(tail.behind() for tail in self._tails.values()):

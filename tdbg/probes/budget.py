@@ -19,20 +19,26 @@ class Budget:
         self.start = now
         self.own_s = 0.0
         self.start_up_s = 0.0
+        self.report_s = 0.0
+        self._excused_s = 0.0
         self.by_part: defaultdict[str, float] = defaultdict(float)
         self._likely_s: dict[str, float] = {}
         self._spent_s: defaultdict[str, float] = defaultdict(float)
 
     def spend(self, part: str, seconds: float) -> None:
-        """Book time that a hook has used."""
-        self.own_s += seconds
-        self.by_part[part] += seconds
+        """Book time that a hook has used, less what was excused meanwhile."""
+        used = max(seconds - self._excused_s, 0.0)
+        self._excused_s = 0.0
+        self.own_s += used
+        self.by_part[part] += used
 
-    def start_up(self, seconds: float) -> None:
-        """Book time that is needed once, however long the run: reported apart, not against the share."""
-        self.own_s -= seconds
-        self.by_part["step_ended"] -= seconds
-        self.start_up_s += seconds
+    def excuse(self, seconds: float) -> None:
+        """Leave out time inside the hook that is running now.
+
+        Opening files happens once, however long the run, and the report of a bad step is what the rest
+        is there for: both are reported apart and must not silence the records that follow.
+        """
+        self._excused_s += seconds
 
     def learn(self, kind: str, seconds: float) -> None:
         """Remember what one piece of work of this kind cost (it is booked by `spend` as well)."""

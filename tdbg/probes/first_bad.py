@@ -11,6 +11,7 @@ from tdbg.probes.rerun import Call, Located, locate_backward, locate_forward
 from tdbg.probes.tensors import Bad, checkable, first_bad, local, walk
 
 MAX_RERUNS = 3
+MAX_REPORTS = 3
 MAX_NAMES = 8
 
 
@@ -21,7 +22,7 @@ class FirstBad(Probe):
     Reads:  nothing of its own in healthy steps, but references to the batch and to the gradients that
             arrive at the model's output. When the loss or a gradient is not finite it runs the kept batch
             once more under hooks, before the optimizer steps, and puts everything back.
-    Emits:  one NonFinite event; the batch as safetensors and JSON.
+    Emits:  a NonFinite event, again only after a full recovery, at most three; the batch as safetensors and JSON.
     Cost:   two references a call; one extra step when the fault is there, at most three times a run.
     Limits: a value that must be read late (accelerators) finds the weights updated; then the parameters
             whose gradients are bad are named, and the batch is looked at, and the report says so.
@@ -33,6 +34,7 @@ class FirstBad(Probe):
     def __init__(self, monitor: Any) -> None:
         super().__init__(monitor)
         self._reruns = 0
+        self._reports = 0
 
     # three ways in
 
@@ -103,6 +105,9 @@ class FirstBad(Probe):
             _describe(event, found[1])
         self._send(event)
 
+    def forked(self) -> None:
+        self._reruns = self._reports = 0
+
     # making the report
 
     def _event(self, step: int, loss: float | None = None) -> NonFinite:
@@ -151,9 +156,10 @@ class FirstBad(Probe):
             event.origin, event.note = "here", "the second run of the batch gave finite gradients"
 
     def _send(self, event: NonFinite) -> None:
-        if self.monitor.bad_seen:
+        if self.monitor.bad_seen or self._reports >= MAX_REPORTS:
             return
         self.monitor.bad_seen = True
+        self._reports += 1
         event.kind = event.kind or _kind_of(event.loss)
         event.ring = self.monitor.ring_rows()
         if event.origin != "other-rank":

@@ -413,6 +413,7 @@ class Monitor:
     def skipped_update(self, optimizer: Any, now: float) -> None:
         """GradScaler called no optimizer: a step all the same, marked as skipped."""
         if self.active:
+            self.bad_seen = False  # the bad values have touched no weight: a later one is news again
             self._step_ended(optimizer, now, skipped=True)
             self.budget.spend("step_ended", time.perf_counter() - now)
 
@@ -457,7 +458,9 @@ class Monitor:
             self._is_rank = True
             begun = time.perf_counter()
             self._become_rank()
-            self.budget.start_up(time.perf_counter() - begun)
+            seconds = time.perf_counter() - begun
+            self.budget.start_up_s += seconds
+            self.budget.excuse(seconds)
 
     def _other_step(self, optimizer: Optimizer) -> None:
         self._main_idle += 1
@@ -555,6 +558,8 @@ class Monitor:
         loss = as_float(record.loss)
         if loss is not None and record.finite is not False:
             record.finite = math.isfinite(loss)
+        if record.finite and record.checked == "all" and loss is not None:
+            self.bad_seen = False  # it has recovered: a later fault is news again
         self.ring.append(record)
         self.emit(record)
 
@@ -585,6 +590,7 @@ class Monitor:
             own_ms=round(self.budget.own_s * 1e3, 3),
             wall_ms=round((time.perf_counter() - self.budget.start) * 1e3, 3),
             startup_ms=round(self.budget.start_up_s * 1e3, 3),
+            report_ms=round(self.budget.report_s * 1e3, 3),
             budget_pct=self.settings.budget_pct,
             sampled=self.sampled,
             by_part={part: round(seconds * 1e3, 3) for part, seconds in self.budget.by_part.items()},
@@ -647,10 +653,14 @@ class Monitor:
         probe = self.probe("first-bad")
         if probe is None or self.rerunning:
             return
+        begun = time.perf_counter()
         try:
             getattr(probe, how)(*args)
         except Exception as error:  # guard: the report failed, training has not
             self.failed(probe, error)
+        seconds = time.perf_counter() - begun
+        self.budget.report_s += seconds
+        self.budget.excuse(seconds)
 
     def last_good(self) -> dict[str, Any]:
         """The last record that was finite: step, loss, grad_norm, lr."""
@@ -697,7 +707,8 @@ class Monitor:
         return {id(p) for optimizer in self._optimizers for group in optimizer.param_groups for p in group["params"]}
 
     def _adopt_unpickled(self) -> None:
-        modules = [item for item in gc.get_objects() if isinstance(item, nn.Module)]
+        # type(), not isinstance(): the latter asks every object in memory for its __class__, and some warn
+        modules = [item for item in gc.get_objects() if issubclass(type(item), nn.Module)]
         children = {id(child) for module in modules for child in module.children()}
         held = self._optimized()
         for module in modules:

@@ -314,3 +314,24 @@ def test_a_model_with_collectives_is_not_run_again(watch: Start) -> None:
     (event,) = seen.bad
     assert "SyncBatchNorm" in event.note
     assert event.how == "check"
+
+
+def test_a_second_fault_after_a_recovery_is_reported_too(watch: Start) -> None:
+    seen = watch()
+    model = nn.Linear(8, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(1, 9):
+        optimizer.zero_grad()
+        (model(torch.randn(4, 8)).square().mean() * (math.nan if step in (2, 3, 6) else 1.0)).backward()
+        if step not in (2, 3, 6):  # the program drops a bad update by itself
+            optimizer.step()
+    assert [event.step for event in seen.bad] == [2, 4], "steps are counted by updates: 2 and 4 are the dropped ones"
+
+
+def test_the_report_does_not_use_up_the_budget(watch: Start) -> None:
+    seen = watch()
+    train(seen, "residual", "bad-batch", steps=12)
+    cost = seen.monitor.cost()
+    assert cost.report_ms > 0
+    assert [record.step for record in seen.steps] == list(range(1, 13))
+    assert cost.own_ms < cost.wall_ms
