@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from tdbg.events import NonFinite, Step, as_float, number
-from tdbg.probes import PROBES, Probe
+from tdbg.probes import PROBES, Probe, tensors
 from tdbg.probes.rerun import Call, Located, locate_backward, locate_forward
 from tdbg.probes.tensors import Bad, checkable, first_bad, local, walk
 
@@ -74,7 +74,9 @@ class FirstBad(Probe):
             event.parameter = names[-1]
             event.module = names[-1].rpartition(".")[0]
             event.how = "bracket"
-        bad_input = next((found for call in self.monitor.calls if (found := first_bad((call.args, call.kwargs)))), None)
+        bad_input = next(
+            (found for call in self.monitor.late_calls if (found := first_bad((call.args, call.kwargs)))), None
+        )
         if bad_input and not bad_input[1].only_minus_inf:
             event.phase, event.tensor = "input", f"input {bad_input[0]}"
             _describe(event, bad_input[1])
@@ -86,8 +88,10 @@ class FirstBad(Probe):
     def call_ended(self, module: nn.Module, call: Call, output: Any) -> None:
         if call.graded or self.monitor.bad_seen:
             return
-        sums = [local(tensor.detach()).sum(dtype=torch.float32) for _, tensor in walk(output) if checkable(tensor)]
-        if not sums or any(value.device.type != "cpu" for value in sums) or all(map(_finite, sums)):
+        outputs = [local(tensor.detach()) for _, tensor in walk(output) if checkable(tensor)]
+        if not all(map(tensors.on_host, outputs)):
+            return  # reading it would make the program wait for the device
+        if all(_finite(tensor.sum(dtype=torch.float32)) for tensor in outputs):
             return
         found = first_bad(output)
         if found is None or found[1].only_minus_inf:
@@ -111,7 +115,7 @@ class FirstBad(Probe):
     # making the report
 
     def _event(self, step: int, loss: float | None = None) -> NonFinite:
-        return NonFinite(step=step, loss=number(loss), last_good=self.monitor.last_good(), how="check")
+        return NonFinite(step=step, loss=number(loss), last_good=self.monitor.recorder.last_good(), how="check")
 
     def _locate(self, how: Any) -> Located:
         if self.monitor.bad_seen or self._reruns >= MAX_RERUNS:
@@ -161,7 +165,7 @@ class FirstBad(Probe):
         self.monitor.bad_seen = True
         self._reports += 1
         event.kind = event.kind or _kind_of(event.loss)
-        event.ring = self.monitor.ring_rows()
+        event.ring = self.monitor.recorder.rows()
         if event.origin != "other-rank":
             event.batch = self._save(event.step)
         self.monitor.become_rank_now()
@@ -169,7 +173,9 @@ class FirstBad(Probe):
 
     def _save(self, step: int) -> str:
         loader = self.monitor.probe("loader-wait")
-        parts: dict[str, Any] = {"inputs": [(call.args, call.kwargs) for call in self.monitor.calls]}
+        parts: dict[str, Any] = {
+            "inputs": [(call.args, call.kwargs) for call in [*self.monitor.late_calls, *self.monitor.calls]]
+        }
         if loader is not None and loader.batch is not None:
             parts["batch"] = loader.batch
         self.monitor.become_rank_now()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tdbg.events import Number, Params, Step, number
-from tdbg.probes import PROBES, Probe
+from tdbg.probes import PROBES, Probe, tensors
 from tdbg.probes.roots import Names
 from tdbg.probes.tensors import is_sharded, local, look
 
@@ -106,7 +106,7 @@ class GradientNorms(Probe):
         indices = [index for index, _ in chosen]
         grads = [local(grad) for _, grad in chosen]
         self._sharded = is_sharded(chosen[0][1])
-        if any(grad.device.type != "cpu" for grad in grads):
+        if not all(map(tensors.on_host, grads)):
             self._keep_on_device(parameters, indices, grads, everything and main)
         else:
             self._read(parameters, indices, grads, everything, main)
@@ -209,7 +209,7 @@ class GradientNorms(Probe):
         record.skipped = record.skipped or self._skipped
         record.checked, record.finite, record.sharded = self._looked, self._finite, self._sharded
         total = self._total
-        if total is None and self._clip_total is not None and self._clip_total.device.type == "cpu":
+        if total is None and self._clip_total is not None and tensors.on_host(self._clip_total):
             total = float(self._clip_total)
         record.grad_norm = number(total)
         if self._norms is not None:
@@ -253,7 +253,7 @@ def _scaler_will_judge(optimizer: Any) -> bool:
 def _fused_scale(optimizer: Any) -> float:
     """The scale still on the gradients: fused optimizers unscale as they update."""
     scale = getattr(optimizer, "grad_scale", None)
-    return float(scale) if isinstance(scale, Tensor) and scale.device.type == "cpu" else 1.0
+    return float(scale) if isinstance(scale, Tensor) and tensors.on_host(scale) else 1.0
 
 
 def _norms(grads: list[Tensor]) -> Tensor:

@@ -1,58 +1,54 @@
 """The monitor of one rank: it knows what a step is, and calls the probes where they want to look.
 
-Hook points and their traps are torch's; see the docstrings. Every entry from the program goes through
-`dispatch`, which times tdbg's own work and keeps tdbg's own exceptions away from training.
+`hooks` and `roots` bring the program's calls here. Every entry times tdbg's own work and keeps tdbg's own
+exceptions away from training; `record` gathers what a step's record holds.
 """
 
 import gc
 import math
-import os
 import sys
 import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.optim import optimizer as optimizer_module
 
 from tdbg.config import Settings
-from tdbg.events import Cost, Event, Step, as_float, number
-from tdbg.probes import PROBES, Probe
+from tdbg.events import Cost, Event, Step, number
+from tdbg.probes import PROBES, Probe, tensors
 from tdbg.probes.budget import ALWAYS_STEPS, Budget
-from tdbg.probes.compiler import hide, unseen
-from tdbg.probes.late import LateReads
-from tdbg.probes.patches import Patches
+from tdbg.probes.hooks import TorchHooks
+from tdbg.probes.record import Recorder
 from tdbg.probes.rerun import Call
 from tdbg.probes.roots import Roots
 
 KEPT_CALLS = 8
 COST_EVERY_S = 5.0
 OTHER_OPTIMIZER_TAKES_OVER = 16
-MEMORY_EVERY = 10
 CHEAP_SHARE = 0.6  # of the budget; the rest is kept for steps whose gradients are all looked at
-PAGE_MB = (os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096) / 1e6
 
 
 @dataclass(slots=True)
 class Plan:
     """What is affordable in the step that is running."""
 
-    record: bool = True
-    full: bool = True
-    small: bool = True
+    record: bool = True  # write a record
+    full: bool = True  # look at all gradients
+    small: bool = True  # look at a few small gradients
     watch: bool = True  # keep references to the batch, time the forward pass
 
 
 class Monitor:
-    """Watches one process: roots, backward, optimizers, loaders; writes a record a step.
+    """Watches one process and writes a record a step.
 
-    emit: where events go. become_rank: called once, before the first record.
-    on_bad: makes the first-bad event complete (saves the batch) and emits it.
+    emit: where events go. become_rank: called once, before the first record. save_batch: (step, parts) ->
+    file name. failed: told of every exception of tdbg's own. note: (code, text), said once per code.
+    started: when tdbg woke up, the beginning of the wall time its budget is a share of.
     """
 
     def __init__(
@@ -74,9 +70,7 @@ class Monitor:
         self._failed = failed
         self.budget = Budget(settings.budget_pct, started)
         self.roots = Roots(self._call_begins, self._call_ended)
-        self.patches = Patches()
-        self.late = LateReads()
-        self._handles: list[Any] = []
+        self.hooks = TorchHooks(self)
         self.probes: list[Probe] = []
         self._subscribers: dict[str, list[tuple[Probe, Callable[..., None]]]] = {}
         self.world_size = 1
@@ -84,54 +78,42 @@ class Monitor:
 
     def _reset(self) -> None:
         self.plan = Plan()
+        self.recorder = Recorder(self.settings.keep_steps)
         self.step = 0
         self.updates = 0  # of any optimizer
         self.eval_calls = 0
         self.sampled = 0
-        self.scaling = False
+        self.scaling = False  # a GradScaler scaled a loss in this step
         self.active = True
         self.rerunning = False
+        self.bad_seen = False
         self.in_update: Optimizer | None = None
         self.calls: deque[Call] = deque(maxlen=KEPT_CALLS)
-        self.ring: deque[Step] = deque(maxlen=max(self.settings.keep_steps, 1))
-        self.bad_seen = False
-        self._is_rank = False
+        self.late_calls: list[Call] = []  # of the step whose values are on their way from a device
+        self.optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._main: weakref.ref[Optimizer] | None = None
-        self._optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._main_idle = 0
-        self._losses: list[Tensor | float] = []
-        self._other_losses: list[float] = []
-        self._micro = 0
+        self._is_rank = False
         self._evaluated = False
-        self._depth = 0
         self._stack: list[tuple[Call, float]] = []
-        self._forward_s = self._backward_s = self._optimizer_s = 0.0
         self._backward_at = self._update_at = 0.0
-        self._step_at = 0.0
-        self._samples = 0
         self._watch_spent_s = 0.0
         self._called = False
-        self._memory_mb: float | None = None
         self._cost_at = 0.0
-        self._pending: Step | None = None
 
     # attaching
+
+    @property
+    def patches(self) -> Any:
+        """Where probes set patches of their own."""
+        return self.hooks.patches
 
     def attach(self, probes: Iterable[type[Probe]]) -> None:
         """Set every hook and patch. Nothing is hooked before, nothing is left after `detach`."""
         self.probes = [cls(self) for cls in probes]
         self._subscribe()
         self.roots.attach()
-        self._handles = [
-            optimizer_module.register_optimizer_step_pre_hook(_step_hook(self._update_begins)),
-            optimizer_module.register_optimizer_step_post_hook(_step_hook(self._update_ended)),
-        ]
-        self.patches.wrap(Optimizer, "__init__", self._around_optimizer_init)
-        self.patches.wrap(torch.autograd, "backward", self._around_backward)
-        for owner in (nn.utils, nn.utils.clip_grad):
-            self.patches.wrap(owner, "clip_grad_norm_", self._around_clip)
-        self.patches.wrap(torch.jit, "script", self._around_script)
-        self.patches.wrap(nn.Module, "compile", self._around_compile)
+        self.hooks.attach()
         for probe in list(self.probes):
             try:
                 probe.attach()
@@ -141,10 +123,7 @@ class Monitor:
     def detach(self) -> None:
         """Take every hook and patch away."""
         self.roots.detach()
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
-        self.patches.restore()
+        self.hooks.detach()
         self.active = False
 
     def switch(self, on: bool) -> None:
@@ -156,7 +135,7 @@ class Monitor:
 
     def hook_count(self) -> int:
         """How many hooks and patches are in place (0 at level off)."""
-        return len(self._handles) + len(self.patches) + self.roots.count()
+        return len(self.hooks) + self.roots.count()
 
     def _subscribe(self) -> None:
         self._subscribers = {}
@@ -166,19 +145,22 @@ class Monitor:
                     (probe, getattr(probe, name)) for probe in self.probes if getattr(type(probe), name) is not method
                 ]
 
-    def probe(self, kind: type[Probe] | str) -> Any:
-        """A running probe, by name; None if it is not running."""
-        name = kind if isinstance(kind, str) else kind.name
+    def probe(self, name: str) -> Any:
+        """A running probe; None if it is not running."""
         return next((probe for probe in self.probes if probe.name == name), None)
 
+    def tell(self, point: str, *args: Any) -> None:
+        """Call the probes that watch this point; one that raises is switched off."""
+        for probe, method in self._subscribers[point]:
+            try:
+                method(*args)
+            except Exception as error:  # guard: around every probe call
+                self.failed(probe, error)
+
     def dispatch(self, point: str, begun: float, *args: Any) -> None:
-        """Call the probes that watch this point; book the time since ``begun``."""
+        """`tell`, and book the time since ``begun``."""
         if self.active:
-            for probe, method in self._subscribers[point]:
-                try:
-                    method(*args)
-                except Exception as error:  # guard: around every probe call
-                    self.failed(probe, error)
+            self.tell(point, *args)
         self.budget.spend(point, time.perf_counter() - begun)
 
     def failed(self, probe: Probe | str, error: Exception) -> None:
@@ -188,89 +170,37 @@ class Monitor:
             self._subscribe()
         self._failed(probe if isinstance(probe, str) else probe.name, error)
 
-    # the program's calls
+    # backward and clipping
 
-    def _around_optimizer_init(self, original: Any) -> Any:
-        def __init__(optimizer: Any, *args: Any, **kwargs: Any) -> None:
-            original(optimizer, *args, **kwargs)
-            self._optimizers.add(optimizer)
-
-        return __init__
-
-    def _around_script(self, original: Any) -> Any:
-        def script(obj: Any, *args: Any, **kwargs: Any) -> Any:
-            if isinstance(obj, nn.Module):
-                with self.roots.bare([obj]):
-                    return original(obj, *args, **kwargs)
-            return original(obj, *args, **kwargs)
-
-        return script
-
-    def _around_compile(self, original: Any) -> Any:
-        def compile(module: Any, *args: Any, **kwargs: Any) -> None:
-            self.roots.compile(module, lambda: original(module, *args, **kwargs))
-
-        return compile
-
-    def _around_clip(self, original: Any) -> Any:
-        def clip_grad_norm_(parameters: Any, *args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling() or not self.active:
-                return original(parameters, *args, **kwargs)
-            if not isinstance(parameters, Tensor):
-                parameters = list(parameters)
-            unseen(self._clip_begins, [parameters] if isinstance(parameters, Tensor) else parameters)
-            total = original(parameters, *args, **kwargs)
-            unseen(self._clip_ended, total)
-            return total
-
-        return hide(clip_grad_norm_)
-
-    def _clip_begins(self, parameters: list[Tensor]) -> None:
+    def clip_begins(self, parameters: list[Tensor]) -> None:
+        """Gradients are about to be clipped."""
         self.dispatch("clip_begins", time.perf_counter(), parameters)
 
-    def _clip_ended(self, total: Any) -> None:
+    def clip_ended(self, total: Any) -> None:
+        """Gradients have been clipped; ``total`` is their norm before."""
         self.dispatch("clip_ended", time.perf_counter(), total)
 
-    def _around_backward(self, original: Any) -> Any:
-        def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling() or not self.active or self._depth or self.rerunning:
-                return original(tensors, *args, **kwargs)
-            if not self.plan.watch and unseen(self._idle_backward, tensors):
-                return original(tensors, *args, **kwargs)
-            unseen(self._backward_begins, tensors)
-            self._depth += 1
-            try:
-                result = original(tensors, *args, **kwargs)
-            finally:
-                self._depth -= 1
-            unseen(self._backward_ended)
-            return result
-
-        return hide(backward)
-
-    def _idle_backward(self, tensors: Any) -> bool:
+    def idle_backward(self, losses: Any) -> bool:
         """Between samples only one thing is done: a host loss is checked. True if there is no more to do."""
         begun = time.perf_counter()
         fine = (
-            not isinstance(tensors, Tensor)
-            or tensors.device.type != "cpu"
-            or tensors.numel() != 1
-            or math.isfinite(tensors.item())
+            not isinstance(losses, Tensor)
+            or not tensors.on_host(losses)
+            or losses.numel() != 1
+            or math.isfinite(losses.item())
         )
         self.budget.spend("backward_begins", time.perf_counter() - begun)
         return fine
 
-    def _backward_begins(self, tensors: Any) -> None:
+    def backward_begins(self, losses: Any) -> None:
+        """Backward is about to run: the loss is looked at while the weights are those of the forward pass."""
         begun = time.perf_counter()
+        self._stack.clear()  # a root that raised never returned; it must not hide the calls after it
         try:
-            loss = self._loss_of(tensors)
+            loss = self._loss_of(losses)
             if not self._called:
                 self._look_for_forward()
-            for probe, method in self._subscribers["backward_begins"]:
-                try:
-                    method(loss)
-                except Exception as error:  # guard: around every probe call
-                    self.failed(probe, error)
+            self.tell("backward_begins", loss)
             if loss is not None:
                 self._take_loss(loss)
         except Exception as error:  # guard
@@ -278,8 +208,8 @@ class Monitor:
         self._backward_at = time.perf_counter()
         self.budget.spend("backward_begins", self._backward_at - begun)
 
-    def _loss_of(self, tensors: Any) -> Tensor | None:
-        found = tensors
+    def _loss_of(self, losses: Any) -> Tensor | None:
+        found = losses
         if not isinstance(found, Tensor):
             items = list(found)
             found = items[0] if len(items) == 1 else None
@@ -291,40 +221,40 @@ class Monitor:
         return cast(Tensor, found).detach()
 
     def _take_loss(self, loss: Tensor) -> None:
-        again = self._evaluated  # a closure's further evaluations are checked, not added
+        counted = not self._evaluated  # a closure's further evaluations are checked, not added
         self._evaluated = self.in_update is not None
-        self._micro += 1
-        if loss.device.type != "cpu" and not self.settings.stop_before_update:
-            if not again:
-                self._losses.append(loss)
+        if not tensors.on_host(loss) and not self.settings.stop_before_update:
+            self.recorder.add_loss(loss, counted=counted)
             return
         value = float(loss)
-        if not again:
-            self._losses.append(value)
+        self.recorder.add_loss(value, counted=counted)
         if not math.isfinite(value):
             self.report_bad_loss(value)
 
-    def _backward_ended(self) -> None:
+    def backward_ended(self) -> None:
+        """Backward returned."""
         begun = time.perf_counter()
-        self._backward_s += begun - self._backward_at
+        self.recorder.backward_s += begun - self._backward_at
         self.dispatch("backward_ended", begun)
 
+    # calls of root modules
+
     def _call_begins(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        if self.rerunning or not self.active or self._stack or torch.jit._trace.is_tracing() or _capturing():
+        if self.rerunning or not self.active or torch.jit._trace.is_tracing() or _capturing():
             return
+        if self._stack:
+            if self._stack[-1][0].module() is not module:
+                return  # a root inside a root: the outer call counts
+            self._stack.clear()  # the same root again: its last call raised
         begun = time.perf_counter()
         try:
             self._called = True
-            if self._step_at == 0.0:
-                self._step_at = begun
+            if self.recorder.began_at == 0.0:
+                self.recorder.began_at = begun
             if not self.plan.watch and torch.is_grad_enabled():
                 return
             call = Call.of(module, args, kwargs or {})
-            for probe, method in self._subscribers["call_begins"]:
-                try:
-                    method(module, call)
-                except Exception as error:  # guard: around every probe call
-                    self.failed(probe, error)
+            self.tell("call_begins", module, call)
             now = time.perf_counter()
             self._stack.append((call, now))
             self.budget.spend("call_begins", now - begun)
@@ -337,36 +267,25 @@ class Monitor:
         begun = time.perf_counter()
         call, at = self._stack.pop()
         try:
-            self._samples += call.samples or 0
-            self._forward_s += begun - at
+            self.recorder.samples += call.samples or 0
+            self.recorder.forward_s += begun - at
             if call.graded:
-                call.watch(output)
+                call.watch(output, on_device=self.settings.stop_before_update)
                 self.calls.append(call)
-            for probe, method in self._subscribers["call_ended"]:
-                try:
-                    method(module, call, output)
-                except Exception as error:  # guard: around every probe call
-                    self.failed(probe, error)
+            self.tell("call_ended", module, call, output)
             if not call.graded:
                 self._eval_call(begun - at, call)
         except Exception as error:  # guard
             self.failed("forward", error)
         self.budget.spend("call_ended", time.perf_counter() - begun)
 
-    def drop_broken_call(self) -> None:
-        """A root raised: its call never ends, and must not hide the calls after it."""
-        self._stack.clear()
-
-    # steps
+    # updates and steps
 
     def is_main(self, optimizer: Optimizer) -> bool:
         """True for the optimizer whose steps are counted: the first that steps, or the one asked for."""
         main = self._main() if self._main is not None else None
-        if main is None or main is optimizer:
-            return self._fits(optimizer)
-        return False
-
-    def _fits(self, optimizer: Optimizer) -> bool:
+        if main is not None and main is not optimizer:
+            return False
         wanted = self.settings.step_optimizer
         return not wanted or type(optimizer).__name__.lower() == wanted.lower()
 
@@ -378,8 +297,9 @@ class Monitor:
         mine = {id(p) for group in main.param_groups for p in group["params"]}
         return bool(parameters) and id(parameters[0]) in mine
 
-    def _update_begins(self, optimizer: Any) -> None:
-        if not self.active or self.in_update is not None:
+    def update_begins(self, optimizer: Any) -> None:
+        """An optimizer is about to step; one that steps inside another's step (a wrapper's) does not count."""
+        if not self.active or self.in_update not in (None, optimizer):
             return
         begun = time.perf_counter()
         self.in_update = optimizer
@@ -390,7 +310,8 @@ class Monitor:
         self.dispatch("update_begins", begun, optimizer)
         self._update_at = time.perf_counter()
 
-    def _update_ended(self, optimizer: Any) -> None:
+    def update_ended(self, optimizer: Any) -> None:
+        """An optimizer has stepped."""
         self.updates += 1
         if not self.active and self.is_main(optimizer):
             self.step += 1
@@ -399,13 +320,12 @@ class Monitor:
         begun = time.perf_counter()
         self.in_update = None
         self._evaluated = False
-        if not self.plan.watch:
-            self._idle_step(optimizer)
-            self.budget.spend("step_ended", time.perf_counter() - begun)
-            return
         try:
-            self._optimizer_s += max(begun - self._update_at, 0.0) if self._update_at else 0.0
-            self._step_ended(optimizer, begun, skipped=False)
+            if self.plan.watch:
+                self.recorder.optimizer_s += max(begun - self._update_at, 0.0) if self._update_at else 0.0
+                self._step_ended(optimizer, begun, skipped=False)
+            else:
+                self._idle_step(optimizer)
         except Exception as error:  # guard
             self.failed("step", error)
         self.budget.spend("step_ended", time.perf_counter() - begun)
@@ -418,7 +338,7 @@ class Monitor:
             self.budget.spend("step_ended", time.perf_counter() - now)
 
     def _step_ended(self, optimizer: Optimizer, now: float, *, skipped: bool) -> None:
-        self._optimizers.add(optimizer)
+        self.optimizers.add(optimizer)
         if not self.is_main(optimizer):
             self._other_step(optimizer)
             return
@@ -429,28 +349,42 @@ class Monitor:
         self.become_rank_now()
         if self.plan.record:
             self._record(optimizer, now, skipped)
-        self._after_step(optimizer)
+        self.tell("after_step", optimizer)
         self._forget_step(now)
         self._make_plan()
 
     def _idle_step(self, optimizer: Optimizer) -> None:
         """A step between samples is only counted."""
-        if self.is_main(optimizer):
-            self._main_idle = 0
-            self.step += 1
-            self._make_plan()
-            if self.plan.watch:
-                self._after_step(optimizer)
-                self._forget_step(time.perf_counter())
-        else:
+        if not self.is_main(optimizer):
             self._main_idle += 1
+            return
+        self._main_idle = 0
+        self.step += 1
+        self._make_plan()
+        if self.plan.watch:
+            self.tell("after_step", optimizer)
+            self._forget_step(time.perf_counter())
 
-    def _after_step(self, optimizer: Optimizer) -> None:
-        for probe, method in self._subscribers["after_step"]:
-            try:
-                method(optimizer)
-            except Exception as error:  # guard: around every probe call
-                self.failed(probe, error)
+    def _other_step(self, optimizer: Optimizer) -> None:
+        self._main_idle += 1
+        self.recorder.belongs_to_another()
+        self.calls.clear()
+        self.tell("after_step", optimizer)
+        if self._main_idle >= OTHER_OPTIMIZER_TAKES_OVER and not self.settings.step_optimizer:
+            self._main = weakref.ref(optimizer)
+            name = type(optimizer).__name__
+            self.note("step-optimizer", f"the optimizer counted so far rests; {name} counts from now on")
+
+    def _forget_step(self, now: float) -> None:
+        if self.plan.watch:
+            spent = self.budget.by_part["call_begins"] + self.budget.by_part["call_ended"]
+            self.budget.learn("watch", spent - self._watch_spent_s)
+            self._watch_spent_s = spent
+        self.recorder.forget(now)
+        self._update_at = 0.0
+        self.late_calls = [call for call in self.calls if call.is_small()] if self.recorder.pending else []
+        self.calls.clear()
+        self._stack.clear()
 
     def become_rank_now(self) -> None:
         """Claim the rank's folder, at the first step or the first thing worth reporting."""
@@ -462,77 +396,25 @@ class Monitor:
             self.budget.start_up_s += seconds
             self.budget.excuse(seconds)
 
-    def _other_step(self, optimizer: Optimizer) -> None:
-        self._main_idle += 1
-        self._other_losses.extend(value for value in map(_host_value, self._losses) if value is not None)
-        self._losses = []
-        self._micro = 0
-        self.calls.clear()
-        self._after_step(optimizer)
-        if self._main_idle >= OTHER_OPTIMIZER_TAKES_OVER and not self.settings.step_optimizer:
-            self._main = weakref.ref(optimizer)
-            self.note(
-                "step-optimizer", f"the optimizer counted so far rests; {type(optimizer).__name__} counts from now on"
-            )
-
-    def _forget_step(self, now: float) -> None:
-        self._losses, self._other_losses = [], []
-        self._micro = 0
-        if self.plan.watch:
-            spent = self.budget.by_part["call_begins"] + self.budget.by_part["call_ended"]
-            self.budget.learn("watch", spent - self._watch_spent_s)
-            self._watch_spent_s = spent
-        self._forward_s = self._backward_s = self._optimizer_s = 0.0
-        self._update_at = 0.0
-        self._samples = 0
-        self._step_at = now
-        if self._pending is None:
-            self.calls.clear()
-        self._stack.clear()
-
     def _record(self, optimizer: Optimizer, now: float, skipped: bool) -> None:
         begun = time.perf_counter()
-        record = Step(
-            t=time.time(),
-            step=self.step,
-            micro=self._micro,
-            other_losses=[number(value) or 0.0 for value in self._other_losses],
-            lr=[float(group["lr"]) for group in optimizer.param_groups if "lr" in group],
-            skipped=skipped,
-            forward_ms=round(self._forward_s * 1e3, 4),
-            backward_ms=round(self._backward_s * 1e3, 4),
-            optimizer_ms=round(self._optimizer_s * 1e3, 4),
-            step_ms=round((now - self._step_at) * 1e3, 4) if self._step_at else None,
-            samples=self._samples or None,
-            host_mb=self._host_mb(),
-        )
-        self._fill_loss(record)
-        _fill_device_memory(record)
-        for probe, method in self._subscribers["step_ended"]:
-            try:
-                method(record, optimizer)
-            except Exception as error:  # guard: around every probe call
-                self.failed(probe, error)
+        record = self.recorder.build(self.step, optimizer, now, skipped=skipped, late_loss=self._late_loss)
+        self.tell("step_ended", record, optimizer)
         if record.checked == "all":
             self.sampled += 1
-        self._finish_late()
-        if self.late.waiting:
-            self._pending = record
-            self.late.start()
-        else:
-            self._write(record)
+        self.recorder.finish_or_wait(record, self._write)
         self._maybe_cost(now)
         self.budget.learn("record", time.perf_counter() - begun)
 
-    def _fill_loss(self, record: Step) -> None:
-        on_device = [loss for loss in self._losses if isinstance(loss, Tensor)]
-        if on_device:
-            stacked = torch.stack([loss.reshape(()).float() for loss in on_device])
-            self.read_late(stacked, self._late_loss)
-            return
-        values = [loss for loss in self._losses if not isinstance(loss, Tensor)]
-        if values:
-            record.loss = number(math.fsum(values) if all(map(math.isfinite, values)) else sum(values))
+    def _write(self, record: Step) -> None:
+        self.recorder.keep(record)
+        if record.finite and record.checked == "all" and record.loss is not None:
+            self.bad_seen = False  # it has recovered: a later fault is news again
+        self.emit(record)
+
+    def read_late(self, values: Tensor, then: Callable[[list[float], Step | None], None]) -> None:
+        """Have a small device tensor read one step later, with all others in one copy."""
+        self.recorder.late.add(values, then)
 
     def _late_loss(self, values: list[float], record: Step | None) -> None:
         total = sum(values)
@@ -543,28 +425,14 @@ class Monitor:
                 record.finite = False
             self.report_late([], record)
 
-    def read_late(self, values: Tensor, then: Callable[[list[float], Step | None], None]) -> None:
-        """Have a small device tensor read one step later, with all others in one copy."""
-        self.late.add(values, then)
+    def finish(self) -> None:
+        """The process ends: write what is pending."""
+        self.recorder.finish_pending(self._write)
 
-    def _finish_late(self) -> None:
-        """Complete and write the record of the previous step, whose values have arrived by now."""
-        if self._pending is not None:
-            record, self._pending = self._pending, None
-            self.late.finish(record)
-            self._write(record)
-
-    def _write(self, record: Step) -> None:
-        loss = as_float(record.loss)
-        if loss is not None and record.finite is not False:
-            record.finite = math.isfinite(loss)
-        if record.finite and record.checked == "all" and loss is not None:
-            self.bad_seen = False  # it has recovered: a later fault is news again
-        self.ring.append(record)
-        self.emit(record)
+    # what the next step may cost
 
     def _make_plan(self) -> None:
-        """Decide what the next step may cost; ranks of one job agree on the steps they sample."""
+        """Decide what is affordable next; ranks of one job agree on the steps they look at in full."""
         now = time.perf_counter()
         if self.step < ALWAYS_STEPS:
             return
@@ -595,15 +463,6 @@ class Monitor:
             sampled=self.sampled,
             by_part={part: round(seconds * 1e3, 3) for part, seconds in self.budget.by_part.items()},
         )
-
-    def finish(self) -> None:
-        """The process ends: write what is pending."""
-        self._finish_late()
-
-    def _host_mb(self) -> float | None:
-        if self.step % MEMORY_EVERY == 1 or self._memory_mb is None:
-            self._memory_mb = host_memory_mb()
-        return self._memory_mb
 
     # evaluation
 
@@ -662,26 +521,11 @@ class Monitor:
         self.budget.report_s += seconds
         self.budget.excuse(seconds)
 
-    def last_good(self) -> dict[str, Any]:
-        """The last record that was finite: step, loss, grad_norm, lr."""
-        for record in reversed(self.ring):
-            if record.finite is not False and record.loss is not None:
-                return {"step": record.step, "loss": record.loss, "grad_norm": record.grad_norm, "lr": record.lr}
-        return {}
-
-    def ring_rows(self) -> list[dict[str, Any]]:
-        """The kept records, without vectors, as plain data."""
-        rows = [asdict(record) for record in self.ring]
-        return [
-            {key: value for key, value in row.items() if key != "grad_norms" and value not in (None, [])}
-            for row in rows
-        ]
-
     # finding the forward pass
 
     def optimizer_names(self) -> list[str]:
         """Class names of the optimizers alive."""
-        return [type(optimizer).__name__ for optimizer in self._optimizers]
+        return [type(optimizer).__name__ for optimizer in self.optimizers]
 
     def _look_for_forward(self) -> None:
         """No hooked root has been called before a backward: look one level down, or among unpickled models."""
@@ -704,7 +548,7 @@ class Monitor:
         return [root for root in tops if any(id(p) in held for p in root.parameters())] or tops
 
     def _optimized(self) -> set[int]:
-        return {id(p) for optimizer in self._optimizers for group in optimizer.param_groups for p in group["params"]}
+        return {id(p) for optimizer in self.optimizers for group in optimizer.param_groups for p in group["params"]}
 
     def _adopt_unpickled(self) -> None:
         # type(), not isinstance(): the latter asks every object in memory for its __class__, and some warn
@@ -721,17 +565,8 @@ class Monitor:
         """In a forked child: a new process, with the same hooks and nothing seen yet."""
         self._reset()
         self.budget = Budget(self.settings.budget_pct, time.perf_counter())
-        self.late = LateReads()
         for probe in self.probes:
             probe.forked()
-
-
-def _step_hook(target: Callable[[Any], None]) -> Callable[[Any, Any, Any], None]:
-    def hook(optimizer: Any, args: Any, kwargs: Any) -> None:
-        if not torch.compiler.is_compiling():
-            unseen(target, optimizer)
-
-    return cast("Callable[[Any, Any, Any], None]", hide(hook))
 
 
 class StopBeforeUpdate(SystemExit):
@@ -739,31 +574,6 @@ class StopBeforeUpdate(SystemExit):
 
     def __init__(self) -> None:
         super().__init__(1)
-
-
-def host_memory_mb() -> float | None:
-    """Resident memory of this process; None where the system does not say cheaply."""
-    try:
-        with open("/proc/self/statm", "rb") as file:
-            return round(int(file.read().split()[1]) * PAGE_MB, 1)
-    except (OSError, IndexError, ValueError):
-        import resource
-
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return round(peak / (1e6 if sys.platform == "darwin" else 1e3), 1)
-
-
-def _fill_device_memory(record: Step) -> None:
-    if torch.cuda.is_initialized():
-        record.device_mb = round(torch.cuda.memory_allocated() / 1e6, 1)
-        record.device_peak_mb = round(torch.cuda.max_memory_allocated() / 1e6, 1)
-
-
-def _host_value(loss: Tensor | float) -> float | None:
-    """A loss that is on the host; device losses of further optimizers are not read (no sync)."""
-    if isinstance(loss, Tensor):
-        return float(loss) if loss.device.type == "cpu" else None
-    return loss
 
 
 def _anything_compiled() -> bool:

@@ -16,10 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tdbg.probes import tensors
 from tdbg.probes.roots import Names, unwrapped
 from tdbg.probes.tensors import Bad, first_bad, is_sharded, look, walk
 
 MAX_OUTPUTS = 16
+SMALL_BYTES = 64_000_000
 REFUSED = ("FSDPModule", "FullyShardedDataParallel", "SyncBatchNorm", "PipelineStage")
 
 
@@ -35,15 +37,14 @@ class Call:
     device_rng: Tensor | None
     autocast: tuple[str, Any] | None
     graded: bool
-    output: Any = None  # kept only where a late look needs it
     output_grads: dict[int, Tensor] = field(default_factory=dict)
     samples: int | None = None
 
     @classmethod
     def of(cls, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> "Call":
         """Keep references (no copies) to the arguments, and the state of the random generators."""
-        tensors = [tensor for _, tensor in walk((args, kwargs))]
-        device = next((tensor.device.type for tensor in tensors if tensor.device.type != "cpu"), "cpu")
+        taken = [tensor for _, tensor in walk((args, kwargs))]
+        device = next((tensor.device.type for tensor in taken if tensor.device.type != "cpu"), "cpu")
         mode = None
         for kind in ("cpu", device):
             if torch.is_autocast_enabled(kind):
@@ -52,26 +53,35 @@ class Call:
             module=weakref.ref(module),
             args=args,
             kwargs=kwargs,
-            versions=[_version(tensor) for tensor in tensors],
+            versions=[_version(tensor) for tensor in taken],
             rng=torch.get_rng_state(),
             device_rng=torch.cuda.get_rng_state() if device == "cuda" else None,
             autocast=mode,
             graded=torch.is_grad_enabled(),
-            samples=next((tensor.shape[0] for tensor in tensors if tensor.dim() > 0), None),
+            samples=next((tensor.shape[0] for tensor in taken if tensor.dim() > 0), None),
         )
 
-    def watch(self, output: Any) -> None:
-        """Keep the gradients that will arrive at the outputs (references again)."""
+    def watch(self, output: Any, *, on_device: bool) -> None:
+        """Keep the gradients that will arrive at the outputs (references again).
+
+        Such a gradient then lives until the update instead of until it has been used. On an accelerator that
+        could cost the memory of a whole batch of logits, and serves only a look before the update.
+        """
         for index, (_, tensor) in enumerate(walk(output)):
             if index >= MAX_OUTPUTS:
                 break
+            if not (on_device or tensors.on_host(tensor)):
+                continue
             if tensor.requires_grad and tensor.grad_fn is not None:
                 tensor.register_hook(_Keep(self.output_grads, index))
 
+    def is_small(self) -> bool:
+        """True if keeping the arguments for one more step costs no memory worth speaking of."""
+        return sum(tensor.nbytes for _, tensor in walk((self.args, self.kwargs))) <= SMALL_BYTES
+
     def changed(self) -> bool:
         """True if an argument was written to since the call."""
-        tensors = [tensor for _, tensor in walk((self.args, self.kwargs))]
-        return [_version(tensor) for tensor in tensors] != self.versions
+        return [_version(tensor) for _, tensor in walk((self.args, self.kwargs))] != self.versions
 
 
 class _Keep:
@@ -350,8 +360,8 @@ def _backward_once(call: Call, names: Names) -> Located:
     parameters = [parameter for parameter in inner.parameters() if parameter.requires_grad]
     with _as_before(call, inner), tracer.attached(), torch.enable_grad():
         output = inner(*call.args, **call.kwargs)
-        tensors = [tensor for _, tensor in walk(output)][:MAX_OUTPUTS]
-        pairs = [(tensors[index], grad) for index, grad in call.output_grads.items() if index < len(tensors)]
+        outputs = [tensor for _, tensor in walk(output)][:MAX_OUTPUTS]
+        pairs = [(outputs[index], grad) for index, grad in call.output_grads.items() if index < len(outputs)]
         pairs = [(tensor, grad) for tensor, grad in pairs if tensor.requires_grad and tensor.shape == grad.shape]
         if not pairs:
             return Located("", note="the second run gave other outputs")

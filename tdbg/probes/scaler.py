@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from tdbg.events import Step, number
-from tdbg.probes import PROBES, Probe
+from tdbg.probes import PROBES, Probe, tensors
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -73,7 +73,7 @@ class LossScaler(Probe):
     def _note_scale(self, scaler: Any) -> None:
         """Keep the scale that this step's gradients carry (``update`` changes it afterwards)."""
         held = getattr(scaler, "_scale", None)
-        if isinstance(held, Tensor) and held.device.type == "cpu":
+        if isinstance(held, Tensor) and tensors.on_host(held):
             self._scale = float(held)
         elif isinstance(held, Tensor):
             self.monitor.read_late(held.detach().reshape(1).clone(), self._late_scale)

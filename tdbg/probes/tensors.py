@@ -41,6 +41,11 @@ def local(tensor: Tensor) -> Tensor:
     return tensor._values() if tensor.is_sparse else tensor
 
 
+def on_host(tensor: Tensor) -> bool:
+    """True where reading a value waits for nothing; elsewhere it is read a step late."""
+    return tensor.device.type == "cpu"
+
+
 def is_sharded(tensor: Tensor) -> bool:
     """True for a DTensor (FSDP2, tensor parallel)."""
     return hasattr(tensor, "to_local")

@@ -266,3 +266,37 @@ def test_detach_leaves_torch_as_it_was() -> None:
     assert before == after
     assert len(model._forward_hooks) == 0
     assert isinstance(seen.monitor, Monitor) and seen.monitor.hook_count() == 0
+
+
+def test_a_forward_that_raises_does_not_hide_the_calls_after_it(watch: Start) -> None:
+    seen = watch()
+    model = network().eval()
+    with torch.no_grad():
+        for shape in ((3, 8), (3, 5), (3, 8)):
+            try:
+                model(torch.ones(shape))
+            except RuntimeError:
+                continue
+    assert [record.call for record in seen.evals] == [1, 2]
+
+
+def test_an_optimizer_that_wraps_another_steps_once(watch: Start) -> None:
+    seen = watch()
+    model = network()
+
+    class Lookahead(torch.optim.Optimizer):
+        def __init__(self, inner: torch.optim.Optimizer) -> None:
+            super().__init__(inner.param_groups, {})
+            self.inner = inner
+
+        def step(self, closure: Any = None) -> None:  # type: ignore[override]
+            self.inner.step()
+            self.inner.step()
+
+    optimizer = Lookahead(torch.optim.SGD(model.parameters(), lr=0.1))
+    for _ in range(3):
+        x, y = batch()
+        optimizer.zero_grad()
+        cross_entropy(model(x), y).backward()
+        optimizer.step()
+    assert [record.step for record in seen.steps] == [1, 2, 3]

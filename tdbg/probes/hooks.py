@@ -1,0 +1,117 @@
+"""Where tdbg stands in torch: every hook and patch of the default level, set and taken away together."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim import optimizer as optimizer_module
+
+from tdbg.probes.compiler import hide, unseen
+from tdbg.probes.patches import Patches
+
+if TYPE_CHECKING:
+    from tdbg.probes.monitor import Monitor
+
+
+class TorchHooks:
+    """Calls the monitor at backward, clipping and updates; keeps torch's own behaviour unchanged.
+
+    The wrappers do nothing inside a compiled region, and the compiler makes no frames of them.
+    `torch.autograd.backward` is what ``Tensor.backward`` calls, by attribute; a backward inside a backward
+    (reentrant checkpointing) is left alone.
+    """
+
+    def __init__(self, monitor: "Monitor") -> None:
+        self.monitor = monitor
+        self.patches = Patches()
+        self._handles: list[Any] = []
+        self._depth = 0
+
+    def attach(self) -> None:
+        """Set them all."""
+        self._handles = [
+            optimizer_module.register_optimizer_step_pre_hook(_step_hook(self.monitor.update_begins)),
+            optimizer_module.register_optimizer_step_post_hook(_step_hook(self.monitor.update_ended)),
+        ]
+        self.patches.wrap(Optimizer, "__init__", self._around_optimizer_init)
+        self.patches.wrap(torch.autograd, "backward", self._around_backward)
+        for owner in (nn.utils, nn.utils.clip_grad):
+            self.patches.wrap(owner, "clip_grad_norm_", self._around_clip)
+        self.patches.wrap(torch.jit, "script", self._around_script)
+        self.patches.wrap(nn.Module, "compile", self._around_compile)
+
+    def detach(self) -> None:
+        """Take them all away."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+        self.patches.restore()
+
+    def __len__(self) -> int:
+        return len(self._handles) + len(self.patches)
+
+    def _around_optimizer_init(self, original: Any) -> Any:
+        def __init__(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+            original(optimizer, *args, **kwargs)
+            self.monitor.optimizers.add(optimizer)
+
+        return __init__
+
+    def _around_script(self, original: Any) -> Any:
+        def script(obj: Any, *args: Any, **kwargs: Any) -> Any:
+            if not isinstance(obj, nn.Module):
+                return original(obj, *args, **kwargs)
+            with self.monitor.roots.bare([obj]):
+                return original(obj, *args, **kwargs)
+
+        return script
+
+    def _around_compile(self, original: Any) -> Any:
+        def compile(module: Any, *args: Any, **kwargs: Any) -> None:
+            self.monitor.roots.compile(module, lambda: original(module, *args, **kwargs))
+
+        return compile
+
+    def _around_clip(self, original: Any) -> Any:
+        monitor = self.monitor
+
+        def clip_grad_norm_(parameters: Any, *args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling() or not monitor.active:
+                return original(parameters, *args, **kwargs)
+            if not isinstance(parameters, Tensor):
+                parameters = list(parameters)  # a generator must not be used up by looking
+            unseen(monitor.clip_begins, [parameters] if isinstance(parameters, Tensor) else parameters)
+            total = original(parameters, *args, **kwargs)
+            unseen(monitor.clip_ended, total)
+            return total
+
+        return hide(clip_grad_norm_)
+
+    def _around_backward(self, original: Any) -> Any:
+        monitor = self.monitor
+
+        def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling() or not monitor.active or self._depth or monitor.rerunning:
+                return original(tensors, *args, **kwargs)
+            if not monitor.plan.watch and unseen(monitor.idle_backward, tensors):
+                return original(tensors, *args, **kwargs)
+            unseen(monitor.backward_begins, tensors)
+            self._depth += 1
+            try:
+                result = original(tensors, *args, **kwargs)
+            finally:
+                self._depth -= 1
+            unseen(monitor.backward_ended)
+            return result
+
+        return hide(backward)
+
+
+def _step_hook(target: Callable[[Any], None]) -> Callable[[Any, Any, Any], None]:
+    def hook(optimizer: Any, args: Any, kwargs: Any) -> None:
+        if not torch.compiler.is_compiling():
+            unseen(target, optimizer)
+
+    return cast("Callable[[Any, Any, Any], None]", hide(hook))
