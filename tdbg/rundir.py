@@ -94,9 +94,9 @@ class RunDir:
         state = path / STATE_FILE
         try:
             path.mkdir(parents=True, exist_ok=True)
-            if state.exists():
-                return cls._join(path, job)
             strangers = [name for name in os.listdir(path) if not name.startswith(".")]
+            if state.exists():  # after the listing: another agent may be making this very run
+                return cls._join(path, job)
             if strangers:
                 raise TdbgError(
                     f"{path} is not empty and holds no run ({strangers[0]}, ...)",

@@ -4,8 +4,6 @@ from typing import Annotated
 
 import typer
 
-from tdbg.cli import options
-
 # The faults of tdbg/launch/demo_train.py, which has its own copy: it is a program, not a part of tdbg.
 FAULTS = ("none", "forward-inf", "backward-nan", "inf-grad", "bad-batch", "lr-spike")
 

@@ -109,7 +109,7 @@ class Block(nn.Module):
         """Causal self-attention over ``HEADS`` heads."""
         batch, length, _ = qkv_BTC.shape
         q, k, v = (part.reshape(batch, length, HEADS, -1).transpose(1, 2) for part in qkv_BTC.chunk(3, dim=-1))
-        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        mixed: Tensor = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         return mixed.transpose(1, 2).reshape(batch, length, CHANNELS)
 
 
@@ -141,6 +141,19 @@ class InfGradient:
         return torch.full_like(grad, math.inf) if self.faulty else grad
 
 
+def plant(model: Model, fault: str) -> Linear | Act | InfGradient:
+    """What breaks once its ``faulty`` is set; for faults elsewhere, something that nobody calls."""
+    blocks = [block for block in model.blocks if isinstance(block, Block)]
+    if fault == "forward-inf":
+        return blocks[2].fc
+    if fault == "backward-nan":
+        return blocks[1].act
+    hook = InfGradient()
+    if fault == "inf-grad":
+        blocks[3].proj.weight.register_hook(hook)
+    return hook
+
+
 def learning_rate_factor(step: int, steps: int) -> float:
     """Linear warm-up over 20 steps, then a cosine down to a tenth."""
     if step < 20:
@@ -167,10 +180,6 @@ def train(args: argparse.Namespace) -> None:
     data = Characters(read_text(), args.steps * BATCH, bad_window)
     loader = DataLoader(data, batch_size=BATCH)
     model = Model(data.vocabulary)
-    first, second, third = (model.get_submodule(f"blocks.{number}") for number in range(1, 4))
-    inf_gradient = InfGradient()
-    assert isinstance(third, Block)
-    third.proj.weight.register_hook(inf_gradient)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: learning_rate_factor(step, args.steps))
     fault = {
@@ -180,8 +189,7 @@ def train(args: argparse.Namespace) -> None:
     }
 
     for step, (chars_BT, shown_BT, next_BT) in enumerate(loader, start=1):
-        if args.fault in fault:
-            fault[args.fault].faulty = step == args.fault_step
+        planted.faulty = step == args.fault_step
         if args.fault == "lr-spike" and step >= args.fault_step:
             optimizer.param_groups[0]["lr"] *= 300
         optimizer.zero_grad()

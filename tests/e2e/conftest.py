@@ -89,7 +89,7 @@ def environment(extra: Mapping[str, str]) -> dict[str, str]:
     return {**kept, **fixed, **extra}
 
 
-def call(words: Sequence[str], cwd: Path, env: Mapping[str, str] = {}) -> Result:  # noqa: B006 - only read
+def call(words: Sequence[str], cwd: Path, env: Mapping[str, str] = {}) -> Result:
     """Run a command to its end; a test that waits for longer than its patience fails with what was said."""
     process = subprocess.Popen(
         list(words),
@@ -127,7 +127,7 @@ Runner = Callable[..., Result]
 def watched(tmp_path: Path) -> Runner:
     """``watched(words, options, env)``: the command under `tdbg run`, in a folder of its own."""
 
-    def run(words: Sequence[str], options: Sequence[str] = (), env: Mapping[str, str] = {}) -> Result:  # noqa: B006
+    def run(words: Sequence[str], options: Sequence[str] = (), env: Mapping[str, str] = {}) -> Result:
         folder = tmp_path / "run"
         command = [sys.executable, "-m", "tdbg", "run", "--run-dir", str(folder), *options, "--", *words]
         result = call(command, tmp_path, env)
@@ -142,7 +142,7 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Runner:
     """``bare(words, env)``: the command without tdbg; a command is run once for all tests."""
     seen: dict[tuple[str, ...], Result] = {}
 
-    def run(words: Sequence[str], env: Mapping[str, str] = {}) -> Result:  # noqa: B006 - only read
+    def run(words: Sequence[str], env: Mapping[str, str] = {}) -> Result:
         key = (*words, *(f"{name}={value}" for name, value in sorted(env.items())))
         if key not in seen:
             seen[key] = call(words, tmp_path_factory.mktemp("bare"), env)

@@ -1,6 +1,7 @@
 """torch.compile: graphs, frames and breaks with tdbg are those without; so are the losses."""
 
 import pytest
+
 from tests.e2e.conftest import Runner, nothing_found, program, same_output, same_steps
 
 FORMS = ("whole", "block", "fullgraph", "loss", "method")

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from tests.e2e.conftest import Result, Runner, nothing_found, program, same_output, torchrun
 
 from tdbg.events import NonFinite
+from tests.e2e.conftest import Result, Runner, nothing_found, program, same_output, torchrun
 
 MODELS = ("gpt", "conv", "rnn")
 PRINTED_LINES = 20

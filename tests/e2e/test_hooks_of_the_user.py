@@ -1,9 +1,9 @@
 """A program with its own start-up file, excepthook, signal handlers and logger class keeps all of them."""
 
 import pytest
-from tests.e2e.conftest import PROGRAMS, Result, Runner, program, same_output
 
 from tdbg.events import Traceback
+from tests.e2e.conftest import PROGRAMS, Result, Runner, program, same_output
 
 OWN_SITE = {"PYTHONPATH": str(PROGRAMS / "own_site")}
 

@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from tdbg.events import Start
 from tests.e2e.conftest import (
     PATIENCE_S,
     Result,
@@ -19,8 +21,6 @@ from tests.e2e.conftest import (
     same_steps,
     torchrun,
 )
-
-from tdbg.events import Start
 
 
 def rank_folders(result: Result) -> list[str]:
@@ -124,14 +124,19 @@ def test_two_agents_of_one_job_join_one_run(tmp_path: Path, joined_by: str) -> N
     nothing_found(result)
 
 
-@pytest.mark.parametrize(("how", "shown"), [("7", "7"), ("SIGKILL", "SIGKILL"), ("raise", "RuntimeError")])
-def test_the_verdict_names_the_rank_that_died_and_how(watched: Runner, how: str, shown: str) -> None:
+ENDINGS = [
+    ("7", "TD-R002", "exited with code 7"),
+    ("SIGKILL", "TD-R002", "SIGKILL"),
+    ("raise", "TD-R003", "RuntimeError: planted"),
+]
+
+
+@pytest.mark.parametrize(("how", "code", "shown"), ENDINGS)
+def test_the_verdict_names_the_rank_that_died_and_how(watched: Runner, how: str, code: str, shown: str) -> None:
     result = watched(torchrun("ddp", "--die", "1", how))
     assert result.code == 1, "torchrun's own exit code"
-    text = " ".join(f"{finding['title']} {' '.join(finding['evidence'])}" for finding in result.verdict["findings"])
-    assert shown in text, text
-    named = [finding["rank"] for finding in result.verdict["findings"] if shown in finding["title"] + str(finding["evidence"])]
-    assert 1 in named
-    steps = {row["rank"]: row["steps"] for row in result.verdict["ranks"]}
-    assert steps[1] == 3
+    worst = result.verdict["findings"][0]
+    assert (worst["code"], worst["rank"]) == (code, 1), "the rank that died comes first, not the one it took along"
+    assert shown in worst["title"]
+    assert {row["rank"]: row["steps"] for row in result.verdict["ranks"]} == {0: 3, 1: 3}
     assert len(result.said) <= 20

@@ -1,9 +1,9 @@
 """Real programs, unchanged, in one process: what is on record is what the program itself printed."""
 
 import pytest
-from tests.e2e.conftest import PROGRAMS, Runner, nothing_found, program, same_output, same_steps
 
 from tdbg.events import End, Params, Start
+from tests.e2e.conftest import PROGRAMS, Runner, nothing_found, program, same_output, same_steps
 
 
 def test_plain_loop_with_loader_workers(watched: Runner, bare: Runner) -> None:
@@ -57,8 +57,8 @@ def test_lightning(watched: Runner, bare: Runner) -> None:
 
 
 def test_accelerate_launch(watched: Runner, bare: Runner) -> None:
-    machine = ["--cpu", "--num_processes", "1", "--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
-    words = ["accelerate", "launch", *machine, str(PROGRAMS / "accelerate_train.py")]
+    machine = "--cpu --num_processes 1 --num_machines 1 --mixed_precision no --dynamo_backend no"
+    words = ["accelerate", "launch", *machine.split(), str(PROGRAMS / "accelerate_train.py")]
     result = watched(words)
     same_output(result, bare(words))
     same_steps(result)

@@ -17,7 +17,7 @@ def test_the_boot_file_is_one_python_can_read_and_names_the_run(tmp_path: Path) 
     text = (folder / "sitecustomize.py").read_text()
     compile(text, "sitecustomize.py", "exec")
     assert repr(str(tmp_path)) in text
-    assert os.listdir(folder) == ["sitecustomize.py"]
+    assert sorted(os.listdir(folder)) == ["__pycache__", "sitecustomize.py"]
 
 
 def test_a_folder_that_cannot_be_written_is_125(tmp_path: Path) -> None:

@@ -27,7 +27,14 @@ def main() -> None:
         scaler.step(optimizer)
         scaler.update()
         skipped = scaler.get_scale() < scale
-        tell("step", step=step, loss=loss.item(), norm=norm if math.isfinite(norm) else None, scale=scale, skipped=skipped)
+        tell(
+            "step",
+            step=step,
+            loss=loss.item(),
+            norm=norm if math.isfinite(norm) else None,
+            scale=scale,
+            skipped=skipped,
+        )
     tell("done", steps=16)
 
 

@@ -32,8 +32,8 @@ signal.signal(signal.SIGTERM, own_handler)
 signal.signal(signal.SIGUSR1, own_handler)
 atexit.register(lambda: tell("atexit"))
 
-import torch
-from torch import nn
+import torch  # noqa: E402 - after the hooks, as some programs do
+from torch import nn  # noqa: E402
 
 log = logging.getLogger("own.program")
 
@@ -61,7 +61,7 @@ def main() -> None:
         interrupt=signal.getsignal(signal.SIGINT) is signal.default_int_handler,
         argv=sys.argv,
         first_path=os.path.basename(sys.path[0]),
-        modules=sorted(name for name in sys.modules if name.startswith("rich") or name.startswith("typer")),
+        modules=sorted(name for name in sys.modules if name.startswith(("rich", "typer"))),
     )
     if sys.argv[1] == "raise":
         raise ValueError("planted")
