@@ -102,7 +102,8 @@ class Block(nn.Module):
 
     def forward(self, x_BTC: Tensor) -> Tensor:
         x_BTC = x_BTC + self.out(self.attend(self.qkv(self.norm1(x_BTC))))
-        return x_BTC + self.proj(self.act(self.fc(self.norm2(x_BTC))))
+        hidden: Tensor = self.proj(self.act(self.fc(self.norm2(x_BTC))))
+        return x_BTC + hidden
 
     @staticmethod
     def attend(qkv_BTC: Tensor) -> Tensor:
@@ -182,11 +183,7 @@ def train(args: argparse.Namespace) -> None:
     model = Model(data.vocabulary)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: learning_rate_factor(step, args.steps))
-    fault = {
-        "forward-inf": second.get_submodule("fc"),
-        "backward-nan": first.get_submodule("act"),
-        "inf-grad": inf_gradient,
-    }
+    planted = plant(model, args.fault)
 
     for step, (chars_BT, shown_BT, next_BT) in enumerate(loader, start=1):
         planted.faulty = step == args.fault_step

@@ -54,13 +54,19 @@ class Budget:
         """The smoothed cost of one piece of work."""
         return self._likely_s.get(kind, 0.0)
 
-    def allows(self, kinds: tuple[str, ...], now: float, part: float = 1.0, besides: str = "") -> bool:
-        """True if these pieces of work keep the cost under the share.
+    def allows(
+        self, kinds: tuple[str, ...], now: float, part: float = 1.0, *, besides: str = "", reserve_s: float = 0.0
+    ) -> bool:
+        """True if these pieces of work keep the cost under the share, with ``reserve_s`` left over.
 
-        part, besides: only this part of the share, not counting what went into the kind ``besides``.
+        part, besides: they may also use only this part of the share, not counting what went into the kind
+        ``besides``.
         """
-        spent = self.own_s - (self._spent_s[besides] if besides else 0.0) + sum(map(self.likely_s, kinds))
-        return spent <= part * self.share * (now - self.start) and self.own_s <= self.share * (now - self.start)
+        earned = self.share * (now - self.start)
+        likely = sum(map(self.likely_s, kinds))
+        if self.own_s + likely + reserve_s > earned:
+            return False
+        return not besides or self.own_s - self._spent_s[besides] + likely <= part * earned
 
     def stride(self, kind: str, step_s: float) -> int:
         """Every how many steps this work fits, rounded up to a power of two.

@@ -8,7 +8,7 @@ from torch import nn
 from tdbg.events import NonFinite, Step, as_float, number
 from tdbg.probes import PROBES, Probe, tensors
 from tdbg.probes.rerun import Call, Located, locate_backward, locate_forward
-from tdbg.probes.tensors import Bad, checkable, first_bad, local, walk
+from tdbg.probes.tensors import Bad, checkable, first_bad, local, look, walk
 
 MAX_RERUNS = 3
 MAX_REPORTS = 3
@@ -47,6 +47,8 @@ class FirstBad(Probe):
             event.phase, event.note = "forward", located.note or "the second run of the batch was finite"
         event.origin = "here"  # a loss is local to its rank
         event.weights = "intact"
+        if event.phase == "optimizer":
+            self._from_weights(event)
         self._send(event)
 
     def report_gradients(self, bad: list[tuple[str, Bad]]) -> None:
@@ -158,6 +160,38 @@ class FirstBad(Probe):
             )
         else:
             event.origin, event.note = "here", "the second run of the batch gave finite gradients"
+
+    def _from_weights(self, event: NonFinite) -> None:
+        """The weights are bad and the last loss was not: the last update made them so."""
+        if self.monitor.step == 0:
+            event.note = "the weights were bad before the first step"
+            return
+        event.step, event.weights = self.monitor.step, "updated"
+        roots = self.monitor.trained_roots()
+        names = self.monitor.probe("gradient-norms").names
+        bad = [p for root in roots for p in root.parameters() if look(p)]
+        bad_names = [names.parameters.get(id(p), "") for p in bad]
+        event.bad_params, event.bad_param_count = bad_names[:MAX_NAMES], len(bad)
+        if self.monitor.last_full:
+            event.note = "the gradients of that step were finite: the update itself made the weights bad"
+            return
+        event.parameter, event.module, event.module_class = bad_names[-1], bad_names[-1].rpartition(".")[0], ""
+        trace = self._trace_of_gradient(bad[-1])
+        if trace:
+            _describe(event, trace)
+        event.phase, event.how = ("gradient", "check") if len(bad) == 1 else ("backward", "bracket")
+        event.note = (
+            "seen in the weights, one step later: to stay within the budget that step's gradients were not all read"
+        )
+
+    def _trace_of_gradient(self, parameter: torch.Tensor) -> Bad | None:
+        """What the gradient was, from the moment the optimizer keeps of it: a weight shows NaN for either."""
+        for optimizer in self.monitor.optimizers:
+            state = optimizer.state.get(parameter, {})
+            for name in ("exp_avg", "momentum_buffer"):
+                if isinstance(state.get(name), torch.Tensor):
+                    return look(state[name])
+        return None
 
     def _send(self, event: NonFinite) -> None:
         if self.monitor.bad_seen or self._reports >= MAX_REPORTS:

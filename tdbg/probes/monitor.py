@@ -30,7 +30,9 @@ from tdbg.probes.roots import Roots
 KEPT_CALLS = 8
 COST_EVERY_S = 5.0
 OTHER_OPTIMIZER_TAKES_OVER = 16
-CHEAP_SHARE = 0.6  # of the budget; the rest is kept for steps whose gradients are all looked at
+CHEAP_SHARE = 0.8  # of the budget; the rest is kept for steps whose gradients are all looked at
+RESERVE_STEPS = 20  # so many steps of watching must stay affordable after a look at all gradients,
+RESERVE_SHARE = 0.05  # but no more than this part of what was earned so far is held back
 
 
 @dataclass(slots=True)
@@ -87,6 +89,7 @@ class Monitor:
         self.active = True
         self.rerunning = False
         self.bad_seen = False
+        self.last_full = True  # all gradients of the last step were looked at
         self.in_update: Optimizer | None = None
         self.calls: deque[Call] = deque(maxlen=KEPT_CALLS)
         self.late_calls: list[Call] = []  # of the step whose values are on their way from a device
@@ -346,6 +349,7 @@ class Monitor:
             self._main = weakref.ref(optimizer)
         self._main_idle = 0
         self.step += 1
+        self.last_full = self.plan.full
         self.become_rank_now()
         if self.plan.record:
             self._record(optimizer, now, skipped)
@@ -360,6 +364,7 @@ class Monitor:
             return
         self._main_idle = 0
         self.step += 1
+        self.last_full = False
         self._make_plan()
         if self.plan.watch:
             self.tell("after_step", optimizer)
@@ -437,14 +442,17 @@ class Monitor:
         if self.step < ALWAYS_STEPS:
             return
         plan, allows = self.plan, self.budget.allows
-        plan.full = allows(("full", "record", "watch"), now)
+        likely = self.budget.likely_s
+        reserve_s = RESERVE_STEPS * (likely("watch") + likely("small"))
+        reserve_s = min(reserve_s, RESERVE_SHARE * self.budget.share * (now - self.budget.start))
+        plan.full = allows(("full", "record", "watch"), now, reserve_s=reserve_s)
         if plan.full and self.world_size > 1:
             step_s = (now - self.budget.start) / max(self.step, 1)
             plan.full = (self.step + 1) % self.budget.stride("full", step_s) == 0
+        # Watching comes before recording: without it a fault is seen a step late, and its module is lost.
         spare = CHEAP_SHARE if self.budget.spent_on("full") else 1.0
-        plan.watch = plan.full or allows(("watch",), now, spare, besides="full")
-        plan.record = plan.full or (plan.watch and allows(("watch", "record"), now, spare, besides="full"))
-        plan.small = plan.record
+        plan.watch = plan.small = plan.full or allows(("watch", "small"), now, spare, besides="full")
+        plan.record = plan.full or (plan.watch and allows(("watch", "small", "record"), now, spare, besides="full"))
 
     def _maybe_cost(self, now: float) -> None:
         if now - self._cost_at >= COST_EVERY_S:

@@ -43,9 +43,9 @@ def first_bad(result: Result, step: int = 3, rank: int = 0) -> tuple[dict[str, A
     return finding, events[0]
 
 
-def assert_truth(result: Result, fault: str, model: str, rank: int = 0) -> NonFinite:
+def assert_truth(result: Result, fault: str, model: str, *, step: int = 3, rank: int = 0) -> NonFinite:
     truth = TRUTHS[fault]
-    finding, event = first_bad(result, rank=rank)
+    finding, event = first_bad(result, step, rank)
     place = truth.place[model]
     named = event.parameter if truth.phase == "gradient" else event.module
     assert (finding["phase"], named, event.kind) == (truth.phase, place, truth.kind), (finding, event)
@@ -85,6 +85,15 @@ def test_a_nan_in_the_batch_is_the_inputs_fault(watched: Runner, bare: Runner, m
     assert event.kind == "nan" and event.count == 1
     batch = saved_batch(result, event)
     assert sum(int(tensor.isnan().sum()) for tensor in batch.values() if tensor.is_floating_point()) >= 1
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("fault", TRUTHS)
+def test_late_in_a_run_when_the_budget_rules(watched: Runner, fault: str, model: str) -> None:
+    """Step 60: long after the first steps, at which everything is looked at whatever it costs."""
+    result = watched(program("faults", model, fault, "--at", "60"))
+    event = assert_truth(result, fault, model, step=60)
+    assert saved_batch(result, event)
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -335,3 +335,37 @@ def test_the_report_does_not_use_up_the_budget(watch: Start) -> None:
     assert cost.report_ms > 0
     assert [record.step for record in seen.steps] == list(range(1, 13))
     assert cost.own_ms < cost.wall_ms
+
+
+def test_a_gradient_nobody_looked_at_is_inferred_from_the_weights(watch: Start) -> None:
+    """Between samples a fault is seen one step later; its step and parameter are still named, and that it was late."""
+    seen = watch()
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(1, 6):
+        optimizer.zero_grad()
+        seen.monitor.plan.full = step != 3
+        model(torch.randn(4, 8)).square().mean().backward()
+        if step == 3:
+            assert model[2].weight.grad is not None
+            model[2].weight.grad[0, 0] = math.inf
+            seen.monitor.plan.small = False
+        optimizer.step()
+        seen.monitor.plan.small = True
+    event = seen.bad[0]
+    assert (event.step, event.phase, event.parameter, event.weights) == (3, "gradient", "2.weight", "updated")
+    assert "one step later" in event.note
+
+
+def test_an_update_that_ruins_finite_gradients_is_the_optimizers_fault(watch: Start) -> None:
+    seen = watch()
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(1, 5):
+        optimizer.zero_grad()
+        model(torch.randn(4, 8)).square().mean().backward()
+        optimizer.param_groups[0]["lr"] = math.inf if step == 2 else 0.1
+        optimizer.step()
+    event = seen.bad[0]
+    assert (event.step, event.phase) == (2, "optimizer")
+    assert "the update itself" in event.note

@@ -1,8 +1,8 @@
-"""Three unlike models, and one planted fault at step 3; alone, or as DDP ranks under torchrun.
+"""Three unlike models, and one planted fault; alone, or as DDP ranks under torchrun.
 
-usage: faults.py gpt|conv|rnn FAULT [--rank R] [--guard]
+usage: faults.py gpt|conv|rnn FAULT [--at STEP] [--rank R] [--guard]
 
-FAULT is none, forward-inf, backward-nan, inf-grad, bad-batch or harmless. ``--rank R``: only that rank is
+``--at``: the step, by default 3; five more steps follow. FAULT is none, forward-inf, backward-nan, inf-grad, bad-batch or harmless. ``--rank R``: only that rank is
 ill. ``--guard``: the program skips its update when the gradient norm is not finite, as careful ones do.
 Shapes: B batch, T time, C channels, H and W height and width.
 """
@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
 FAULTS = ("none", "forward-inf", "backward-nan", "inf-grad", "bad-batch", "harmless")
-STEPS, BATCH, FAULT_STEP, VOCABULARY = 8, 8, 3, 20
+BATCH, STEPS_AFTER, VOCABULARY = 8, 5, 20
 
 
 class Linear(nn.Linear):
@@ -175,10 +175,10 @@ class Rnn(nn.Module):
 MODELS: dict[str, type[Gpt] | type[ConvNet] | type[Rnn]] = {"gpt": Gpt, "conv": ConvNet, "rnn": Rnn}
 
 
-def data_for(name: str, rank: int, bad: bool) -> TensorDataset:
-    """The rank's samples, target last; with ``bad`` one number of the batch of step 3 is NaN."""
+def data_for(name: str, rank: int, at: int, bad: bool) -> TensorDataset:
+    """The rank's samples, target last; with ``bad`` one number of the batch of step ``at`` is NaN."""
     generator = torch.Generator().manual_seed(100 + rank)
-    count, ill = STEPS * BATCH, (FAULT_STEP - 1) * BATCH + 5
+    count, ill = (at + STEPS_AFTER) * BATCH, (at - 1) * BATCH + 5
     if name == "conv":
         images = torch.randn(count, 3, 12, 12, generator=generator)
         images[ill, 1, 4, 7] = math.nan if bad else 0.5
@@ -192,8 +192,8 @@ def data_for(name: str, rank: int, bad: bool) -> TensorDataset:
 class Fault:
     """Switches the fault on at its step and off again."""
 
-    def __init__(self, name: str, model: Gpt | ConvNet | Rnn) -> None:
-        self.name, self.model, self.on = name, model, False
+    def __init__(self, name: str, model: Gpt | ConvNet | Rnn, at: int) -> None:
+        self.name, self.model, self.at, self.on = name, model, at, False
         self.place = model.places.get(name, "")
         if name == "inf-grad" and isinstance(model, ConvNet):
             model.get_parameter(self.place).register_hook(self._overflow)
@@ -203,7 +203,7 @@ class Fault:
 
     def before(self, step: int) -> None:
         """Called before the forward pass."""
-        self.on = step == FAULT_STEP
+        self.on = step == self.at
         if self.name in ("forward-inf", "backward-nan"):
             self.model.get_submodule(self.place).ill = self.on  # type: ignore[assignment]
         elif self.name == "harmless":
@@ -224,6 +224,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("model", choices=MODELS)
     parser.add_argument("fault", choices=FAULTS)
+    parser.add_argument("--at", type=int, default=3)
     parser.add_argument("--rank", type=int, default=-1)
     parser.add_argument("--guard", action="store_true")
     return parser.parse_args()
@@ -234,10 +235,11 @@ def train(args: argparse.Namespace, rank: int, ddp: bool) -> None:
     torch.manual_seed(0)
     plain = MODELS[args.model]()
     here = args.fault if args.rank in (-1, rank) else "none"
-    fault = Fault(here, plain)
+    fault = Fault(here, plain, args.at)
     model: nn.Module = DistributedDataParallel(plain) if ddp else plain
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    for step, batch in enumerate(DataLoader(data_for(args.model, rank, here == "bad-batch"), batch_size=BATCH), 1):
+    data = data_for(args.model, rank, args.at, here == "bad-batch")
+    for step, batch in enumerate(DataLoader(data, batch_size=BATCH), start=1):
         fault.before(step)
         optimizer.zero_grad()
         loss = functional.cross_entropy(model(*batch[:-1]), batch[-1].flatten())

@@ -1,0 +1,224 @@
+"""What tdbg costs a training program, measured from outside and compared with what tdbg says itself.
+
+    python benchmarks/overhead.py [--rounds N] [--steps N] [--workloads gpt,conv] [--levels all] [--check]
+
+Each round runs the program of workload.py once per variant, in an order shuffled anew, with one thread; the
+bare program runs twice, as an A/A control. A ratio is a variant's time by the bare program's of the same
+round: process CPU time on the CPU (it knows nothing of other people's load), wall time on CUDA. Printed are
+the median over the rounds and the interval that holds the middle 95 % of the medians of resampled rounds.
+A ratio within the control's interval means nothing. ``tdbg says`` is tdbg's own share of the wall time,
+the median over the rounds. ``--check`` exits 1 where a promise is not kept:
+
+- level off leaves no hook and no patch in torch;
+- the default level says at most 1 % of the wall time, and its ratio lies within the A/A interval + 2 %;
+- the budgets 1 % and 0.3 % hold within a tenth, by tdbg's own measure;
+- ``--baseline`` on the same program agrees with the ratio measured from outside.
+"""
+
+import argparse
+import json
+import os
+import platform
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+WORKLOAD = Path(__file__).with_name("workload.py")
+BARE = "bare"
+CONTROL = "bare again (A/A)"
+SLACK = 0.02
+BASELINE_BLOCK = 10
+PROMISED_STEPS = 200
+
+VARIANTS: dict[str, list[str]] = {
+    "level off": ["--level", "off"],
+    "default, budget 1 %": [],
+    "default, budget 0.3 %": ["--max-overhead", "0.3"],
+    "default, every step": ["--max-overhead", "100"],
+}
+HIGHER: dict[str, list[str]] = {
+    "advanced": ["--level", "advanced"],
+    "advanced, every step": ["--level", "advanced", "--max-overhead", "100"],
+    "extreme": ["--level", "extreme"],
+    "extreme, every step": ["--level", "extreme", "--max-overhead", "100"],
+}
+
+
+@dataclass
+class Measured:
+    """The rounds of one variant of one workload."""
+
+    step_ms: list[float] = field(default_factory=list)
+    ratios: list[float] = field(default_factory=list)
+    says_pct: list[float] = field(default_factory=list)
+    hooks: int = 0
+
+    @property
+    def ratio(self) -> float:
+        """The median ratio to the bare program."""
+        return statistics.median(self.ratios)
+
+    @property
+    def says(self) -> float | None:
+        """The median of what tdbg says of itself, in percent of the wall time."""
+        return statistics.median(self.says_pct) if self.says_pct else None
+
+
+class Bench:
+    """Runs a workload, bare or under tdbg, and reads what came of it."""
+
+    def __init__(self, steps: int, warmup: int) -> None:
+        self.steps, self.warmup = steps, warmup
+        self.device = "cpu"
+
+    def run(self, workload: str, options: list[str] | None) -> tuple[dict[str, Any], dict[str, Any]]:
+        """One run; options None: without tdbg. Returns the workload's report and tdbg's verdict."""
+        with tempfile.TemporaryDirectory(prefix="tdbg-overhead-") as folder:
+            report, run_dir = Path(folder, "workload.json"), Path(folder, "run")
+            words = [sys.executable, str(WORKLOAD), workload, "--report", str(report)]
+            words += ["--steps", str(self.steps), "--warmup", str(self.warmup)]
+            if options is not None:
+                words = [
+                    sys.executable,
+                    "-m",
+                    "tdbg",
+                    "run",
+                    "--quiet",
+                    "--run-dir",
+                    str(run_dir),
+                    *options,
+                    "--",
+                    *words,
+                ]
+            env = {name: value for name, value in os.environ.items() if not name.startswith("TDBG_")}
+            env.update(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1")
+            subprocess.run(words, check=True, env=env, cwd=folder, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            found = json.loads(report.read_text(encoding="utf-8"))
+            self.device = found["device"]
+            verdict = run_dir / "report.json"
+            return found, json.loads(verdict.read_text(encoding="utf-8")) if verdict.exists() else {}
+
+    def seconds(self, found: dict[str, Any]) -> float:
+        """The time that counts: the process's own on the CPU, wall time on an accelerator."""
+        return float(found["cpu_s"] if found["device"] == "cpu" else found["wall_s"])
+
+    def measure(self, workload: str, variants: dict[str, list[str]], rounds: int) -> dict[str, Measured]:
+        """All variants and the control, ``rounds`` times, in shuffled order."""
+        lines: dict[str, list[str] | None] = {BARE: None, CONTROL: None, **variants}
+        results = {name: Measured() for name in lines}
+        for number in range(rounds):
+            took: dict[str, float] = {}
+            for name in random.sample(list(lines), len(lines)):
+                print(f"{workload}: round {number + 1} of {rounds}: {name}", file=sys.stderr, flush=True)
+                found, verdict = self.run(workload, lines[name])
+                took[name] = self.seconds(found)
+                results[name].hooks = sum(found["hooks"].values())
+                if verdict.get("cost", {}).get("pct") is not None:
+                    results[name].says_pct.append(verdict["cost"]["pct"])
+            for name, seconds in took.items():
+                results[name].step_ms.append(1000 * seconds / self.steps)
+                results[name].ratios.append(seconds / took[BARE])
+        return results
+
+
+def interval(values: list[float], draws: int = 2000) -> tuple[float, float]:
+    """Bootstrap interval of the median."""
+    medians = sorted(statistics.median(random.choices(values, k=len(values))) for _ in range(draws))
+    return medians[int(draws * 0.025)], medians[int(draws * 0.975)]
+
+
+def rows(workload: str, results: dict[str, Measured]) -> list[list[str]]:
+    """The table of one workload."""
+    table = []
+    for name, found in results.items():
+        low, high = interval(found.ratios)
+        says = f"{found.says:.2f} %" if found.says is not None else "-"
+        step = f"{statistics.median(found.step_ms):.1f}"
+        table.append([workload, name, step, f"{found.ratio:.3f}", f"{low:.3f}-{high:.3f}", says, str(found.hooks)])
+    return table
+
+
+def broken(workload: str, results: dict[str, Measured], baseline: dict[str, Any], steps: int) -> list[str]:
+    """The promises that were not kept, one line each."""
+    found = []
+    off, default, small = (results[name] for name in list(VARIANTS)[:3])
+    low, high = interval(results[CONTROL].ratios)
+    if off.hooks:
+        found.append(f"level off leaves {off.hooks} hooks or patches")
+    if steps >= PROMISED_STEPS:
+        for measured, budget in ((default, 1.0), (small, 0.3)):
+            if measured.says is None or measured.says > 1.1 * budget:
+                found.append(f"budget {budget} %: tdbg says {measured.says}")
+    if default.ratio > max(high, 1.0) + SLACK:
+        found.append(f"default level: ratio {default.ratio:.3f}, allowed {max(high, 1.0) + SLACK:.3f}")
+    if not baseline:
+        found.append("--baseline reported nothing")
+    elif not agree(baseline, default.ratios, results[CONTROL].ratios):
+        found.append(
+            f"--baseline says {baseline['ratio']:.3f}, from outside it is {default.ratio:.3f} (A/A {low:.3f}-{high:.3f})"
+        )
+    return [f"{workload}: {line}" for line in found]
+
+
+def agree(baseline: dict[str, Any], ratios: list[float], control: list[float]) -> bool:
+    """True if the two intervals, each widened by what the control shows to be noise, meet."""
+    noise = max(abs(bound - 1.0) for bound in interval(control))
+    low, high = interval(ratios)
+    inner_low, inner_high = (
+        float(baseline[end] if baseline[end] is not None else baseline["ratio"]) for end in ("low", "high")
+    )
+    return inner_low - noise <= high and low <= inner_high + noise
+
+
+def print_table(table: list[list[str]]) -> None:
+    """Columns aligned with spaces."""
+    heading = ["workload", "variant", "ms/step", "ratio", "95 %", "tdbg says", "hooks"]
+    widths = [max(len(row[column]) for row in [heading, *table]) for column in range(len(heading))]
+    for row in [heading, *table]:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def main() -> int:
+    """Measure and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--steps", type=int, default=250, help="measured steps of a run, after the warm-up")
+    parser.add_argument("--warmup", type=int, default=20)
+    parser.add_argument("--workloads", default="gpt,conv")
+    parser.add_argument("--levels", choices=("default", "all"), default="default")
+    parser.add_argument("--seed", type=int, default=0, help="of the order and the resampling")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="keep every round's figures")
+    parser.add_argument("--check", action="store_true", help="exit 1 if a promise is not kept")
+    options = parser.parse_args()
+    random.seed(options.seed)
+    variants = VARIANTS | (HIGHER if options.levels == "all" else {})
+    bench = Bench(options.steps, options.warmup)
+    table, lines, said = [], [], []
+    kept: dict[str, Any] = {}
+    for workload in options.workloads.split(","):
+        results = bench.measure(workload, variants, options.rounds)
+        _, verdict = bench.run(workload, ["--baseline", str(BASELINE_BLOCK)])
+        baseline = verdict.get("baseline", {})
+        table += rows(workload, results)
+        lines += broken(workload, results, baseline, options.steps)
+        said.append(f"{workload}: --baseline {BASELINE_BLOCK} says {baseline or 'nothing'}")
+        kept[workload] = {"baseline": baseline, **{name: vars(found) for name, found in results.items()}}
+    clock = "process CPU time" if bench.device == "cpu" else "wall time"
+    print(
+        f"{bench.device}, Python {platform.python_version()}, {options.rounds} rounds of {options.steps} steps, {clock}"
+    )
+    print_table(table)
+    print("\n".join(said))
+    if options.json:
+        options.json.write_text(json.dumps(kept, indent=1), encoding="utf-8")
+    print("\n".join(f"not kept: {line}" for line in lines) or "every promise is kept")
+    return 1 if options.check and lines else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

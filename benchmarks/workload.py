@@ -1,0 +1,169 @@
+"""The training programs of overhead.py: a 6-layer GPT of width 256, or a small convolutional net. No tdbg in here.
+
+    python benchmarks/workload.py gpt|conv --steps 220 --warmup 20 --report FILE
+
+Runs on CUDA where there is one, else on the CPU with one thread. FILE gets, as JSON: seconds of wall and
+process time over the measured steps, and how many hooks and patches were found in torch at the end.
+Shapes: B batch, T time, C channels, V vocabulary.
+"""
+
+import argparse
+import inspect
+import itertools
+import json
+import time
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.modules import module as module_globals
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+LAYERS, WIDTH, HEADS, VOCABULARY, LENGTH = 6, 256, 8, 512, 128
+BATCHES = 16
+
+
+class Block(nn.Module):
+    """A transformer block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.fc, self.act, self.proj = nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH)
+
+    def forward(self, x_BTC: Tensor) -> Tensor:
+        q, k, v = (part.unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in self.qkv(self.norm1(x_BTC)).chunk(3, -1))
+        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x_BTC = x_BTC + self.out(mixed.transpose(1, 2).flatten(2))
+        out_BTC: Tensor = x_BTC + self.proj(self.act(self.fc(self.norm2(x_BTC))))
+        return out_BTC
+
+
+class Gpt(nn.Module):
+    """Five million parameters over tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(LENGTH, WIDTH)
+        self.blocks = nn.Sequential(*(Block() for _ in range(LAYERS)))
+        self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, VOCABULARY)
+
+    def forward(self, ids_BT: Tensor) -> Tensor:
+        out: Tensor = self.head(self.norm(self.blocks(self.tokens(ids_BT) + self.places.weight))).flatten(0, 1)
+        return out
+
+
+def conv_net() -> nn.Module:
+    """Six convolutions with BatchNorm, 0.16 million parameters."""
+    widths = (3, 16, 32, 48, 64, 64, 128)
+    layers: list[nn.Module] = []
+    for number, (start, end) in enumerate(itertools.pairwise(widths)):
+        layers += [nn.Conv2d(start, end, 3, stride=1 + number % 2, padding=1), nn.BatchNorm2d(end), nn.ReLU()]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(widths[-1], 10))
+
+
+def build(name: str) -> tuple[nn.Module, TensorDataset, int]:
+    """Model, data and batch size."""
+    if name == "gpt":
+        ids = torch.randint(VOCABULARY, (BATCHES, LENGTH + 1))
+        return Gpt(), TensorDataset(ids[:, :-1], ids[:, 1:]), 1
+    images = torch.randn(BATCHES * 16, 3, 32, 32)
+    return conv_net(), TensorDataset(images, torch.randint(10, (len(images),))), 16
+
+
+def count_hooks(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, int]:
+    """Every hook and every replaced function of torch that this program did not put there itself."""
+    optimizers = inspect.getmodule(torch.optim.Optimizer)
+    watched = {
+        "global module": [
+            value
+            for name, value in vars(module_globals).items()
+            if name.startswith("_global_") and isinstance(value, dict)
+        ],
+        "global optimizer": [value for name, value in vars(optimizers).items() if name.startswith("_global_optimizer")],
+        "module": [value for part in model.modules() for name, value in vars(part).items() if name.endswith("_hooks")],
+        "parameter": [part._backward_hooks or {} for part in model.parameters()],
+        "accumulated": [getattr(part, "_post_accumulate_grad_hooks", None) or {} for part in model.parameters()],
+        "optimizer": [optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks],
+    }
+    functions = [
+        torch.autograd.backward,
+        torch.amp.GradScaler.scale,
+        torch.amp.GradScaler.step,
+        nn.utils.clip_grad_norm_,
+        _BaseDataLoaderIter.__next__,
+        torch.optim.Optimizer.__init__,
+        nn.Module.__call__,
+    ]
+    home = str(Path(torch.__file__).parent)
+    counts = {name: sum(len(kept) for kept in hooks) for name, hooks in watched.items()}
+    return {
+        **counts,
+        "patch": sum(
+            not inspect.unwrap(made, stop=_foreign).__code__.co_filename.startswith(home) for made in functions
+        ),
+    }
+
+
+def _foreign(made: object) -> bool:
+    """Stop unwrapping at a function that is not torch's own."""
+    code = getattr(made, "__code__", None)
+    return code is not None and "torch" not in Path(code.co_filename).parts
+
+
+def train(name: str, steps: int, warmup: int) -> dict[str, object]:
+    """Train, and measure the steps after the warm-up."""
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model, data, batch = build(name)
+    model.to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    loader = DataLoader(data, batch_size=batch, shuffle=True)
+    done, wall, cpu = 0, 0.0, 0.0
+    while done < warmup + steps:
+        for x, target in loader:
+            if done == warmup:
+                wall, cpu = clocks(device)
+            if done == warmup + steps:
+                break
+            loss = functional.cross_entropy(model(x.to(device)), target.to(device).flatten())
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            done += 1
+    wall_end, cpu_end = clocks(device)
+    return {
+        "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
+        "parameters": sum(part.numel() for part in model.parameters()),
+        "steps": steps,
+        "wall_s": wall_end - wall,
+        "cpu_s": cpu_end - cpu,
+        "hooks": count_hooks(model, optimizer),
+    }
+
+
+def clocks(device: str) -> tuple[float, float]:
+    """Wall and process time, once the device has done what it was given."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter(), time.process_time()
+
+
+def main() -> None:
+    """Run one workload."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("workload", choices=("gpt", "conv"))
+    parser.add_argument("--steps", type=int, default=220)
+    parser.add_argument("--warmup", type=int, default=20)
+    parser.add_argument("--report", type=Path, required=True)
+    options = parser.parse_args()
+    found = train(options.workload, options.steps, options.warmup)
+    options.report.write_text(json.dumps(found), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
