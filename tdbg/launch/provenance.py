@@ -10,8 +10,9 @@ from typing import Any
 
 import tdbg
 from tdbg.config import Settings
+from tdbg.events import Start
 from tdbg.launch.join import me
-from tdbg.rundir import allowed_env, redacted
+from tdbg.rundir import RunDir, allowed_env, redacted
 
 
 def record(
@@ -56,3 +57,22 @@ def _git(*words: str, timeout_s: float) -> str | None:
     except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
         return None
     return done.stdout.strip() if done.returncode == 0 else None
+
+
+def ranks(run: RunDir) -> dict[str, dict[str, Any]]:
+    """What each rank computed on: host, device, versions; of its latest attempt, from its Start event."""
+    found: dict[str, dict[str, Any]] = {}
+    for process in run.processes():
+        if not process.is_rank:
+            continue
+        start = next((event for event in process.events() if isinstance(event, Start)), None)
+        if start is not None:
+            found[str(process.rank)] = {
+                "host": start.host,
+                "pid": start.pid,
+                "attempt": start.attempt,
+                "device": start.device,
+                "python": start.python,
+                "torch": start.torch,
+            }
+    return found

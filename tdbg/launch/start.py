@@ -187,6 +187,7 @@ class Supervision:
             end=time.time(),
             exit={"code": code if code >= 0 else None, "signal": -code if code < 0 else None},
             nodes=join.nodes(self.run),
+            ranks=provenance.ranks(self.run),
         )
 
     def _minds_silence(self) -> bool:

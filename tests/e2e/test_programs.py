@@ -65,6 +65,14 @@ def test_accelerate_launch(watched: Runner, bare: Runner) -> None:
     nothing_found(result)
 
 
+def test_run_json_says_what_each_rank_ran_on(watched: Runner) -> None:
+    result = watched(program("amp"))
+    info = result.run.info()
+    rank = info["ranks"]["0"]
+    assert rank["device"]["type"] == "cpu" and rank["device"]["threads"] == 1
+    assert rank["torch"].startswith("2.") and rank["host"] == info["host"]
+
+
 def test_grad_scaler_skips_a_step_without_losing_it(watched: Runner, bare: Runner) -> None:
     words = program("amp")
     result = watched(words)
