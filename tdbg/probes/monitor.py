@@ -365,6 +365,7 @@ class Monitor:
         self._main_idle = 0
         self.step += 1
         self.last_full = False
+        self._maybe_cost(time.perf_counter())  # a sign of life where no record is affordable
         self._make_plan()
         if self.plan.watch:
             self.tell("after_step", optimizer)
