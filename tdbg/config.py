@@ -149,7 +149,8 @@ def _words(key: str, value: Any) -> list[str]:
 
 
 def _size(key: str, value: Any) -> str:
-    parse_bytes(str(value))
+    if not parse_bytes(str(value)):
+        raise TdbgError(f"{key} is above 0, not {value!r}", "write a size above 0, such as 500MB")
     return str(value)
 
 

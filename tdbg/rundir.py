@@ -20,6 +20,8 @@ from tdbg.errors import LaunchError, TdbgError
 from tdbg.events import Event, Note, Step
 
 SCHEMA = 1
+NO_HARD_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
+HALF_FILE_PATIENCE_S = 0.5
 RUNS = "tdbg_runs"
 EVENTS = "events.jsonl"
 STATE_FILE = "run.json"
@@ -76,6 +78,41 @@ def write_json(path: Path, data: Any) -> None:
         raise
 
 
+def _publish(ready: Path, path: Path) -> None:
+    """Let the file ``ready`` appear as ``path``; FileExistsError if another was first.
+
+    The link is never half a file. Where there are no hard links the file is written under its name, and
+    whoever reads it at that very moment has to look again (`_read_published`).
+    """
+    try:
+        os.link(ready, path)
+        return
+    except OSError as error:
+        if error.errno not in NO_HARD_LINKS:
+            raise
+    text = ready.read_bytes()
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(text)
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+
+
+def _read_published(path: Path) -> dict[str, Any]:
+    """What a published file holds; nothing if it stays half a file."""
+    until = time.monotonic() + HALF_FILE_PATIENCE_S
+    while True:
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            return found if isinstance(found, dict) else {}
+        except ValueError:
+            if time.monotonic() > until:
+                return {}
+        time.sleep(0.01)
+
+
 class RunDir:
     """One run directory, opened for reading or about to be filled."""
 
@@ -109,7 +146,7 @@ class RunDir:
                     json.dump(record, file, indent=1, default=str)
                     file.write("\n")
                 os.chmod(name, 0o644)
-                os.link(name, state)  # fails if another agent was first, and is never half a file
+                _publish(Path(name), state)
             except FileExistsError:
                 return cls._join(path, job)
             finally:
@@ -124,7 +161,7 @@ class RunDir:
     @classmethod
     def _join(cls, path: Path, job: str) -> tuple["RunDir", bool]:
         found = cls(path)
-        kept = found.info()
+        kept = _read_published(path / STATE_FILE) or found.info()
         if job and kept.get("job") == job:
             return found, True
         raise TdbgError(
@@ -245,6 +282,7 @@ class EventWriter:
         self.path: Path | None = None
         self.written_bytes = 0
         self.dropped = 0
+        self._vectors = 0  # met since half the budget was used
         self._steps_left_out = 0
         self._said: set[str] = set()
 
@@ -265,9 +303,12 @@ class EventWriter:
         share = self.written_bytes / self._budget_bytes if self._budget_bytes else 0.0
         if share < 0.5:
             return True
-        if step.grad_norms is not None and (share > 0.8 or step.step % 10):
-            step.grad_norms = None
-            self._note("disk-vectors", "half the disk budget is used: per-parameter vectors are thinned out", step.step)
+        if step.grad_norms is not None:
+            self._vectors += 1
+            if share > 0.8 or self._vectors % 10:
+                step.grad_norms = None
+                text = "half the disk budget is used: per-parameter vectors are thinned out"
+                self._note("disk-vectors", text, step.step)
         if share < 0.9:
             return True
         self._note("disk-steps", "nine tenths of the disk budget are used: every 100th step is recorded", step.step)
@@ -317,7 +358,7 @@ class EventWriter:
         if self._fd >= 0:
             os.close(self._fd)
         self._fd, self._pid, self.path = -1, 0, None
-        self.written_bytes = self.dropped = 0
+        self.written_bytes = self.dropped = self._vectors = self._steps_left_out = 0
         self._said.clear()
 
     def close(self) -> None:
@@ -356,6 +397,7 @@ def claim(run: Path, rank: int, restart: int = 0) -> tuple[Path, int]:
 
     The first process that steps owns ``rankNNNN``. A later one is a restart (``attemptK``) if the owner
     is gone or the launcher counts a higher restart; while the owner lives, it is kept apart by pid.
+    A program that replaced itself (``os.execv``) is a restart too: what it was before is gone.
     """
     base = run / f"rank{rank:04d}"
     base.mkdir(parents=True, exist_ok=True)
@@ -365,8 +407,10 @@ def claim(run: Path, rank: int, restart: int = 0) -> tuple[Path, int]:
         folder = base if attempt == 0 else base / f"attempt{attempt}"
         folder.mkdir(exist_ok=True)
         owner = _take(folder / "owner.json", me)
-        if owner == me:
+        if owner is None:
             return folder, attempt
+        if all(owner.get(name) == me[name] for name in ("pid", "host", "start")):
+            continue
         if _lives(owner, host, folder) and restart <= int(owner.get("restart", 0)):
             aside = base / f"pid{pid}-{host}"
             aside.mkdir(exist_ok=True)
@@ -374,19 +418,17 @@ def claim(run: Path, rank: int, restart: int = 0) -> tuple[Path, int]:
     raise OSError(errno.EMFILE, "too many attempts")
 
 
-def _take(path: Path, me: dict[str, Any]) -> dict[str, Any]:
-    """Become the owner in one step, or learn who is."""
+def _take(path: Path, me: dict[str, Any]) -> dict[str, Any] | None:
+    """Become the owner in one step (None), or learn who is."""
     mine = path.with_name(f".owner.{me['host']}.{me['pid']}")
     mine.write_text(json.dumps(me), encoding="utf-8")
     try:
-        os.link(mine, path)
-        return me
+        _publish(mine, path)
+        return None
     except FileExistsError:
-        try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError:
-            found = {}
-        return found if isinstance(found, dict) else {}
+        if os.path.samefile(mine, path):  # NFS: linked, but the answer was lost and the second try failed
+            return None
+        return _read_published(path)
     finally:
         mine.unlink(missing_ok=True)
 

@@ -55,6 +55,8 @@ def test_flags_of_all_sources_add_up(tmp_path: Path) -> None:
         ({"baseline": -1}, "cannot be negative", "0 or more"),
         ({"baseline": "ten"}, "whole number", "0 or more"),
         ({"disk_budget": "big"}, "not a size", "500MB"),
+        ({"disk_budget": "0"}, "disk-budget is above 0", "write a size above 0, such as 500MB"),
+        ({"disk_budget": "0.1B"}, "disk-budget is above 0", "write a size above 0, such as 500MB"),
         ({"fail_on": "sometimes"}, "fail-on cannot be", "choose from"),
         ({"flags": ["GRADIENT"]}, "no flag is named 'GRADIENT'", "did you mean GRADIENTS?"),
         ({"tee": "maybe"}, "yes or no", "true or false"),

@@ -1,5 +1,6 @@
 """The run directory: who may make it, who may write where, and what survives."""
 
+import errno
 import json
 import os
 import subprocess
@@ -111,6 +112,17 @@ def test_the_disk_budget_thins_out_and_says_so(tmp_path: Path) -> None:
     assert writer.dropped > 0 and trouble == []
 
 
+def test_ranks_that_sample_on_odd_steps_keep_every_tenth_vector(tmp_path: Path) -> None:
+    writer = EventWriter(lambda: tmp_path, 1_000_000, print)
+    writer.emit(Note(code="x", text="y"))
+    writer.written_bytes = 600_000
+    for step in range(1, 201, 2):
+        writer.emit(Step(t=1.0, step=step, grad_norms=[0.5] * 20))
+    steps = [event for event in read_events(tmp_path / "events.jsonl") if isinstance(event, Step)]
+    assert len(steps) == 100
+    assert [step.step for step in steps if step.grad_norms is not None] == list(range(19, 201, 20))
+
+
 def test_a_full_disk_is_said_once_and_is_no_error(tmp_path: Path) -> None:
     code = (
         "import resource, sys\n"
@@ -165,6 +177,56 @@ def test_a_later_process_of_the_same_rank_is_the_next_attempt(tmp_path: Path) ->
         for _ in range(3)
     ]
     assert [int(text) for text in seen] == [0, 1, 2]
+
+
+def test_a_program_that_replaced_itself_is_the_next_attempt(tmp_path: Path) -> None:
+    code = (
+        "import os, sys; from pathlib import Path; from tdbg.rundir import claim\n"
+        f"print(os.getpid(), claim(Path({str(tmp_path)!r}), 0)[1], flush=True)\n"
+        "if len(sys.argv) < 4: os.execv(sys.executable, [sys.executable, '-c', os.environ['CODE'], *sys.argv[1:], 'x'])"
+    )
+    command = [sys.executable, "-c", code, "x"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, "CODE": code})
+    seen = [line.split() for line in done.stdout.splitlines()]
+    assert len({pid for pid, _ in seen}) == 1
+    assert [int(attempt) for _, attempt in seen] == [0, 1, 2]
+
+
+def test_a_link_made_without_an_answer_is_a_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NFS: the server linked, the answer was lost, and the second try finds the name taken."""
+    link = os.link
+
+    def twice(source: Path, path: Path) -> None:
+        link(source, path)
+        raise FileExistsError(errno.EEXIST, "File exists")
+
+    monkeypatch.setattr(os, "link", twice)
+    assert claim(tmp_path, 0) == (tmp_path / "rank0000", 0)
+
+
+@pytest.mark.parametrize("number", sorted({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}))
+def test_a_file_system_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    def link(source: Path, path: Path) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "link", link)
+    make(tmp_path / "run", job="42")
+    assert RunDir.create(tmp_path / "run", {"command": ["b"]}, job="42")[1]
+    with pytest.raises(TdbgError, match="already holds a run"):
+        make(tmp_path / "run", job="43")
+    test_of_many_agents_at_once_one_creates(tmp_path / "many")
+    assert claim(tmp_path / "run", 0)[1] == 0
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    assert claim(tmp_path / "run", 0)[0].name.startswith("pid1-"), "the owner lives"
+
+
+def test_other_trouble_with_a_link_is_still_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def link(source: Path, path: Path) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "link", link)
+    with pytest.raises(LaunchError, match="cannot write the run directory"):
+        make(tmp_path / "run")
 
 
 def test_processes_are_listed_in_order(tmp_path: Path) -> None:

@@ -72,7 +72,11 @@ class Waker:
     def _ask_the_others(
         self, name: str, path: "Sequence[str] | None", target: "ModuleType | None"
     ) -> "ModuleSpec | None":
-        for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
+        try:
+            behind = sys.meta_path.index(self) + 1
+        except ValueError:  # the program took this finder out, or calls it from within one of its own
+            return None
+        for finder in sys.meta_path[behind:]:
             find = getattr(finder, "find_spec", None)
             spec: ModuleSpec | None = find(name, path, target) if find else None
             if spec is not None:

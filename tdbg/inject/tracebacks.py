@@ -34,14 +34,20 @@ class Recorder:
         """Write the event, unless the exception is known or there are too many like it."""
         if error is None or isinstance(error, NO_CRASH) or self.seen(error):
             return
+        if len(self._seen) >= PER_PROCESS:  # a failure in every step of a long run costs neither time nor memory
+            self._cap()
+            return
         self._seen.add(self._key(error))
         event = describe(error, how, self.agent.step)
         place = (event.exception, event.where)
         self._places[place] = self._places.get(place, 0) + 1
-        if self._places[place] <= PER_PLACE and len(self._seen) <= PER_PROCESS:
+        if self._places[place] <= PER_PLACE:
             self.agent.emit(event)
         else:
-            self.agent.note_once("tracebacks-capped", "more exceptions were logged than are kept")
+            self._cap()
+
+    def _cap(self) -> None:
+        self.agent.note_once("tracebacks-capped", "more exceptions were logged than are kept")
 
     def seen(self, error: BaseException) -> bool:
         """True if this exception was recorded; an id alone may be used again by a later one."""

@@ -12,7 +12,7 @@ from typing import Any
 from tdbg.config import Settings
 from tdbg.errors import LaunchError, TdbgError
 from tdbg.events import Finding
-from tdbg.launch import boot, command, join, presence, provenance
+from tdbg.launch import boot, command, join, orphans, presence, provenance
 from tdbg.launch.follow import Follower
 from tdbg.launch.orphans import Guard
 from tdbg.launch.supervise import Child, start_error
@@ -135,7 +135,8 @@ class Supervision:
         """Start the command, wait, judge; returns tdbg's exit code."""
         tee = self._tee()
         child = Child(words, env, tee)
-        guard = Guard(child.pid, {name: env[name] for name in boot.MARK})
+        mark = {name: env[name] for name in boot.MARK}
+        guard = Guard(child.pid, mark)
         # No thread is started before here: the command and its guard are forks.
         git = threading.Thread(target=self._note_git, name="tdbg-git", daemon=True)
         follower = Follower(self.run, self.settings, lambda finding: self._stop(child, finding), speaks=self.leads)
@@ -146,6 +147,8 @@ class Supervision:
         if tee:
             tee.start()
         code = child.wait()
+        if self.stopped:  # the command alone was told to end; the guard is there until the rest has ended too
+            orphans.sweep(child.pid, mark)
         guard.dismiss()
         if tee:
             tee.finish()

@@ -35,11 +35,14 @@ class FirstBad(Probe):
         super().__init__(monitor)
         self._reruns = 0
         self._reports = 0
+        self._eval_reported = False
 
     # three ways in
 
     def report_loss(self, value: float) -> None:
         """Called before backward, with the weights of the forward pass."""
+        if self.monitor.bad_seen:
+            return
         event = self._event(self.monitor.step + 1, loss=value)
         located = self._locate(lambda calls, names: locate_forward(calls, names))
         self._fill(event, located)
@@ -53,6 +56,8 @@ class FirstBad(Probe):
 
     def report_gradients(self, bad: list[tuple[str, Bad]]) -> None:
         """Called before the update, with the weights of the forward pass."""
+        if self.monitor.bad_seen:
+            return
         event = self._event(self.monitor.step + 1)
         event.bad_params, event.bad_param_count = [name for name, _ in bad[:MAX_NAMES]], len(bad)
         located = self._locate(locate_backward)
@@ -71,8 +76,9 @@ class FirstBad(Probe):
         )
         event.weights, event.how = "updated", "check"
         event.bad_params, event.bad_param_count = names[:MAX_NAMES], len(names)
-        event.phase = "gradient" if names else "loss"
-        if names:
+        loss_is_bad = event.loss in ("nan", "inf", "-inf")
+        event.phase = "gradient" if names and not loss_is_bad else "loss"
+        if names and not loss_is_bad:
             event.parameter = names[-1]
             event.module = names[-1].rpartition(".")[0]
             event.how = "bracket"
@@ -88,17 +94,18 @@ class FirstBad(Probe):
     # evaluation
 
     def call_ended(self, module: nn.Module, call: Call, output: Any) -> None:
-        if call.graded or self.monitor.bad_seen:
+        if call.graded or self._eval_reported:
             return
         outputs = [local(tensor.detach()) for _, tensor in walk(output) if checkable(tensor)]
         if not all(map(tensors.on_host, outputs)):
             return  # reading it would make the program wait for the device
-        if all(_finite(tensor.sum(dtype=torch.float32)) for tensor in outputs):
+        if all(_finite(_real(tensor).sum(dtype=torch.float32)) for tensor in outputs):
             return
         found = first_bad(output)
         if found is None or found[1].only_minus_inf:
             return
         event = self._event(self.monitor.step or self.monitor.eval_calls + 1)
+        self._eval_reported = True
         event.eval, event.during, event.weights, event.origin = True, "eval", "intact", "here"
         calls, self.monitor.calls = self.monitor.calls, type(self.monitor.calls)([call])
         try:
@@ -113,6 +120,7 @@ class FirstBad(Probe):
 
     def forked(self) -> None:
         self._reruns = self._reports = 0
+        self._eval_reported = False
 
     # making the report
 
@@ -120,8 +128,8 @@ class FirstBad(Probe):
         return NonFinite(step=step, loss=number(loss), last_good=self.monitor.recorder.last_good(), how="check")
 
     def _locate(self, how: Any) -> Located:
-        if self.monitor.bad_seen or self._reruns >= MAX_RERUNS:
-            return Located("")
+        if self._reruns >= MAX_RERUNS:
+            return Located("", note="the batch was not run again: that was done three times in this run")
         self._reruns += 1
         gradients = self.monitor.probe("gradient-norms")
         if gradients is None or not self.monitor.calls:
@@ -194,10 +202,11 @@ class FirstBad(Probe):
         return None
 
     def _send(self, event: NonFinite) -> None:
-        if self.monitor.bad_seen or self._reports >= MAX_REPORTS:
-            return
-        self.monitor.bad_seen = True
-        self._reports += 1
+        if not event.eval:
+            if self.monitor.bad_seen or self._reports >= MAX_REPORTS:
+                return
+            self.monitor.bad_seen = True
+            self._reports += 1
         event.kind = event.kind or _kind_of(event.loss)
         event.ring = self.monitor.recorder.rows()
         if event.origin != "other-rank":
@@ -224,6 +233,10 @@ def _describe(event: NonFinite, bad: Bad) -> None:
         bad.shape,
         bad.dtype,
     )
+
+
+def _real(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
 def _finite(value: torch.Tensor) -> bool:

@@ -2,6 +2,7 @@
 
 import math
 import time
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -43,19 +44,20 @@ class GradientNorms(Probe):
     def __init__(self, monitor: Any) -> None:
         super().__init__(monitor)
         self._names: Names | None = None
-        self._params: list[Tensor] = []  # of the main optimizer, in the order of the vectors
+        self._numel: list[int] = []  # of the main optimizer's parameters, in the order of the vectors
         self._param_names: list[str] = []
         self._param_key: tuple[int, ...] = ()
         self._unannounced = False
         self._fresh = False
         self._looked: str = "none"
         self._norms: list[float] | None = None
-        self._device_norms: tuple[list[int], Tensor] | None = None
         self._total: float | None = None
         self._finite: bool | None = None
         self._sharded = False
         self._skipped = False
         self._clip_total: Tensor | None = None
+        self._clips_main = False
+        self._clipped: list[Tensor] = []  # between the begin and the end of clipping
 
     # when to look
 
@@ -67,13 +69,26 @@ class GradientNorms(Probe):
             self._look(self.monitor.in_update)
 
     def clip_begins(self, parameters: list[Tensor]) -> None:
-        if self._fresh:
-            self._look_at(parameters, main=self.monitor.is_main_parameters(parameters))
+        optimizer = self.monitor.optimizer_of(parameters)
+        whole = optimizer is not None and len(parameters) == sum(
+            len(group["params"]) for group in optimizer.param_groups
+        )
+        self._clips_main = whole and optimizer is not None and self.monitor.is_main(optimizer)
+        self._clipped = parameters
+        if self._fresh and optimizer is not None:
+            self._look(optimizer)  # all it will update, not just the part that is clipped
 
     def clip_ended(self, total: Any) -> None:
-        """The program's own total norm is free: keep it for steps on which nothing else is read."""
-        if isinstance(total, Tensor) and total.numel() == 1 and not is_sharded(total):
+        """The program's own total norm is free: it is looked at on every step, and kept where nothing else is read."""
+        if not isinstance(total, Tensor) or total.numel() != 1 or is_sharded(total):
+            self._clipped = []
+            return
+        if self._clips_main:
             self._clip_total = total.detach()
+        if tensors.on_host(total) and self._looked != "all" and not self.monitor.scaling and not math.isfinite(total):
+            overflow = math.isinf(total)  # clipping has made NaN of the Inf that the norm still shows
+            self._accuse(self._clipped, list(range(len(self._clipped))), kind="inf" if overflow else "")
+        self._clipped = []
 
     def update_begins(self, optimizer: "Optimizer") -> None:
         if self._fresh:
@@ -136,7 +151,7 @@ class GradientNorms(Probe):
             for index, norm in zip(indices, norms, strict=True):
                 self._norms[index] = norm
 
-    def _accuse(self, parameters: list[Tensor], suspects: list[int]) -> bool:
+    def _accuse(self, parameters: list[Tensor], suspects: list[int], kind: str = "") -> bool:
         """True, and the first-bad report is made, if an exact look confirms a non-finite gradient."""
         if self.monitor.bad_seen:  # said already: a dead run must not cost an exact look a step
             return True
@@ -146,7 +161,7 @@ class GradientNorms(Probe):
             if grad is not None:
                 found = look(grad)
                 if found:
-                    bad.append((self.name_of(parameters[index]), found))
+                    bad.append((self.name_of(parameters[index]), replace(found, kind=kind) if kind else found))
         if bad:
             self.monitor.report_bad_gradients(bad)
         return bool(bad)
@@ -154,27 +169,31 @@ class GradientNorms(Probe):
     def _keep_on_device(self, parameters: list[Tensor], indices: list[int], grads: list[Tensor], keep: bool) -> None:
         device = grads[0].device
         norms = torch.stack([norm.to(device, torch.float32) for norm in torch._foreach_norm(grads)])
-        if self.monitor.settings.stop_before_update:
+        scale = getattr(self.monitor.in_update, "grad_scale", None)
+        if isinstance(scale, Tensor):  # a fused optimizer unscales as it updates
+            norms = norms / scale.to(device)
+        judged = self.monitor.scaling and _scaler_will_judge(self.monitor.in_update)
+        if self.monitor.settings.stop_before_update and not judged:
             values = norms.tolist()
             suspects = [i for i, norm in zip(indices, values, strict=True) if not math.isfinite(norm)]
             if suspects:
                 self._accuse(parameters, suspects)
         names = [self.name_of(parameters[index]) for index in indices]
-        self.monitor.read_late(norms, _LateNorms(self, indices, len(parameters), names, keep))
+        self.monitor.read_late(norms, _LateNorms(self, indices, len(parameters), names, keep, judged))
         self._looked = "all" if keep else "some"
 
     def _remember(self, parameters: list[Tensor]) -> None:
         key = tuple(map(id, parameters))
         if key == self._param_key:
             return
-        self._param_key, self._params = key, parameters
+        self._param_key, self._numel = key, [parameter.numel() for parameter in parameters]
         self._names = None
         self._param_names = [self.name_of(parameter) for parameter in parameters]
         self._unannounced = True
 
     @property
     def names(self) -> Names:
-        """Names of modules and parameters, read anew when the roots have changed."""
+        """Names of modules and parameters, read anew when the main optimizer holds other parameters."""
         if self._names is None:
             self._names = Names(self.monitor.trained_roots())
         return self._names
@@ -196,7 +215,7 @@ class GradientNorms(Probe):
         self.monitor.emit(
             Params(
                 names=self._param_names,
-                numel=[parameter.numel() for parameter in self._params],
+                numel=self._numel,
                 modules=sum(1 for root in roots for _ in root.modules()),
                 roots=[type(root).__name__ for root in roots],
                 optimizers=self.monitor.optimizer_names(),
@@ -227,8 +246,11 @@ class GradientNorms(Probe):
 class _LateNorms:
     """What to do with norms that come from a device one step late."""
 
-    def __init__(self, probe: GradientNorms, indices: list[int], count: int, names: list[str], keep: bool) -> None:
-        self.probe, self.indices, self.count, self.names, self.keep = probe, indices, count, names, keep
+    def __init__(
+        self, probe: GradientNorms, indices: list[int], count: int, names: list[str], keep: bool, judged: bool
+    ) -> None:
+        self.probe, self.indices, self.count = probe, indices, count
+        self.names, self.keep, self.judged = names, keep, judged
 
     def __call__(self, values: list[float], record: Step | None) -> None:
         total = math.sqrt(sum(value * value for value in values))
@@ -240,7 +262,7 @@ class _LateNorms:
                 for index, value in zip(self.indices, values, strict=True):
                     norms[index] = value
                 record.grad_norms = compact(norms)
-        if not math.isfinite(total):
+        if not math.isfinite(total) and not self.judged:  # GradScaler skips such an update: no fault
             bad = [name for name, value in zip(self.names, values, strict=True) if not math.isfinite(value)]
             self.probe.monitor.report_late(bad or self.names, record)
 

@@ -1,6 +1,6 @@
 """Where tdbg stands in torch: every hook and patch of the default level, set and taken away together."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -95,6 +95,8 @@ class TorchHooks:
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
             if torch.compiler.is_compiling() or not monitor.active or self._depth or monitor.rerunning:
                 return original(tensors, *args, **kwargs)
+            if isinstance(tensors, Iterator):
+                tensors = tuple(tensors)  # looking must not use it up
             if not monitor.plan.watch and unseen(monitor.idle_backward, tensors):
                 return original(tensors, *args, **kwargs)
             unseen(monitor.backward_begins, tensors)

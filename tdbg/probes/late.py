@@ -29,9 +29,9 @@ class LateReads:
         """True if something was asked for in this step."""
         return bool(self._asked)
 
-    def add(self, values: Tensor, then: Then) -> None:
-        """Have ``values`` (1-D, any device) read with the next copy."""
-        self._asked.append((values, then))
+    def add(self, values: Tensor, then: Then, *, first: bool = False) -> None:
+        """Have ``values`` (1-D, any device) read with the next copy; the first is told before the others."""
+        self._asked.insert(0 if first else len(self._asked), (values, then))
 
     def start(self) -> None:
         """Start the one copy of everything asked for in this step."""

@@ -50,6 +50,7 @@ class LoaderWait(Probe):
         return __next__
 
     def batch_taken(self, batch: Any, wait_s: float, loader_iter: Any) -> None:
+        self.monitor.in_update = None  # an update that raised never ended; none runs while batches are taken
         self._wait_s += wait_s
         self._waited = True
         self.batch = batch
@@ -62,6 +63,10 @@ class LoaderWait(Probe):
         except TypeError:  # an iterable dataset has no length
             length = None
         self._now = (self._passes.get(key, 0), taken, length)
+
+    def call_ended(self, module: Any, call: Any, output: Any) -> None:
+        if not call.graded:
+            self._wait_s = 0.0  # that batch was for evaluation
 
     def step_ended(self, record: Step, optimizer: "Optimizer") -> None:
         if self._waited:

@@ -7,6 +7,7 @@ exceptions away from training; `record` gathers what a step's record holds.
 import gc
 import math
 import sys
+import threading
 import time
 import weakref
 from collections import deque
@@ -28,6 +29,7 @@ from tdbg.probes.rerun import Call
 from tdbg.probes.roots import Roots
 
 KEPT_CALLS = 8
+MAX_UNUSED_CALLS = 4  # calls no backward has followed: inference with gradients on keeps no more
 COST_EVERY_S = 5.0
 OTHER_OPTIMIZER_TAKES_OVER = 16
 CHEAP_SHARE = 0.8  # of the budget; the rest is kept for steps whose gradients are all looked at
@@ -50,7 +52,8 @@ class Monitor:
 
     emit: where events go. become_rank: called once, before the first record. save_batch: (step, parts) ->
     file name. failed: told of every exception of tdbg's own. note: (code, text), said once per code.
-    started: when tdbg woke up, the beginning of the wall time its budget is a share of.
+    started: when tdbg woke up, the beginning of the wall time its budget is a share of. first_update: called
+    before the first update of a process that is no rank yet.
     """
 
     def __init__(
@@ -63,6 +66,7 @@ class Monitor:
         failed: Callable[[str, Exception], None],
         note: Callable[[str, str], None],
         started: float,
+        first_update: Callable[[], None] = lambda: None,
     ) -> None:
         self.settings = settings
         self.emit = emit
@@ -70,8 +74,9 @@ class Monitor:
         self.save_batch = save_batch
         self._become_rank = become_rank
         self._failed = failed
+        self._first_update = first_update
         self.budget = Budget(settings.budget_pct, started)
-        self.roots = Roots(self._call_begins, self._call_ended)
+        self.roots = Roots(self._call_begins, self._call_ended, failed)
         self.hooks = TorchHooks(self)
         self.probes: list[Probe] = []
         self._subscribers: dict[str, list[tuple[Probe, Callable[..., None]]]] = {}
@@ -98,7 +103,10 @@ class Monitor:
         self._main_idle = 0
         self._is_rank = False
         self._evaluated = False
-        self._stack: list[tuple[Call, float]] = []
+        self._threads = _Threads()
+        self._searches = 0
+        self._unused_calls = 0  # root calls since the last backward
+        self._off_at = 0.0
         self._backward_at = self._update_at = 0.0
         self._watch_spent_s = 0.0
         self._called = False
@@ -132,9 +140,13 @@ class Monitor:
     def switch(self, on: bool) -> None:
         """Off: no instance hooks, and every other hook returns at once. On: as before."""
         if on != self.active:
+            now = time.perf_counter()
+            if on:
+                self.budget.start += now - self._off_at  # what is off earns nothing
+            self._off_at = now
             self.active = on
             self.roots.pause(not on)
-            self._forget_step(time.perf_counter())
+            self._forget_step(now)
 
     def hook_count(self) -> int:
         """How many hooks and patches are in place (0 at level off)."""
@@ -186,6 +198,7 @@ class Monitor:
     def idle_backward(self, losses: Any) -> bool:
         """Between samples only one thing is done: a host loss is checked. True if there is no more to do."""
         begun = time.perf_counter()
+        self._unused_calls = 0
         fine = (
             not isinstance(losses, Tensor)
             or not tensors.on_host(losses)
@@ -198,7 +211,8 @@ class Monitor:
     def backward_begins(self, losses: Any) -> None:
         """Backward is about to run: the loss is looked at while the weights are those of the forward pass."""
         begun = time.perf_counter()
-        self._stack.clear()  # a root that raised never returned; it must not hide the calls after it
+        self._threads.calls.clear()  # a root that raised never returned; it must not hide the calls after it
+        self._unused_calls = 0
         try:
             loss = self._loss_of(losses)
             if not self._called:
@@ -245,42 +259,65 @@ class Monitor:
     def _call_begins(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         if self.rerunning or not self.active or torch.jit._trace.is_tracing() or _capturing():
             return
-        if self._stack:
-            if self._stack[-1][0].module() is not module:
-                return  # a root inside a root: the outer call counts
-            self._stack.clear()  # the same root again: its last call raised
         begun = time.perf_counter()
         try:
-            self._called = True
-            if self.recorder.began_at == 0.0:
-                self.recorder.began_at = begun
-            if not self.plan.watch and torch.is_grad_enabled():
-                return
-            call = Call.of(module, args, kwargs or {})
-            self.tell("call_begins", module, call)
-            now = time.perf_counter()
-            self._stack.append((call, now))
-            self.budget.spend("call_begins", now - begun)
+            if self._may_watch(module, begun):
+                call = Call.of(module, args, kwargs or {})
+                if call is not None:
+                    self.tell("call_begins", module, call)
+                    self._threads.calls.append((call, time.perf_counter()))
+            elif torch.is_grad_enabled() and not self._threads.calls:
+                self._unused_calls += 1
+                if self._unused_calls > MAX_UNUSED_CALLS:
+                    self.calls.clear()
+                self.calls.append(Call.light(module, args, kwargs or {}))
         except Exception as error:  # guard
             self.failed("forward", error)
+        self.budget.spend("call_begins", time.perf_counter() - begun)
+
+    def _may_watch(self, module: nn.Module, now: float) -> bool:
+        """True if this call of a root is to be watched: an outer one, and affordable."""
+        running = self._threads.calls
+        if running:
+            if running[-1][0].module() is not module:
+                return False  # a root inside a root: the outer call counts
+            running.clear()  # the same root again: its last call raised
+        self._called = True
+        if self.recorder.began_at == 0.0:
+            self.recorder.began_at = now
+        if torch.is_grad_enabled():
+            return self.plan.watch
+        if self.eval_calls < ALWAYS_STEPS or self.budget.allows(("eval",), now):
+            return True
+        self.eval_calls += 1
+        return False
 
     def _call_ended(self, module: nn.Module, args: Any, output: Any) -> None:
-        if not self._stack or self.rerunning or self._stack[-1][0].module() is not module:
-            return
         begun = time.perf_counter()
-        call, at = self._stack.pop()
         try:
-            self.recorder.samples += call.samples or 0
-            self.recorder.forward_s += begun - at
+            running = self._threads.calls
+            if self.rerunning or not running or running[-1][0].module() is not module:
+                return
+            call, at = running.pop()
             if call.graded:
+                self.recorder.samples += call.samples or 0
+                self.recorder.forward_s += begun - at
                 call.watch(output, on_device=self.settings.stop_before_update)
-                self.calls.append(call)
+                self._keep_call(call)
             self.tell("call_ended", module, call, output)
             if not call.graded:
                 self._eval_call(begun - at, call)
+                self.budget.learn("eval", 2 * (time.perf_counter() - begun))  # its beginning costs about as much
         except Exception as error:  # guard
             self.failed("forward", error)
         self.budget.spend("call_ended", time.perf_counter() - begun)
+
+    def _keep_call(self, call: Call) -> None:
+        """Hold on to the call until its step is known to be good, but not to memory the program has let go of."""
+        self._unused_calls += 1
+        if self._unused_calls > MAX_UNUSED_CALLS or call.holds_memory():
+            self.calls.clear()
+        self.calls.append(call)
 
     # updates and steps
 
@@ -292,19 +329,20 @@ class Monitor:
         wanted = self.settings.step_optimizer
         return not wanted or type(optimizer).__name__.lower() == wanted.lower()
 
-    def is_main_parameters(self, parameters: list[Tensor]) -> bool:
-        """True if these are the parameters of the main optimizer (before its first step: of any)."""
-        main = self._main() if self._main is not None else None
-        if main is None:
-            return True
-        mine = {id(p) for group in main.param_groups for p in group["params"]}
-        return bool(parameters) and id(parameters[0]) in mine
+    def optimizer_of(self, parameters: list[Tensor]) -> Optimizer | None:
+        """The optimizer that holds the first of these parameters."""
+        for optimizer in self.optimizers:
+            if parameters and any(parameters[0] is p for group in optimizer.param_groups for p in group["params"]):
+                return optimizer
+        return None
 
     def update_begins(self, optimizer: Any) -> None:
         """An optimizer is about to step; one that steps inside another's step (a wrapper's) does not count."""
         if not self.active or self.in_update not in (None, optimizer):
             return
         begun = time.perf_counter()
+        if not self._is_rank:
+            self._first_update()
         self.in_update = optimizer
         self._evaluated = False
         if not self.plan.watch:
@@ -350,20 +388,26 @@ class Monitor:
         self._main_idle = 0
         self.step += 1
         self.last_full = self.plan.full
-        self.become_rank_now()
-        if self.plan.record:
-            self._record(optimizer, now, skipped)
-        self.tell("after_step", optimizer)
-        self._forget_step(now)
-        self._make_plan()
+        try:
+            self.become_rank_now()
+            if self.plan.record:
+                self._record(optimizer, now, skipped)
+        finally:
+            self.tell("after_step", optimizer)
+            self._forget_step(now)
+            self._make_plan()
 
     def _idle_step(self, optimizer: Optimizer) -> None:
         """A step between samples is only counted."""
+        if self.recorder.pending:
+            self.recorder.finish_pending(self._write)
+            self.late_calls = []
         if not self.is_main(optimizer):
             self._main_idle += 1
             return
         self._main_idle = 0
         self.step += 1
+        self.calls.clear()
         self.last_full = False
         self._maybe_cost(time.perf_counter())  # a sign of life where no record is affordable
         self._make_plan()
@@ -390,7 +434,7 @@ class Monitor:
         self._update_at = 0.0
         self.late_calls = [call for call in self.calls if call.is_small()] if self.recorder.pending else []
         self.calls.clear()
-        self._stack.clear()
+        self._threads.calls.clear()
 
     def become_rank_now(self) -> None:
         """Claim the rank's folder, at the first step or the first thing worth reporting."""
@@ -543,7 +587,8 @@ class Monitor:
             self._adopt_unpickled()
         for root in tops:
             self.roots.descend(root)
-        if self.step >= 3:
+        self._searches += 1
+        if self._searches >= 4:
             self._called = True  # give up looking
             if _anything_compiled():
                 self.note("forward-compiled", "the model runs inside a compiled function: its forward pass is not seen")
@@ -576,6 +621,13 @@ class Monitor:
         self.budget = Budget(self.settings.budget_pct, time.perf_counter())
         for probe in self.probes:
             probe.forked()
+
+
+class _Threads(threading.local):
+    """The root calls that run now, by thread: inference may go on beside training."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Call, float]] = []
 
 
 class StopBeforeUpdate(SystemExit):

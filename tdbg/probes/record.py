@@ -17,6 +17,7 @@ from tdbg.events import Step, as_float, number
 from tdbg.probes.late import LateReads, Then
 
 MEMORY_EVERY = 10
+MAX_LOSSES = 4096  # of one step; a program that never steps must not pile them up
 PAGE_MB = (os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096) / 1e6
 
 
@@ -35,7 +36,7 @@ class Recorder:
         self.forward_s = self.backward_s = self.optimizer_s = 0.0
         self.samples = 0
         self.micro = 0
-        self._losses: list[Tensor | float] = []
+        self._losses: deque[Tensor | float] = deque(maxlen=MAX_LOSSES)
         self._other_losses: list[float] = []
         self._memory_mb: float | None = None
 
@@ -48,11 +49,13 @@ class Recorder:
     def belongs_to_another(self) -> None:
         """What was sent backward so far served another optimizer; device losses are not read (no sync)."""
         self._other_losses.extend(loss for loss in self._losses if not isinstance(loss, Tensor))
-        self._losses, self.micro = [], 0
+        self._losses.clear()
+        self.micro = 0
 
     def forget(self, now: float) -> None:
         """A step has ended; the next one begins."""
-        self._losses, self._other_losses = [], []
+        self._losses.clear()
+        self._other_losses = []
         self.micro = self.samples = 0
         self.forward_s = self.backward_s = self.optimizer_s = 0.0
         self.began_at = now
@@ -80,7 +83,7 @@ class Recorder:
     def _fill_loss(self, record: Step, late_loss: Then) -> None:
         on_device = [loss for loss in self._losses if isinstance(loss, Tensor)]
         if on_device:
-            self.late.add(torch.stack([loss.reshape(()).float() for loss in on_device]), late_loss)
+            self.late.add(torch.stack([loss.reshape(()).float() for loss in on_device]), late_loss, first=True)
             return
         values = [loss for loss in self._losses if not isinstance(loss, Tensor)]
         if values:

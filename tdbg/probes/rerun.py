@@ -2,12 +2,15 @@
 
 The run goes through the user's own module without its DDP wrapper and through `torch.autograd.grad`, so
 it issues no collective, adds nothing to any ``.grad`` and fires no reducer. RNG, buffers, autocast and
-stdout are put back. What cannot be repeated that way (FSDP shards, SyncBatchNorm) is refused by name.
+output are put back; what a forward does to the world besides (an attribute it sets, a generator or file of
+its own) happens once more. What cannot be repeated that way (FSDP shards, SyncBatchNorm) is refused by name.
 """
 
 import contextlib
 import io
+import random
 import sys
+import threading
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -32,7 +35,7 @@ class Call:
     module: "weakref.ref[nn.Module]"
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    versions: list[int]
+    versions: list[int] | None  # None: not taken
     rng: Tensor | None
     device_rng: Tensor | None
     autocast: tuple[str, Any] | None
@@ -41,9 +44,16 @@ class Call:
     samples: int | None = None
 
     @classmethod
-    def of(cls, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> "Call":
-        """Keep references (no copies) to the arguments, and the state of the random generators."""
+    def of(cls, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> "Call | None":
+        """Keep references (no copies) to the arguments, and the state of the random generators.
+
+        None for a call on tensors that hold no data: meta and fake tensors, functorch's batched ones.
+        """
+        if torch._C._functorch.peek_interpreter_stack() is not None:
+            return None
         taken = [tensor for _, tensor in walk((args, kwargs))]
+        if any(tensor.is_meta or type(tensor).__name__ == "FakeTensor" for tensor in taken):
+            return None
         device = next((tensor.device.type for tensor in taken if tensor.device.type != "cpu"), "cpu")
         mode = None
         for kind in ("cpu", device):
@@ -60,6 +70,12 @@ class Call:
             graded=torch.is_grad_enabled(),
             samples=next((tensor.shape[0] for tensor in taken if tensor.dim() > 0), None),
         )
+
+    @classmethod
+    def light(cls, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> "Call":
+        """As little as a second run needs, for steps between samples: about 2 us."""
+        mode = ("cpu", torch.get_autocast_dtype("cpu")) if torch.is_autocast_enabled("cpu") else None
+        return cls(weakref.ref(module), args, kwargs, None, torch.get_rng_state(), None, mode, graded=True)
 
     def watch(self, output: Any, *, on_device: bool) -> None:
         """Keep the gradients that will arrive at the outputs (references again).
@@ -79,8 +95,17 @@ class Call:
         """True if keeping the arguments for one more step costs no memory worth speaking of."""
         return sum(tensor.nbytes for _, tensor in walk((self.args, self.kwargs))) <= SMALL_BYTES
 
+    def holds_memory(self) -> bool:
+        """True if keeping several such calls would keep graphs alive, or much memory of an accelerator."""
+        taken = [tensor for _, tensor in walk((self.args, self.kwargs))]
+        if any(tensor.grad_fn is not None for tensor in taken):
+            return True
+        return not all(map(tensors.on_host, taken)) and not self.is_small()
+
     def changed(self) -> bool:
         """True if an argument was written to since the call."""
+        if self.versions is None:
+            return False
         return [_version(tensor) for _, tensor in walk((self.args, self.kwargs))] != self.versions
 
 
@@ -88,6 +113,7 @@ class _Keep:
     """A tensor hook that keeps the gradient and returns nothing."""
 
     __slots__ = ("index", "into")
+    __torch_unserializable__ = True  # torch.save of such an output says nothing of our hook
 
     def __init__(self, into: dict[int, Tensor], index: int) -> None:
         self.into, self.index = into, index
@@ -132,7 +158,10 @@ def refusal(root: nn.Module) -> str:
 @contextlib.contextmanager
 def _as_before(call: Call, root: nn.Module) -> Iterator[None]:
     """The surroundings of the original call; everything is put back afterwards."""
-    buffers = _lend_buffers(root)
+    buffers: list[tuple[nn.Module, str, Tensor]] = []
+    python_rng = random.getstate()
+    numpy_random = getattr(sys.modules.get("numpy"), "random", None)
+    numpy_rng = numpy_random.get_state() if numpy_random is not None else None
     rng, device_rng = torch.get_rng_state(), None
     if call.device_rng is not None:
         device_rng = torch.cuda.get_rng_state()
@@ -140,8 +169,10 @@ def _as_before(call: Call, root: nn.Module) -> Iterator[None]:
     if call.rng is not None:
         torch.set_rng_state(call.rng)
     out = sys.stdout
-    sys.stdout = io.StringIO()  # a forward that prints must not print twice
+    err = sys.stderr
+    sys.stdout, sys.stderr = _Muted(out), _Muted(err)  # a forward that prints must not print twice
     try:
+        _lend_buffers(root, buffers)
         with contextlib.ExitStack() as stack:
             if "torch._dynamo" in sys.modules:
                 stack.enter_context(torch.compiler.set_stance("force_eager"))
@@ -149,7 +180,10 @@ def _as_before(call: Call, root: nn.Module) -> Iterator[None]:
                 stack.enter_context(torch.autocast(call.autocast[0], dtype=call.autocast[1], cache_enabled=False))
             yield
     finally:
-        sys.stdout = out
+        sys.stdout, sys.stderr = out, err
+        random.setstate(python_rng)
+        if numpy_random is not None:
+            numpy_random.set_state(numpy_rng)
         torch.set_rng_state(rng)
         if device_rng is not None:
             torch.cuda.set_rng_state(device_rng)
@@ -157,19 +191,31 @@ def _as_before(call: Call, root: nn.Module) -> Iterator[None]:
             owner._buffers[name] = buffer
 
 
-def _lend_buffers(root: nn.Module) -> list[tuple[nn.Module, str, Tensor]]:
-    """Put copies in the place of all buffers; returns the originals, which autograd may have saved.
+class _Muted(io.TextIOBase):
+    """stdout without what this thread prints; other threads go on as before."""
+
+    def __init__(self, out: Any) -> None:
+        self.out, self.thread = out, threading.get_ident()
+
+    def write(self, text: str) -> int:
+        return len(text) if threading.get_ident() == self.thread else int(self.out.write(text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.out, name)
+
+
+def _lend_buffers(root: nn.Module, originals: list[tuple[nn.Module, str, Tensor]]) -> None:
+    """Put copies in the place of all buffers; lists the originals, which autograd may have saved.
 
     Restoring values in place would not do: it raises the version of a tensor that the pending backward
     pass needs unchanged.
     """
-    originals = []
     for module in root.modules():
         for name, buffer in module._buffers.items():
             if buffer is not None:
+                copy = buffer.detach().clone()
                 originals.append((module, name, buffer))
-                module._buffers[name] = buffer.detach().clone()
-    return originals
+                module._buffers[name] = copy
 
 
 @dataclass(slots=True)
@@ -339,8 +385,8 @@ def locate_backward(calls: list[Call], names: Names) -> Located:
 
 def _backward_once(call: Call, names: Names) -> Located:
     root = call.module()
-    if root is None or not call.output_grads:
-        return Located("", note="" if root else "the model is gone")
+    if root is None:
+        return Located("", note="the model is gone")
     for grad in call.output_grads.values():
         bad = look(grad)
         if bad:
@@ -362,13 +408,19 @@ def _backward_once(call: Call, names: Names) -> Located:
         output = inner(*call.args, **call.kwargs)
         outputs = [tensor for _, tensor in walk(output)][:MAX_OUTPUTS]
         pairs = [(outputs[index], grad) for index, grad in call.output_grads.items() if index < len(outputs)]
+        if not call.output_grads:
+            pairs = [(tensor, torch.ones_like(tensor)) for tensor in outputs if tensor.is_floating_point()]
         pairs = [(tensor, grad) for tensor, grad in pairs if tensor.requires_grad and tensor.shape == grad.shape]
         if not pairs:
-            return Located("", note="the second run gave other outputs")
+            return Located("", note="no gradient of the model's output could be followed")
         grads = torch.autograd.grad(
             [tensor for tensor, _ in pairs], parameters, [grad for _, grad in pairs], allow_unused=True
         )
-    return _culprit(tracer, dict(zip(map(id, parameters), grads, strict=True)), names)
+    located = _culprit(tracer, dict(zip(map(id, parameters), grads, strict=True)), names)
+    if not call.output_grads:
+        ones = "the gradient at the model's output was not kept on this step: the second run began with ones"
+        located.note = located.note or ones
+    return located
 
 
 def _culprit(tracer: _Tracer, grads: dict[int, Tensor | None], names: Names) -> Located:

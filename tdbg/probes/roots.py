@@ -13,6 +13,8 @@ from tdbg.probes.compiler import hide, unseen
 
 # Path components that wrappers add; users know their modules without them.
 WRAPPER_PARTS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
+# Scripted modules take no hooks; torch's encoder leaves its fused path when one of its layers has any.
+UNHOOKED = (torch.jit.ScriptModule, nn.TransformerEncoderLayer, nn.TransformerEncoder)
 WRAPPER_CLASSES = ("DistributedDataParallel", "DataParallel")
 
 
@@ -50,8 +52,12 @@ class Roots:
     """
 
     def __init__(
-        self, before: Callable[[nn.Module, Any, Any], None], after: Callable[[nn.Module, Any, Any], None]
+        self,
+        before: Callable[[nn.Module, Any, Any], None],
+        after: Callable[[nn.Module, Any, Any], None],
+        failed: Callable[[str, Exception], None],
     ) -> None:
+        self._failed = failed
         self._before = _Hook(before)
         self._after = _Hook(after)
         self._hooked: weakref.WeakKeyDictionary[nn.Module, tuple[Any, Any]] = weakref.WeakKeyDictionary()
@@ -78,23 +84,29 @@ class Roots:
         self._before.target = self._after.target = None
 
     def _on_parameter(self, module: nn.Module, name: str, parameter: Any) -> None:
-        if module not in self._children:
-            self._hook(module)
+        try:
+            if module not in self._children:
+                self._hook(module)
+        except Exception as error:  # guard: a half-built module may not even have a hash
+            self._failed("roots", error)
 
     def _on_child(self, parent: nn.Module, name: str, child: nn.Module | None) -> None:
-        if parent not in self._children:
-            self._hook(parent)
-        if child is not None and child is not parent and child not in self._children:
-            self._children.add(child)
-            self._tops.discard(child)
-            self._unhook(child)
+        try:
+            if parent not in self._children:
+                self._hook(parent)
+            if child is not None and child is not parent:
+                self._children.add(child)
+                self._tops.discard(child)
+                self._unhook(child)
+        except Exception as error:  # guard: a half-built module may not even have a hash
+            self._failed("roots", error)
 
     def _hook(self, module: nn.Module) -> None:
         self._tops.add(module)
         self._hook_instance(module)
 
     def _hook_instance(self, module: nn.Module) -> None:
-        if module in self._hooked or module in self._compiled or isinstance(module, torch.jit.ScriptModule):
+        if module in self._hooked or module in self._compiled or isinstance(module, UNHOOKED):
             return
         self._hooked[module] = (
             module.register_forward_pre_hook(self._before, with_kwargs=True),
@@ -124,8 +136,13 @@ class Roots:
         self._compiled.add(module)
 
     def _unhook(self, module: nn.Module) -> None:
+        """Remove our hooks, also those a copy of a hooked module was born with."""
         for handle in self._hooked.pop(module, ()):
             handle.remove()
+        for table in (module._forward_pre_hooks, module._forward_hooks):
+            for key in [key for key, hook in table.items() if isinstance(hook, _Hook)]:
+                del table[key]
+                module._forward_pre_hooks_with_kwargs.pop(key, None)
 
     def tops(self) -> list[nn.Module]:
         """The root modules that are alive and hold parameters."""
@@ -155,8 +172,7 @@ class Roots:
                 self._unhook(module)
         else:
             for module in self._paused:
-                if module not in self._children:
-                    self._hook_instance(module)
+                self._hook_instance(module)
             self._paused = []
 
     def count(self) -> int:
@@ -166,8 +182,10 @@ class Roots:
     @contextlib.contextmanager
     def bare(self, roots: list[nn.Module]) -> Iterator[None]:
         """The given modules without our hooks (torch.jit.script cannot compile them)."""
-        held = [module for root in roots for module in root.modules() if module in self._hooked]
-        for module in held:
+        held = []
+        for module in (module for root in roots for module in root.modules()):
+            if module in self._hooked:
+                held.append(module)
             self._unhook(module)
         try:
             yield
@@ -199,10 +217,10 @@ class Names:
         self.parameters: dict[int, str] = {}
         self.modules: dict[int, str] = {}
         seen: dict[str, int] = {}
-        self.roots = [unwrapped(root) for root in roots]
-        for root in self.roots:
+        inner = [unwrapped(root) for root in roots]
+        for root in inner:
             prefix = ""
-            if len(self.roots) > 1:
+            if len(inner) > 1:
                 label = type(root).__name__
                 seen[label] = seen.get(label, 0) + 1
                 prefix = f"{label}." if seen[label] == 1 else f"{label}#{seen[label]}."

@@ -75,7 +75,7 @@ class Surge:
         self.base = self.peak = 0.0
 
     def see(self, value: float) -> bool:
-        """Add a value; True at the value that makes it a surge."""
+        """Add a value; True from the value that makes it a surge to the last one of it."""
         if not self._far(value):
             self.streak = 0
         elif self.streak == 0:
@@ -84,7 +84,7 @@ class Surge:
             self.streak += 1
             self.peak = max(self.peak, value)
         self.window.push(value)
-        return self.streak == self.lasting
+        return self.streak >= self.lasting
 
     def _far(self, value: float) -> bool:
         base = self.base if self.streak else self.window.median

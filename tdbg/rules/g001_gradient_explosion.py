@@ -27,6 +27,7 @@ class _State:
     losses: Window = field(default_factory=Window)
     said: bool = False
     since: int = 0
+    held: int = 0  # steps in a row that count against the run
 
 
 @RULES.add
@@ -74,7 +75,9 @@ class GradientExplosion(Rule):
         surged = state.surge.see(norm)
         if state.surge.streak == 1:
             state.since = event.step
-        if not surged or norm <= FLOOR or better:
+        counts = state.surge.streak > 0 and norm > FLOOR and not better
+        state.held = state.held + 1 if counts else 0
+        if not surged or state.held < LASTING_STEPS:
             return ()
         state.said = True
         return self.once(self._given, self._exploded(process, state))
@@ -88,7 +91,7 @@ class GradientExplosion(Rule):
             rank=process.rank,
             phase="gradient",
             evidence=[
-                f"median of the steps before: {figure(surge.base)}; {LASTING_STEPS} steps in a row above"
+                f"median of the steps before: {figure(surge.base)}; {surge.streak} steps in a row above"
                 f" {RATIO:g}x of it, the highest {surge.peak / surge.base:.0f}x, while the loss got no better",
             ],
             cause="a learning rate too high, a bad batch, or a layer without normalisation",

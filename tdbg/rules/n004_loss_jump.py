@@ -25,6 +25,8 @@ def _surge() -> Surge:
 class _State:
     surge: Surge = field(default_factory=_surge)
     per_call: Window = field(default_factory=Window)
+    per_call_base: float = 0.0  # its median before the surge
+    held: int = 0  # steps in a row with a loss per call as far up
     since: int = 0
     silent: bool = False  # told already, or a loss for which a jump means nothing
 
@@ -78,12 +80,16 @@ class LossJump(Rule):
         if state.silent:
             return ()
         per_call = loss / max(event.micro, 1)
-        more_calls = per_call <= RATIO * state.per_call.median  # a sum grows with its summands
+        before = state.per_call.median
         state.per_call.push(per_call)
         surged = state.surge.see(loss)
         if state.surge.streak == 1:
+            state.per_call_base = before
+        more_calls = per_call <= RATIO * state.per_call_base  # a sum grows with its summands
+        state.held = 0 if state.surge.streak == 0 or more_calls else state.held + 1
+        if state.held == 1:
             state.since = event.step
-        if not surged or more_calls:
+        if not surged or state.held < LASTING_STEPS:
             return ()
         state.silent = True
         return self.once(self._given, self._jumped(process, state.surge, state.since))

@@ -1,6 +1,5 @@
 """The verdict: every finding of a run, how each rank ended, and what tdbg cost; live and offline alike."""
 
-import time
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -318,9 +317,3 @@ def _readable(process: ProcessDir) -> Iterable[Event]:
         yield from process.events()
     except OSError:  # the file vanished or may not be read: the other ranks still speak
         return
-
-
-def started_at(run: RunDir) -> float:
-    """When the run began, as run.json has it; now, where it does not say."""
-    start = read_info(run).get("start")
-    return float(start) if isinstance(start, int | float) else time.time()

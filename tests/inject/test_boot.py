@@ -395,3 +395,21 @@ def test_any_path_fits_into_the_boot_file(path: str) -> None:
     text = boot_source(path, path, {"torch": path}).replace("\n    _boot()", "\n    pass")
     exec(compile(text, "boot", "exec"), names)
     assert names["RUN_DIR"] == names["TDBG_PARENT"] == names["WATCH"]["torch"] == path
+
+
+@pytest.mark.parametrize("name", ["parcel", "tdbg"])
+def test_a_program_that_wraps_the_finders(stage: Stage, name: str) -> None:
+    """The finder is asked from within another one, and stands in the list no more."""
+    script(
+        stage,
+        f"""
+        import sys
+        class Wrapped:
+            def __init__(self, finder): self.finder = finder
+            def find_spec(self, *args): return self.finder.find_spec(*args)
+        sys.meta_path[:] = [Wrapped(finder) for finder in sys.meta_path]
+        import {name}
+        """,
+    )
+    done = stage.python("s.py")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -78,6 +78,18 @@ def test_the_same_failure_in_each_step_is_told_three_times(make_run: Any) -> Non
     assert [note["code"] for note in run.events("note")] == ["tracebacks-capped"]
 
 
+def test_beyond_the_cap_nothing_is_formatted_or_kept(make_run: Any) -> None:
+    text = """
+    real, calls = tracebacks.describe, []
+    tracebacks.describe = lambda *args: (calls.append(1), real(*args))[1]
+    for me.step in range(500): swallow(lambda error: logging.exception('bad'))
+    print(len(calls), len(tracebacks._recorder._seen))
+    """
+    run = make_run()
+    assert len(events(run, text, "50 50\n")) == 3
+    assert [note["code"] for note in run.events("note")] == ["tracebacks-capped"]
+
+
 def test_output_is_unchanged(make_run: Any) -> None:
     text = """
     def both(error):

@@ -171,3 +171,27 @@ def test_a_second_agent_of_the_job_joins_and_stays_silent(shell, eventually) -> 
     assert len(shell.runs()) == 1
     assert len(state(shell)["nodes"]) == 1
     assert len(list(shell.runs()[0].glob("stdout*.log"))) == 2
+
+
+RANK = """
+import os, signal, sys, time
+from pathlib import Path
+from tdbg.events import NonFinite, Step
+from tdbg.rundir import EventWriter, claim
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0) if "deaf" not in sys.argv else None)
+folder, _ = claim(Path(os.environ["TDBG_RUN_DIR"]), 0)
+writer = EventWriter(lambda: folder, 0, print)
+Path("pid").write_text(str(os.getpid()))
+for step in range(1, 4): writer.emit(Step(t=time.time(), step=step, loss=1.0))
+for step in range(4, 600):
+    writer.emit(Step(t=time.time(), step=step, loss="nan", finite=False))
+    time.sleep(0.1)
+"""
+
+
+def test_stop_on_ends_what_the_command_started_too(shell, eventually, alive) -> None:
+    line = f"{sys.executable} {shell.script(RANK)}; true"
+    done = shell.run("sh", "-c", line, options=("--stop-on", "info"), env={"PYTHONPATH": os.pathsep.join(sys.path)})
+    assert done.returncode == 143, done.stderr
+    assert "stopping the command at TD-" in done.stderr
+    assert not alive(int((shell.folder / "pid").read_text()))

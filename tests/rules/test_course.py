@@ -23,6 +23,23 @@ def test_gradient_explosion(one):
     assert finding.first_step == 61 and "gradient norm rose from 1.2" in finding.title
 
 
+def test_an_explosion_from_a_small_base(one):
+    """Three values in a row are far up long before one is above 10."""
+    run, rank = one
+    growth = [0.05 * 10 ** (9 * step / 40) for step in range(1, 41)]
+    run.train(rank, noisy(2.0, 60) + noisy(2.6, 40), norms=noisy(0.05, 60) + growth)
+    finding = first(run, "TD-G001")
+    assert "gradient norm rose from 0.05" in finding.title and 61 <= finding.first_step <= 70
+
+
+def test_larger_gradients_while_the_noisy_loss_falls_are_no_explosion(one):
+    """Some steps are worse than the median; three in a row would count."""
+    run, rank = one
+    losses = [1.0 if step % 3 else 2.2 for step in range(60)]
+    run.train(rank, noisy(2.0, 60, spread=0.02) + losses, norms=noisy(2.0, 60) + noisy(40, 60))
+    assert "TD-G001" not in run.codes()
+
+
 def test_no_explosion_while_small_or_while_the_loss_gets_better(one):
     run, rank = one
     run.train(rank, noisy(2.0, 60) + noisy(2.6, 10), norms=noisy(0.01, 60) + noisy(1.0, 10))

@@ -58,6 +58,7 @@ class Rank:
             failed=me.failed,
             note=me.note_once,
             started=time.perf_counter(),
+            first_update=_settle_flags,
         )
         self.monitor.attach(probes_for(me.settings.level, me.settings.flags))
         self.alternation = Alternation(self.monitor, me.settings.baseline) if me.settings.baseline else None
@@ -71,9 +72,6 @@ class Rank:
         self.me.emit(event)
 
     def _become_rank(self) -> None:
-        takers = sys.modules.get("tdbg.inject.take")
-        if takers is not None:
-            takers.settle()  # flags nobody took so far are rejected now; --strict-flags ends the rank here
         rank, world_size = _identity()
         self.monitor.world_size = world_size
         self.me.become_rank(rank, lambda attempt: self._describe(rank, world_size, attempt))
@@ -160,6 +158,13 @@ class Rank:
         self.monitor.forked()
         if self.alternation is not None:
             self.alternation.restart()
+
+
+def _settle_flags() -> None:
+    """Flags nobody has taken by now are rejected; --strict-flags ends the rank here, before its first step."""
+    takers = sys.modules.get("tdbg.inject.take")
+    if takers is not None:
+        takers.settle()
 
 
 def _env_int(names: tuple[str, ...]) -> int | None:
