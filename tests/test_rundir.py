@@ -274,3 +274,19 @@ def test_a_reused_pid_is_not_the_old_process() -> None:
     child.kill()
     child.wait()
     assert process_start(child.pid) == ""
+
+
+def test_a_program_that_closes_every_file_keeps_its_own_clean(tmp_path: Path) -> None:
+    writer, trouble = write_steps(tmp_path / "rank0000", 3)
+    fd = writer._fd
+    os.close(fd)
+    theirs = os.open(tmp_path / "checkpoint.bin", os.O_WRONLY | os.O_CREAT)
+    assert theirs == fd, "the number was taken again"
+    for step in range(4, 7):
+        writer.emit(Step(t=1.0, step=step))
+    os.close(theirs)
+    assert (tmp_path / "checkpoint.bin").read_bytes() == b""
+    steps = [event.step for event in read_events(tmp_path / "rank0000" / "events.jsonl") if isinstance(event, Step)]
+    assert steps == [1, 2, 3, 4, 5, 6]
+    assert trouble == []
+    writer.close()

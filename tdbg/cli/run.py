@@ -112,7 +112,7 @@ def command(
     """Run a training or evaluation command and say what went wrong in it.
 
         tdbg run -- python train.py --epochs 3
-        tdbg run -f GRADIENTS --level advanced -- torchrun --nproc-per-node=2 train.py
+        tdbg run -f LOSS.NULL_MASKING -- torchrun --nproc-per-node=2 train.py
         tdbg run --stop-on critical --tee -- python -m my.package
 
     The command runs as it would without tdbg: its output, terminal, signals and exit code are its own. What

@@ -44,8 +44,8 @@ class GradientExplosion(Rule):
     Example:
         TD-G001 warning: gradient norm rose from 1.2 to 340 at step 88, rank 0
 
-    What to do: Clip (`clip_grad_norm_`), lower the learning rate, or lengthen the warm-up. `tdbg run -f
-    GRADIENTS` shows which parameter's gradient grew; one layer alone means a bad initial value or a missing
+    What to do: Clip (`clip_grad_norm_`), lower the learning rate, or lengthen the warm-up. `grad_norms` in the
+    step records shows which parameter's gradient grew; one layer alone means a bad initial value or a missing
     normalisation there, all layers mean a learning rate too high or a bad batch.
 
     Thresholds: Norm above 10.0, as older debugging guides have it, and above 10x the running median, since a
@@ -95,5 +95,5 @@ class GradientExplosion(Rule):
                 f" {RATIO:g}x of it, the highest {surge.peak / surge.base:.0f}x, while the loss got no better",
             ],
             cause="a learning rate too high, a bad batch, or a layer without normalisation",
-            try_next="clip_grad_norm_, a longer warm-up; `-f GRADIENTS` shows which parameter it is",
+            try_next="clip_grad_norm_, a longer warm-up; grad_norms in the step records shows which parameter it is",
         )

@@ -24,7 +24,7 @@ CAUSES = {
     "forward": "the module made it out of finite inputs: overflow, log or division at 0, or a bad weight of its own",
     "loss": "every module's output was finite: it arises in the loss, outside the model",
     "backward": "forward is finite and its derivative is not: sqrt, norm or pow at 0, 0 * inf, log of 0 under where()",
-    "gradient": "the parameter's own gradient is the first bad value; nothing before it in backward was",
+    "gradient": "this parameter's gradient is the first that is seen bad; what made it lies there or just after it in the model",
     "optimizer": "an earlier update wrote it into the weights: learning rate, eps or weight decay",
 }
 TRIES = {

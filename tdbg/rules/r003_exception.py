@@ -107,9 +107,14 @@ class ExceptionRule(Rule):
         finding.title = f"{_who(process, event)}: {event.exception}{message}, {how}, after step {event.step}{at}"
         finding.severity = self.severity
         finding.first_step, finding.rank = event.step, process.rank
-        lines = [line.rstrip() for line in event.lines if line.strip()]
+        lines = [_printable(line) for line in event.lines if set(line.strip()) - set("^~")]
         finding.evidence = [*lines[-3:-1], *(["traceback:", *lines[-SHOWN_LINES:]] if len(lines) > 3 else [])]
         finding.try_next = "`tdbg report` shows the traceback"
+
+
+def _printable(line: str) -> str:
+    """A line of somebody else's text that cannot colour or move the terminal it is shown on."""
+    return "".join(letter if letter.isprintable() else "?" for letter in line.rstrip().expandtabs(4))
 
 
 def _who(process: ProcessDir, event: Traceback) -> str:

@@ -67,8 +67,7 @@ class LearningRateSpike(Rule):
         TD-S001 error: learning rate jumped 100x at step 120 (0.001 to 0.1), and the loss went from 2.1 to 14
 
     What to do: Find who set it: the scheduler's formula, a scheduler stepped per epoch in one place and per
-    step in another, a resumed optimizer state with another base rate, a config override. `tdbg run -f LR` logs
-    every change.
+    step in another, a resumed optimizer state with another base rate, a config override.
 
     Thresholds: 10x the running median, 2x the highest rate so far, and a reaction. A jump without a reaction
     (frozen layers thawed, a stage of a curriculum) is nobody's business.
@@ -131,7 +130,7 @@ class LearningRateSpike(Rule):
             phase="optimizer",
             evidence=[f"before it: median loss {figure(spike.loss)}, learning rate {figure(spike.before)}", *gap],
             cause="the update was too large for where the weights were",
-            try_next="find who set the rate (scheduler, resumed state, override); `-f LR` logs every change",
+            try_next="find who set the rate: scheduler, resumed optimizer state, config override",
         )
 
 

@@ -37,8 +37,7 @@ class LearningRateZero(Rule):
         TD-S002 warning: the learning rate has been 0 for 20 steps, since step 981, rank 0
 
     What to do: Compare the scheduler's number of steps with the real one: accumulation, several ranks and
-    dropped last batches change it. Set a floor (`eta_min`) if training is to go on. `tdbg run -f LR` logs every
-    change.
+    dropped last batches change it. Set a floor (`eta_min`) if training is to go on.
 
     Thresholds: 20 steps: a warm-up that begins at zero and a decay that ends at zero have one or two.
     """
@@ -89,6 +88,6 @@ class LearningRateZero(Rule):
             phase="optimizer",
             evidence=[f"highest rate before: {figure(state.highest)}"],
             cause="the schedule ended before the training did, or starts at zero and is stepped too seldom",
-            try_next="compare the scheduler's number of steps with the real one; `-f LR` logs every change",
+            try_next="compare the scheduler's number of steps with the real one",
         )
         return self.once(self._given, new)

@@ -8,7 +8,7 @@ from typing import Any
 from tdbg.events import SEVERITIES, Event, Finding
 from tdbg.rules import RULES, Rule, at_least
 from tdbg.rules.text import clip, counted, figure, joined, ranges
-from tdbg.rules.view import ProcessView, View, exit_text, finite, read_info
+from tdbg.rules.view import ProcessView, View, exit_text, finite
 from tdbg.rundir import ProcessDir, RunDir, write_json
 
 REPORT_FILE = "report.json"
@@ -37,6 +37,12 @@ class Verdict:
     files: list[str] = field(default_factory=list)
     trouble: list[str] = field(default_factory=list)
 
+    level: str = ""
+
+    def _silence(self) -> str:
+        """No finding must mean that nothing was wrong, never that nothing was looked at."""
+        return "level off: nothing was looked at" if self.level == "off" else "nothing found"
+
     @property
     def worst_severity(self) -> str | None:
         """The severity of the first finding, if there is one."""
@@ -50,7 +56,7 @@ class Verdict:
         """The whole run in one line."""
         counts = Counter(finding.severity for finding in self.findings)
         split = ", ".join(f"{counts[severity]} {severity}" for severity in reversed(SEVERITIES) if counts[severity])
-        found = f"{counted(len(self.findings), 'finding')} ({split})" if self.findings else "nothing found"
+        found = f"{counted(len(self.findings), 'finding')} ({split})" if self.findings else self._silence()
         parts = [f"verdict: {found}"]
         if self.ranks:
             steps = max(row["steps"] or row["evals"] for row in self.ranks)
@@ -129,7 +135,11 @@ class Verdict:
                 f"cost of tdbg: {self.cost['pct']:.2f} % of the wall time (budget {self.cost['budget_pct']:g} %){at}"
                 f", start-up {self.cost['startup_ms']:.0f} ms"
             )
-        if self.baseline:
+        if self.baseline and self.baseline["low"] is None:
+            lines.append(
+                f"baseline: {counted(self.baseline['pairs'], 'pair')} of blocks are too few to tell; 6 are needed"
+            )
+        elif self.baseline:
             lines.append(
                 f"baseline: x{self.baseline['ratio']:.4f} with tdbg on"
                 f" (95 %: {figure(self.baseline['low'])} to {figure(self.baseline['high'])})"
@@ -222,6 +232,7 @@ class Judge:
             notes=_notes(view),
             files=_files(self.run),
             trouble=self.trouble,
+            level=view.settings.level,
         )
 
 

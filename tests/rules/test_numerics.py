@@ -196,6 +196,23 @@ def test_a_jump_means_nothing_with_two_optimizers(one):
     assert run.codes() == []
 
 
+def test_a_jump_after_the_sum_had_grown_already(one):
+    """The sum is far up since step 61; the loss per call jumps at step 71."""
+    run, rank = one
+    run.train(rank, [2.0, 2.1, 1.9] * 20, micro=1)
+    run.train(rank, [16.0] * 10, first=61, micro=8)
+    run.train(rank, [48.0] * 10, first=71, micro=8)
+    (finding,) = [found for found in run.judge().findings if found.code == "TD-N004"]
+    assert finding.first_step == 71
+
+
+def test_single_high_losses_after_the_sum_had_grown_are_no_jump(one):
+    run, rank = one
+    run.train(rank, [2.0, 2.1, 1.9] * 20, micro=1)
+    run.train(rank, [16.0, 16.0, 40.0] * 10, first=61, micro=8)
+    assert "TD-N004" not in run.codes()
+
+
 def test_a_sum_over_more_backward_calls_is_no_jump(one):
     run, rank = one
     run.train(rank, [2.0, 2.1, 1.9] * 20, micro=1)
