@@ -1,7 +1,7 @@
 """Where tdbg stands in torch: every hook and patch of the default level, set and taken away together."""
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -10,9 +10,26 @@ from torch.optim import optimizer as optimizer_module
 
 from tdbg.probes.compiler import hide, unseen
 from tdbg.probes.patches import Patches
+from tdbg.probes.roots import Roots
 
-if TYPE_CHECKING:
-    from tdbg.probes.monitor import Monitor
+
+class Watcher(Protocol):
+    """Who is called: the monitor, as far as these hooks know it."""
+
+    active: bool
+    rerunning: bool
+    optimizers: Any  # a weak set
+    roots: Roots
+
+    @property
+    def watching(self) -> bool: ...
+    def clip_begins(self, parameters: list[Tensor]) -> None: ...
+    def clip_ended(self, total: Any) -> None: ...
+    def idle_backward(self, losses: Any) -> bool: ...
+    def backward_begins(self, losses: Any) -> None: ...
+    def backward_ended(self) -> None: ...
+    def update_begins(self, optimizer: Any) -> None: ...
+    def update_ended(self, optimizer: Any) -> None: ...
 
 
 class TorchHooks:
@@ -23,7 +40,7 @@ class TorchHooks:
     (reentrant checkpointing) is left alone.
     """
 
-    def __init__(self, monitor: "Monitor") -> None:
+    def __init__(self, monitor: Watcher) -> None:
         self.monitor = monitor
         self.patches = Patches()
         self._handles: list[Any] = []
@@ -97,7 +114,7 @@ class TorchHooks:
                 return original(tensors, *args, **kwargs)
             if isinstance(tensors, Iterator):
                 tensors = tuple(tensors)  # looking must not use it up
-            if not monitor.plan.watch and unseen(monitor.idle_backward, tensors):
+            if not monitor.watching and unseen(monitor.idle_backward, tensors):
                 return original(tensors, *args, **kwargs)
             unseen(monitor.backward_begins, tensors)
             self._depth += 1

@@ -28,6 +28,8 @@ from tdbg.probes.record import Recorder
 from tdbg.probes.rerun import Call
 from tdbg.probes.roots import Roots
 
+FOCUS_STEPS = 25
+RATE_JUMP = 3.0
 KEPT_CALLS = 8
 MAX_UNUSED_CALLS = 4  # calls no backward has followed: inference with gradients on keeps no more
 COST_EVERY_S = 5.0
@@ -105,6 +107,8 @@ class Monitor:
         self._evaluated = False
         self._threads = _Threads()
         self._searches = 0
+        self._rate = 0.0  # the learning rate of the step before
+        self._focus = 0  # so many more steps are recorded in any case
         self._unused_calls = 0  # root calls since the last backward
         self._off_at = 0.0
         self._backward_at = self._update_at = 0.0
@@ -113,6 +117,11 @@ class Monitor:
         self._cost_at = 0.0
 
     # attaching
+
+    @property
+    def watching(self) -> bool:
+        """True if the running step is watched; between samples steps are only counted."""
+        return self.plan.watch
 
     @property
     def patches(self) -> Any:
@@ -389,6 +398,7 @@ class Monitor:
         self.step += 1
         self.last_full = self.plan.full
         try:
+            self._notice_rate(optimizer)
             self.become_rank_now()
             if self.plan.record:
                 self._record(optimizer, now, skipped)
@@ -408,12 +418,22 @@ class Monitor:
         self._main_idle = 0
         self.step += 1
         self.calls.clear()
+        self._notice_rate(optimizer)
         self.last_full = False
         self._maybe_cost(time.perf_counter())  # a sign of life where no record is affordable
         self._make_plan()
         if self.plan.watch:
             self.tell("after_step", optimizer)
             self._forget_step(time.perf_counter())
+
+    def _notice_rate(self, optimizer: Optimizer) -> None:
+        """A learning rate that jumps is worth a record of each step that follows."""
+        rate = optimizer.param_groups[0].get("lr")
+        if isinstance(rate, float):
+            if 0.0 < self._rate * RATE_JUMP < rate:
+                self._focus = FOCUS_STEPS
+                self.plan.record = self.plan.watch  # what a watched step needs for its record is at hand
+            self._rate = rate
 
     def _other_step(self, optimizer: Optimizer) -> None:
         self._main_idle += 1
@@ -487,6 +507,10 @@ class Monitor:
         if self.step < ALWAYS_STEPS:
             return
         plan, allows = self.plan, self.budget.allows
+        if self._focus > 0:  # something is going on: every step is on record, whatever it costs, for a while
+            self._focus -= 1
+            plan.watch = plan.small = plan.record = True
+            return
         likely = self.budget.likely_s
         reserve_s = RESERVE_STEPS * (likely("watch") + likely("small"))
         reserve_s = min(reserve_s, RESERVE_SHARE * self.budget.share * (now - self.budget.start))
@@ -562,6 +586,8 @@ class Monitor:
         self._first_bad("report_late", names, record)
 
     def _first_bad(self, how: str, *args: Any) -> None:
+        if not self.bad_seen:
+            self._focus = FOCUS_STEPS
         probe = self.probe("first-bad")
         if probe is None or self.rerunning:
             return
