@@ -4,7 +4,7 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TextIO
 
 PREFIX = "tdbg: "
 
@@ -16,7 +16,7 @@ def say(text: str) -> None:
         sys.stderr.write(lines)
         sys.stderr.flush()
     except (OSError, ValueError, AttributeError):  # nobody listens: closed pipe, closed stream or none at all
-        pass
+        mute(sys.stderr)
 
 
 def plain(value: Any) -> str:
@@ -61,4 +61,14 @@ def close_quietly() -> None:
     try:
         sys.stdout.flush()
     except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        mute(sys.stdout)
+
+
+def mute(stream: TextIO | None) -> None:
+    """Point a stream that nobody takes any more at /dev/null; what it still holds must not fail Python's exit."""
+    try:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())  # type: ignore[union-attr]
+        os.close(nowhere)
+    except (OSError, ValueError, AttributeError):  # no stream, or one without a file below
+        pass

@@ -6,7 +6,7 @@ import threading
 import time
 
 from tdbg.config import Settings
-from tdbg.output import PREFIX, say
+from tdbg.output import PREFIX, mute, say
 from tdbg.rules.text import clip, counted, figure
 from tdbg.rules.view import ProcessView, View, finite
 
@@ -129,5 +129,5 @@ def _write(text: str) -> None:
     try:
         sys.stderr.write(text)
         sys.stderr.flush()
-    except (OSError, ValueError):
-        pass
+    except (OSError, ValueError, AttributeError):
+        mute(sys.stderr)
