@@ -398,9 +398,9 @@ class Monitor:
         self.step += 1
         self.last_full = self.plan.full
         try:
-            self._notice_rate(optimizer)
+            jumped = self._notice_rate(optimizer)
             self.become_rank_now()
-            if self.plan.record:
+            if self.plan.record or jumped:
                 self._record(optimizer, now, skipped)
         finally:
             self.tell("after_step", optimizer)
@@ -418,22 +418,26 @@ class Monitor:
         self._main_idle = 0
         self.step += 1
         self.calls.clear()
-        self._notice_rate(optimizer)
         self.last_full = False
+        if self._notice_rate(optimizer):
+            self.recorder.began_at = 0.0  # nobody timed this step, nor read its loss
+            self._record(optimizer, time.perf_counter(), skipped=False)
         self._maybe_cost(time.perf_counter())  # a sign of life where no record is affordable
         self._make_plan()
         if self.plan.watch:
             self.tell("after_step", optimizer)
             self._forget_step(time.perf_counter())
 
-    def _notice_rate(self, optimizer: Optimizer) -> None:
-        """A learning rate that jumps is worth a record of each step that follows."""
+    def _notice_rate(self, optimizer: Optimizer) -> bool:
+        """True if the learning rate jumped: worth a record of this step and of each that follows."""
         rate = optimizer.param_groups[0].get("lr")
-        if isinstance(rate, float):
-            if 0.0 < self._rate * RATE_JUMP < rate:
-                self._focus = FOCUS_STEPS
-                self.plan.record = self.plan.watch  # what a watched step needs for its record is at hand
-            self._rate = rate
+        if not isinstance(rate, float):
+            return False
+        jumped = 0.0 < self._rate * RATE_JUMP < rate
+        self._rate = rate
+        if jumped:
+            self._focus = FOCUS_STEPS
+        return jumped
 
     def _other_step(self, optimizer: Optimizer) -> None:
         self._main_idle += 1

@@ -300,3 +300,22 @@ def test_an_optimizer_that_wraps_another_steps_once(watch: Start) -> None:
         cross_entropy(model(x), y).backward()
         optimizer.step()
     assert [record.step for record in seen.steps] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("idle", [False, True])
+def test_a_jump_of_the_learning_rate_is_on_record_at_its_step(watch: Start, idle: bool) -> None:
+    seen = watch()
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(1, 13):
+        optimizer.param_groups[0]["lr"] = 0.01 if step < 10 else 1.0
+        if step == 10:
+            seen.monitor.plan.record = seen.monitor.plan.full = seen.monitor.plan.small = False
+            seen.monitor.plan.watch = not idle
+        x, y = batch()
+        optimizer.zero_grad()
+        cross_entropy(model(x), y).backward()
+        optimizer.step()
+    (at,) = [record for record in seen.steps if record.step == 10]
+    assert at.lr == [1.0]
+    assert [record.step for record in seen.steps[-2:]] == [11, 12]
