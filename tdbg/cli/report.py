@@ -42,6 +42,8 @@ def command(
 
     floor = severity(fail_on)
     found = RunDir.open(run)
+    if not found.processes():
+        found.info()  # with no events and an unreadable run.json there is nothing to judge: say so
     if note is not None:
         keep(found, note)
     verdict = judge_run(found)

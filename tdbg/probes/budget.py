@@ -1,6 +1,5 @@
 """tdbg's own cost in a rank: timed, and held under a share of the wall time."""
 
-import time
 from collections import defaultdict
 
 ALWAYS_STEPS = 8  # so many first steps are looked at whatever it costs: most faults come early
@@ -79,7 +78,3 @@ class Budget:
         while stride < wanted and stride < 1024:
             stride *= 2
         return stride
-
-    def pct(self) -> float:
-        """Own cost as percent of the wall time since tdbg woke up."""
-        return 100.0 * self.own_s / max(time.perf_counter() - self.start, 1e-9)

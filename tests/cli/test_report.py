@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -100,3 +102,13 @@ def test_report_file_and_command_agree(run, capsys):
     shown = json.loads(capsys.readouterr().out)["data"]
     kept = json.loads((run.run.path / "report.json").read_text())
     assert shown["findings"] == kept["findings"] and shown["ranks"] == kept["ranks"]
+
+
+def test_a_run_of_which_nothing_can_be_read_is_no_verdict(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text("[1,2")
+    done = subprocess.run(
+        [sys.executable, "-m", "tdbg", "report", str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert [line[:5] for line in done.stderr.splitlines()] == ["tdbg:", "tdbg:"]
