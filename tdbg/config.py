@@ -51,6 +51,17 @@ class Settings:
     progress_every: float = setting("seconds between progress lines where stderr is no terminal", 30.0)
     step_optimizer: str = setting("class name of the optimizer whose step counts, if not the first", "")
     keep_steps: int = setting("step records kept for the report of a bad step", 16)
+    every: int = setting("flags and levels look at every Nth step; 0: as often as the budget allows", 0)
+    steps: str = setting("flags and levels look at these steps only, such as 100:200,500", "")
+    ranks: str = setting("flags and levels look on these ranks only, such as 0,3-5", "")
+    thresholds: dict[str, float] = setting("bounds of probes and rules: FLAG.name -> number", factory=dict)
+    when: list[str] = setting("conditions over a step's record", factory=list)
+    then: list[str] = setting("what to do when the condition in the same place comes true", factory=list)
+
+    def threshold(self, name: str) -> float:
+        """A bound of the flag table, such as ``GRADIENTS.explosion``: as set, or its default."""
+        found = self.thresholds.get(name)
+        return flag_table.thresholds()[name].default if found is None else found
 
     @property
     def budget_pct(self) -> float:
@@ -71,6 +82,48 @@ class Settings:
         """The settings stored in run.json; keys of a newer tdbg are ignored."""
         known = {item.name for item in fields(cls)}
         return cls(**{key: value for key, value in data.items() if key in known})
+
+
+class Selection:
+    """Which steps and ranks flags and levels look at: every Nth, ranges of steps, ranges of ranks.
+
+    The answer hangs on the numbers alone, so that all ranks of a job look at the same steps.
+    """
+
+    def __init__(self, every: int = 0, steps: str = "", ranks: str = "") -> None:
+        self.every = max(every, 1)
+        self._steps = parse_ranges("steps", steps, ":")
+        self._ranks = parse_ranges("ranks", ranks, "-")
+
+    @classmethod
+    def of(cls, settings: Settings) -> "Selection":
+        """The selection that the settings ask for."""
+        return cls(settings.every, settings.steps, settings.ranks)
+
+    def step(self, number: int) -> bool:
+        """True if this step (from 1) is one to look at; of a range's steps every Nth from its first."""
+        if not self._steps:
+            return self.every == 1 or number % self.every == 0
+        return any(low <= number <= high and (number - low) % self.every == 0 for low, high in self._steps)
+
+    def rank(self, number: int) -> bool:
+        """True if this rank is one to look on."""
+        return not self._ranks or any(low <= number <= high for low, high in self._ranks)
+
+
+def parse_ranges(key: str, text: str, joint: str) -> list[tuple[float, float]]:
+    """``0,3-5`` or ``100:200,500:`` as inclusive bounds; TdbgError for anything else."""
+    found: list[tuple[float, float]] = []
+    for part in filter(None, (word.strip() for word in text.split(","))):
+        match = re.fullmatch(rf"(\d*)({joint}?)(\d*)", part)
+        if not match or not (match[1] or match[3]):
+            raise TdbgError(f"{key} cannot be {part!r}", f"write numbers and ranges such as 0,3{joint}5")
+        low = int(match[1] or 0)
+        high = float(match[3]) if match[3] else (float("inf") if match[2] else low)
+        if high < low:
+            raise TdbgError(f"{key} cannot be {part!r}: it ends before it begins", f"write {int(high)}{joint}{low}")
+        found.append((low, high))
+    return found
 
 
 def parse_bytes(text: str) -> int:
@@ -154,6 +207,28 @@ def _size(key: str, value: Any) -> str:
     return str(value)
 
 
+def _ranges(joint: str) -> Callable[[str, Any], str]:
+    def check(key: str, value: Any) -> str:
+        text = ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+        parse_ranges(key, text, joint)
+        return text
+
+    return check
+
+
+def _thresholds(key: str, value: Any) -> dict[str, float]:
+    if isinstance(value, Mapping):
+        value = [f"{name}={bound}" for name, bound in flatten(value).items()]
+    return dict(flag_table.threshold(word) for word in _words(key, value))
+
+
+def _texts(key: str, value: Any) -> list[str]:
+    found = [value] if isinstance(value, str) else value
+    if not isinstance(found, list | tuple) or not all(isinstance(item, str) and item.strip() for item in found):
+        raise TdbgError(f"{key} is a text or a list of texts, not {value!r}", f"write {key} = ['loss > 10']")
+    return list(found)
+
+
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """``{"LOSS": {"NULL_MASKING": True}}`` as ``{"LOSS.NULL_MASKING": True}``."""
     flat: dict[str, Any] = {}
@@ -201,6 +276,12 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "progress_every": _seconds,
     "step_optimizer": lambda key, value: str(value),
     "keep_steps": _whole,
+    "every": _whole,
+    "steps": _ranges(":"),
+    "ranks": _ranges("-"),
+    "thresholds": _thresholds,
+    "when": _texts,
+    "then": _texts,
 }
 
 
@@ -253,12 +334,13 @@ def yaml_source(start: Path) -> list[Source]:
     path = start / "tdbg.yaml"
     if not path.is_file():
         return []
+    import yaml
     from yacs.config import CfgNode
 
     try:
         with path.open(encoding="utf-8") as file:
             tree = CfgNode.load_cfg(file)
-    except Exception as error:  # yacs raises plain asserts and YAML errors alike
+    except (yaml.YAMLError, AssertionError, ValueError, KeyError, OSError) as error:  # yacs asserts what it expects
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise TdbgError(f"cannot read {path}: {first}", "mend the file; it holds keys such as `level: basic`") from None
     return [Source(str(path), dict(tree))]
@@ -310,6 +392,9 @@ def _apply(settings: Settings, origin: dict[str, str], source: Source, known: tu
             elif key == "flags":
                 settings.flags.update(read_flags(value, known))
                 origin["flags"] = source.name
+            elif key == "thresholds":
+                settings.thresholds.update(check(key, value))
+                origin[key] = source.name
             elif key in _CHECKS:
                 setattr(settings, key, check(key, value))
                 origin[key] = source.name

@@ -127,6 +127,9 @@ class NonFinite(Event):
     kind: str = doc("nan, inf or nan+inf", "")
     module: str = doc("path of the module, if known", "")
     module_class: str = doc("its class", "")
+    operation: str = doc("the operation in the module that made it: aten.sqrt, SqrtBackward0", "")
+    line: str = doc("file:line of the program where that operation stands (of a backward: its forward)", "")
+    code: str = doc("that line", "")
     parameter: str = doc("the parameter whose gradient is bad, if that is what is known", "")
     tensor: str = doc("which tensor: input[0], output, grad_input, ...", "")
     origin: str = doc("here, other-rank (the local gradients are finite), or unknown", "unknown")
@@ -145,6 +148,52 @@ class NonFinite(Event):
     during: str = doc("train or eval", "train")
     note: str = doc("what could not be found out, and why", "")
     ring: list[dict[str, Any]] = doc("the last step records before it (without vectors)", factory=list)
+
+
+@event_type
+@dataclass(slots=True, kw_only=True)
+class Observation(Event):
+    """What one probe saw in one step. The keys of ``values`` are the probe's own: docs/probes.md lists them."""
+
+    TYPE: ClassVar[str] = "observation"
+
+    probe: str = doc("the probe's name", "")
+    flag: str = doc("the debug flag that wakes it; empty for a probe that only levels wake", "")
+    part: str = doc("which of the probe's lines, as in its tag: SUMMARY, PASS, ...", "")
+    step: int = doc("the step that was running, or the last one done", 0)
+    epoch: int | None = doc("passes over the training loader begun, from 0, if known")
+    text: str = doc("the line in the debug log, without header and tag", "")
+    values: dict[str, Any] = doc("what was seen, by name", factory=dict)
+
+
+@event_type
+@dataclass(slots=True, kw_only=True)
+class Switch(Event):
+    """Level or flags of this rank changed while it ran."""
+
+    TYPE: ClassVar[str] = "switch"
+
+    step: int = doc("the last step done before the change", 0)
+    level: str = doc("the level from now on", "")
+    flags: dict[str, Any] = doc("the flags that are on from now on", factory=dict)
+    why: str = doc("control, trigger, api, or end (of a change made for some steps)", "")
+    asked: int = doc("for control: the number of the request", 0)
+    late: bool = doc("the step at which all ranks were to switch had passed already", False)
+
+
+@event_type
+@dataclass(slots=True, kw_only=True)
+class Trigger(Event):
+    """A condition came true: what was done about it."""
+
+    TYPE: ClassVar[str] = "trigger"
+
+    step: int = doc("the step whose record made it true", 0)
+    condition: str = doc("the condition as written, or the name of a built-in one", "")
+    values: dict[str, Any] = doc("the fields it speaks of, with their values", factory=dict)
+    action: str = doc("what was done", "")
+    batch: str = doc("folder-relative path of the saved batch", "")
+    dump: str = doc("folder-relative path of the last step records and the history of tensors", "")
 
 
 @event_type
@@ -192,7 +241,8 @@ class Cost(Event):
     wall_ms: float = doc("wall time since tdbg woke up", 0.0)
     startup_ms: float = doc("waking up and opening files: needed once, not in own_ms", 0.0)
     report_ms: float = doc("making reports of bad steps (the batch run again): not in own_ms", 0.0)
-    budget_pct: float = doc("the budget", 0.0)
+    budget_pct: float = doc("the budget now", 0.0)
+    earned_ms: float = doc("what the budgets in force so far allowed", 0.0)
     sampled: int = doc("steps whose gradients were all looked at", 0)
     by_part: dict[str, float] = doc("own_ms by part", factory=dict)
     errors: int = doc("exceptions inside tdbg, swallowed", 0)
@@ -332,17 +382,18 @@ def encode(event: Event) -> bytes:
     try:
         text = _ENCODER.encode(record)
     except (ValueError, TypeError):  # a NaN somewhere, or a value only repr can show
-        text = _ENCODER.encode(_tame(record))
+        text = _ENCODER.encode(plain(record))
     return text.encode("ascii") + b"\n"
 
 
-def _tame(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Nested values as JSON can carry them: non-finite numbers as words, what is no data by its repr."""
     if isinstance(value, float):
         return number(value)
     if isinstance(value, dict):
-        return {str(key): _tame(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_tame(item) for item in value]
+        return [plain(item) for item in value]
     if value is None or isinstance(value, str | int | bool):
         return value
     return repr(value)[:200]

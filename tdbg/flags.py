@@ -8,6 +8,17 @@ from tdbg.errors import TdbgError
 
 
 @dataclass(frozen=True, slots=True)
+class Threshold:
+    """A bound that a probe or rule of a flag goes by, settable with ``--threshold FLAG.name=VALUE``."""
+
+    name: str
+    default: float
+    summary: str
+    low: float = 0.0  # the smallest value that makes sense
+    high: float = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
 class Flag:
     """A dotted name under DEBUG that a user can switch on, such as ``LOSS.NULL_MASKING``."""
 
@@ -18,6 +29,7 @@ class Flag:
     aliases: tuple[str, ...] = ()  # short names people know from other tools
     probe: str = ""  # the probe it wakes; empty if it only opens the program's own log lines
     default: bool = False
+    thresholds: tuple[Threshold, ...] = ()
 
     @property
     def leaf(self) -> str:
@@ -36,12 +48,14 @@ FLAGS: tuple[Flag, ...] = (
         "components",
         "Log every decision of the training schedule: what is due, when, and why.",
         "Use it when validation, checkpoints or learning-rate changes come at the wrong step, or not at all.",
+        probe="schedule",
     ),
     Flag(
         "CHECKPOINT",
         "components",
         "Log saves and loads: path, bytes, seconds, missing, unexpected and resized keys.",
         "Use it when a resumed run does not continue where it stopped, or a load is silently partial.",
+        probe="checkpoint",
     ),
     Flag(
         "DATALOADER",
@@ -49,36 +63,42 @@ FLAGS: tuple[Flag, ...] = (
         "Log loader waits, batch shapes, dtypes and ranges, workers and samplers.",
         "Use it when the accelerator starves, batches repeat, labels leave their range or a worker dies.",
         aliases=("data_loading",),
+        probe="dataloader",
     ),
     Flag(
         "AUGMENTATION",
         "components",
         "Log each transform: its order, device, time, and the value range before and after.",
         "Use it when images look wrong to the model, or the input pipeline is slow.",
+        probe="augmentation",
     ),
     Flag(
         "OPTIMIZER",
         "components",
         "Log parameter groups, hyperparameters, update ratios and parameters nobody updates.",
         "Use it when part of a model does not learn, or weight decay hits the wrong parameters.",
+        probe="optimizer",
     ),
     Flag(
         "DISTRIBUTED",
         "components",
         "Log process groups and each collective's order, bytes and time, issuing none.",
         "Use it when a job hangs, ranks drift apart, or one rank makes all others wait.",
+        probe="distributed",
     ),
     Flag(
         "MODEL_BUILD",
         "components",
         "Log the module tree as it is built: parameters, initial statistics, shared and dead ones.",
         "Use it when a model has an unexpected size or shape, or starts from bad initial values.",
+        probe="model-build",
     ),
     Flag(
         "TRAINING_LOOP",
         "components",
         "Log epoch and phase borders, accumulation, zero_grad and the order of calls.",
         "Use it when a hand-written loop may forget, repeat or reorder a call.",
+        probe="training-loop",
     ),
     Flag(
         "VALIDATION_METRICS",
@@ -97,6 +117,7 @@ FLAGS: tuple[Flag, ...] = (
         "metrics",
         "Log what is sent to Weights & Biases: keys, types, steps, failures.",
         "Use it when a chart stays empty, jumps back in steps, or a key goes missing.",
+        probe="wandb",
     ),
     Flag(
         "LOSS.TAXONOMY_SMOOTHING",
@@ -140,6 +161,7 @@ FLAGS: tuple[Flag, ...] = (
         "Run autograd's anomaly mode for chosen steps and name the forward line and module.",
         "Use it when a NaN appears in backward only; it costs 1.3-1.5x while it is on.",
         aliases=("autograd_anomaly",),
+        probe="anomaly",
     ),
     Flag(
         "PROFILER",
@@ -154,6 +176,7 @@ FLAGS: tuple[Flag, ...] = (
         "Log host and device memory per step: peaks, creep, and what holds it.",
         "Use it before an out-of-memory error happens again.",
         aliases=("memory_usage",),
+        probe="memory",
     ),
     Flag(
         "GRADIENTS",
@@ -161,6 +184,12 @@ FLAGS: tuple[Flag, ...] = (
         "Log each parameter's gradient norm; explosion, vanishing, None and zero gradients.",
         "Use it when the loss stalls or jumps.",
         aliases=("gradient_norms",),
+        probe="gradients",
+        thresholds=(
+            Threshold("explosion", 10.0, "a parameter's gradient norm above it explodes"),
+            Threshold("vanishing", 1e-6, "a parameter's gradient norm below it vanishes"),
+            Threshold("jump", 10.0, "a norm so many times its running median is a jump", low=1.0),
+        ),
     ),
     Flag(
         "FORWARD",
@@ -168,6 +197,7 @@ FLAGS: tuple[Flag, ...] = (
         "Log shapes, dtypes, devices and finite flags of each module's output.",
         "Use it when activations saturate, die or overflow.",
         aliases=("forward_pass",),
+        probe="forward",
     ),
     Flag(
         "BACKWARD",
@@ -175,6 +205,10 @@ FLAGS: tuple[Flag, ...] = (
         "Log the gradient flow through each module, backwards.",
         "Use it when gradients vanish or blow up part of the way back.",
         aliases=("backward_pass",),
+        probe="backward",
+        thresholds=(
+            Threshold("ratio", 1e-6, "gradient at the first module to that at the last: below it vanishes", high=1.0),
+        ),
     ),
     Flag(
         "DEVICE",
@@ -182,6 +216,7 @@ FLAGS: tuple[Flag, ...] = (
         "Log tensors on unlike devices or dtypes, and copies inside the step.",
         "Use it when a step is slow for no visible reason or mixes devices.",
         aliases=("device_placement",),
+        probe="device",
     ),
     Flag(
         "AMP",
@@ -189,6 +224,7 @@ FLAGS: tuple[Flag, ...] = (
         "Log autocast, the loss scale, skipped steps and overflow shares.",
         "Use it when mixed precision skips steps or loses accuracy.",
         aliases=("mixed_precision",),
+        probe="amp",
     ),
     Flag(
         "VALIDATION",
@@ -196,6 +232,7 @@ FLAGS: tuple[Flag, ...] = (
         "Log when evaluation starts and ends, its samples, mode and memory.",
         "Use it when evaluation runs in train mode, with gradients, or on the wrong data.",
         aliases=("validation",),
+        probe="validation",
     ),
     Flag(
         "EARLY_STOPPING",
@@ -203,6 +240,7 @@ FLAGS: tuple[Flag, ...] = (
         "Log patience, best value and each decision of the early stopper.",
         "Use it when a run stops too early, or never.",
         aliases=("early_stopping",),
+        probe="early-stopping",
     ),
     Flag(
         "LR",
@@ -210,6 +248,7 @@ FLAGS: tuple[Flag, ...] = (
         "Log the scheduler and each change of the learning rate.",
         "Use it when the learning rate is zero, constant, or changes in the wrong order.",
         aliases=("lr_scheduling",),
+        probe="schedule",
     ),
 )
 
@@ -238,6 +277,40 @@ def owner(mark: str) -> str | None:
     word = mark.strip("[]") + "_"
     fits = [flag for flag in FLAGS if word.startswith(f"DEBUG_{flag.leaf}_")]
     return max(fits, key=lambda flag: len(flag.leaf)).name if fits else None
+
+
+def flag_of(probe: str) -> str:
+    """The flag that wakes a probe; the first, if several do; empty if none does."""
+    return next((flag.name for flag in FLAGS if flag.probe == probe), "")
+
+
+def thresholds() -> dict[str, Threshold]:
+    """Every threshold of the table by its full name, such as ``GRADIENTS.explosion``."""
+    return {f"{flag.name}.{bound.name}": bound for flag in FLAGS for bound in flag.thresholds}
+
+
+def threshold(text: str) -> tuple[str, float]:
+    """``GRADIENTS.explosion=50`` as name and value; TdbgError for an unknown name or a value out of range."""
+    raw_name, equals, raw_value = text.partition("=")
+    flag, _, leaf = raw_name.strip().rpartition(".")
+    name = f"{canonical(flag)}.{leaf.lower()}"
+    table = thresholds()
+    if name not in table:
+        near = difflib.get_close_matches(name.lower(), [known.lower() for known in table], n=1)
+        known = {known.lower(): known for known in table}
+        hint = f"did you mean {known[near[0]]}?" if near else f"known: {', '.join(table)}"
+        raise TdbgError(f"no threshold is named {raw_name.strip()!r}", hint)
+    bound = table[name]
+    try:
+        value = float(raw_value)
+    except ValueError:
+        raise TdbgError(f"threshold {name} is a number, not {raw_value!r}", f"write {name}={bound.default:g}") from None
+    if not equals or not bound.low <= value <= bound.high:  # NaN fails both
+        raise TdbgError(
+            f"threshold {name} lies between {bound.low:g} and {bound.high:g}, not {raw_value!r}",
+            f"its default is {bound.default:g}: {bound.summary}",
+        )
+    return name, value
 
 
 def covers(wanted: str, found: str) -> bool:

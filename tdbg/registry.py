@@ -34,6 +34,7 @@ class Registry(Generic[T]):
         self.group = group
         self._items: dict[str, T] = {}
         self._loaded = not package
+        self.broken: dict[str, Exception] = {}  # files that could not be imported
         self._third_party_loaded = not group
 
     def add(self, item: T) -> T:
@@ -45,14 +46,18 @@ class Registry(Generic[T]):
         return item
 
     def load(self) -> None:
-        """Import every file of ``package`` once; each registers itself on import."""
+        """Import every file of ``package`` once; each registers itself on import, or is listed in ``broken``."""
         if self._loaded:
             return
         self._loaded = True  # set first: a member may read the registry while it is imported
         path = importlib.import_module(self.package).__path__
         for module in sorted(pkgutil.iter_modules(path), key=lambda found: found.name):
-            if not module.name.startswith("_"):
+            if module.name.startswith("_"):
+                continue
+            try:
                 importlib.import_module(f"{self.package}.{module.name}")
+            except Exception as error:  # guard: one broken file must not take the others with it
+                self.broken[f"{self.package}.{module.name}"] = error
 
     def load_third_party(self) -> list[str]:
         """Import what other packages registered under ``group``; returns what failed, a line each."""

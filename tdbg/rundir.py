@@ -407,6 +407,25 @@ def process_start(pid: int) -> str:
     return "alive"
 
 
+def lives(pid: Any, host: Any, started: Any = "") -> bool | None:
+    """Whether a process that was noted still runs; None on another host, whose process table is not ours to see.
+
+    started: what `process_start` said of it then; without it, whoever has the number now counts.
+    """
+    if host != socket.gethostname():
+        return None
+    if not isinstance(pid, int) or pid <= 0:
+        return False
+    now = process_start(pid)
+    if now:
+        return not started or now == started
+    try:
+        os.kill(pid, 0)
+    except OSError as error:
+        return isinstance(error, PermissionError)  # another user's, hidden from us
+    return True
+
+
 def claim(run: Path, rank: int, restart: int = 0) -> tuple[Path, int]:
     """The folder for this process as ``rank``, and its attempt number.
 
@@ -426,7 +445,7 @@ def claim(run: Path, rank: int, restart: int = 0) -> tuple[Path, int]:
             return folder, attempt
         if all(owner.get(name) == me[name] for name in ("pid", "host", "start")):
             continue
-        if _lives(owner, host, folder) and restart <= int(owner.get("restart", 0)):
+        if _holds(owner, folder) and restart <= int(owner.get("restart", 0)):
             aside = base / f"pid{pid}-{host}"
             aside.mkdir(exist_ok=True)
             return aside, attempt
@@ -448,10 +467,12 @@ def _take(path: Path, me: dict[str, Any]) -> dict[str, Any] | None:
         mine.unlink(missing_ok=True)
 
 
-def _lives(owner: Mapping[str, Any], host: str, folder: Path) -> bool:
-    if owner.get("host") == host:
-        return bool(owner.get("start")) and process_start(int(owner.get("pid", 0))) == owner.get("start")
-    try:  # another host: its process table is not ours to see, so go by when it last wrote
+def _holds(owner: Mapping[str, Any], folder: Path) -> bool:
+    """True if the owner of ``folder`` still lives; on another host, if it wrote of late."""
+    here = lives(owner.get("pid"), owner.get("host"), owner.get("start"))
+    if here is not None:
+        return here
+    try:
         return time.time() - (folder / EVENTS).stat().st_mtime < 60
     except OSError:
         return False

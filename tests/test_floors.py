@@ -15,7 +15,7 @@ ROOT = Path(tdbg.__file__).parent
 FLOORS = (
     ("errors",),
     ("flags", "registry", "events", "output"),
-    ("config", "rundir"),
+    ("config", "rundir", "control"),
     ("logs", "metrics", "pages", "probes", "rules", "traces"),
     ("launch", "inject", "debuggers", "compare", "viewer", "api"),
     ("cli",),

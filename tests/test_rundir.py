@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -13,7 +14,7 @@ import pytest
 
 from tdbg.errors import LaunchError, TdbgError
 from tdbg.events import Note, Step
-from tdbg.rundir import EventWriter, RunDir, allowed_env, claim, env_rank, process_start, read_events, redacted
+from tdbg.rundir import EventWriter, RunDir, allowed_env, claim, env_rank, lives, process_start, read_events, redacted
 
 
 def make(path: Path, job: str = "") -> RunDir:
@@ -274,6 +275,14 @@ def test_a_reused_pid_is_not_the_old_process() -> None:
     child.kill()
     child.wait()
     assert process_start(child.pid) == ""
+
+
+def test_whether_a_noted_process_lives() -> None:
+    here, pid = socket.gethostname(), os.getpid()
+    assert lives(pid, here, process_start(pid)) and lives(pid, here)
+    assert lives(pid, here, "before") is False, "the number was taken again"
+    assert lives(2**22 + 1, here) is False and lives(None, here) is False and lives(0, here) is False
+    assert lives(pid, "elsewhere") is None and lives(None, None) is None
 
 
 def test_a_program_that_closes_every_file_keeps_its_own_clean(tmp_path: Path) -> None:

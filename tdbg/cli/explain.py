@@ -27,7 +27,7 @@ def command(
     from tdbg.rules import RULES
 
     if code is not None:
-        rule = RULES[spelt_out(code)]
+        rule = rule_of(code)
         print_json("rule", describe(rule)) if json else print(text(rule))
         return
     RULES.load_third_party()
@@ -35,6 +35,17 @@ def command(
         print_json("rules", [describe(rule) for rule in RULES])
         return
     print_table(("code", "severity", "title"), [(rule.code, rule.severity, rule.title) for rule in RULES])
+
+
+def rule_of(code: str) -> "type[Rule]":
+    """The rule whose code this is, in any spelling; TdbgError with the nearest one."""
+    from tdbg.rules import RULES
+
+    name = spelt_out(code)
+    try:
+        return RULES[name]
+    except TdbgError as error:
+        raise TdbgError(f"no finding has the code {code!r}", error.hint) from None
 
 
 def spelt_out(code: str) -> str:

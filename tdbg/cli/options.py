@@ -22,7 +22,7 @@ ON_DISK = ("FILE", "DIR", "RUN")
 # A whole command line of its own.
 COMMAND = "COMMAND"
 # Nothing to complete.
-FREE = ("N", "PCT", "TEXT", "SIZE", "NAME", "SECONDS", "CLASS", "SEED")
+FREE = ("N", "PCT", "TEXT", "SIZE", "NAME", "SECONDS", "CLASS", "SEED", "RANGE")
 
 HELP = ("-h", "--help")
 

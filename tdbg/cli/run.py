@@ -77,6 +77,27 @@ StepOptimizer = Annotated[
 KeepSteps = Annotated[
     int | None, typer.Option("--keep-steps", metavar="N", help="Step records kept for the report of a bad step.")
 ]
+Every = Annotated[
+    int | None, typer.Option("--every", metavar="N", help="Flags and levels look at every Nth step only.")
+]
+Steps = Annotated[
+    str | None, typer.Option("--steps", metavar="RANGE", help="Flags and levels look at these steps only: 100:200,500.")
+]
+Ranks = Annotated[
+    str | None, typer.Option("--ranks", metavar="RANGE", help="Flags and levels look on these ranks only: 0,3-5.")
+]
+When = Annotated[
+    list[str] | None,
+    typer.Option("--when", metavar="TEXT", help="A condition on step records, such as 'loss > 10 or skipped'."),
+]
+Then = Annotated[
+    list[str] | None,
+    typer.Option("--then", metavar="TEXT", help="What to do when it comes true: 'level=extreme for 20', 'dump'."),
+]
+Thresholds = Annotated[
+    list[str] | None,
+    typer.Option("--threshold", metavar="TEXT", help="A bound of a probe: GRADIENTS.explosion=50; repeatable."),
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and do nothing.")]
 Exec = Annotated[bool, typer.Option("--exec", help="Replace tdbg by the command: no live findings, no verdict.")]
 Quiet = Annotated[bool | None, typer.Option("--quiet", "-q", help="Say only errors and one line at the end.")]
@@ -105,6 +126,12 @@ def command(
     progress_every: ProgressEvery = None,
     step_optimizer: StepOptimizer = None,
     keep_steps: KeepSteps = None,
+    every: Every = None,
+    steps: Steps = None,
+    ranks: Ranks = None,
+    when: When = None,
+    then: Then = None,
+    threshold: Thresholds = None,
     dry_run: DryRun = False,
     replace: Exec = False,
     quiet: Quiet = None,
@@ -144,6 +171,12 @@ def command(
         "progress_every": progress_every,
         "step_optimizer": step_optimizer,
         "keep_steps": keep_steps,
+        "every": every,
+        "steps": steps,
+        "ranks": ranks,
+        "when": when,
+        "then": then,
+        "thresholds": threshold,
         "quiet": quiet,
     }
     wrapped = list(words or ())

@@ -13,6 +13,7 @@ from typing import Any
 
 from tdbg import events
 from tdbg.config import Settings
+from tdbg.logs.textlog import RankLogs
 from tdbg.rundir import STATE_FILE, EventWriter, allowed_env, claim, env_rank, redacted
 
 MAX_ERRORS_SAID = 3
@@ -38,6 +39,7 @@ class Agent:
         self._writer = self._new_writer()
         self._other = self._new_writer()
         self._held: list[events.Event] = []
+        self._logs = RankLogs(lambda: self.folder if self.rank is not None else None, lambda: self.rank or 0)
         self._at_fork: list[Callable[[], None]] = []
         os.register_at_fork(after_in_child=self._forked)
 
@@ -61,6 +63,11 @@ class Agent:
             self._writer.emit(event)
         else:
             self._other.emit(event)
+
+    def log(self, level: str, step: int, mark: str, text: str) -> None:
+        """A line in tdbg's own logs of this rank; before it is one there is no log."""
+        if self.rank is not None:
+            self._logs.write(time.time(), level, step, mark, text)
 
     def emit_as_rank(self, event: events.Event) -> None:
         """Write an event into the rank's file, as soon as this process is one; never if it does not step."""
@@ -126,6 +133,7 @@ class Agent:
         with self.guard("fork"):
             self._writer.forget()
             self._other.forget()
+            self._logs.forget()
             self._writer, self._other = self._new_writer(), self._new_writer()
             self.rank, self.step = None, 0
             self._noted.clear()

@@ -51,7 +51,8 @@ class Waker:
     tdbg_boot = True  # how a second boot file (a run inside a run) knows that the process is awake
 
     def __init__(self, watch: "dict[str, str]") -> None:
-        self.wanted = dict(watch)
+        # a module -> who gets it: modules with an arrive(), by name, and functions added later
+        self.wanted = {name: [handler] for name, handler in watch.items()}  # type: dict[str, list[object]]
 
     def find_spec(
         self, name: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None
@@ -104,15 +105,16 @@ class Waker:
         loader.exec_module = exec_module  # type: ignore[method-assign]
 
     def deliver(self, name: str, module: "ModuleType") -> None:
-        """Hand a module to its handler, once."""
-        handler = self.wanted.pop(name, None)
-        if handler is None:
-            return
-        try:
-            __import__(handler)
-            sys.modules[handler].arrive(module)
-        except Exception as error:  # fail open: the program has its module, tdbg does without
-            _note(handler, error)
+        """Hand a module to its handlers, once."""
+        for handler in self.wanted.pop(name, ()):
+            try:
+                if callable(handler):
+                    handler(module)
+                else:
+                    __import__(str(handler))
+                    sys.modules[str(handler)].arrive(module)
+            except Exception as error:  # fail open: the program has its module, tdbg does without
+                _note(str(handler), error)
 
 
 def _tdbg_spec() -> "ModuleSpec | None":

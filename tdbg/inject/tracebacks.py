@@ -1,92 +1,148 @@
-"""Exceptions a program logs or prints and then swallows: it may exit 0, but the run remembers them.
+"""Exceptions a program logs or prints and then swallows, or that end a thread: it may exit 0, but the run remembers.
 
-Uncaught exceptions are not seen here: they are read from ``sys.last_value`` at exit.
+Those that nobody catches in the main thread are not seen here: they are read from ``sys.last_value`` at exit.
 """
 
+import atexit
 import functools
 import os
 import sys
-import sysconfig
+import threading
 import traceback
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
 from typing import Any
 
-from tdbg.events import Traceback
+from tdbg.events import Note, Traceback
 from tdbg.inject.agent import Agent
+from tdbg.inject.console import PACKAGES
 
 MESSAGE_CHARS = 2_000
 LINES = 60
-PER_PLACE = 3  # the same failure in every step is told three times
-PER_PROCESS = 50
+PER_PLACE = 3  # the same failure in every step is written three times, and counted
+PLACES = 50
+TOLD_PLACES = 5
 NO_CRASH = (KeyboardInterrupt, SystemExit, GeneratorExit, StopIteration)
-# Code that formats an exception for purposes of its own: installed packages and Python itself.
-FOREIGN = tuple({os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "purelib", "platlib")})
+OWN = os.path.join(Path(__file__).parents[1], "")
 
 
 class Recorder:
-    """Writes a Traceback event for each exception it has not met before."""
+    """Writes a Traceback event for each exception it has not met before; those of one place are counted."""
 
     def __init__(self, agent: Agent) -> None:
         self.agent = agent
-        self._seen: set[tuple[int, str, int]] = set()
-        self._places: dict[tuple[str, str], int] = {}
+        self._kept: set[tuple[int, str, int]] = set()
+        self._last = (0, "", 0)  # the key of the last one, kept or not
+        self._places: Counter[tuple[str, str]] = Counter()
 
     def record(self, error: BaseException | None, how: str) -> None:
-        """Write the event, unless the exception is known or there are too many like it."""
-        if error is None or isinstance(error, NO_CRASH) or self.seen(error):
+        """Write the event, unless the exception is known or there were enough like it."""
+        if error is None or isinstance(error, NO_CRASH):
             return
-        if len(self._seen) >= PER_PROCESS:  # a failure in every step of a long run costs neither time nor memory
+        if self.seen(error):
+            if how == "thread" and self._key(error) in self._kept:  # it was logged on its way, and now ends a thread
+                self.agent.emit(describe(error, how, self.agent.step))
+            return
+        place = type(error).__name__, where(error)
+        if place not in self._places and len(self._places) >= PLACES:
             self._cap()
             return
-        self._seen.add(self._key(error))
-        event = describe(error, how, self.agent.step)
-        place = (event.exception, event.where)
-        self._places[place] = self._places.get(place, 0) + 1
-        if self._places[place] <= PER_PLACE:
-            self.agent.emit(event)
-        else:
+        self._places[place] += 1
+        self._last = self._key(error)
+        if self._places[place] > PER_PLACE:  # a failure in every step of a long run costs neither time nor memory
             self._cap()
+            return
+        self._kept.add(self._last)
+        self.agent.emit(describe(error, how, self.agent.step))
 
     def _cap(self) -> None:
         self.agent.note_once("tracebacks-capped", "more exceptions were logged than are kept")
 
     def seen(self, error: BaseException) -> bool:
         """True if this exception was recorded; an id alone may be used again by a later one."""
-        return self._key(error) in self._seen
+        key = self._key(error)
+        return key == self._last or key in self._kept
 
     def _key(self, error: BaseException) -> tuple[int, str, int]:
         return id(error), type(error).__name__, self.agent.step
 
+    def end(self) -> None:
+        """The process leaves in good order: tell how often the most frequent ones came."""
+        with self.agent.guard("tracebacks"):
+            for number, ((name, place), count) in enumerate(self._places.most_common(TOLD_PLACES)):
+                if count > PER_PLACE:
+                    text = f"{name} came {count:,} times, {PER_PLACE} are kept ({place})"
+                    self.agent.emit(Note(code=f"tracebacks-counted-{number}", text=text, step=self.agent.step))
+
+    def forget(self) -> None:
+        """In a forked child: what was counted is the parent's."""
+        self._kept.clear()
+        self._places.clear()
+
 
 def describe(error: BaseException, how: str, step: int) -> Traceback:
     """The event of one exception, cut to what a reader needs."""
-    lines = "".join(traceback.format_exception(error)).splitlines()
+    lines = "".join(_without_ours(traceback.TracebackException.from_exception(error)).format()).splitlines()
     if len(lines) > LINES:
         lines = [*lines[: LINES // 3], "  ...", *lines[1 + LINES // 3 - LINES :]]
-    last = error.__traceback__
-    while last is not None and last.tb_next is not None:
-        last = last.tb_next
     return Traceback(
         step=step,
         exception=type(error).__name__,
         message=str(error)[:MESSAGE_CHARS],
         lines=lines,
         how=how,
-        where=f"{last.tb_frame.f_code.co_filename}:{last.tb_lineno}" if last else "",
+        where=where(error),
         pid=os.getpid(),
     )
+
+
+def where(error: BaseException) -> str:
+    """``file:line`` of the innermost frame that is not tdbg's; empty if the exception was never raised."""
+    frames = [(tb.tb_frame.f_code.co_filename, tb.tb_lineno) for tb in _links(error.__traceback__)]
+    theirs = [frame for frame in frames if not _is_ours(frame[0])] or frames
+    return "{}:{}".format(*theirs[-1]) if theirs else ""
+
+
+def _links(tb: TracebackType | None) -> Iterator[TracebackType]:
+    while tb is not None:
+        yield tb
+        tb = tb.tb_next
+
+
+def _is_ours(file: str) -> bool:
+    """True for tdbg's wrappers around the program's calls; `tdbg demo` is a program like any other."""
+    return file.startswith(OWN) and file != getattr(sys.modules.get("__main__"), "__file__", None)
+
+
+def _without_ours(shown: traceback.TracebackException) -> traceback.TracebackException:
+    """Take tdbg's own frames out of an exception and of those it is chained to."""
+    waiting: list[Any] = [shown]
+    while waiting:
+        part = waiting.pop()
+        if part.stack:
+            theirs = [frame for frame in part.stack if not _is_ours(frame.filename)]
+            part.stack[:] = theirs or part.stack
+        linked = (part.__cause__, part.__context__, *(part.exceptions or ()))
+        waiting += [other for other in linked if other is not None]
+    return shown
 
 
 _recorder: Recorder | None = None
 
 
 def install(agent: Agent) -> Recorder:
-    """Chain the logging and traceback modules; once per process."""
+    """Chain the logging, traceback and threading modules; once per process."""
     global _recorder
     if _recorder is None:
         _recorder = Recorder(agent)
         _watch_logging(_recorder)
         _watch_print(_recorder)
         _watch_format(_recorder)
+        _watch_threads(_recorder)
+        agent.at_fork(_recorder.forget)
+        atexit.register(_recorder.end)
     return _recorder
 
 
@@ -133,17 +189,30 @@ def _watch_print(recorder: Recorder) -> None:
 
 
 def _watch_format(recorder: Recorder) -> None:
-    """``traceback.format_exc`` called by the program itself: ``logger.error(traceback.format_exc())``."""
+    """``traceback.format_exc`` called by the program itself, not by a package for purposes of its own."""
     real = traceback.format_exc
 
     @functools.wraps(real)
     def format_exc(*args: Any, **kwargs: Any) -> str:
         with recorder.agent.guard("tracebacks"):
-            if not sys._getframe(1).f_code.co_filename.startswith(FOREIGN):
+            if not sys._getframe(1).f_code.co_filename.startswith(PACKAGES):
                 recorder.record(sys.exc_info()[1], "printed")
         return real(*args, **kwargs)
 
     traceback.format_exc = format_exc
+
+
+def _watch_threads(recorder: Recorder) -> None:
+    """Exceptions nobody caught in a thread of the program: the thread ends, and the process goes on without it."""
+    real = threading.excepthook
+
+    @functools.wraps(real)
+    def excepthook(args: Any, /) -> Any:
+        with recorder.agent.guard("tracebacks"):
+            recorder.record(args.exc_value, "thread")
+        return real(args)
+
+    threading.excepthook = excepthook
 
 
 def _has_readers(file: Any) -> bool:

@@ -19,7 +19,7 @@ from typing import Any
 from tdbg.config import Settings
 from tdbg.errors import LaunchError, TdbgError
 from tdbg.launch.command import short_name
-from tdbg.rundir import RUNS, STATE_FILE, RunDir, process_start
+from tdbg.rundir import RUNS, STATE_FILE, RunDir, lives, process_start
 
 # Options by which the agents of one multi-node job find each other, as torchrun and accelerate spell them.
 MEETING_POINT = (
@@ -168,9 +168,7 @@ def _has_ended(state: Mapping[str, Any]) -> bool:
     chief = state.get("supervisor") or {}
     if state.get("end") is not None:
         return True
-    if not chief or chief.get("host") != socket.gethostname():
-        return False
-    return process_start(int(chief.get("pid", 0))) != chief.get("started")
+    return lives(chief.get("pid"), chief.get("host"), chief.get("started")) is False
 
 
 def _takes_over(run: RunDir, restart: int) -> bool:

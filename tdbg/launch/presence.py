@@ -3,33 +3,11 @@
 import threading
 
 from tdbg.output import say
+from tdbg.rules.silence import silence
 from tdbg.rundir import RunDir
 
 PATIENCE_S = 60.0
 CODE = "TD-C003"  # the rule that says the same in a verdict
-
-
-def silence(run: RunDir) -> tuple[str, str] | None:
-    """What is wrong and what to do, if no process has reported; None if one has."""
-    if run.hellos() or run.processes():
-        return None
-    boot = run.path / "boot"
-    if (boot / "errors.log").exists():
-        return (
-            "no process reported: tdbg failed to wake up in it",
-            f"{boot / 'errors.log'} says why",
-        )
-    if run.woke():
-        return (
-            "no process reported: Python started, but nothing imported torch",
-            "is it the command that trains? (a child with an empty environment is not seen)",
-        )
-    if (boot / "old-python").exists():
-        return "no process reported: its Python is older than 3.11", "run the program with Python 3.11 or newer"
-    return (
-        "no process reported: no Python started with tdbg's boot folder",
-        "not a Python command? PYTHONPATH overwritten, or python -I/-E: `tdbg hook install`; python -S: cannot be seen",
-    )
 
 
 class Patience:

@@ -19,6 +19,7 @@ from tdbg.launch.supervise import Child, start_error
 from tdbg.launch.tee import Tee
 from tdbg.output import say
 from tdbg.rules import check_words, wanted
+from tdbg.rules.silence import silence
 from tdbg.rules.verdict import Verdict
 from tdbg.rundir import RunDir
 
@@ -199,7 +200,7 @@ class Supervision:
 
     def _break_silence(self, verdict: Verdict) -> None:
         told = any(finding.code == presence.CODE for finding in verdict.findings)
-        found = presence.silence(self.run) if self._minds_silence() and not told else None
+        found = silence(self.run) if self._minds_silence() and not told else None
         if found:
             say("\n".join(found))
 

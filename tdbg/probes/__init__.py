@@ -1,14 +1,20 @@
 """Probes: what looks at a training program from inside, each in a file of its own."""
 
-from typing import TYPE_CHECKING, Any
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from tdbg.events import Step
+from tdbg.flags import FLAGS, flag_of
+from tdbg.probes.patches import Patches
 from tdbg.registry import Registry
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
 
+    from tdbg.probes.modules import ModuleLook
     from tdbg.probes.monitor import Monitor
     from tdbg.probes.rerun import Call
 
@@ -18,16 +24,126 @@ class Probe:
 
     Cost is booked by the monitor. An exception switches the probe off, is recorded once, and never
     reaches the program. A method must not issue a collective and must not synchronise a device.
+    Work beyond a few microseconds a step asks `may` first.
     """
 
     name = ""
     levels: tuple[str, ...] = ()  # levels it belongs to without being asked for by a flag
+    fields: ClassVar[dict[str, str]] = {}  # what `see` may tell: name (with its unit) -> a line for docs/probes.md
 
     def __init__(self, monitor: "Monitor") -> None:
         self.monitor = monitor
+        self.on = True
+        self.patches = Patches()
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """The flags that are on and wake this probe."""
+        wanted = self.monitor.settings.flags
+        return tuple(flag.name for flag in FLAGS if flag.probe == self.name and wanted.get(flag.name))
+
+    def threshold(self, name: str) -> float:
+        """A bound of this probe's flag, as set or its default."""
+        return self.monitor.settings.threshold(f"{flag_of(self.name)}.{name}")
+
+    def may(self, kind: str = "") -> bool:
+        """True if the running step is one to look at (``--every``, ``--steps``, ``--ranks``) and can be afforded.
+
+        kind: a piece of work whose cost is remembered apart, by `work`; the probe's own if left out.
+        """
+        return self.on and self.monitor.may(kind or self.name)
+
+    @contextlib.contextmanager
+    def work(self, kind: str = "") -> Iterator[None]:
+        """Around the work that `may` allowed: remembers what it cost."""
+        begun = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.monitor.budget.learn(kind or self.name, time.perf_counter() - begun, extra=True)
+
+    def see(
+        self, text: str, part: str = "", level: str = "D", flag: str = "", step: int | None = None, **values: Any
+    ) -> None:
+        """Tell what was seen: an Observation event, and its line in the debug log under the flag's tag.
+
+        text: the line. level: D, S, I, W or E, as in the log. flag: where the probe serves
+        several flags. step: if it is not the running one. values: the facts behind the text; their names stand in ``fields``. At most one a step and part.
+        """
+        owner = flag or next(iter(self.flags), flag_of(self.name))
+        self.monitor.observe(self, owner, part, text, values, level, step)
+
+    def abstain(self, reason: str) -> None:
+        """Say once why this probe cannot see what it is there for."""
+        self.monitor.note(f"abstains-{self.name}", f"{flag_of(self.name) or self.name}: {reason}")
+
+    def patch(
+        self,
+        owner: Any,
+        name: str,
+        *,
+        before: "Callable[[tuple[Any, ...], dict[str, Any]], None] | None" = None,
+        after: "Callable[[float, tuple[Any, ...], dict[str, Any], Any], None] | None" = None,
+        raised: "Callable[[float, tuple[Any, ...], dict[str, Any], Exception], None] | None" = None,
+    ) -> None:
+        """Stand in front of ``owner.name``, which keeps its arguments, result and exceptions.
+
+        before(args, kwargs); after(seconds, args, kwargs, result); raised(seconds, args, kwargs, error): each is
+        timed, booked on this probe and guarded. Nothing is called once the probe is off, while a batch is run
+        again, or inside a compiled region. Put back when the probe is detached.
+        """
+        import torch
+
+        from tdbg.probes.compiler import hide, unseen
+
+        def make(original: Any) -> Any:
+            def wrapper(*args: Any, **kwargs: Any) -> Any:
+                if not self.on or torch.compiler.is_compiling() or self.monitor.rerunning:
+                    return original(*args, **kwargs)
+                if before is not None:
+                    unseen(self._guarded, before, args, kwargs)
+                begun = time.perf_counter()
+                try:
+                    result = original(*args, **kwargs)
+                except Exception as error:
+                    if raised is not None:
+                        unseen(self._guarded, raised, time.perf_counter() - begun, args, kwargs, error)
+                    raise
+                if after is not None:
+                    unseen(self._guarded, after, time.perf_counter() - begun, args, kwargs, result)
+                return result
+
+            return hide(wrapper)
+
+        self.patches.wrap(owner, name, make)
+
+    def _guarded(self, method: Callable[..., None], *args: Any) -> None:
+        if not self.monitor.active:
+            return
+        begun = time.perf_counter()
+        try:
+            method(*args)
+        except Exception as error:  # guard: around every probe call
+            self.monitor.failed(self, error)
+        self.monitor.budget.spend(self.name, time.perf_counter() - begun)
+
+    def when_imported(self, name: str, then: Callable[[Any], None]) -> None:
+        """Call ``then(module)`` now if the program has imported it, else when it does."""
+        self.monitor.when_imported(name, lambda module: self._guarded(then, module) if self.on else None)
 
     def attach(self) -> None:
-        """Set up patches (through ``monitor.patches``, which restores them)."""
+        """Set up patches (`patch`)."""
+
+    def changed(self) -> None:
+        """Level or flags changed, and this probe stays; called after `attach` as well."""
+
+    def detach(self) -> None:
+        """Take everything away; the base class restores the patches."""
+        self.on = False
+        self.patches.restore()
+
+    def module_built(self, module: "nn.Module") -> None:
+        """A module became a root: it has its first parameter or child (and may get more)."""
 
     def batch_taken(self, batch: Any, wait_s: float, loader_iter: Any) -> None:
         """A DataLoader handed out a batch."""
@@ -55,6 +171,15 @@ class Probe:
 
     def step_ended(self, record: Step, optimizer: "Optimizer") -> None:
         """A step ended: fill in the record. Only on steps whose record is written."""
+
+    def record_written(self, record: Step) -> None:
+        """A step's record is complete and written; on an accelerator this is one step late."""
+
+    def modules_seen(self, look: "ModuleLook") -> None:
+        """The modules of a step were looked at, which a probe asks for with ``wants_modules``."""
+
+    def history_cleared(self) -> None:
+        """The user asked to forget earlier steps."""
 
     def after_step(self, optimizer: "Optimizer") -> None:
         """A step ended, recorded or not: forget what belongs to it."""

@@ -4,13 +4,16 @@ from collections import defaultdict
 
 ALWAYS_STEPS = 8  # so many first steps are looked at whatever it costs: most faults come early
 SMOOTHING = 0.2
+EXTRAS = "extras"  # what flags and the levels above basic add, all together
+EXTRAS_SHARE = 0.7  # of the budget may go into them; the rest keeps records and the watch for bad values going
 
 
 class Budget:
-    """A token bucket: work is allowed while own time plus its likely cost fits into share x elapsed.
+    """A token bucket: work is allowed while own time plus its likely cost fits into what was earned.
 
-    It sees the time spent inside tdbg's hooks, not the slower call path that a hook causes in torch,
-    nor kernels that run later on an accelerator.
+    Wall time earns at the share in force; the share changes with the level. It sees the time spent inside
+    tdbg's hooks, not the slower call path that a hook causes in torch, nor kernels that run later on an
+    accelerator.
     """
 
     def __init__(self, share_pct: float, now: float) -> None:
@@ -19,10 +22,26 @@ class Budget:
         self.own_s = 0.0
         self.start_up_s = 0.0
         self.report_s = 0.0
+        self._banked_s = 0.0  # earned at the shares before this one
+        self._since = now
         self._excused_s = 0.0
         self.by_part: defaultdict[str, float] = defaultdict(float)
         self._likely_s: dict[str, float] = {}
         self._spent_s: defaultdict[str, float] = defaultdict(float)
+
+    def earned_s(self, now: float) -> float:
+        """What the shares in force so far allow."""
+        return self._banked_s + self.share * (now - self._since)
+
+    def change_share(self, share_pct: float, now: float) -> None:
+        """From now on another share is earned; what was earned so far stays."""
+        self._banked_s = self.earned_s(now)
+        self._since, self.share = now, share_pct / 100.0
+
+    def rest(self, seconds: float) -> None:
+        """Time in which tdbg was off: it earns nothing."""
+        self.start += seconds
+        self._since += seconds
 
     def spend(self, part: str, seconds: float) -> None:
         """Book time that a hook has used, less what was excused meanwhile."""
@@ -39,11 +58,13 @@ class Budget:
         """
         self._excused_s += seconds
 
-    def learn(self, kind: str, seconds: float) -> None:
+    def learn(self, kind: str, seconds: float, *, extra: bool = False) -> None:
         """Remember what one piece of work of this kind cost (it is booked by `spend` as well)."""
         before = self._likely_s.get(kind)
         self._likely_s[kind] = seconds if before is None else before + SMOOTHING * (seconds - before)
         self._spent_s[kind] += seconds
+        if extra:
+            self._spent_s[EXTRAS] += seconds
 
     def spent_on(self, kind: str) -> float:
         """Seconds that went into one kind of work."""
@@ -61,19 +82,25 @@ class Budget:
         part, besides: they may also use only this part of the share, not counting what went into the kind
         ``besides``.
         """
-        earned = self.share * (now - self.start)
+        earned = self.earned_s(now)
         likely = sum(map(self.likely_s, kinds))
         if self.own_s + likely + reserve_s > earned:
             return False
         return not besides or self.own_s - self._spent_s[besides] + likely <= part * earned
 
-    def stride(self, kind: str, step_s: float) -> int:
-        """Every how many steps this work fits, rounded up to a power of two.
+    def allows_extra(self, kind: str, now: float) -> bool:
+        """True if work that a flag or a higher level asks for fits into the share, and into the extras' part of it."""
+        earned = self.earned_s(now)
+        likely = self.likely_s(kind)
+        return self.own_s + likely <= earned and self._spent_s[EXTRAS] + likely <= EXTRAS_SHARE * earned
+
+    def stride(self, kind: str, step_s: float, part: float = 1.0) -> int:
+        """Every how many steps this work fits into that part of the share, rounded up to a power of two.
 
         Ranks with different speeds then sample on common steps, so that none holds up the others at a
         step of its own.
         """
-        wanted = self.likely_s(kind) / max(self.share * step_s, 1e-9)
+        wanted = self.likely_s(kind) / max(self.share * part * step_s, 1e-9)
         stride = 1
         while stride < wanted and stride < 1024:
             stride *= 2

@@ -1,6 +1,6 @@
 """The first NaN or Inf of a rank: step, module, phase, and the batch that made it."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -8,7 +8,11 @@ from torch import nn
 from tdbg.events import NonFinite, Step, as_float, number
 from tdbg.probes import PROBES, Probe, tensors
 from tdbg.probes.rerun import Call, Located, locate_backward, locate_forward
+from tdbg.probes.roots import Names
 from tdbg.probes.tensors import Bad, checkable, first_bad, local, look, walk
+
+if TYPE_CHECKING:
+    from tdbg.probes.oplevel import Operation
 
 MAX_RERUNS = 3
 MAX_REPORTS = 3
@@ -135,19 +139,37 @@ class FirstBad(Probe):
         if gradients is None or not self.monitor.calls:
             return Located("", note="no forward pass was seen")
         self.monitor.rerunning = True
+        calls = list(self.monitor.calls)
         try:
-            located: Located = how(list(self.monitor.calls), gradients.names)
+            located: Located = how(calls, gradients.names)
         except Exception as error:  # the program's own forward may refuse a second call
             return Located("", note=f"the batch could not be run again: {type(error).__name__}: {error}"[:200])
+        else:
+            located.operation = self._operation(located, calls, gradients.names)
         finally:
             self.monitor.rerunning = False
         return located
+
+    def _operation(self, located: Located, calls: list[Call], names: Names) -> "Operation | None":
+        """The operation and its line, by one more run; a module whose second run shows nothing has none."""
+        from tdbg.probes.oplevel import backward_operation, forward_operation
+
+        if located.phase not in ("forward", "backward", "gradient") or not located.module_class:
+            return None
+        look = forward_operation if located.phase == "forward" else backward_operation
+        try:
+            return look(calls, names, located.module)
+        except Exception:  # guard: the module is known, its line is not; a third run may be refused
+            return None
 
     def _fill(self, event: NonFinite, located: Located) -> None:
         event.phase, event.module, event.module_class = located.phase, located.module, located.module_class
         event.parameter, event.tensor, event.note = located.parameter, located.tensor, located.note
         if located.found:
             event.how = "rerun"
+        if located.operation is not None:
+            found = located.operation
+            event.operation, event.line, event.code = found.name, found.where, found.code
         if located.bad:
             _describe(event, located.bad)
 

@@ -32,10 +32,15 @@ class LoaderWait(Probe):
         self._now: tuple[int | None, int | None, int | None] = (None, None, None)
         self.batch: Any = None
 
+    @property
+    def epoch(self) -> int | None:
+        """Passes over the training loader begun, from 0."""
+        return self._now[0]
+
     def attach(self) -> None:
         from torch.utils.data import dataloader
 
-        self.monitor.patches.wrap(dataloader._BaseDataLoaderIter, "__next__", self._around_next)
+        self.patches.wrap(dataloader._BaseDataLoaderIter, "__next__", self._around_next)
 
     def _around_next(self, original: Any) -> Any:
         monitor = self.monitor

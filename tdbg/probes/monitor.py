@@ -12,18 +12,23 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from tdbg.config import Settings
-from tdbg.events import Cost, Event, Step, number
+from tdbg.config import Selection, Settings
+from tdbg.control import Request
+from tdbg.events import Cost, Event, Observation, Step, number
+from tdbg.flags import tag
 from tdbg.probes import PROBES, Probe, tensors
 from tdbg.probes.budget import ALWAYS_STEPS, Budget
+from tdbg.probes.changes import Changes
 from tdbg.probes.hooks import TorchHooks
+from tdbg.probes.modules import KIND as MODULES
+from tdbg.probes.modules import ModuleLook
+from tdbg.probes.plan import Plan, Planner
 from tdbg.probes.record import Recorder
 from tdbg.probes.rerun import Call
 from tdbg.probes.roots import Roots
@@ -34,19 +39,14 @@ KEPT_CALLS = 8
 MAX_UNUSED_CALLS = 4  # calls no backward has followed: inference with gradients on keeps no more
 COST_EVERY_S = 5.0
 OTHER_OPTIMIZER_TAKES_OVER = 16
-CHEAP_SHARE = 0.8  # of the budget; the rest is kept for steps whose gradients are all looked at
-RESERVE_STEPS = 20  # so many steps of watching must stay affordable after a look at all gradients,
-RESERVE_SHARE = 0.05  # but no more than this part of what was earned so far is held back
+MAX_HELD = 1000
 
 
-@dataclass(slots=True)
-class Plan:
-    """What is affordable in the step that is running."""
-
-    record: bool = True  # write a record
-    full: bool = True  # look at all gradients
-    small: bool = True  # look at a few small gradients
-    watch: bool = True  # keep references to the batch, time the forward pass
+def if_imported(name: str, then: Callable[[Any], None]) -> None:
+    """Call ``then`` with a module that is loaded already; outside of a run nobody waits for later imports."""
+    module = sys.modules.get(name)
+    if module is not None:
+        then(module)
 
 
 class Monitor:
@@ -55,7 +55,10 @@ class Monitor:
     emit: where events go. become_rank: called once, before the first record. save_batch: (step, parts) ->
     file name. failed: told of every exception of tdbg's own. note: (code, text), said once per code.
     started: when tdbg woke up, the beginning of the wall time its budget is a share of. first_update: called
-    before the first update of a process that is no rank yet.
+    before the first update of a process that is no rank yet. log: (level letter, step, tag, text) into the
+    rank's own logs. when_imported: call back with a module once the program has it. requests: what `tdbg control`
+    asked for, read at most twice a second. keep: (name, plain data) -> file name, in the rank's folder. rank: as
+    far as it is known before the first step.
     """
 
     def __init__(
@@ -69,6 +72,11 @@ class Monitor:
         note: Callable[[str, str], None],
         started: float,
         first_update: Callable[[], None] = lambda: None,
+        log: Callable[[str, int, str, str], None] = lambda level, step, mark, text: None,
+        when_imported: Callable[[str, Callable[[Any], None]], None] = if_imported,
+        requests: Callable[[], list[Request]] = list,
+        keep: Callable[[str, Any], str] = lambda name, data: "",
+        rank: int = 0,
     ) -> None:
         self.settings = settings
         self.emit = emit
@@ -77,16 +85,24 @@ class Monitor:
         self._become_rank = become_rank
         self._failed = failed
         self._first_update = first_update
+        self._log = log
+        self._when_imported = when_imported
+        self.requests = requests
+        self.keep = keep
+        self.rank = rank
         self.budget = Budget(settings.budget_pct, started)
         self.roots = Roots(self._call_begins, self._call_ended, failed)
+        self.modules = ModuleLook(self)
         self.hooks = TorchHooks(self)
         self.probes: list[Probe] = []
         self._subscribers: dict[str, list[tuple[Probe, Callable[..., None]]]] = {}
         self.world_size = 1
+        self.changes = Changes(self)
         self._reset()
 
     def _reset(self) -> None:
-        self.plan = Plan()
+        self._planner = Planner(self.budget, Selection.of(self.settings))
+        self._held: list[Callable[[], None]] = []  # what was seen before this process became a rank
         self.recorder = Recorder(self.settings.keep_steps)
         self.step = 0
         self.updates = 0  # of any optimizer
@@ -108,6 +124,7 @@ class Monitor:
         self._threads = _Threads()
         self._searches = 0
         self._rate = 0.0  # the learning rate of the step before
+        self._ending = False
         self._focus = 0  # so many more steps are recorded in any case
         self._unused_calls = 0  # root calls since the last backward
         self._off_at = 0.0
@@ -124,24 +141,42 @@ class Monitor:
         return self.plan.watch
 
     @property
-    def patches(self) -> Any:
-        """Where probes set patches of their own."""
-        return self.hooks.patches
+    def plan(self) -> Plan:
+        """What is affordable in the running step."""
+        return self._planner.plan
 
     def attach(self, probes: Iterable[type[Probe]]) -> None:
         """Set every hook and patch. Nothing is hooked before, nothing is left after `detach`."""
-        self.probes = [cls(self) for cls in probes]
-        self._subscribe()
         self.roots.attach()
         self.hooks.attach()
-        for probe in list(self.probes):
+        self.use(probes)
+
+    def use(self, probes: Iterable[type[Probe]]) -> None:
+        """Have exactly these probes at work: those that stay keep what they know."""
+        wanted = list(probes)
+        here = {type(probe) for probe in self.probes}
+        for probe in [probe for probe in self.probes if type(probe) not in wanted]:
+            self._drop(probe)
+        new = [cls(self) for cls in wanted if cls not in here]
+        order = {cls: place for place, cls in enumerate(wanted)}
+        self.probes = sorted([*self.probes, *new], key=lambda probe: order[type(probe)])
+        self._subscribe()
+        for probe in new:
             try:
                 probe.attach()
             except Exception as error:  # guard: one probe less, training as before
                 self.failed(probe, error)
+        self.tell("changed")
+
+    def _drop(self, probe: Probe) -> None:
+        self.probes = [other for other in self.probes if other is not probe]
+        self._subscribe()
+        probe.detach()
 
     def detach(self) -> None:
         """Take every hook and patch away."""
+        self.use([])
+        self.modules.detach()
         self.roots.detach()
         self.hooks.detach()
         self.active = False
@@ -151,7 +186,7 @@ class Monitor:
         if on != self.active:
             now = time.perf_counter()
             if on:
-                self.budget.start += now - self._off_at  # what is off earns nothing
+                self.budget.rest(now - self._off_at)
             self._off_at = now
             self.active = on
             self.roots.pause(not on)
@@ -159,7 +194,7 @@ class Monitor:
 
     def hook_count(self) -> int:
         """How many hooks and patches are in place (0 at level off)."""
-        return len(self.hooks) + self.roots.count()
+        return len(self.hooks) + self.roots.count() + self.modules.count() + sum(len(p.patches) for p in self.probes)
 
     def _subscribe(self) -> None:
         self._subscribers = {}
@@ -190,9 +225,55 @@ class Monitor:
     def failed(self, probe: Probe | str, error: Exception) -> None:
         """Switch a probe off for good and record why."""
         if isinstance(probe, Probe):
-            self.probes = [other for other in self.probes if other is not probe]
-            self._subscribe()
+            self._drop(probe)
         self._failed(probe if isinstance(probe, str) else probe.name, error)
+
+    # what probes say
+
+    def observe(
+        self, probe: Probe, flag: str, part: str, text: str, values: dict[str, Any], level: str, step: int | None
+    ) -> None:
+        """An Observation event and its line in the log; held back until this process is a rank."""
+        event = Observation(
+            t=time.time(),
+            probe=probe.name,
+            flag=flag,
+            part=part,
+            step=self.running_step if step is None else step,
+            epoch=self.epoch,
+            text=text,
+            values=values,
+        )
+        mark = tag(flag, part) if flag else f"[{probe.name}]"
+        if self._is_rank:
+            self._tell_of(event, mark, level)
+        elif len(self._held) < MAX_HELD:
+            self._held.append(lambda: self._tell_of(event, mark, level))
+
+    def _tell_of(self, event: Observation, mark: str, level: str) -> None:
+        self.emit(event)
+        self._log(level, event.step, mark, event.text)
+
+    @property
+    def running_step(self) -> int:
+        """The step that is running; while its record is made, and in evaluation, the last one done."""
+        return self.step if self._ending or not torch.is_grad_enabled() else self.step + 1
+
+    @property
+    def epoch(self) -> int | None:
+        """Passes over the training loader begun, from 0, if the program has a DataLoader."""
+        loader = self.probe("loader-wait")
+        found: int | None = None if loader is None else loader.epoch
+        return found
+
+    def clear_history(self) -> None:
+        """Forget the last step records, and what probes keep of earlier steps."""
+        self.recorder.ring.clear()
+        self.tell("history_cleared")
+
+    def when_imported(self, name: str, then: Callable[[Any], None]) -> None:
+        """Call ``then(module)`` now if the program has it, else when it imports it."""
+        self._when_imported(name, then)
 
     # backward and clipping
 
@@ -274,6 +355,8 @@ class Monitor:
                 call = Call.of(module, args, kwargs or {})
                 if call is not None:
                     self.tell("call_begins", module, call)
+                    if call.graded:
+                        self.modules.begin(module)
                     self._threads.calls.append((call, time.perf_counter()))
             elif torch.is_grad_enabled() and not self._threads.calls:
                 self._unused_calls += 1
@@ -309,6 +392,7 @@ class Monitor:
                 return
             call, at = running.pop()
             if call.graded:
+                self.modules.end()
                 self.recorder.samples += call.samples or 0
                 self.recorder.forward_s += begun - at
                 call.watch(output, on_device=self.settings.stop_before_update)
@@ -365,6 +449,7 @@ class Monitor:
         self.updates += 1
         if not self.active and self.is_main(optimizer):
             self.step += 1
+            self.changes.due()
         if not self.active or self.in_update not in (None, optimizer):
             return
         begun = time.perf_counter()
@@ -397,15 +482,18 @@ class Monitor:
         self._main_idle = 0
         self.step += 1
         self.last_full = self.plan.full
+        self._ending = True
         try:
+            self.modules.finish()
             jumped = self._notice_rate(optimizer)
             self.become_rank_now()
             if self.plan.record or jumped:
                 self._record(optimizer, now, skipped)
         finally:
             self.tell("after_step", optimizer)
+            self._ending = False
             self._forget_step(now)
-            self._make_plan()
+            self._boundary()
 
     def _idle_step(self, optimizer: Optimizer) -> None:
         """A step between samples is only counted."""
@@ -423,7 +511,7 @@ class Monitor:
             self.recorder.began_at = 0.0  # nobody timed this step, nor read its loss
             self._record(optimizer, time.perf_counter(), skipped=False)
         self._maybe_cost(time.perf_counter())  # a sign of life where no record is affordable
-        self._make_plan()
+        self._boundary()
         if self.plan.watch:
             self.tell("after_step", optimizer)
             self._forget_step(time.perf_counter())
@@ -444,7 +532,13 @@ class Monitor:
         self.recorder.belongs_to_another()
         self.calls.clear()
         self.tell("after_step", optimizer)
-        if self._main_idle >= OTHER_OPTIMIZER_TAKES_OVER and not self.settings.step_optimizer:
+        wanted = self.settings.step_optimizer
+        if self._main is None and wanted and self._main_idle == OTHER_OPTIMIZER_TAKES_OVER:
+            seen = ", ".join(sorted({*self.optimizer_names(), type(optimizer).__name__}))
+            self.note(
+                "step-optimizer", f"no optimizer of class {wanted} has stepped, so no step was counted; seen: {seen}"
+            )
+        if self._main_idle >= OTHER_OPTIMIZER_TAKES_OVER and not wanted:
             self._main = weakref.ref(optimizer)
             name = type(optimizer).__name__
             self.note("step-optimizer", f"the optimizer counted so far rests; {name} counts from now on")
@@ -466,6 +560,9 @@ class Monitor:
             self._is_rank = True
             begun = time.perf_counter()
             self._become_rank()
+            held, self._held = self._held, []
+            for say in held:
+                say()
             seconds = time.perf_counter() - begun
             self.budget.start_up_s += seconds
             self.budget.excuse(seconds)
@@ -482,6 +579,7 @@ class Monitor:
 
     def _write(self, record: Step) -> None:
         self.recorder.keep(record)
+        self.tell("record_written", record)
         if record.finite and record.checked == "all" and record.loss is not None:
             self.bad_seen = False  # it has recovered: a later fault is news again
         self.emit(record)
@@ -503,29 +601,21 @@ class Monitor:
         """The process ends: write what is pending."""
         self.recorder.finish_pending(self._write)
 
-    # what the next step may cost
+    # between two steps
 
-    def _make_plan(self) -> None:
-        """Decide what is affordable next; ranks of one job agree on the steps they look at in full."""
-        now = time.perf_counter()
-        if self.step < ALWAYS_STEPS:
-            return
-        plan, allows = self.plan, self.budget.allows
-        if self._focus > 0:  # something is going on: every step is on record, whatever it costs, for a while
-            self._focus -= 1
-            plan.watch = plan.small = plan.record = True
-            return
-        likely = self.budget.likely_s
-        reserve_s = RESERVE_STEPS * (likely("watch") + likely("small"))
-        reserve_s = min(reserve_s, RESERVE_SHARE * self.budget.share * (now - self.budget.start))
-        plan.full = allows(("full", "record", "watch"), now, reserve_s=reserve_s)
-        if plan.full and self.world_size > 1:
-            step_s = (now - self.budget.start) / max(self.step, 1)
-            plan.full = (self.step + 1) % self.budget.stride("full", step_s) == 0
-        # Watching comes before recording: without it a fault is seen a step late, and its module is lost.
-        spare = CHEAP_SHARE if self.budget.spent_on("full") else 1.0
-        plan.watch = plan.small = plan.full or allows(("watch", "small"), now, spare, besides="full")
-        plan.record = plan.full or (plan.watch and allows(("watch", "small", "record"), now, spare, besides="full"))
+    def _boundary(self) -> None:
+        """A step has ended: changes asked for come into force, and the next step is planned."""
+        self.changes.due()
+        focus, self._focus = self._focus > 0, max(self._focus - 1, 0)
+        planner = self._planner
+        planner.rank, planner.world_size = self.rank, self.world_size
+        planner.next(self.step, focus=focus)
+        if self.modules.wanted and not self.plan.watch:
+            self.plan.watch = self.may(MODULES)  # a look begins at a call that is watched
+
+    def may(self, kind: str) -> bool:
+        """True if work that a flag or level asks for is to be done in the running step, and can be afforded."""
+        return self.active and self._planner.may(kind, self.step + 1)
 
     def _maybe_cost(self, now: float) -> None:
         if now - self._cost_at >= COST_EVERY_S:
@@ -541,6 +631,7 @@ class Monitor:
             startup_ms=round(self.budget.start_up_s * 1e3, 3),
             report_ms=round(self.budget.report_s * 1e3, 3),
             budget_pct=self.settings.budget_pct,
+            earned_ms=round(self.budget.earned_s(time.perf_counter()) * 1e3, 3),
             sampled=self.sampled,
             by_part={part: round(seconds * 1e3, 3) for part, seconds in self.budget.by_part.items()},
         )
@@ -647,8 +738,9 @@ class Monitor:
 
     def forked(self) -> None:
         """In a forked child: a new process, with the same hooks and nothing seen yet."""
-        self._reset()
         self.budget = Budget(self.settings.budget_pct, time.perf_counter())
+        self._reset()
+        self.modules.detach()
         for probe in self.probes:
             probe.forked()
 

@@ -1,6 +1,7 @@
-"""Functions of torch that tdbg stands in front of, each restorable."""
+"""Functions of torch and of the program's libraries that tdbg stands in front of, each restorable."""
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -9,22 +10,33 @@ class Patches:
     """Attribute replacements that know what they replaced."""
 
     def __init__(self) -> None:
-        self._done: list[tuple[Any, str, Any, Any]] = []
+        self._done: list[tuple[Any, str, Any, Any, bool]] = []
 
     def wrap(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-        """Replace ``owner.name`` by ``make(original)``, keeping its name and docstring."""
-        original = getattr(owner, name, None)
-        if original is None:
+        """Replace ``owner.name`` by ``make(original)``, keeping its name and docstring; nothing if there is none.
+
+        Of a class method ``original`` takes the class as its first argument, as a plain method takes the object.
+        """
+        held = inspect.getattr_static(owner, name, None)
+        if held is None:
             return
+        wraps_in = type(held) if isinstance(held, staticmethod | classmethod) else None
+        original = held.__func__ if wraps_in else getattr(owner, name)
         wrapper = functools.wraps(original)(make(original))
-        setattr(owner, name, wrapper)
-        self._done.append((owner, name, original, wrapper))
+        placed = wraps_in(wrapper) if wraps_in else wrapper
+        inherited = isinstance(owner, type) and name not in vars(owner)
+        setattr(owner, name, placed)
+        self._done.append((owner, name, held, placed, inherited))
 
     def restore(self) -> None:
-        """Put back every original that nobody has replaced since."""
-        for owner, name, original, wrapper in reversed(self._done):
-            if getattr(owner, name, None) is wrapper:
-                setattr(owner, name, original)
+        """Put back every original that nobody has replaced since; a wrapper that has to stay must do nothing."""
+        for owner, name, held, placed, inherited in reversed(self._done):
+            if inspect.getattr_static(owner, name, None) is not placed:
+                continue
+            if inherited:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, held)
         self._done.clear()
 
     def __len__(self) -> int:

@@ -46,6 +46,12 @@ class Recorder:
         if counted:
             self._losses.append(loss)
 
+    @property
+    def loss(self) -> float | None:
+        """The running step's loss as far as it is on the host."""
+        values = [loss for loss in self._losses if not isinstance(loss, Tensor)]
+        return sum(values) if values and len(values) == len(self._losses) else None
+
     def belongs_to_another(self) -> None:
         """What was sent backward so far served another optimizer; device losses are not read (no sync)."""
         self._other_losses.extend(loss for loss in self._losses if not isinstance(loss, Tensor))
@@ -118,9 +124,10 @@ class Recorder:
         self.ring.append(record)
 
     def last_good(self) -> dict[str, Any]:
-        """The last record that was finite: step, loss, grad_norm, lr."""
+        """The last record that was finite, its learning rates too: step, loss, grad_norm, lr."""
         for record in reversed(self.ring):
-            if record.finite is not False and record.loss is not None:
+            rates_fit = all(map(math.isfinite, record.lr))  # an update at such a rate ruined the weights
+            if record.finite is not False and record.loss is not None and rates_fit:
                 return {"step": record.step, "loss": record.loss, "grad_norm": record.grad_norm, "lr": record.lr}
         return {}
 

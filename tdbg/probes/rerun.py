@@ -14,7 +14,7 @@ import threading
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,9 @@ from torch import Tensor, nn
 from tdbg.probes import tensors
 from tdbg.probes.roots import Names, unwrapped
 from tdbg.probes.tensors import Bad, first_bad, is_sharded, look, walk
+
+if TYPE_CHECKING:
+    from tdbg.probes.oplevel import Operation
 
 MAX_OUTPUTS = 16
 SMALL_BYTES = 64_000_000
@@ -137,6 +140,7 @@ class Located:
     tensor: str = ""
     bad: Bad | None = None
     note: str = ""
+    operation: "Operation | None" = None
 
     @property
     def found(self) -> bool:
@@ -156,7 +160,7 @@ def refusal(root: nn.Module) -> str:
 
 
 @contextlib.contextmanager
-def _as_before(call: Call, root: nn.Module) -> Iterator[None]:
+def as_before(call: Call, root: nn.Module) -> Iterator[None]:
     """The surroundings of the original call; everything is put back afterwards."""
     buffers: list[tuple[nn.Module, str, Tensor]] = []
     python_rng = random.getstate()
@@ -342,7 +346,7 @@ def _forward_once(call: Call, names: Names) -> Located:
         return Located("", note="the batch was changed in place after the forward pass")
     inner = unwrapped(root)
     tracer = _Tracer(inner, names, backward=False)
-    with _as_before(call, inner), tracer.attached(), torch.set_grad_enabled(call.graded):
+    with as_before(call, inner), tracer.attached(), torch.set_grad_enabled(call.graded):
         inner(*call.args, **call.kwargs)
     located = tracer.strong or tracer.weak
     if located is None:
@@ -404,13 +408,9 @@ def _backward_once(call: Call, names: Names) -> Located:
     inner = unwrapped(root)
     tracer = _Tracer(inner, names, backward=True)
     parameters = [parameter for parameter in inner.parameters() if parameter.requires_grad]
-    with _as_before(call, inner), tracer.attached(), torch.enable_grad():
+    with as_before(call, inner), tracer.attached(), torch.enable_grad():
         output = inner(*call.args, **call.kwargs)
-        outputs = [tensor for _, tensor in walk(output)][:MAX_OUTPUTS]
-        pairs = [(outputs[index], grad) for index, grad in call.output_grads.items() if index < len(outputs)]
-        if not call.output_grads:
-            pairs = [(tensor, torch.ones_like(tensor)) for tensor in outputs if tensor.is_floating_point()]
-        pairs = [(tensor, grad) for tensor, grad in pairs if tensor.requires_grad and tensor.shape == grad.shape]
+        pairs = output_pairs(call, output)
         if not pairs:
             return Located("", note="no gradient of the model's output could be followed")
         grads = torch.autograd.grad(
@@ -421,6 +421,15 @@ def _backward_once(call: Call, names: Names) -> Located:
         ones = "the gradient at the model's output was not kept on this step: the second run began with ones"
         located.note = located.note or ones
     return located
+
+
+def output_pairs(call: Call, output: Any) -> list[tuple[Tensor, Tensor]]:
+    """The outputs of a second run with the gradients that arrived at them in the first (ones if none was kept)."""
+    outputs = [tensor for _, tensor in walk(output)][:MAX_OUTPUTS]
+    pairs = [(outputs[index], grad) for index, grad in call.output_grads.items() if index < len(outputs)]
+    if not call.output_grads:
+        pairs = [(tensor, torch.ones_like(tensor)) for tensor in outputs if tensor.is_floating_point()]
+    return [(tensor, grad) for tensor, grad in pairs if tensor.requires_grad and tensor.shape == grad.shape]
 
 
 def _culprit(tracer: _Tracer, grads: dict[int, Tensor | None], names: Names) -> Located:

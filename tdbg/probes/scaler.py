@@ -35,11 +35,13 @@ class LossScaler(Probe):
         import torch
 
         scaler = torch.amp.GradScaler
-        self.monitor.patches.wrap(scaler, "scale", self._around_scale)
-        self.monitor.patches.wrap(scaler, "step", self._around_step)
+        self.patches.wrap(scaler, "scale", self._around_scale)
+        self.patches.wrap(scaler, "step", self._around_step)
 
     def _around_scale(self, original: Any) -> Any:
         def scale(scaler: Any, outputs: Any) -> Any:
+            if not self.on:
+                return original(scaler, outputs)
             scaled = original(scaler, outputs)
             self._guarded(self._note_loss, scaler, outputs, scaled)
             return scaled
@@ -48,7 +50,7 @@ class LossScaler(Probe):
 
     def _around_step(self, original: Any) -> Any:
         def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            if not scaler.is_enabled():
+            if not self.on or not scaler.is_enabled():
                 return original(scaler, optimizer, *args, **kwargs)
             before = self.monitor.updates
             self._guarded(self._note_scale, scaler)
@@ -82,6 +84,10 @@ class LossScaler(Probe):
         self._scale = values[0]
         if record is not None:
             record.scale = number(self._scale)
+
+    def scale_now(self) -> float | None:
+        """The scale that the running step's gradients carry; None before the first scaled step."""
+        return self._scale
 
     def unscaled(self, loss: Tensor) -> Tensor:
         """The loss as the program computed it, if ``loss`` is the scaled one."""

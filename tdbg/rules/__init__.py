@@ -7,12 +7,13 @@ between ranks: a finding already given out may be amended in place when another 
 
 import difflib
 import inspect
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from tdbg.errors import TdbgError
-from tdbg.events import SEVERITIES, Event, Finding
+from tdbg.events import SEVERITIES, Event, Finding, Observation, Step
 from tdbg.registry import Registry
 from tdbg.rundir import ProcessDir
 
@@ -75,6 +76,54 @@ class Rule:
     def page(cls) -> str:
         """What `tdbg explain` prints."""
         return inspect.cleandoc(cls.__doc__ or "")
+
+
+S = TypeVar("S")
+
+
+class PerProcessRule(Rule, Generic[S]):
+    """A rule that follows the training steps of each process by itself, and tells the run of it once."""
+
+    kept: ClassVar[type[Any]]  # what is kept of one process: a class S, made without arguments
+    listens: ClassVar[tuple[type[Event], ...]] = (Step,)
+
+    def __init__(self) -> None:
+        self._states: defaultdict[str, S] = defaultdict(self.kept)
+        self._given: list[Finding] = []
+
+    def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
+        """Hand a training step to `step`."""
+        if not isinstance(event, Step) or event.phase != "train":
+            return ()
+        new = self.step(process, self._states[process.label], event)
+        return self.once(self._given, new) if new is not None else ()
+
+    def step(self, process: ProcessDir, state: S, event: Step) -> Finding | None:
+        """See one training step of a process, and what is kept of it; return what is certain now."""
+        raise NotImplementedError
+
+
+class ObservingRule(Rule, Generic[S]):
+    """A rule that follows what one probe sees in each process, and tells the run of it once."""
+
+    probe: ClassVar[str]  # the probe's name
+    kept: ClassVar[type[Any]]  # as in `PerProcessRule`
+    listens: ClassVar[tuple[type[Event], ...]] = (Observation,)
+
+    def __init__(self) -> None:
+        self._states: defaultdict[str, S] = defaultdict(self.kept)
+        self._given: list[Finding] = []
+
+    def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
+        """Hand an observation of the probe to `see`."""
+        if not isinstance(event, Observation) or event.probe != self.probe:
+            return ()
+        new = self.see(process, self._states[process.label], event)
+        return self.once(self._given, new) if new is not None else ()
+
+    def see(self, process: ProcessDir, state: S, event: Observation) -> Finding | None:
+        """See one observation of a process, and what is kept of it; return what is certain now."""
+        raise NotImplementedError
 
 
 def _when(finding: Finding) -> tuple[int, int]:

@@ -1,60 +1,10 @@
 """Telling a lasting jump of a noisy series from its noise, in constant memory."""
 
 import math
-from bisect import bisect_left, insort
-from collections import deque
-from statistics import median as middle
 
-MAD_TO_SIGMA = 1.4826  # of a normal distribution
+from tdbg.window import Window
 
-
-class Window:
-    """The last ``size`` values: their median at no cost, their spread on demand."""
-
-    __slots__ = ("_order", "_sorted", "size")
-
-    def __init__(self, size: int = 64) -> None:
-        self.size = size
-        self._order: deque[float] = deque()
-        self._sorted: list[float] = []
-
-    def __len__(self) -> int:
-        return len(self._sorted)
-
-    def push(self, value: float) -> None:
-        """Add a finite value; the oldest leaves."""
-        if len(self._order) == self.size:
-            del self._sorted[bisect_left(self._sorted, self._order.popleft())]
-        self._order.append(value)
-        insort(self._sorted, value)
-
-    @property
-    def median(self) -> float:
-        """The upper median; 0 while empty."""
-        return self._sorted[len(self._sorted) // 2] if self._sorted else 0.0
-
-    @property
-    def lowest(self) -> float:
-        """The smallest value."""
-        return self._sorted[0] if self._sorted else 0.0
-
-    @property
-    def highest(self) -> float:
-        """The largest value."""
-        return self._sorted[-1] if self._sorted else 0.0
-
-    def mad(self) -> float:
-        """Median absolute deviation: the spread that outliers do not move."""
-        center = self.median
-        return middle(abs(value - center) for value in self._sorted) if self._sorted else 0.0
-
-    def log_sigma(self) -> float:
-        """Robust standard deviation of the logarithms, for series that vary by factors."""
-        logs = [math.log(value) for value in self._sorted if value > 0]
-        if not logs:
-            return math.inf
-        center = logs[len(logs) // 2]
-        return MAD_TO_SIGMA * middle(abs(value - center) for value in logs)
+__all__ = ["Surge", "Window"]
 
 
 class Surge:

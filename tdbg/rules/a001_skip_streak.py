@@ -1,10 +1,9 @@
 """TD-A001: GradScaler skips too many updates."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tdbg.events import Event, Finding, Step
-from tdbg.rules import RULES, Rule
+from tdbg.events import Finding, Step
+from tdbg.rules import RULES, PerProcessRule
 from tdbg.rules.text import counted, figure
 from tdbg.rundir import ProcessDir
 
@@ -28,7 +27,7 @@ class _State:
 
 
 @RULES.add
-class SkipStreak(Rule):
+class SkipStreak(PerProcessRule[_State]):
     """Says when GradScaler skips so many updates that training stands still.
 
     What it does: Speaks at 5 skipped updates in a row, or when more than 20 % of the last 100 (at least 50)
@@ -51,27 +50,22 @@ class SkipStreak(Rule):
     code = "TD-A001"
     title = "GradScaler skips many updates"
     severity = "warning"
-    listens = (Step,)
+    kept = _State
 
-    def __init__(self) -> None:
-        self._states: dict[str, _State] = {}
-        self._given: list[Finding] = []
-
-    def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
-        if not isinstance(event, Step) or event.phase != "train" or event.scale is None:
-            return ()
-        state = self._states.setdefault(process.label, _State())
+    def step(self, process: ProcessDir, state: _State, event: Step) -> Finding | None:
+        if event.scale is None:
+            return None
         _count(state, event)
         if state.said:
-            return ()
+            return None
         if state.streak >= (STREAK if event.step > START_STEPS + STREAK else START_STREAK):
             what = f"{state.streak} updates in a row from step {state.since} on"
         elif state.steps >= RECENT_MIN and state.recent.bit_count() > SHARE * min(state.steps, RECENT):
             what = f"{state.recent.bit_count()} of the last {counted(min(state.steps, RECENT), 'update')}"
         else:
-            return ()
+            return None
         state.said = True
-        return self.once(self._given, self._skips(process, state, event, what))
+        return self._skips(process, state, event, what)
 
     def _skips(self, process: ProcessDir, state: _State, event: Step, what: str) -> Finding:
         return self.found(

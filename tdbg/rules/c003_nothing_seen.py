@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from tdbg.events import Finding
 from tdbg.rules import RULES, Rule
+from tdbg.rules.silence import silence
 from tdbg.rules.text import counted
 from tdbg.rules.view import View
 
@@ -12,9 +13,9 @@ from tdbg.rules.view import View
 class NothingSeen(Rule):
     """Says that tdbg saw nothing of the command, and names the likely cause.
 
-    What it does: At the end looks at who reported: no Python process that started with tdbg's boot folder, none
-    that imported torch, or torch processes that never took a step. The first two are warnings, the third is
-    `info`.
+    What it does: At the end looks at who reported: no Python process that started with tdbg's boot folder, one
+    in which tdbg could not wake up, none that imported torch, or torch processes that never took a step. The
+    last is `info`, the others are warnings.
 
     Why it matters: No finding must mean "nothing was wrong", never "nothing was looked at".
 
@@ -35,24 +36,16 @@ class NothingSeen(Rule):
         seen = any(found.start or found.records for found in view.processes.values())
         if seen or not view.over or view.settings.level == "off" or _never_started(view):
             return ()
+        found = silence(view.run)
+        if found is not None:
+            return (self.found(found[0], try_next=found[1]),)
         hellos = len(view.run.hellos())
-        boot = view.run.path / "boot"
-        if hellos or view.processes:
-            return (
-                self.found(
-                    f"{counted(hellos, 'torch process')} reported, and none took an optimizer step or a model call",
-                    severity="info",
-                    try_next="is it the training command? Steps are seen at torch.optim optimizers and nn.Module calls",
-                ),
-            )
-        if view.run.woke():
-            return (self.found("no process reported: Python ran, but none of it imported torch"),)
-        if (boot / "old-python").exists():
-            return (self.found("no process reported: the program's Python is older than 3.11"),)
+        who = counted(hellos, "torch process") if hellos else "no torch process"
         return (
             self.found(
-                "no process reported: not a Python program, PYTHONPATH overwritten, or python -I, -E or -S?",
-                try_next="append to PYTHONPATH instead of setting it; for -I and -E: `tdbg hook install`",
+                f"{who} reported, and no optimizer step or model call was seen",
+                severity="info",
+                try_next="is it the training command? Steps are seen at torch.optim optimizers and nn.Module calls",
             ),
         )
 

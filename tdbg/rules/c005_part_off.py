@@ -4,12 +4,12 @@ from collections.abc import Iterable
 
 from tdbg.events import Event, Finding, ProbeOff
 from tdbg.rules import RULES, Rule
+from tdbg.rules.silence import ERRORS_LOG, boot_error
 from tdbg.rules.text import clip
 from tdbg.rules.view import View
 from tdbg.rundir import ProcessDir
 
 MAX_TOLD = 5
-ERRORS_LOG = "boot/errors.log"
 
 
 @RULES.add
@@ -53,11 +53,7 @@ class PartOff(Rule):
         )
 
     def finish(self, view: View) -> Iterable[Finding]:
-        try:
-            with (view.run.path / ERRORS_LOG).open(encoding="utf-8", errors="replace") as file:
-                first = file.readline(2000).strip()
-        except OSError:
-            return ()
+        first = boot_error(view.run)
         if not first:
             return ()
-        return (self.found(f"tdbg could not wake up in a process: {clip(first, 140)}", evidence=[ERRORS_LOG]),)
+        return (self.found(f"tdbg could not wake up in a process: {first}", evidence=[ERRORS_LOG]),)

@@ -1,10 +1,9 @@
 """TD-G001: the gradient norm explodes."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from tdbg.events import Event, Finding, Step
-from tdbg.rules import RULES, Rule
+from tdbg.events import Finding, Step
+from tdbg.rules import RULES, PerProcessRule
 from tdbg.rules._series import Surge, Window
 from tdbg.rules.text import figure
 from tdbg.rules.view import finite
@@ -31,7 +30,7 @@ class _State:
 
 
 @RULES.add
-class GradientExplosion(Rule):
+class GradientExplosion(PerProcessRule[_State]):
     """Says when the gradient norm leaves its course by a factor of ten and stays there.
 
     What it does: Keeps the last 64 gradient norms (before clipping) per rank. It speaks when 3 in a row exceed
@@ -56,31 +55,26 @@ class GradientExplosion(Rule):
     code = "TD-G001"
     title = "gradient explosion"
     severity = "warning"
-    listens = (Step,)
+    kept = _State
 
-    def __init__(self) -> None:
-        self._states: dict[str, _State] = {}
-        self._given: list[Finding] = []
-
-    def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
-        if not isinstance(event, Step) or event.phase != "train" or event.skipped:
-            return ()
-        state = self._states.setdefault(process.label, _State())
+    def step(self, process: ProcessDir, state: _State, event: Step) -> Finding | None:
+        if event.skipped:
+            return None
         norm, loss = finite(event.grad_norm), finite(event.loss)
         better = loss is not None and len(state.losses) > 0 and loss < state.losses.median
         if loss is not None:
             state.losses.push(loss)
         if norm is None or norm <= 0 or state.said:
-            return ()
+            return None
         surged = state.surge.see(norm)
         if state.surge.streak == 1:
             state.since = event.step
         counts = state.surge.streak > 0 and norm > FLOOR and not better
         state.held = state.held + 1 if counts else 0
         if not surged or state.held < LASTING_STEPS:
-            return ()
+            return None
         state.said = True
-        return self.once(self._given, self._exploded(process, state))
+        return self._exploded(process, state)
 
     def _exploded(self, process: ProcessDir, state: _State) -> Finding:
         surge = state.surge

@@ -69,6 +69,7 @@ class FirstNonFinite(Rule):
     Example:
         TD-N001 critical: first NaN at step 3, rank 1, blocks.2.act (Act), backward
           gradient of input 0: 12 of 4,096 elements, float32 [4, 8, 128]; found by running the kept batch again
+          made by SqrtBackward0 at model.py:33: return torch.sqrt(x * 0)
 
     What to do: The phase says where to look. `input`: the saved batch. `forward`: the named module. `loss`: the
     loss function. `backward`: the derivative of the named module (sqrt or norm at 0). `gradient`: the named
@@ -227,6 +228,9 @@ def _evidence(seen: _Sighting) -> list[str]:
     kind = f", {event.dtype.removeprefix('torch.')} {event.shape}" if event.dtype else ""
     weights = f", weights {event.weights}" if event.weights in ("intact", "updated") else ""
     lines = [f"{event.tensor or event.phase or 'loss'}{size}{kind}; {HOW.get(event.how, event.how)}{weights}"]
+    if event.operation:
+        at = f" at {event.line}: {event.code}" if event.line else ""
+        lines.append(f"made by {event.operation}{at}")
     good = event.last_good
     parts = []
     if good:

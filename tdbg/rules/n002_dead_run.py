@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tdbg.events import Event, Finding, Step
-from tdbg.rules import RULES, Rule
+from tdbg.events import Finding, Step
+from tdbg.rules import RULES, PerProcessRule
 from tdbg.rules.text import counted, figure
 from tdbg.rules.view import View, non_finite
 from tdbg.rundir import ProcessDir
@@ -15,15 +15,15 @@ DEAD_RECORDS = 3  # the budget may leave most steps without a record
 
 @dataclass(slots=True)
 class _Streak:
-    since: int
-    kind: str
+    since: int = 0
+    kind: str = ""
     steps: int = 0
     records: int = 0
     said: bool = False
 
 
 @RULES.add
-class DeadRun(Rule):
+class DeadRun(PerProcessRule[_Streak]):
     """Says that a run goes on although its loss has been NaN or Inf for many steps.
 
     What it does: Counts training steps in a row whose loss is not finite. At 20 it speaks; at the end it says
@@ -44,29 +44,27 @@ class DeadRun(Rule):
     code = "TD-N002"
     title = "dead run: the loss stays NaN or Inf"
     severity = "critical"
-    listens = (Step,)
+    kept = _Streak
 
     def __init__(self) -> None:
-        self._streaks: dict[str, _Streak] = {}
-        self._given: list[Finding] = []
-        self._longest = _Streak(0, "")
+        super().__init__()
+        self._longest = _Streak()
 
-    def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
-        if not isinstance(event, Step) or event.phase != "train":
-            return ()
+    def step(self, process: ProcessDir, state: _Streak, event: Step) -> Finding | None:
         if not non_finite(event.loss):
-            if event.loss is not None:
-                self._streaks.pop(process.label, None)
-            return ()
-        streak = self._streaks.setdefault(process.label, _Streak(event.step, str(event.loss)))
-        streak.records += 1
-        streak.steps = event.step - streak.since + 1
-        if streak.steps < DEAD_STEPS or streak.records < DEAD_RECORDS:
-            return ()
-        if streak.steps > self._longest.steps:
-            self._longest = streak
-        said, streak.said = streak.said, True
-        return () if said else self._dead(process, streak)
+            if event.loss is not None and state.records:
+                del self._states[process.label]
+            return None
+        if state.records == 0:
+            state.since, state.kind = event.step, str(event.loss)
+        state.records += 1
+        state.steps = event.step - state.since + 1
+        if state.steps < DEAD_STEPS or state.records < DEAD_RECORDS:
+            return None
+        if state.steps > self._longest.steps:
+            self._longest = state
+        said, state.said = state.said, True
+        return None if said else self._dead(process, state)
 
     def finish(self, view: View) -> Iterable[Finding]:
         if self._given:
@@ -74,8 +72,8 @@ class DeadRun(Rule):
             self._given[0].evidence.insert(0, f"{spent} without a finite loss, from step {self._longest.since} on")
         return ()
 
-    def _dead(self, process: ProcessDir, streak: _Streak) -> Iterable[Finding]:
-        new = self.found(
+    def _dead(self, process: ProcessDir, streak: _Streak) -> Finding:
+        return self.found(
             f"the loss has not been finite for {DEAD_STEPS} steps and training goes on,"
             f" rank {process.rank}, since step {streak.since}",
             first_step=streak.since,
@@ -85,4 +83,3 @@ class DeadRun(Rule):
             cause="weights that hold a NaN give a NaN for every batch: no further step can mend them",
             try_next="stop; restart from a checkpoint older than that step (--stop-on TD-N002 stops by itself)",
         )
-        return self.once(self._given, new)

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tdbg.events import Event, Finding, Params, Step
-from tdbg.rules import RULES, Rule
+from tdbg.rules import RULES, PerProcessRule
 from tdbg.rules._series import Surge, Window
 from tdbg.rules.text import figure
 from tdbg.rules.view import finite
@@ -32,7 +32,7 @@ class _State:
 
 
 @RULES.add
-class LossJump(Rule):
+class LossJump(PerProcessRule[_State]):
     """Says when the loss leaves its course upwards and stays there.
 
     What it does: Keeps the last 64 losses per rank. It speaks when 5 losses in a row lie above twice the
@@ -58,27 +58,21 @@ class LossJump(Rule):
     code = "TD-N004"
     title = "loss jump"
     severity = "warning"
+    kept = _State
     listens = (Step, Params)
 
-    def __init__(self) -> None:
-        self._states: dict[str, _State] = {}
-        self._given: list[Finding] = []
-
     def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
-        state = self._states.setdefault(process.label, _State())
-        if isinstance(event, Params):
-            state.silent = state.silent or len(event.optimizers) > 1
-        elif isinstance(event, Step) and not state.silent and event.phase == "train":
-            return self._step(process, state, event)
-        return ()
+        if isinstance(event, Params) and len(event.optimizers) > 1:
+            self._states[process.label].silent = True
+        return super().feed(process, event)
 
-    def _step(self, process: ProcessDir, state: _State, event: Step) -> Iterable[Finding]:
+    def step(self, process: ProcessDir, state: _State, event: Step) -> Finding | None:
         loss = finite(event.loss)
-        if loss is None:
-            return ()
+        if loss is None or state.silent:
+            return None
         state.silent = loss <= 0 or bool(event.other_losses)
         if state.silent:
-            return ()
+            return None
         per_call = loss / max(event.micro, 1)
         before = state.per_call.median
         state.per_call.push(per_call)
@@ -90,9 +84,9 @@ class LossJump(Rule):
         if state.held == 1:
             state.since = event.step
         if not surged or state.held < LASTING_STEPS:
-            return ()
+            return None
         state.silent = True
-        return self.once(self._given, self._jumped(process, state.surge, state.since))
+        return self._jumped(process, state.surge, state.since)
 
     def _jumped(self, process: ProcessDir, surge: Surge, since: int) -> Finding:
         return self.found(

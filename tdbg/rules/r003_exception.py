@@ -1,9 +1,9 @@
 """TD-R003: an exception ended a rank, or was logged and swallowed."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from tdbg.events import Event, Finding, Start, Traceback
+from tdbg.events import Event, Finding, Note, Traceback
 from tdbg.rules import RULES, Rule
 from tdbg.rules.text import clip, counted
 from tdbg.rules.view import View
@@ -12,6 +12,7 @@ from tdbg.rundir import ProcessDir
 # How a program leaves on purpose is no failure.
 ON_PURPOSE = ("KeyboardInterrupt", "SystemExit", "GeneratorExit")
 MAX_SWALLOWED = 5
+CAPPED = "tracebacks-capped"  # the note of a process in which the same came more often than it wrote down
 SHOWN_LINES = 24
 
 
@@ -20,9 +21,14 @@ class _Swallowed:
     """One kind of exception that was logged, and how often."""
 
     finding: Finding
-    count: int = 0
+    logged: int = 0
+    threads: int = 0  # that it ended
     last_step: int = 0
-    pids: set[int] = field(default_factory=set)
+
+    @property
+    def count(self) -> int:
+        """How often it came; what ended a thread may have been logged on its way."""
+        return max(self.logged, self.threads)
 
 
 @RULES.add
@@ -32,10 +38,11 @@ class ExceptionRule(Rule):
     What it does: An uncaught exception is an error. Of several ranks the one that failed first is named; the
     others (which usually report a broken connection to the first) are evidence. An exception that the program
     logged or printed (`logger.exception`, `exc_info`, `traceback.print_exc`) and then went on is a warning,
-    with how often it came. Ctrl-C and `sys.exit` are no failures.
+    with how often it came; so is one that ended a thread of the program. Ctrl-C and `sys.exit` are no failures.
 
-    Why it matters: A `main` that catches everything ends with exit code 0 after a crash. With several ranks the
-    last traceback on the screen is rarely the first that happened.
+    Why it matters: A `main` that catches everything ends with exit code 0 after a crash. A thread that died
+    (prefetching, checkpoints, metrics) leaves a run that waits for it, or goes on without its work. With several
+    ranks the last traceback on the screen is rarely the first that happened.
 
     Example:
         TD-R003 error: rank 1: ValueError: bad label 17, uncaught, after step 3 (data.py:88)
@@ -49,15 +56,16 @@ class ExceptionRule(Rule):
     code = "TD-R003"
     title = "exception"
     severity = "error"
-    listens = (Start, Traceback)
+    listens = (Note, Traceback)
 
     def __init__(self) -> None:
-        self._ranks: dict[tuple[str, int], str] = {}
         self._crash: tuple[float, Finding] | None = None
         self._crashed: list[tuple[float, str]] = []
         self._swallowed: dict[tuple[str, str], _Swallowed] = {}
+        self._capped = False  # a process wrote no more of what came again and again
 
     def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
+        self._capped = self._capped or (isinstance(event, Note) and event.code == CAPPED)
         if not isinstance(event, Traceback) or event.exception.rpartition(".")[2] in ON_PURPOSE:
             return ()
         return self._uncaught(process, event) if event.how == "uncaught" else self._logged(process, event)
@@ -70,7 +78,8 @@ class ExceptionRule(Rule):
             finding.evidence += [f"and {counted(len(later) - 3, 'further process')}"] if len(later) > 3 else []
         for kept in self._swallowed.values():
             if kept.count > 1:
-                kept.finding.evidence.insert(0, f"{kept.count:,} times, last after step {kept.last_step}")
+                times = f"{kept.count:,} times" + (" or more" if self._capped else "")
+                kept.finding.evidence.insert(0, f"{times}, last after step {kept.last_step}")
         return ()
 
     def _uncaught(self, process: ProcessDir, event: Traceback) -> Iterable[Finding]:
@@ -92,14 +101,21 @@ class ExceptionRule(Rule):
         kept = self._swallowed.get(key)
         if kept is None and len(self._swallowed) >= MAX_SWALLOWED:
             return ()
-        new = kept is None
         if kept is None:
-            kept = self._swallowed[key] = _Swallowed(Finding(code=self.code, severity="warning", title=""))
-            self._fill(kept.finding, process, event, f"{event.how}, and the program went on")
-            kept.finding.severity = "warning"
-        kept.count += 1
+            kept = self._swallowed[key] = _Swallowed(Finding(code=self.code, severity="", title=""))
+        new = kept.count == 0
+        ends_thread = event.how == "thread"
+        if new or (ends_thread and kept.threads == 0):  # the end of a thread says more than its log
+            self._warn(kept.finding, process, event)
+        kept.logged += not ends_thread
+        kept.threads += ends_thread
         kept.last_step = max(kept.last_step, event.step)
         return (kept.finding,) if new else ()
+
+    def _warn(self, finding: Finding, process: ProcessDir, event: Traceback) -> None:
+        how = "ended a thread" if event.how == "thread" else event.how
+        self._fill(finding, process, event, f"{how}, and the program went on")
+        finding.severity = "warning"
 
     def _fill(self, finding: Finding, process: ProcessDir, event: Traceback, how: str) -> None:
         message = f": {clip(event.message, 100)}" if event.message else ""

@@ -1,11 +1,10 @@
 """TD-S001: the learning rate jumps, and the run suffers."""
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from tdbg.events import Event, Finding, Step
-from tdbg.rules import RULES, Rule
+from tdbg.events import Finding, Step
+from tdbg.rules import RULES, PerProcessRule
 from tdbg.rules._series import Window
 from tdbg.rules.text import figure
 from tdbg.rules.view import finite
@@ -51,7 +50,7 @@ class _State:
 
 
 @RULES.add
-class LearningRateSpike(Rule):
+class LearningRateSpike(PerProcessRule[_State]):
     """Names the step at which the learning rate jumped, when loss or gradients then went wrong.
 
     What it does: Watches the largest learning rate of all parameter groups. A jump is a rate more than 10 times
@@ -76,18 +75,11 @@ class LearningRateSpike(Rule):
     code = "TD-S001"
     title = "learning-rate spike"
     severity = "error"
-    listens = (Step,)
+    kept = _State
 
-    def __init__(self) -> None:
-        self._states: dict[str, _State] = {}
-        self._given: list[Finding] = []
-
-    def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
-        if not isinstance(event, Step) or event.phase != "train" or not event.lr:
-            return ()
-        state = self._states.setdefault(process.label, _State())
-        if state.said:
-            return ()
+    def step(self, process: ProcessDir, state: _State, event: Step) -> Finding | None:
+        if not event.lr or state.said:
+            return None
         rate = max((value for value in event.lr if finite(value) is not None), default=0.0)
         if state.spike is None and self._jumped(state, rate):
             state.spike = _begin(state, event.step, rate)
@@ -95,7 +87,7 @@ class LearningRateSpike(Rule):
         state.highest, state.step = max(state.highest, rate), event.step
         if state.spike is None:
             _remember(state, event)
-            return ()
+            return None
         return self._watch(process, state, state.spike, event)
 
     @staticmethod
@@ -103,19 +95,19 @@ class LearningRateSpike(Rule):
         known = len(state.rates) >= WARM_STEPS and state.rates.median > 0
         return known and rate > RATIO * state.rates.median and rate > OVER_HIGHEST * state.highest
 
-    def _watch(self, process: ProcessDir, state: _State, spike: _Spike, event: Step) -> Iterable[Finding]:
+    def _watch(self, process: ProcessDir, state: _State, spike: _Spike, event: Step) -> Finding | None:
         spike.seen += 1
         if spike.seen > WATCH_RECORDS or event.step > spike.step + WATCH_STEPS:
             state.spike = None
-            return ()
+            return None
         worst = _reaction(spike, event)
         if worst:
             spike.bad += 1
             spike.worst = worst
         if spike.bad < REACTIONS and not _ruined(event):
-            return ()
+            return None
         state.said = True
-        return self.once(self._given, self._spiked(process, spike))
+        return self._spiked(process, spike)
 
     def _spiked(self, process: ProcessDir, spike: _Spike) -> Finding:
         times = spike.after / spike.before

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tdbg.events import Event, Finding, Step
-from tdbg.rules import RULES, Rule
+from tdbg.events import Finding, Step
+from tdbg.rules import RULES, PerProcessRule
 from tdbg.rules.text import counted, figure
 from tdbg.rules.view import View, finite
 from tdbg.rundir import ProcessDir
@@ -23,7 +23,7 @@ class _State:
 
 
 @RULES.add
-class LearningRateZero(Rule):
+class LearningRateZero(PerProcessRule[_State]):
     """Says when steps are taken with a learning rate of zero in every group, or with a negative one.
 
     What it does: Speaks at the 20th step in a row whose rates are all zero, or at once for a negative rate.
@@ -45,30 +45,23 @@ class LearningRateZero(Rule):
     code = "TD-S002"
     title = "learning rate zero or negative"
     severity = "warning"
-    listens = (Step,)
+    kept = _State
 
-    def __init__(self) -> None:
-        self._states: dict[str, _State] = {}
-        self._given: list[Finding] = []
-
-    def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
-        if not isinstance(event, Step) or event.phase != "train" or not event.lr:
-            return ()
-        state = self._states.setdefault(process.label, _State())
+    def step(self, process: ProcessDir, state: _State, event: Step) -> Finding | None:
         rates = [value for value in event.lr if finite(value) is not None]
-        if state.said and not state.zeros:
-            return ()
+        if not event.lr or (state.said and not state.zeros):
+            return None
         high, low = max(rates, default=1.0), min(rates, default=1.0)
         state.highest = max(state.highest, high)
         if low < -ROUNDING * max(state.highest, ROUNDING) and not state.said:
             return self._say(process, state, f"the learning rate is negative: {figure(low)}", event.step, "error")
         if abs(high) > 0 or abs(low) > 0:
             state.zeros = 0
-            return ()
+            return None
         state.since = event.step if state.zeros == 0 else state.since
         state.zeros = event.step - state.since + 1
         if state.zeros < ZERO_STEPS or state.said:
-            return ()
+            return None
         text = f"the learning rate has been 0 for {ZERO_STEPS} steps, since step {state.since}"
         return self._say(process, state, text, state.since, self.severity)
 
@@ -78,9 +71,9 @@ class LearningRateZero(Rule):
             self._given[0].evidence.insert(0, f"{counted(longest, 'step')} with rate 0 up to the end")
         return ()
 
-    def _say(self, process: ProcessDir, state: _State, text: str, step: int, severity: str) -> Iterable[Finding]:
+    def _say(self, process: ProcessDir, state: _State, text: str, step: int, severity: str) -> Finding:
         state.said = True
-        new = self.found(
+        return self.found(
             f"{text}, rank {process.rank}",
             severity=severity,
             first_step=step,
@@ -90,4 +83,3 @@ class LearningRateZero(Rule):
             cause="the schedule ended before the training did, or starts at zero and is stepped too seldom",
             try_next="compare the scheduler's number of steps with the real one",
         )
-        return self.once(self._given, new)

@@ -7,8 +7,9 @@ KINDS = {"nan": "NaN", "inf": "Inf", "-inf": "-Inf", "nan+inf": "NaN and Inf"}
 
 
 def counted(count: int, noun: str) -> str:
-    """``1 step``, ``2,000 steps``."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+    """``1 step``, ``2,000 steps``, ``0 processes``."""
+    ending = "" if count == 1 else ("es" if noun.endswith("s") else "s")
+    return f"{count:,} {noun}{ending}"
 
 
 def figure(value: Any) -> str:

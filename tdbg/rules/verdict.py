@@ -55,7 +55,9 @@ class Verdict:
     def headline(self) -> str:
         """The whole run in one line."""
         counts = Counter(finding.severity for finding in self.findings)
-        split = ", ".join(f"{counts[severity]} {severity}" for severity in reversed(SEVERITIES) if counts[severity])
+        split = ", ".join(
+            _severities(counts[severity], severity) for severity in reversed(SEVERITIES) if counts[severity]
+        )
         found = f"{counted(len(self.findings), 'finding')} ({split})" if self.findings else self._silence()
         parts = [f"verdict: {found}"]
         if self.ranks:
@@ -148,6 +150,11 @@ class Verdict:
         return lines
 
 
+def _severities(count: int, severity: str) -> str:
+    """``2 errors``, but ``2 critical`` and ``2 info``."""
+    return counted(count, severity) if severity in ("error", "warning") else f"{count} {severity}"
+
+
 def _group_line(how: str, rows: list[dict[str, Any]]) -> str:
     loss = f", loss {figure(rows[0]['loss'])}" if len(rows) == 1 and rows[0]["loss"] is not None else ""
     return f"{ranges([row['rank'] for row in rows])}: {how}{loss}"
@@ -174,6 +181,7 @@ class Judge:
         self.view = View(run)
         self.findings: list[Finding] = []
         self.trouble = RULES.load_third_party()
+        self.trouble += [f"{name} could not be loaded: {error}" for name, error in RULES.broken.items()]
         self._rules: list[Rule] = [rule() for rule in RULES]
         self._listeners: dict[type[Event], list[Rule]] = {}
         for rule in self._rules:

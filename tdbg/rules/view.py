@@ -1,7 +1,6 @@
 """What a run has come to: the state of each process, kept up to date event by event."""
 
 import math
-import os
 import signal
 import socket
 import time
@@ -24,7 +23,7 @@ from tdbg.events import (
     Step,
     Traceback,
 )
-from tdbg.rundir import ProcessDir, RunDir
+from tdbg.rundir import ProcessDir, RunDir, lives
 
 MAX_NOTES = 50
 MAX_EXITS = 10_000
@@ -164,16 +163,10 @@ class View:
         supervisor = self.info.get("supervisor")
         if not isinstance(supervisor, dict):
             return False
-        if supervisor.get("host") != socket.gethostname():
-            return time.time() - max((found.t for found in self.processes.values()), default=0.0) < SILENT_S
-        pid = supervisor.get("pid")
-        if not isinstance(pid, int) or pid <= 0:
-            return False
-        try:
-            os.kill(pid, 0)
-        except OSError as error:
-            return isinstance(error, PermissionError)
-        return True
+        alive = lives(supervisor.get("pid"), supervisor.get("host"), supervisor.get("started"))
+        if alive is not None:
+            return alive
+        return time.time() - max((found.t for found in self.processes.values()), default=0.0) < SILENT_S
 
     @property
     def settings(self) -> Settings:

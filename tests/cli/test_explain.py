@@ -39,3 +39,10 @@ def test_json(capsys):
 def test_an_unknown_code_is_wrong_use(code, capsys):
     assert main(["explain", code]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 2
+
+
+@pytest.mark.parametrize(("code", "near"), [("XX", "known: TD-A001"), ("n00", "did you mean TD-N00")])
+def test_an_unknown_code_is_told_in_the_words_of_its_user(code, near, capsys):
+    assert main(["explain", code]) == 2
+    what, hint = capsys.readouterr().err.splitlines()
+    assert what.endswith(f"no finding has the code '{code}'") and near in hint

@@ -231,6 +231,16 @@ def test_omegaconf_load_and_missing_values(make_run: Any) -> None:
     assert (done.stdout, done.stderr) == ("{'scheduling': True, 'loss': {'null_masking': True}}\n", "")
 
 
+@pytest.mark.parametrize("value", ["${boom:}", "${lr.${debug.x}}", "${debug.scheduling}", "${oc.env:NOT_THERE}"])
+def test_omegaconf_values_that_cannot_be_resolved(make_run: Any, value: str) -> None:
+    run = make_run(flags={"SCHEDULING": True})
+    (run.path.parent / "c.yaml").write_text(f"lr: 1\ndebug: {{x: '???', scheduling: '{value}'}}\n")
+    register = "from omegaconf import OmegaConf\nOmegaConf.register_new_resolver('boom', lambda: 1 / 0)\n"
+    done = run_script(run, register + "print(OmegaConf.load('c.yaml').debug.scheduling)")
+    assert (done.stdout, done.stderr) == ("True\n", "")
+    assert run.events("probe_off") == []
+
+
 def test_omegaconf_doubt_becomes_a_rejection_at_the_end(make_run: Any) -> None:
     run = make_run(flags={"LOSS.NULL_MASK": True})
     assert run_script(run, OMEGA + "print(base.debug.loss)").stdout == "{'null_masking': False}\n"

@@ -75,7 +75,29 @@ def test_the_same_failure_in_each_step_is_told_three_times(make_run: Any) -> Non
     run = make_run()
     found = events(run, "for me.step in range(1, 200): swallow(lambda error: traceback.print_exc())")
     assert [event["step"] for event in found] == [1, 2, 3]
-    assert [note["code"] for note in run.events("note")] == ["tracebacks-capped"]
+    capped, counted = run.events("note")
+    assert capped["code"] == "tracebacks-capped"
+    assert counted["text"].startswith("ValueError came 199 times, 3 are kept (") and "s.py:7)" in counted["text"]
+
+
+def test_repeats_of_one_failure_leave_room_for_others(make_run: Any) -> None:
+    text = """
+    for me.step in range(200): swallow(lambda error: (logging.exception('a'), traceback.print_exc()))
+    try: {}[1]
+    except KeyError: logging.exception("another")
+    """
+    run = make_run()
+    assert [event["exception"] for event in events(run, text)] == ["ValueError"] * 3 + ["KeyError"]
+    assert "ValueError came 200 times" in run.events("note")[-1]["text"], "once each, though logged and printed"
+
+
+def test_the_number_of_different_failures_is_bounded(make_run: Any) -> None:
+    text = """
+    for me.step in range(200):
+        try: exec("\\n" * me.step + "1 / 0")
+        except ZeroDivisionError: logging.exception("bad")
+    """
+    assert len(events(make_run(), text)) == 50
 
 
 def test_beyond_the_cap_nothing_is_formatted_or_kept(make_run: Any) -> None:
@@ -83,11 +105,11 @@ def test_beyond_the_cap_nothing_is_formatted_or_kept(make_run: Any) -> None:
     real, calls = tracebacks.describe, []
     tracebacks.describe = lambda *args: (calls.append(1), real(*args))[1]
     for me.step in range(500): swallow(lambda error: logging.exception('bad'))
-    print(len(calls), len(tracebacks._recorder._seen))
+    print(len(calls), len(tracebacks._recorder._kept))
     """
     run = make_run()
-    assert len(events(run, text, "50 50\n")) == 3
-    assert [note["code"] for note in run.events("note")] == ["tracebacks-capped"]
+    assert len(events(run, text, "3 3\n")) == 3
+    assert run.events("note")[0]["code"] == "tracebacks-capped"
 
 
 def test_output_is_unchanged(make_run: Any) -> None:
@@ -128,3 +150,60 @@ def test_uncaught_is_written_although_it_was_logged(make_run: Any) -> None:
         make_run(), "swallow(lambda error: (logging.exception('a'), tracebacks.record(me, error, 'uncaught')))"
     )
     assert [event.get("how", "uncaught") for event in found] == ["logged", "uncaught"]
+
+
+THREAD = """
+import threading
+def work():
+    try: fail()
+    except ValueError: how(); raise
+"""
+
+
+@pytest.mark.parametrize(("how", "kinds"), [("pass", ["thread"]), ("logging.exception('x')", ["logged", "thread"])])
+def test_an_exception_that_ends_a_thread(make_run: Any, how: str, kinds: list[str]) -> None:
+    text = (
+        THREAD
+        + f"""
+def how(): {how}
+thread = threading.Thread(target=work); thread.start(); thread.join(); print("went on")
+"""
+    )
+    found = events(make_run(), text, "went on\n")
+    assert [(event["how"], event["exception"], event["step"]) for event in found] == [
+        (kind, "ValueError", 7) for kind in kinds
+    ]
+
+
+def test_the_programs_own_thread_hook_is_called_and_threads_that_leave_are_no_crash(make_run: Any) -> None:
+    path_text = SETUP.replace(
+        "from tdbg", "import threading\nthreading.excepthook = lambda args: print('mine')\nfrom tdbg", 1
+    )
+    run = make_run()
+    path = run.path.parent / "s.py"
+    path.write_text(
+        path_text + "for target in (fail, sys.exit):\n    t = threading.Thread(target=target); t.start(); t.join()\n"
+    )
+    assert run.python(str(path)).stdout == "mine\n" * 2
+    assert [event["how"] for event in run.events("traceback")] == ["thread"]
+
+
+def test_the_wrappers_of_tdbg_are_not_in_the_programs_traceback(make_run: Any) -> None:
+    text = """
+    import tdbg
+    wrapper = compile("def wrapped(f):\\n    f()\\n", tdbg.__path__[0] + "/probes/hooks.py", "exec")
+    exec(wrapper, globals())
+    def inner(): fail()
+    def outer(): wrapped(inner)
+    try:
+        try: outer()
+        except ValueError as first: raise RuntimeError("second") from first
+    except RuntimeError: logging.exception("x")
+    def raises(): wrapped(None)
+    try: raises()
+    except TypeError: logging.exception("raised by a line of the wrapper itself")
+    """
+    found = events(make_run(), text)
+    names = [[line.rpartition(" in ")[2] for line in event["lines"] if line.startswith("  File")] for event in found]
+    assert names == [["<module>", "outer", "inner", "fail", "<module>"], ["<module>", "raises"]]
+    assert "hooks.py" not in found[1]["where"]

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tdbg.launch import presence
+from tdbg.rules.silence import silence
 from tdbg.rundir import RunDir
 
 
@@ -18,23 +19,23 @@ def run(tmp_path: Path) -> RunDir:
 @pytest.mark.parametrize(
     ("sign", "cause", "hint"),
     [
-        ("", "no Python started", "tdbg hook install"),
-        ("boot/woke", "nothing imported torch", "the command that trains"),
+        ("", "not a Python program", "tdbg hook install"),
+        ("boot/woke", "none of it imported torch", "the command that trains"),
         ("boot/old-python", "older than 3.11", "3.11 or newer"),
-        ("boot/errors.log", "failed to wake up", "errors.log"),
+        ("boot/errors.log", "could not wake up", "errors.log"),
     ],
 )
 def test_the_cause_is_named(run: RunDir, sign: str, cause: str, hint: str) -> None:
     if sign:
         (run.path / sign).write_text("")
-    found = presence.silence(run)
+    found = silence(run)
     assert found and cause in found[0] and hint in found[1]
 
 
 def test_one_process_that_reported_is_enough(run: RunDir) -> None:
     (run.path / "hello").mkdir()
     (run.path / "hello" / "host-1.json").write_text("{}")
-    assert presence.silence(run) is None
+    assert silence(run) is None
 
 
 def test_it_is_said_once_while_the_run_goes_on(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
@@ -43,7 +44,7 @@ def test_it_is_said_once_while_the_run_goes_on(run: RunDir, capsys: pytest.Captu
     patience.end()
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 2 and all(line.startswith("tdbg: ") for line in lines)
-    assert "no Python started" in lines[0]
+    assert "not a Python program" in lines[0]
 
 
 def test_a_run_that_ended_before_is_not_told(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from torch.utils.checkpoint import CheckpointFunction, checkpoint
 
 from .conftest import Watch
 
@@ -112,14 +113,51 @@ class Recurrent(nn.Module):
         return {"logits": self.head(hidden), "extra": [hidden]}
 
 
+class Checkpointed(Residual):
+    """Every block under activation checkpointing; the function is imported by name, as programs do."""
+
+    reentrant = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=self.reentrant)
+        out: Tensor = self.head(self.drop(x))
+        return out
+
+
+class Nested(Checkpointed):
+    """Blocks in two checkpointed halves, the first of which has a checkpoint of its own."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        def first(x: Tensor) -> Tensor:
+            return self.blocks[2](checkpoint(nn.Sequential(*self.blocks[:2]), x, use_reentrant=self.reentrant))
+
+        x = checkpoint(first, self.stem(x), use_reentrant=self.reentrant)
+        x = checkpoint(nn.Sequential(*self.blocks[3:]), x, use_reentrant=self.reentrant)
+        out: Tensor = self.head(self.drop(x))
+        return out
+
+
+class Reentrant(Checkpointed):
+    reentrant = True
+
+
+class NestedReentrant(Nested):
+    reentrant = True
+
+
 MODELS = {"residual": Residual, "conv": Conv, "recurrent": Recurrent}
+
+
+CHECKPOINTED = {"blocks": Checkpointed, "reentrant": Reentrant, "nested": Nested, "nested-reentrant": NestedReentrant}
 
 
 def train(seen: Watch, name: str, fault: str, steps: int = 6) -> nn.Module:
     torch.manual_seed(0)
     plant = Plant()
     plant.fault = fault
-    model = MODELS[name](plant)
+    model = {**MODELS, **CHECKPOINTED}[name](plant)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     if fault == "inf-grad":
         blocks: Any = model.blocks
@@ -136,7 +174,7 @@ def train(seen: Watch, name: str, fault: str, steps: int = 6) -> nn.Module:
     return model
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", {**MODELS, **CHECKPOINTED})
 def test_inf_in_a_forward_pass(watch: Start, name: str) -> None:
     seen = watch()
     train(seen, name, "forward-inf")
@@ -146,7 +184,7 @@ def test_inf_in_a_forward_pass(watch: Start, name: str) -> None:
     assert event.last_good["step"] == 2
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", {**MODELS, **CHECKPOINTED})
 def test_nan_only_in_backward(watch: Start, name: str) -> None:
     seen = watch()
     train(seen, name, "backward-nan")
@@ -357,15 +395,17 @@ def test_a_gradient_nobody_looked_at_is_inferred_from_the_weights(watch: Start) 
     assert "one step later" in event.note
 
 
-def test_an_update_that_ruins_finite_gradients_is_the_optimizers_fault(watch: Start) -> None:
+@pytest.mark.parametrize("rate", [math.inf, math.nan])
+def test_an_update_that_ruins_finite_gradients_is_the_optimizers_fault(watch: Start, rate: float) -> None:
     seen = watch()
     model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for step in range(1, 5):
         optimizer.zero_grad()
         model(torch.randn(4, 8)).square().mean().backward()
-        optimizer.param_groups[0]["lr"] = math.inf if step == 2 else 0.1
+        optimizer.param_groups[0]["lr"] = rate if step == 2 else 0.1
         optimizer.step()
     event = seen.bad[0]
     assert (event.step, event.phase) == (2, "optimizer")
     assert "the update itself" in event.note
+    assert event.last_good["step"] == 1, "a step at such a rate is not good"

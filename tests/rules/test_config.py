@@ -51,6 +51,23 @@ def test_nothing_instrumented_names_the_cause(stream):
     (run.run.path / "hello").mkdir()
     (run.run.path / "hello" / "h-1.json").write_text(json.dumps({"pid": 1}))
     assert (only(run).severity, only(run).title[:15]) == ("info", "1 torch process")
+    (run.run.path / "hello" / "h-2.json").write_text(json.dumps({"pid": 2}))
+    assert only(run).title.startswith("2 torch processes reported")
+
+
+def test_a_boot_that_failed_says_how(stream):
+    run = stream()
+    (run.run.path / "boot").mkdir()
+    (run.run.path / "boot" / "errors.log").write_text("7 boot: ValueError: " + "x" * 500 + "\n8 second\n")
+    finding = next(found for found in run.judge().findings if found.code == "TD-C003")
+    assert "could not wake up in it: 7 boot: ValueError: xxx" in finding.title and len(finding.title) < 200
+    assert finding.try_next == "see boot/errors.log in the run directory"
+
+
+def test_a_process_without_torch_reported(stream):
+    run = stream()
+    run.child_exit(1, 1)
+    assert only(run, 1).title.startswith("no torch process reported, and no optimizer step")
 
 
 def test_a_command_that_never_started_is_not_asked_for_torch(stream):

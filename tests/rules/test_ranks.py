@@ -4,7 +4,7 @@ import json
 
 from streams import HOST, Stream
 
-from tdbg.events import Plan, Traceback
+from tdbg.events import Note, Plan, Traceback
 
 
 def first(run: Stream, code: str, exit_code: int = 0):
@@ -142,6 +142,30 @@ def test_a_swallowed_exception_is_a_warning_once(one):
     finding = first(run, "TD-R003")
     assert finding.severity == "warning" and finding.evidence[0] == "5 times, last after step 4"
     assert len(run.live()) == 1 and "logged, and the program went on" in finding.title
+
+
+def test_what_came_more_often_than_it_was_written_down_is_not_called_exact(one):
+    run, rank = one
+    run.train(rank, [2.0] * 9)
+    for step in range(3):
+        run.emit(rank, crash(step=step, how="logged"))
+    run.emit(rank, Note(code="tracebacks-capped", text="more exceptions were logged than are kept", step=4))
+    run.end(rank, 9)
+    assert first(run, "TD-R003").evidence[0] == "3 times or more, last after step 2"
+
+
+def test_the_end_of_a_thread_is_a_warning_and_no_crash_of_the_rank(one):
+    run, rank = one
+    run.train(rank, [2.0] * 9)
+    run.emit(rank, crash(how="logged"), crash(how="thread"))
+    run.end(rank, 9)
+    (finding,) = run.judge().findings
+    assert finding.severity == "warning"
+    assert finding.title == (
+        "rank 0: ValueError: bad label, ended a thread, and the program went on, after step 3 (data.py:88)"
+    )
+    assert not any("times" in line for line in finding.evidence)
+    assert run.judge().ranks[0]["ended"] == "ended"
 
 
 def test_logged_and_then_uncaught_is_one_finding(one):

@@ -1,14 +1,15 @@
 """The verdict as a whole: its lines, its data, and what it makes of damaged directories."""
 
 import json
+import os
 import random
 
 import pytest
 from streams import HOST, Stream, bad
 
-from tdbg.events import Baseline, Cost, Step
+from tdbg.events import Baseline, Cost, ProbeOff, Step
 from tdbg.rules import RULES, Rule
-from tdbg.rules.text import ranges
+from tdbg.rules.text import counted, ranges
 from tdbg.rules.verdict import VERDICT_LINES, Judge, judge_run
 from tdbg.rundir import EVENTS, RunDir
 
@@ -33,6 +34,15 @@ def test_a_ruined_run_in_few_lines(stream):
     assert lines[1] == "  TD-N001 critical: first NaN at step 3, rank 1, blocks.2.act (Act), backward"
     assert any("rank 1: step 59, SIGKILL" in line for line in lines)
     assert any(line.startswith("cost of tdbg: 0.40 % of the wall time (budget 1 %)") for line in lines)
+
+
+def test_severities_are_counted_as_people_do(one):
+    run, rank = one
+    run.train(rank, [2.0])
+    for name in "ab":
+        run.emit(rank, ProbeOff(probe=name, error="TypeError: x"))
+    assert run.judge(7).headline().startswith("verdict: 3 findings (1 error, 2 warnings); 1 rank, 1 step;")
+    assert counted(0, "process") == "0 processes" and counted(1, "process") == "1 process"
 
 
 def test_never_more_lines_than_asked_for(stream):
@@ -102,8 +112,6 @@ def test_a_rule_that_raises_is_switched_off_and_said(one, monkeypatch):
 
 
 def test_a_run_still_going(one):
-    import os
-
     run, rank = one
     run.train(rank, [2.0] * 3)
     run.run.update(supervisor={"pid": os.getpid(), "host": HOST})
@@ -112,10 +120,13 @@ def test_a_run_still_going(one):
     assert verdict.findings == []
 
 
-def test_a_run_whose_tdbg_was_killed(one):
+@pytest.mark.parametrize(
+    "then", [{"pid": 2**22 - 3}, {"pid": os.getpid(), "started": "before"}], ids=["gone", "reused"]
+)
+def test_a_run_whose_tdbg_was_killed(one, then):
     run, rank = one
     run.train(rank, [2.0] * 3)
-    run.run.update(supervisor={"pid": 2**22 - 3, "host": HOST})
+    run.run.update(supervisor={"host": HOST, **then})
     verdict = run.judge(None)
     assert verdict.exit["text"] == "cut off before its end" and verdict.ranks[0]["ended"] == "cut off"
 

@@ -20,6 +20,7 @@ class Omega:
     def __init__(self, module: ModuleType) -> None:
         self._dict: Any = module.DictConfig
         self._override: Any = module.flag_override
+        self._error: type[Exception] = module.errors.OmegaConfBaseException
 
     def keys(self, node: Any) -> list[str] | None:
         if not isinstance(node, self._dict) or node._is_none() or node._is_missing() or node._is_interpolation():
@@ -32,7 +33,7 @@ class Omega:
             return child
         try:
             return node[key]
-        except Exception:  # a missing value ("???") or an interpolation that leads nowhere: nothing to keep
+        except self._error:  # a missing value ("???") or an interpolation that leads nowhere: nothing to keep
             return None
 
     def put(self, node: Any, key: str, value: Any) -> None:

@@ -9,10 +9,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tdbg.events import End, Start
+from tdbg.control import CONTROL_FILE, Request, read
+from tdbg.events import End, Start, plain
 from tdbg.inject import children, tracebacks
 from tdbg.inject.agent import Agent, agent
-from tdbg.rundir import allowed_env, env_rank, redacted
+from tdbg.inject.imports import when_imported
+from tdbg.rundir import allowed_env, env_rank, redacted, write_json
 
 LOCAL_RANK_ENV = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")
 BATCH_LIMIT_BYTES = 256_000_000
@@ -45,11 +47,14 @@ class Rank:
     """Joins the monitor to the agent: identity, batches, the end of the process."""
 
     def __init__(self, me: Agent, begun: float) -> None:
+        from tdbg.probes import PROBES
         from tdbg.probes.baseline import Alternation
         from tdbg.probes.monitor import Monitor, probes_for
 
         self.me = me
         self.ended = False
+        self._control = me.run_dir / CONTROL_FILE
+        self._control_seen = (0, 0)  # inode and time of change
         self.monitor = Monitor(
             me.settings,
             emit=self._emit,
@@ -59,13 +64,39 @@ class Rank:
             note=me.note_once,
             started=time.perf_counter(),
             first_update=_settle_flags,
+            log=me.log,
+            when_imported=when_imported,
+            requests=self._requests,
+            keep=self._keep,
+            rank=env_rank(os.environ) or 0,
         )
         self.monitor.attach(probes_for(me.settings.level, me.settings.flags))
+        for name, error in PROBES.broken.items():
+            me.failed(name, error)
         self.alternation = Alternation(self.monitor, me.settings.baseline) if me.settings.baseline else None
         self.startup_ms = (time.perf_counter() - begun) * 1e3
         self.monitor.budget.start_up_s = self.startup_ms / 1e3
         me.at_fork(self._forked)
         atexit.register(self.end)
+
+    def _requests(self) -> list[Request]:
+        """What `tdbg control` asked for since the last look; nothing while the file is the same."""
+        try:
+            found = os.stat(self._control)
+        except OSError:
+            return []
+        if (found.st_ino, found.st_mtime_ns) == self._control_seen:
+            return []
+        self._control_seen = found.st_ino, found.st_mtime_ns
+        return read(self._control)
+
+    def _keep(self, name: str, data: Any) -> str:
+        """Write plain data as JSON into the rank's folder; returns the file's name."""
+        self.monitor.become_rank_now()
+        if self.me.folder is None:
+            return ""
+        write_json(self.me.folder / name, plain(data))
+        return name
 
     def _emit(self, event: Any) -> None:
         self.me.step = self.monitor.step
@@ -73,7 +104,7 @@ class Rank:
 
     def _become_rank(self) -> None:
         rank, world_size = _identity()
-        self.monitor.world_size = world_size
+        self.monitor.rank, self.monitor.world_size = rank, world_size
         self.me.become_rank(rank, lambda attempt: self._describe(rank, world_size, attempt))
         process = sys.modules.get("multiprocessing.process")
         if process is not None and process.parent_process() is not None:

@@ -1,0 +1,16 @@
+"""Being told of a module the program imports later on, through the finder that the boot file put in place."""
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+
+def when_imported(name: str, then: Callable[[Any], None]) -> None:
+    """Call ``then(module)`` now if the program has the module, else right after its import has finished."""
+    module = sys.modules.get(name)
+    if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False):
+        then(module)
+        return
+    waker = next((finder for finder in sys.meta_path if getattr(finder, "tdbg_boot", False)), None)
+    if waker is not None:
+        waker.wanted.setdefault(name, []).append(then)  # type: ignore[attr-defined]

@@ -1,0 +1,101 @@
+"""AUTOGRAD_ANOMALY: autograd's own anomaly mode, on the steps that are sampled."""
+
+import warnings
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+
+from tdbg.probes import PROBES, Probe
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+    from torch.optim import Optimizer
+
+    from tdbg.events import Step
+    from tdbg.probes.rerun import Call
+
+RAISES = "raise"  # the flag's value that lets torch check, and raise, at each node
+
+
+@PROBES.add
+class Anomaly(Probe):
+    """Anomaly mode for chosen steps, so that an error in backward names the line of the forward pass.
+
+    Reads:  nothing; it has autograd keep a traceback with each node (``check_nan=False``), which torch prints
+            when backward fails. ``--flag AUTOGRAD_ANOMALY=raise`` also lets torch check each node for NaN and
+            end the program with an error there, harmless NaN included; without it nothing is raised.
+    Emits:  a line a step while it is on; what an error in backward said.
+    Cost:   1.15-1.3x of a step while it is on (1.3-1.5x with ``raise``); sampled like any look, or chosen with
+            ``--steps`` and ``--every``.
+    Limits: a NaN needs no anomaly mode: TD-N001 runs the batch again and names module, operation and line.
+    Source: torch.autograd.set_detect_anomaly.
+    """
+
+    name = "anomaly"
+    fields: ClassVar[dict[str, str]] = {
+        "check_nan": "autograd checks each node, and raises",
+        "error": "what backward raised",
+        "slow_pct": "how much longer the step took than the median of the steps without it",
+    }
+
+    def attach(self) -> None:
+        self._entered: Any = None
+        self._step = 0
+        self._normal_ms: list[float] = []
+        self.patch(torch.autograd, "backward", raised=self._raised)
+
+    def detach(self) -> None:
+        self._leave()
+        super().detach()
+
+    @property
+    def _raises(self) -> bool:
+        return self.monitor.settings.flags.get("AUTOGRAD_ANOMALY") == RAISES
+
+    def call_begins(self, module: "nn.Module", call: "Call") -> None:
+        if not call.graded or self._entered is not None or not self.may():
+            return
+        if torch.is_anomaly_enabled():
+            self.abstain("the program runs anomaly mode itself")
+            return
+        self._step = self.monitor.step + 1
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch warns that the mode is on: the user asked for it
+            self._entered = torch.autograd.set_detect_anomaly(True, check_nan=self._raises)
+
+    def _leave(self) -> None:
+        entered, self._entered = self._entered, None
+        if entered is not None:
+            entered.__exit__(None, None, None)
+
+    def step_ended(self, record: "Step", optimizer: "Optimizer") -> None:
+        if record.step_ms is None:
+            return
+        if self._entered is None:
+            self._normal_ms = [*self._normal_ms[-31:], record.step_ms]
+            return
+        values: dict[str, Any] = {"check_nan": self._raises}
+        text = f"anomaly mode on, check_nan {self._raises}"
+        if len(self._normal_ms) >= 3:
+            usual_ms = sorted(self._normal_ms)[len(self._normal_ms) // 2]
+            extra_s = max(record.step_ms - usual_ms, 0.0) / 1e3
+            self.monitor.budget.learn(self.name, extra_s, extra=True)
+            self.monitor.budget.spend(self.name, extra_s)  # the mode works inside torch: only the clock shows it
+            values["slow_pct"] = round(100 * extra_s * 1e3 / usual_ms, 1)
+            text += f", step {values['slow_pct']:g} % longer"
+        self.see(text, step=record.step, **values)
+
+    def after_step(self, optimizer: "Optimizer") -> None:
+        self._leave()
+
+    def backward_begins(self, loss: "Tensor | None") -> None:
+        if self._entered is not None and self._step != self.monitor.step + 1:
+            self._leave()  # the step it was meant for never ended
+
+    def _raised(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> None:
+        if self._entered is None:
+            return
+        text = str(error).splitlines()[0][:300]
+        self._leave()
+        self.monitor.become_rank_now()
+        self.see(f"backward failed: {text}", part="ERROR", level="E", error=text)

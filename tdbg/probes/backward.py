@@ -1,0 +1,90 @@
+"""BACKWARD: how much gradient reaches each module."""
+
+import math
+from typing import Any, ClassVar
+
+from tdbg.events import number
+from tdbg.probes import PROBES, Probe
+from tdbg.probes.forward import short
+from tdbg.probes.modules import ModuleLook, Seen, Wish
+
+MAX_NAMES = 8
+
+
+@PROBES.add
+class Backward(Probe):
+    """The L2 norm of the gradient at each module's output: the flow from the loss back to the first layer.
+
+    Reads:  the gradient that arrives at the output of every module, on steps that are sampled (`ModuleLook`).
+    Emits:  one line and one observation a looked-at step; the names once, and again when they change.
+    Cost:   one reduction a module.
+    Limits: with GradScaler the norms are divided by the scale of the step. A module whose output needs no
+            gradient has none; compiled models are run eagerly on those steps.
+    Source: Glorot and Bengio 2010, "Understanding the difficulty of training deep feedforward neural
+            networks", section 4: back-propagated gradients layer by layer.
+    """
+
+    name = "backward"
+    levels = ("advanced", "extreme")
+    fields: ClassVar[dict[str, str]] = {
+        "modules": "paths of the modules, in the order of the forward pass; given when they change",
+        "flow": "L2 norm of the gradient at each module's output, unscaled; null where none arrived",
+        "first": "the flow at the first module that has one",
+        "last": "the flow at the last one",
+        "first_module": "the first module",
+        "last_module": "the last one",
+        "vanishes": "true where the first flow is less than BACKWARD.ratio of the last",
+        "bad": "modules whose gradient is not finite, at most eight",
+        "unreached": "modules with trainable parameters that no gradient reached, at most eight",
+    }
+
+    def attach(self) -> None:
+        self._key: tuple[str, ...] = ()
+
+    def changed(self) -> None:
+        self.monitor.modules.want(self, Wish(backward=True, force_eager=bool(self.flags)))
+
+    def detach(self) -> None:
+        self.monitor.modules.forget(self)
+        super().detach()
+
+    def modules_seen(self, look: ModuleLook) -> None:
+        scaler = self.monitor.probe("loss-scaler")
+        scale = (scaler.scale_now() if scaler is not None else None) or 1.0
+        rows = look.seen
+        flows = [None if row.grad_norm is None else row.grad_norm / scale for row in rows]
+        reached = [(row, flow) for row, flow in zip(rows, flows, strict=True) if flow is not None and row.leaf]
+        if not reached:
+            self.abstain("no gradient arrived at any module's output")
+            return
+        bad = [row.path for row, flow in reached if not math.isfinite(flow)]
+        unreached = [row.path for row in rows if row.leaf and row.trainable and row.graded and row.grad_norm is None]
+        (first, first_flow), (last, last_flow) = reached[0], reached[-1]
+        values: dict[str, Any] = {
+            "flow": [short(flow) for flow in flows],
+            "first": number(first_flow),
+            "last": number(last_flow),
+            "first_module": first.path,
+            "last_module": last.path,
+            **self._names(rows),
+        }
+        if math.isfinite(last_flow) and first_flow < self.threshold("ratio") * last_flow:
+            values["vanishes"] = True
+        if bad:
+            values["bad"] = bad[:MAX_NAMES]
+        if unreached:
+            values["unreached"] = unreached[:MAX_NAMES]
+        text = (
+            f"gradient {last_flow:.3g} at {last.path or 'the root'}, {first_flow:.3g} at {first.path or 'the root'}"
+            f"; {len(bad)} not finite"
+        )
+        if unreached:
+            text += f"; none at {', '.join(unreached[:3])}" + (" ..." if len(unreached) > 3 else "")
+        self.see(text, step=look.step, **values)
+
+    def _names(self, rows: list[Seen]) -> dict[str, Any]:
+        key = tuple(row.path for row in rows)
+        if key == self._key:
+            return {}
+        self._key = key
+        return {"modules": list(key)}

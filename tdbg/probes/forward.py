@@ -1,0 +1,115 @@
+"""FORWARD: what each module put out in the steps that were looked at."""
+
+import math
+from typing import Any, ClassVar
+
+from tdbg.events import Number, number
+from tdbg.probes import PROBES, Probe
+from tdbg.probes.modules import ModuleLook, Seen, Wish
+
+DEAD_SHARE = 0.999  # of the sample is zero
+MAX_NAMES = 8
+SAMPLED = ("mean", "min", "max", "zero_share")
+
+
+@PROBES.add
+class Forward(Probe):
+    """Shape, dtype, device and size of each module's output, and whether it is finite.
+
+    Reads:  the output of every module below the root, on steps that are sampled (`ModuleLook`).
+    Emits:  one line and one observation a looked-at step; the names once, and again when they change. The
+            sampled figures with the flag or at level extreme.
+    Cost:   one reduction a module; one sample of 1,024 elements as well.
+    Limits: compiled models are run eagerly on those steps, where the numbers may differ in the last digits.
+    """
+
+    name = "forward"
+    levels = ("advanced", "extreme")
+    fields: ClassVar[dict[str, str]] = {
+        "modules": "paths of the modules, in the order of the forward pass; given when they change",
+        "classes": "their classes; given with the paths",
+        "shapes": "the shapes of their outputs; given with the paths",
+        "dtypes": "the dtypes of their outputs; given with the paths",
+        "devices": "the devices of their outputs; given with the paths",
+        "rms": "root mean square of each output",
+        "mean": "mean of a sample of each output",
+        "min": "smallest element of the sample",
+        "max": "largest element of the sample",
+        "zero_share": "share of the sample that is zero",
+        "bad": "modules whose output is not finite, at most eight",
+        "dead": "leaf modules whose output is zero all over, at most eight",
+        "loss": "the step's loss",
+        "calls": "calls of modules in the step",
+    }
+
+    def attach(self) -> None:
+        self._key: tuple[object, ...] = ()
+
+    def changed(self) -> None:
+        asked = bool(self.flags)
+        sample = asked or self.monitor.settings.level == "extreme"
+        self.monitor.modules.want(self, Wish(sample=sample, force_eager=asked))
+
+    def detach(self) -> None:
+        self.monitor.modules.forget(self)
+        super().detach()
+
+    def modules_seen(self, look: ModuleLook) -> None:
+        rows = [row for row in look.seen if row.rms is not None]
+        if not rows:
+            self.abstain("no module's output holds floating-point numbers")
+            return
+        bad = [row.path or row.module_class for row in rows if not math.isfinite(row.rms or 0.0)]
+        dead = [row.path for row in rows if row.leaf and row.sample.get("zero_share", 0.0) >= DEAD_SHARE]
+        finite = [row for row in rows if math.isfinite(row.rms or 0.0)]
+        values: dict[str, Any] = {
+            "rms": [short(row.rms) for row in rows],
+            **_samples(rows),
+            "calls": sum(row.calls for row in look.seen),
+            **self._names(rows),
+        }
+        if bad:
+            values["bad"] = bad[:MAX_NAMES]
+        if dead:
+            values["dead"] = dead[:MAX_NAMES]
+        values["loss"] = number(self.monitor.recorder.loss)
+        text = f"{len(rows)} modules"
+        if finite:
+            low, high = min(finite, key=_rms), max(finite, key=_rms)
+            text += f", output rms {_rms(low):.3g} ({low.path or 'root'}) to {_rms(high):.3g} ({high.path or 'root'})"
+        text += f", {len(bad)} not finite" + (f" (first: {bad[0]})" if bad else "")
+        if dead:
+            text += f", {len(dead)} all zero (first: {dead[0]})"
+        self.see(text, step=look.step, **values)
+
+    def _names(self, rows: list[Seen]) -> dict[str, Any]:
+        """Names and kinds, where they are not those of the last look."""
+        key = tuple((row.path, tuple(row.shape), row.dtype, row.device) for row in rows)
+        if key == self._key:
+            return {}
+        self._key = key
+        return {
+            "modules": [row.path for row in rows],
+            "classes": [row.module_class for row in rows],
+            "shapes": [row.shape for row in rows],
+            "dtypes": [row.dtype for row in rows],
+            "devices": sorted({row.device for row in rows}),
+        }
+
+
+def _samples(rows: list[Seen]) -> dict[str, Any]:
+    """The sampled figures, where samples were taken."""
+    if not any(row.sample for row in rows):
+        return {}
+    return {name: [short(row.sample.get(name)) for row in rows] for name in SAMPLED}
+
+
+def _rms(row: Seen) -> float:
+    return row.rms or 0.0
+
+
+def short(value: float | None) -> Number | None:
+    """Four significant digits, as JSON carries them."""
+    if value is None or not math.isfinite(value):
+        return number(value)
+    return float(f"{value:.4g}")

@@ -1,0 +1,368 @@
+"""One look at all modules of a step: hooks that are there for one forward pass, and figures read with one copy.
+
+Between looks no module carries a hook of ours. What a hook computes stays on the device, as one number or a
+small sample a tensor; all of it is read together when the step ends.
+"""
+
+import contextlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from tdbg.events import Step
+from tdbg.probes import tensors
+from tdbg.probes.compiler import hide, unseen
+from tdbg.probes.roots import clean_path, unwrapped
+from tdbg.probes.tensors import checkable, local
+
+if TYPE_CHECKING:
+    from tdbg.probes import Probe
+    from tdbg.probes.monitor import Monitor
+
+KIND = "modules"  # the name of this work in the budget
+SAMPLE = 1024  # elements a tensor, evenly spread
+FIGURES = ("mean", "std", "min", "max", "zero_share")
+
+
+@dataclass(slots=True)
+class Seen:
+    """One module's output in the step that was looked at."""
+
+    path: str
+    module_class: str
+    shape: list[int]
+    dtype: str
+    device: str
+    numel: int
+    training: bool
+    leaf: bool
+    trainable: bool  # has parameters of its own that want a gradient
+    graded: bool  # its output wants a gradient
+    calls: int = 1
+    rms: float | None = None  # root mean square of the output; inf or nan where it overflowed or is not finite
+    grad_norm: float | None = None  # L2 norm of the gradient that arrived at the output
+    sample: dict[str, float] = field(default_factory=dict)  # FIGURES over at most SAMPLE elements
+
+
+@dataclass(slots=True)
+class Wish:
+    """What one probe wants to know of modules."""
+
+    backward: bool = False
+    sample: bool = False
+    force_eager: bool = False  # look inside compiled models too, by running such steps uncompiled
+
+
+class ModuleLook:
+    """Looks at the modules below the first root that runs in a step, when a probe wants it and it is affordable.
+
+    ``seen`` is in the order of the forward pass; ``step`` is the step it speaks of.
+    Reads:  the first tensor of each module's output; the gradient that arrives there, if a probe wants it.
+    Cost:   two hooks and one reduction a module (some 15 us), on the steps that are looked at.
+    Limits: modules inside a compiled model only where a probe forces eager; further calls of a module are counted.
+    """
+
+    def __init__(self, monitor: "Monitor") -> None:
+        self.monitor = monitor
+        self.step = 0
+        self.seen: list[Seen] = []
+        self._wishes: dict[str, Wish] = {}
+        self._handles: list[Any] = []
+        self._rows: dict[int, Seen] = {}  # by id of the module, alive while the step runs
+        self._numbers: list[tuple[Tensor, Seen, str]] = []  # 0-d tensor, row, field
+        self._samples: list[tuple[Tensor, Seen]] = []
+        self._last: tuple[Any, Seen] | None = None
+        self._running = False
+        self._spent_s = 0.0
+        self._stance: Any = None
+        self._wish = Wish()
+
+    # who wants it
+
+    def want(self, probe: "Probe", wish: Wish) -> None:
+        """Have this probe's ``modules_seen`` called with every look."""
+        self._wishes[probe.name] = wish
+        self._join_wishes()
+
+    def forget(self, probe: "Probe") -> None:
+        """The probe is gone."""
+        self._wishes.pop(probe.name, None)
+        self._join_wishes()
+
+    def _join_wishes(self) -> None:
+        wishes = self._wishes.values()
+        self._wish = Wish(
+            backward=any(wish.backward for wish in wishes),
+            sample=any(wish.sample for wish in wishes),
+            force_eager=any(wish.force_eager for wish in wishes),
+        )
+
+    @property
+    def wanted(self) -> bool:
+        """True if any probe asks for it."""
+        return bool(self._wishes)
+
+    def count(self) -> int:
+        """How many hooks are in place (0 between looks)."""
+        return len(self._handles)
+
+    # the forward pass
+
+    def begin(self, root: nn.Module) -> None:
+        """A root is about to run with gradients: hook its modules, if this step is to be looked at."""
+        if not self._wishes or self.step == self.monitor.step + 1:
+            return
+        if not self.monitor.may(KIND):
+            return
+        begun = time.perf_counter()
+        self._clear()
+        self._running, self.step = True, self.monitor.step + 1
+        compiled = _compiled_parts(root)
+        if compiled and self._wish.force_eager:
+            self._stance = torch.compiler.set_stance("force_eager")
+            self._stance.__enter__()
+            compiled = set()
+        elif compiled:
+            self.monitor.note(
+                "modules-compiled",
+                "modules inside a compiled model are not looked at: --flag FORWARD runs such steps eagerly",
+            )
+        for path, module in unwrapped(root).named_modules():
+            if id(module) not in compiled and not isinstance(module, torch.jit.ScriptModule):
+                hook = _Hook(self, clean_path(path))
+                self._handles.append(module.register_forward_hook(hook))
+        self._spent_s = time.perf_counter() - begun
+
+    def end(self) -> None:
+        """The root has returned: take the hooks away; gradients still arrive."""
+        if not self._running:
+            return
+        begun = time.perf_counter()
+        self._unhook()
+        self._running = False
+        self._spent_s += time.perf_counter() - begun
+
+    def _unhook(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+        stance, self._stance = self._stance, None
+        if stance is not None:
+            with contextlib.suppress(RuntimeError):
+                stance.__exit__(None, None, None)
+
+    def output(self, module: nn.Module, path: str, output: Any) -> None:
+        """A module returned; called by its hook."""
+        begun = time.perf_counter()
+        try:
+            self._take(module, path, output)
+        except Exception as error:  # guard: no further look, training as before
+            self._wishes.clear()
+            self._unhook()
+            self.monitor.failed(KIND, error)
+        spent = time.perf_counter() - begun
+        self._spent_s += spent
+        self.monitor.budget.spend(KIND, spent)
+
+    def _take(self, module: nn.Module, path: str, output: Any) -> None:
+        known = self._rows.get(id(module))
+        if known is not None:
+            known.calls += 1
+            return
+        tensor = output if isinstance(output, Tensor) else next((t for _, t in tensors.walk(output)), None)
+        if tensor is None:
+            return
+        row = Seen(
+            path=path,
+            module_class=type(module).__name__,
+            shape=list(tensor.shape),
+            dtype=str(tensor.dtype).removeprefix("torch."),
+            device=str(tensor.device),
+            numel=tensor.numel(),
+            training=module.training,
+            leaf=not module._modules,
+            graded=tensor.requires_grad,
+            trainable=any(p is not None and p.requires_grad for p in module._parameters.values()),
+        )
+        self._rows[id(module)] = row
+        self.seen.append(row)
+        if not checkable(tensor):
+            return
+        if self._last is not None and self._last[0] is tensor:  # a container returns what its last child returned
+            row.sample = self._last[1].sample  # filled in place later
+            self._numbers += [(value, row, name) for value, other, name in self._numbers if other is self._last[1]]
+        else:
+            data = local(tensor.detach())
+            self._numbers.append((_norm(data), row, "rms"))
+            if self._wish.sample:
+                self._samples.append((_sampled(data), row))
+        self._last = tensor, row
+        if self._wish.backward and tensor.requires_grad:
+            tensor.register_hook(_GradientHook(self, row, self.step))
+
+    def gradient(self, row: Seen, step: int, grad: Tensor) -> None:
+        """A gradient arrived at a module's output; called by its hook."""
+        begun = time.perf_counter()
+        try:
+            if step == self.step and not self.monitor.rerunning and checkable(grad):
+                self._numbers.append((_norm(local(grad.detach())), row, "grad_norm"))
+        except Exception as error:  # guard
+            self._wishes.clear()
+            self.monitor.failed(KIND, error)
+        spent = time.perf_counter() - begun
+        self._spent_s += spent
+        self.monitor.budget.spend(KIND, spent)
+
+    # the end of the step
+
+    def finish(self) -> None:
+        """The step has ended: read the figures (on a device with the step's one copy) and tell the probes."""
+        if not self.seen or self.step != self.monitor.step:
+            self._clear()
+            return
+        begun = time.perf_counter()
+        self._unhook()
+        numbers, samples, seen, step = self._numbers, self._samples, self.seen, self.step
+        self._rows, self._numbers, self._samples, self._last = {}, [], [], None
+        if not numbers:
+            self._tell()
+        else:
+            device = numbers[0][0].device
+            parts = [torch.stack([value.to(device, torch.float32) for value, _, _ in numbers])]
+            if samples:
+                parts.append(_figures(torch.stack([sample.to(device) for sample, _ in samples])).flatten())
+            values = torch.cat(parts)
+            fill = _Fill([(row, name) for _, row, name in numbers], [row for _, row in samples])
+            if tensors.on_host(values):
+                fill(values.tolist())
+                self._tell()
+            else:
+                self.monitor.read_late(values, self._later(fill, seen, step))
+        self._spent_s += time.perf_counter() - begun
+        self.monitor.budget.learn(KIND, self._spent_s, extra=True)
+
+    def _later(self, fill: "_Fill", seen: list[Seen], step: int) -> Callable[[list[float], Step | None], None]:
+        def arrived(values: list[float], record: Step | None) -> None:
+            fill(values)
+            now = self.seen, self.step
+            self.seen, self.step = seen, step
+            try:
+                self._tell()
+            finally:
+                self.seen, self.step = now
+
+        return arrived
+
+    def _tell(self) -> None:
+        self.monitor.tell("modules_seen", self)
+
+    def _clear(self) -> None:
+        self._unhook()
+        self._running = False
+        self.seen, self._rows, self._numbers, self._samples, self._last = [], {}, [], [], None
+
+    def detach(self) -> None:
+        """Take every hook away."""
+        self._clear()
+        self._wishes.clear()
+
+
+class _Hook:
+    """The forward hook of one module."""
+
+    __slots__ = ("look", "path")
+
+    def __init__(self, look: ModuleLook, path: str) -> None:
+        self.look, self.path = look, path
+
+    def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
+        if not torch.compiler.is_compiling() and not self.look.monitor.rerunning:
+            unseen(self.look.output, module, self.path, output)
+
+
+hide(_Hook.__call__)
+
+
+class _GradientHook:
+    """The hook of one output's gradient; a pickled tensor must not carry it."""
+
+    __slots__ = ("look", "row", "step")
+    __torch_unserializable__ = True
+
+    def __init__(self, look: ModuleLook, row: Seen, step: int) -> None:
+        self.look, self.row, self.step = look, row, step
+
+    def __call__(self, grad: Tensor) -> None:
+        self.look.gradient(self.row, self.step, grad)
+
+
+class _Fill:
+    """Puts the values that were read into the rows they belong to."""
+
+    def __init__(self, numbers: list[tuple[Seen, str]], sampled: list[Seen]) -> None:
+        self.numbers, self.sampled = numbers, sampled
+
+    def __call__(self, values: list[float]) -> None:
+        for (row, name), value in zip(self.numbers, values, strict=False):
+            if name == "rms":
+                row.rms = value / max(row.numel, 1) ** 0.5
+            else:
+                row.grad_norm = value
+        rest = values[len(self.numbers) :]
+        for index, row in enumerate(self.sampled):
+            row.sample.update(zip(FIGURES, rest[index * len(FIGURES) :], strict=False))
+
+
+def _norm(data: Tensor) -> Tensor:
+    """The L2 norm as a 0-d float32 tensor: finite where all elements are (and none is above 1e19)."""
+    if data.is_complex():
+        data = torch.view_as_real(data)
+    if data.element_size() == 1:
+        data = data.to(torch.float32)
+    if data.dtype == torch.float64:
+        data = data.to(torch.float32)
+    norm: Tensor = torch.linalg.vector_norm(data, dtype=torch.float32)
+    return norm
+
+
+def _flat(data: Tensor) -> Tensor | None:
+    """All elements in a row, without a copy, in any order; None where that takes a copy."""
+    if data.is_contiguous():
+        return data.view(-1)
+    span = 1 + sum((size - 1) * stride for size, stride in zip(data.shape, data.stride(), strict=True))
+    if span == data.numel():  # channels last, transposed
+        return data.as_strided((data.numel(),), (1,), data.storage_offset())
+    return None
+
+
+def _sampled(data: Tensor) -> Tensor:
+    """SAMPLE elements, evenly spread; an odd stride, so that no column of a power-of-two width is left out."""
+    if data.is_complex():
+        data = data.real
+    flat = _flat(data)
+    if flat is None:
+        flat = data.flatten()
+    count = flat.numel()
+    if count < SAMPLE:
+        return flat.repeat(-(-SAMPLE // count))[:SAMPLE].to(torch.float32)
+    stride = max((count // SAMPLE - 1) | 1, 1)
+    return flat[: SAMPLE * stride : stride].to(torch.float32, copy=True)
+
+
+def _figures(rows: Tensor) -> Tensor:
+    """FIGURES of each row of samples."""
+    low, high = torch.aminmax(rows, dim=1)
+    return torch.stack([rows.mean(1), rows.std(1), low, high, (rows == 0).float().mean(1)], dim=1)
+
+
+def _compiled_parts(root: nn.Module) -> set[int]:
+    """The modules that run inside a compiled region, by id."""
+    found: set[int] = set()
+    for module in root.modules():
+        if type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None:
+            found.update(id(inner) for inner in module.modules())
+    return found

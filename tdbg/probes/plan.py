@@ -1,0 +1,77 @@
+"""What the next step may cost: decided once a step, from what was earned and what each look has cost so far."""
+
+import time
+from dataclasses import dataclass, field
+
+from tdbg.config import Selection
+from tdbg.probes.budget import ALWAYS_STEPS, EXTRAS_SHARE, Budget
+
+CHEAP_SHARE = 0.8  # of the budget; the rest is kept for steps whose gradients are all looked at
+RESERVE_STEPS = 20  # so many steps of watching must stay affordable after a look at all gradients,
+RESERVE_SHARE = 0.05  # but no more than this part of what was earned so far is held back
+
+
+@dataclass(slots=True)
+class Plan:
+    """What is affordable in the step that is running."""
+
+    record: bool = True  # write a record
+    full: bool = True  # look at all gradients
+    small: bool = True  # look at a few small gradients
+    watch: bool = True  # keep references to the batch, time the forward pass
+    extras: dict[str, bool] = field(default_factory=dict)  # what flags and higher levels add, decided when asked
+
+
+class Planner:
+    """Makes the plan of each step. Ranks of one job look at common steps: their numbers alone decide."""
+
+    def __init__(self, budget: Budget, selection: Selection) -> None:
+        self.budget = budget
+        self.selection = selection
+        self.plan = Plan()
+        self.rank = 0
+        self.world_size = 1
+
+    def next(self, step: int, *, focus: bool) -> None:
+        """Decide what is affordable after ``step``. focus: something is going on, put every step on record."""
+        self.plan.extras.clear()
+        if step < ALWAYS_STEPS:
+            return
+        now = time.perf_counter()
+        plan, allows = self.plan, self.budget.allows
+        if not focus and self.budget.own_s > self.budget.earned_s(now):  # nothing fits: no need to ask for each
+            plan.full = plan.watch = plan.small = plan.record = False
+            return
+        if focus:
+            plan.watch = plan.small = plan.record = True
+            return
+        likely = self.budget.likely_s
+        reserve_s = RESERVE_STEPS * (likely("watch") + likely("small"))
+        reserve_s = min(reserve_s, RESERVE_SHARE * self.budget.earned_s(now))
+        plan.full = allows(("full", "record", "watch"), now, reserve_s=reserve_s)
+        if plan.full and self.world_size > 1:
+            plan.full = (step + 1) % self.budget.stride("full", self._step_s(step, now)) == 0
+        # Watching comes before recording: without it a fault is seen a step late, and its module is lost.
+        spare = CHEAP_SHARE if self.budget.spent_on("full") else 1.0
+        plan.watch = plan.small = plan.full or allows(("watch", "small"), now, spare, besides="full")
+        plan.record = plan.full or (plan.watch and allows(("watch", "small", "record"), now, spare, besides="full"))
+
+    def may(self, kind: str, step: int) -> bool:
+        """True if a flag's or level's work of this kind is to be done in ``step``, the running one."""
+        known = self.plan.extras.get(kind)
+        if known is None:
+            known = self.plan.extras[kind] = self._affords(kind, step)
+        return known
+
+    def _affords(self, kind: str, step: int) -> bool:
+        if not (self.selection.step(step) and self.selection.rank(self.rank)):
+            return False
+        if step <= ALWAYS_STEPS:
+            return True
+        now = time.perf_counter()
+        if self.world_size > 1:
+            return step % self.budget.stride(kind, self._step_s(step, now), EXTRAS_SHARE) == 0
+        return self.budget.allows_extra(kind, now)
+
+    def _step_s(self, step: int, now: float) -> float:
+        return (now - self.budget.start) / max(step, 1)

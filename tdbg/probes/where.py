@@ -1,0 +1,44 @@
+"""Which line of the program a call comes from: the innermost frame outside torch and tdbg."""
+
+import os
+from types import FrameType
+
+import torch
+
+TORCH = os.path.dirname(torch.__file__) + os.sep
+TDBG = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+MAX_FRAMES = 60
+
+
+def is_torch(frame: FrameType) -> bool:
+    """True for a frame of torch's own Python code."""
+    return frame.f_code.co_filename.startswith(TORCH)
+
+
+def is_tdbg(frame: FrameType) -> bool:
+    """True for a frame of tdbg's own code."""
+    return frame.f_code.co_filename.startswith(TDBG)
+
+
+def program_frame(frame: FrameType | None) -> FrameType | None:
+    """The first frame, outwards from this one, that belongs to neither torch nor tdbg."""
+    for _ in range(MAX_FRAMES):
+        if frame is None:
+            return None
+        file = frame.f_code.co_filename
+        if not file.startswith((TORCH, TDBG, "<")):
+            return frame
+        frame = frame.f_back
+    return None
+
+
+def program_line(frame: FrameType | None) -> str:
+    """``file:line`` of that frame; empty where there is none. The file as seen from the working directory."""
+    found = program_frame(frame)
+    return f"{short_path(found.f_code.co_filename)}:{found.f_lineno}" if found is not None else ""
+
+
+def short_path(file: str) -> str:
+    """A file below the working directory without that directory, any other as it is."""
+    here = os.path.join(os.getcwd(), "")
+    return file.removeprefix(here)

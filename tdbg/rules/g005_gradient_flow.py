@@ -1,0 +1,93 @@
+"""TD-G005: the gradient vanishes, or ends, on its way back through the model."""
+
+from dataclasses import dataclass, field
+
+from tdbg.events import Finding, Observation
+from tdbg.rules import RULES, ObservingRule
+from tdbg.rules.text import figure, joined
+from tdbg.rules.view import finite
+from tdbg.rundir import ProcessDir
+
+LOOKS = 5
+
+
+@dataclass(slots=True)
+class _State:
+    vanished: int = 0
+    since: int = 0
+    unreached: dict[str, int] = field(default_factory=dict)  # module -> looks in a row
+    said: bool = False
+
+
+@RULES.add
+class GradientFlow(ObservingRule[_State]):
+    """Says when almost no gradient arrives at the first layers, or none at a layer that is to be trained.
+
+    What it does: With the flag BACKWARD it compares the gradient at the output of the first module with that of
+    the last. It speaks when their ratio lies below BACKWARD.ratio in 5 looks in a row, and when no gradient
+    reached a trainable module's output, although it took part in the forward pass, in 5 looks in a row.
+
+    Why it matters: Layers that get no gradient keep their initial values. The model learns with what is left of
+    it, and the loss curve looks merely disappointing.
+
+    Example:
+        TD-G005 warning: the gradient falls from 0.71 at head to 3.2e-12 at layers.0, rank 0
+
+    What to do: Residual connections, normalisation, another activation or initialisation where it vanishes (the
+    ``flow`` of the observations shows where); where none arrives, look for ``detach()``, ``no_grad``, an
+    ``argmax`` or a branch whose result the loss never uses.
+
+    Thresholds: BACKWARD.ratio, 1e-6 by default: healthy models of 100 layers stay within some orders of
+    magnitude (Glorot and Bengio 2010; Pascanu et al. 2013); 5 looks.
+    """
+
+    code = "TD-G005"
+    title = "gradient vanishes on its way back"
+    severity = "warning"
+    probe = "backward"
+    kept = _State
+
+    def see(self, process: ProcessDir, state: _State, event: Observation) -> Finding | None:
+        values = event.values
+        if state.said:
+            return None
+        unreached = list(values.get("unreached", ()))
+        state.unreached = {name: state.unreached.get(name, 0) + 1 for name in unreached}
+        lasting = [name for name in unreached if state.unreached[name] >= LOOKS]
+        state.vanished = state.vanished + 1 if values.get("vanishes") else 0
+        if state.vanished == 1:
+            state.since = event.step
+        if lasting:
+            state.said = True
+            return self._unreached(process, event, lasting)
+        if state.vanished >= LOOKS:
+            state.said = True
+            return self._vanishes(process, state, event)
+        return None
+
+    def _unreached(self, process: ProcessDir, event: Observation, names: list[str]) -> Finding:
+        return self.found(
+            f"no gradient reaches {joined(names, 3)}, rank {process.rank}",
+            first_step=event.step,
+            rank=process.rank,
+            phase="backward",
+            module=names[0],
+            evidence=[f"{LOOKS} looks in a row, up to step {event.step}: it ran forward, nothing came back"],
+            cause="its output is detached, or the loss does not use it",
+            try_next="look for detach(), no_grad or argmax behind it; freeze it if that is meant",
+        )
+
+    def _vanishes(self, process: ProcessDir, state: _State, event: Observation) -> Finding:
+        values = event.values
+        first, last = finite(values.get("first")), finite(values.get("last"))
+        return self.found(
+            f"the gradient falls from {figure(last)} at {values.get('last_module')} to {figure(first)} at"
+            f" {values.get('first_module')}, rank {process.rank}",
+            first_step=state.since,
+            rank=process.rank,
+            phase="backward",
+            module=str(values.get("first_module", "")),
+            evidence=[f"{LOOKS} looks in a row, from step {state.since} to {event.step}"],
+            cause="too many saturating or shrinking layers in a row",
+            try_next="residual connections, normalisation, or another initialisation; flow shows where it falls",
+        )

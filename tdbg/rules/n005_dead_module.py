@@ -1,0 +1,70 @@
+"""TD-N005: a module puts out nothing but zeros."""
+
+from dataclasses import dataclass, field
+
+from tdbg.events import Finding, Observation
+from tdbg.rules import RULES, ObservingRule
+from tdbg.rules.text import joined
+from tdbg.rundir import ProcessDir
+
+LOOKS = 5
+FIRST_STEPS = 3  # a module whose weights start at zero (LoRA, a residual's last layer) is past that by then
+
+
+@dataclass(slots=True)
+class _State:
+    in_a_row: dict[str, int] = field(default_factory=dict)  # module -> looks
+    since: dict[str, int] = field(default_factory=dict)
+    said: bool = False
+
+
+@RULES.add
+class DeadModule(ObservingRule[_State]):
+    """Says when a module's output is zero all over, look after look.
+
+    What it does: With the flag FORWARD (or level advanced with samples) it follows the leaf modules whose sampled
+    output is entirely zero. It speaks when one has been so in 5 looks in a row, after the first 3 steps.
+
+    Why it matters: No gradient passes a dead ReLU: what lies before it along that path stops learning, and the
+    loss may still fall through other paths, only slower and to a worse place.
+
+    Example:
+        TD-N005 warning: the output of blocks.2.act has been zero since step 4, rank 0
+
+    What to do: Look at the bias and the scale of the layer before it, lower the learning rate or lengthen the
+    warm-up, or use an activation with a slope on both sides (LeakyReLU, GELU). An input that is all zeros does
+    it as well: see the flag DATALOADER.
+
+    Thresholds: 5 looks; 99.9 % of a sample of 1,024 elements (SageMaker Debugger's DeadRelu speaks of layers
+    half of whose units are inactive; a whole layer leaves no doubt).
+    """
+
+    code = "TD-N005"
+    title = "a module's output is zero"
+    severity = "warning"
+    probe = "forward"
+    kept = _State
+
+    def see(self, process: ProcessDir, state: _State, event: Observation) -> Finding | None:
+        if event.step <= FIRST_STEPS or "zero_share" not in event.values:
+            return None
+        dead = list(event.values.get("dead", ()))
+        state.in_a_row = {name: state.in_a_row.get(name, 0) + 1 for name in dead}
+        for name in dead:
+            if state.in_a_row[name] == 1:
+                state.since[name] = event.step
+        lasting = [name for name in dead if state.in_a_row[name] >= LOOKS]
+        if not lasting or state.said:
+            return None
+        state.said = True
+        since = state.since[lasting[0]]
+        return self.found(
+            f"the output of {lasting[0]} has been zero since step {since}, rank {process.rank}",
+            first_step=since,
+            rank=process.rank,
+            phase="forward",
+            module=lasting[0],
+            evidence=[f"zero all over in {LOOKS} looks in a row: {joined(lasting, 4)}"],
+            cause="dead units: a bias far below zero, a step that was too large, or an input of zeros",
+            try_next="a lower learning rate, LeakyReLU or GELU there; TD-D findings if the input itself is zero",
+        )

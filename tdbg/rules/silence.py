@@ -1,0 +1,41 @@
+"""What it means that no process of a run reported: the words for people, live and in a verdict."""
+
+from tdbg.rules.text import clip
+from tdbg.rundir import RunDir
+
+ERRORS_LOG = "boot/errors.log"
+SHOWN_CHARS = 140
+
+
+def silence(run: RunDir) -> tuple[str, str] | None:
+    """What is wrong and what to do, if no process has reported; None if one has."""
+    if run.hellos() or run.processes():
+        return None
+    if (run.path / ERRORS_LOG).exists():
+        why = boot_error(run)
+        return "no process reported: tdbg could not wake up in it" + (
+            f": {why}" if why else ""
+        ), f"see {ERRORS_LOG} in the run directory"
+    if run.woke():
+        return (
+            "no process reported: Python ran, but none of it imported torch",
+            "is it the command that trains? (a child with an empty environment is not seen)",
+        )
+    if (run.path / "boot" / "old-python").exists():
+        return (
+            "no process reported: the program's Python is older than 3.11",
+            "run the program with Python 3.11 or newer",
+        )
+    return (
+        "no process reported: not a Python program, PYTHONPATH overwritten, or python -I, -E or -S?",
+        "append to PYTHONPATH instead of setting it; for -I and -E: `tdbg hook install`; -S cannot be seen",
+    )
+
+
+def boot_error(run: RunDir) -> str:
+    """The first thing that went wrong while tdbg woke up in a process, in one line; empty if nothing did."""
+    try:
+        with (run.path / ERRORS_LOG).open(encoding="utf-8", errors="replace") as file:
+            return clip(file.readline(2000).strip(), SHOWN_CHARS)
+    except OSError:
+        return ""
