@@ -1,6 +1,11 @@
 """The training programs of overhead.py: a 6-layer GPT of width 256, or a small convolutional net. No tdbg in here.
 
-    python benchmarks/workload.py gpt|conv --steps 220 --warmup 20 --report FILE
+    python benchmarks/workload.py gpt|conv --steps 220 --warmup 20 --report FILE [--with PEER] [--fault FAULT]
+
+``--with``: another debugging tool stands beside the loop, as its own documentation has it: anomaly (torch's
+``set_detect_anomaly``), hf-debug (transformers' ``DebugUnderflowOverflow``), wandb-watch (``log="all"``, every
+step, offline). ``--fault``: the GPT is ill at step 5: forward-inf in blocks.3.fc, backward-nan in blocks.2.act,
+harmless (a NaN inside backward that reaches no gradient). Under torchrun the ranks train with DDP, rank 1 is ill.
 
 Runs on CUDA where there is one, else on the CPU with one thread. FILE gets, as JSON: seconds of wall and
 process time over the measured steps, and how many hooks and patches were found in torch at the end.
@@ -11,6 +16,9 @@ import argparse
 import inspect
 import itertools
 import json
+import math
+import os
+import tempfile
 import time
 from pathlib import Path
 
@@ -25,6 +33,31 @@ LAYERS, WIDTH, HEADS, VOCABULARY, LENGTH = 6, 256, 8, 512, 128
 BATCHES = 16
 
 
+FAULT_STEP = 5
+
+
+class Fc(nn.Linear):
+    """A linear layer; while ``ill`` one output is Inf."""
+
+    ill = False
+
+    def forward(self, input: Tensor) -> Tensor:
+        out = super().forward(input)
+        return out.index_fill(-1, torch.tensor(1, device=out.device), math.inf) if self.ill else out
+
+
+class Act(nn.GELU):
+    """GELU; while ``ill`` a term joins that is 0 forward and NaN backward, or (``harmless``) one that relu masks."""
+
+    ill = harmless = False
+
+    def forward(self, input: Tensor) -> Tensor:
+        out = super().forward(input)
+        if self.harmless:
+            out = out + 0.0 * torch.sqrt(torch.relu(out))
+        return out + 0.0 * torch.sqrt(0.0 * input) if self.ill else out
+
+
 class Block(nn.Module):
     """A transformer block."""
 
@@ -32,7 +65,7 @@ class Block(nn.Module):
         super().__init__()
         self.norm1, self.norm2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
         self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
-        self.fc, self.act, self.proj = nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH)
+        self.fc, self.act, self.proj = Fc(WIDTH, 4 * WIDTH), Act(), nn.Linear(4 * WIDTH, WIDTH)
 
     def forward(self, x_BTC: Tensor) -> Tensor:
         q, k, v = (part.unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in self.qkv(self.norm1(x_BTC)).chunk(3, -1))
@@ -114,13 +147,50 @@ def _foreign(made: object) -> bool:
     return code is not None and "torch" not in Path(code.co_filename).parts
 
 
-def train(name: str, steps: int, warmup: int) -> dict[str, object]:
+def plant(model: nn.Module, fault: str, ill: bool) -> None:
+    """Make the GPT ill, or well again."""
+    if fault == "forward-inf":
+        model.blocks[3].fc.ill = ill
+    elif fault:
+        setattr(model.blocks[2].act, "harmless" if fault == "harmless" else "ill", ill)
+
+
+class Peer:
+    """Another tool, set up as its documentation says; `step` is what it wants called once a step."""
+
+    def __init__(self, name: str, model: nn.Module) -> None:
+        self.kept: object = None
+        self.step = lambda loss: None
+        if name == "anomaly":
+            torch.autograd.set_detect_anomaly(True)
+        elif name == "hf-debug":
+            from transformers.debug_utils import DebugUnderflowOverflow
+
+            self.kept = DebugUnderflowOverflow(model)
+        elif name == "wandb-watch":
+            import wandb
+
+            run = wandb.init(
+                mode="offline", dir=tempfile.mkdtemp(prefix="wandb-"), settings=wandb.Settings(silent=True)
+            )
+            run.watch(model, log="all", log_freq=1)
+            self.step = lambda loss: run.log({"loss": loss.item()})
+
+
+def train(name: str, steps: int, warmup: int, peer_name: str = "", fault: str = "") -> dict[str, object]:
     """Train, and measure the steps after the warm-up."""
     torch.manual_seed(0)
+    ranks = int(os.environ.get("WORLD_SIZE", "1"))
+    ill_here = os.environ.get("RANK", "1") == "1"
     torch.set_num_threads(1)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model, data, batch = build(name)
     model.to(device)
+    peer = Peer(peer_name, model)
+    inner = model
+    if ranks > 1:
+        torch.distributed.init_process_group("gloo")
+        model = nn.parallel.DistributedDataParallel(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     loader = DataLoader(data, batch_size=batch, shuffle=True)
     done, wall, cpu = 0, 0.0, 0.0
@@ -130,12 +200,17 @@ def train(name: str, steps: int, warmup: int) -> dict[str, object]:
                 wall, cpu = clocks(device)
             if done == warmup + steps:
                 break
+            plant(inner, fault, done + 1 == FAULT_STEP and ill_here)
             loss = functional.cross_entropy(model(x.to(device)), target.to(device).flatten())
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
+            peer.step(loss)
             done += 1
     wall_end, cpu_end = clocks(device)
+    if ranks > 1:
+        torch.distributed.barrier()
+        torch.distributed.destroy_process_group()
     return {
         "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
         "parameters": sum(part.numel() for part in model.parameters()),
@@ -160,8 +235,10 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=220)
     parser.add_argument("--warmup", type=int, default=20)
     parser.add_argument("--report", type=Path, required=True)
+    parser.add_argument("--with", dest="peer", default="", choices=("", "anomaly", "hf-debug", "wandb-watch"))
+    parser.add_argument("--fault", default="", choices=("", "forward-inf", "backward-nan", "harmless"))
     options = parser.parse_args()
-    found = train(options.workload, options.steps, options.warmup)
+    found = train(options.workload, options.steps, options.warmup, options.peer, options.fault)
     options.report.write_text(json.dumps(found), encoding="utf-8")
 
 

@@ -2,17 +2,61 @@
 
 TYPE_CHECKING = False  # what `typing` says, without its import: this file loads in every process of a run
 if TYPE_CHECKING:
-    from tdbg.api import flag as flag
+    from tdbg.api.asynchronous import AsyncTrainingLogger as AsyncTrainingLogger
+    from tdbg.api.asynchronous import TrainingPhase as TrainingPhase
+    from tdbg.api.contexts import debug_context as debug_context
+    from tdbg.api.debugger import PyTorchDebugger as PyTorchDebugger
+    from tdbg.api.debugger import TensorInfo as TensorInfo
+    from tdbg.api.debugger import Validation as Validation
+    from tdbg.api.diffusion import DiffusionModelDebugger as DiffusionModelDebugger
+    from tdbg.api.flags import flag as flag
+    from tdbg.api.levels import DebugLevel as DebugLevel
+    from tdbg.api.lines import log as log
+    from tdbg.api.metrics import metric as metric
+    from tdbg.api.regions import region as region
+    from tdbg.api.switches import clear_history as clear_history
+    from tdbg.api.switches import disable_debugging as disable_debugging
+    from tdbg.api.switches import enable_debugging as enable_debugging
+    from tdbg.api.switches import get_debugging_status as get_debugging_status
+    from tdbg.api.switches import history as history
+    from tdbg.api.training import StepInfo as StepInfo
+    from tdbg.api.training import TrainingDebugger as TrainingDebugger
 
 __version__ = "0.1.0"
 
-API = ("flag",)  # the names of tdbg.api; any other is a submodule or an error
+API = (  # the names of tdbg.api; any other is a submodule or an error
+    "flag",
+    "log",
+    "metric",
+    "region",
+    "DebugLevel",
+    "debug_context",
+    "enable_debugging",
+    "disable_debugging",
+    "get_debugging_status",
+    "history",
+    "clear_history",
+    "TensorInfo",
+    "Validation",
+    "PyTorchDebugger",
+    "StepInfo",
+    "TrainingDebugger",
+    "DiffusionModelDebugger",
+    "TrainingPhase",
+    "AsyncTrainingLogger",
+)
 
 
 def __getattr__(name: str) -> object:
-    """Load the Python API on first use: ``import tdbg`` alone stays free of cost."""
+    """Load a name of the Python API on first use: ``import tdbg`` alone stays free of cost."""
     if name not in API:
         raise AttributeError(f"module 'tdbg' has no attribute {name!r}")
     import tdbg.api
 
-    return getattr(tdbg.api, name)
+    found: object = getattr(tdbg.api, name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *API})

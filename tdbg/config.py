@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from tdbg import flags as flag_table
+from tdbg.conditions import check_action, check_condition, check_pairs
 from tdbg.errors import TdbgError
 
-LEVELS = ("off", "basic", "advanced", "extreme")
+LEVELS = flag_table.LEVELS
 INJECTS = ("auto", "yacs", "hydra", "argparse", "argv", "env", "none")
 FAIL_ON = ("never", "info", "warning", "error", "critical")
 LOG_LEVELS = ("DEBUG", "STATS", "INFO", "WARNING", "ERROR", "CRITICAL")
@@ -222,7 +223,17 @@ def _thresholds(key: str, value: Any) -> dict[str, float]:
     return dict(flag_table.threshold(word) for word in _words(key, value))
 
 
-def _texts(key: str, value: Any) -> list[str]:
+def _texts(check_one: Callable[[str], None]) -> Callable[[str, Any], list[str]]:
+    def check(key: str, value: Any) -> list[str]:
+        found = _list_of_texts(key, value)
+        for text in found:
+            check_one(text)
+        return found
+
+    return check
+
+
+def _list_of_texts(key: str, value: Any) -> list[str]:
     found = [value] if isinstance(value, str) else value
     if not isinstance(found, list | tuple) or not all(isinstance(item, str) and item.strip() for item in found):
         raise TdbgError(f"{key} is a text or a list of texts, not {value!r}", f"write {key} = ['loss > 10']")
@@ -280,8 +291,8 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "steps": _ranges(":"),
     "ranks": _ranges("-"),
     "thresholds": _thresholds,
-    "when": _texts,
-    "then": _texts,
+    "when": _texts(check_condition),
+    "then": _texts(check_action),
 }
 
 
@@ -378,6 +389,7 @@ def resolve(
     origin = {item.name: "default" for item in fields(Settings)}
     for source in sources:
         _apply(settings, origin, source, tuple(known_flags))
+    check_pairs(settings.when, settings.then)
     return settings, origin
 
 

@@ -25,6 +25,7 @@ class Request:
     """One change of a live run."""
 
     number: int
+    t: float = 0.0  # when it was asked, seconds since 1970
     at_step: int = 0  # the first step it holds for; 0 or one that has passed: at once
     level: str = ""  # empty: as it is
     flags: dict[str, bool | str] = field(default_factory=dict)  # to switch on (or off: False)
@@ -65,6 +66,8 @@ def _request(data: Any) -> Request:
         raise ValueError("number, at_step and for_steps are whole numbers")
     if found.level not in ("", *LEVELS):
         raise ValueError(f"no level is named {found.level!r}")
+    if not isinstance(found.t, int | float):
+        raise ValueError("t is a time")
     flags = found.flags
     if not isinstance(flags, dict) or not all(isinstance(value, bool | str) for value in flags.values()):
         raise ValueError("flags are true, false or text")

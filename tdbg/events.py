@@ -194,6 +194,7 @@ class Trigger(Event):
     action: str = doc("what was done", "")
     batch: str = doc("folder-relative path of the saved batch", "")
     dump: str = doc("folder-relative path of the last step records and the history of tensors", "")
+    stop: bool = doc("the command was to be ended", False)
 
 
 @event_type
@@ -247,6 +248,8 @@ class Cost(Event):
     by_part: dict[str, float] = doc("own_ms by part", factory=dict)
     errors: int = doc("exceptions inside tdbg, swallowed", 0)
     dropped: int = doc("events not written (disk budget, full disk)", 0)
+    level: str = doc("the level in force", "")
+    flags: list[str] = doc("the flags that are on", factory=list)
 
 
 @event_type
@@ -320,6 +323,18 @@ class End(Event):
 
     step: int = doc("steps done", 0)
     reason: str = doc("exit, exception or stopped", "exit")
+
+
+@event_type
+@dataclass(slots=True, kw_only=True)
+class Metric(Event):
+    """A number the program itself measured and gave to `tdbg.metric`."""
+
+    TYPE: ClassVar[str] = "metric"
+
+    step: int = doc("the step that was running, or the last one done", 0)
+    name: str = doc("the program's name for it; conditions know it as metric.NAME", "")
+    value: Number = doc("the number", 0.0)
 
 
 SEVERITIES = ("info", "warning", "error", "critical")

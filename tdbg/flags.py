@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from tdbg.errors import TdbgError
 
 
+LEVELS = ("off", "basic", "advanced", "extreme")  # how much is looked at, from nothing to everything
+
+
 @dataclass(frozen=True, slots=True)
 class Threshold:
     """A bound that a probe or rule of a flag goes by, settable with ``--threshold FLAG.name=VALUE``."""
@@ -64,6 +67,7 @@ FLAGS: tuple[Flag, ...] = (
         "Use it when the accelerator starves, batches repeat, labels leave their range or a worker dies.",
         aliases=("data_loading",),
         probe="dataloader",
+        thresholds=(Threshold("wait_share", 0.5, "a part of the time spent waiting that starves the step", high=1.0),),
     ),
     Flag(
         "AUGMENTATION",
@@ -85,6 +89,9 @@ FLAGS: tuple[Flag, ...] = (
         "Log process groups and each collective's order, bytes and time, issuing none.",
         "Use it when a job hangs, ranks drift apart, or one rank makes all others wait.",
         probe="distributed",
+        thresholds=(
+            Threshold("quiet_s", 30.0, "seconds without a step or a collective after which a rank says where it is", low=1.0),
+        ),
     ),
     Flag(
         "MODEL_BUILD",
@@ -92,6 +99,10 @@ FLAGS: tuple[Flag, ...] = (
         "Log the module tree as it is built: parameters, initial statistics, shared and dead ones.",
         "Use it when a model has an unexpected size or shape, or starts from bad initial values.",
         probe="model-build",
+        thresholds=(
+            Threshold("init_ratio", 10.0, "a weight's standard deviation so many times He's is told", low=1.0),
+            Threshold("unused_steps", 8.0, "updates after which a parameter without any gradient is told", low=1.0),
+        ),
     ),
     Flag(
         "TRAINING_LOOP",
@@ -177,6 +188,11 @@ FLAGS: tuple[Flag, ...] = (
         "Use it before an out-of-memory error happens again.",
         aliases=("memory_usage",),
         probe="memory",
+        thresholds=(
+            Threshold("creep_pct", 10.0, "growth in percent over 50 steps that is told if tensors with a graph pile up"),
+            Threshold("creep_mb", 1074.0, "growth in MB over 50 steps that is told whatever it is made of", low=1.0),
+            Threshold("full_pct", 95.0, "share of the machine's or container's memory in use that is told", high=100.0),
+        ),
     ),
     Flag(
         "GRADIENTS",
@@ -217,6 +233,9 @@ FLAGS: tuple[Flag, ...] = (
         "Use it when a step is slow for no visible reason or mixes devices.",
         aliases=("device_placement",),
         probe="device",
+        thresholds=(
+            Threshold("syncs", 16.0, "so many waits for the accelerator, or copies, from one line in a step", low=2.0),
+        ),
     ),
     Flag(
         "AMP",

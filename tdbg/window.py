@@ -28,6 +28,11 @@ class Window:
         self._order.append(value)
         insort(self._sorted, value)
 
+    def clear(self) -> None:
+        """Forget every value."""
+        self._order.clear()
+        self._sorted.clear()
+
     @property
     def median(self) -> float:
         """The upper median; 0 while empty."""

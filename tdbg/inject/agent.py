@@ -35,6 +35,7 @@ class Agent:
         self.rank: int | None = None
         self.errors = 0
         self.is_launcher_child = False
+        self.monitor: Any = None  # set once torch is imported, unless the level is off
         self._noted: set[str] = set()
         self._writer = self._new_writer()
         self._other = self._new_writer()
@@ -140,6 +141,12 @@ class Agent:
             self._held.clear()
             for callback in self._at_fork:
                 callback()
+
+    def close(self) -> None:
+        """Close the files; for a watch that ends before its process does."""
+        self._writer.close()
+        self._other.close()
+        self._logs.close()
 
     def say(self, text: str) -> None:
         """Speak on stderr, where the rank is the one to speak (--exec)."""

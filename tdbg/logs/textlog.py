@@ -75,6 +75,12 @@ class TextLog:
         """In a forked child: the file is the parent's."""
         self._fd, self._pid = -1, 0
 
+    def close(self) -> None:
+        """Close the file; a later line opens it again."""
+        if self._fd >= 0 and self._pid == os.getpid():
+            os.close(self._fd)
+        self.forget()
+
     def _open(self) -> None:
         if self._pid == os.getpid() and self._fd >= 0:
             os.close(self._fd)
@@ -119,6 +125,11 @@ class RankLogs:
     def lost(self) -> int:
         """Records that could not be written."""
         return self._debug.lost + self._info.lost
+
+    def close(self) -> None:
+        """Close both files."""
+        self._debug.close()
+        self._info.close()
 
     def forget(self) -> None:
         """In a forked child: begin anew."""

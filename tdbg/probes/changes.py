@@ -1,6 +1,7 @@
 """Changes of level and flags while the run goes on: asked for by `tdbg control`, a trigger, or the program."""
 
 import time
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tdbg.control import Request
@@ -12,20 +13,42 @@ if TYPE_CHECKING:
 POLL_EVERY_S = 0.5
 
 
+@dataclass(slots=True)
+class _Change:
+    """Level (empty: as it is) and flags that hold for some steps, above what holds for good."""
+
+    level: str
+    flags: dict[str, Any]
+    until: int  # the first step after it
+
+
 class Changes:
     """Brings each change into force at its step, and takes back those made for some steps.
 
     All ranks read the same requests and switch at the step they name; nobody is asked, nobody waits. A rank
-    that is past that step already switches at once and says so.
+    that is past that step already switches at once and says so. Changes for some steps lie above what holds for
+    good, the later above the earlier; of whatever is changed for good, they give way.
     """
 
     def __init__(self, monitor: "Monitor") -> None:
         self.monitor = monitor
+        self.asked_since = 0.0  # in a restarted rank: when it woke up; requests before were made to another process
         self._polled_at = 0.0
         self._number = 0  # of the last request taken up
         self._pending: list[Request] = []
-        self._before: tuple[str, dict[str, Any]] | None = None  # what a change for some steps goes back to
-        self._until = 0  # the first step after it
+        self._soon: list[tuple[str, dict[str, Any], str, int]] = []
+        self._base: tuple[str, dict[str, Any]] = ("", {})  # what holds for good, while something lies above it
+        self._above: list[_Change] = []
+
+    @property
+    def temporary(self) -> bool:
+        """True while a change made for some steps is in force, or about to be."""
+        return bool(self._above) or any(for_steps for *_, for_steps in self._soon)
+
+    @property
+    def _coming(self) -> int:
+        """The step that comes next; where nothing but evaluation is done, the call."""
+        return (self.monitor.step or self.monitor.eval_calls) + 1
 
     def due(self) -> None:
         """A step has ended: do what is due before the next. Cost: a clock read, and a stat twice a second."""
@@ -33,13 +56,20 @@ class Changes:
         if now - self._polled_at >= POLL_EVERY_S:
             self._polled_at = now
             self._poll()
-        coming = self.monitor.step + 1
-        if self._before is not None and coming >= self._until:
-            (level, flags), self._before = self._before, None
-            self._apply(level, flags, "end")
+        if self._above or self._pending or self._soon:
+            self._act()
+
+    def _act(self) -> None:
+        coming = self._coming
+        if any(change.until <= coming for change in self._above):
+            self._above = [change for change in self._above if change.until > coming]
+            self._apply("end")
         for request in [request for request in self._pending if request.at_step <= coming]:
             self._pending.remove(request)
             self._take(request)
+        soon, self._soon = self._soon, []
+        for level, flags, why, for_steps in soon:
+            self.make(level, flags, why, for_steps)
 
     def _poll(self) -> None:
         try:
@@ -50,50 +80,78 @@ class Changes:
         for request in found:
             if request.number > self._number:
                 self._number = request.number
-                self._pending.append(request)
+                if request.t >= self.asked_since:
+                    self._pending.append(request)
+                elif not request.for_steps:  # what was to hold for good holds for the restarted rank too
+                    self._pending.append(replace(request, at_step=0, clear_history=False))
 
     def _take(self, request: Request) -> None:
         if request.clear_history:
             self.monitor.clear_history()
-        late = 0 < request.at_step <= self.monitor.step
-        settings = self.monitor.settings
-        level, flags = request.level or settings.level, {**settings.flags, **request.flags}
-        if request.for_steps:
-            self._go_back_after(self.monitor.step + 1 + request.for_steps)
+        late = 0 < request.at_step < self._coming
+        begin = request.at_step or self._coming  # a late rank goes back together with the others
+        until = begin + request.for_steps if request.for_steps else 0
+        if until and until <= self._coming:
+            self._tell("control", request.number, late)
         else:
-            self._before = None
-        self._apply(level, flags, "control", asked=request.number, late=late)
-
-    def _go_back_after(self, step: int) -> None:
-        if self._before is None:
-            settings = self.monitor.settings
-            self._before = settings.level, dict(settings.flags)
-        self._until = step
-
-    @property
-    def temporary(self) -> bool:
-        """True while a change made for some steps is in force."""
-        return self._before is not None
+            self._change(request.level, request.flags, until)
+            self._apply("control", request.number, late)
 
     def make(self, level: str, flags: dict[str, Any], why: str, for_steps: int = 0) -> None:
         """Change level (empty: as it is) and flags now, from within the rank."""
-        settings = self.monitor.settings
-        if for_steps:
-            self._go_back_after(self.monitor.step + 1 + for_steps)
-        self._apply(level or settings.level, {**settings.flags, **flags}, why)
+        self._change(level, flags, self._coming + for_steps if for_steps else 0)
+        self._apply(why)
 
-    def _apply(self, level: str, flags: dict[str, Any], why: str, *, asked: int = 0, late: bool = False) -> None:
+    def make_soon(self, level: str, flags: dict[str, Any], why: str, for_steps: int = 0) -> None:
+        """The same once the step that is ending has ended: for those who are told of it while probes are called."""
+        self._soon.append((level, flags, why, for_steps))
+
+    def _change(self, level: str, flags: dict[str, Any], until: int) -> None:
+        settings = self.monitor.settings
+        if not self._above:
+            self._base = settings.level, dict(settings.flags)
+        if until:
+            self._above.append(_Change(level, dict(flags), until))
+            return
+        self._base = level or self._base[0], {**self._base[1], **flags}
+        for change in self._above:
+            change.level = "" if level else change.level
+            change.flags = {name: value for name, value in change.flags.items() if name not in flags}
+        self._above = [change for change in self._above if change.level or change.flags]
+
+    def _apply(self, why: str, asked: int = 0, late: bool = False) -> None:
         from tdbg.probes.monitor import probes_for
 
         monitor, settings = self.monitor, self.monitor.settings
-        settings.level = level
-        settings.flags.clear()
-        settings.flags.update(flags)
-        if level == "off":
+        self._set()
+        if settings.level == "off":
             monitor.switch(False)
         else:
             monitor.switch(True)
             monitor.budget.change_share(settings.budget_pct, time.perf_counter())
-            monitor.use(probes_for(level, settings.flags))
-        on = {name: value for name, value in flags.items() if value is not False}
-        monitor.emit(Switch(step=monitor.step, level=level, flags=on, why=why, asked=asked, late=late))
+            monitor.use(probes_for(settings.level, settings.flags))
+        self._tell(why, asked, late)
+
+    def _set(self) -> None:
+        """Make the settings what they are to be now."""
+        settings = self.monitor.settings
+        settings.level, flags = self._base
+        settings.flags.clear()
+        settings.flags.update(flags)
+        for change in self._above:
+            settings.level = change.level or settings.level
+            settings.flags.update(change.flags)
+
+    def _tell(self, why: str, asked: int, late: bool) -> None:
+        settings = self.monitor.settings
+        on = {name: value for name, value in settings.flags.items() if value is not False}
+        self.monitor.emit(
+            Switch(step=self._coming - 1, level=settings.level, flags=on, why=why, asked=asked, late=late)
+        )
+
+    def forked(self) -> None:
+        """In a forked child, whose steps begin anew: only what holds for good is left."""
+        self._pending, self._soon = [], []
+        if self._above:
+            self._above = []
+            self._set()

@@ -199,7 +199,7 @@ class ModuleLook:
             data = local(tensor.detach())
             self._numbers.append((_norm(data), row, "rms"))
             if self._wish.sample:
-                self._samples.append((_sampled(data), row))
+                self._samples.append((sampled(data), row))
         self._last = tensor, row
         if self._wish.backward and tensor.requires_grad:
             tensor.register_hook(_GradientHook(self, row, self.step))
@@ -339,7 +339,7 @@ def _flat(data: Tensor) -> Tensor | None:
     return None
 
 
-def _sampled(data: Tensor) -> Tensor:
+def sampled(data: Tensor) -> Tensor:
     """SAMPLE elements, evenly spread; an odd stride, so that no column of a power-of-two width is left out."""
     if data.is_complex():
         data = data.real

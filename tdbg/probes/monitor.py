@@ -95,6 +95,8 @@ class Monitor:
         self.modules = ModuleLook(self)
         self.hooks = TorchHooks(self)
         self.probes: list[Probe] = []
+        self._failed_probes: set[type[Probe]] = set()  # a change of level does not bring them back
+        self.metrics: dict[str, float] = {}  # the user's own, by name: the last value of each
         self._subscribers: dict[str, list[tuple[Probe, Callable[..., None]]]] = {}
         self.world_size = 1
         self.changes = Changes(self)
@@ -157,7 +159,7 @@ class Monitor:
         here = {type(probe) for probe in self.probes}
         for probe in [probe for probe in self.probes if type(probe) not in wanted]:
             self._drop(probe)
-        new = [cls(self) for cls in wanted if cls not in here]
+        new = self._made(cls for cls in wanted if cls not in here and cls not in self._failed_probes)
         order = {cls: place for place, cls in enumerate(wanted)}
         self.probes = sorted([*self.probes, *new], key=lambda probe: order[type(probe)])
         self._subscribe()
@@ -168,10 +170,23 @@ class Monitor:
                 self.failed(probe, error)
         self.tell("changed")
 
+    def _made(self, classes: Iterable[type[Probe]]) -> list[Probe]:
+        made = []
+        for cls in classes:
+            try:
+                made.append(cls(self))
+            except Exception as error:  # guard: one probe less
+                self._failed_probes.add(cls)
+                self._failed(cls.name, error)
+        return made
+
     def _drop(self, probe: Probe) -> None:
         self.probes = [other for other in self.probes if other is not probe]
         self._subscribe()
-        probe.detach()
+        try:
+            probe.detach()
+        except Exception as error:  # guard: a stranger's way of leaving is not the program's affair
+            self._failed(probe.name, error)
 
     def detach(self) -> None:
         """Take every hook and patch away."""
@@ -180,6 +195,7 @@ class Monitor:
         self.roots.detach()
         self.hooks.detach()
         self.active = False
+        self._off_at = time.perf_counter()
 
     def switch(self, on: bool) -> None:
         """Off: no instance hooks, and every other hook returns at once. On: as before."""
@@ -225,6 +241,7 @@ class Monitor:
     def failed(self, probe: Probe | str, error: Exception) -> None:
         """Switch a probe off for good and record why."""
         if isinstance(probe, Probe):
+            self._failed_probes.add(type(probe))
             self._drop(probe)
         self._failed(probe if isinstance(probe, str) else probe.name, error)
 
@@ -245,10 +262,19 @@ class Monitor:
             values=values,
         )
         mark = tag(flag, part) if flag else f"[{probe.name}]"
+        self.when_rank(lambda: self._tell_of(event, mark, level))
+
+    def when_rank(self, say: Callable[[], None]) -> None:
+        """Say it now if this process is a rank, else as soon as it is one; a bounded number of things waits."""
         if self._is_rank:
-            self._tell_of(event, mark, level)
+            say()
         elif len(self._held) < MAX_HELD:
-            self._held.append(lambda: self._tell_of(event, mark, level))
+            self._held.append(say)
+
+    def line(self, mark: str, text: str, level: str = "D") -> None:
+        """A line in the rank's log; held back until this process is one."""
+        step = self.running_step
+        self.when_rank(lambda: self._log(level, step, mark, text))
 
     def _tell_of(self, event: Observation, mark: str, level: str) -> None:
         self.emit(event)
@@ -447,10 +473,10 @@ class Monitor:
     def update_ended(self, optimizer: Any) -> None:
         """An optimizer has stepped."""
         self.updates += 1
-        if not self.active and self.is_main(optimizer):
-            self.step += 1
-            self.changes.due()
-        if not self.active or self.in_update not in (None, optimizer):
+        if not self.active:
+            self._unwatched_step(optimizer)
+            return
+        if self.in_update not in (None, optimizer):
             return
         begun = time.perf_counter()
         self.in_update = None
@@ -465,9 +491,18 @@ class Monitor:
             self.failed("step", error)
         self.budget.spend("step_ended", time.perf_counter() - begun)
 
+    def _unwatched_step(self, optimizer: Any) -> None:
+        """A step while tdbg is switched off: counted, with a sign of life, so that it can be switched on again."""
+        if self.is_main(optimizer):
+            self.step += 1
+            self._maybe_cost(time.perf_counter())
+            self.changes.due()
+
     def skipped_update(self, optimizer: Any, now: float) -> None:
         """GradScaler called no optimizer: a step all the same, marked as skipped."""
-        if self.active:
+        if not self.active:
+            self._unwatched_step(optimizer)
+        else:
             self.bad_seen = False  # the bad values have touched no weight: a later one is news again
             self._step_ended(optimizer, now, skipped=True)
             self.budget.spend("step_ended", time.perf_counter() - now)
@@ -624,16 +659,19 @@ class Monitor:
 
     def cost(self) -> Cost:
         """tdbg's own cost so far."""
+        now = time.perf_counter() if self.active else self._off_at
         return Cost(
             step=self.step,
             own_ms=round(self.budget.own_s * 1e3, 3),
-            wall_ms=round((time.perf_counter() - self.budget.start) * 1e3, 3),
+            wall_ms=round((now - self.budget.start) * 1e3, 3),
             startup_ms=round(self.budget.start_up_s * 1e3, 3),
             report_ms=round(self.budget.report_s * 1e3, 3),
             budget_pct=self.settings.budget_pct,
-            earned_ms=round(self.budget.earned_s(time.perf_counter()) * 1e3, 3),
+            earned_ms=round(self.budget.earned_s(now) * 1e3, 3),
             sampled=self.sampled,
             by_part={part: round(seconds * 1e3, 3) for part, seconds in self.budget.by_part.items()},
+            level=self.settings.level,
+            flags=[name for name, value in self.settings.flags.items() if value is not False],
         )
 
     # evaluation
@@ -646,6 +684,8 @@ class Monitor:
             if _is_loader_worker():
                 return
             self.become_rank_now()
+        if not self.step:
+            self.changes.due()  # a program that only evaluates can be controlled as well
         if not self.budget.allows(("record",), time.perf_counter()) and self.eval_calls > ALWAYS_STEPS:
             return
         begun = time.perf_counter()
@@ -738,6 +778,7 @@ class Monitor:
 
     def forked(self) -> None:
         """In a forked child: a new process, with the same hooks and nothing seen yet."""
+        self.changes.forked()
         self.budget = Budget(self.settings.budget_pct, time.perf_counter())
         self._reset()
         self.modules.detach()

@@ -182,6 +182,7 @@ def as_before(call: Call, root: nn.Module) -> Iterator[None]:
                 stack.enter_context(torch.compiler.set_stance("force_eager"))
             if call.autocast:
                 stack.enter_context(torch.autocast(call.autocast[0], dtype=call.autocast[1], cache_enabled=False))
+            stack.enter_context(_followed_checkpoints())
             yield
     finally:
         sys.stdout, sys.stderr = out, err
@@ -193,6 +194,36 @@ def as_before(call: Call, root: nn.Module) -> Iterator[None]:
             torch.cuda.set_rng_state(device_rng)
         for owner, name, buffer in buffers:
             owner._buffers[name] = buffer
+
+
+@contextlib.contextmanager
+def _followed_checkpoints() -> Iterator[None]:
+    """Let the gradient pass through reentrant checkpoints, which refuse `torch.autograd.grad`, as through the others.
+
+    Both kinds are as sparing of memory. Without checkpoints the second run might not fit where the first one did.
+    """
+    known = sys.modules.get("torch.utils.checkpoint")
+    kind: Any = getattr(known, "CheckpointFunction", None)
+    if known is None or kind is None:
+        yield
+        return
+    checkpoint = known.checkpoint
+    own = "apply" in vars(kind)  # somebody else's patch
+    before = kind.apply
+
+    def apply(function: Any, preserve_rng_state: bool, *args: Any) -> Any:
+        return checkpoint(
+            function, *args, use_reentrant=False, preserve_rng_state=preserve_rng_state, determinism_check="none"
+        )
+
+    kind.apply = staticmethod(apply)
+    try:
+        yield
+    finally:
+        if own:
+            kind.apply = before
+        else:
+            del kind.apply
 
 
 class _Muted(io.TextIOBase):
@@ -247,7 +278,7 @@ class _Tracer:
         self.visits: list[_Visit] = []
         self.strong: Located | None = None
         self.weak: Located | None = None
-        self.first_leaf: str | None = None
+        self.done = False  # the forward pass is: what runs now is a checkpoint that computes again
 
     @contextlib.contextmanager
     def attached(self) -> Iterator[None]:
@@ -264,6 +295,8 @@ class _Tracer:
                 handle.remove()
 
     def _enter(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        if self.done:
+            return
         parent = self.stack[-1] if self.stack else None
         visit = _Visit(module=module, order=len(self.visits), depth=len(self.stack), parent=parent)
         self.visits.append(visit)
@@ -276,6 +309,8 @@ class _Tracer:
         self.stack.append(visit)
 
     def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
+        if self.done:
+            return
         while self.stack:
             visit = self.stack.pop()
             if visit.module is module:
@@ -410,6 +445,7 @@ def _backward_once(call: Call, names: Names) -> Located:
     parameters = [parameter for parameter in inner.parameters() if parameter.requires_grad]
     with as_before(call, inner), tracer.attached(), torch.enable_grad():
         output = inner(*call.args, **call.kwargs)
+        tracer.done = True
         pairs = output_pairs(call, output)
         if not pairs:
             return Located("", note="no gradient of the model's output could be followed")

@@ -2,6 +2,8 @@
 
 import math
 from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -10,6 +12,7 @@ from torch import Tensor
 from tdbg.events import Step
 from tdbg.probes import PROBES, Probe, tensors
 from tdbg.probes.forward import short
+from tdbg.probes.modules import sampled
 from tdbg.probes.tensors import checkable, local
 
 if TYPE_CHECKING:
@@ -25,7 +28,7 @@ class TensorStats(Probe):
     Reads:  the main optimizer's parameters and their gradients when it is about to update, on sampled steps.
     Emits:  one observation a looked-at step, in the order of the Params event; the last ones are kept as the
             history that a trigger dumps.
-    Cost:   two foreach calls over the weights; at extreme one `aminmax` and one sum a tensor besides.
+    Cost:   one foreach call over the weights; at extreme one `aminmax` and one sample a tensor besides.
     Limits: of a sharded parameter (FSDP) the shard of this rank. Gradients as they are at the update: clipped,
             and unscaled if the program unscales.
     """
@@ -35,7 +38,12 @@ class TensorStats(Probe):
     fields: ClassVar[dict[str, str]] = {
         f"{part}_{name}": f"{text} of each {part}"
         for part in PARTS
-        for name, text in (("rms", "root mean square"), ("mean", "mean"), ("min", "smallest"), ("max", "largest"))
+        for name, text in (
+            ("rms", "root mean square"),
+            ("mean", "mean of a sample"),
+            ("min", "smallest"),
+            ("max", "largest"),
+        )
     } | {"names": "parameter names, in the order of the figures; given when they change"}
 
     def __init__(self, monitor: Any) -> None:
@@ -53,20 +61,20 @@ class TensorStats(Probe):
 
     def _look(self, parameters: list[Tensor]) -> None:
         weights = [local(parameter.detach()) for parameter in parameters]
-        graded = [i for i, parameter in enumerate(parameters) if parameter.grad is not None]
-        grads = [local(parameters[i].grad) for i in graded]  # type: ignore[arg-type]
-        whole = self.monitor.settings.level == "extreme"
-        columns = [_norms(weights)]
-        if whole:
-            columns += _extremes(weights)
-            columns += [_norms(grads), *_extremes(grads)] if grads else []
-        device = columns[0].device
-        values = torch.cat([column.to(device) for column in columns])
-        read = _Read(self, parameters, graded if whole else [], self.monitor.step + 1)
-        if tensors.on_host(values):
-            read(values.tolist(), None)
+        columns = [Column("weight_rms", range(len(parameters)), _norms(weights))]
+        if self.monitor.settings.level == "extreme":
+            graded = [i for i, parameter in enumerate(parameters) if parameter.grad is not None]
+            grads = [local(parameters[i].grad) for i in graded]  # type: ignore[arg-type]
+            columns += _extremes("weight", range(len(parameters)), weights)
+            if grads:
+                columns += [Column("gradient_rms", graded, _norms(grads)), *_extremes("gradient", graded, grads)]
+        device = columns[0].values.device
+        joined = torch.cat([column.values.to(device) for column in columns])
+        read = _Read(self, parameters, columns, self.monitor.step + 1)
+        if tensors.on_host(joined):
+            read(joined.tolist(), None)
         else:
-            self.monitor.read_late(values, read)
+            self.monitor.read_late(joined, read)
 
     def names(self, parameters: list[Tensor]) -> dict[str, Any]:
         """The parameters' names, where they are not those of the last look."""
@@ -92,36 +100,33 @@ class TensorStats(Probe):
         self._key = ()
 
 
+@dataclass(slots=True)
+class Column:
+    """One figure of several tensors: its name, which parameters, the values (on their device)."""
+
+    name: str
+    which: Sequence[int]
+    values: Tensor
+
+
 class _Read:
     """Puts the columns that were read under their names."""
 
-    def __init__(self, probe: TensorStats, parameters: list[Tensor], graded: list[int], step: int) -> None:
-        self.probe, self.parameters, self.graded, self.step = probe, parameters, graded, step
+    def __init__(self, probe: TensorStats, parameters: list[Tensor], columns: list[Column], step: int) -> None:
+        self.probe, self.parameters, self.step = probe, parameters, step
         self.numel = [local(parameter).numel() for parameter in parameters]
+        self.columns = [(column.name, column.which) for column in columns]
 
     def __call__(self, values: list[float], record: Step | None) -> None:
-        count, rest = len(self.parameters), list(values)
-        kept: dict[str, Any] = {"weight_rms": [short(v / n**0.5) for v, n in zip(rest, self.numel, strict=False)]}
-        del rest[:count]
-        if rest:
-            self._extremes(kept, "weight", rest, range(count))
-        if rest:
-            chosen = self.graded
-            rms: list[Any] = [None] * count
-            for index, value in zip(chosen, rest, strict=False):
-                rms[index] = short(value / self.numel[index] ** 0.5)
-            kept["gradient_rms"] = rms
-            del rest[: len(chosen)]
-            self._extremes(kept, "gradient", rest, chosen)
-        self.probe.keep(self.step, {**self.probe.names(self.parameters), **kept})
-
-    def _extremes(self, kept: dict[str, Any], part: str, rest: list[float], chosen: Any) -> None:
-        for name in ("min", "max", "mean"):
+        kept = self.probe.names(self.parameters)
+        start = 0
+        for name, which in self.columns:
             column: list[Any] = [None] * len(self.parameters)
-            for index, value in zip(chosen, rest, strict=False):
-                column[index] = short(value / self.numel[index] if name == "mean" else value)
-            kept[f"{part}_{name}"] = column
-            del rest[: len(chosen)]
+            for index, value in zip(which, values[start : start + len(which)], strict=True):
+                column[index] = short(value / self.numel[index] ** 0.5 if name.endswith("_rms") else value)
+            kept[name] = column
+            start += len(which)
+        self.probe.keep(self.step, kept)
 
 
 def _norms(found: list[Tensor]) -> Tensor:
@@ -129,10 +134,19 @@ def _norms(found: list[Tensor]) -> Tensor:
     return torch.stack([norm.to(torch.float32) for norm in torch._foreach_norm(found)])
 
 
-def _extremes(found: list[Tensor]) -> list[Tensor]:
-    """Three columns: smallest, largest, sum of each."""
+def _extremes(part: str, which: Sequence[int], found: list[Tensor]) -> list[Column]:
+    """Smallest and largest element of each, and the mean of a sample."""
     pairs = [torch.aminmax(tensor.real if tensor.is_complex() else tensor) for tensor in found]
-    low = torch.stack([pair.min.to(torch.float32) for pair in pairs])
-    high = torch.stack([pair.max.to(torch.float32) for pair in pairs])
-    total = torch.stack([tensor.real.sum(dtype=torch.float32) for tensor in found])
-    return [low, high, total]
+    low = torch.stack([pair.min for pair in pairs]) if _alike(found) else _stacked([pair.min for pair in pairs])
+    high = torch.stack([pair.max for pair in pairs]) if _alike(found) else _stacked([pair.max for pair in pairs])
+    mean = torch.stack([sampled(tensor) for tensor in found]).mean(1)
+    columns = {"min": low.to(torch.float32), "max": high.to(torch.float32), "mean": mean}
+    return [Column(f"{part}_{name}", which, values) for name, values in columns.items()]
+
+
+def _alike(found: list[Tensor]) -> bool:
+    return all(tensor.dtype == found[0].dtype for tensor in found)
+
+
+def _stacked(values: list[Tensor]) -> Tensor:
+    return torch.stack([value.to(torch.float32) for value in values])

@@ -1,6 +1,7 @@
-"""Small helpers over tensors: walk a structure, tell what is not finite, and why nothing more is read."""
+"""Small helpers over tensors: walk a structure, tell what is not finite, and measure what a person asks for."""
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
@@ -9,6 +10,7 @@ from torch import Tensor
 
 MAX_DEPTH = 6
 MAX_ITEMS = 64
+CHUNK = 1 << 18  # elements worked on at a time: what is made on the way stays small, and in the cache
 
 
 def walk(value: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, Tensor]]:
@@ -102,3 +104,257 @@ def first_bad(value: Any) -> tuple[str, Bad] | None:
         if bad and weak is None:
             weak = name, bad
     return weak
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """The exact figures of one tensor's elements; of a complex one, of their magnitudes.
+
+    mean, std (with n - 1), low and high are those of the finite elements: None where there are none.
+    """
+
+    count: int  # elements looked at
+    nan: int = 0
+    inf: int = 0  # of either sign
+    minus_inf: int = 0
+    mean: float | None = None
+    std: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def finite(self) -> bool:
+        """True if no element is NaN or Inf."""
+        return self.nan == 0 and self.inf == 0
+
+    @property
+    def only_minus_inf(self) -> bool:
+        """True if the only bad thing is -inf, as a mask for softmax has on purpose."""
+        return self.inf > 0 and self.nan == 0 and self.inf == self.minus_inf
+
+    @property
+    def norm(self) -> float | None:
+        """The L2 norm of the finite elements, worked out from mean and std."""
+        if self.mean is None or self.std is None:
+            return None
+        finite = self.count - self.nan - self.inf
+        return math.hypot(self.std * math.sqrt(max(finite - 1, 0)), self.mean * math.sqrt(finite))
+
+
+def nbytes(tensor: Tensor) -> int:
+    """Bytes of the elements that are on this rank, indices of sparse ones too; 0 for a meta tensor.
+
+    An expanded tensor counts every element it shows; parameters that share storage count once each.
+    """
+    if tensor.is_meta:
+        return 0
+    return sum(part.numel() * part.element_size() for part in _parts(tensor))
+
+
+def _parts(tensor: Tensor) -> list[Tensor]:
+    """The dense tensors that this rank's part of a tensor is made of, its values first."""
+    to_local = getattr(tensor, "to_local", None)
+    if to_local is not None:
+        tensor = to_local()
+    if tensor.layout == torch.sparse_coo:
+        return [tensor._values(), tensor._indices()]
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return [tensor.values(), tensor.crow_indices(), tensor.col_indices()]
+    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return [tensor.values(), tensor.ccol_indices(), tensor.row_indices()]
+    if tensor.is_nested:
+        return [tensor.values()]
+    if tensor.is_mkldnn:
+        return [tensor.to_dense()]
+    return [tensor]
+
+
+def measure(found: Sequence[Tensor]) -> list[Figures | None]:
+    """Exact figures of each tensor, any dtype and layout; None where there is nothing to read (meta, exotic).
+
+    Half precision is worked out in float32, float64 and integers in float64. Of a DTensor this rank's part is
+    read, of a sparse tensor what it stores. Results are on the host.
+    Cost:   three passes over the elements, and one copy from each device for all tensors together; one more for
+            those that are not finite, or whose sum overflows.
+    Raises: nothing for a tensor that cannot be read.
+    """
+    with torch.no_grad():
+        values = [_values(tensor) for tensor in found]
+        result = _read(values, _finite_columns, _finite_figures)
+        again = [i for i, figures in enumerate(result) if figures is not None and not _settled(figures)]
+        exact = _read([values[i] for i in again], _exact_columns, _exact_figures)
+    for index, figures in zip(again, exact, strict=True):
+        result[index] = figures
+    return result
+
+
+def norms(found: Sequence[Tensor]) -> Tensor:
+    """The L2 norm of each tensor as a float32 vector on the first one's device; nothing is read, nothing waits.
+
+    A norm that is not finite may be an overflow (elements above 1e19): `measure` tells. Empty for no tensors.
+    Cost: one pass, few kernels (`torch._foreach_norm`).
+    """
+    if not found:
+        return torch.zeros(0)
+    with torch.no_grad():
+        data = [_real(_parts(tensor.detach())[0]) for tensor in found]
+        halves = [i for i, part in enumerate(data) if part.element_size() <= 2]
+        wide = [i for i, part in enumerate(data) if part.element_size() > 2]
+        result: list[Tensor] = [torch.zeros(())] * len(data)
+        for chosen, dtype in ((halves, torch.float32), (wide, None)):
+            if chosen:
+                for index, norm in zip(chosen, torch._foreach_norm([data[i] for i in chosen], 2, dtype), strict=True):
+                    result[index] = norm
+        device = data[0].device
+        return torch.stack([norm.to(device, torch.float32) for norm in result])
+
+
+def _real(data: Tensor) -> Tensor:
+    """The same elements as plain floating-point numbers."""
+    if data.is_complex():
+        data = torch.view_as_real(data.resolve_conj())
+    return data.to(torch.float32) if data.element_size() == 1 or not data.is_floating_point() else data
+
+
+Columns = Callable[[Tensor], Tensor]
+
+
+def _values(tensor: Tensor) -> Tensor | None:
+    """The elements of a tensor in a row, as real numbers; None where there is nothing to read."""
+    if type(tensor).__name__ == "FakeTensor" or torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        return None
+    try:
+        data = _parts(tensor.detach())[0]
+        if data.is_meta:
+            return None
+        if data.is_quantized:
+            data = data.dequantize()
+        if data.is_complex():
+            data = data.abs()
+        return data.reshape(-1)
+    except (RuntimeError, NotImplementedError, TypeError):  # a layout or subclass that does not show its elements
+        return None
+
+
+def _wide(data: Tensor) -> torch.dtype:
+    """What the figures of this tensor are worked out in."""
+    exact = data.dtype == torch.float64 or not data.is_floating_point()
+    return torch.float64 if exact and data.device.type != "mps" else torch.float32
+
+
+def _column_dtype(data: Tensor) -> torch.dtype:
+    """What counts travel in: those above 2**24 need float64, which one kind of device does not have."""
+    return torch.float32 if data.device.type == "mps" else torch.float64
+
+
+def _chunks(data: Tensor, dtype: torch.dtype) -> Iterator[Tensor]:
+    if data.numel() <= CHUNK:
+        yield data.to(dtype)
+        return
+    for part in data.split(CHUNK):
+        yield part.to(dtype)
+
+
+def _joined(rows: Sequence[Tensor], join: Callable[[Tensor], Tensor]) -> Tensor:
+    """One number out of those of the chunks."""
+    return rows[0] if len(rows) == 1 else join(torch.stack(list(rows)))
+
+
+def _finite_columns(data: Tensor) -> Tensor:
+    """low, high, mean, and the sum and norm of the deviations; NaN and Inf show in low and high.
+
+    The sum of the deviations is what the rounded mean is off by (the corrected two-pass algorithm: Chan, Golub
+    and LeVeque 1983).
+    """
+    dtype = _wide(data)
+    ends = [torch.aminmax(part) for part in (_chunks(data, dtype) if _odd(data) else (data,))]
+    low = _joined([end.min for end in ends], torch.amin).to(dtype)
+    high = _joined([end.max for end in ends], torch.amax).to(dtype)
+    mean = _joined([part.sum() for part in _chunks(data, dtype)], torch.sum) / data.numel()
+    off, spread = _deviations(part - mean for part in _chunks(data, dtype))
+    return torch.stack([low, high, mean, off, spread])
+
+
+def _deviations(parts: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
+    """Sum and norm of what is handed over in parts."""
+    found = [(part.sum(), torch.linalg.vector_norm(part)) for part in parts]
+    return _joined([row[0] for row in found], torch.sum), _joined([row[1] for row in found], torch.linalg.vector_norm)
+
+
+def _mean_and_std(mean: float, off: float, spread: float, count: int) -> tuple[float, float]:
+    variance = (spread * spread - off * off / count) / max(count - 1, 1)
+    return mean + off / count, math.sqrt(max(variance, 0.0)) if math.isfinite(variance) else math.inf
+
+
+def _odd(data: Tensor) -> bool:
+    """True for a dtype that has few operators: fp8, unsigned integers."""
+    return data.element_size() == 1 or data.dtype in (torch.uint16, torch.uint32, torch.uint64)
+
+
+def _finite_figures(data: Tensor, row: list[float]) -> Figures:
+    low, high, mean, off, spread = row
+    mean, std = _mean_and_std(mean, off, spread, data.numel())
+    return Figures(data.numel(), mean=mean, std=std, low=low, high=high)
+
+
+def _settled(figures: Figures) -> bool:
+    """True if the first look was enough: all is finite, and nothing overflowed on the way."""
+    row = (figures.low, figures.high, figures.mean, figures.std)
+    return figures.count == 0 or all(value is not None and math.isfinite(value) for value in row)
+
+
+def _exact_columns(data: Tensor) -> Tensor:
+    """Counts of NaN, Inf and -Inf; low, high, mean and the deviations of the finite elements, in float64."""
+    to = _column_dtype(data)
+    nan, inf, minus, low, high, total = (torch.stack(rows) for rows in zip(*_bad_rows(data, to), strict=True))
+    mean = total.sum() / (data.numel() - nan.sum() - inf.sum())
+    off, spread = _deviations(torch.where(torch.isfinite(part), part - mean, 0.0) for part in _chunks(data, to))
+    return torch.stack([nan.sum(), inf.sum(), minus.sum(), low.amin(), high.amax(), mean, off, spread])
+
+
+def _bad_rows(data: Tensor, to: torch.dtype) -> Iterator[tuple[Tensor, ...]]:
+    for part in _chunks(data, to):
+        finite = torch.isfinite(part)
+        yield (
+            torch.count_nonzero(part != part).to(to),
+            torch.count_nonzero(part.abs() == math.inf).to(to),
+            torch.count_nonzero(part == -math.inf).to(to),
+            torch.where(finite, part, math.inf).amin(),
+            torch.where(finite, part, -math.inf).amax(),
+            torch.where(finite, part, 0.0).sum(),
+        )
+
+
+def _exact_figures(data: Tensor, row: list[float]) -> Figures:
+    nan, inf, minus = (int(value) for value in row[:3])
+    finite = data.numel() - nan - inf
+    if not finite:
+        return Figures(data.numel(), nan, inf, minus)
+    low, high, mean, off, spread = row[3:]
+    mean, std = _mean_and_std(mean, off, spread, finite)
+    return Figures(data.numel(), nan, inf, minus, mean=mean, std=std, low=low, high=high)
+
+
+def _read(
+    found: Sequence[Tensor | None], columns: Columns, figures: Callable[[Tensor, list[float]], Figures]
+) -> list[Figures | None]:
+    """Work out the columns of each tensor where it is; one copy a device brings them all to the host."""
+    result: list[Figures | None] = [None] * len(found)
+    by_device: dict[torch.device, list[tuple[int, Tensor]]] = {}
+    for index, data in enumerate(found):
+        if data is None:
+            continue
+        if data.numel() == 0:
+            result[index] = Figures(0)
+            continue
+        try:
+            row = columns(data)
+        except (RuntimeError, NotImplementedError, TypeError):  # a dtype that has no such operators
+            continue
+        by_device.setdefault(data.device, []).append((index, row))
+    for rows in by_device.values():
+        lists = torch.cat([row for _, row in rows]).reshape(len(rows), -1).tolist()
+        for (index, _), values in zip(rows, lists, strict=True):
+            data = found[index]
+            result[index] = figures(data, values) if data is not None else None
+    return result

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tdbg.events import SEVERITIES, Event, Finding
+from tdbg.flags import FLAGS
 from tdbg.rules import RULES, Rule, at_least
 from tdbg.rules.text import clip, counted, figure, joined, ranges
 from tdbg.rules.view import ProcessView, View, exit_text, finite
@@ -33,6 +34,7 @@ class Verdict:
     cost: dict[str, Any] = field(default_factory=dict)
     baseline: dict[str, Any] = field(default_factory=dict)
     flags: dict[str, Any] = field(default_factory=dict)
+    looks: dict[str, Any] = field(default_factory=dict)  # what the probes of flags and levels said, by flag
     notes: list[str] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
     trouble: list[str] = field(default_factory=list)
@@ -85,7 +87,13 @@ class Verdict:
         lines = [self.headline()]
         for finding in self.findings:
             lines += ["", *block(finding, limit=40)]
-        for heading, rows in (("ranks", self._rank_lines(limit=1000)), ("notes", self.notes), ("files", self.files)):
+        looks = [f"{flag}: {found['text']}" for flag, found in self.looks.items()]
+        for heading, rows in (
+            ("looks", looks),
+            ("ranks", self._rank_lines(limit=1000)),
+            ("notes", self.notes),
+            ("files", self.files),
+        ):
             if rows:
                 lines += ["", f"{heading}:", *(f"  {row}" for row in rows)]
         lines += ["", *self._cost_lines()]
@@ -105,6 +113,7 @@ class Verdict:
             "cost": self.cost,
             "baseline": self.baseline,
             "flags": self.flags,
+            "looks": self.looks,
             "notes": self.notes,
             "files": self.files,
             "trouble": self.trouble,
@@ -237,6 +246,7 @@ class Judge:
             cost=_cost(view),
             baseline=_baseline(view),
             flags=dict(view.settings.flags),
+            looks=_looks(view),
             notes=_notes(view),
             files=_files(self.run),
             trouble=self.trouble,
@@ -305,6 +315,26 @@ def _baseline(view: View) -> dict[str, Any]:
         if kept is not None and finite(kept.ratio) is not None:
             return {"ratio": kept.ratio, "low": kept.low, "high": kept.high, "pairs": kept.pairs, "block": kept.block}
     return {}
+
+
+def _looks(view: View) -> dict[str, Any]:
+    """Per flag: how often its probe spoke, over all ranks, and the last line of the first rank; a zero tells too."""
+    found: dict[str, Any] = {}
+    for process in view.steppers():
+        for name, looks in process.looks.items():
+            row = found.setdefault(name, {"count": 0, "last_step": looks.step, "last": looks.text})
+            row["count"] += looks.count
+    wanted = view.settings.flags
+    for flag in FLAGS:
+        if flag.probe and wanted.get(flag.name) and flag.name not in found:
+            found[flag.name] = {"count": 0, "last_step": None, "last": ""}
+    for row in found.values():
+        row["text"] = (
+            f"{counted(row['count'], 'observation')}, the last at step {row['last_step']}: {clip(row['last'], 140)}"
+            if row["count"]
+            else "saw nothing: the notes may say why"
+        )
+    return found
 
 
 def _notes(view: View) -> list[str]:

@@ -17,10 +17,12 @@ from tdbg.events import (
     Event,
     Note,
     Number,
+    Observation,
     Params,
     Plan,
     Start,
     Step,
+    Switch,
     Traceback,
 )
 from tdbg.rundir import ProcessDir, RunDir, lives
@@ -57,6 +59,20 @@ def exit_text(code: int) -> str:
 
 
 @dataclass(slots=True)
+class Looks:
+    """What one flag's probe said in one process."""
+
+    count: int = 0
+    step: int = 0
+    text: str = ""
+
+    def take(self, event: Observation) -> None:
+        """One more observation."""
+        self.count += 1
+        self.step, self.text = event.step, event.text
+
+
+@dataclass(slots=True)
 class ProcessView:
     """One process that wrote events, as far as they are read."""
 
@@ -78,6 +94,8 @@ class ProcessView:
     crash: Traceback | None = None  # the last exception nobody caught
     swallowed: int = 0  # exceptions that were logged or printed
     notes: dict[str, str] = field(default_factory=dict)
+    looks: dict[str, "Looks"] = field(default_factory=dict)  # by flag, or by probe where no flag wakes it
+    level: str = ""  # since the last switch; empty: as the run began
 
     @property
     def rank(self) -> int | None:
@@ -104,6 +122,10 @@ class ProcessView:
                 self.crash = event
             else:
                 self.swallowed += 1
+        elif isinstance(event, Observation):
+            self.looks.setdefault(event.flag or event.probe, Looks()).take(event)
+        elif isinstance(event, Switch):
+            self.level = event.level
         elif isinstance(event, Params):
             self.optimizers = len(event.optimizers)
         elif type(event) in _KEPT:

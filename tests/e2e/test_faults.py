@@ -52,6 +52,9 @@ def assert_truth(result: Result, fault: str, model: str, *, step: int = 3, rank:
     assert place in finding["title"]
     assert truth.kind in finding["title"].lower()
     assert event.weights == "intact"
+    if truth.phase != "gradient":
+        assert "faults.py:" in event.line and event.code and event.operation, event
+        assert f"made by {event.operation} at {event.line}" in " ".join(finding["evidence"])
     return event
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tdbg.config import Settings
+from tdbg.control import Request
 from tdbg.events import Event, NonFinite, Step
 from tdbg.probes.monitor import Monitor, probes_for
 
@@ -19,6 +20,8 @@ class Watch:
         self.failures: list[tuple[str, Exception]] = []
         self.notes: list[str] = []
         self.saved: list[tuple[int, dict[str, Any]]] = []
+        self.kept: dict[str, Any] = {}
+        self.requests: list[Request] = []
         self.claims = 0
         self.monitor = Monitor(
             settings,
@@ -28,6 +31,8 @@ class Watch:
             failed=lambda name, error: self.failures.append((name, error)),
             note=lambda code, text: self.notes.append(code),
             started=time.perf_counter(),
+            requests=lambda: self.requests,
+            keep=self._keep,
         )
         self.monitor.attach(probes_for(settings.level, settings.flags))
 
@@ -37,6 +42,10 @@ class Watch:
     def _save(self, step: int, parts: dict[str, Any]) -> str:
         self.saved.append((step, parts))
         return "batch"
+
+    def _keep(self, name: str, data: Any) -> str:
+        self.kept[name] = data
+        return name
 
     @property
     def steps(self) -> list[Step]:

@@ -130,11 +130,16 @@ class Nested(Checkpointed):
     """Blocks in two checkpointed halves, the first of which has a checkpoint of its own."""
 
     def forward(self, x: Tensor) -> Tensor:
+        def run(begin: int, end: int, x: Tensor) -> Tensor:
+            for block in self.blocks[begin:end]:
+                x = block(x)
+            return x
+
         def first(x: Tensor) -> Tensor:
-            return self.blocks[2](checkpoint(nn.Sequential(*self.blocks[:2]), x, use_reentrant=self.reentrant))
+            return run(2, 3, checkpoint(run, 0, 2, x, use_reentrant=self.reentrant))
 
         x = checkpoint(first, self.stem(x), use_reentrant=self.reentrant)
-        x = checkpoint(nn.Sequential(*self.blocks[3:]), x, use_reentrant=self.reentrant)
+        x = checkpoint(run, 3, 6, x, use_reentrant=self.reentrant)
         out: Tensor = self.head(self.drop(x))
         return out
 
@@ -191,6 +196,16 @@ def test_nan_only_in_backward(watch: Start, name: str) -> None:
     (event,) = seen.bad
     assert (event.step, event.module, event.phase, event.kind) == (3, "blocks.2.act", "backward", "nan")
     assert event.bad_param_count > 0
+
+
+@pytest.mark.parametrize("name", CHECKPOINTED)
+def test_a_second_run_leaves_checkpointing_as_it_was(watch: Start, name: str) -> None:
+    before = vars(CheckpointFunction).copy()
+    seen = watch()
+    model = train(seen, name, "backward-nan", steps=3)
+    assert "could not be run again" not in seen.bad[0].note
+    assert vars(CheckpointFunction) == before
+    model(torch.randn(4, 8, requires_grad=True)).sum().backward()
 
 
 @pytest.mark.parametrize("name", MODELS)

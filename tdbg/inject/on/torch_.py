@@ -53,6 +53,7 @@ class Rank:
 
         self.me = me
         self.ended = False
+        self.woke_at = time.time()
         self._control = me.run_dir / CONTROL_FILE
         self._control_seen = (0, 0)  # inode and time of change
         self.monitor = Monitor(
@@ -70,6 +71,7 @@ class Rank:
             keep=self._keep,
             rank=env_rank(os.environ) or 0,
         )
+        me.monitor = self.monitor
         self.monitor.attach(probes_for(me.settings.level, me.settings.flags))
         for name, error in PROBES.broken.items():
             me.failed(name, error)
@@ -103,7 +105,7 @@ class Rank:
         self.me.emit(event)
 
     def _become_rank(self) -> None:
-        rank, world_size = _identity()
+        rank, world_size = identity()
         self.monitor.rank, self.monitor.world_size = rank, world_size
         self.me.become_rank(rank, lambda attempt: self._describe(rank, world_size, attempt))
         process = sys.modules.get("multiprocessing.process")
@@ -114,6 +116,9 @@ class Rank:
 
     def _describe(self, rank: int, world_size: int, attempt: int) -> Start:
         import torch
+
+        if attempt:
+            self.monitor.changes.asked_since = self.woke_at
 
         return Start(
             rank=rank,
@@ -202,7 +207,7 @@ def _env_int(names: tuple[str, ...]) -> int | None:
     return next((int(os.environ[name]) for name in names if os.environ.get(name, "").isdigit()), None)
 
 
-def _identity() -> tuple[int, int]:
+def identity() -> tuple[int, int]:
     """(rank, world size): what torch.distributed says, else the launcher's variables, else 0 of 1."""
     import torch.distributed as dist
 

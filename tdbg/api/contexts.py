@@ -1,0 +1,87 @@
+"""`debug_context`: another level for a part of the program."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from tdbg.api.flags import live
+from tdbg.api.levels import DebugLevel
+from tdbg.api.session import LOG, current, run_agent, start, stop
+
+if TYPE_CHECKING:
+    from tdbg.api.debugger import PyTorchDebugger
+    from tdbg.api.session import Session
+
+
+@contextlib.contextmanager
+def debug_context(level: DebugLevel | str = DebugLevel.BASIC) -> "Iterator[PyTorchDebugger]":
+    """Watch what happens inside the ``with`` at this level; gives a `PyTorchDebugger` of the same level.
+
+    In a run the live level changes for the duration, on this rank (every rank that passes here changes at the same
+    step), and goes back on exit unless somebody changed it meanwhile. Outside of one a watch over this process
+    begins and ends here, its events in memory: ``debugger.findings()`` tells what the rules make of them.
+    On exit level, flags, hooks, patches and torch's anomaly mode are as they were, also after an exception, which
+    passes; at EXTREME its traceback and the last step records are in ``debugger.debug_history``.
+    Raises TdbgError for an unknown level. Cost: that of the level; outside of a run once 0.1 s to find models.
+    """
+    import torch  # noqa: F401 - in a run this is what sets its watch to work
+
+    from tdbg.api.debugger import PyTorchDebugger
+    from tdbg.api.session import Session
+
+    wanted = DebugLevel.of(level)
+    debugger = PyTorchDebugger(wanted)
+    with _at_level(wanted) as session:
+        debugger.session = session
+        try:
+            yield debugger
+        except Exception as error:
+            debugger.remember_error(error)
+            raise
+
+
+@contextlib.contextmanager
+def _at_level(wanted: DebugLevel) -> "Iterator[Session | None]":
+    session = current()
+    if session is not None:
+        with _changed(session, wanted):
+            yield session
+    elif wanted is DebugLevel.OFF:
+        yield None
+    elif run_agent() is not None:
+        LOG.warning("tdbg: this run was started with --level off: nothing is looked at")
+        yield None
+    else:
+        with _watched(wanted) as own:
+            yield own
+
+
+@contextlib.contextmanager
+def _changed(session: "Session", wanted: DebugLevel) -> Iterator[None]:
+    """Another level of a live watch, for a while."""
+    before = session.monitor.settings.level
+    if before == wanted:
+        yield
+        return
+    session.change(level=wanted.value)
+    try:
+        yield
+    finally:
+        if session.monitor.settings.level == wanted:
+            session.change(level=before)
+
+
+@contextlib.contextmanager
+def _watched(wanted: DebugLevel) -> "Iterator[Session]":
+    """A watch of its own, for a while."""
+    from tdbg.api.switches import anomaly_back
+
+    flags = dict(live())
+    session = start("context", wanted.value)
+    try:
+        yield session
+    finally:
+        stop(session)
+        live().clear()
+        live().update(flags)
+        anomaly_back()

@@ -1,0 +1,105 @@
+"""`tdbg.flag`: the value of a debug flag, in a run and outside of one."""
+
+import os
+from functools import lru_cache
+
+from tdbg.api.session import run_agent
+from tdbg.flags import Value, canonical, covers
+
+_reported: set[str] = set()
+_live: dict[str, Value] | None = None
+
+
+def flag(name: str, default: Value = False) -> Value:
+    """The value of a debug flag of this run: False or ``default`` while it is off, True or its text while it is on.
+
+    A family is on while one of its members is: ``flag("LOSS")``. Outside `tdbg run` the variable
+    TDBG_FLAGS and `enable_debugging` count, so the call may stay in the program for good.
+    Raises nothing. Cost: below 1 us.
+    """
+    try:
+        found = value_of(name, _open_flags())
+    except Exception:  # a guard: a bad variable must not stop the program
+        return default
+    if found is None:
+        return default
+    if found is not False:
+        report(name, found)
+    return found
+
+
+def live() -> dict[str, Value]:
+    """The flags in force in this process, the very dict: those of the run, or of the variable and the API."""
+    global _live
+    if _live is None:
+        agent = run_agent()
+        _live = agent.settings.flags if agent is not None else _from_variable()
+    return _live
+
+
+def value_of(name: str, flags: dict[str, Value]) -> Value | None:
+    """What ``name`` stands for among flags: the flag itself, a member by its last word, or a family; else None."""
+    if not flags:
+        return None
+    wanted = _canonical(name)
+    value = flags.get(wanted)
+    if value is None:
+        value = next((held for key, held in flags.items() if key.endswith(f".{wanted}") and held is not False), None)
+    if value is None and any(covers(wanted, key) and held is not False for key, held in flags.items()):
+        value = True
+    return value
+
+
+def is_on(name: str) -> bool:
+    """True while the flag, its family or a member of it is on, whatever door ``--inject`` leaves open."""
+    flags = live()
+    return bool(flags) and value_of(name, flags) not in (None, False)
+
+
+def report(name: str, value: Value) -> None:
+    """One Injection event for the first use of a flag that is on."""
+    wanted = _canonical(name)
+    if wanted in _reported:
+        return
+    _reported.add(wanted)
+    if run_agent() is None:
+        return
+    try:
+        from tdbg.inject.take import ledger
+
+        ledger().took(wanted, "env tdbg.flag()", default_of(wanted), value)
+    except Exception:  # a guard: reporting is tdbg's affair, not the program's
+        pass
+
+
+def default_of(name: str) -> Value:
+    """What the flag would be without the run."""
+    from tdbg.flags import FLAGS
+
+    return next((item.default for item in FLAGS if item.name == name), False)
+
+
+def _open_flags() -> dict[str, Value]:
+    """The flags that `flag` may tell: `--inject yacs` and the like leave this door shut."""
+    agent = run_agent()
+    if agent is not None and agent.settings.inject not in ("auto", "env"):
+        return {}
+    return live()
+
+
+def _from_variable() -> dict[str, Value]:
+    text = os.environ.get("TDBG_FLAGS", "")
+    if not text:
+        return {}
+    from tdbg.config import flags_from_env
+    from tdbg.errors import TdbgError
+
+    try:
+        return flags_from_env(text)
+    except (TdbgError, ValueError):  # nothing that is wrong with it reaches the program
+        return {}
+
+
+@lru_cache(maxsize=1024)
+def _canonical(name: str) -> str:
+    return canonical(name)

@@ -1,0 +1,96 @@
+"""A watch that records into a run directory, for programs that were not started with `tdbg run`."""
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tdbg.api.session import LOG, Session, tell_regions
+from tdbg.errors import LaunchError, TdbgError
+from tdbg.rundir import STATE_FILE, RunDir
+
+if TYPE_CHECKING:
+    from tdbg.config import Settings
+
+
+def record(owner: str, settings: "Settings") -> Session | None:
+    """A watch that writes ``settings.run_dir``, which every tdbg command can read; None where it cannot be written.
+
+    A directory that holds a run that is over stays as it is: ``-2``, ``-3``, ... is added to the name. The ranks
+    of one job write into one directory. Raises TdbgError for a directory that holds other files.
+    """
+    from tdbg.inject.agent import Agent
+    from tdbg.inject.on.torch_ import Rank
+
+    try:
+        run, leads = _open(Path(settings.run_dir).absolute(), settings)
+        begun = time.perf_counter()
+        agent = Agent(run.path, settings, speaks=False)
+        agent.hello()
+    except (LaunchError, OSError) as error:
+        LOG.warning("tdbg: %s; events are kept in memory", error)
+        return None
+    rank = Rank(agent, begun)
+    return Session(agent.monitor, owner, agent=agent, end=lambda: _end(rank, run, leads))
+
+
+def _end(rank: Any, run: RunDir, leads: bool) -> None:
+    import atexit
+
+    tell_regions(rank.monitor)
+    rank.end()
+    atexit.unregister(rank.end)
+    rank.me.close()
+    if leads:
+        from tdbg.launch import provenance
+
+        run.update(end=time.time(), exit={"code": 0, "signal": None}, ranks=provenance.ranks(run))
+
+
+def _open(path: Path, settings: "Settings") -> tuple[RunDir, bool]:
+    """The directory, and whether this process made it."""
+    from tdbg.launch import provenance
+
+    job, words = _job(), [sys.executable, *sys.argv]
+    for candidate in _names(path):
+        settings.run_dir = str(candidate)
+        if not _is_free(candidate, job):
+            continue
+        about = provenance.record(settings, {}, words, os.environ, speaks="rank")
+        try:
+            run, joined = RunDir.create(candidate, about, job=job)
+        except TdbgError:
+            if (candidate / STATE_FILE).exists():  # another run was first
+                continue
+            raise
+        return run, not joined
+    raise AssertionError("the names have no end")
+
+
+def _is_free(path: Path, job: str) -> bool:
+    """True if there is no run yet, or one of this very job that goes on."""
+    from tdbg.launch.join import is_over
+
+    if not (path / STATE_FILE).exists():
+        return True
+    try:
+        state = RunDir(path).info()
+    except TdbgError:  # somebody's, and damaged
+        return False
+    return bool(job) and state.get("job") == job and not is_over(state, 0)
+
+
+def _names(path: Path) -> Iterator[Path]:
+    yield path
+    yield from (path.with_name(f"{path.name}-{number}") for number in count(2))
+
+
+def _job() -> str:
+    """What the ranks of this job share, or an empty string: then a directory is for one process."""
+    from tdbg.launch.join import job_from_env
+
+    meeting = f"{os.environ.get('MASTER_ADDR', '')}:{os.environ.get('MASTER_PORT', '')}"
+    return job_from_env(os.environ) or (f"ranks@{meeting}" if meeting != ":" else "")

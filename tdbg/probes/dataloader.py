@@ -1,0 +1,541 @@
+"""What the data loaders hand out: batches, waits, passes, errors of workers."""
+
+import math
+import time
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from tdbg.events import Step
+from tdbg.probes import PROBES, Probe, batches, tensors
+from tdbg.probes.batches import Part, Prints
+from tdbg.probes.feeds import (
+    ENOUGH,
+    Feed,
+    Feeds,
+    Pass,
+    cache_counts,
+    cores,
+    device_idle,
+    draws_again,
+    in_order,
+    in_worker,
+    is_stream,
+    length_of,
+    parent_of,
+    sampler_epoch,
+    settings,
+    told_by,
+)
+from tdbg.probes.forward import short
+
+if TYPE_CHECKING:
+    from tdbg.probes.rerun import Call
+
+CONTENT = "dataloader"  # kinds of work in the budget: a look at a batch,
+PRINT = "dataloader-print"  # and its fingerprint alone
+LOOKS_A_STEP = 4  # batches looked at while one step runs (accumulation, evaluation) whatever it costs
+MAX_PRINTS = 4096
+MAX_CLASSES = 1024
+MAX_LINES = 16  # loaders described
+MAX_ERRORS = 8
+REPEATS = 3  # so many repeated batches in a pass, and
+REPEAT_SHARE = 0.25  # this part of those compared, are no chance
+CONSTANT = 3
+CONSTANT_SHARE = 0.75
+SLOW_START_S = 0.5  # the first batch of a pass, when workers start anew each time
+SPREAD = ("median_ms", "p95_ms", "max_ms")
+SHOWN = 8  # indices told
+IGNORED = -100  # the label that cross-entropy leaves out
+
+
+@PROBES.add
+class DataLoading(Probe):
+    """Batches, waits, passes and errors of every DataLoader, training and validation apart.
+
+    Reads:  the batch as the program gets it, the loader iterator's settings and the indices its sampler gave.
+            Labels are compared with the width of the root's output. No sample is fetched for it.
+    Emits:  LOADER once a loader; BATCH on sampled batches (RANGE a step late for those on an accelerator); EPOCH
+            at the end of a pass; WAIT, REPEAT, CONSTANT, NONFINITE, LABELS, SAMPLER and ERROR where there is cause.
+    Cost:   two microseconds a batch; a look at a batch 0.1 to 1 ms, sampled.
+    Limits: with workers the wait is seen, not the time a worker took. Of batches on an accelerator shapes and,
+            a step late, the range; no labels, fingerprints or equal samples. Loaders other than torch's own
+            are not seen. How long a dataset took to build is known only as the time up to its loader.
+    """
+
+    name = "dataloader"
+    levels = ("advanced", "extreme")
+    fields: ClassVar[dict[str, str]] = {
+        "dataset": "class of the dataset",
+        "length": "samples in it, if it says so",
+        "batches": "batches in a pass, if known; at the end of a pass those handed out",
+        "batch_size": "samples a batch as asked for",
+        "workers": "worker processes",
+        "prefetch": "batches each worker makes ahead",
+        "persistent": "workers stay over passes",
+        "pinned": "batches are copied to pinned memory",
+        "drop_last": "an incomplete last batch is left out",
+        "start_method": "how workers are started: fork, spawn, forkserver",
+        "samplers": "classes of the batch sampler and the samplers in it",
+        "collate": "the collate function",
+        "replicas": "ranks that a DistributedSampler shares the samples among",
+        "cores": "cores this process may use",
+        "subset_of": "length of the dataset that this is a subset of",
+        "split": "lengths of the subsets of one dataset that were read from",
+        "made_s": "from tdbg's waking to the loader: imports, model and datasets were built in it",
+        "first_s": "from the iterator's making to its first batch: workers starting, the first fetch",
+        "batch": "number of the batch in its pass, from 1",
+        "wait_ms": "wait for it",
+        "names": "paths of the batch's tensors; given when the kinds change",
+        "kinds": "dtype, shape and device of each; given when they change",
+        "low": "smallest element of a sample of each",
+        "high": "largest",
+        "mean": "mean",
+        "constant": "tensors whose elements are all equal",
+        "alike": "tensors whose samples are all equal",
+        "indices": "the dataset's indices in the batch, at most eight",
+        "in_order": "share of the indices that follow the one before: locality of access",
+        "label": "path of the labels",
+        "label_low": "smallest label seen",
+        "label_high": "largest label seen",
+        "classes": "different labels seen on sampled batches, at most 1,024",
+        "width": "classes of the model, from its output",
+        "tensor": "path of the tensor it is about",
+        "kind": "nan, inf or nan+inf",
+        "count": "elements that are not finite",
+        "rows": "positions in the batch of samples that are not finite, at most eight",
+        "loss_finite": "false: the loss computed from this batch was not finite",
+        "repeats": "batches of the pass that came before in it",
+        "compared": "batches of the pass that were compared with those before",
+        "looked": "batches of the pass that were looked at",
+        "first": "number of the batch that came again",
+        "iterable": "the dataset is a stream: each worker must read its own part of it",
+        "median_ms": "median wait over the last 256 batches; without workers that is the time to make a batch",
+        "p95_ms": "95th percentile of it",
+        "max_ms": "longest of it",
+        "share": "part of the time that went into waiting: of the pass, or of the last 64 batches",
+        "starting": "part of the time that went into waiting for the first batches of passes",
+        "passes": "passes over this loader begun",
+        "sampler_epoch": "the epoch set in the DistributedSampler",
+        "cache_hits": "hits counted by the dataset",
+        "cache_misses": "misses counted by the dataset",
+        "worker": "number of the worker that failed",
+        "error": "class and text of the original exception",
+        "where": "file and line of the original exception",
+    }
+
+    def __init__(self, monitor: Any) -> None:
+        super().__init__(monitor)
+        self._feeds = Feeds()
+        self._prints = Prints()
+        self._clear()
+
+    def _clear(self) -> None:
+        self._feeds.clear()
+        self._lines = self._errors = 0
+        self._step = -1
+        self._looks = 0  # batches since the step changed
+        self._feed: Feed | None = None  # where the last batch came from
+        self._indices: list[int] = []  # of the last batch
+        self._labels: Part | None = None  # of a batch whose model has not answered yet
+        self._bad: dict[int, dict[str, Any]] = {}  # step -> what was not finite in a batch of it
+
+    def forked(self) -> None:
+        self._clear()
+
+    # where it stands
+
+    def attach(self) -> None:
+        from torch.utils.data import dataloader
+
+        base = dataloader._BaseDataLoaderIter
+        self.patch(dataloader.DataLoader, "__init__", after=self._made)
+        self.patch(base, "__init__", before=self._begins)
+        self.patch(base, "_next_index", after=self._asked)
+        for kind in (dataloader._SingleProcessDataLoaderIter, dataloader._MultiProcessingDataLoaderIter):
+            self.patch(kind, "_next_data", raised=self._raised)
+
+    def _made(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        self._feeds.made(args[0], time.perf_counter())
+
+    def _begins(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._feeds.iteration(args[0]).begun_at = time.perf_counter()
+
+    def _asked(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        self._feeds.asked(args[0], result)
+
+    def _raised(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> None:
+        if in_worker():
+            return
+        if isinstance(error, StopIteration):
+            self._pass_ends(self._feeds.of(args[0]), args[0])
+        elif self._errors < MAX_ERRORS:
+            self._errors += 1
+            self._failed(args[0], error)
+
+    # one batch
+
+    def batch_taken(self, batch: Any, wait_s: float, loader_iter: Any) -> None:
+        now = time.perf_counter()
+        feed = self._feed = self._feeds.of(loader_iter)
+        self._indices = self._feeds.handed_out(loader_iter)
+        self._labels = None
+        current = feed.now
+        if loader_iter._num_yielded == 1 or current is None:
+            current = self._pass_begins(feed, loader_iter, now, wait_s)
+        else:
+            feed.times.append(wait_s)
+            feed.waits.add(now, wait_s, idle=wait_s < 1e-3 or device_idle())
+        current.batches += 1
+        current.wait_s += wait_s
+        if feed.waits.due():
+            self._judge_waits(feed, loader_iter)
+        if feed.trained_epoch is not None and self.monitor.step > current.step:
+            self._judge_sampler(feed, current)
+        self._maybe_look(feed, current, batch, wait_s, loader_iter)
+
+    def _maybe_look(self, feed: Feed, current: Pass, batch: Any, wait_s: float, loader_iter: Any) -> None:
+        step = self.monitor.step
+        self._looks = self._looks + 1 if step == self._step else 1
+        self._step = step
+        if self._affords(CONTENT):
+            with self.work(CONTENT):
+                self._look(feed, current, batch, wait_s)
+        if "repeat" not in feed.said and self._affords(PRINT):
+            with self.work(PRINT):
+                self._compare(feed, current, batch, loader_iter)
+
+    def _affords(self, kind: str) -> bool:
+        """True if this batch may be looked at; while one step runs (evaluation) only the first are free."""
+        free = self._looks <= LOOKS_A_STEP
+        return self.may(kind) and (free or self.monitor.budget.allows_extra(kind, time.perf_counter()))
+
+    def _look(self, feed: Feed, current: Pass, batch: Any, wait_s: float) -> None:
+        parts = batches.parts_of(batch)
+        if not parts:
+            self.abstain(f"the batches of {feed.name} hold no tensors")
+            return
+        for part in parts:
+            batches.look(part)
+        current.looked += 1
+        if feed.told_step != self.monitor.step or current.looked.bit_count() == 1:
+            feed.told_step = self.monitor.step
+            self._tell_batch(feed, current, parts, wait_s)
+        if not tensors.on_host(parts[0].tensor):
+            self._read_late(parts)
+        self._judge(feed, current, parts)
+
+    def _tell_batch(self, feed: Feed, current: Pass, parts: list[Part], wait_s: float) -> None:
+        values: dict[str, Any] = {"dataset": feed.name, "batch": current.batches, "wait_ms": round(wait_s * 1e3, 3)}
+        kinds = tuple(f"{part.path} {part.kind}" for part in parts)
+        if kinds != feed.kinds:
+            feed.kinds = kinds
+            values |= {"names": [part.path for part in parts], "kinds": [part.kind for part in parts]}
+        for name in ("low", "high", "mean"):
+            values[name] = [short(getattr(part, name)) for part in parts]
+        for name in ("constant", "alike"):
+            values[name] = [part.path for part in parts if getattr(part, name)]
+        text = f"{feed.name} batch {current.batches}: {'; '.join(part.describe() for part in parts)}"
+        if self._indices:
+            values |= {"indices": self._indices[:SHOWN], "in_order": in_order(self._indices)}
+            text += f"; indices {joined(self._indices)}"
+        self.see(f"{text}; waited {wait_s * 1e3:.2f} ms", part="BATCH", **values)
+
+    def _read_late(self, parts: list[Part]) -> None:
+        """The range of a batch that is on an accelerator, with the step's one copy."""
+        part = next((p for p in parts if p.tensor.is_floating_point() and p.tensor.numel()), None)
+        if part is None or part.tensor.layout != torch.strided:
+            return
+        sample = batches.spread(part.tensor, batches.SAMPLE).to(torch.float32)
+        step, path = self.monitor.running_step, part.path
+
+        def arrived(values: list[float], record: Step | None) -> None:
+            low, high, mean = values
+            text = f"{path}: {low:.4g} to {high:.4g}, mean {mean:.4g}"
+            figures: dict[str, Any] = {"low": [short(low)], "high": [short(high)], "mean": [short(mean)]}
+            self.see(text, part="RANGE", step=step, names=[path], **figures)
+
+        self.monitor.read_late(torch.stack([sample.amin(), sample.amax(), sample.mean()]), arrived)
+
+    # what is wrong with it
+
+    def _judge(self, feed: Feed, current: Pass, parts: list[Part]) -> None:
+        main, label = batches.main_input(parts), batches.labels(parts)
+        if main is not None and (main.constant or main.alike):
+            current.constant += 1
+            if current.constant >= max(CONSTANT, CONSTANT_SHARE * current.looked):
+                self._tell_constant(feed, current, main)
+        if label is not None:
+            self._labels = label
+            self._note_labels(feed, label)
+        bad = next((part for part in parts if part.bad is not None), None)
+        if bad is not None:
+            if len(self._bad) >= LOOKS_A_STEP:
+                self._bad.pop(next(iter(self._bad)))
+            self._bad[self.monitor.running_step] = self._not_finite(feed, bad)
+
+    def _warn(self, feed: Feed, part: str, text: str, *, step: int | None = None, **values: Any) -> None:
+        """Say once a loader that something is wrong; a rule reads it."""
+        if part not in feed.said:
+            feed.said.add(part)
+            self.see(f"{feed.name}: {text}", part=part, level="W", step=step, dataset=feed.name, **values)
+
+    def _tell_constant(self, feed: Feed, current: Pass, part: Part) -> None:
+        what = f"is {part.low:.4g} all over" if part.constant else "holds one sample over and over"
+        self._warn(
+            feed,
+            "CONSTANT",
+            f"{part.path} {part.kind} {what} in {current.constant} of {current.looked} batches looked at",
+            batch=current.batches,
+            tensor=part.path,
+            count=current.constant,
+            looked=current.looked,
+            constant=[part.path] if part.constant else [],
+            low=[short(part.low)],
+            indices=self._indices[:SHOWN],
+        )
+
+    def _compare(self, feed: Feed, current: Pass, batch: Any, loader_iter: Any) -> None:
+        """Has this batch come before in this pass?"""
+        parts = batches.parts_of(batch)
+        found = self._prints.of(parts)
+        if found is None:
+            return
+        current.printed += 1
+        first = current.prints.get(found)
+        if first is None and len(current.prints) < MAX_PRINTS:
+            current.prints[found] = current.batches
+        if first is None or not _too_soon(current.batches - first, loader_iter):
+            return
+        current.repeats += Prints.means_something(parts)
+        if current.repeats >= max(REPEATS, REPEAT_SHARE * current.printed):
+            self._tell_repeat(feed, current, first, loader_iter)
+
+    def _tell_repeat(self, feed: Feed, current: Pass, first: int, loader_iter: Any) -> None:
+        self._warn(
+            feed,
+            "REPEAT",
+            f"batch {current.batches} holds what batch {first} held: {current.repeats} of {current.printed} batches"
+            " compared came again in this pass",
+            batch=current.batches,
+            first=first,
+            repeats=current.repeats,
+            compared=current.printed,
+            iterable=is_stream(loader_iter),
+            workers=loader_iter._num_workers,
+            indices=self._indices[:SHOWN],
+        )
+
+    def _note_labels(self, feed: Feed, part: Part) -> None:
+        low, high = batches.label_range(part.tensor)
+        feed.label_low = low if feed.label_low is None else min(low, feed.label_low)
+        feed.label_high = high if feed.label_high is None else max(high, feed.label_high)
+        if len(feed.classes) < MAX_CLASSES:
+            feed.classes.update(map(int, batches.spread(part.tensor, 256).tolist()))
+
+    def call_ended(self, module: Any, call: "Call", output: Any) -> None:
+        """The model has answered: its width is known before the loss is computed from it."""
+        part, self._labels = self._labels, None
+        if part is None or self._feed is None or "LABELS" in self._feed.said:
+            return
+        width = batches.width_for(part.tensor, output)
+        low, high = batches.label_range(part.tensor)
+        if width is None or width < 2 or (high < width and (low >= 0 or low == IGNORED)):
+            return
+        rows = batches.outside_rows(part.tensor, width)
+        self.monitor.become_rank_now()  # the loss may end the process at once
+        self._warn(
+            self._feed,
+            "LABELS",
+            f"labels {part.path} from {low} to {high}, while the model's output has {width} classes",
+            label=part.path,
+            label_low=low,
+            label_high=high,
+            width=width,
+            rows=rows,
+            indices=self._picked(rows),
+        )
+
+    def backward_begins(self, loss: Tensor | None) -> None:
+        """A loss that is not finite: was the batch?"""
+        if loss is None or not tensors.on_host(loss) or math.isfinite(float(loss)):
+            return
+        waiting = self.monitor.probe("loader-wait")
+        if waiting is None or waiting.batch is None or self._feed is None:
+            return
+        for part in batches.parts_of(waiting.batch):
+            part.bad = tensors.look(part.tensor) if batches.readable(part.tensor) else None
+            if part.bad is not None:
+                self._tell_not_finite(self._feed, self._not_finite(self._feed, part), None)
+                return
+
+    def record_written(self, record: Step) -> None:
+        facts = self._bad.pop(record.step, None)
+        if facts is not None and record.finite is False and self._feed is not None:
+            self._tell_not_finite(self._feed, facts, record.step)
+
+    def after_step(self, optimizer: Any) -> None:
+        self._labels = None
+
+    def _not_finite(self, feed: Feed, part: Part) -> dict[str, Any]:
+        assert part.bad is not None
+        rows = batches.bad_rows(part.tensor)
+        batch = feed.now.batches if feed.now is not None else 0
+        found = {"tensor": part.path, "kind": part.bad.kind, "count": part.bad.count, "batch": batch}
+        return {**found, "rows": rows, "indices": self._picked(rows)}
+
+    def _tell_not_finite(self, feed: Feed, facts: dict[str, Any], step: int | None) -> None:
+        where = f" (dataset indices {joined(facts['indices'])})" if facts["indices"] else ""
+        text = f"{facts['tensor']} of batch {facts['batch']} holds {facts['count']} {facts['kind']}{where}"
+        self._warn(feed, "NONFINITE", f"{text}, and the loss is not finite", step=step, loss_finite=False, **facts)
+
+    def _picked(self, rows: list[int]) -> list[int]:
+        """The dataset's indices of these positions of the batch, where they are known."""
+        return [self._indices[row] for row in rows if row < len(self._indices)]
+
+    def _judge_waits(self, feed: Feed, loader_iter: Any) -> None:
+        waits = feed.waits
+        if not waits.starved(self.threshold("wait_share")):
+            return
+        waits.said_at = waits.count
+        share, median_ms = waits.share(), waits.median_s() * 1e3
+        text = f"{feed.name}: {share:.0%} of the time went into waiting for batches (median {median_ms:.1f} ms)"
+        spread: dict[str, Any] = dict(zip(SPREAD, feed.spread_ms(), strict=True))
+        self.see(
+            f"{text}, {loader_iter._num_workers} workers",
+            part="WAIT",
+            level="W",
+            dataset=feed.name,
+            share=round(share, 3),
+            count=waits.count,
+            cores=cores(),
+            **spread,
+            **settings(loader_iter),
+        )
+
+    def _judge_starts(self, feed: Feed, loader_iter: Any, now: float) -> None:
+        """The first batches of passes: workers that start anew each time."""
+        starting = feed.starts_s / max(now - feed.begun_at, 1e-9)
+        often = feed.passes >= 3 and feed.waits.count >= ENOUGH and feed.starts_s >= SLOW_START_S * feed.passes
+        if often and starting >= self.threshold("wait_share") and loader_iter._num_workers > 0:
+            mean_s = feed.starts_s / feed.passes
+            text = f"{starting:.0%} of the time went into waiting for the first batch of a pass ({mean_s:.1f} s each)"
+            figures: dict[str, Any] = {
+                "starting": round(starting, 3),
+                "first_s": round(mean_s, 3),
+                "count": feed.passes,
+            }
+            self._warn(feed, "START", text, cores=cores(), **figures, **settings(loader_iter))
+
+    def _judge_sampler(self, feed: Feed, current: Pass) -> None:
+        """Does this pass train with the sampler's epoch of the pass before, so with its order?"""
+        before, now = feed.trained_epoch, current.sampler_epoch
+        if before is None or now is None or before[1] != now or before[0] == feed.passes:
+            return
+        text = f"pass {feed.passes} takes the samples in the order of pass {before[0]}: set_epoch was not called"
+        self._warn(feed, "SAMPLER", text, sampler_epoch=now, passes=feed.passes)
+
+    # passes
+
+    def _pass_begins(self, feed: Feed, loader_iter: Any, now: float, wait_s: float) -> Pass:
+        if feed.now is not None:
+            self._pass_ends(feed, loader_iter)
+        current = feed.begin(now, self.monitor.step, sampler_epoch(loader_iter), wait_s)
+        if self._lines < MAX_LINES and "loader" not in feed.said:
+            feed.said.add("loader")
+            self._lines += 1
+            self._describe(feed, loader_iter, now)
+        self._judge_starts(feed, loader_iter, now)
+        return current
+
+    def _describe(self, feed: Feed, loader_iter: Any, now: float) -> None:
+        values = {"dataset": feed.name, **settings(loader_iter), **self._split(loader_iter)}
+        made, begun = self._feeds.made_at(loader_iter), self._feeds.iteration(loader_iter).begun_at
+        if made is not None:
+            values["made_s"] = round(made - self.monitor.budget.start, 3)
+        if begun:
+            values["first_s"] = round(now - begun, 3)
+        told = ", ".join(f"{name} {value}" for name, value in values.items() if name not in ("dataset", "start_method"))
+        self.see(f"{feed.name}: {told}", part="LOADER", level="I", **values)
+
+    def _split(self, loader_iter: Any) -> dict[str, Any]:
+        """Of a subset: how long the whole is, and the subsets of it that were read from."""
+        parent = parent_of(loader_iter._dataset)
+        if parent is None:
+            return {}
+        return {"subset_of": length_of(parent), "split": self._feeds.split_beside(loader_iter._dataset)}
+
+    def _pass_ends(self, feed: Feed, loader_iter: Any) -> None:
+        current, feed.now = feed.now, None
+        if current is None:
+            return
+        if current.sampler_epoch is not None and self.monitor.step > current.step:
+            self._judge_sampler(feed, current)
+            feed.trained_epoch = feed.passes, current.sampler_epoch
+        elapsed = max(time.perf_counter() - current.begun_at, 1e-9)
+        values: dict[str, Any] = {"dataset": feed.name, "passes": feed.passes, "batches": current.batches}
+        values |= zip(SPREAD, feed.spread_ms(), strict=True)
+        values |= {"share": round(current.wait_s / elapsed, 3), "looked": current.looked, "repeats": current.repeats}
+        if feed.label_low is not None:
+            values |= {"label_low": feed.label_low, "label_high": feed.label_high, "classes": len(feed.classes)}
+        hits = cache_counts(loader_iter._dataset)
+        if hits is not None:
+            values |= {"cache_hits": hits[0], "cache_misses": hits[1]}
+        values |= self._split(loader_iter)
+        self.see(_summary(feed, values), part="EPOCH", level="I", **values)
+
+    # errors
+
+    def _failed(self, loader_iter: Any, error: Exception) -> None:
+        """An exception came out of a loader instead of a batch."""
+        feed = self._feeds.of(loader_iter)
+        indices = self._feeds.handed_out(loader_iter)
+        worker, text, where = told_by(error)
+        batch = int(loader_iter._num_yielded) + 1
+        self.monitor.become_rank_now()  # few programs outlive it
+        who = f"worker {worker}" if worker is not None else "the loader"
+        self.see(
+            f"{feed.name}: {who} failed at batch {batch}: {text}" + (f" ({where})" if where else ""),
+            part="ERROR",
+            level="E",
+            dataset=feed.name,
+            batch=batch,
+            worker=worker,
+            workers=loader_iter._num_workers,
+            error=text,
+            where=where,
+            indices=indices[:SHOWN],
+        )
+
+
+def _too_soon(distance: int, loader_iter: Any) -> bool:
+    """True if no healthy loader hands out a batch again after so few others.
+
+    An endless sampler comes round after a pass, and one with replacement at any time. A dataset that is a
+    stream may repeat itself as it likes; but where the worker next to it gives the same, both read the whole.
+    """
+    if is_stream(loader_iter):
+        return distance < max(loader_iter._num_workers, 2)
+    length = length_of(loader_iter._index_sampler)
+    return bool(length is not None and distance < length and not draws_again(loader_iter))
+
+
+def joined(indices: list[int]) -> str:
+    """``5, 17, 3 and 5 more``."""
+    more = f" and {len(indices) - SHOWN} more" if len(indices) > SHOWN else ""
+    return ", ".join(map(str, indices[:SHOWN])) + more
+
+
+def _summary(feed: Feed, values: dict[str, Any]) -> str:
+    text = (
+        f"{feed.name}: pass {values['passes']} of {values['batches']} batches, {values['share']:.0%} of its time waiting,"
+        f" waits {values['median_ms']:.2f} ms median, {values['p95_ms']:.2f} p95, {values['max_ms']:.2f} max"
+    )
+    if "label_low" in values:
+        text += f"; labels {values['label_low']} to {values['label_high']}, {values['classes']} classes seen"
+    if "cache_hits" in values:
+        text += f"; cache {values['cache_hits']} hits, {values['cache_misses']} misses"
+    if len(values.get("split", ())) > 1:
+        text += f"; split {' / '.join(map(str, values['split']))} of {values['subset_of']}"
+    return text

@@ -1,0 +1,363 @@
+"""DEVICE: where tensors live, in which dtype, and what is copied or waited for inside the step."""
+
+import glob
+import os
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from tdbg.probes import PROBES, Probe, where
+from tdbg.probes.compiler import hide, unseen
+from tdbg.probes.patches import Patches
+from tdbg.probes.roots import clean_path, unwrapped
+from tdbg.probes.tensors import walk
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from torch.optim import Optimizer
+
+    from tdbg.probes.rerun import Call
+
+# What makes the host wait for an accelerator, and what may copy or convert.
+SYNCS = ("item", "tolist", "numpy", "__bool__", "__float__", "__int__")
+MOVES = ("to", "cpu", "cuda", "float", "double", "half", "bfloat16", "long", "int", "type")
+PLACES_EVERY_STEPS = 200
+MAX_WINDOWS = 200  # Python's method cache of a class wears out with the number of changes to it
+MAX_COUNTED = 1000  # calls of one step
+MAX_NAMES = 8
+MAX_TENSORS = 20_000
+IDLE_STEPS = 8
+ODD_SHARE = 0.1  # so much of a model may be left behind; where it is more, it is meant
+
+
+@dataclass(slots=True)
+class Seen:
+    """What one step did with its tensors."""
+
+    step: int
+    from_loader: bool  # a loader feeds it: it lasts until the next batch
+    thread: int
+    ended: bool = False
+    syncs: Counter[str] = field(default_factory=Counter)  # "file:line .item()" -> calls
+    copies: Counter[str] = field(default_factory=Counter)
+    conversions: Counter[str] = field(default_factory=Counter)
+    copied_bytes: int = 0
+    counted: int = 0
+
+
+@PROBES.add
+class Device(Probe):
+    """Unlike devices and dtypes among parameters, buffers, inputs and loss; copies and waits inside a step.
+
+    Reads:  device and dtype of every parameter and buffer once in 200 steps, of inputs, output and loss on sampled
+            steps. On such a step `Tensor.item`, `.tolist`, `.numpy`, `.to`, `.cpu`, `.cuda`, the dtype casts and the
+            conversions to Python numbers are stood in front of, and put back when it is over.
+    Emits:  one line a sampled step; MIX_DEVICE, MIX_DTYPE and IDLE when there is cause.
+    Cost:   some 50 us to set and take away, 3 us a counted call; at most 200 steps a run.
+    Limits: on the CPU nothing waits: what is counted there would wait on an accelerator. Waits inside torch (a
+            boolean mask, `nonzero`) are not seen, nor calls of other threads, nor programs with compiled parts.
+    """
+
+    name = "device"
+    levels = ("extreme",)
+    fields: ClassVar[dict[str, str]] = {
+        "parameters": "how many parameters there are of each dtype and device; given when it changes",
+        "buffers": "the same for buffers",
+        "inputs": "device and dtype of the root's inputs, at most eight",
+        "output": "device and dtype of its first output",
+        "loss": "device and dtype of the loss",
+        "accelerator": "the model is on an accelerator",
+        "accelerators": "accelerators the process can see",
+        "syncs": "calls that wait for an accelerator (on the CPU: that would)",
+        "copies": "tensors copied between devices",
+        "copied_mb": "how much that was",
+        "conversions": "tensors converted to another dtype",
+        "lines": "the lines of the program that did most of it, at most eight",
+        "over": "lines that did so at least DEVICE.syncs times in the step, on an accelerator",
+        "what": "dtype or device",
+        "odd": "the parameters and buffers that are unlike the rest, at most eight",
+        "odd_count": "how many there are",
+        "odd_kind": "what they are",
+        "common_kind": "what most of them are",
+        "effect": "what became of it, if it was seen",
+    }
+
+    def __init__(self, monitor: Any) -> None:
+        super().__init__(monitor)
+        self._forget()
+
+    def _forget(self) -> None:
+        self._window: Seen | None = None
+        self._windows = 0
+        self._counting = Patches()
+        self._places_due = 0
+        self._places: dict[str, Any] = {}
+        self._told: dict[str, Any] = {}
+        self._inputs: list[str] = []
+        self._output = self._loss = ""
+        self._accelerator = False
+        self._said: set[str] = set()
+        self._odd_buffers: tuple[list[str], str] | None = None
+
+    def detach(self) -> None:
+        self._close()
+        super().detach()
+
+    def forked(self) -> None:
+        self._close()
+        self._forget()
+
+    # where things are
+
+    def call_begins(self, module: nn.Module, call: "Call") -> None:
+        self._next_window(from_loader=False)
+        if len(self._counting) and _will_compile(module):
+            self._counting.restore()
+        if not call.graded or self._window is None or self._window.ended:
+            return
+        self._inputs = [_kind(tensor) for _, tensor in walk((call.args, call.kwargs))][:MAX_NAMES]
+        if self.monitor.step + 1 >= self._places_due:
+            self._places_due = self.monitor.step + 1 + PLACES_EVERY_STEPS
+            self._look_at(self.monitor.trained_roots() or [module])
+
+    def call_ended(self, module: nn.Module, call: "Call", output: Any) -> None:
+        if call.graded and self._window is not None:
+            self._output = next((_kind(tensor) for _, tensor in walk(output)), "")
+
+    def backward_begins(self, loss: "Tensor | None") -> None:
+        if loss is not None and self._window is not None:
+            self._loss = _kind(loss)
+
+    def _look_at(self, roots: list[nn.Module]) -> None:
+        parameters: dict[str, Tensor] = {}
+        buffers: dict[str, Tensor] = {}
+        for root in map(unwrapped, roots):
+            parameters.update((clean_path(name), p) for name, p in root.named_parameters())
+            buffers.update((clean_path(name), b) for name, b in root.named_buffers())
+            if len(parameters) + len(buffers) > MAX_TENSORS:
+                break
+        self._accelerator = any(p.device.type not in ("cpu", "meta") for p in parameters.values())
+        self._places = {
+            "parameters": dict(Counter(map(_kind, parameters.values())).most_common(MAX_NAMES)),
+            "buffers": dict(Counter(map(_kind, buffers.values())).most_common(MAX_NAMES)),
+            "accelerator": self._accelerator,
+            "accelerators": accelerators(),
+        }
+        offloaded = any(hasattr(module, "_hf_hook") for root in roots for module in root.modules())
+        self._judge_devices(parameters, buffers, offloaded)
+        self._judge_dtypes(parameters, buffers)
+
+    def _judge_devices(self, parameters: dict[str, Tensor], buffers: dict[str, Tensor], offloaded: bool) -> None:
+        """Tensors without data beside real ones; a few parameters left on the CPU by a model that moved."""
+        everything = {**parameters, **buffers}
+        common = _common(str(p.device) for p in parameters.values())
+        odd = [name for name, tensor in everything.items() if tensor.is_meta]
+        if not odd and self._accelerator and not offloaded:
+            left = [name for name, p in parameters.items() if p.device.type == "cpu" and p.dim() > 0]
+            odd = left if len(left) <= ODD_SHARE * len(parameters) else []
+        if odd and len(odd) < len(everything):
+            kinds = sorted({str(everything[name].device) for name in odd})
+            self._tell_odd("device", odd, ", ".join(kinds), common)
+
+    def _judge_dtypes(self, parameters: dict[str, Tensor], buffers: dict[str, Tensor]) -> None:
+        """float64 among narrower parameters; float64 buffers count only if they widened the output."""
+        floating = {name: p for name, p in parameters.items() if p.is_floating_point()}
+        common = _common((_dtype(p) for p in floating.values()), (p.numel() for p in floating.values()))
+        if not floating or common == "float64":
+            return
+        odd = [name for name, p in floating.items() if p.dtype == torch.float64]
+        if odd:
+            self._tell_odd("dtype", odd, "float64", common)
+            return
+        wide = [name for name, buffer in buffers.items() if buffer.dtype == torch.float64 and buffer.numel() > 1]
+        self._odd_buffers = (wide, common) if wide else None
+
+    def _tell_odd(self, what: str, names: list[str], odd: str, common: str, effect: str = "") -> None:
+        if what in self._said:
+            return
+        self._said.add(what)
+        more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+        self.see(
+            f"{', '.join(names[:MAX_NAMES])}{more}: {odd}, the other parameters {common}{effect and '; ' + effect}",
+            part=f"MIX_{what.upper()}",
+            level="W",
+            what=what,
+            odd=names[:MAX_NAMES],
+            odd_count=len(names),
+            odd_kind=odd,
+            common_kind=common,
+            effect=effect,
+        )
+
+    # what a step does
+
+    def batch_taken(self, batch: Any, wait_s: float, loader_iter: Any) -> None:
+        self._next_window(from_loader=True)
+
+    def _next_window(self, *, from_loader: bool) -> None:
+        """A batch or a root call: the end of the step that was counted, or the beginning of one to count."""
+        window = self._window
+        if window is not None and (window.ended or self.monitor.step >= window.step):
+            self._close()
+        if self._window is None and torch.is_grad_enabled() and self._windows < MAX_WINDOWS and self.may():
+            with self.work():
+                self._open(from_loader)
+
+    def _open(self, from_loader: bool) -> None:
+        self._windows += 1
+        self._window = Seen(self.monitor.step + 1, from_loader, threading.get_ident())
+        if _compiled():
+            self.abstain("parts of the program are compiled: copies and waits inside the step are not counted")
+            return
+        for name in SYNCS + MOVES:
+            self._counting.wrap(Tensor, name, self._counted(name))
+
+    def _counted(self, name: str) -> Any:
+        """A maker of wrappers that count one method's calls; a wrapper somebody kept does nothing later."""
+        probe, window = self, self._window
+
+        def make(original: Any) -> Any:
+            def wrapper(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+                result = original(tensor, *args, **kwargs)
+                if probe._window is window and not torch.compiler.is_compiling() and not probe.monitor.rerunning:
+                    unseen(probe._guarded, probe._count, name, tensor, result, sys._getframe(1))
+                return result
+
+            return hide(wrapper)
+
+        return make
+
+    def _count(self, name: str, tensor: Tensor, result: Any, caller: "FrameType") -> None:
+        window = self._window
+        if window is None or window.thread != threading.get_ident() or where.is_tdbg(caller):
+            return
+        far = tensor.device.type != "cpu"
+        if not far and (self._accelerator or where.is_torch(caller)):
+            moved = isinstance(result, Tensor) and result.device != tensor.device
+            if not moved:
+                return  # on the host, or in torch's own code: nobody waits
+        window.counted += 1
+        if window.counted >= MAX_COUNTED:
+            self._counting.restore()
+        line = f"{where.program_line(caller) or '?'} .{name}()"
+        if not isinstance(result, Tensor):
+            window.syncs[line] += 1
+            return
+        if result.device != tensor.device:
+            window.copies[line] += 1
+            window.copied_bytes += result.nbytes
+            if result.device.type == "cpu":
+                window.syncs[line] += 1
+        if result.dtype != tensor.dtype:
+            window.conversions[line] += 1
+
+    def after_step(self, optimizer: "Optimizer") -> None:
+        window = self._window
+        if window is None or not self.monitor.is_main(optimizer):
+            return
+        window.ended = True
+        if not window.from_loader:  # with a loader the step's last lines are still to come
+            self._close()
+
+    def _close(self) -> None:
+        """The step is over: put torch's methods back and tell what was seen."""
+        window, self._window = self._window, None
+        self._counting.restore()
+        if window is None or not window.ended:
+            return
+        values: dict[str, Any] = {
+            "inputs": self._inputs,
+            "output": self._output,
+            "loss": self._loss,
+            "syncs": window.syncs.total(),
+            "copies": window.copies.total(),
+            "copied_mb": round(window.copied_bytes / 1e6, 3),
+            "conversions": window.conversions.total(),
+            "lines": _lines(window, 1)[:MAX_NAMES],
+            "over": _lines(window, self.threshold("syncs"))[:MAX_NAMES] if self._accelerator else [],
+        }
+        if self._places != self._told:
+            self._told = self._places
+            values.update(self._places)
+        self.see(self._text(values), step=window.step, **values)
+        self._judge_step(window)
+
+    def _text(self, values: dict[str, Any]) -> str:
+        waits = "waits for the accelerator" if self._accelerator else "calls that would wait on an accelerator"
+        kinds = ", ".join(f"{count} {kind}" for kind, count in self._places.get("parameters", {}).items())
+        text = f"parameters {kinds}; input {', '.join(values['inputs'][:2]) or '-'}; output {values['output'] or '-'}"
+        text += f"; loss {values['loss'] or '-'}; {values['syncs']} {waits}"
+        text += f", {values['copies']} copies ({values['copied_mb']:g} MB), {values['conversions']} conversions"
+        return text + (f"; most: {values['lines'][0]}" if values["lines"] else "")
+
+    def _judge_step(self, window: Seen) -> None:
+        widened = "float64" in self._output and not any("float64" in kind for kind in self._inputs)
+        if self._odd_buffers is not None and widened:
+            names, common = self._odd_buffers
+            self._tell_odd("dtype", names, "float64", common, "the output became float64")
+        idle = self._places.get("accelerators", 0) if not self._accelerator else 0
+        if idle and window.step >= IDLE_STEPS and "idle" not in self._said:
+            self._said.add("idle")
+            self.see(
+                f"{idle} accelerators can be used, and the model trains on the CPU",
+                part="IDLE",
+                level="W",
+                step=window.step,
+                accelerators=idle,
+            )
+
+
+def accelerators() -> int:
+    """How many accelerators this process could use, found without waking a driver (which would break a later fork)."""
+    if torch.cuda.is_initialized():
+        return torch.cuda.device_count()
+    if torch.backends.cuda.is_built():
+        wanted = os.environ.get("CUDA_VISIBLE_DEVICES")
+        there = len(glob.glob("/dev/nvidia[0-9]*"))
+        if wanted is None or not there:
+            return there
+        return min(there, len([word for word in wanted.split(",") if word.strip() not in ("", "-1", "none")]))
+    return 1 if torch.backends.mps.is_available() else 0
+
+
+def _compiled() -> bool:
+    """True once anything was compiled; a root about to be compiled for the first time is not known yet."""
+    utils = sys.modules.get("torch._dynamo.utils")
+    return utils is not None and utils.counters["frames"]["total"] > 0
+
+
+def _will_compile(root: nn.Module) -> bool:
+    """True for a root some part of which runs compiled: it must find torch's methods as they are."""
+    return any(
+        type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None
+        for module in root.modules()
+    )
+
+
+def _lines(window: Seen, at_least: float) -> list[str]:
+    """The lines that waited or copied, with how often, the most frequent first."""
+    counts = window.syncs | window.copies
+    return [f"{line} x{count}" for line, count in counts.most_common() if count >= at_least]
+
+
+def _dtype(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _kind(tensor: Tensor) -> str:
+    return f"{_dtype(tensor)} on {tensor.device}"
+
+
+def _common(kinds: Iterable[str], weights: Iterable[int] | None = None) -> str:
+    """The most frequent kind, by number or by weight."""
+    counts: Counter[str] = Counter()
+    for kind, weight in zip(kinds, weights, strict=False) if weights is not None else ((kind, 1) for kind in kinds):
+        counts[kind] += weight
+    return counts.most_common(1)[0][0] if counts else ""

@@ -1,0 +1,571 @@
+"""DISTRIBUTED: process groups, every collective that Python calls, and who waits for whom."""
+
+import atexit
+import json
+import os
+import threading
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, ClassVar
+from weakref import WeakSet
+
+import torch
+from torch import nn
+
+from tdbg.probes import PROBES, Probe, stacks
+from tdbg.probes.collectives import (
+    COLLECTIVES,
+    FUNCTIONAL,
+    MAX_RANKS,
+    WORLD,
+    Entry,
+    Group,
+    Kind,
+    Order,
+    Tally,
+    argument,
+    payload,
+    signature,
+)
+from tdbg.probes.watchdog import Watchdog
+from tdbg.rundir import env_rank
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
+MAX_NAMES = 8
+MAX_GROUPS = 64
+MAX_SIGNATURES = 4096
+MAX_MARKS = 64  # chunks that wait for the end of a step
+ALIGN_STEPS = 16  # where the order is kept from within a run, all ranks begin at such a step
+FLIGHT_DUMPS = ("_dump_nccl_trace_json", "_dump_fr_trace_json")  # JSON: nothing of it is unpickled
+FLIGHT_ENTRIES = 512
+BLOCKING = ("gloo", "mpi")  # backends whose calls return when the data is there, not when it is on its way
+NS_PER_MS = 1e6
+
+
+@PROBES.add
+class Distributed(Probe):
+    """Process groups, each collective's count, bytes, order and time, and where every rank is when one goes quiet.
+
+    Reads:  the functions of ``torch.distributed`` as the program, FSDP2 and libraries call them; what
+            DistributedDataParallel logs of its own reducer. It issues no collective and waits for nothing.
+    Emits:  INIT and DESTROY; STEP, a line a sampled step; ORDER, from which the rules see that ranks are out of
+            step; QUIET, written by a thread while a rank is stuck, with the stacks of all threads and the
+            flight recorder's entries in files of their own; RESUMED and FAILED.
+    Cost:   5 to 10 us a collective; the thread looks a few times in ``quiet_s``.
+    Limits: the reducer of DistributedDataParallel issues its all-reduces in C++: their number and time are its
+            own figures, and a rank that waits for them is seen in backward. ``isend`` and ``irecv`` are left alone
+            (torch compares them by identity). The time of an asynchronous call, and of any on an accelerator, is
+            the time to issue it. Names taken from torch.distributed before tdbg came are not seen.
+    """
+
+    name = "distributed"
+    levels = ("extreme",)
+    fields: ClassVar[dict[str, str]] = {
+        "backend": "INIT: the backend of the world's group",
+        "world_size": "INIT: number of ranks",
+        "rank": "INIT: this rank",
+        "seconds": "INIT, DESTROY: what the call took; FAILED: how long it ran",
+        "timeout_s": "INIT: after which a collective fails, if it is known",
+        "late": "INIT: true if the group was there before tdbg looked",
+        "calls": "STEP: collectives that returned in the step; DESTROY: in the whole run",
+        "bytes": "STEP, DESTROY: what this rank gave to them",
+        "ms": "STEP, DESTROY: host time inside them",
+        "ops": "STEP, DESTROY: by function, those that took longest first: op, calls, bytes, ms; at most eight",
+        "longest": "STEP: the function of the longest call",
+        "longest_ms": "STEP: its time",
+        "ddp_buckets": "STEP: buckets of the DistributedDataParallel models",
+        "ddp_bytes": "STEP: bytes of their gradients",
+        "ddp_comm_ms": "STEP: mean time that their all-reduces took",
+        "ddp_overlap_ms": "STEP: the part of it that was hidden behind backward",
+        "groups": "ORDER: by group: group, size, ranks (of a smaller one), since (0, or the step that calls are "
+        "counted from), marks ([first call, last call, crc32, their steps] of each chunk), chunks (crc32 -> [[call, times]])",
+        "state": "QUIET: collective, wait (for an asynchronous one), backward (of a DistributedDataParallel model), "
+        "device (the host may wait for the accelerator), init or elsewhere",
+        "op": "QUIET, RESUMED, FAILED: the function, where one is running",
+        "group": "QUIET: its group",
+        "size": "QUIET: ranks of that group",
+        "ranks": "QUIET: the ranks of that group, if it is not the world; at most 64",
+        "number": "QUIET: the how many-th call on the group it is, where all ranks count from the group's beginning",
+        "counts": "QUIET: calls begun on each group, likewise; at most eight groups",
+        "quiet_s": "QUIET: how long nothing has happened; RESUMED: how long that was",
+        "began_t": "QUIET, RESUMED: since when, wall clock",
+        "where": "QUIET: the program's own line that the training thread is at",
+        "stacks": "QUIET: the file with the stacks of all threads",
+        "flight": "QUIET: the file with the flight recorder's last entries, where torch keeps one",
+        "error": "FAILED: the exception",
+    }
+
+    def __init__(self, monitor: Any) -> None:
+        super().__init__(monitor)
+        self._models: WeakSet[nn.Module] = WeakSet()
+        self._reset()
+
+    def _reset(self) -> None:
+        self._groups: dict[str, Group] = {}
+        self._inside: dict[int, Entry] = {}  # thread -> the call it is in
+        self._signatures: dict[tuple[str, str, int], tuple[str, bytes]] = {}
+        self._tally = Tally()
+        self._total = Tally()
+        self._entered = self._left = 0
+        self._async: Entry | None = None  # the last call that returned before its data was there
+        self._home: int | None = None  # the thread that trains
+        self._backend = ""
+        self._generation = 0  # how many times the world's group was made
+        self._from_start = True  # every group there is was made under these eyes
+        self._uneven = False
+        self._told: dict[str, Any] = {}  # what the last QUIET said
+        self._watchdog: Watchdog | None = None
+
+    # attaching
+
+    def attach(self) -> None:
+        import torch.distributed as dist
+
+        if not dist.is_available():
+            self.abstain("this torch was built without torch.distributed")
+            return
+        for kind in COLLECTIVES:
+            self._stand_before(dist, kind)
+        self.when_imported("torch.distributed._functional_collectives", self._functional)
+        self.patch(dist, "init_process_group", before=self._init_begins, after=self._init_ended, raised=self._init_broke)
+        self.patch(dist, "destroy_process_group", before=self._destroy_begins, after=self._destroy_ended)
+        self.patch(nn.parallel.DistributedDataParallel, "__init__", after=self._model_wrapped)
+        self.when_imported("torch.distributed.algorithms.join", self._joins)
+        if dist.is_initialized():
+            self._from_start = False
+            self._models.update(root for root in self.monitor.roots.tops() if _is_ddp(root))
+            self._group_made(0.0, {})
+
+    def _stand_before(self, owner: Any, kind: Kind) -> None:
+        def before(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            self._enter(kind, args, kwargs)
+
+        def raised(seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> None:
+            self._broke(seconds, error)
+
+        self.patch(owner, kind.name, before=before, after=self._leave, raised=raised)
+
+    def _functional(self, module: Any) -> None:
+        for kind in FUNCTIONAL:
+            self._stand_before(module, kind)
+
+    def _joins(self, module: Any) -> None:
+        def entered(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            self._uneven = True
+            self.abstain("the program joins uneven inputs (Join): the ranks' order of calls is not compared")
+
+        self.patch(module.Join, "__init__", before=entered)
+
+    def changed(self) -> None:
+        """After a time at level off the numbers no longer count from the start: begin anew at a common step."""
+        if self._tally.step and self.monitor.step > self._tally.step:
+            self._from_start = False
+            for group in self._groups.values():
+                group.order = None
+
+    def detach(self) -> None:
+        self._stop_watching()
+        super().detach()
+
+    def forked(self) -> None:
+        self._models.clear()
+        self._reset()
+
+    # process groups
+
+    def _init_begins(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._home = threading.get_ident()
+        self._inside[self._home] = Entry("init_process_group", None, 0, 0, time.monotonic())
+        if env_rank(os.environ) is not None and os.environ.get("WORLD_SIZE") != "1":
+            self._start_watching()  # without a rank in the environment it is not known yet whose folder to write to
+
+    def _init_ended(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        self._inside.pop(threading.get_ident(), None)
+        self._group_made(seconds, {"timeout": argument(args, kwargs, 2, "timeout")})
+
+    def _init_broke(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> None:
+        self._broke(seconds, error)
+        self._stop_watching()
+
+    def _group_made(self, seconds: float, options: dict[str, Any]) -> None:
+        import torch.distributed as dist
+
+        self._groups.clear()
+        self._generation += 1
+        self._backend = str(dist.get_backend())
+        rank, world_size = dist.get_rank(), dist.get_world_size()
+        self._left += 1
+        timeout_s = _timeout_s(options.get("timeout"))
+        late = {"late": True} if not self._from_start else {}
+        self.see(
+            f"{self._backend}, rank {rank} of {world_size}, in {seconds:.3f} s"
+            + (f", timeout {timeout_s:g} s" if timeout_s is not None else "")
+            + (" (it was there before)" if late else ""),
+            part="INIT",
+            level="I",
+            backend=self._backend,
+            world_size=world_size,
+            rank=rank,
+            seconds=round(seconds, 6),
+            timeout_s=timeout_s,
+            **late,
+        )
+        if world_size > 1:
+            self._start_watching()
+        else:
+            self._stop_watching()
+
+    def _destroy_begins(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._inside[threading.get_ident()] = Entry("destroy_process_group", None, 0, 0, time.monotonic())
+        self._tell_order(tail=True)
+
+    def _destroy_ended(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        self._inside.pop(threading.get_ident(), None)
+        if torch.distributed.is_initialized():
+            return  # only a smaller group is gone
+        self._stop_watching()
+        calls, size_bytes, spent_s = self._total.totals()
+        text = f"in {seconds:.3f} s; {calls} collectives, {_size(size_bytes)}, {spent_s:.3f} s in all"
+        self.see(
+            text,
+            part="DESTROY",
+            level="I",
+            seconds=round(seconds, 6),
+            calls=calls,
+            bytes=size_bytes,
+            ms=round(spent_s * 1e3, 3),
+            ops=self._total.by_op(MAX_NAMES),
+        )
+        self._total = Tally()
+        self._groups.clear()
+        self._from_start = True
+
+    def _model_wrapped(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        self._models.add(args[0])
+
+    # collectives
+
+    def _enter(self, kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A function is about to run, and may block."""
+        given = argument(args, kwargs, kind.group, "group")
+        if type(given) is int:  # GroupMember.NON_GROUP_MEMBER: the call does nothing here
+            return
+        dtype, elements, size_bytes = payload(argument(args, kwargs, kind.tensor, kind.keyword))
+        group = self._group(given) if kind.ordered else None
+        ident = threading.get_ident()
+        number = 0
+        if not self._is_side(ident):
+            step = self.monitor.step + 1
+            if step != self._tally.step:
+                self._turn(step)
+            if group is not None and group.order is not None:
+                text, raw = self._signature(kind, dtype, elements if kind.sized else 0)
+                group.order.add(text, raw, step)
+                number = group.order.number
+                if len(group.order.marks) >= MAX_MARKS:
+                    self._tell_order()
+        self._entered += 1
+        self._inside[ident] = Entry(kind.name.lstrip("_"), group, number, size_bytes, time.monotonic())
+        self._look_up()
+
+    def _leave(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        """It has returned."""
+        entry = self._inside.pop(threading.get_ident(), None)
+        if entry is None:
+            return
+        self._left += 1
+        self._tally.add(entry, seconds)
+        self._total.add(entry, seconds)
+        if result is not None and entry.number:
+            self._async = entry
+        self._look_up()
+
+    def _broke(self, seconds: float, error: Exception) -> None:
+        """It raised: a timeout, a lost peer, a wrong argument."""
+        entry = self._inside.pop(threading.get_ident(), None)
+        if entry is None:
+            return
+        self._left += 1
+        said = f"{type(error).__name__}: {error}"[:300]
+        text = f"{entry.op} failed after {seconds:.1f} s: {said}"
+        self.see(text, part="FAILED", level="E", op=entry.op, seconds=round(seconds, 3), error=said)
+
+    def _signature(self, kind: Kind, dtype: str, elements: int) -> tuple[str, bytes]:
+        key = (kind.name, dtype, elements)
+        found = self._signatures.get(key)
+        if found is None:
+            if len(self._signatures) >= MAX_SIGNATURES:
+                self._signatures.clear()
+            text = signature(kind, dtype, elements)
+            found = self._signatures[key] = text, text.encode()
+        return found
+
+    def _group(self, given: Any) -> Group | None:
+        """What is known of a group; None if there are too many, or no group at all."""
+        import torch.distributed as dist
+
+        name = WORLD if given is None or given is dist.group.WORLD else str(given.group_name)
+        found = self._groups.get(name)
+        if found is None and len(self._groups) < MAX_GROUPS and dist.is_initialized():
+            found = self._groups[name] = self._new_group(name, given)
+        return found
+
+    def _new_group(self, name: str, given: Any) -> Group:
+        import torch.distributed as dist
+
+        again = f"#{self._generation}" if self._generation > 1 else ""
+        order = Order(0) if self._from_start else None
+        if name == WORLD:
+            return Group(WORLD + again, dist.get_world_size(), order=order)
+        ranks = dist.get_process_group_ranks(given)
+        return Group(name + again, len(ranks), ranks[:MAX_RANKS], order=order)
+
+    def _is_side(self, ident: int) -> bool:
+        """True in a thread the program made beside training (a checkpoint being saved): its calls keep no step.
+
+        Autograd's own threads are not Python's; what they call belongs to the step.
+        """
+        if self._home is None or ident == self._home:
+            return False
+        return ident in getattr(threading, "_active", ())
+
+    def _turn(self, step: int) -> None:
+        """The first call of a new step."""
+        if not self._from_start and step % ALIGN_STEPS == 0:
+            for group in self._groups.values():
+                group.order = group.order or Order(step)
+        self._tell_order()
+        self._tally = Tally(step)
+
+    def _tell_order(self, *, tail: bool = False) -> None:
+        """Write the chunks that are complete; with ``tail`` also what was called since."""
+        if self._uneven:
+            return
+        orders = [group.order for group in self._groups.values() if group.order is not None and group.size > 1]
+        if tail:
+            for order in orders:
+                order.tail(self.monitor.step + 1)
+        if not any(order.marks for order in orders):
+            return
+        found = [group for group in self._groups.values() if group.order is not None and group.order.marks]
+        found = [group for group in found if group.size > 1][:MAX_NAMES]
+        told = [f"{group.order.number if group.order else 0} on {group.name}" for group in found]
+        self.see(f"calls so far: {', '.join(told)}", part="ORDER", groups=[group.take() for group in found])
+
+    # steps
+
+    def after_step(self, optimizer: "Optimizer") -> None:
+        if not self.monitor.is_main(optimizer):
+            return
+        if not self._generation:
+            if self.flags:
+                self.abstain("the program has made no process group by its first step")
+            return
+        self._home = threading.get_ident()
+        if self._backend and self.may():
+            with self.work():
+                self._tell_step()
+
+    def _tell_step(self) -> None:
+        """One line of what the step called, and of what DistributedDataParallel says of itself."""
+        tally = self._tally if self._tally.step == self.monitor.step else Tally()
+        ddp = self._reducers()
+        if not tally.rows and not ddp:
+            return
+        calls, size_bytes, seconds = tally.totals()
+        text = f"{calls} collectives, {_size(size_bytes)}, {seconds * 1e3:.3f} ms"
+        if tally.rows:
+            text += f", the longest {tally.longest} {tally.longest_s * 1e3:.3f} ms"
+        if ddp:
+            comm = f" in {ddp['ddp_comm_ms']} ms" if "ddp_comm_ms" in ddp else ""
+            text += f"; DDP: {ddp['ddp_buckets']} buckets, {_size(ddp['ddp_bytes'])}{comm}"
+        self.see(
+            text,
+            part="STEP",
+            calls=calls,
+            bytes=size_bytes,
+            ms=round(seconds * 1e3, 3),
+            ops=tally.by_op(MAX_NAMES),
+            longest=tally.longest,
+            longest_ms=round(tally.longest_s * 1e3, 3),
+            **ddp,
+        )
+
+    def _reducers(self) -> dict[str, Any]:
+        """The reducers' own figures; nothing without a DistributedDataParallel model. Cost: 40 us a model."""
+        rows = [model._get_ddp_logging_data() for model in list(self._models)]  # type: ignore[operator]
+        if not rows:
+            return {}
+        found = {
+            "ddp_buckets": sum(len(_buckets(row)) for row in rows),
+            "ddp_bytes": sum(int(row.get("total_parameter_size_bytes", 0)) for row in rows),
+        }
+        if any(row.get("avg_backward_comm_time") for row in rows):
+            found["ddp_comm_ms"] = _ms(rows, "avg_backward_comm_time")
+            found["ddp_overlap_ms"] = _ms(rows, "avg_backward_compute_comm_overlap_time")
+        return found
+
+    # a rank goes quiet
+
+    def _start_watching(self) -> None:
+        if self._watchdog is None:
+            self._watchdog = Watchdog(self.threshold("quiet_s"), self._pulse, self._quiet, self._stirred)
+            self._watchdog.start()
+            atexit.register(self._stop_watching)
+
+    def _stop_watching(self) -> None:
+        watchdog, self._watchdog = self._watchdog, None
+        if watchdog is not None:
+            atexit.unregister(self._stop_watching)
+            watchdog.stop()
+            watchdog.look(time.monotonic())  # what came back to life since the last look is told
+
+    def _pulse(self) -> tuple[int, ...]:
+        """Changes with every sign of life."""
+        monitor = self.monitor
+        return self._entered, self._left, monitor.step, monitor.updates, monitor.eval_calls
+
+    def _look_up(self) -> None:
+        """Something happened: if this rank was said to be quiet, it no longer is."""
+        if self._watchdog is not None and self._watchdog.told:
+            self._watchdog.look(time.monotonic())
+
+    def _quiet(self, seconds: float, again: int) -> None:
+        self._guarded(self._tell_quiet, seconds)
+
+    def _stirred(self, seconds: float) -> None:
+        self._guarded(self._tell_stirred, seconds)
+
+    def _tell_quiet(self, seconds: float) -> None:
+        """From the watchdog's thread: nothing has happened for so long."""
+        if not self.on:
+            return
+        self.monitor.become_rank_now()  # it may never come to its first step
+        self._tell_order(tail=True)
+        frame = stacks.frame_of(self._home if self._home is not None else threading.main_thread().ident or 0)
+        state, entry = self._state(frame)
+        at = stacks.where(frame)
+        began_t = time.time() - (time.monotonic() - entry.began_at if entry and state != "wait" else seconds)
+        self._told = {"op": entry.op if entry else "", "began_t": round(began_t, 3)}
+        step = self.monitor.step + 1
+        values: dict[str, Any] = {
+            "state": state,
+            **self._told,
+            **_place(entry),
+            **self._counts(),
+            "quiet_s": round(seconds, 3),
+            "where": at,
+            **self._keep_files(step, at, state),
+        }
+        doing = {
+            "collective": f"in {self._told['op']}",
+            "init": "in init_process_group",
+            "wait": f"waiting for {self._told['op']}",
+            "backward": "in backward, whose gradients are reduced over the ranks",
+            "device": "no call and no step, perhaps waiting for the device",
+            "elsewhere": "in no collective and no step has ended",
+        }[state]
+        place = f" (call {entry.number} on {entry.group.name})" if entry and entry.group and entry.number else ""
+        files = f"; stacks: {values['stacks']}" if values.get("stacks") else ""
+        self.see(f"quiet for {seconds:.1f} s: {doing}{place}, at {at}{files}", "QUIET", "W", step=step, **values)
+
+    def _counts(self) -> dict[str, Any]:
+        """Calls begun on each group, where all ranks count from the group's beginning."""
+        if not self._from_start or self._uneven:
+            return {}
+        groups = list(self._groups.values())[:MAX_NAMES]
+        return {"counts": {group.name: group.order.number for group in groups if group.order is not None}}
+
+    def _state(self, frame: Any) -> tuple[str, Entry | None]:
+        """What the training thread is in, judged by the calls that have begun and by its stack."""
+        running = self._inside.get(self._home) if self._home is not None else next(iter(self._inside.values()), None)
+        if running is not None:
+            return ("init" if running.op == "init_process_group" else "collective"), running
+        if self._models and stacks.runs(frame, "_engine_run_backward"):
+            return "backward", None
+        if self._async is not None and ".wait(" in stacks.line_at(frame):
+            return "wait", self._async
+        blocking = any(word in self._backend for word in BLOCKING)
+        return ("elsewhere" if blocking or not self._backend else "device"), None
+
+    def _keep_files(self, step: int, at: str, state: str) -> dict[str, str]:
+        """Stacks of all threads, and the flight recorder's entries, in files; their names."""
+        name = f"stacks_step{step:08d}.json"
+        data = {"t": time.time(), "step": step, "state": state, "where": at, "threads": stacks.all_stacks()}
+        found = {"stacks": self.monitor.keep(name, data)}
+        entries = flight_entries()
+        if entries:
+            found["flight"] = self.monitor.keep(f"flight_step{step:08d}.json", {"step": step, "entries": entries})
+        return {name: file for name, file in found.items() if file}
+
+    def _tell_stirred(self, seconds: float) -> None:
+        told, self._told = self._told, {}
+        if told:
+            text = f"went on after {seconds:.1f} s" + (f" of {told['op']}" if told["op"] else "")
+            self.see(text, "RESUMED", "W", step=self.monitor.step + 1, quiet_s=round(seconds, 3), **told)
+
+
+def _place(entry: Entry | None) -> dict[str, Any]:
+    """The group of a call, and its number there."""
+    if entry is None:
+        return {}
+    if entry.group is None:
+        world_size = os.environ.get("WORLD_SIZE", "")
+        return {"size": int(world_size)} if world_size.isdigit() else {}
+    found: dict[str, Any] = {"group": entry.group.name, "size": entry.group.size}
+    if entry.group.ranks:
+        found["ranks"] = entry.group.ranks
+    if entry.number:
+        found["number"] = entry.number
+    return found
+
+
+def flight_entries() -> list[Any]:
+    """The last collectives that torch's own flight recorder keeps, oldest first; none where it is off."""
+    c10d = getattr(torch._C, "_distributed_c10d", None)
+    for name in FLIGHT_DUMPS:
+        dump = getattr(c10d, name, None)
+        found = json.loads(dump(True, False)) if dump is not None else None
+        entries = found.get("entries") if isinstance(found, dict) else None
+        if isinstance(entries, list) and entries:
+            return entries[-FLIGHT_ENTRIES:]
+    return []
+
+
+def _timeout_s(given: Any) -> float | None:
+    """The timeout of the world's group: as asked for, else as the backend was set up."""
+    import torch.distributed as dist
+
+    if isinstance(given, timedelta):
+        return given.total_seconds()
+    try:
+        world = dist.group.WORLD
+        device = torch.device("cuda" if "nccl" in str(dist.get_backend()) else "cpu")
+        held = world._get_backend(device).options._timeout if world is not None else None
+    except (AttributeError, RuntimeError):  # another torch, another backend
+        return None
+    return held.total_seconds() if isinstance(held, timedelta) else None
+
+
+def _is_ddp(module: nn.Module) -> bool:
+    return isinstance(module, nn.parallel.DistributedDataParallel)
+
+
+def _buckets(row: dict[str, Any]) -> list[str]:
+    """Sizes of a reducer's buckets: as rebuilt after the first step, else as planned."""
+    return str(row.get("rebuilt_bucket_sizes") or row.get("bucket_sizes") or "").replace(",", " ").split()
+
+
+def _ms(rows: list[dict[str, Any]], name: str) -> float:
+    return round(sum(int(row.get(name, 0)) for row in rows) / NS_PER_MS, 3)
+
+
+def _size(count: float) -> str:
+    """``12 B``, ``3.4 kB``, ``5.6 MB``."""
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} GB"

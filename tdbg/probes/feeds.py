@@ -1,0 +1,355 @@
+"""What comes out of one data loader over a run: waits, passes, samplers. Constant memory, no tensors."""
+
+import itertools
+import os
+import re
+import sys
+import traceback
+import weakref
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+WINDOW = 64  # batches whose waits are judged together
+TIMES = 256  # waits whose spread is told
+ENOUGH = 20  # batches before anything is said of waits
+MOST = 0.6  # of the batches in the window must have been waited for
+FLOOR_S = 0.005  # shorter waits are nobody's trouble
+MAX_FEEDS = 16
+MAX_PENDING = 1024  # batches asked for and not yet handed out
+MAX_TEXT = 500  # of an exception
+OWN = os.path.join(Path(__file__).parents[1], "")
+CHAIN = 4  # datasets inside datasets, samplers inside samplers
+
+
+class Waits:
+    """Waits for batches, and the time from one batch to the next, over the last batches of a loader.
+
+    The first batch of a pass is left out: it waits for workers to start.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.said_at = 0
+        self._window: deque[tuple[float, float, bool]] = deque(maxlen=WINDOW)
+        self._last_at = 0.0
+
+    def begin(self, now: float) -> None:
+        """A pass begins with the batch handed out now."""
+        self._last_at = now
+
+    def add(self, now: float, wait_s: float, *, idle: bool) -> None:
+        """A batch was handed out after ``wait_s``. idle: the device had nothing to do when it came."""
+        self.count += 1
+        self._window.append((wait_s, max(now - self._last_at, wait_s), idle))
+        self._last_at = now
+
+    def due(self) -> bool:
+        """True if there are enough batches, and twice as many as when this was last said."""
+        return self.count >= ENOUGH and self.count % 10 == 0 and self.count >= 2 * self.said_at
+
+    def share(self) -> float:
+        """The part of the time that went into waiting."""
+        total = sum(gap for _, gap, _ in self._window)
+        return sum(wait for wait, _, _ in self._window) / total if total > 0 else 0.0
+
+    def median_s(self) -> float:
+        """The median wait."""
+        waits = sorted(wait for wait, _, _ in self._window)
+        return waits[len(waits) // 2] if waits else 0.0
+
+    def starved(self, bound: float) -> bool:
+        """True if most of the last batches took ``bound`` of their time in waiting, with an idle device."""
+        if len(self._window) < ENOUGH or self.median_s() < FLOOR_S or self.share() < bound:
+            return False
+        waited = sum(1 for wait, gap, idle in self._window if wait >= bound * gap and idle)
+        return waited >= MOST * len(self._window)
+
+
+@dataclass(slots=True)
+class Pass:
+    """One pass over a loader."""
+
+    begun_at: float
+    step: int  # training steps done when it began
+    sampler_epoch: int | None = None
+    batches: int = 0
+    wait_s: float = 0.0
+    first_s: float = 0.0  # wait for the first batch
+    looked: int = 0
+    prints: dict[tuple[Any, ...], int] = field(default_factory=dict)  # fingerprint -> number of the batch
+    printed: int = 0
+    repeats: int = 0
+    constant: int = 0
+
+
+class Feed:
+    """One data loader, told apart by dataset and settings: many programs build a new one each epoch."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name  # class of the dataset
+        self.passes = 0
+        self.now: Pass | None = None
+        self.waits = Waits()
+        self.times: deque[float] = deque(maxlen=TIMES)
+        self.trained_epoch: tuple[int, int] | None = None  # the last trained pass, and its sampler's epoch
+        self.kinds: tuple[str, ...] = ()
+        self.told_step = -1
+        self.begun_at = 0.0
+        self.starts_s = 0.0  # spent in waiting for the first batches of passes
+        self.label_low: int | None = None
+        self.label_high: int | None = None
+        self.classes: set[int] = set()
+        self.said: set[str] = set()
+
+    def begin(self, now: float, step: int, sampler_epoch: int | None, wait_s: float) -> Pass:
+        """A pass begins with the batch handed out now."""
+        self.passes += 1
+        self.begun_at = self.begun_at or now - wait_s
+        self.starts_s += wait_s
+        self.now = Pass(now - wait_s, step, sampler_epoch, first_s=wait_s)
+        self.waits.begin(now)
+        return self.now
+
+    def spread_ms(self) -> tuple[float, float, float]:
+        """Median, 95th percentile and maximum of the last waits, in ms."""
+        found = sorted(self.times) or [0.0]
+        high = min(round(0.95 * len(found)), len(found) - 1)
+        return tuple(round(value * 1e3, 3) for value in (found[len(found) // 2], found[high], found[-1]))  # type: ignore[return-value]
+
+
+@dataclass(slots=True)
+class Iteration:
+    """What is known of one loader iterator, and the indices of the batches it has asked for."""
+
+    begun_at: float = 0.0
+    source: Any = None  # the sampler's iterator that the pending indices came from
+    pending: deque[Any] = field(default_factory=deque)
+    lost: bool = False  # batches come in another order, or too many are asked for
+
+
+class Feeds:
+    """Every loader of the process, bounded."""
+
+    def __init__(self) -> None:
+        self._feeds: dict[tuple[Any, ...], Feed] = {}
+        self._owners: dict[tuple[Any, ...], weakref.ref[Any] | None] = {}
+        self._iterations: weakref.WeakKeyDictionary[Any, Iteration] = weakref.WeakKeyDictionary()
+        self._made: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()
+
+    def of(self, loader_iter: Any) -> Feed:
+        """The feed that an iterator belongs to."""
+        dataset = loader_iter._dataset
+        sampler = loader_iter._index_sampler
+        key = id(dataset), type(sampler), getattr(sampler, "batch_size", None), loader_iter._num_workers
+        feed, owner = self._feeds.get(key), self._owners.get(key)
+        if feed is None or (owner is not None and owner() is not dataset):
+            while len(self._feeds) >= MAX_FEEDS:
+                oldest = next(iter(self._feeds))
+                del self._feeds[oldest], self._owners[oldest]
+            feed = self._feeds[key] = Feed(type(dataset).__name__)
+            self._owners[key] = _weakly(dataset)
+        return feed
+
+    def iteration(self, loader_iter: Any) -> Iteration:
+        """What is known of an iterator."""
+        found = self._iterations.get(loader_iter)
+        if found is None:
+            found = self._iterations[loader_iter] = Iteration()
+        return found
+
+    def made(self, loader: Any, now: float) -> None:
+        """A DataLoader was constructed."""
+        sampler = loader._index_sampler
+        if _weakly(sampler) is not None:
+            self._made[sampler] = now
+
+    def made_at(self, loader_iter: Any) -> float | None:
+        """When the iterator's loader was constructed, if that was seen."""
+        sampler = loader_iter._index_sampler
+        return self._made.get(sampler) if _weakly(sampler) is not None else None
+
+    def split_beside(self, dataset: Any) -> list[int]:
+        """Lengths of all subsets of the same dataset that were read from: the split, as far as it is known."""
+        parent = parent_of(dataset)
+        if parent is None:
+            return []
+        others = [ref() for ref in self._owners.values() if ref is not None]
+        found = {id(other): other for other in others if parent_of(other) is parent}
+        return [length for length in map(length_of, found.values()) if length is not None]
+
+    def asked(self, loader_iter: Any, indices: Any) -> None:
+        """An iterator took the indices of a further batch from its sampler."""
+        known = self.iteration(loader_iter)
+        if known.source is not loader_iter._sampler_iter:  # a new pass of persistent workers
+            known.source = loader_iter._sampler_iter
+            known.pending.clear()
+        known.lost = known.lost or len(known.pending) >= MAX_PENDING or not getattr(loader_iter, "_in_order", True)
+        if known.lost:
+            known.pending.clear()
+        else:
+            known.pending.append(indices)
+
+    def handed_out(self, loader_iter: Any) -> list[int]:
+        """The dataset's indices in the batch just handed out (or failed); empty where they are not known."""
+        known = self.iteration(loader_iter)
+        if known.lost or not known.pending:
+            return []
+        indices = known.pending.popleft()
+        if isinstance(indices, int):
+            return [indices]
+        whole = isinstance(indices, list | tuple) and bool(indices) and isinstance(indices[0], int)
+        return list(indices) if whole else []
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._feeds.clear()
+        self._owners.clear()
+        self._iterations.clear()
+        self._made.clear()
+
+
+def _weakly(item: Any) -> "weakref.ref[Any] | None":
+    try:
+        hash(item)
+        return weakref.ref(item)
+    except TypeError:  # a list is a dataset too
+        return None
+
+
+def length_of(item: Any) -> int | None:
+    """Its length, if it has one."""
+    try:
+        return len(item)
+    except Exception:  # guard: the program's own __len__
+        return None
+
+
+def parent_of(dataset: Any) -> Any:
+    """The dataset that a Subset (of `random_split`, say) takes its samples from."""
+    held = getattr(dataset, "__dict__", {})
+    return held.get("dataset") if "indices" in held else None
+
+
+def samplers(loader_iter: Any) -> Iterator[Any]:
+    """The batch sampler and the samplers inside it, outermost first."""
+    found = loader_iter._index_sampler
+    for _ in range(CHAIN):
+        yield found
+        held = getattr(found, "__dict__", {})
+        found = next((held[name] for name in ("sampler", "batch_sampler") if held.get(name) is not None), None)
+        if found is None:
+            return
+
+
+def sampler_epoch(loader_iter: Any) -> int | None:
+    """The epoch of a shuffling DistributedSampler, None where there is no such sampler."""
+    module = sys.modules.get("torch.utils.data.distributed")
+    for sampler in samplers(loader_iter):
+        if module is not None and isinstance(sampler, module.DistributedSampler) and sampler.shuffle:
+            return int(sampler.epoch)
+    return None
+
+
+def draws_again(loader_iter: Any) -> bool:
+    """True if a sampler may draw a sample twice on purpose."""
+    return any(getattr(sampler, "replacement", False) is True for sampler in samplers(loader_iter))
+
+
+def cache_counts(dataset: Any) -> tuple[int, int] | None:
+    """Hits and misses of a dataset that counts them under the usual names, on it or on those inside it."""
+    for _ in range(CHAIN):
+        held = getattr(dataset, "__dict__", {})
+        for hits, misses in (("cache_hits", "cache_misses"), ("hits", "misses"), ("_hits", "_misses")):
+            found = held.get(hits), held.get(misses)
+            if isinstance(found[0], int) and isinstance(found[1], int) and sum(found) > 0:
+                return found
+        dataset = held.get("dataset")
+        if dataset is None:
+            return None
+    return None
+
+
+def in_worker() -> bool:
+    """True in a DataLoader's worker process."""
+    return torch.utils.data.get_worker_info() is not None
+
+
+def device_idle() -> bool:
+    """True unless an accelerator still has work: then waiting for a batch costs nothing."""
+    if not torch.cuda.is_initialized():
+        return True
+    try:
+        return bool(torch.cuda.current_stream().query())
+    except RuntimeError:  # an error of the program's own kernels
+        return True
+
+
+def settings(loader_iter: Any) -> dict[str, Any]:
+    """How a loader was set up, as plain data."""
+    chain = list(samplers(loader_iter))
+    batched = next((s for s in chain if isinstance(getattr(s, "batch_size", None), int)), None)
+    found: dict[str, Any] = {
+        "length": None if is_stream(loader_iter) else length_of(loader_iter._dataset),
+        "batches": None if is_stream(loader_iter) else length_of(loader_iter._index_sampler),
+        "batch_size": getattr(batched, "batch_size", None),
+        "samplers": [type(sampler).__name__ for sampler in chain],
+        "collate": getattr(loader_iter._collate_fn, "__name__", type(loader_iter._collate_fn).__name__),
+        "drop_last": bool(loader_iter._drop_last),
+        "pinned": bool(loader_iter._pin_memory),
+        "workers": loader_iter._num_workers,
+        "replicas": next((s.num_replicas for s in chain if hasattr(s, "num_replicas")), None),
+    }
+    if loader_iter._num_workers > 0:
+        found |= {"prefetch": loader_iter._prefetch_factor, "persistent": bool(loader_iter._persistent_workers)}
+        found["start_method"] = start_method(loader_iter)
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def start_method(loader_iter: Any) -> str:
+    """fork, spawn or forkserver; empty without workers."""
+    workers = getattr(loader_iter, "_workers", None)
+    if not workers:
+        return ""
+    own = getattr(workers[0], "_start_method", None)  # None where the default of the process was taken
+    return str(own or torch.multiprocessing.get_start_method())
+
+
+def is_stream(loader_iter: Any) -> bool:
+    return isinstance(loader_iter._dataset, torch.utils.data.IterableDataset)
+
+
+def in_order(indices: list[int]) -> float | None:
+    """Share of the indices that follow the one before."""
+    if len(indices) < 2:
+        return None
+    return round(sum(1 for one, other in itertools.pairwise(indices) if other == one + 1) / (len(indices) - 1), 3)
+
+
+def cores() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def told_by(error: Exception) -> tuple[int | None, str, str]:
+    """(worker, class and text of the original exception, its file:line) of what came out of a loader."""
+    text = str(error.args[0]) if error.args else str(error)  # str() of a KeyError would quote it
+    match = re.search(r"in DataLoader worker process (\d+)", text)
+    lines = [line for line in text.splitlines() if line.strip()]
+    if match is None or len(lines) < 2:
+        frames = traceback.extract_tb(error.__traceback__)
+        theirs = [frame for frame in frames if not frame.filename.startswith(OWN)] or frames
+        where = f"{theirs[-1].filename}:{theirs[-1].lineno}" if theirs else ""
+        return None, f"{type(error).__name__}: {text}"[:MAX_TEXT], where
+    places = re.findall(r'File "(.+)", line (\d+)', text)
+    return int(match[1]), _last_words(lines)[:MAX_TEXT], ":".join(places[-1]) if places else ""
+
+
+def _last_words(lines: list[str]) -> str:
+    """The exception itself, after the last line of its traceback."""
+    after = next((n for n in range(len(lines) - 1, 0, -1) if lines[n - 1].startswith("  ")), len(lines) - 1)
+    return " ".join(lines[after:])

@@ -1,0 +1,323 @@
+"""GRADIENTS: what the gradient norms of a step mean, parameter by parameter."""
+
+import math
+import time
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from statistics import median
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from torch import Tensor, nn
+
+from tdbg.events import Step, as_float
+from tdbg.probes import PROBES, Probe
+from tdbg.probes.forward import short
+from tdbg.probes.gradients import NO_GRADIENT
+from tdbg.probes.tensors import Bad, look
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
+MAX_NAMES = 8
+MAX_DUE = 4  # looks whose record is still on its way from a device
+HISTORY = 16  # looks that a norm's median is taken over
+MEDIAN_LOOKS = 8  # fewer say nothing about what is usual
+LASTING = {  # kind of trouble -> looks in a row, and steps from the first to the last of them
+    "none": (10, 12),
+    "zero": (10, 12),
+    "vanishing": (6, 5),
+    "jumped": (3, 2),
+}
+CONTRAST = 1e4  # a gradient vanishes where another one is so many times larger
+GROWTH = 3.0  # a small gradient that has grown so much is on its way (LoRA, gates that begin at zero)
+MATRIX_DIMS = 2  # a bias before a normalisation has no gradient but rounding noise, in the best of health
+
+
+@dataclass(slots=True)
+class _Run:
+    """Looks in a row in which one parameter had one trouble."""
+
+    step: int  # the first of them
+    norm: float  # the gradient's norm then
+    looks: int = 0
+
+
+@dataclass(slots=True)
+class _Look:
+    """What is known of a step when its update begins; the norms come with its record."""
+
+    limit: float | None = None  # given to clip_grad_norm_
+    whole: bool = False  # that clipped all of the optimizer's parameters, by their L2 norm
+    frozen: set[int] = field(default_factory=set)  # indices of parameters that want no gradient
+
+
+WORDS = {  # kind of trouble -> how the line names it
+    "none": "without a gradient",
+    "zero": "all zero",
+    "vanishing": "vanishing",
+    "exploding": "exploding",
+    "jumped": "jumped",
+}
+
+
+@PROBES.add
+class GradientReport(Probe):
+    """Which parameters' gradients explode, vanish, jump, are zero or are not there at all.
+
+    Reads:  the norms that gradient-norms has taken for the step's record, and the limit given to
+            ``clip_grad_norm_``; the gradients themselves only to count NaN and Inf, once a fault is found.
+    Emits:  one line and one observation a looked-at step; names at most eight a kind. NONFINITE: exact counts
+            of NaN and Inf by parameter.
+    Cost:   a pass in Python over the norms (some 0.3 us a parameter) on sampled steps.
+    Limits: the norms after clipping follow from the limit, so they are known for ``clip_grad_norm_`` with the L2
+            norm over all parameters. On an accelerator the gradients are gone when a fault is seen: no counts.
+            Sharded gradients (FSDP) are judged by this rank's shard, and not called zero or vanishing.
+    Source: Pascanu et al. 2013, "On the difficulty of training recurrent neural networks".
+    """
+
+    name = "gradients"
+    levels = ("advanced", "extreme")
+    fields: ClassVar[dict[str, str]] = {
+        "total": "total L2 norm before clipping",
+        "total_after": "total L2 norm after clipping, where it follows from the limit",
+        "clip_limit": "the limit given to clip_grad_norm_",
+        "clip_factor": "what clipping multiplied every gradient by",
+        "parameters": "parameters the norms are of",
+        "largest": "the largest norm of a parameter",
+        "largest_name": "whose it is",
+        "smallest": "the smallest norm above zero",
+        "smallest_name": "whose it is",
+        "exploding": "parameters whose norm is above GRADIENTS.explosion, at most eight",
+        "exploding_count": "how many there are",
+        "vanishing": "parameters whose norm is above zero and below GRADIENTS.vanishing, at most eight",
+        "vanishing_count": "how many there are",
+        "none": "trainable parameters without a gradient, at most eight",
+        "none_count": "how many there are",
+        "zero": "parameters whose gradient is zero all over, at most eight",
+        "zero_count": "how many there are",
+        "jumped": "parameters whose norm is far above its running median, at most eight",
+        "jumped_count": "how many there are",
+        "lasting": "of the above what has lasted: kind -> {names, count, looks, since (step), norm}",
+        "bad": "NONFINITE: rows of parameter, NaN, Inf and elements, at most eight",
+        "bad_count": "NONFINITE: parameters whose gradient is not finite",
+    }
+
+    def __init__(self, monitor: Any) -> None:
+        super().__init__(monitor)
+        self._due: dict[int, _Look] = {}  # step -> what its record is awaited for
+        self._clip = _Look()
+        self._norm_type = 2.0
+        self._key: tuple[int, ...] = ()
+        self._names: list[str] = []
+        self._matrix: list[bool] = []
+        self._runs: dict[str, dict[int, _Run]] = {}  # kind of trouble -> index of the parameter -> its run
+        self._history: deque[list[float]] = deque(maxlen=HISTORY)
+
+    def attach(self) -> None:
+        self._explosion, self._vanishing = self.threshold("explosion"), self.threshold("vanishing")
+        self._jump = self.threshold("jump")
+        for owner in (nn.utils, nn.utils.clip_grad):
+            self.patch(owner, "clip_grad_norm_", before=self._note_limit)
+        self.patch(type(self.monitor), "report_bad_gradients", before=self._count_bad)
+
+    def forked(self) -> None:
+        self._due.clear()
+        self._key = ()
+
+    def history_cleared(self) -> None:
+        self._key = ()
+
+    # clipping
+
+    def _note_limit(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        limit = args[1] if len(args) > 1 else kwargs.get("max_norm")
+        kind = args[2] if len(args) > 2 else kwargs.get("norm_type", 2.0)
+        self._clip = _Look(limit=float(limit) if isinstance(limit, int | float) else None)
+        self._norm_type = float(kind) if isinstance(kind, int | float) else 0.0
+
+    def clip_begins(self, parameters: list[Tensor]) -> None:
+        optimizer = self.monitor.optimizer_of(parameters)
+        if optimizer is not None and self.monitor.is_main(optimizer):
+            held = sum(len(group["params"]) for group in optimizer.param_groups)
+            self._clip.whole = len(parameters) == held and self._norm_type == 2.0
+
+    # which steps
+
+    def update_begins(self, optimizer: "Optimizer") -> None:
+        if not self.monitor.is_main(optimizer) or not self.monitor.plan.full or not self.may():
+            return
+        if len(self._due) >= MAX_DUE:
+            self._due.pop(next(iter(self._due)))
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        self._clip.frozen = {index for index, p in enumerate(parameters) if not p.requires_grad}
+        self._due[self.monitor.step + 1] = self._clip
+        key = tuple(map(id, parameters))
+        if key != self._key:
+            self._begin(key, parameters)
+
+    def after_step(self, optimizer: "Optimizer") -> None:
+        if self.monitor.is_main(optimizer):
+            self._clip = _Look()
+
+    def _begin(self, key: tuple[int, ...], parameters: list[Tensor]) -> None:
+        norms = self.monitor.probe("gradient-norms")
+        if norms is None:
+            self.abstain("the probe that takes the gradient norms is off")
+            return
+        self._key = key
+        self._names = [norms.name_of(parameter) for parameter in parameters]
+        self._matrix = [parameter.ndim >= MATRIX_DIMS for parameter in parameters]
+        self._runs = {}
+        self._history.clear()
+
+    def record_written(self, record: Step) -> None:
+        due = self._due.pop(record.step, None)
+        if due is None or record.skipped or record.grad_norms is None or len(record.grad_norms) != len(self._names):
+            return
+        with self.work():
+            norms = [float(value) for value in record.grad_norms]
+            if not all(map(math.isfinite, norms)):
+                self.see("gradients are not finite", step=record.step, total=record.grad_norm, parameters=len(norms))
+                return
+            found = self._judge(norms, record, due.frozen)
+            self._tell(record, norms, found, due)
+            self._history.append(norms)
+
+    # judging
+
+    def _judge(self, norms: list[float], record: Step, frozen: set[int]) -> dict[str, list[int]]:
+        """Indices of the parameters in each kind of trouble, and how long it has lasted."""
+        largest = max(norms, default=0.0)
+        found: dict[str, list[int]] = {kind: [] for kind in WORDS}
+        for index, norm in enumerate(norms):
+            if norm == NO_GRADIENT:
+                if index not in frozen:
+                    found["none"].append(index)
+            elif norm == 0.0:
+                found["zero"].append(index)
+            elif norm < self._vanishing:
+                found["vanishing"].append(index)
+            elif norm > self._explosion:
+                found["exploding"].append(index)
+        found["jumped"] = self._jumped(found["exploding"], norms)
+        faint = [i for i in found["vanishing"] if self._matrix[i] and largest > CONTRAST * norms[i]]
+        zero = [i for i in found["zero"] if self._matrix[i]]
+        if record.sharded:
+            faint, zero = [], []  # a shard may be empty
+        for kind, held in (("none", found["none"]), ("zero", zero), ("vanishing", faint), ("jumped", found["jumped"])):
+            self._follow(kind, held, norms, record.step)
+        return found
+
+    def _follow(self, kind: str, indices: list[int], norms: list[float], step: int) -> None:
+        before = self._runs.get(kind, {})
+        self._runs[kind] = {index: before.get(index) or _Run(step, norms[index]) for index in indices}
+        for run in self._runs[kind].values():
+            run.looks += 1
+
+    def _jumped(self, large: list[int], norms: list[float]) -> list[int]:
+        """Those far above their own course, where the total is not: that would be a jump of the whole gradient."""
+        if len(self._history) < MEDIAN_LOOKS or not large:
+            return []
+        if _total(norms) > self._jump * median(_total(row) for row in self._history):
+            return []
+        return [index for index in large if self._is_jump(index, norms[index])]
+
+    def _is_jump(self, index: int, norm: float) -> bool:
+        run = self._runs.get("jumped", {}).get(index)
+        past = list(self._history)[: len(self._history) - (run.looks if run else 0)]  # not against the jump itself
+        usual = [row[index] for row in past if row[index] > 0.0]
+        return len(usual) >= MEDIAN_LOOKS // 2 and norm > self._jump * median(usual) and norm > 2.0 * max(usual)
+
+    def _lasting(self, norms: list[float], step: int) -> dict[str, Any]:
+        """What has gone on long enough to be no accident: kind -> who, since when."""
+        lasting: dict[str, Any] = {}
+        for kind, runs in self._runs.items():
+            looks, steps = LASTING[kind]
+            long = {i: run for i, run in runs.items() if run.looks >= looks and step - run.step >= steps}
+            grows = kind == "vanishing" and any(norms[index] > GROWTH * run.norm for index, run in long.items())
+            if long and not grows:
+                lasting[kind] = {
+                    "names": self._named(long),
+                    "count": len(long),
+                    "looks": min(run.looks for run in long.values()),
+                    "since": min(run.step for run in long.values()),
+                    "norm": short(norms[next(iter(long))]),
+                }
+        return lasting
+
+    def _named(self, indices: Iterable[int]) -> list[str]:
+        return [self._names[index] for index in list(indices)[:MAX_NAMES]]
+
+    # telling
+
+    def _tell(self, record: Step, norms: list[float], found: dict[str, list[int]], due: _Look) -> None:
+        values: dict[str, Any] = {"total": record.grad_norm, "parameters": len(norms)}
+        text = f"{len(norms)} parameters, total {_figure(as_float(record.grad_norm))}"
+        text += self._clipped(values, as_float(record.grad_norm), due)
+        text += self._ends(values, norms)
+        for kind, indices in found.items():
+            if indices:
+                values[kind], values[f"{kind}_count"] = self._named(indices), len(indices)
+                text += f"; {len(indices)} {WORDS[kind]} ({self._names[indices[0]]}{' ...' if indices[1:] else ''})"
+        lasting = self._lasting(norms, record.step)
+        if lasting:
+            values["lasting"] = lasting
+        self.see(text, step=record.step, **values)
+
+    def _clipped(self, values: dict[str, Any], total: float | None, due: _Look) -> str:
+        if due.limit is None:
+            return ""
+        values["clip_limit"] = due.limit
+        if not due.whole or total is None:
+            return f" (clipped in part at {due.limit:.4g})" if not due.whole else ""
+        factor = min(1.0, due.limit / (total + 1e-6))  # as clip_grad_norm_ computes it
+        values["clip_factor"], values["total_after"] = short(factor), short(total * factor)
+        return f" (after clipping {total * factor:.4g})"
+
+    def _ends(self, values: dict[str, Any], norms: list[float]) -> str:
+        there = [i for i, norm in enumerate(norms) if norm > 0.0]
+        if not there:
+            return ""
+        low, high = min(there, key=norms.__getitem__), max(there, key=norms.__getitem__)
+        values["largest"], values["largest_name"] = short(norms[high]), self._names[high]
+        values["smallest"], values["smallest_name"] = short(norms[low]), self._names[low]
+        return f", from {norms[low]:.3g} ({self._names[low]}) to {norms[high]:.3g} ({self._names[high]})"
+
+    # a fault
+
+    def _count_bad(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Gradients are not finite and untouched yet: the only moment at which they can be counted."""
+        if self.monitor.bad_seen or args[0] is not self.monitor:
+            return
+        begun = time.perf_counter()
+        names = self.monitor.probe("gradient-norms")
+        optimizers = [o for o in self.monitor.optimizers if self.monitor.is_main(o)]
+        held = [p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]]
+        bad = [(names.name_of(p), found) for p in held if p.grad is not None and (found := look(p.grad))]
+        if bad:
+            self._tell_bad(bad)
+        self.monitor.budget.excuse(time.perf_counter() - begun)  # as the rest of the first-bad report
+
+    def _tell_bad(self, bad: list[tuple[str, Bad]]) -> None:
+        rows = [
+            {"name": name, "kind": found.kind, "count": found.count, "numel": found.numel}
+            for name, found in bad[:MAX_NAMES]
+        ]
+        words = ", ".join(f"{row['name']} {row['count']} of {row['numel']} ({row['kind']})" for row in rows[:3])
+        more = f" and {len(bad) - 3} more" if len(bad) > 3 else ""
+        self.see(
+            f"gradients not finite in {len(bad)} parameters: {words}{more}",
+            "NONFINITE",
+            "E",
+            bad=rows,
+            bad_count=len(bad),
+        )
+
+
+def _total(norms: list[float]) -> float:
+    return math.sqrt(sum(norm * norm for norm in norms if norm > 0.0))
+
+
+def _figure(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.4g}"

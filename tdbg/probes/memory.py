@@ -1,0 +1,499 @@
+"""MEMORY: host and device memory step by step, what grows, and what holds it."""
+
+import re
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from tdbg.probes import PROBES, Probe, host_memory, live_tensors
+from tdbg.probes.creep import Growth, Series
+from tdbg.probes.live_tensors import Census, Kind, is_out_of_memory
+from tdbg.probes.modules import ModuleLook, Wish
+from tdbg.probes.roots import clean_path, unwrapped
+from tdbg.probes.tensors import local
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
+    from tdbg.probes.rerun import Call
+
+MB = 1e6
+CREEP_STEPS = 50
+SUSPECT_STEPS = 20  # half of a creep is worth a first count of the live tensors
+MIN_CREEP_MB = 32.0  # a tenth of next to nothing is nothing
+MIN_GRAPHS = 5  # so many more tensors with a graph
+PARTS_EVERY_STEPS = 500
+ACTIVATION_LOOKS = 2
+ROOM_EVERY_S = 5.0
+MAX_NAMES = 8
+MAX_CENSUSES = 6
+MAX_OOMS = 3
+MAX_SEGMENTS = 2000
+SAMPLE_EVERY_S = 0.01  # a reading costs 2-20 us: at most 0.2 % of the time
+TELL, PARTS = "memory", "memory-parts"  # kinds of work, in the budget
+PHASES = ("forward", "backward", "update")
+UNITS = {"bytes": 1.0, "kib": 1024.0, "mib": 1024.0**2, "gib": 1024.0**3, "tib": 1024.0**4}
+
+
+@dataclass(slots=True)
+class Held:
+    """Bytes of the modules' own tensors, and of each module by its path."""
+
+    parameters: int = 0
+    gradients: int = 0
+    optimizer: int = 0
+    buffers: int = 0
+    by_module: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.parameters + self.gradients + self.optimizer + self.buffers
+
+
+@PROBES.add
+class Memory(Probe):
+    """Resident and device memory, where in the step it rises, which modules hold it, and whether it creeps.
+
+    Reads:  /proc, `resource` (psutil where there is no /proc) and torch.cuda's counters: after the first backward
+            of each step (at most a hundred times a second), at the borders of forward, backward and update of
+            sampled steps; the bytes of parameters, gradients and optimizer state
+            once in 500 steps; output sizes of the modules of two steps.
+    Emits:  one line a sampled step; MODULES: what holds memory; CREEP, OOM and FULL when there is cause, with the
+            largest live tensors, what holds the growing ones, and of CUDA the allocator's snapshot as JSON.
+    Cost:   a reading takes 2-20 us on the host: one a step, four more on sampled steps. Live tensors are counted (0.1 s, booked as a
+            report) only when memory creeps or has run out, at most six times.
+    Limits: host memory is of this process; loader workers have their own. Activations are the sizes of the leaf
+            modules' outputs: what autograd saves besides is not in them. The device's peak is that of the whole run,
+            since resetting it would change what the program reads.
+    """
+
+    name = "memory"
+    levels = ("advanced", "extreme")
+    fields: ClassVar[dict[str, str]] = {
+        "host_mb": "resident memory of the process",
+        "host_peak_mb": "the most it has been",
+        "device_mb": "allocated device memory",
+        "device_reserved_mb": "device memory the allocator holds",
+        "device_peak_mb": "the most that was allocated",
+        "forward_mb": "how much memory rose in forward (device memory if there is any, else host memory)",
+        "backward_mb": "how much it rose in backward",
+        "update_mb": "how much it rose in the rest of the step",
+        "highest": "after which part of the step it was highest",
+        "used_pct": "share of the machine's or the container's memory in use",
+        "limit_mb": "that memory",
+        "whose": "machine or container",
+        "parameters_mb": "parameters",
+        "gradients_mb": "gradients",
+        "optimizer_mb": "optimizer state",
+        "buffers_mb": "buffers",
+        "activations_mb": "outputs of leaf modules in one forward pass",
+        "rest_mb": "the peak less all of these",
+        "modules": "the modules that hold most, at most eight",
+        "modules_mb": "parameters, gradients, optimizer state and buffers of each",
+        "activation_modules": "the modules whose outputs are largest, at most eight",
+        "activation_modules_mb": "bytes of their outputs",
+        "kind": "host or device",
+        "grown_mb": "how much memory grew",
+        "grown_pct": "the same in percent of what it was",
+        "from_step": "since which step",
+        "steps": "over how many steps",
+        "graphs": "how many more tensors that keep their graph are alive",
+        "graph_steps": "over how many steps they were counted",
+        "growing": "the kinds of tensors there are more of, at most eight",
+        "holder": "what holds the most numerous of them",
+        "piled_up": "the tensors with a graph became steadily more",
+        "sure": "worth a finding: graphs pile up, or the growth passed MEMORY.creep_mb",
+        "top": "the largest live tensors, at most eight kinds",
+        "tried_mb": "the allocation that failed",
+        "error": "what was raised, shortened",
+        "snapshot": "file with the allocator's snapshot",
+        "ooms": "out-of-memory errors of the device allocator so far",
+    }
+
+    def __init__(self, monitor: Any) -> None:
+        super().__init__(monitor)
+        self._forget()
+
+    def _forget(self) -> None:
+        self._series = {"host": Series(), "device": Series()}
+        self._marks: dict[str, float] = {}  # part of the step -> memory after it
+        self._held = Held()
+        self._activations: Counter[str] = Counter()  # bytes by module
+        self._looks = 0
+        self._parts_due = 0
+        self._room_at = -ROOM_EVERY_S
+        self._room: host_memory.Room | None = None
+        self._first: dict[str, tuple[int, Census]] = {}  # the count when a creep was first suspected
+        self._next_mb: dict[str, float] = {}  # judged already, up to here
+        self._censuses = self._ooms = 0
+        self._said: set[str] = set()
+        self._errors: list[int] = []
+        self._sampled_step = 0
+        self._sampled_at = 0.0
+
+    # attaching
+
+    def attach(self) -> None:
+        self.patch(sys, "excepthook", before=self._uncaught)
+        self.patch(torch.autograd, "backward", after=self._after_backward, raised=self._raised)
+
+    def changed(self) -> None:
+        if self._looks < ACTIVATION_LOOKS:
+            self.monitor.modules.want(self, Wish())
+
+    def detach(self) -> None:
+        self.monitor.modules.forget(self)
+        super().detach()
+
+    def forked(self) -> None:
+        self._forget()
+
+    def history_cleared(self) -> None:
+        for series in self._series.values():
+            series.clear()
+
+    # the borders of a step
+
+    def call_begins(self, module: nn.Module, call: "Call") -> None:
+        if call.graded and "begin" not in self._marks and self.may(TELL):
+            with self.work(TELL):
+                self._marks["begin"] = self._now_mb()
+
+    def call_ended(self, module: nn.Module, call: "Call", output: Any) -> None:
+        if call.graded:
+            self._mark("forward")
+
+    def backward_ended(self) -> None:
+        self._mark("backward")
+
+    def _mark(self, phase: str) -> None:
+        if "begin" in self._marks:
+            self._marks[phase] = self._now_mb()
+
+    def _now_mb(self) -> float:
+        if torch.cuda.is_initialized():
+            return torch.cuda.memory_allocated() / MB
+        return host_memory.resident_mb() or 0.0
+
+    def _after_backward(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        """One sample a step for the creep, at the same place in each, whether the step is watched or not."""
+        now, step = time.monotonic(), self.monitor.step + 1
+        if step == self._sampled_step or now - self._sampled_at < SAMPLE_EVERY_S:
+            return
+        self._sampled_step, self._sampled_at = step, now
+        samples = {"host": host_memory.resident_mb()}
+        if torch.cuda.is_initialized():
+            samples["device"] = torch.cuda.memory_allocated() / MB
+        for kind, mb in samples.items():
+            if mb is not None and self._series[kind].add(step, mb):
+                self._judge(kind, step)
+
+    def after_step(self, optimizer: "Optimizer") -> None:
+        if not self.monitor.is_main(optimizer):
+            return
+        step = self.monitor.step
+        if "begin" in self._marks:
+            with self.work(TELL):
+                self._tell(step, _readings())
+        self._marks.clear()
+        if step >= self._parts_due and self._looks >= ACTIVATION_LOOKS:
+            self._looks = 0
+            self.monitor.modules.want(self, Wish())
+
+    def _tell(self, step: int, now: dict[str, float]) -> None:
+        now["host_peak_mb"] = max(host_memory.peak_mb(), now.get("host_mb", 0.0))  # the system counts it lazily
+        self._marks["update"] = now["device_mb"] if torch.cuda.is_initialized() else now.get("host_mb", 0.0)
+        values: dict[str, Any] = {**now, **self._rises()}
+        self._look_for_room(step)
+        if self._room is not None:
+            values["used_pct"] = round(self._room.used_pct, 1)
+        self.see(_text(values), step=step, **values)
+
+    def _rises(self) -> dict[str, Any]:
+        """What each part of the step added, and after which one memory was highest."""
+        rises: dict[str, Any] = {}
+        before = self._marks["begin"]
+        marks = {phase: self._marks[phase] for phase in PHASES if phase in self._marks}
+        for phase, mb in marks.items():
+            rises[f"{phase}_mb"] = round(mb - before, 2)
+            before = mb
+        rises["highest"] = max(marks, key=lambda phase: marks[phase])
+        return rises
+
+    def _look_for_room(self, step: int) -> None:
+        """How full the machine is: asked every five seconds; told once if it is nearly full and that is our doing."""
+        now = time.monotonic()
+        if now - self._room_at < ROOM_EVERY_S:
+            return
+        self._room_at, self._room = now, host_memory.room()
+        found = self._room
+        if found is None or found.used_pct < self.threshold("full_pct") or "full" in self._said:
+            return
+        own_mb = host_memory.resident_mb() or 0.0
+        if own_mb < 0.1 * found.limit_mb:
+            return  # others fill it
+        self._said.add("full")
+        self.see(
+            f"{found.used_pct:.0f} % of the {found.whose}'s {found.limit_mb:,.0f} MB are in use, {own_mb:,.0f} MB by"
+            " this process",
+            part="FULL",
+            level="W",
+            step=step,
+            host_mb=own_mb,
+            used_pct=round(found.used_pct, 1),
+            limit_mb=round(found.limit_mb, 1),
+            whose=found.whose,
+        )
+
+    # what holds memory
+
+    def modules_seen(self, look: ModuleLook) -> None:
+        if self._looks >= ACTIVATION_LOOKS:
+            return  # another probe's look
+        self._looks += 1
+        leaves = [row for row in look.seen if row.leaf]
+        self._activations = Counter({row.path: row.numel * row.calls * _itemsize(row.dtype) for row in leaves})
+        if self._looks >= ACTIVATION_LOOKS:
+            self.monitor.modules.forget(self)
+
+    def update_begins(self, optimizer: "Optimizer") -> None:
+        step = self.monitor.step + 1
+        if step < max(self._parts_due, 2) or not self.monitor.is_main(optimizer) or not self.may(PARTS):
+            return  # before the second update there is no optimizer state
+        with self.work(PARTS):
+            self._parts_due = step + PARTS_EVERY_STEPS
+            self._held = self._count_held()
+            self._tell_held(step)
+
+    def _count_held(self) -> Held:
+        held = Held()
+        roots = self.monitor.trained_roots()
+        for root in roots:
+            prefix = f"{type(unwrapped(root)).__name__}." if len(roots) > 1 else ""
+            for path, module in unwrapped(root).named_modules():
+                own = self._count_module(module, held)
+                if own:
+                    held.by_module[prefix + clean_path(path) or "root"] += own
+        return held
+
+    def _count_module(self, module: nn.Module, held: Held) -> int:
+        before = held.total
+        for parameter in module._parameters.values():
+            if parameter is None or torch.nn.parameter.is_lazy(parameter):
+                continue
+            held.parameters += local(parameter).nbytes
+            held.gradients += local(parameter.grad).nbytes if parameter.grad is not None else 0
+            held.optimizer += sum(
+                local(value).nbytes
+                for optimizer in self.monitor.optimizers
+                for value in optimizer.state.get(parameter, {}).values()
+                if isinstance(value, Tensor)
+            )
+        held.buffers += sum(local(buffer).nbytes for buffer in module._buffers.values() if buffer is not None)
+        return held.total - before
+
+    def _tell_held(self, step: int) -> None:
+        values = self._holding()
+        peak = host_memory.peak_mb()
+        where = "host"
+        if torch.cuda.is_initialized():
+            peak, where = torch.cuda.max_memory_allocated() / MB, "device"
+        values["rest_mb"] = round(max(peak - sum(values.values()), 0.0), 1)
+        text = f"{where} peak {peak:,.1f} MB: " + ", ".join(
+            f"{name.removesuffix('_mb')} {value:,.1f}" for name, value in values.items()
+        )
+        most, outputs = self._held.by_module.most_common(MAX_NAMES), self._activations.most_common(MAX_NAMES)
+        if most:
+            text += "; most in " + ", ".join(f"{name} ({size / MB:,.1f})" for name, size in most[:3])
+        self.see(
+            text,
+            part="MODULES",
+            step=step,
+            kind=where,
+            modules=[name for name, _ in most],
+            modules_mb=[round(size / MB, 3) for _, size in most],
+            activation_modules=[name for name, _ in outputs],
+            activation_modules_mb=[round(size / MB, 3) for _, size in outputs],
+            **values,
+        )
+
+    def _holding(self) -> dict[str, float]:
+        held = self._held
+        found = {
+            "parameters_mb": held.parameters,
+            "gradients_mb": held.gradients,
+            "optimizer_mb": held.optimizer,
+            "buffers_mb": held.buffers,
+            "activations_mb": sum(self._activations.values()),
+        }
+        return {name: round(size / MB, 3) for name, size in found.items()}
+
+    # creep
+
+    def _judge(self, kind: str, step: int) -> None:
+        """Two counts of the live tensors, at half of a creep and at a whole one, tell what piles up."""
+        if kind in self._said or self._censuses >= MAX_CENSUSES:
+            return
+        if kind not in self._first:
+            early = self._series[kind].growth(SUSPECT_STEPS)
+            if early is not None and self._worth(early, 0.5):
+                self._first[kind] = step, self._census()
+            return
+        growth = self._series[kind].growth(CREEP_STEPS)
+        if growth is None or not self._worth(growth, 1.0) or growth.mb < self._next_mb.get(kind, 0.0):
+            return
+        since, before = self._first[kind]
+        if step > since:
+            self._next_mb[kind] = 2.0 * growth.mb
+            self._tell_creep(kind, step, growth, before, step - since)
+
+    def _worth(self, growth: Growth, part: float) -> bool:
+        relative = max(self.threshold("creep_pct") / 100.0 * growth.from_mb, MIN_CREEP_MB)
+        return growth.mb >= part * min(relative, self.threshold("creep_mb"))
+
+    def _census(self) -> Census:
+        """Count the live tensors: part of a report of trouble, not of the daily cost."""
+        begun = time.perf_counter()
+        self._censuses += 1
+        found = live_tensors.take()
+        self._booked_as_report(begun)
+        return found
+
+    def _booked_as_report(self, begun: float) -> None:
+        seconds = time.perf_counter() - begun
+        self.monitor.budget.report_s += seconds
+        self.monitor.budget.excuse(seconds)
+
+    def _tell_creep(self, kind: str, step: int, growth: Growth, before: Census, steps: int) -> None:
+        now = self._census()
+        more = now.more_than(before)
+        graphs = sum(count for what, count in more.items() if what.keeps)
+        piled_up = graphs >= max(MIN_GRAPHS, steps // 4)
+        # A cache fills in the first pass over the data, and is no fault.
+        first_pass = kind == "host" and self.monitor.epoch == 0
+        sure = piled_up or (growth.mb >= self.threshold("creep_mb") and not first_pass)
+        if sure:
+            self._said.add(kind)
+        growing = _by_weight(more, piled_up)
+        begun = time.perf_counter()
+        holder = live_tensors.holder(growing[:MAX_NAMES]) if sure and growing else ""
+        self._booked_as_report(begun)
+        pace = growth.mb / growth.steps
+        self.see(
+            f"{kind} memory grew {growth.mb:,.0f} MB in {growth.steps} steps ({pace:.2f} MB a step), from"
+            f" {growth.from_mb:,.0f} MB at step {growth.from_step}; {graphs} more tensors with a graph in {steps} steps"
+            + (f", in {holder}" if holder else ""),
+            part="CREEP",
+            level="W" if sure else "D",
+            step=step,
+            kind=kind,
+            grown_mb=round(growth.mb, 1),
+            grown_pct=round(growth.pct, 1),
+            from_step=growth.from_step,
+            steps=growth.steps,
+            graphs=graphs,
+            graph_steps=steps,
+            piled_up=piled_up,
+            growing=[f"{more[what]} more: {what}" for what in growing[:MAX_NAMES]],
+            holder=holder,
+            top=now.largest(MAX_NAMES),
+            sure=sure,
+        )
+
+    # out of memory
+
+    def _uncaught(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        error = args[1] if len(args) > 1 else None
+        if isinstance(error, BaseException):
+            self._out_of_memory(error)
+
+    def _raised(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> None:
+        self._out_of_memory(error)
+
+    def _out_of_memory(self, error: BaseException) -> None:
+        if not is_out_of_memory(error) or id(error) in self._errors or self._ooms >= MAX_OOMS:
+            return
+        self._errors.append(id(error))  # backward tells it first, then the hook of what nobody caught
+        self._ooms += 1
+        self.monitor.become_rank_now()
+        step = self.monitor.step + 1
+        now = {**_readings(), "host_peak_mb": host_memory.peak_mb(), **self._holding()}
+        tried = _tried_mb(str(error))
+        top = self._largest()
+        text = f"out of memory at step {step}: " + (f"tried to allocate {tried:,.1f} MB, " if tried else "")
+        text += _text(now) + "".join(f"\n{line}" for line in top)
+        self.see(
+            text,
+            part="OOM",
+            level="E",
+            step=step,
+            error=f"{type(error).__name__}: {error}"[:300],
+            tried_mb=tried,
+            kind="device" if "DefaultCPUAllocator" not in str(error) and torch.cuda.is_initialized() else "host",
+            top=top,
+            snapshot=self._snapshot(step),
+            **now,
+        )
+
+    def _largest(self) -> list[str]:
+        """The largest live tensors; none where not even counting them finds room."""
+        try:
+            return self._census().largest(MAX_NAMES)
+        except MemoryError:
+            return []
+
+    def _snapshot(self, step: int) -> str:
+        """The CUDA allocator's segments and trace, as `torch.cuda.memory._snapshot` gives them, in JSON."""
+        if not torch.cuda.is_initialized():
+            return ""
+        found = torch.cuda.memory._snapshot()
+        segments = sorted(found.get("segments", []), key=lambda one: -one.get("total_size", 0))[:MAX_SEGMENTS]
+        traces = [trace[-MAX_SEGMENTS:] for trace in found.get("device_traces", [])]
+        return self.monitor.keep(f"memory_step{step:08d}.json", {"segments": segments, "device_traces": traces})
+
+
+def _readings() -> dict[str, float]:
+    """Memory now; of a device only if the program uses one."""
+    found: dict[str, float] = {}
+    host = host_memory.resident_mb()
+    if host is not None:
+        found["host_mb"] = host
+    if torch.cuda.is_initialized():  # one call: each of torch's named getters asks for all figures again
+        stats = torch.cuda.memory_stats()
+        found["device_mb"] = round(stats.get("allocated_bytes.all.current", 0) / MB, 1)
+        found["device_reserved_mb"] = round(stats.get("reserved_bytes.all.current", 0) / MB, 1)
+        found["device_peak_mb"] = round(stats.get("allocated_bytes.all.peak", 0) / MB, 1)
+        if stats.get("num_ooms"):
+            found["ooms"] = stats["num_ooms"]
+    return found
+
+
+def _text(values: dict[str, Any]) -> str:
+    words = []
+    for kind in ("host", "device"):
+        if f"{kind}_mb" in values:
+            peak = values.get(f"{kind}_peak_mb")
+            words.append(f"{kind} {values[f'{kind}_mb']:,.1f} MB" + (f" (peak {peak:,.1f})" if peak else ""))
+    words += [f"{phase} {values[f'{phase}_mb']:+.1f}" for phase in PHASES if f"{phase}_mb" in values]
+    return ", ".join(words) + (f"; highest after {values['highest']}" if "highest" in values else "")
+
+
+def _by_weight(more: Counter[Kind], graphs_first: bool) -> list[Kind]:
+    """The kinds there are more of: those that keep a graph before the others, then by number."""
+    return sorted(more, key=lambda kind: (graphs_first and not kind.keeps, -more[kind]))
+
+
+def _itemsize(dtype: str) -> int:
+    return int(getattr(torch, dtype).itemsize)
+
+
+def _tried_mb(message: str) -> float | None:
+    """How much was asked for, from the words of CUDA's or the CPU allocator's error."""
+    found = re.search(r"tried to allocate ([\d.]+) ?(bytes|[kmgt]ib)", message, re.IGNORECASE)
+    return round(float(found[1]) * UNITS[found[2].lower()] / MB, 1) if found else None

@@ -1,0 +1,453 @@
+"""OPTIMIZER: what the optimizer holds, what it leaves out, and how far it moves the weights."""
+
+import time
+import weakref
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from tdbg.events import Step
+from tdbg.probes import PROBES, Probe, tensors
+from tdbg.probes._spread import evenly, spread
+from tdbg.probes.forward import short
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
+MAX_NAMES = 8
+MAX_GROUPS = 8
+MAX_OPTIMIZERS = 8
+MAX_PARAMETERS = 64  # whose weights are sampled
+ELEMENTS = 64  # of each
+STATE_EVERY = 64  # looks between two measurements of the state's size
+LASTING_LOOKS = 10
+LASTING_STEPS = 12
+SETTLED_STEPS = 3  # by then gradients have been there, and all optimizers have been built
+BOTH_STEP = 4  # updates back that an optimizer counts as at work
+BOTH_STEPS = 3  # steps in a row in which two optimizers updated the same parameter
+FORGOTTEN_SHARE = 0.5  # of the trainable parameters; more are left out on purpose
+RATES = (
+    "lr",
+    "betas",
+    "momentum",
+    "initial_lr",
+    "max_lr",
+    "min_lr",
+    "max_momentum",
+    "base_momentum",
+)  # schedules move them
+
+
+@dataclass(slots=True)
+class _Moved:
+    """A sample of the weights before and after one update: three rows of numbers a parameter."""
+
+    step: int
+    names: list[str]
+    dtypes: list[str]
+    rates: list[float]  # of each parameter's group; NaN where it is not known without waiting
+    views: list[Tensor] = field(default_factory=list)  # of the weights, held until the update is over
+    before: Tensor | None = None
+    wanted: Tensor | None = None  # where the gradient's sample is not zero
+    rows: Tensor | None = None  # the parameter that each element belongs to
+
+
+@dataclass(slots=True)
+class _Stuck:
+    """Since when nothing in the sample of a parameter has changed."""
+
+    step: int
+    looks: int = 0
+
+
+@PROBES.add
+class OptimizerReport(Probe):
+    """Groups and hyperparameters, parameters left out or updated twice, and the size of each update.
+
+    Reads:  ``param_groups``; before and after an update a sample of 64 elements of at most 64 weights and of their
+            gradients; the trained roots' parameters, to see which no optimizer holds.
+    Emits:  GROUPS once an optimizer and when a hyperparameter other than the rate changes; COVERAGE when
+            parameters are left out or held twice; else one line and one observation a looked-at step.
+    Cost:   some 15 us a sampled parameter on the steps that are looked at; a few microseconds on others.
+    Limits: what an optimizer that is none of torch's subclasses updates counts as left out. Parameters whose weights
+            are neither contiguous nor dense, and complex ones, are not sampled. Of sharded parameters (FSDP) the
+            part of this rank.
+    Source: the size of an update against the weight, |dw|/|w|, as in the stochastic-gradient notes of CS231n;
+            around 1e-3 is usual.
+    """
+
+    name = "optimizer"
+    levels = ("extreme",)
+    fields: ClassVar[dict[str, str]] = {
+        "optimizer": "class of the optimizer",
+        "groups": "GROUPS: hyperparameters, parameters and elements of each group, at most eight",
+        "group_count": "GROUPS: how many groups there are",
+        "parameters": "parameters it holds",
+        "elements": "their elements",
+        "frozen": "GROUPS: of them those that want no gradient",
+        "decayed_vectors": "GROUPS: biases and scales (one dimension) that weight decay acts on",
+        "changed": "GROUPS: the hyperparameters that changed since it was told last",
+        "left_out": "COVERAGE: trainable parameters of the model that no optimizer holds, at most eight",
+        "left_out_count": "COVERAGE: how many there are",
+        "left_out_graded": "COVERAGE: how many of them got a gradient",
+        "trainable": "COVERAGE: trainable parameters of the model",
+        "forgotten": "COVERAGE: true if they look forgotten: they get gradients, and most others are held",
+        "twice": "COVERAGE: parameters that two optimizers update, at most eight",
+        "twice_count": "COVERAGE: how many there are",
+        "optimizers": "COVERAGE: the optimizers that update them",
+        "ratio_median": "median over the sampled weights of |update| / |weight|",
+        "ratio_largest": "the largest ratio",
+        "ratio_largest_name": "whose it is",
+        "ratio_smallest": "the smallest ratio",
+        "ratio_smallest_name": "whose it is",
+        "sampled": "parameters in the sample",
+        "unmoved_share": "share of the sampled elements that have a gradient and did not change",
+        "without_gradient": "trainable parameters whose grad is None, at most eight",
+        "without_gradient_count": "how many there are",
+        "state_mb": "size of the optimizer's state, measured every 64 looks",
+        "lasting": "what has lasted: none or stuck -> {names, count, looks, since (step), dtype, lr}",
+    }
+
+    def __init__(self, monitor: Any) -> None:
+        super().__init__(monitor)
+        self._reset()
+
+    def _reset(self) -> None:
+        self._told: weakref.WeakKeyDictionary[Optimizer, dict[str, Any]] = weakref.WeakKeyDictionary()
+        self._last_update: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
+        self._coverage: tuple[Any, ...] = ()
+        self._covered_at = 0  # number of parameters and optimizers when it was looked at last
+        self._both = 0
+        self._moved: _Moved | None = None
+        self._spent_s = 0.0
+        self._key: tuple[int, ...] = ()
+        self._anchor: Tensor | None = None
+        self._stuck: dict[int, _Stuck] = {}
+        self._none: dict[str, _Stuck] = {}
+        self._looks = 0
+        self._state_mb: float | None = None
+
+    def forked(self) -> None:
+        self._reset()
+
+    def detach(self) -> None:
+        self._moved, self._anchor = None, None
+        super().detach()
+
+    # when
+
+    def update_begins(self, optimizer: "Optimizer") -> None:
+        self._last_update[optimizer] = self.monitor.updates
+        if optimizer not in self._told and len(self._told) < MAX_OPTIMIZERS:
+            self._tell_groups(optimizer)
+        if not self.monitor.is_main(optimizer) or not self.may():
+            return
+        begun = time.perf_counter()
+        self._moved = None
+        self._notice_change(optimizer)
+        if self.monitor.step + 1 >= SETTLED_STEPS:
+            self._look_at_coverage()
+        self._take(optimizer)
+        self._spent_s = time.perf_counter() - begun
+
+    def after_step(self, optimizer: "Optimizer") -> None:
+        moved, self._moved = self._moved, None
+        if moved is None or not self.monitor.is_main(optimizer):
+            return
+        begun = time.perf_counter()
+        self._compare(moved, optimizer)
+        self.monitor.budget.learn(self.name, self._spent_s + time.perf_counter() - begun, extra=True)
+
+    # groups
+
+    def _tell_groups(self, optimizer: "Optimizer", changed: Iterable[str] = ()) -> None:
+        self._told[optimizer] = _hyperparameters(optimizer)
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        groups = [_described(group) for group in optimizer.param_groups[:MAX_GROUPS]]
+        values: dict[str, Any] = {
+            "optimizer": type(optimizer).__name__,
+            "groups": groups,
+            "group_count": len(optimizer.param_groups),
+            "parameters": len(parameters),
+            "elements": sum(p.numel() for p in parameters),
+            "frozen": sum(not p.requires_grad for p in parameters),
+            "decayed_vectors": sum(
+                p.ndim <= 1 for group in optimizer.param_groups if group.get("weight_decay") for p in group["params"]
+            ),
+        }
+        changed = list(changed)
+        if changed:
+            values["changed"] = changed
+        said = "; ".join(_words(group) for group in groups[:3]) + (" ..." if len(groups) > 3 else "")
+        text = (
+            f"{type(optimizer).__name__}: {len(parameters)} parameters in {len(optimizer.param_groups)} groups: {said}"
+        )
+        self.see(text + (f"; changed: {', '.join(changed)}" if changed else ""), "GROUPS", **values)
+
+    def _notice_change(self, optimizer: "Optimizer") -> None:
+        before, now = self._told.get(optimizer), _hyperparameters(optimizer)
+        if before is not None and before != now:
+            changed = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+            self._tell_groups(optimizer, sorted(changed)[:MAX_NAMES])
+
+    # coverage
+
+    def _look_at_coverage(self) -> None:
+        """Which trainable parameters no optimizer holds, and which two of them update."""
+        roots = self.monitor.trained_roots()
+        named = self.monitor.probe("gradient-norms")
+        if named is None:
+            self.abstain("the probe that knows the parameters' names is off")
+            return
+        trainable = list({id(p): p for root in roots for p in root.parameters() if p.requires_grad}.values())
+        at_work = [o for o, at in self._last_update.items() if self.monitor.updates - at < BOTH_STEP]
+        holders: dict[int, list[str]] = {}
+        for optimizer in self.monitor.optimizers:
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    holders.setdefault(id(parameter), [])
+                    if any(optimizer is other for other in at_work):
+                        holders[id(parameter)].append(type(optimizer).__name__)
+        left_out = [p for p in trainable if id(p) not in holders]
+        twice = [p for p in trainable if len(holders.get(id(p), ())) > 1]
+        self._both = self._both + 1 if twice else 0
+        twice = twice if self._both >= BOTH_STEPS else []
+        self._tell_coverage(trainable, left_out, twice, holders, named)
+
+    def _tell_coverage(
+        self, trainable: list[Tensor], left_out: list[Tensor], twice: list[Tensor], holders: Any, named: Any
+    ) -> None:
+        graded = sum(p.grad is not None for p in left_out)
+        key = (len(trainable), len(left_out), graded, len(twice))
+        if key == self._coverage or not (left_out or twice or self._coverage):
+            return
+        self._coverage = key
+        values: dict[str, Any] = {
+            "trainable": len(trainable),
+            "left_out_count": len(left_out),
+            "left_out_graded": graded,
+        }
+        text = f"{len(left_out)} of {len(trainable)} trainable parameters are in no parameter group"
+        if left_out:
+            values["left_out"] = [named.name_of(p) for p in left_out[:MAX_NAMES]]
+            values["forgotten"] = graded > 0 and len(left_out) < FORGOTTEN_SHARE * len(trainable)
+            text += f" ({values['left_out'][0]}{' ...' if left_out[1:] else ''}), {graded} of them get gradients"
+        if twice:
+            values["twice"], values["twice_count"] = [named.name_of(p) for p in twice[:MAX_NAMES]], len(twice)
+            values["optimizers"] = holders[id(twice[0])][:MAX_NAMES]
+            text += f"; {len(twice)} are updated by two optimizers ({values['twice'][0]})"
+        self.see(text, "COVERAGE", **values)
+
+    # the size of an update
+
+    def _take(self, optimizer: "Optimizer") -> None:
+        """A sample of the weights as they are before the update."""
+        graded, none = [], []
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    graded.append((parameter, group))
+                elif parameter.requires_grad:
+                    none.append(parameter)
+        self._follow_none(none)
+        moved = _Moved(self.monitor.step + 1, [], [], [])
+        grads, sizes, key = [], [], []
+        for parameter, group in evenly(graded, MAX_PARAMETERS):
+            weight, grad = spread(parameter, ELEMENTS), spread(parameter.grad, ELEMENTS)
+            if weight is None or grad is None or weight.shape != grad.shape or weight.stride() != grad.stride():
+                continue
+            moved.views.append(weight)
+            grads.append(grad)
+            sizes.append(weight.numel())
+            key.append(id(parameter))
+            moved.names.append(self._name_of(parameter))
+            moved.dtypes.append(str(parameter.dtype).removeprefix("torch."))
+            moved.rates.append(_rate(group))
+        self._moved = moved
+        if not sizes or len({view.device for view in moved.views}) > 1:
+            moved.views.clear()
+            return
+        moved.before = torch.cat(moved.views).float()
+        moved.wanted = torch.cat(grads) != 0
+        moved.rows = torch.repeat_interleave(torch.tensor(sizes)).to(moved.before.device)
+        if tuple(key) != self._key or self._anchor is None:
+            self._key, self._anchor, self._stuck = tuple(key), moved.before, {}
+
+    def _name_of(self, parameter: Tensor) -> str:
+        named = self.monitor.probe("gradient-norms")
+        return str(named.name_of(parameter)) if named is not None else f"parameter{list(parameter.shape)}"
+
+    def _follow_none(self, parameters: list[Tensor]) -> None:
+        names = [self._name_of(parameter) for parameter in parameters]
+        step = self.monitor.step + 1
+        self._none = {name: self._none.get(name) or _Stuck(step) for name in names}
+        for run in self._none.values():
+            run.looks += 1
+
+    def _compare(self, moved: _Moved, optimizer: "Optimizer") -> None:
+        self._looks += 1
+        if self._looks % STATE_EVERY == 1:
+            self._state_mb = _state_mb(optimizer)
+        if moved.before is None or moved.rows is None or moved.wanted is None or self._anchor is None:
+            self._tell(moved, optimizer, [])
+            return
+        after = torch.cat(moved.views).float()
+        moved.views.clear()
+        changed = after != self._anchor
+        columns = torch.stack(
+            [
+                (after - moved.before).square(),
+                moved.before.square(),
+                (moved.wanted & (after == moved.before)).float(),
+                moved.wanted.float(),
+                changed.float(),
+            ]
+        )
+        sums = columns.new_zeros(5, len(moved.names)).index_add_(1, moved.rows, columns)
+        self._anchor = torch.where((sums[4] > 0)[moved.rows], after, self._anchor)
+        read = _Read(self, moved, optimizer)
+        if tensors.on_host(sums):
+            read(sums.flatten().tolist(), None)
+        else:
+            self.monitor.read_late(sums.flatten(), read)
+
+    def judge(self, moved: _Moved, optimizer: "Optimizer", sums: list[list[float]]) -> None:
+        """Figures of one look have arrived: squares of update and weight, unmoved, wanted and changed elements."""
+        before, self._stuck = self._stuck, {}
+        for index, (wanted, changed, rate) in enumerate(zip(sums[3], sums[4], moved.rates, strict=True)):
+            if wanted > 0 and changed == 0 and not rate <= 0.0:  # a rate of zero freezes on purpose
+                self._stuck[index] = before.get(index) or _Stuck(moved.step)
+                self._stuck[index].looks += 1
+        self._tell(moved, optimizer, sums)
+
+    # telling
+
+    def _tell(self, moved: _Moved, optimizer: "Optimizer", sums: list[list[float]]) -> None:
+        values: dict[str, Any] = {"optimizer": type(optimizer).__name__, "sampled": len(moved.names)}
+        text = f"{type(optimizer).__name__}"
+        if sums:
+            text += _ratios(values, moved, sums)
+        if self._none:
+            names = list(self._none)
+            values["without_gradient"], values["without_gradient_count"] = names[:MAX_NAMES], len(names)
+            text += f"; {len(names)} without a gradient ({names[0]}{' ...' if names[1:] else ''})"
+        if self._state_mb is not None:
+            values["state_mb"] = self._state_mb
+            text += f"; state {self._state_mb:.4g} MB"
+        lasting = self._lasting(moved)
+        if lasting:
+            values["lasting"] = lasting
+        self.see(text, step=moved.step, **values)
+
+    def _lasting(self, moved: _Moved) -> dict[str, Any]:
+        lasting: dict[str, Any] = {}
+        none = {name: run for name, run in self._none.items() if _lasts(run, moved.step)}
+        if none:
+            lasting["none"] = _since(list(none), list(none.values()))
+        stuck = {index: run for index, run in self._stuck.items() if _lasts(run, moved.step)}
+        if stuck:
+            first = next(iter(stuck))
+            lasting["stuck"] = _since([moved.names[index] for index in stuck], list(stuck.values()))
+            lasting["stuck"] |= {"dtype": moved.dtypes[first], "lr": short(moved.rates[first])}
+        return lasting
+
+
+class _Read:
+    """What to do with the figures of one look, now or when they have come from the device."""
+
+    def __init__(self, probe: OptimizerReport, moved: _Moved, optimizer: "Optimizer") -> None:
+        self.probe, self.moved, self.optimizer = probe, moved, weakref.ref(optimizer)
+
+    def __call__(self, values: list[float], record: Step | None) -> None:
+        optimizer, count = self.optimizer(), len(self.moved.names)
+        if optimizer is not None and self.probe.on:
+            rows = [values[start : start + count] for start in range(0, 5 * count, count)]
+            self.probe.judge(self.moved, optimizer, rows)
+
+
+def _ratios(values: dict[str, Any], moved: _Moved, sums: list[list[float]]) -> str:
+    ratios = {
+        name: (update / weight) ** 0.5
+        for name, update, weight in zip(moved.names, sums[0], sums[1], strict=True)
+        if weight > 0.0
+    }
+    wanted = sum(sums[3])
+    values["unmoved_share"] = short(sum(sums[2]) / wanted) if wanted else None
+    if not ratios:
+        return ": no weight to compare with"
+    order = sorted(ratios, key=ratios.__getitem__)
+    low, high, middle = order[0], order[-1], ratios[order[len(order) // 2]]
+    values["ratio_median"] = short(middle)
+    values["ratio_largest"], values["ratio_largest_name"] = short(ratios[high]), high
+    values["ratio_smallest"], values["ratio_smallest_name"] = short(ratios[low]), low
+    text = f": update/weight {middle:.2g}, from {ratios[low]:.2g} ({low}) to {ratios[high]:.2g} ({high})"
+    if wanted and sum(sums[2]):
+        text += f"; {100 * sum(sums[2]) / wanted:.3g} % of the sampled weights did not move"
+    return text
+
+
+def _lasts(run: _Stuck, step: int) -> bool:
+    return run.looks >= LASTING_LOOKS and step - run.step >= LASTING_STEPS
+
+
+def _since(names: list[str], runs: list[_Stuck]) -> dict[str, Any]:
+    return {
+        "names": names[:MAX_NAMES],
+        "count": len(names),
+        "looks": min(run.looks for run in runs),
+        "since": min(run.step for run in runs),
+    }
+
+
+def _rate(group: dict[str, Any]) -> float:
+    rate = group.get("lr")
+    if isinstance(rate, Tensor):
+        return float(rate) if tensors.on_host(rate) else float("nan")
+    return float(rate) if isinstance(rate, int | float) else float("nan")
+
+
+def _plain(value: Any) -> Any:
+    """A hyperparameter as data that can be compared and written; None where it is neither."""
+    if isinstance(value, Tensor):
+        return float(value) if tensors.on_host(value) and value.numel() == 1 else None
+    if isinstance(value, tuple | list) and len(value) <= 4:
+        return [_plain(item) for item in value]
+    return value if isinstance(value, bool | int | float | str) else None
+
+
+def _described(group: dict[str, Any]) -> dict[str, Any]:
+    """One group: its hyperparameters, and how much it holds."""
+    found = {str(name): _plain(value) for name, value in group.items() if name not in ("params", "param_names")}
+    held = group["params"]
+    return {name: value for name, value in found.items() if value is not None} | {
+        "parameters": len(held),
+        "elements": sum(p.numel() for p in held),
+    }
+
+
+def _hyperparameters(optimizer: "Optimizer") -> dict[str, Any]:
+    """What a change of is worth telling: all but the rates, which schedules move in every step."""
+    found: dict[str, Any] = {}
+    for index, group in enumerate(optimizer.param_groups[:MAX_GROUPS]):
+        for name, value in group.items():
+            if name not in RATES and name not in ("params", "param_names"):
+                found[f"{name}[{index}]"] = _plain(value)
+        found[f"parameters[{index}]"] = len(group["params"])
+    return found
+
+
+def _words(group: dict[str, Any]) -> str:
+    told = [f"{name} {group[name]:.4g}" for name in ("lr", "weight_decay") if isinstance(group.get(name), int | float)]
+    return f"{group['parameters']} with {', '.join(told) or 'no rate'}"
+
+
+def _state_mb(optimizer: "Optimizer") -> float:
+    total = 0
+    for state in optimizer.state.values():
+        if isinstance(state, dict):
+            held = (tensors.local(value) for value in state.values() if isinstance(value, Tensor))
+            total += sum(value.numel() * value.element_size() for value in held)
+    return round(total / 1e6, 3)

@@ -1,0 +1,220 @@
+"""What happens when a condition over step records comes true: dump, look closer for a while, cool down."""
+
+import math
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tdbg.conditions import Action, Condition, pairs
+from tdbg.events import Step, Trigger, as_float
+from tdbg.probes import PROBES, Probe
+from tdbg.window import Window
+
+if TYPE_CHECKING:
+    from tdbg.probes.monitor import Monitor
+
+COOL_STEPS = 200  # in which the same trigger does not go off again
+MAX_DUMPS = 3
+ESCALATE_STEPS = 20
+ONE_UP = {"basic": "advanced", "advanced": "extreme"}
+
+WARM_RECORDS = 32  # a loss spike needs so many losses to stand out from,
+MADS = 8.0  # so many median absolute deviations above their median,
+RATIO = 2.0  # and above this many times it; losses that vary by factors
+LOG_SIGMAS = 6.0  # must leave so many robust deviations of their logarithms behind
+
+SKIPS = 5  # GradScaler's skipped updates in a row;
+START_STEPS = 20  # while the scale comes down from its first value,
+START_SKIPS = 12  # so many
+
+
+class LossSpike:
+    """A single loss far above the last 64. Losses that can be zero or negative, and GANs, have no spikes here."""
+
+    def __init__(self) -> None:
+        self.window = Window()
+        self.silent = False
+
+    def true(self, record: Step) -> bool:
+        """See one record. Cost: 1 us, 20 us where the loss has doubled."""
+        loss = as_float(record.loss)
+        if loss is None or self.silent or not math.isfinite(loss):
+            return False
+        self.silent = loss <= 0.0 or bool(record.other_losses)
+        per_call = loss / max(record.micro, 1)  # a sum grows with its summands
+        far = not self.silent and self._far(per_call)
+        self.window.push(per_call)
+        return far
+
+    def _far(self, loss: float) -> bool:
+        window, base = self.window, self.window.median
+        if len(window) < WARM_RECORDS or loss <= RATIO * base or loss <= window.highest:
+            return False
+        return loss > base + MADS * window.mad() and math.log(loss / base) > LOG_SIGMAS * window.log_sigma()
+
+
+class SkipStreak:
+    """GradScaler skips one update after the other."""
+
+    def __init__(self) -> None:
+        self.streak = 0
+
+    def true(self, record: Step) -> bool:
+        """See one record."""
+        self.streak = self.streak + 1 if record.skipped else 0
+        return self.streak >= (SKIPS if record.step > START_STEPS + SKIPS else START_SKIPS)
+
+
+def not_finite(record: Step) -> bool:
+    """True for a bad loss, and for bad gradients that the optimizer was given."""
+    loss = as_float(record.loss)
+    return (record.finite is False and not record.skipped) or (loss is not None and not math.isfinite(loss))
+
+
+@dataclass(slots=True)
+class _Fuse:
+    """Lets a trigger go off once each time its condition comes true, and not again before it has cooled down."""
+
+    armed: bool = True
+    cool_at: int = 0
+
+    def goes_off(self, true: bool, step: int) -> bool:
+        if not true:
+            self.armed = True
+        if not (true and self.armed and step >= self.cool_at):
+            return False
+        self.armed, self.cool_at = False, step + COOL_STEPS
+        return True
+
+
+@PROBES.add
+class Triggers(Probe):
+    """Looks closer when something happens: the user's conditions (--when), and three of its own.
+
+    Reads:  step records: non-finite values, a loss spike (above twice the median and median + 8 MAD of the last 64),
+            5 skipped updates in a row, and what --when says.
+    Emits:  a Trigger event. Its own triggers dump the last step records, the history of tensors and the batch,
+            at most three times a run, and raise the level by one for 20 steps; the same one rests for 200 steps.
+            A user's does what --then says.
+    Cost:   2 us a record, 1 to 5 us a condition more. A dump is booked as a report, apart from the budget.
+    Limits: sees the steps that are on record. Each rank looks at its own records alone: a loss that spikes on
+            one rank is looked at closer there. Nothing goes off while --baseline measures.
+    """
+
+    name = "triggers"
+    levels = ("basic", "advanced", "extreme")
+
+    def __init__(self, monitor: "Monitor") -> None:
+        super().__init__(monitor)
+        self._users: list[tuple[Condition, Action, _Fuse]] = []
+        self._dumps = 0
+        self._reset()
+
+    def _reset(self) -> None:
+        self._spike, self._skips = LossSpike(), SkipStreak()
+        self._fuses = {"non-finite": _Fuse(), "loss spike": _Fuse(), "skip streak": _Fuse()}
+        self._dumped: tuple[int, str, str] = (0, "", "")  # step, dump, batch
+
+    def attach(self) -> None:
+        settings = self.monitor.settings
+        if settings.baseline:
+            self.on = False
+            if settings.when:
+                self.abstain("no condition is looked at while --baseline measures")
+            return
+        self._users = [(condition, action, _Fuse()) for condition, action in pairs(settings.when, settings.then)]
+
+    def record_written(self, record: Step) -> None:
+        if not self.on:
+            return
+        own = (
+            ("non-finite", not_finite(record)),
+            ("loss spike", self._spike.true(record)),
+            ("skip streak", self._skips.true(record)),
+        )
+        for name, true in own:
+            if self._fuses[name].goes_off(true, record.step):
+                self._own_goes_off(name, record)
+        for condition, action, fuse in self._users:
+            if fuse.goes_off(condition.true(record, self.monitor.metrics), record.step):
+                values = condition.values(record, self.monitor.metrics)
+                self._goes_off(record, condition.text, values, action)
+
+    def _own_goes_off(self, name: str, record: Step) -> None:
+        up = "" if self.monitor.changes.temporary else ONE_UP.get(self.monitor.settings.level, "")
+        values: dict[str, Any] = {"loss": record.loss, "grad_norm": record.grad_norm}
+        if name == "loss spike":
+            values["median(loss)"] = self._spike.window.median * max(record.micro, 1)
+        if name == "skip streak":
+            values = {"skipped in a row": self._skips.streak, "scale": record.scale}
+        self._goes_off(record, name, values, Action("", level=up, for_steps=ESCALATE_STEPS if up else 0, dump=True))
+
+    def _goes_off(self, record: Step, condition: str, values: dict[str, Any], action: Action) -> None:
+        begun = time.perf_counter()
+        event = Trigger(step=record.step, condition=condition, values=values, stop=action.stop)
+        done = []
+        if action.dump and self._dump(record, event):
+            done.append("dump")
+        if action.switches:
+            done.append(self._switch(action))
+        event.action = ", ".join([*done, *(["stop"] if action.stop else [])])
+        self.monitor.emit(event)
+        self.see(f"{condition} at step {record.step}: {event.action or 'noted'}", level="W", step=record.step)
+        seconds = time.perf_counter() - begun
+        self.monitor.budget.report_s += seconds
+        self.monitor.budget.excuse(seconds)
+
+    def _switch(self, action: Action) -> str:
+        self.monitor.changes.make_soon(action.level, action.flags, "trigger", action.for_steps)
+        words = [f"level={action.level}"] if action.level else []
+        words += [f"flag={name}" if value is True else f"flag={name}={value}" for name, value in action.flags.items()]
+        return ", ".join(words) + (f" for {action.for_steps}" if action.for_steps else "")
+
+    # the dump
+
+    def _dump(self, record: Step, event: Trigger) -> bool:
+        """Keep what led to this step; of several triggers in a step the first does."""
+        if self._dumped[0] != record.step:
+            if self._dumps >= MAX_DUMPS:
+                return False
+            self._dumps += 1
+            kept = self.monitor.keep(f"trigger_step{record.step:08d}.json", self._story(event))
+            self._dumped = record.step, kept, self._save_batch(record)
+        _, event.dump, event.batch = self._dumped
+        return True
+
+    def _story(self, event: Trigger) -> dict[str, Any]:
+        stats = self.monitor.probe("tensor-stats")
+        return {
+            "step": event.step,
+            "rank": self.monitor.rank,
+            "condition": event.condition,
+            "values": event.values,
+            "level": self.monitor.settings.level,
+            "records": self.monitor.recorder.rows(),
+            "tensors": list(stats.history) if stats is not None else [],
+        }
+
+    def _save_batch(self, record: Step) -> str:
+        """Keep the step's batch, as far as it is still at hand and no report of a bad value has kept it."""
+        monitor = self.monitor
+        if record.finite is False and monitor.bad_seen:
+            return ""
+        late = record.step != monitor.step  # an accelerator's values come a step later: the batch is the one before
+        calls = monitor.late_calls if late else monitor.calls
+        loader = None if late else monitor.probe("loader-wait")
+        parts: dict[str, Any] = {"inputs": [(call.args, call.kwargs) for call in calls]} if calls else {}
+        if loader is not None and loader.batch is not None:
+            parts["batch"] = loader.batch
+        return monitor.save_batch(record.step, parts) if parts else ""
+
+    def history_cleared(self) -> None:
+        self._spike = LossSpike()
+        for condition, _, _ in self._users:
+            condition.forget()
+
+    def forked(self) -> None:
+        self._dumps = 0
+        self._reset()
+        for condition, _, _ in self._users:
+            condition.forget()

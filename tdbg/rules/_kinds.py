@@ -1,0 +1,31 @@
+"""Rules that tell several kinds of faults under one code, each once a run."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import ClassVar
+
+from tdbg.events import Event, Finding, Observation
+from tdbg.rules import Rule
+from tdbg.rundir import ProcessDir
+
+
+class KindsRule(Rule):
+    """A rule that reads what one probe tells of, and gives out one finding of each kind."""
+
+    probe: ClassVar[str]  # the probe's name
+    listens: ClassVar[tuple[type[Event], ...]] = (Observation,)
+
+    def __init__(self) -> None:
+        self._given: defaultdict[str, list[Finding]] = defaultdict(list)
+
+    def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
+        """Hand an observation of the probe to `see`."""
+        if not isinstance(event, Observation) or event.probe != self.probe:
+            return ()
+        return [
+            given for kind, finding in self.see(process, event) for given in self.once(self._given[kind], finding)
+        ]
+
+    def see(self, process: ProcessDir, event: Observation) -> Iterable[tuple[str, Finding]]:
+        """See one observation; return (kind, finding) of what is certain now."""
+        raise NotImplementedError

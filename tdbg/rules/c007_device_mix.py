@@ -1,0 +1,77 @@
+"""TD-C007: a few tensors on another device or in another dtype than the model, or an accelerator left idle."""
+
+from collections.abc import Iterable
+
+from tdbg.events import Finding, Observation
+from tdbg.rules import RULES
+from tdbg.rules._kinds import KindsRule
+from tdbg.rules.text import counted, joined
+from tdbg.rundir import ProcessDir
+
+
+@RULES.add
+class DeviceMix(KindsRule):
+    """Says which parameters or buffers are unlike the rest of the model in device or dtype.
+
+    What it does: With the flag DEVICE (or at level extreme) it compares device and dtype of all parameters and
+    buffers. It speaks of float64 among narrower parameters, of a float64 buffer that turned the output into
+    float64, of tensors without data (`meta`) beside real ones, and of a few parameters (at most a tenth) left on the
+    CPU by a model that is on an accelerator, unless accelerate's offloading put them there. A model spread over
+    several accelerators, and bfloat16 beside float32, are left alone: that is usually meant. That an accelerator
+    can be used while the model trains on the CPU is told as info.
+
+    Why it matters: One float64 array from numpy makes everything after it run in double precision, many times
+    slower on an accelerator; a tensor on another device is copied in every step; a meta tensor was never filled.
+
+    Example:
+        TD-C007 warning: head.scale is float64, the other parameters are float32, rank 0
+
+    What to do: `torch.tensor(array, dtype=torch.float32)`; register buffers with `register_buffer`, so that
+    `model.to(device)` takes them along; `to_empty` and then load or initialise what was built on `meta`.
+
+    Thresholds: A tenth of the parameters; 8 steps before an idle accelerator is told.
+    """
+
+    code = "TD-C007"
+    title = "tensors unlike the model's"
+    severity = "warning"
+    probe = "device"
+
+    def see(self, process: ProcessDir, event: Observation) -> Iterable[tuple[str, Finding]]:
+        values = event.values
+        if event.part == "IDLE":
+            return [("idle", self._idle(process, event))]
+        if not event.part.startswith("MIX_"):
+            return ()
+        names, count = [str(name) for name in values.get("odd", ())], int(values.get("odd_count", 1))
+        what = str(values.get("what", ""))
+        of = "on" if what == "device" else "in"
+        is_or_are = "is" if count == 1 else "are"
+        finding = self.found(
+            f"{joined(names, 3) if count <= len(names) else counted(count, 'tensor')} {is_or_are} {of}"
+            f" {values.get('odd_kind')}, the other parameters {of} {values.get('common_kind')}, rank {process.rank}",
+            first_step=event.step,
+            rank=process.rank,
+            phase="forward",
+            module=names[0].rpartition(".")[0] if names else "",
+            evidence=[
+                f"{counted(count, 'tensor')}: {joined(names, 8)}",
+                *([str(values["effect"])] if values.get("effect") else []),
+            ],
+            cause="an array taken over as it was, or a tensor made after the model was moved",
+            try_next="give it the model's dtype and device where it is made; register_buffer for what is no parameter",
+        )
+        return [(what, finding)]
+
+    def _idle(self, process: ProcessDir, event: Observation) -> Finding:
+        there = counted(int(event.values.get("accelerators", 1)), "accelerator")
+        return self.found(
+            f"{there} can be used, and the model trains on the CPU, rank {process.rank}",
+            severity="info",
+            first_step=event.step,
+            rank=process.rank,
+            phase="train",
+            evidence=[f"still so at step {event.step}"],
+            cause="the model was not moved, or a device option has its default",
+            try_next="model.to(device) and the batch too, if the model is large enough to gain from it",
+        )

@@ -1,0 +1,66 @@
+"""TD-G002: the gradients of some layers vanish."""
+
+from dataclasses import dataclass
+
+from tdbg.events import Finding, Observation
+from tdbg.rules import RULES, ObservingRule
+from tdbg.rules.text import counted, figure, joined
+from tdbg.rundir import ProcessDir
+
+LEAST = 2  # one weight matrix alone may have its reasons: a gate, a scale
+
+
+@dataclass(slots=True)
+class _State:
+    said: bool = False
+
+
+@RULES.add
+class VanishingGradients(ObservingRule[_State]):
+    """Says when the gradients of several weight matrices are next to nothing while others are large.
+
+    What it does: With the flag GRADIENTS (or level advanced) it follows each weight matrix whose gradient norm is
+    above zero, below GRADIENTS.vanishing, and below a ten-thousandth of the largest norm in the model. It speaks
+    when two or more have been so in 6 looks in a row without growing.
+
+    Why it matters: Such layers keep their initial values. The last layers learn on top of random features, and
+    the loss falls to a poor value and stays there.
+
+    Example:
+        TD-G002 warning: gradients vanish in 6 parameters (3.1e-09 at 0.weight, 0.42 at 10.weight), rank 0
+
+    What to do: Residual connections, a normalisation, ReLU or GELU in place of sigmoid and tanh, an
+    initialisation that fits the activation. With fp16, see the flag AMP: small gradients may be rounded to zero.
+
+    Thresholds: GRADIENTS.vanishing, 1e-6 by default, as older debugging guides have it; 6 looks without
+    growth leave out gates and adapters that begin at zero. Biases are left out: before a normalisation their gradient
+    is zero but for rounding.
+    """
+
+    code = "TD-G002"
+    title = "vanishing gradients"
+    severity = "warning"
+    probe = "gradients"
+    kept = _State
+
+    def see(self, process: ProcessDir, state: _State, event: Observation) -> Finding | None:
+        values = event.values
+        lasting = (values.get("lasting") or {}).get("vanishing")
+        if state.said or not lasting or lasting["count"] < LEAST:
+            return None
+        state.said = True
+        names = lasting["names"]
+        return self.found(
+            f"gradients vanish in {counted(lasting['count'], 'parameter')} ({figure(lasting['norm'])} at {names[0]},"
+            f" {figure(values.get('largest'))} at {values.get('largest_name')}), rank {process.rank}",
+            first_step=lasting["since"],
+            rank=process.rank,
+            phase="gradient",
+            module=names[0].rpartition(".")[0],
+            evidence=[
+                f"{counted(lasting['looks'], 'look')} in a row, from step {lasting['since']} to {event.step}:"
+                f" {joined(names, 4)}",
+            ],
+            cause="saturating activations, or too many layers without a way around them",
+            try_next="residual connections, normalisation, another activation or initialisation; --flag BACKWARD",
+        )

@@ -1,0 +1,80 @@
+"""TD-G003: trainable parameters get no gradient."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from tdbg.events import Event, Finding, Observation
+from tdbg.rules import RULES, Rule
+from tdbg.rules.text import counted, joined
+from tdbg.rundir import ProcessDir
+
+PROBES = ("gradients", "optimizer")  # both know which gradients are not there
+KINDS = {
+    "none": (
+        "got no gradient",
+        "the loss does not depend on them: an unused branch, detach(), no_grad, or a forward pass that skips them",
+        "use them in the loss, or leave them out of the optimizer (requires_grad_(False))",
+    ),
+    "zero": (
+        "got a gradient of zeros",
+        "dead units, a mask or a clamp that stops every gradient, or an input of zeros",
+        "look at the activations with --flag FORWARD, and for clamp, where, round or argmax behind them",
+    ),
+}
+
+
+@RULES.add
+class NoGradient(Rule):
+    """Says when parameters that the optimizer holds get no gradient, or one of zeros, look after look.
+
+    What it does: With the flags GRADIENTS or OPTIMIZER it follows the trainable parameters of the optimizer whose
+    ``grad`` is None, and (GRADIENTS) the weight matrices whose gradient is zero all over. It speaks when one has
+    been so in 10 looks in a row over at least 12 steps. Frozen parameters do not count.
+
+    Why it matters: Optimizers pass over such parameters without a word. A branch that was never wired up, or was
+    detached, looks like a model that learns a little worse than it should. Under DDP it ends in an error.
+
+    Example:
+        TD-G003 warning: 2 parameters got no gradient in 10 looks: aux.weight, aux.bias, rank 0
+
+    What to do: Find out where the way from the loss ends: `detach()`, `no_grad`, `argmax`, an output the loss does
+    not use. If it is meant, freeze the parameters: that saves their optimizer state as well.
+
+    Thresholds: 10 looks over 12 steps: heads that take turns, experts that are not chosen in every step and
+    adapters that begin at zero get their gradient within that time.
+    """
+
+    code = "TD-G003"
+    title = "parameters without a gradient"
+    severity = "warning"
+    listens = (Observation,)
+
+    def __init__(self) -> None:
+        self._given: dict[str, list[Finding]] = {kind: [] for kind in KINDS}
+        self._said: set[tuple[str, str]] = set()
+
+    def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
+        if not isinstance(event, Observation) or event.probe not in PROBES:
+            return ()
+        found: list[Finding] = []
+        for kind in KINDS:
+            lasting = (event.values.get("lasting") or {}).get(kind)
+            if lasting and (process.label, kind) not in self._said:
+                self._said.add((process.label, kind))
+                found += self.once(self._given[kind], self._finding(process, event, kind, lasting))
+        return found
+
+    def _finding(self, process: ProcessDir, event: Observation, kind: str, lasting: dict[str, Any]) -> Finding:
+        what, cause, try_next = KINDS[kind]
+        names = lasting["names"]
+        return self.found(
+            f"{counted(lasting['count'], 'parameter')} {what} in {counted(lasting['looks'], 'look')}:"
+            f" {joined(names, 3)}, rank {process.rank}",
+            first_step=lasting["since"],
+            rank=process.rank,
+            phase="gradient",
+            module=names[0].rpartition(".")[0],
+            evidence=[f"from step {lasting['since']} to {event.step}: {joined(names, 8)}"],
+            cause=cause,
+            try_next=try_next,
+        )

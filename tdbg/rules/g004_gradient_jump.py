@@ -1,0 +1,62 @@
+"""TD-G004: the gradient of one parameter explodes, unseen in the total."""
+
+from dataclasses import dataclass
+
+from tdbg.events import Finding, Observation
+from tdbg.rules import RULES, ObservingRule
+from tdbg.rules.text import counted, figure, joined
+from tdbg.rundir import ProcessDir
+
+
+@dataclass(slots=True)
+class _State:
+    said: bool = False
+
+
+@RULES.add
+class GradientJump(ObservingRule[_State]):
+    """Says when the gradient of single parameters leaves its course, while the total norm hides it.
+
+    What it does: With the flag GRADIENTS (or level advanced) it compares each parameter's gradient norm with its own
+    median of the last 16 looks. It speaks when one lies above GRADIENTS.explosion, above GRADIENTS.jump times
+    that median and above twice its highest, in 3 looks in a row, although the total norm has not jumped. Where
+    the total has, TD-G001 speaks.
+
+    Why it matters: One layer that runs away is where a divergence begins. In the total norm of a large model it
+    is not seen until it is larger than all the others together.
+
+    Example:
+        TD-G004 warning: the gradient of blocks.7.attn.weight rose to 48 by itself at step 412, rank 0
+
+    What to do: Look at that layer: a missing normalisation, a scale or temperature that grows without bound, a
+    batch that only it sees. Clip by parameter groups, or give it a smaller learning rate.
+
+    Thresholds: GRADIENTS.explosion 10.0 and GRADIENTS.jump 10; 3 looks in a row, since single spikes are common.
+    """
+
+    code = "TD-G004"
+    title = "one parameter's gradient explodes"
+    severity = "warning"
+    probe = "gradients"
+    kept = _State
+
+    def see(self, process: ProcessDir, state: _State, event: Observation) -> Finding | None:
+        lasting = (event.values.get("lasting") or {}).get("jumped")
+        if state.said or not lasting:
+            return None
+        state.said = True
+        names = lasting["names"]
+        return self.found(
+            f"the gradient of {joined(names, 2)} rose to {figure(lasting['norm'])} by itself at step"
+            f" {lasting['since']}, rank {process.rank}",
+            first_step=lasting["since"],
+            rank=process.rank,
+            phase="gradient",
+            module=names[0].rpartition(".")[0],
+            evidence=[
+                f"{counted(lasting['looks'], 'look')} in a row far above its own median, up to step {event.step};"
+                f" the total norm is {figure(event.values.get('total'))}"
+            ],
+            cause="a layer that runs away: no normalisation, or a scale without a bound",
+            try_next="a smaller learning rate for it, clipping by group, a normalisation before it",
+        )

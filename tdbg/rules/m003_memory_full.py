@@ -1,0 +1,57 @@
+"""TD-M003: host memory is nearly full."""
+
+from dataclasses import dataclass
+
+from tdbg.events import Finding, Observation
+from tdbg.rules import RULES, ObservingRule
+from tdbg.rules.text import figure
+from tdbg.rules.view import finite
+from tdbg.rundir import ProcessDir
+
+
+@dataclass(slots=True)
+class _State:
+    """Nothing is kept: the probe tells it once."""
+
+
+@RULES.add
+class MemoryFull(ObservingRule[_State]):
+    """Says when the machine's or the container's memory is nearly used up, while there is still somebody to say it.
+
+    What it does: With the flag MEMORY (or from level advanced on) it asks every five seconds how much of the
+    machine's memory, and of the container's limit, is in use (what can be dropped at once does not count). It
+    speaks when that passes MEMORY.full_pct and this process has at least a tenth of it.
+
+    Why it matters: When host memory runs out the kernel kills a process: exit by SIGKILL, no traceback, no last
+    log line. Loader workers and pinned buffers get there first.
+
+    Example:
+        TD-M003 warning: 96 % of the container's 64,000 MB are in use, rank 0
+
+    What to do: Fewer loader workers, a smaller prefetch, no copies of the data set per worker; TD-M001 says
+    whether it grows from step to step.
+
+    Thresholds: MEMORY.full_pct 95; a tenth of the limit.
+    """
+
+    code = "TD-M003"
+    title = "host memory nearly full"
+    severity = "warning"
+    probe = "memory"
+    kept = _State
+
+    def see(self, process: ProcessDir, state: _State, event: Observation) -> Finding | None:
+        values = event.values
+        if event.part != "FULL":
+            return None
+        limit = finite(values.get("limit_mb")) or 0.0
+        return self.found(
+            f"{figure(values.get('used_pct'))} % of the {values.get('whose')}'s {limit:,.0f} MB are in use,"
+            f" rank {process.rank}",
+            first_step=event.step,
+            rank=process.rank,
+            phase="train",
+            evidence=[f"at step {event.step} this process has {figure(values.get('host_mb'))} MB of it"],
+            cause="loader workers, copies of the data, or memory that creeps",
+            try_next="fewer workers or a smaller prefetch; look at the memory of each process",
+        )

@@ -1,0 +1,69 @@
+"""TD-P001: the host waits for the accelerator many times a step."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from tdbg.events import Finding, Observation
+from tdbg.rules import RULES, ObservingRule
+from tdbg.rules.text import joined
+from tdbg.rundir import ProcessDir
+
+LOOKS = 3
+
+
+@dataclass(slots=True)
+class _State:
+    in_a_row: Counter[str] = field(default_factory=Counter)  # line -> looks
+    said: bool = False
+
+
+@RULES.add
+class SyncsInStep(ObservingRule[_State]):
+    """Says which line makes the host wait for the accelerator again and again within one step.
+
+    What it does: With the flag DEVICE (or at level extreme), on sampled steps of a model on an accelerator, it
+    counts calls that wait or copy (`.item()`, `.tolist()`, `.cpu()`, `.to(...)`, `float(tensor)`, `if tensor:`) by
+    line of the program. It speaks when one line does so DEVICE.syncs times a step in 3 looks in a row. On the CPU
+    nothing waits, and nothing is said; the counts stand in the log all the same.
+
+    Why it matters: Each such call lets the accelerator's queue run empty. A loop over the samples of a batch that
+    asks for one number each can cost more than the step itself.
+
+    Example:
+        TD-P001 warning: 256 waits or copies a step at train.py:48 .item(), rank 0
+
+    What to do: Collect on the device and read once: `torch.stack(values).tolist()`, or `losses.mean().item()` every
+    n steps. Build constants on the device. Use pinned memory and `non_blocking=True` for batches.
+
+    Thresholds: DEVICE.syncs 16 a step from one line; 3 looks. A logged loss and a few metrics stay below it.
+    """
+
+    code = "TD-P001"
+    title = "waits for the accelerator in the step"
+    severity = "warning"
+    probe = "device"
+    kept = _State
+
+    def see(self, process: ProcessDir, state: _State, event: Observation) -> Finding | None:
+        if event.part or "over" not in event.values or state.said:
+            return None
+        found = dict(str(text).rsplit(" x", 1) for text in event.values["over"] if " x" in str(text))
+        state.in_a_row = Counter({line: state.in_a_row[line] + 1 for line in found})
+        lasting = [line for line in found if state.in_a_row[line] >= LOOKS]
+        if not lasting:
+            return None
+        state.said = True
+        return self.found(
+            f"{found[lasting[0]]} waits or copies a step at {lasting[0]}, rank {process.rank}",
+            first_step=event.step,
+            rank=process.rank,
+            phase="train",
+            evidence=[
+                f"{LOOKS} looks in a row, the last at step {event.step}",
+                *[f"{line}: {found[line]} a step" for line in lasting[1:4]],
+                f"all in all {event.values.get('syncs')} waits and {event.values.get('copies')} copies in that step",
+                *([f"input {joined(event.values['inputs'], 2)}"] if event.values.get("inputs") else []),
+            ],
+            cause="a loop that reads one number after the other from the accelerator",
+            try_next="collect on the device and read once a step: torch.stack(values).tolist()",
+        )

@@ -1,0 +1,281 @@
+"""TD-R006: a rank that does not come where the others wait."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from tdbg.events import SEVERITIES, Event, Finding, Observation
+from tdbg.rules import RULES, Rule
+from tdbg.rules.text import joined, kept_in, ranges
+from tdbg.rules.view import View
+from tdbg.rundir import ProcessDir
+
+MAX_EPISODES = 64  # of one process
+MAX_COUNTS = 8  # groups whose calls a rank tells
+WAITING = ("collective", "wait", "backward", "init", "device")
+SURE = ("collective", "init")  # the call itself has not returned
+
+
+@dataclass(slots=True)
+class _Episode:
+    """A time in which one rank was quiet, as it last told of it."""
+
+    rank: int
+    attempt: int
+    folder: str
+    began_t: float
+    told_t: float
+    values: dict[str, Any]
+    step: int
+    lasted_s: float = 0.0
+    over_t: float | None = None  # when it went on
+
+    @property
+    def state(self) -> str:
+        return str(self.values.get("state", ""))
+
+    @property
+    def group(self) -> str:
+        return str(self.values.get("group", "world"))
+
+    @property
+    def number(self) -> int | None:
+        """The call on its group that it is in."""
+        return self.values.get("number")
+
+    @property
+    def doing(self) -> str:
+        if self.state in ("collective", "wait"):
+            return str(self.values["op"])
+        named = {"init": "init_process_group", "backward": "backward", "device": "a collective on the device"}
+        return named.get(self.state, str(self.values.get("where")))
+
+    def calls_on(self, group: str) -> int | None:
+        """How many calls on a group it has begun; None if that is not known."""
+        counts = self.values.get("counts")
+        if counts is None:
+            return None
+        found: int | None = counts.get(group, 0 if len(counts) < MAX_COUNTS else None)
+        return found
+
+    def meets(self, other: "_Episode") -> bool:
+        """True if both were quiet at the same time, in the same attempt, on different ranks."""
+        if self.rank == other.rank or self.attempt != other.attempt:
+            return False
+        return (self.over_t or float("inf")) >= other.began_t and (other.over_t or float("inf")) >= self.began_t
+
+    def at(self) -> str:
+        """What the rank was doing, for people."""
+        where = self.values.get("where") or "an unknown place"
+        if self.state in ("collective", "wait"):
+            return f"in {self.doing} ({where})"
+        return f"in {self.doing} ({where})" if self.state in ("init", "backward") else f"at {where}"
+
+
+@dataclass(slots=True)
+class _Case:
+    """Ranks that wait, and those they wait for."""
+
+    waiting: list[_Episode] = field(default_factory=list)
+    missing: list[_Episode] = field(default_factory=list)
+    silent: dict[int, str] = field(default_factory=dict)  # ranks that said nothing at all, and how they ended
+
+    @property
+    def sure(self) -> bool:
+        """True if someone is in no collective at all: the others only wait."""
+        return any(episode.state == "elsewhere" for episode in self.missing)
+
+    @property
+    def first(self) -> _Episode:
+        return min(self.waiting, key=lambda episode: (episode.began_t, episode.rank))
+
+    @property
+    def lasted_s(self) -> float:
+        return max(episode.lasted_s for episode in self.waiting)
+
+    @property
+    def over(self) -> bool:
+        return all(episode.over_t is not None for episode in self.waiting)
+
+
+@RULES.add
+class RankQuiet(Rule):
+    """Names the rank that does not come to a collective in which the others wait.
+
+    What it does: The probe behind DISTRIBUTED has a thread that notices when nothing has happened on a rank for
+    ``DISTRIBUTED.quiet_s``: no collective, no step. It writes which collective the rank is in, since when, the
+    how many-th on its group, and the stacks of all its threads. Of ranks that were quiet at the same time, those in
+    a collective wait, and the one that is elsewhere, or still in an earlier call, is the one they wait for. A wait
+    that ended is told as `info`, one that never did as `error`. Ranks that are all quiet outside of collectives
+    just work: it is silent.
+
+    Why it matters: A job that hangs dies half an hour later of a timeout that names the ranks which waited, not
+    the one which did not come.
+
+    Example:
+        TD-R006 error: rank 1 does not come to all_reduce, where rank 0 has waited for 120 s since step 41: it is at
+        train.py:88 in evaluate
+
+    What to do: Open the stacks file of the rank that is named. Typical: only one rank evaluates, saves or
+    downloads; a branch on local data skips a backward; a loader worker is stuck; its batches ran out. Let all
+    ranks take the same way, or give the long part to all (`Join`, `drop_last`).
+
+    Thresholds: ``DISTRIBUTED.quiet_s``, 30 seconds.
+    """
+
+    code = "TD-R006"
+    title = "a rank keeps others waiting"
+    severity = "warning"
+    listens = (Observation,)
+
+    def __init__(self) -> None:
+        self._episodes: dict[str, list[_Episode]] = {}
+        self._finding: Finding | None = None
+
+    def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
+        if not isinstance(event, Observation) or event.probe != "distributed":
+            return ()
+        if process.rank is None or not process.is_rank or event.part not in ("QUIET", "RESUMED"):
+            return ()
+        kept = self._episodes.setdefault(process.label, [])
+        if event.part == "RESUMED":
+            self._went_on(kept, event)
+        else:
+            self._quiet(kept, process, event)
+        return self._conclude({}, over=False)
+
+    def _quiet(self, kept: list[_Episode], process: ProcessDir, event: Observation) -> None:
+        began_t = float(event.values.get("began_t", event.t))
+        if kept and kept[-1].over_t is None:
+            last = kept[-1]  # told again, after twice the time: still the same
+            last.values, last.told_t = event.values, event.t
+            last.lasted_s = float(event.values.get("quiet_s", 0.0))
+        elif len(kept) < MAX_EPISODES:
+            lasted_s = float(event.values.get("quiet_s", 0.0))
+            rank = process.rank or 0
+            kept.append(
+                _Episode(rank, process.attempt, process.label, began_t, event.t, event.values, event.step, lasted_s)
+            )
+
+    def _went_on(self, kept: list[_Episode], event: Observation) -> None:
+        if kept and kept[-1].over_t is None:
+            kept[-1].over_t = event.t
+            kept[-1].lasted_s = float(event.values.get("quiet_s", 0.0))
+
+    def finish(self, view: View) -> Iterable[Finding]:
+        for found in view.processes.values():
+            for episode in self._episodes.get(found.process.label, ()):
+                if episode.over_t is None and found.last is not None and found.last.t > episode.told_t:
+                    episode.over_t = found.last.t  # it has stepped since
+        endings = {found.rank or 0: f"step {found.step}, {view.ending(found)}" for found in view.ranks()}
+        return self._conclude(endings, over=view.over)
+
+    def _conclude(self, endings: dict[int, str], *, over: bool) -> Iterable[Finding]:
+        """The finding that all episodes together make; one is given out, and kept up to date."""
+        episodes = [episode for kept in self._episodes.values() for episode in kept]
+        cases = list(_cases(episodes, endings, over))
+        if not cases:
+            return ()
+        worst = max(cases, key=lambda case: (not case.over, case.sure, case.lasted_s, -case.first.rank))
+        new = self._told(worst, over)
+        if self._finding is None:
+            self._finding = new
+            return (new,)
+        for name, value in new.as_dict().items():
+            setattr(self._finding, name, value)
+        return ()
+
+    def _told(self, case: _Case, over: bool) -> Finding:
+        first = case.first
+        waiting = ranges(sorted({episode.rank for episode in case.waiting}))
+        missing = sorted({episode.rank for episode in case.missing} | set(case.silent))
+        severity = "info" if case.over else SEVERITIES[2 if over else 1]
+        since = f"at step {first.step}" if case.over else f"since step {first.step}"
+        verb = "waited" if case.over else "has waited" if waiting.startswith("rank ") else "have waited"
+        came = "came late" if case.over else "does not come" if len(missing) == 1 else "do not come"
+        title = f"{ranges(missing)} {came} to {first.doing}, where {waiting} {verb} for {case.lasted_s:.0f} s {since}"
+        if case.missing:
+            title += f": {'it was' if case.over else 'it is'} {case.missing[0].at()}"
+        lines = [_line(episode) for episode in [*case.missing[:3], *sorted(case.waiting, key=_by_rank)[:4]]]
+        lines = [f"rank {rank}: {how}" for rank, how in list(case.silent.items())[:3]] + lines
+        files = [
+            kept_in(episode.folder, str(episode.values[name]))
+            for episode in [*case.missing[:3], first]
+            for name in ("stacks", "flight")
+            if episode.values.get(name)
+        ]
+        return self.found(
+            title,
+            severity=severity,
+            first_step=first.step,
+            rank=missing[0],
+            phase="collective",
+            evidence=[*lines, *([f"stacks: {joined(files, 6)}"] if files else [])],
+            cause="that rank is busy elsewhere, has left the loop, or took another branch than the others",
+            try_next=f"the stacks of rank {missing[0]}"
+            + (f" ({files[0]})" if files and case.missing else ": attach a debugger, it wrote none"),
+        )
+
+
+def _by_rank(episode: _Episode) -> int:
+    return episode.rank
+
+
+def _line(episode: _Episode) -> str:
+    ended = "went on" if episode.over_t is not None else "no end seen"
+    number = f", call {episode.number} on {episode.group}" if episode.number else ""
+    return f"rank {episode.rank}: {episode.at()}{number}, quiet for {episode.lasted_s:.1f} s, {ended}"
+
+
+def _cases(episodes: list[_Episode], endings: dict[int, str], over: bool) -> Iterator[_Case]:
+    """Every wait in which it is known who was missing."""
+    for wait in episodes:
+        if wait.state not in WAITING:
+            continue
+        others = [other for other in episodes if other.meets(wait) and _belongs(other.rank, wait)]
+        missing = [other for other in others if _is_behind(other, wait)]
+        together = [wait, *(other for other in others if _waits_along(other, wait))]
+        if missing:
+            yield _Case(together, missing)
+            continue
+        silent = _silent(wait, others, endings)
+        if over and wait.over_t is None and wait.state in SURE and silent:
+            yield _Case(together, silent=silent)
+
+
+def _belongs(rank: int, wait: _Episode) -> bool:
+    members = wait.values.get("ranks")
+    return not members or rank in members
+
+
+def _is_behind(other: _Episode, wait: _Episode) -> bool:
+    """True if ``other`` is surely what ``wait`` waits for."""
+    if wait.state == "init":
+        return False  # a rank that has come that far has its group already, or waits as well
+    if wait.state == "backward":
+        return other.state == "elsewhere" and other.step <= wait.step
+    begun = other.calls_on(wait.group)
+    if wait.state == "device":
+        here = wait.calls_on(wait.group)
+        return begun is not None and here is not None and begun < here
+    if begun is None or wait.number is None:
+        return other.state == "elsewhere" and wait.state in SURE
+    if begun < wait.number:
+        return True
+    return begun == wait.number and other.group == wait.group and other.number == wait.number and _differ(other, wait)
+
+
+def _differ(other: _Episode, wait: _Episode) -> bool:
+    """Both in the same call by number, but in different functions: the higher rank is named."""
+    return other.doing != wait.doing and other.rank > wait.rank
+
+
+def _waits_along(other: _Episode, wait: _Episode) -> bool:
+    return other.state == wait.state and other.doing == wait.doing and other.number == wait.number
+
+
+def _silent(wait: _Episode, others: list[_Episode], endings: dict[int, str]) -> dict[int, str]:
+    """Ranks of the group that wrote nothing while this one waited, and how they ended."""
+    members = wait.values.get("ranks") or range(int(wait.values.get("size") or len(endings)))
+    heard = {wait.rank, *(other.rank for other in others)}
+    return {rank: endings.get(rank, "never took a step") for rank in members if rank not in heard}

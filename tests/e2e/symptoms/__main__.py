@@ -1,0 +1,65 @@
+"""Write docs/flags-at-work.md: what each flag's probe said of its symptom program, and of the healthy one.
+
+python -m tests.e2e.symptoms docs/flags-at-work.md
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from tdbg.events import Observation
+from tdbg.flags import FLAGS
+from tdbg.rundir import RunDir
+from tests.e2e.conftest import environment
+from tests.e2e.symptoms import Symptom, symptoms
+
+HEAD = """# Every flag at work
+
+Made by `python -m tests.e2e.symptoms docs/flags-at-work.md`: each flag alone, at the default level and budget, on a
+program that shows its symptom and on the same program in health (`tests/e2e/symptoms/`). The flags under `LOSS.`,
+DUMP_METRICS, VALIDATION_METRICS and PROFILER wake no probe of `tdbg run` by themselves.
+
+| flag | probe | the program | what was said of it | seen in health |
+|---|---|---|---|---|
+"""
+
+
+def run(symptom: Symptom, healthy: bool) -> tuple[dict[str, Any], int]:
+    """The verdict of one run, and how often the flag's probe spoke."""
+    with tempfile.TemporaryDirectory(prefix="tdbg-symptoms-") as folder:
+        where = Path(folder, "run")
+        words = [sys.executable, "-m", "tdbg", "run", "--quiet", "--run-dir", str(where), *symptom.run_options()]
+        words += ["--", *symptom.words(healthy=healthy)]
+        subprocess.run(words, cwd=folder, env=environment({}), capture_output=True, check=False)
+        verdict = json.loads((where / "report.json").read_text(encoding="utf-8"))
+        found = RunDir(where)
+        seen = sum(isinstance(event, Observation) for process in found.processes() for event in process.events())
+        return verdict, seen
+
+
+def row(symptom: Symptom) -> str:
+    """One line of the table."""
+    ill, _ = run(symptom, healthy=False)
+    well, seen = run(symptom, healthy=True)
+    said = next((item for item in ill["findings"] if item["code"] == symptom.code), None)
+    text = f"{said['code']}: {said['title']}" if said else "NOTHING"
+    health = ", ".join(item["code"] for item in well["findings"]) or f"nothing, in {seen} observations"
+    probe = next(flag.probe for flag in FLAGS if flag.name == symptom.flag)
+    cells = [symptom.flag, probe, symptom.about, text, health]
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
+
+
+def main() -> None:
+    """Run all programs and write the table."""
+    rows = []
+    for symptom in symptoms():
+        print(symptom.flag, file=sys.stderr, flush=True)
+        rows.append(row(symptom))
+    Path(sys.argv[1]).write_text(HEAD + "".join(rows), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,252 @@
+"""Triggers go off when they should, do what they say, cool down, and stay silent on healthy runs."""
+
+import math
+import random
+import time
+from collections.abc import Callable, Iterable
+from statistics import median
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tdbg.events import Observation, Step, Switch, Trigger
+from tdbg.probes.triggers import COOL_STEPS, ESCALATE_STEPS, MAX_DUMPS, LossSpike, SkipStreak, not_finite
+from tests.probes.conftest import Watch
+
+Start = Callable[..., Watch]
+QUIET = 40  # steps before something happens: more than a spike needs to stand out from
+
+
+@pytest.fixture
+def every(watch: Start) -> Start:
+    """A monitor that may put every step on record, whatever that costs."""
+    return lambda **settings: watch(max_overhead=1e5, **settings)
+
+
+def train(factors: Iterable[float], seed: int = 0) -> None:
+    """One step a factor, which the loss is multiplied with; the losses lie around 1 and hardly move."""
+    torch.manual_seed(seed)
+    layer = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=1e-6)
+    target = torch.zeros(8, 1)
+    for factor in factors:
+        loss = factor * (1.0 + 0.1 * nn.functional.mse_loss(layer(torch.randn(8, 4)), target))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+def triggers(seen: Watch) -> list[Trigger]:
+    return [event for event in seen.events if isinstance(event, Trigger)]
+
+
+def switches(seen: Watch) -> list[tuple[int, str, str]]:
+    return [(event.step, event.level, event.why) for event in seen.events if isinstance(event, Switch)]
+
+
+def spike_at(*places: int, steps: int, factor: float = 20.0) -> list[float]:
+    return [factor if number in places else 1.0 for number in range(1, steps + 1)]
+
+
+def test_a_loss_spike_dumps_escalates_and_falls_back(every: Start) -> None:
+    seen = every()
+    train(spike_at(QUIET, steps=QUIET + 30))
+    (found,) = triggers(seen)
+    assert (found.step, found.condition, found.action) == (QUIET, "loss spike", "dump, level=advanced for 20")
+    assert found.values["loss"] > 2 * found.values["median(loss)"] > 0
+    assert switches(seen) == [(QUIET, "advanced", "trigger"), (QUIET + ESCALATE_STEPS, "basic", "end")]
+    looked = {event.step for event in seen.events if isinstance(event, Observation) and event.probe == "tensor-stats"}
+    assert looked and looked <= set(range(QUIET + 1, QUIET + ESCALATE_STEPS + 1))
+
+
+def test_the_dump_holds_the_records_and_the_batch(every: Start) -> None:
+    seen = every(keep_steps=5)
+    train(spike_at(QUIET, steps=QUIET))
+    (found,) = triggers(seen)
+    assert list(seen.kept) == [found.dump] == [f"trigger_step{QUIET:08d}.json"]
+    story = seen.kept[found.dump]
+    assert [row["step"] for row in story["records"]] == list(range(QUIET - 4, QUIET + 1))
+    assert story["records"][-1]["loss"] == found.values["loss"] and story["tensors"] == []
+    ((step, parts),) = seen.saved
+    ((args, _),) = parts["inputs"]
+    assert step == QUIET and args[0].shape == (8, 4) and found.batch == "batch"
+
+
+def test_the_history_of_tensors_is_in_the_dump_at_higher_levels(every: Start) -> None:
+    seen = every(level="advanced")
+    train(spike_at(QUIET, steps=QUIET + 2))
+    (story,) = seen.kept.values()
+    assert story["tensors"][-1]["step"] <= QUIET and story["tensors"][-1]["weight_rms"]
+    assert switches(seen) == [(QUIET, "extreme", "trigger")]
+
+
+def test_extreme_stays_extreme(every: Start) -> None:
+    seen = every(level="extreme")
+    train(spike_at(QUIET, steps=QUIET + 2))
+    assert [found.action for found in triggers(seen)] == ["dump"] and switches(seen) == []
+
+
+def test_cool_down(every: Start) -> None:
+    seen = every()
+    second, third = QUIET + 100, QUIET + COOL_STEPS + 10
+    train(spike_at(QUIET, second, third, steps=third + 2))
+    assert [found.step for found in triggers(seen)] == [QUIET, third]
+
+
+def test_no_more_dumps_than_allowed(every: Start) -> None:
+    seen = every(when=["loss > 10"])
+    places = [QUIET + number * (COOL_STEPS + 1) for number in range(MAX_DUMPS + 2)]
+    train(spike_at(*places, steps=places[-1] + 1))
+    assert len(seen.kept) == MAX_DUMPS == len({found.dump for found in triggers(seen) if found.dump})
+    both = [found for found in triggers(seen) if found.step == QUIET]
+    assert {found.condition for found in both} == {"loss spike", "loss > 10"}, "both went off"
+    assert len({found.dump for found in both}) == 1, "and share the dump of that step"
+    assert [found.action for found in triggers(seen) if found.step == places[-1]] == ["level=advanced for 20", ""]
+
+
+def test_a_bad_value_keeps_its_batch_once(every: Start) -> None:
+    seen = every()
+    train([1.0] * 12 + [math.nan] * 3)
+    (found,) = triggers(seen)
+    assert (found.condition, found.step, found.batch) == ("non-finite", 13, "")
+    assert [step for step, _ in seen.saved] == [13] and seen.bad[0].step == 13, "the report of it has the batch"
+    assert found.values["loss"] == "nan" and "level=advanced for 20" in found.action
+
+
+def test_a_condition_of_the_users_does_what_it_says(every: Start) -> None:
+    seen = every(when=["loss > 10 and step > 5"], then=["level=extreme for 4, flag=MEMORY"])
+    train(spike_at(2, 10, steps=20))
+    (found,) = triggers(seen)
+    assert (found.step, found.action, found.dump) == (10, "level=extreme, flag=MEMORY for 4", "")
+    assert found.values["step"] == 10 and found.values["loss"] > 10
+    changes = [event for event in seen.events if isinstance(event, Switch)]
+    assert [(event.step, event.level, event.flags) for event in changes] == [
+        (10, "extreme", {"MEMORY": True}),
+        (14, "basic", {}),
+    ]
+
+
+def test_a_condition_that_stays_true_goes_off_once(every: Start) -> None:
+    seen = every(when=["step >= 3"])
+    train([1.0] * (COOL_STEPS + 20))
+    assert [(found.step, found.action) for found in triggers(seen)] == [(3, "dump")]
+
+
+def test_a_condition_speaks_of_metrics_and_medians(every: Start) -> None:
+    seen = every(when=["metric.accuracy < 0.5", "loss > 4 * median(loss)"], then=["dump", "dump, stop"])
+    train([1.0] * 3)
+    seen.monitor.metrics["accuracy"] = 0.25
+    train([1.0] * 10 + [6.0])
+    first, second = triggers(seen)
+    assert first.values == {"metric.accuracy": 0.25} and not first.stop
+    assert second.stop and second.action == "dump, stop" and second.values["median(loss)"] == pytest.approx(1, abs=0.3)
+
+
+def test_nothing_goes_off_while_the_cost_is_measured(every: Start) -> None:
+    seen = every(baseline=5, when=["loss > 10"])
+    train(spike_at(QUIET, steps=QUIET + 2))
+    assert triggers(seen) == [] and "abstains-triggers" in seen.notes
+
+
+def test_an_escalation_does_not_touch_what_was_asked_for(every: Start) -> None:
+    seen = every()
+    seen.monitor.changes.make("extreme", {}, "api", for_steps=QUIET + 10)
+    train(spike_at(QUIET, steps=QUIET + 15))
+    assert [found.action for found in triggers(seen)] == ["dump"]
+    assert switches(seen) == [(0, "extreme", "api"), (QUIET + 10, "basic", "end")]
+
+
+def test_history_cleared(every: Start) -> None:
+    seen = every(when=["loss > 3 * median(loss)"])
+    train([1.0] * 31)
+    seen.monitor.clear_history()
+    train([6.0])
+    assert triggers(seen) == [], "there is nothing left that it stands out from"
+
+
+# the conditions themselves
+
+
+def losses(kind: str, seed: int) -> list[float]:
+    """Healthy courses of a loss: noisy, falling, heavy-tailed, with plateaus and drops."""
+    rng = random.Random(seed)
+    course = {
+        "gauss": lambda n: 2.0 + rng.gauss(0, 0.3),
+        "falling": lambda n: 5.0 * math.exp(-n / 300) + 0.5 + rng.gauss(0, 0.05),
+        "lognormal": lambda n: math.exp(rng.gauss(0, 0.7)),
+        "wild": lambda n: math.exp(rng.gauss(0, 1.2)),
+        "gamma": lambda n: rng.gammavariate(2.0, 0.5),
+        "steps": lambda n: (3.0 if n < 300 else 1.0) * (1 + 0.1 * rng.random()),
+        "cyclic": lambda n: 1.0 + 0.4 * math.sin(n / 30) + 0.1 * rng.random(),
+        "constant": lambda n: 0.69,
+        "tiny": lambda n: 1e-6 * (1 + rng.random()),
+    }[kind]
+    return [max(course(number), 1e-9) for number in range(1000)]
+
+
+@pytest.mark.parametrize(
+    "kind", ["gauss", "falling", "lognormal", "wild", "gamma", "steps", "cyclic", "constant", "tiny"]
+)
+def test_healthy_courses_are_silent(kind: str) -> None:
+    alarms = 0
+    for seed in range(20):
+        spike = LossSpike()
+        alarms += sum(spike.true(Step(step=n, loss=loss, micro=1)) for n, loss in enumerate(losses(kind, seed)))
+    assert alarms == 0
+
+
+@pytest.mark.parametrize("kind", ["gauss", "falling", "gamma", "steps", "cyclic", "constant", "tiny"])
+def test_a_spike_is_seen(kind: str) -> None:
+    spike, course = LossSpike(), losses(kind, 1)
+    course[600] = 100 * median(course[:600])
+    assert [n for n, loss in enumerate(course) if spike.true(Step(step=n, loss=loss, micro=1))] == [600]
+
+
+@pytest.mark.parametrize("change", [{"loss": -1.0}, {"other_losses": [1.0]}])
+def test_losses_that_mean_something_else_have_no_spikes(change: dict[str, Any]) -> None:
+    spike = LossSpike()
+    records = [Step(step=n, loss=1.0, micro=1) for n in range(100)]
+    for name, value in change.items():
+        setattr(records[3], name, value)
+    assert not any(spike.true(record) for record in [*records, Step(step=101, loss=90.0, micro=1)])
+
+
+def test_more_summands_are_no_spike() -> None:
+    spike = LossSpike()
+    records = [Step(step=n, loss=1.0 + 0.01 * (n % 3), micro=1) for n in range(100)]
+    assert not any(spike.true(record) for record in [*records, Step(step=101, loss=32.0, micro=32)])
+
+
+def test_skip_streaks() -> None:
+    def first(skips: range) -> int | None:
+        streak = SkipStreak()
+        records = (Step(step=n, skipped=n in skips) for n in range(1, 100))
+        return next((record.step for record in records if streak.true(record)), None)
+
+    assert first(range(1, 11)) is None, "the scale comes down from its first value"
+    assert first(range(1, 30)) == 12
+    assert first(range(50, 54)) is None
+    assert first(range(50, 60)) == 54
+
+
+def test_not_finite() -> None:
+    assert not_finite(Step(loss="nan")) and not_finite(Step(loss=1.0, finite=False)) and not_finite(Step(loss="-inf"))
+    assert not not_finite(Step(loss=1.0, finite=False, skipped=True)), "the scaler has dealt with it"
+    assert not not_finite(Step(loss=1.0, finite=None)) and not not_finite(Step())
+
+
+def test_cost(every: Start) -> None:
+    seen = every(when=["loss > 1e9 or grad_norm > 1e9 or skipped"])
+    probe = seen.monitor.probe("triggers")
+    records = [Step(step=n, loss=1.0 + 0.1 * (n % 7), grad_norm=1.0, micro=1, finite=True) for n in range(1, 2001)]
+    for record in records[:100]:
+        probe.record_written(record)
+    best = math.inf
+    for _ in range(5):
+        begun = time.perf_counter()
+        for record in records:
+            probe.record_written(record)
+        best = min(best, (time.perf_counter() - begun) / len(records))
+    assert best < 20e-6, f"{best * 1e6:.1f} us a record"
