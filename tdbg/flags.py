@@ -90,7 +90,9 @@ FLAGS: tuple[Flag, ...] = (
         "Use it when a job hangs, ranks drift apart, or one rank makes all others wait.",
         probe="distributed",
         thresholds=(
-            Threshold("quiet_s", 30.0, "seconds without a step or a collective after which a rank says where it is", low=1.0),
+            Threshold(
+                "quiet_s", 30.0, "seconds without a step or a collective after which a rank says where it is", low=1.0
+            ),
         ),
     ),
     Flag(
@@ -189,7 +191,9 @@ FLAGS: tuple[Flag, ...] = (
         aliases=("memory_usage",),
         probe="memory",
         thresholds=(
-            Threshold("creep_pct", 10.0, "growth in percent over 50 steps that is told if tensors with a graph pile up"),
+            Threshold(
+                "creep_pct", 10.0, "growth in percent over 50 steps that is told if tensors with a graph pile up"
+            ),
             Threshold("creep_mb", 1074.0, "growth in MB over 50 steps that is told whatever it is made of", low=1.0),
             Threshold("full_pct", 95.0, "share of the machine's or container's memory in use that is told", high=100.0),
         ),

@@ -3,7 +3,7 @@
 import difflib
 import importlib
 import pkgutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Generic, Protocol, TypeVar
 
 from tdbg.errors import TdbgError
@@ -52,12 +52,22 @@ class Registry(Generic[T]):
         self._loaded = True  # set first: a member may read the registry while it is imported
         path = importlib.import_module(self.package).__path__
         for module in sorted(pkgutil.iter_modules(path), key=lambda found: found.name):
-            if module.name.startswith("_"):
-                continue
-            try:
-                importlib.import_module(f"{self.package}.{module.name}")
-            except Exception as error:  # guard: one broken file must not take the others with it
-                self.broken[f"{self.package}.{module.name}"] = error
+            if not module.name.startswith("_"):
+                self._import(module.name)
+
+    def some(self, files: Iterable[str]) -> list[T]:
+        """The members that these files of ``package`` hold, without loading the others."""
+        for name in files:
+            self._import(name)
+        modules = {f"{self.package}.{name}" for name in files}
+        return [item for item in self._items.values() if getattr(item, "__module__", "") in modules]
+
+    def _import(self, name: str) -> None:
+        whole = f"{self.package}.{name}"
+        try:
+            importlib.import_module(whole)
+        except Exception as error:  # guard: one broken file must not take the others with it
+            self.broken[whole] = error
 
     def load_third_party(self) -> list[str]:
         """Import what other packages registered under ``group``; returns what failed, a line each."""

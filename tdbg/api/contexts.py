@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING
 
 from tdbg.api.flags import live
 from tdbg.api.levels import DebugLevel
-from tdbg.api.session import LOG, current, run_agent, start, stop
+from tdbg.api.session import LOG, Session, current, run_agent, start, stop
 
 if TYPE_CHECKING:
     from tdbg.api.debugger import PyTorchDebugger
-    from tdbg.api.session import Session
 
 
 @contextlib.contextmanager
@@ -27,7 +26,6 @@ def debug_context(level: DebugLevel | str = DebugLevel.BASIC) -> "Iterator[PyTor
     import torch  # noqa: F401 - in a run this is what sets its watch to work
 
     from tdbg.api.debugger import PyTorchDebugger
-    from tdbg.api.session import Session
 
     wanted = DebugLevel.of(level)
     debugger = PyTorchDebugger(wanted)
@@ -41,7 +39,7 @@ def debug_context(level: DebugLevel | str = DebugLevel.BASIC) -> "Iterator[PyTor
 
 
 @contextlib.contextmanager
-def _at_level(wanted: DebugLevel) -> "Iterator[Session | None]":
+def _at_level(wanted: DebugLevel) -> Iterator[Session | None]:
     session = current()
     if session is not None:
         with _changed(session, wanted):
@@ -57,7 +55,7 @@ def _at_level(wanted: DebugLevel) -> "Iterator[Session | None]":
 
 
 @contextlib.contextmanager
-def _changed(session: "Session", wanted: DebugLevel) -> Iterator[None]:
+def _changed(session: Session, wanted: DebugLevel) -> Iterator[None]:
     """Another level of a live watch, for a while."""
     before = session.monitor.settings.level
     if before == wanted:
@@ -72,7 +70,7 @@ def _changed(session: "Session", wanted: DebugLevel) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _watched(wanted: DebugLevel) -> "Iterator[Session]":
+def _watched(wanted: DebugLevel) -> Iterator[Session]:
     """A watch of its own, for a while."""
     from tdbg.api.switches import anomaly_back
 

@@ -52,8 +52,8 @@ def value_of(name: str, flags: dict[str, Value]) -> Value | None:
 
 def is_on(name: str) -> bool:
     """True while the flag, its family or a member of it is on, whatever door ``--inject`` leaves open."""
-    flags = live()
-    return bool(flags) and value_of(name, flags) not in (None, False)
+    flags = live() if _live is None else _live
+    return any(value is not False and _means(name, key) for key, value in flags.items()) if flags else False
 
 
 def report(name: str, value: Value) -> None:
@@ -98,6 +98,13 @@ def _from_variable() -> dict[str, Value]:
         return flags_from_env(text)
     except (TdbgError, ValueError):  # nothing that is wrong with it reaches the program
         return {}
+
+
+@lru_cache(maxsize=4096)
+def _means(name: str, key: str) -> bool:
+    """True if ``name`` stands for the flag ``key``: itself, its last word, or its family."""
+    wanted = _canonical(name)
+    return covers(wanted, key) or key.endswith(f".{wanted}")
 
 
 @lru_cache(maxsize=1024)

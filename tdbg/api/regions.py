@@ -26,14 +26,13 @@ class _Frame:
     def __init__(self, owner: "region", parent: "_Frame | None") -> None:
         self.owner = owner
         self.parent = parent
-        self.depth = parent.depth + 1 if parent is not None else 0
+        self.depth: int = parent.depth + 1 if parent is not None else 0
+        self.path: str = owner.name
         around = _same_name(owner.name, parent)
         self.inner = around is not None  # recursion: its time is in the outer one's already
         if around is not None:
             self.path = around.path
-        elif parent is None or self.depth >= MAX_DEPTH:
-            self.path = owner.name
-        else:
+        elif parent is not None and self.depth < MAX_DEPTH:
             self.path = f"{parent.path}/{owner.name}"
         self.mark: Any = None
         self.open = True

@@ -73,7 +73,7 @@ class Session:
         self.owner = owner
         self.agent = agent
         self.memory = memory
-        self.pid = os.getpid()
+        self.late_values = 0  # of `metric`, on their way from a device
         self._end = end
 
     @property
@@ -260,10 +260,9 @@ def _in_memory() -> tuple[list[Any], list[Any]]:
 
 def _forked() -> None:
     """In a forked child: a process of its own, which has seen nothing yet."""
-    if _own is not None:
-        if _own.memory is not None:
-            _own.memory.events.clear()
-            _own.monitor.forked()
+    if _own is not None and _own.memory is not None:  # one with a directory has an agent that sees to it
+        _own.memory.events.clear()
+        _own.monitor.forked()
     regions = sys.modules.get("tdbg.probes.regions")
     if regions is not None:
         regions.TOTALS.clear()

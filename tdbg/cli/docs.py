@@ -10,7 +10,8 @@ from tdbg.errors import TdbgError
 
 def command(
     what: Annotated[
-        str, typer.Argument(metavar="WHAT", help="help, man, completions, cli, flags, events, findings; or all.")
+        str,
+        typer.Argument(metavar="WHAT", help="help, man, completions, cli, flags, events, probes, findings; or all."),
     ],
     check: Annotated[bool, typer.Option("--check", help="Write nothing; exit 1 if a file is stale.")] = False,
     root: Annotated[Path | None, typer.Option("--root", metavar="DIR", help="The source tree.")] = None,

@@ -1,5 +1,6 @@
 """Reading along while a run goes on: new events go to the rules, findings and progress to stderr."""
 
+import json
 import os
 import threading
 import time
@@ -7,13 +8,14 @@ from collections.abc import Callable
 
 from tdbg import events
 from tdbg.config import Settings
-from tdbg.events import Event, Finding
+from tdbg.events import Event, Finding, Trigger
 from tdbg.launch.progress import Progress
 from tdbg.output import say
 from tdbg.rules import wanted
 from tdbg.rules.verdict import BLOCK_LINES, Judge, Verdict, block, judge_run
 from tdbg.rundir import EVENTS, ProcessDir, RunDir
 
+FINDINGS = "findings.jsonl"  # what was found while the run went on, as it was told then
 POLL_S = 0.25
 LIVE_LINES = 8  # with the verdict's ten, a run with a NaN says less than twenty lines
 CHUNK_BYTES = 1 << 20
@@ -24,12 +26,12 @@ REST = 100
 
 
 class Tail:
-    """One growing events file, read complete line by complete line."""
+    """One growing events file, read complete line by complete line, from its beginning or a later place."""
 
-    def __init__(self, process: ProcessDir) -> None:
+    def __init__(self, process: ProcessDir, offset: int = 0) -> None:
         self.process = process
         self.path = process.path / EVENTS
-        self._offset = 0
+        self._offset = offset
         self._rest = b""
 
     def read(self, chunks: int = MAX_CHUNKS) -> list[Event]:
@@ -71,14 +73,13 @@ class Tail:
 class Follower:
     """Follows one run in a thread of the supervisor, and judges it at the end.
 
-    stop: called, from the thread, with the first finding that `--stop-on` asks for.
+    stop: called, from the thread, at the first finding that `--stop-on` asks for, or trigger whose `--then` does;
+        with the reason, for people.
     speaks: False for an agent that joined another's run directory: it judges and may stop, but prints nothing
         and leaves report.json to the agent that made the directory.
     """
 
-    def __init__(
-        self, run: RunDir, settings: Settings, stop: Callable[[Finding], None], *, speaks: bool = True
-    ) -> None:
+    def __init__(self, run: RunDir, settings: Settings, stop: Callable[[str], None], *, speaks: bool = True) -> None:
         self.run = run
         self.settings = settings
         self.judge = Judge(run)
@@ -155,6 +156,8 @@ class Follower:
         for _, process, event in fresh:
             for finding in self.judge.feed(process, event):
                 self._found(finding)
+            if isinstance(event, Trigger) and event.stop:
+                self._end(f"{event.condition!r} in step {event.step}, rank {process.rank}, as --then asks")
         if self.speaks and not self._ending.is_set():
             self._progress.show(time.monotonic())
         return bool(fresh)
@@ -169,11 +172,26 @@ class Follower:
             pass
 
     def _found(self, finding: Finding) -> None:
+        if self.speaks:
+            self._keep(finding)
         if self.speaks and not self.settings.quiet:
             self._print(finding)
-        if not self._stopped and not self._ending.is_set() and wanted(finding, self.settings.stop_on):
+        if wanted(finding, self.settings.stop_on):
+            self._end(f"{finding.code}, as --stop-on asks")
+
+    def _end(self, why: str) -> None:
+        if not self._stopped and not self._ending.is_set():
             self._stopped = True
-            self._stop(finding)
+            self._stop(why)
+
+    def _keep(self, finding: Finding) -> None:
+        """Leave it for those who look at the run while it goes on; the report derives its own."""
+        line = json.dumps({"t": round(time.time(), 3), **finding.as_dict()}, default=str) + "\n"
+        try:
+            with (self.run.path / FINDINGS).open("a", encoding="utf-8") as file:
+                file.write(line)
+        except OSError:  # a full disk is told by others
+            pass
 
     def _print(self, finding: Finding) -> None:
         """The first finding of its severity with its evidence, others in a line, as far as the lines last.

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tdbg.conditions import parse_action
 from tdbg.config import Settings
 from tdbg.errors import LaunchError, TdbgError
-from tdbg.events import Finding
 from tdbg.launch import boot, command, join, orphans, presence, provenance
 from tdbg.launch.follow import Follower
 from tdbg.launch.orphans import Guard
@@ -73,7 +73,12 @@ def check(settings: Settings, words: Sequence[str], environ: Mapping[str, str], 
 
 def _check_replace(settings: Settings) -> None:
     """With --exec nobody is left to copy output, to stop the run or to change its exit code."""
-    asked = {"--tee": settings.tee, "--stop-on": settings.stop_on, "--fail-on": settings.fail_on != "never"}
+    asked = {
+        "--tee": settings.tee,
+        "--stop-on": settings.stop_on,
+        "--fail-on": settings.fail_on != "never",
+        "--then stop": any(parse_action(text).stop for text in settings.then),
+    }
     for option, given in asked.items():
         if given:
             raise TdbgError(f"{option} needs a supervisor, and --exec leaves none", f"leave out --exec or {option}")
@@ -140,7 +145,7 @@ class Supervision:
         guard = Guard(child.pid, mark)
         # No thread is started before here: the command and its guard are forks.
         git = threading.Thread(target=self._note_git, name="tdbg-git", daemon=True)
-        follower = Follower(self.run, self.settings, lambda finding: self._stop(child, finding), speaks=self.leads)
+        follower = Follower(self.run, self.settings, lambda why: self._stop(child, why), speaks=self.leads)
         patience = presence.Patience(self.run) if self._minds_silence() else None
         if self.leads:
             git.start()
@@ -174,10 +179,10 @@ class Supervision:
                 "make room there, or leave out --tee",
             ) from None
 
-    def _stop(self, child: Child, finding: Finding) -> None:
-        """`--stop-on`: the follower has seen a finding that was asked for."""
+    def _stop(self, child: Child, why: str) -> None:
+        """The follower has seen what the run is to end at."""
         self.stopped = True
-        say(f"stopping the command at {finding.code}, as --stop-on asks")
+        say(f"stopping the command at {why}")
         child.stop()
 
     def _note_git(self) -> None:
@@ -208,5 +213,6 @@ class Supervision:
         """The command's own, 128+N after signal N; findings that were asked for turn 0, and nothing else, into 1."""
         if code:
             return code if code > 0 else 128 - code
-        asked = self.stopped or any(wanted(finding, self.settings.stop_on) for finding in verdict.findings)
+        found = any(wanted(finding, self.settings.stop_on) for finding in verdict.findings)
+        asked = self.stopped or found or any(trigger["stop"] for trigger in verdict.triggers)
         return 1 if asked or verdict.fails(self.settings.fail_on) else 0

@@ -74,7 +74,9 @@ class Probe:
         self.monitor.observe(self, owner, part, text, values, level, step)
 
     def abstain(self, reason: str) -> None:
-        """Say once why this probe cannot see what it is there for."""
+        """Say once why this probe cannot see what it is there for; to those who asked for it by its flag."""
+        if not self.flags:
+            return
         self.monitor.note(f"abstains-{self.name}", f"{flag_of(self.name) or self.name}: {reason}")
 
     def patch(
@@ -188,4 +190,6 @@ class Probe:
         """This is a new process: forget everything."""
 
 
+# The files whose probes the default level has; the others are loaded when a flag or a higher level asks for one.
+BASIC = ("first_bad", "gradients", "loader", "regions", "scaler", "triggers")
 PROBES: Registry[type[Probe]] = Registry("probe", package="tdbg.probes", group="tdbg.probes")

@@ -42,7 +42,7 @@ class Backward(Probe):
         self._key: tuple[str, ...] = ()
 
     def changed(self) -> None:
-        self.monitor.modules.want(self, Wish(backward=True, force_eager=bool(self.flags)))
+        self.monitor.modules.want(self, Wish(backward=True, exact=bool(self.flags), force_eager=bool(self.flags)))
 
     def detach(self) -> None:
         self.monitor.modules.forget(self)
@@ -58,7 +58,9 @@ class Backward(Probe):
             self.abstain("no gradient arrived at any module's output")
             return
         bad = [row.path for row, flow in reached if not math.isfinite(flow)]
-        unreached = [row.path for row in rows if row.leaf and row.trainable and row.graded and row.grad_norm is None]
+        unreached = [
+            row.path for row in rows if row.leaf and row.place.trainable and row.graded and row.grad_norm is None
+        ]
         (first, first_flow), (last, last_flow) = reached[0], reached[-1]
         values: dict[str, Any] = {
             "flow": [short(flow) for flow in flows],

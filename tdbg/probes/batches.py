@@ -161,7 +161,7 @@ def _is_side(part: Part) -> bool:
 def labels(parts: list[Part]) -> Part | None:
     """The integer tensor that holds the targets: by its name, or last in a tuple of inputs and targets."""
     whole = [p for p in parts if not p.tensor.is_floating_point() and not p.tensor.is_complex()]
-    whole = [part for part in whole if part.tensor.dtype != torch.bool and part.low is not None]
+    whole = [part for part in whole if part.tensor.dtype != torch.bool and readable(part.tensor)]
     named = [part for part in whole if part.word in LABEL_WORDS]
     if named:
         return named[0]

@@ -145,9 +145,11 @@ class Changes:
     def _tell(self, why: str, asked: int, late: bool) -> None:
         settings = self.monitor.settings
         on = {name: value for name, value in settings.flags.items() if value is not False}
-        self.monitor.emit(
-            Switch(step=self._coming - 1, level=settings.level, flags=on, why=why, asked=asked, late=late)
-        )
+        event = Switch(t=time.time(), step=self._coming - 1, level=settings.level, flags=on, why=why)
+        event.asked, event.late = asked, late
+        self.monitor.when_rank(lambda: self.monitor.emit(event))
+        names = f", flags {', '.join(on)}" if on else ""
+        self.monitor.line("[control]", f"level {settings.level}{names} after step {event.step} ({why})", "I")
 
     def forked(self) -> None:
         """In a forked child, whose steps begin anew: only what holds for good is left."""

@@ -2,6 +2,7 @@
 
 from collections import deque
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import mean
 
 WARM_STEPS = 5  # optimizer state, caches and buffers come in the first steps
@@ -81,11 +82,9 @@ def _growth(samples: list[tuple[int, float]], steps: int) -> Growth | None:
     parts = [samples[round(index * size) : round((index + 1) * size)] for index in range(PARTS)]
     # The lowest of each part: memory in use for a moment is not memory that stays.
     places = [(mean(step for step, _ in part), min(mb for _, mb in part)) for part in parts]
-    rises = [after[1] - before[1] for before, after in zip(places, places[1:], strict=False)]
-    paces = [
-        rise / max(after[0] - before[0], 1e-9)
-        for rise, before, after in zip(rises, places, places[1:], strict=False)
-    ]
+    rises = [after[1] - before[1] for before, after in pairwise(places)]
+    spans = [max(after[0] - before[0], 1e-9) for before, after in pairwise(places)]
+    paces = [rise / span for rise, span in zip(rises, spans, strict=True)]
     total = sum(rises)
     if total <= 0 or max(rises) > MAX_SHARE * total or min(paces) < STEADY_SHARE * mean(paces):
         return None

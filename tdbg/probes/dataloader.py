@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from tdbg.probes.rerun import Call
 
 CONTENT = "dataloader"  # kinds of work in the budget: a look at a batch,
-PRINT = "dataloader-print"  # and its fingerprint alone
+PRINT = "dataloader-print"  # its fingerprint, the range of its labels
+LABELS = "dataloader-labels"
 LOOKS_A_STEP = 4  # batches looked at while one step runs (accumulation, evaluation) whatever it costs
 MAX_PRINTS = 4096
 MAX_CLASSES = 1024
@@ -117,6 +118,7 @@ class DataLoading(Probe):
         "share": "part of the time that went into waiting: of the pass, or of the last 64 batches",
         "starting": "part of the time that went into waiting for the first batches of passes",
         "passes": "passes over this loader begun",
+        "before": "the training pass before that had the same order",
         "sampler_epoch": "the epoch set in the DistributedSampler",
         "cache_hits": "hits counted by the dataset",
         "cache_misses": "misses counted by the dataset",
@@ -202,6 +204,9 @@ class DataLoading(Probe):
         if self._affords(CONTENT):
             with self.work(CONTENT):
                 self._look(feed, current, batch, wait_s)
+        elif feed.width and "LABELS" not in feed.said and self._affords(LABELS):
+            with self.work(LABELS):
+                self._note_labels(feed, batches.labels(batches.parts_of(batch)))
         if "repeat" not in feed.said and self._affords(PRINT):
             with self.work(PRINT):
                 self._compare(feed, current, batch, loader_iter)
@@ -261,14 +266,12 @@ class DataLoading(Probe):
     # what is wrong with it
 
     def _judge(self, feed: Feed, current: Pass, parts: list[Part]) -> None:
-        main, label = batches.main_input(parts), batches.labels(parts)
+        main = batches.main_input(parts)
         if main is not None and (main.constant or main.alike):
             current.constant += 1
             if current.constant >= max(CONSTANT, CONSTANT_SHARE * current.looked):
                 self._tell_constant(feed, current, main)
-        if label is not None:
-            self._labels = label
-            self._note_labels(feed, label)
+        self._note_labels(feed, batches.labels(parts))
         bad = next((part for part in parts if part.bad is not None), None)
         if bad is not None:
             if len(self._bad) >= LOOKS_A_STEP:
@@ -327,26 +330,35 @@ class DataLoading(Probe):
             indices=self._indices[:SHOWN],
         )
 
-    def _note_labels(self, feed: Feed, part: Part) -> None:
+    def _note_labels(self, feed: Feed, part: Part | None) -> None:
+        if part is None:
+            return
         low, high = batches.label_range(part.tensor)
         feed.label_low = low if feed.label_low is None else min(low, feed.label_low)
         feed.label_high = high if feed.label_high is None else max(high, feed.label_high)
         if len(feed.classes) < MAX_CLASSES:
             feed.classes.update(map(int, batches.spread(part.tensor, 256).tolist()))
+        if feed.width is None:
+            self._labels = part
+        else:
+            self._judge_labels(feed, part, low, high)
 
     def call_ended(self, module: Any, call: "Call", output: Any) -> None:
         """The model has answered: its width is known before the loss is computed from it."""
         part, self._labels = self._labels, None
-        if part is None or self._feed is None or "LABELS" in self._feed.said:
+        if part is None or self._feed is None:
             return
-        width = batches.width_for(part.tensor, output)
-        low, high = batches.label_range(part.tensor)
-        if width is None or width < 2 or (high < width and (low >= 0 or low == IGNORED)):
+        self._feed.width = batches.width_for(part.tensor, output) or 0
+        self._judge_labels(self._feed, part, *batches.label_range(part.tensor))
+
+    def _judge_labels(self, feed: Feed, part: Part, low: int, high: int) -> None:
+        width = feed.width or 0
+        if width < 2 or (high < width and (low >= 0 or low == IGNORED)):
             return
         rows = batches.outside_rows(part.tensor, width)
         self.monitor.become_rank_now()  # the loss may end the process at once
         self._warn(
-            self._feed,
+            feed,
             "LABELS",
             f"labels {part.path} from {low} to {high}, while the model's output has {width} classes",
             label=part.path,
@@ -434,7 +446,7 @@ class DataLoading(Probe):
         if before is None or now is None or before[1] != now or before[0] == feed.passes:
             return
         text = f"pass {feed.passes} takes the samples in the order of pass {before[0]}: set_epoch was not called"
-        self._warn(feed, "SAMPLER", text, sampler_epoch=now, passes=feed.passes)
+        self._warn(feed, "SAMPLER", text, sampler_epoch=now, passes=feed.passes, before=before[0])
 
     # passes
 
@@ -516,9 +528,9 @@ def _too_soon(distance: int, loader_iter: Any) -> bool:
     stream may repeat itself as it likes; but where the worker next to it gives the same, both read the whole.
     """
     if is_stream(loader_iter):
-        return distance < max(loader_iter._num_workers, 2)
+        return distance < max(int(loader_iter._num_workers), 2)
     length = length_of(loader_iter._index_sampler)
-    return bool(length is not None and distance < length and not draws_again(loader_iter))
+    return length is not None and distance < length and not draws_again(loader_iter)
 
 
 def joined(indices: list[int]) -> str:

@@ -129,7 +129,9 @@ class Distributed(Probe):
         for kind in COLLECTIVES:
             self._stand_before(dist, kind)
         self.when_imported("torch.distributed._functional_collectives", self._functional)
-        self.patch(dist, "init_process_group", before=self._init_begins, after=self._init_ended, raised=self._init_broke)
+        self.patch(
+            dist, "init_process_group", before=self._init_begins, after=self._init_ended, raised=self._init_broke
+        )
         self.patch(dist, "destroy_process_group", before=self._destroy_begins, after=self._destroy_ended)
         self.patch(nn.parallel.DistributedDataParallel, "__init__", after=self._model_wrapped)
         self.when_imported("torch.distributed.algorithms.join", self._joins)

@@ -101,6 +101,7 @@ class Feed:
         self.told_step = -1
         self.begun_at = 0.0
         self.starts_s = 0.0  # spent in waiting for the first batches of passes
+        self.width: int | None = None  # classes of the model that takes the labels; 0 where its output fits none
         self.label_low: int | None = None
         self.label_high: int | None = None
         self.classes: set[int] = set()
@@ -151,7 +152,7 @@ class Feeds:
             while len(self._feeds) >= MAX_FEEDS:
                 oldest = next(iter(self._feeds))
                 del self._feeds[oldest], self._owners[oldest]
-            feed = self._feeds[key] = Feed(type(dataset).__name__)
+            feed = self._feeds[key] = Feed(name_of(dataset))
             self._owners[key] = _weakly(dataset)
         return feed
 
@@ -211,6 +212,13 @@ class Feeds:
         self._owners.clear()
         self._iterations.clear()
         self._made.clear()
+
+
+def name_of(dataset: Any) -> str:
+    """The class of a dataset; of a subset also whose, and how long: ``Subset of Images (800)``."""
+    parent = parent_of(dataset)
+    own = type(dataset).__name__
+    return own if parent is None else f"{own} of {type(parent).__name__} ({length_of(dataset)})"
 
 
 def _weakly(item: Any) -> "weakref.ref[Any] | None":

@@ -48,7 +48,7 @@ class Forward(Probe):
     def changed(self) -> None:
         asked = bool(self.flags)
         sample = asked or self.monitor.settings.level == "extreme"
-        self.monitor.modules.want(self, Wish(sample=sample, force_eager=asked))
+        self.monitor.modules.want(self, Wish(sample=sample, exact=asked, force_eager=asked))
 
     def detach(self) -> None:
         self.monitor.modules.forget(self)
@@ -59,7 +59,7 @@ class Forward(Probe):
         if not rows:
             self.abstain("no module's output holds floating-point numbers")
             return
-        bad = [row.path or row.module_class for row in rows if not math.isfinite(row.rms or 0.0)]
+        bad = [row.path or row.place.module_class for row in rows if not math.isfinite(row.rms or 0.0)]
         dead = [row.path for row in rows if row.leaf and row.sample.get("zero_share", 0.0) >= DEAD_SHARE]
         finite = [row for row in rows if math.isfinite(row.rms or 0.0)]
         values: dict[str, Any] = {
@@ -84,16 +84,16 @@ class Forward(Probe):
 
     def _names(self, rows: list[Seen]) -> dict[str, Any]:
         """Names and kinds, where they are not those of the last look."""
-        key = tuple((row.path, tuple(row.shape), row.dtype, row.device) for row in rows)
+        key = tuple((row.path, row.shape, row.dtype, row.device) for row in rows)
         if key == self._key:
             return {}
         self._key = key
         return {
             "modules": [row.path for row in rows],
-            "classes": [row.module_class for row in rows],
-            "shapes": [row.shape for row in rows],
-            "dtypes": [row.dtype for row in rows],
-            "devices": sorted({row.device for row in rows}),
+            "classes": [row.place.module_class for row in rows],
+            "shapes": [list(row.shape) for row in rows],
+            "dtypes": [str(row.dtype).removeprefix("torch.") for row in rows],
+            "devices": sorted({str(row.device) for row in rows}),
         }
 
 

@@ -49,7 +49,7 @@ def resident_mb() -> float | None:
     psutil = _psutil()
     if psutil is None:
         return host_memory_mb()  # the peak, from `resource`
-    return round(psutil.Process().memory_info().rss / MB, 1)
+    return round(float(psutil.Process().memory_info().rss) / MB, 1)
 
 
 def peak_mb() -> float:

@@ -15,7 +15,7 @@ from tdbg.probes.creep import Growth, Series
 from tdbg.probes.live_tensors import Census, Kind, is_out_of_memory
 from tdbg.probes.modules import ModuleLook, Wish
 from tdbg.probes.roots import clean_path, unwrapped
-from tdbg.probes.tensors import local
+from tdbg.probes.tensors import nbytes
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -258,7 +258,7 @@ class Memory(Probe):
             return  # another probe's look
         self._looks += 1
         leaves = [row for row in look.seen if row.leaf]
-        self._activations = Counter({row.path: row.numel * row.calls * _itemsize(row.dtype) for row in leaves})
+        self._activations = Counter({row.path: row.numel * row.calls * row.dtype.itemsize for row in leaves})
         if self._looks >= ACTIVATION_LOOKS:
             self.monitor.modules.forget(self)
 
@@ -287,41 +287,36 @@ class Memory(Probe):
         for parameter in module._parameters.values():
             if parameter is None or torch.nn.parameter.is_lazy(parameter):
                 continue
-            held.parameters += local(parameter).nbytes
-            held.gradients += local(parameter.grad).nbytes if parameter.grad is not None else 0
+            held.parameters += nbytes(parameter)
+            held.gradients += nbytes(parameter.grad) if parameter.grad is not None else 0
             held.optimizer += sum(
-                local(value).nbytes
+                nbytes(value)
                 for optimizer in self.monitor.optimizers
                 for value in optimizer.state.get(parameter, {}).values()
                 if isinstance(value, Tensor)
             )
-        held.buffers += sum(local(buffer).nbytes for buffer in module._buffers.values() if buffer is not None)
+        held.buffers += sum(nbytes(buffer) for buffer in module._buffers.values() if buffer is not None)
         return held.total - before
 
     def _tell_held(self, step: int) -> None:
-        values = self._holding()
-        peak = host_memory.peak_mb()
-        where = "host"
+        holding = self._holding()
+        peak, where = host_memory.peak_mb(), "host"
         if torch.cuda.is_initialized():
             peak, where = torch.cuda.max_memory_allocated() / MB, "device"
-        values["rest_mb"] = round(max(peak - sum(values.values()), 0.0), 1)
-        text = f"{where} peak {peak:,.1f} MB: " + ", ".join(
-            f"{name.removesuffix('_mb')} {value:,.1f}" for name, value in values.items()
-        )
+        holding["rest_mb"] = round(max(peak - sum(holding.values()), 0.0), 1)
+        shares = ", ".join(f"{name.removesuffix('_mb')} {value:,.1f}" for name, value in holding.items())
         most, outputs = self._held.by_module.most_common(MAX_NAMES), self._activations.most_common(MAX_NAMES)
-        if most:
-            text += "; most in " + ", ".join(f"{name} ({size / MB:,.1f})" for name, size in most[:3])
-        self.see(
-            text,
-            part="MODULES",
-            step=step,
-            kind=where,
-            modules=[name for name, _ in most],
-            modules_mb=[round(size / MB, 3) for _, size in most],
-            activation_modules=[name for name, _ in outputs],
-            activation_modules_mb=[round(size / MB, 3) for _, size in outputs],
-            **values,
-        )
+        inside = ", ".join(f"{name} ({size / MB:,.1f})" for name, size in most[:3])
+        values: dict[str, Any] = {
+            **holding,
+            "kind": where,
+            "modules": [name for name, _ in most],
+            "modules_mb": [round(size / MB, 3) for _, size in most],
+            "activation_modules": [name for name, _ in outputs],
+            "activation_modules_mb": [round(size / MB, 3) for _, size in outputs],
+        }
+        text = f"{where} peak {peak:,.1f} MB: {shares}" + (f"; most in {inside}" if inside else "")
+        self.see(text, part="MODULES", step=step, **values)
 
     def _holding(self) -> dict[str, float]:
         held = self._held
@@ -380,31 +375,28 @@ class Memory(Probe):
         sure = piled_up or (growth.mb >= self.threshold("creep_mb") and not first_pass)
         if sure:
             self._said.add(kind)
-        growing = _by_weight(more, piled_up)
+        growing = sorted(more, key=lambda what: (piled_up and not what.keeps, -more[what]))[:MAX_NAMES]
+        values: dict[str, Any] = {
+            "kind": kind,
+            "grown_mb": round(growth.mb, 1),
+            "grown_pct": round(growth.pct, 1),
+            "from_step": growth.from_step,
+            "steps": growth.steps,
+            "graphs": graphs,
+            "graph_steps": steps,
+            "piled_up": piled_up,
+            "growing": [f"{more[what]} more: {what}" for what in growing],
+            "holder": self._holder(growing) if sure else "",
+            "top": now.largest(MAX_NAMES),
+            "sure": sure,
+        }
+        self.see(_creep_text(growth, values), part="CREEP", level="W" if sure else "D", step=step, **values)
+
+    def _holder(self, growing: list[Kind]) -> str:
         begun = time.perf_counter()
-        holder = live_tensors.holder(growing[:MAX_NAMES]) if sure and growing else ""
+        found = live_tensors.holder(growing)
         self._booked_as_report(begun)
-        pace = growth.mb / growth.steps
-        self.see(
-            f"{kind} memory grew {growth.mb:,.0f} MB in {growth.steps} steps ({pace:.2f} MB a step), from"
-            f" {growth.from_mb:,.0f} MB at step {growth.from_step}; {graphs} more tensors with a graph in {steps} steps"
-            + (f", in {holder}" if holder else ""),
-            part="CREEP",
-            level="W" if sure else "D",
-            step=step,
-            kind=kind,
-            grown_mb=round(growth.mb, 1),
-            grown_pct=round(growth.pct, 1),
-            from_step=growth.from_step,
-            steps=growth.steps,
-            graphs=graphs,
-            graph_steps=steps,
-            piled_up=piled_up,
-            growing=[f"{more[what]} more: {what}" for what in growing[:MAX_NAMES]],
-            holder=holder,
-            top=now.largest(MAX_NAMES),
-            sure=sure,
-        )
+        return found
 
     # out of memory
 
@@ -422,24 +414,20 @@ class Memory(Probe):
         self._errors.append(id(error))  # backward tells it first, then the hook of what nobody caught
         self._ooms += 1
         self.monitor.become_rank_now()
-        step = self.monitor.step + 1
-        now = {**_readings(), "host_peak_mb": host_memory.peak_mb(), **self._holding()}
-        tried = _tried_mb(str(error))
-        top = self._largest()
-        text = f"out of memory at step {step}: " + (f"tried to allocate {tried:,.1f} MB, " if tried else "")
-        text += _text(now) + "".join(f"\n{line}" for line in top)
-        self.see(
-            text,
-            part="OOM",
-            level="E",
-            step=step,
-            error=f"{type(error).__name__}: {error}"[:300],
-            tried_mb=tried,
-            kind="device" if "DefaultCPUAllocator" not in str(error) and torch.cuda.is_initialized() else "host",
-            top=top,
-            snapshot=self._snapshot(step),
+        step, on_host = self.monitor.step + 1, "DefaultCPUAllocator" in str(error) or isinstance(error, MemoryError)
+        now: dict[str, Any] = {**_readings(), "host_peak_mb": host_memory.peak_mb(), **self._holding()}
+        tried, top = _tried_mb(str(error)), self._largest()
+        values: dict[str, Any] = {
             **now,
-        )
+            "error": f"{type(error).__name__}: {error}"[:300],
+            "tried_mb": tried,
+            "kind": "host" if on_host or not torch.cuda.is_initialized() else "device",
+            "top": top,
+            "snapshot": self._snapshot(step),
+        }
+        asked = f"tried to allocate {tried:,.1f} MB, " if tried else ""
+        text = "\n".join([f"out of memory at step {step}: {asked}{_text(now)}", *top])
+        self.see(text, part="OOM", level="E", step=step, **values)
 
     def _largest(self) -> list[str]:
         """The largest live tensors; none where not even counting them finds room."""
@@ -484,9 +472,13 @@ def _text(values: dict[str, Any]) -> str:
     return ", ".join(words) + (f"; highest after {values['highest']}" if "highest" in values else "")
 
 
-def _by_weight(more: Counter[Kind], graphs_first: bool) -> list[Kind]:
-    """The kinds there are more of: those that keep a graph before the others, then by number."""
-    return sorted(more, key=lambda kind: (graphs_first and not kind.keeps, -more[kind]))
+def _creep_text(growth: Growth, values: dict[str, Any]) -> str:
+    text = (
+        f"{values['kind']} memory grew {growth.mb:,.0f} MB in {growth.steps} steps"
+        f" ({growth.mb / growth.steps:.2f} MB a step), from {growth.from_mb:,.0f} MB at step {growth.from_step};"
+        f" {values['graphs']} more tensors with a graph in {values['graph_steps']} steps"
+    )
+    return text + (f", in {values['holder']}" if values["holder"] else "")
 
 
 def _itemsize(dtype: str) -> int:

@@ -55,7 +55,7 @@ def _walk(module: nn.Module, depth: int) -> Iterator[tuple[int, str, nn.Module]]
     while index < len(children):
         name, child = children[index]
         last = index
-        while last + 1 < len(children) and _alike(child, children[last + 1][1]):
+        while name.isdigit() and last + 1 < len(children) and _alike(child, children[last + 1][1]):
             last += 1
         label = name if last == index else f"{name}-{children[last][0]}"
         more = f" x{last - index + 1}" if last > index else ""

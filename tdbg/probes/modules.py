@@ -8,7 +8,7 @@ import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -23,29 +23,50 @@ if TYPE_CHECKING:
     from tdbg.probes import Probe
     from tdbg.probes.monitor import Monitor
 
+# Under this key a hook stands in a module's own table for one pass: registering and removing it by torch's
+# handles would cost 10 us a module.
+HOOK: Any = "tdbg"
 KIND = "modules"  # the name of this work in the budget
 SAMPLE = 1024  # elements a tensor, evenly spread
+LARGE = 65_536  # elements; of larger tensors a norm is estimated from
+PART = 4096  # elements, where nobody asks for all of them
 FIGURES = ("mean", "std", "min", "max", "zero_share")
+
+
+class Place(NamedTuple):
+    """What a look knows of a module before it runs."""
+
+    path: str
+    module_class: str
+    leaf: bool
+    trainable: bool  # has parameters of its own that want a gradient
 
 
 @dataclass(slots=True)
 class Seen:
     """One module's output in the step that was looked at."""
 
-    path: str
-    module_class: str
-    shape: list[int]
-    dtype: str
-    device: str
+    place: Place
+    shape: torch.Size
+    dtype: torch.dtype
+    device: torch.device
     numel: int
     training: bool
-    leaf: bool
-    trainable: bool  # has parameters of its own that want a gradient
     graded: bool  # its output wants a gradient
     calls: int = 1
     rms: float | None = None  # root mean square of the output; inf or nan where it overflowed or is not finite
     grad_norm: float | None = None  # L2 norm of the gradient that arrived at the output
     sample: dict[str, float] = field(default_factory=dict)  # FIGURES over at most SAMPLE elements
+
+    @property
+    def path(self) -> str:
+        """Where the module stands; empty for the root."""
+        return self.place.path
+
+    @property
+    def leaf(self) -> bool:
+        """True if it has no modules inside."""
+        return self.place.leaf
 
 
 @dataclass(slots=True)
@@ -54,6 +75,7 @@ class Wish:
 
     backward: bool = False
     sample: bool = False
+    exact: bool = False  # norms of all elements, also of large tensors
     force_eager: bool = False  # look inside compiled models too, by running such steps uncompiled
 
 
@@ -62,7 +84,8 @@ class ModuleLook:
 
     ``seen`` is in the order of the forward pass; ``step`` is the step it speaks of.
     Reads:  the first tensor of each module's output; the gradient that arrives there, if a probe wants it.
-    Cost:   two hooks and one reduction a module (some 15 us), on the steps that are looked at.
+    Cost:   two hooks and one reduction a module (some 15 us), on the steps that are looked at. Of outputs above
+            65,536 elements a sample of 4,096 is read unless a probe wants exact norms.
     Limits: modules inside a compiled model only where a probe forces eager; further calls of a module are counted.
     """
 
@@ -71,13 +94,13 @@ class ModuleLook:
         self.step = 0
         self.seen: list[Seen] = []
         self._wishes: dict[str, Wish] = {}
-        self._handles: list[Any] = []
+        self._hooked: list[nn.Module] = []
         self._rows: dict[int, Seen] = {}  # by id of the module, alive while the step runs
-        self._numbers: list[tuple[Tensor, Seen, str]] = []  # 0-d tensor, row, field
+        self._numbers: list[Figure] = []
         self._samples: list[tuple[Tensor, Seen]] = []
         self._last: tuple[Any, Seen] | None = None
         self._running = False
-        self._spent_s = 0.0
+        self._spent_s = self._entered_s = 0.0
         self._stance: Any = None
         self._wish = Wish()
 
@@ -98,6 +121,7 @@ class ModuleLook:
         self._wish = Wish(
             backward=any(wish.backward for wish in wishes),
             sample=any(wish.sample for wish in wishes),
+            exact=any(wish.exact for wish in wishes),
             force_eager=any(wish.force_eager for wish in wishes),
         )
 
@@ -108,7 +132,7 @@ class ModuleLook:
 
     def count(self) -> int:
         """How many hooks are in place (0 between looks)."""
-        return len(self._handles)
+        return len(self._hooked)
 
     # the forward pass
 
@@ -133,9 +157,14 @@ class ModuleLook:
             )
         for path, module in unwrapped(root).named_modules():
             if id(module) not in compiled and not isinstance(module, torch.jit.ScriptModule):
-                hook = _Hook(self, clean_path(path))
-                self._handles.append(module.register_forward_hook(hook))
-        self._spent_s = time.perf_counter() - begun
+                module._forward_hooks[HOOK] = _Hook(self, self._place(path, module))
+                self._hooked.append(module)
+        self._entered_s = time.perf_counter() - begun  # booked by the caller, as are those of `end` and `finish`
+        self._spent_s = 0.0
+
+    def _place(self, path: str, module: nn.Module) -> Place:
+        trainable = any(p is not None and p.requires_grad for p in module._parameters.values())
+        return Place(clean_path(path), type(module).__name__, not module._modules, trainable)
 
     def end(self) -> None:
         """The root has returned: take the hooks away; gradients still arrive."""
@@ -144,31 +173,29 @@ class ModuleLook:
         begun = time.perf_counter()
         self._unhook()
         self._running = False
-        self._spent_s += time.perf_counter() - begun
+        self._entered_s += time.perf_counter() - begun
 
     def _unhook(self) -> None:
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
+        for module in self._hooked:
+            module._forward_hooks.pop(HOOK, None)
+        self._hooked = []
         stance, self._stance = self._stance, None
         if stance is not None:
             with contextlib.suppress(RuntimeError):
                 stance.__exit__(None, None, None)
 
-    def output(self, module: nn.Module, path: str, output: Any) -> None:
+    def output(self, module: nn.Module, place: Place, output: Any) -> None:
         """A module returned; called by its hook."""
         begun = time.perf_counter()
         try:
-            self._take(module, path, output)
+            self._take(module, place, output)
         except Exception as error:  # guard: no further look, training as before
             self._wishes.clear()
             self._unhook()
             self.monitor.failed(KIND, error)
-        spent = time.perf_counter() - begun
-        self._spent_s += spent
-        self.monitor.budget.spend(KIND, spent)
+        self._spent_s += time.perf_counter() - begun
 
-    def _take(self, module: nn.Module, path: str, output: Any) -> None:
+    def _take(self, module: nn.Module, place: Place, output: Any) -> None:
         known = self._rows.get(id(module))
         if known is not None:
             known.calls += 1
@@ -177,16 +204,7 @@ class ModuleLook:
         if tensor is None:
             return
         row = Seen(
-            path=path,
-            module_class=type(module).__name__,
-            shape=list(tensor.shape),
-            dtype=str(tensor.dtype).removeprefix("torch."),
-            device=str(tensor.device),
-            numel=tensor.numel(),
-            training=module.training,
-            leaf=not module._modules,
-            graded=tensor.requires_grad,
-            trainable=any(p is not None and p.requires_grad for p in module._parameters.values()),
+            place, tensor.shape, tensor.dtype, tensor.device, tensor.numel(), module.training, tensor.requires_grad
         )
         self._rows[id(module)] = row
         self.seen.append(row)
@@ -194,10 +212,10 @@ class ModuleLook:
             return
         if self._last is not None and self._last[0] is tensor:  # a container returns what its last child returned
             row.sample = self._last[1].sample  # filled in place later
-            self._numbers += [(value, row, name) for value, other, name in self._numbers if other is self._last[1]]
+            self._numbers += [item._replace(row=row) for item in self._numbers[-1:] if item.row is self._last[1]]
         else:
             data = local(tensor.detach())
-            self._numbers.append((_norm(data), row, "rms"))
+            self._numbers.append(Figure(row, "rms", *_norm(data, self._wish.exact)))
             if self._wish.sample:
                 self._samples.append((sampled(data), row))
         self._last = tensor, row
@@ -209,13 +227,11 @@ class ModuleLook:
         begun = time.perf_counter()
         try:
             if step == self.step and not self.monitor.rerunning and checkable(grad):
-                self._numbers.append((_norm(local(grad.detach())), row, "grad_norm"))
+                self._numbers.append(Figure(row, "grad_norm", *_norm(local(grad.detach()), self._wish.exact)))
         except Exception as error:  # guard
             self._wishes.clear()
             self.monitor.failed(KIND, error)
-        spent = time.perf_counter() - begun
-        self._spent_s += spent
-        self.monitor.budget.spend(KIND, spent)
+        self._spent_s += time.perf_counter() - begun
 
     # the end of the step
 
@@ -231,19 +247,20 @@ class ModuleLook:
         if not numbers:
             self._tell()
         else:
-            device = numbers[0][0].device
-            parts = [torch.stack([value.to(device, torch.float32) for value, _, _ in numbers])]
+            device = numbers[0].value.device
+            parts = [torch.stack([number.value.to(device) for number in numbers])]
             if samples:
                 parts.append(_figures(torch.stack([sample.to(device) for sample, _ in samples])).flatten())
             values = torch.cat(parts)
-            fill = _Fill([(row, name) for _, row, name in numbers], [row for _, row in samples])
+            fill = _Fill([number._replace(value=None) for number in numbers], [row for _, row in samples])
             if tensors.on_host(values):
                 fill(values.tolist())
                 self._tell()
             else:
                 self.monitor.read_late(values, self._later(fill, seen, step))
-        self._spent_s += time.perf_counter() - begun
-        self.monitor.budget.learn(KIND, self._spent_s, extra=True)
+        self.monitor.budget.spend(KIND, self._spent_s)
+        self._entered_s += time.perf_counter() - begun
+        self.monitor.budget.learn(KIND, self._spent_s + self._entered_s, extra=True)
 
     def _later(self, fill: "_Fill", seen: list[Seen], step: int) -> Callable[[list[float], Step | None], None]:
         def arrived(values: list[float], record: Step | None) -> None:
@@ -274,14 +291,14 @@ class ModuleLook:
 class _Hook:
     """The forward hook of one module."""
 
-    __slots__ = ("look", "path")
+    __slots__ = ("look", "place")
 
-    def __init__(self, look: ModuleLook, path: str) -> None:
-        self.look, self.path = look, path
+    def __init__(self, look: ModuleLook, place: Place) -> None:
+        self.look, self.place = look, place
 
     def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
         if not torch.compiler.is_compiling() and not self.look.monitor.rerunning:
-            unseen(self.look.output, module, self.path, output)
+            unseen(self.look.output, module, self.place, output)
 
 
 hide(_Hook.__call__)
@@ -303,30 +320,53 @@ class _GradientHook:
 class _Fill:
     """Puts the values that were read into the rows they belong to."""
 
-    def __init__(self, numbers: list[tuple[Seen, str]], sampled: list[Seen]) -> None:
+    def __init__(self, numbers: "list[Figure]", sampled: list[Seen]) -> None:
         self.numbers, self.sampled = numbers, sampled
 
     def __call__(self, values: list[float]) -> None:
-        for (row, name), value in zip(self.numbers, values, strict=False):
+        for (row, name, _, share), value in zip(self.numbers, values, strict=False):
             if name == "rms":
-                row.rms = value / max(row.numel, 1) ** 0.5
+                row.rms = value / max(row.numel * share, 1.0) ** 0.5
             else:
-                row.grad_norm = value
+                row.grad_norm = value / share**0.5
         rest = values[len(self.numbers) :]
         for index, row in enumerate(self.sampled):
             row.sample.update(zip(FIGURES, rest[index * len(FIGURES) :], strict=False))
 
 
-def _norm(data: Tensor) -> Tensor:
-    """The L2 norm as a 0-d float32 tensor: finite where all elements are (and none is above 1e19)."""
+class Figure(NamedTuple):
+    """A norm on its way: whose, which, the 0-d float32 tensor, and the share of the elements it is of."""
+
+    row: Seen
+    name: str
+    value: Any
+    share: float
+
+
+def _norm(data: Tensor, exact: bool) -> tuple[Tensor, float]:
+    """The L2 norm as a 0-d float32 tensor, and the share of the elements it was taken of.
+
+    Of all it is finite where all elements are (and none is above 1e19). A large tensor is only sampled unless
+    ``exact``: of 262,144 elements that takes 6 us instead of 31.
+    """
     if data.is_complex():
         data = torch.view_as_real(data)
-    if data.element_size() == 1:
-        data = data.to(torch.float32)
-    if data.dtype == torch.float64:
+    share = 1.0
+    if not exact and data.numel() > LARGE:
+        share, data = PART / data.numel(), spread(data, PART)
+    if data.element_size() in (1, 8):  # fp8 has few operators; the norm of float64 will not come as float32
         data = data.to(torch.float32)
     norm: Tensor = torch.linalg.vector_norm(data, dtype=torch.float32)
-    return norm
+    return norm, share
+
+
+def spread(data: Tensor, count: int) -> Tensor:
+    """``count`` elements, evenly spread; an odd stride, so that no column of a power-of-two width is left out."""
+    flat = _flat(data)
+    if flat is None:
+        flat = data.flatten()
+    stride = max((flat.numel() // count - 1) | 1, 1)
+    return flat[: count * stride : stride]
 
 
 def _flat(data: Tensor) -> Tensor | None:
@@ -340,17 +380,13 @@ def _flat(data: Tensor) -> Tensor | None:
 
 
 def sampled(data: Tensor) -> Tensor:
-    """SAMPLE elements, evenly spread; an odd stride, so that no column of a power-of-two width is left out."""
+    """SAMPLE elements as float32, evenly spread; those of a smaller tensor in turn."""
     if data.is_complex():
         data = data.real
-    flat = _flat(data)
-    if flat is None:
-        flat = data.flatten()
-    count = flat.numel()
+    count = data.numel()
     if count < SAMPLE:
-        return flat.repeat(-(-SAMPLE // count))[:SAMPLE].to(torch.float32)
-    stride = max((count // SAMPLE - 1) | 1, 1)
-    return flat[: SAMPLE * stride : stride].to(torch.float32, copy=True)
+        return data.flatten().repeat(-(-SAMPLE // count))[:SAMPLE].to(torch.float32)
+    return spread(data, SAMPLE).to(torch.float32, copy=True)
 
 
 def _figures(rows: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from tdbg.config import Selection, Settings
 from tdbg.control import Request
 from tdbg.events import Cost, Event, Observation, Step, number
 from tdbg.flags import tag
-from tdbg.probes import PROBES, Probe, tensors
+from tdbg.probes import BASIC, PROBES, Probe, tensors
 from tdbg.probes.budget import ALWAYS_STEPS, Budget
 from tdbg.probes.changes import Changes
 from tdbg.probes.hooks import TorchHooks
@@ -816,8 +816,10 @@ def _is_loader_worker() -> bool:
 
 
 def probes_for(level: str, flags: dict[str, Any]) -> list[type[Probe]]:
-    """The probes of a level, and those that flags wake."""
+    """The probes of a level, and those that flags wake; at the default level no other file is loaded."""
     from tdbg.flags import FLAGS
 
     woken = {flag.probe for flag in FLAGS if flag.probe and flags.get(flag.name)}
+    if level == "basic" and not woken:
+        return PROBES.some(BASIC)
     return [probe for probe in PROBES if level in probe.levels or probe.name in woken]

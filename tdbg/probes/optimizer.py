@@ -2,7 +2,7 @@
 
 import time
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -23,9 +23,9 @@ MAX_OPTIMIZERS = 8
 MAX_PARAMETERS = 64  # whose weights are sampled
 ELEMENTS = 64  # of each
 STATE_EVERY = 64  # looks between two measurements of the state's size
-LASTING_LOOKS = 10
-LASTING_STEPS = 12
-SETTLED_STEPS = 3  # by then gradients have been there, and all optimizers have been built
+LASTING = {"none": (10, 12), "stuck": (10, 40)}  # looks in a row, and steps from the first to the last of them
+COVERAGE_LOOKS = 16  # so many first looks ask what is held by whom, and then one in so many
+SETTLED_STEPS = 6  # by then gradients have been there, and all optimizers have been built
 BOTH_STEP = 4  # updates back that an optimizer counts as at work
 BOTH_STEPS = 3  # steps in a row in which two optimizers updated the same parameter
 FORGOTTEN_SHARE = 0.5  # of the trainable parameters; more are left out on purpose
@@ -52,12 +52,12 @@ class _Moved:
     views: list[Tensor] = field(default_factory=list)  # of the weights, held until the update is over
     before: Tensor | None = None
     wanted: Tensor | None = None  # where the gradient's sample is not zero
-    rows: Tensor | None = None  # the parameter that each element belongs to
+    rows: Tensor | None = None  # the index of the parameter that each element belongs to
 
 
 @dataclass(slots=True)
-class _Stuck:
-    """Since when nothing in the sample of a parameter has changed."""
+class _Run:
+    """Looks in a row in which one parameter had one trouble."""
 
     step: int
     looks: int = 0
@@ -119,14 +119,14 @@ class OptimizerReport(Probe):
         self._told: weakref.WeakKeyDictionary[Optimizer, dict[str, Any]] = weakref.WeakKeyDictionary()
         self._last_update: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
         self._coverage: tuple[Any, ...] = ()
-        self._covered_at = 0  # number of parameters and optimizers when it was looked at last
         self._both = 0
         self._moved: _Moved | None = None
         self._spent_s = 0.0
         self._key: tuple[int, ...] = ()
-        self._anchor: Tensor | None = None
-        self._stuck: dict[int, _Stuck] = {}
-        self._none: dict[str, _Stuck] = {}
+        self._anchor: Tensor | None = None  # the sample as it was when each parameter changed last
+        self._rows: tuple[tuple[int, ...], Tensor] | None = None
+        self._stuck: dict[int, _Run] = {}
+        self._none: dict[str, _Run] = {}
         self._looks = 0
         self._state_mb: float | None = None
 
@@ -134,7 +134,7 @@ class OptimizerReport(Probe):
         self._reset()
 
     def detach(self) -> None:
-        self._moved, self._anchor = None, None
+        self._moved, self._anchor, self._rows = None, None, None
         super().detach()
 
     # when
@@ -143,12 +143,16 @@ class OptimizerReport(Probe):
         self._last_update[optimizer] = self.monitor.updates
         if optimizer not in self._told and len(self._told) < MAX_OPTIMIZERS:
             self._tell_groups(optimizer)
-        if not self.monitor.is_main(optimizer) or not self.may():
+        if not self.monitor.is_main(optimizer):
+            return
+        self._moved = None  # of an update that raised
+        if not self.may():
             return
         begun = time.perf_counter()
-        self._moved = None
         self._notice_change(optimizer)
-        if self.monitor.step + 1 >= SETTLED_STEPS:
+        if self.monitor.step + 1 >= SETTLED_STEPS and (
+            self._looks < COVERAGE_LOOKS or self._looks % COVERAGE_LOOKS == 0
+        ):
             self._look_at_coverage()
         self._take(optimizer)
         self._spent_s = time.perf_counter() - begun
@@ -203,25 +207,29 @@ class OptimizerReport(Probe):
             self.abstain("the probe that knows the parameters' names is off")
             return
         trainable = list({id(p): p for root in roots for p in root.parameters() if p.requires_grad}.values())
-        at_work = [o for o, at in self._last_update.items() if self.monitor.updates - at < BOTH_STEP]
-        holders: dict[int, list[str]] = {}
-        for optimizer in self.monitor.optimizers:
-            for group in optimizer.param_groups:
-                for parameter in group["params"]:
-                    holders.setdefault(id(parameter), [])
-                    if any(optimizer is other for other in at_work):
-                        holders[id(parameter)].append(type(optimizer).__name__)
+        holders = self._holders()
         left_out = [p for p in trainable if id(p) not in holders]
         twice = [p for p in trainable if len(holders.get(id(p), ())) > 1]
         self._both = self._both + 1 if twice else 0
         twice = twice if self._both >= BOTH_STEPS else []
         self._tell_coverage(trainable, left_out, twice, holders, named)
 
+    def _holders(self) -> dict[int, list[str]]:
+        """Parameters that optimizers hold, by id, with the classes of those that are at work on them."""
+        at_work = {id(o) for o, at in self._last_update.items() if self.monitor.updates - at < BOTH_STEP}
+        holders: dict[int, list[str]] = {}
+        for optimizer in self.monitor.optimizers:
+            works = [type(optimizer).__name__] if id(optimizer) in at_work else []
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    holders.setdefault(id(parameter), []).extend(works)
+        return holders
+
     def _tell_coverage(
-        self, trainable: list[Tensor], left_out: list[Tensor], twice: list[Tensor], holders: Any, named: Any
+        self, trainable: Sequence[Tensor], left_out: Sequence[Tensor], twice: Sequence[Tensor], holders: Any, named: Any
     ) -> None:
         graded = sum(p.grad is not None for p in left_out)
-        key = (len(trainable), len(left_out), graded, len(twice))
+        key = (len(trainable), len(left_out), graded > 0, len(twice))
         if key == self._coverage or not (left_out or twice or self._coverage):
             return
         self._coverage = key
@@ -272,9 +280,14 @@ class OptimizerReport(Probe):
             return
         moved.before = torch.cat(moved.views).float()
         moved.wanted = torch.cat(grads) != 0
-        moved.rows = torch.repeat_interleave(torch.tensor(sizes)).to(moved.before.device)
+        moved.rows = self._rows_of(tuple(sizes), moved.before.device)
         if tuple(key) != self._key or self._anchor is None:
             self._key, self._anchor, self._stuck = tuple(key), moved.before, {}
+
+    def _rows_of(self, sizes: tuple[int, ...], device: torch.device) -> Tensor:
+        if self._rows is None or self._rows[0] != sizes or self._rows[1].device != device:
+            self._rows = sizes, torch.repeat_interleave(torch.tensor(sizes)).to(device)
+        return self._rows[1]
 
     def _name_of(self, parameter: Tensor) -> str:
         named = self.monitor.probe("gradient-norms")
@@ -283,7 +296,7 @@ class OptimizerReport(Probe):
     def _follow_none(self, parameters: list[Tensor]) -> None:
         names = [self._name_of(parameter) for parameter in parameters]
         step = self.monitor.step + 1
-        self._none = {name: self._none.get(name) or _Stuck(step) for name in names}
+        self._none = {name: self._none.get(name) or _Run(step) for name in names}
         for run in self._none.values():
             run.looks += 1
 
@@ -319,7 +332,7 @@ class OptimizerReport(Probe):
         before, self._stuck = self._stuck, {}
         for index, (wanted, changed, rate) in enumerate(zip(sums[3], sums[4], moved.rates, strict=True)):
             if wanted > 0 and changed == 0 and not rate <= 0.0:  # a rate of zero freezes on purpose
-                self._stuck[index] = before.get(index) or _Stuck(moved.step)
+                self._stuck[index] = before.get(index) or _Run(moved.step)
                 self._stuck[index].looks += 1
         self._tell(moved, optimizer, sums)
 
@@ -344,10 +357,10 @@ class OptimizerReport(Probe):
 
     def _lasting(self, moved: _Moved) -> dict[str, Any]:
         lasting: dict[str, Any] = {}
-        none = {name: run for name, run in self._none.items() if _lasts(run, moved.step)}
+        none = {name: run for name, run in self._none.items() if _lasts("none", run, moved.step)}
         if none:
             lasting["none"] = _since(list(none), list(none.values()))
-        stuck = {index: run for index, run in self._stuck.items() if _lasts(run, moved.step)}
+        stuck = {index: run for index, run in self._stuck.items() if _lasts("stuck", run, moved.step)}
         if stuck:
             first = next(iter(stuck))
             lasting["stuck"] = _since([moved.names[index] for index in stuck], list(stuck.values()))
@@ -389,11 +402,12 @@ def _ratios(values: dict[str, Any], moved: _Moved, sums: list[list[float]]) -> s
     return text
 
 
-def _lasts(run: _Stuck, step: int) -> bool:
-    return run.looks >= LASTING_LOOKS and step - run.step >= LASTING_STEPS
+def _lasts(kind: str, run: _Run, step: int) -> bool:
+    looks, steps = LASTING[kind]
+    return run.looks >= looks and step - run.step >= steps
 
 
-def _since(names: list[str], runs: list[_Stuck]) -> dict[str, Any]:
+def _since(names: list[str], runs: list[_Run]) -> dict[str, Any]:
     return {
         "names": names[:MAX_NAMES],
         "count": len(names),

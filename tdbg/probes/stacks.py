@@ -17,10 +17,12 @@ FOREIGN = tuple(
 
 
 def all_stacks() -> dict[str, list[str]]:
-    """Every Python thread's stack, outermost frame first, by the thread's name. Cost: 1 ms and more."""
+    """Every other thread's Python stack, outermost frame first, by the thread's name. Cost: 1 ms and more."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     found: dict[str, list[str]] = {}
     for ident, frame in list(sys._current_frames().items())[:MAX_THREADS]:
+        if ident == threading.get_ident():
+            continue
         lines = traceback.format_stack(frame, MAX_FRAMES)
         found[f"{names.get(ident, 'thread')} ({ident})"] = [line.rstrip() for line in lines]
     return found

@@ -159,7 +159,7 @@ class Triggers(Probe):
             done.append(self._switch(action))
         event.action = ", ".join([*done, *(["stop"] if action.stop else [])])
         self.monitor.emit(event)
-        self.see(f"{condition} at step {record.step}: {event.action or 'noted'}", level="W", step=record.step)
+        self.monitor.line(f"[{self.name}]", f"{condition} at step {record.step}: {event.action or 'noted'}", "W")
         seconds = time.perf_counter() - begun
         self.monitor.budget.report_s += seconds
         self.monitor.budget.excuse(seconds)

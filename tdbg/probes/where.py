@@ -1,6 +1,7 @@
 """Which line of the program a call comes from: the innermost frame outside torch and tdbg."""
 
 import os
+from functools import lru_cache
 from types import FrameType
 
 import torch
@@ -38,7 +39,8 @@ def program_line(frame: FrameType | None) -> str:
     return f"{short_path(found.f_code.co_filename)}:{found.f_lineno}" if found is not None else ""
 
 
+@lru_cache(maxsize=1024)
 def short_path(file: str) -> str:
-    """A file below the working directory without that directory, any other as it is."""
+    """A file below the working directory (as it was at first) without that directory, any other as it is."""
     here = os.path.join(os.getcwd(), "")
     return file.removeprefix(here)

@@ -22,9 +22,7 @@ class KindsRule(Rule):
         """Hand an observation of the probe to `see`."""
         if not isinstance(event, Observation) or event.probe != self.probe:
             return ()
-        return [
-            given for kind, finding in self.see(process, event) for given in self.once(self._given[kind], finding)
-        ]
+        return [given for kind, finding in self.see(process, event) for given in self.once(self._given[kind], finding)]
 
     def see(self, process: ProcessDir, event: Observation) -> Iterable[tuple[str, Finding]]:
         """See one observation; return (kind, finding) of what is certain now."""

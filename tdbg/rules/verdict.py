@@ -8,8 +8,8 @@ from typing import Any
 from tdbg.events import SEVERITIES, Event, Finding
 from tdbg.flags import FLAGS
 from tdbg.rules import RULES, Rule, at_least
-from tdbg.rules.text import clip, counted, figure, joined, ranges
-from tdbg.rules.view import ProcessView, View, exit_text, finite
+from tdbg.rules.text import clip, counted, figure, joined, kept_in, ranges
+from tdbg.rules.view import MAX_TRIGGERS, ProcessView, View, exit_text, finite
 from tdbg.rundir import ProcessDir, RunDir, write_json
 
 REPORT_FILE = "report.json"
@@ -35,6 +35,7 @@ class Verdict:
     baseline: dict[str, Any] = field(default_factory=dict)
     flags: dict[str, Any] = field(default_factory=dict)
     looks: dict[str, Any] = field(default_factory=dict)  # what the probes of flags and levels said, by flag
+    triggers: list[dict[str, Any]] = field(default_factory=list)  # conditions that came true; no findings
     notes: list[str] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
     trouble: list[str] = field(default_factory=list)
@@ -72,7 +73,7 @@ class Verdict:
 
     def lines(self, limit: int = VERDICT_LINES) -> list[str]:
         """The short form for the end of a run, at most ``limit`` lines."""
-        tail = [*self._rank_lines(), *self._cost_lines()]
+        tail = [*self._rank_lines(), *self._trigger_lines(), *self._cost_lines()]
         if self.findings:
             tail.append(f"more: `tdbg report {self.run}`, `tdbg explain {self.findings[0].code}`")
         room = max(limit - 1 - len(tail), 1)
@@ -89,6 +90,7 @@ class Verdict:
             lines += ["", *block(finding, limit=40)]
         looks = [f"{flag}: {found['text']}" for flag, found in self.looks.items()]
         for heading, rows in (
+            ("triggers", [_trigger_line(row) for row in self.triggers]),
             ("looks", looks),
             ("ranks", self._rank_lines(limit=1000)),
             ("notes", self.notes),
@@ -114,6 +116,7 @@ class Verdict:
             "baseline": self.baseline,
             "flags": self.flags,
             "looks": self.looks,
+            "triggers": self.triggers,
             "notes": self.notes,
             "files": self.files,
             "trouble": self.trouble,
@@ -136,6 +139,14 @@ class Verdict:
             left = sum(len(rows) for rows in list(groups.values())[limit - 1 :])
             shown[limit - 1 :] = [f"{counted(left, 'further rank')}: see `tdbg report {self.run}`"]
         return shown
+
+    def _trigger_lines(self) -> list[str]:
+        """One line for the short form: the first trigger no finding speaks of anyway."""
+        told = [row for row in self.triggers if row["condition"] != "non-finite"]
+        if not told:
+            return []
+        more = f" and {len(told) - 1} more: see `tdbg report {self.run}`" if len(told) > 1 else ""
+        return [f"trigger: {_trigger_line(told[0])}{more}"]
 
     def _cost_lines(self) -> list[str]:
         lines = []
@@ -167,6 +178,14 @@ def _severities(count: int, severity: str) -> str:
 def _group_line(how: str, rows: list[dict[str, Any]]) -> str:
     loss = f", loss {figure(rows[0]['loss'])}" if len(rows) == 1 and rows[0]["loss"] is not None else ""
     return f"{ranges([row['rank'] for row in rows])}: {how}{loss}"
+
+
+def _trigger_line(row: dict[str, Any]) -> str:
+    """``loss spike at step 40, rank 0 (loss 12): dump, level=advanced for 20; rank0000/trigger_step00000040.json``."""
+    values = ", ".join(f"{name} {figure(value)}" for name, value in row["values"].items() if value is not None)
+    said = f" ({values})" if values else ""
+    files = "".join(f"; {file}" for file in (row["dump"], row["batch"]) if file)
+    return clip(f"{row['condition']} at step {row['step']}, {row['who']}{said}: {row['action'] or 'noted'}{files}", 300)
 
 
 def title_line(finding: Finding) -> str:
@@ -247,6 +266,7 @@ class Judge:
             baseline=_baseline(view),
             flags=dict(view.settings.flags),
             looks=_looks(view),
+            triggers=_triggers(view),
             notes=_notes(view),
             files=_files(self.run),
             trouble=self.trouble,
@@ -317,6 +337,19 @@ def _baseline(view: View) -> dict[str, Any]:
     return {}
 
 
+def _triggers(view: View) -> list[dict[str, Any]]:
+    found = [(process, event) for process in view.steppers() for event in process.triggers]
+    rows = []
+    for process, event in sorted(found, key=lambda item: item[1].step)[:MAX_TRIGGERS]:
+        folder = process.process.label
+        files = {
+            name: kept_in(folder, file) if file else "" for name, file in (("dump", event.dump), ("batch", event.batch))
+        }
+        row = {"step": event.step, "rank": process.rank, "who": process.who, "condition": event.condition}
+        rows.append({**row, "values": event.values, "action": event.action, "stop": event.stop, **files})
+    return rows
+
+
 def _looks(view: View) -> dict[str, Any]:
     """Per flag: how often its probe spoke, over all ranks, and the last line of the first rank; a zero tells too."""
     found: dict[str, Any] = {}
@@ -347,7 +380,15 @@ def _notes(view: View) -> list[str]:
 
 def _files(run: RunDir) -> list[str]:
     """What a person may want to open, relative to the run directory."""
-    patterns = ("run.json", REPORT_FILE, "notes.jsonl", "*.log", "rank*/**/batch_*", "rank*/**/events.jsonl")
+    patterns = (
+        "run.json",
+        REPORT_FILE,
+        "notes.jsonl",
+        "*.log",
+        "rank*/**/batch_*",
+        "rank*/**/trigger_*",
+        "rank*/**/events.jsonl",
+    )
     found = [path.relative_to(run.path).as_posix() for pattern in patterns for path in sorted(run.path.glob(pattern))]
     return found[:MAX_FILES] + ([f"... {len(found) - MAX_FILES} more"] if len(found) > MAX_FILES else [])
 

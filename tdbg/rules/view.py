@@ -24,10 +24,12 @@ from tdbg.events import (
     Step,
     Switch,
     Traceback,
+    Trigger,
 )
 from tdbg.rundir import ProcessDir, RunDir, lives
 
 MAX_NOTES = 50
+MAX_TRIGGERS = 50
 MAX_EXITS = 10_000
 # A rank of another host, whose process table is not ours to see, counts as gone after this silence.
 SILENT_S = 60.0
@@ -95,7 +97,8 @@ class ProcessView:
     swallowed: int = 0  # exceptions that were logged or printed
     notes: dict[str, str] = field(default_factory=dict)
     looks: dict[str, "Looks"] = field(default_factory=dict)  # by flag, or by probe where no flag wakes it
-    level: str = ""  # since the last switch; empty: as the run began
+    switch: Switch | None = None  # the last change of level and flags; None: as the run began
+    triggers: list[Trigger] = field(default_factory=list)  # the first ones
 
     @property
     def rank(self) -> int | None:
@@ -124,8 +127,9 @@ class ProcessView:
                 self.swallowed += 1
         elif isinstance(event, Observation):
             self.looks.setdefault(event.flag or event.probe, Looks()).take(event)
-        elif isinstance(event, Switch):
-            self.level = event.level
+        elif isinstance(event, Trigger):
+            if len(self.triggers) < MAX_TRIGGERS:
+                self.triggers.append(event)
         elif isinstance(event, Params):
             self.optimizers = len(event.optimizers)
         elif type(event) in _KEPT:
@@ -146,7 +150,14 @@ class ProcessView:
         self.last = event
 
 
-_KEPT: dict[type[Event], str] = {Start: "start", Plan: "plan", End: "end", Cost: "cost", Baseline: "baseline"}
+_KEPT: dict[type[Event], str] = {
+    Start: "start",
+    Plan: "plan",
+    End: "end",
+    Cost: "cost",
+    Baseline: "baseline",
+    Switch: "switch",
+}
 
 
 class View:

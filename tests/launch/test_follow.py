@@ -1,5 +1,6 @@
 """Reading along: what is said, when, how often, and at what cost."""
 
+import json
 import os
 import threading
 import time
@@ -8,8 +9,8 @@ import pytest
 from streams import Stream, bad
 
 from tdbg.config import Settings
-from tdbg.events import End, Plan, Step, encode
-from tdbg.launch.follow import Follower, Tail
+from tdbg.events import End, Plan, Step, Trigger, encode
+from tdbg.launch.follow import FINDINGS, Follower, Tail
 from tdbg.launch.progress import Progress
 from tdbg.rundir import EVENTS, ProcessDir
 
@@ -109,7 +110,7 @@ def test_stop_is_called_once_with_the_finding_asked_for(run):
     nan_run(run)
     assert asked.wait(10)
     follower.finish(-15)
-    assert [finding.code for finding in called] == ["TD-N001"]
+    assert called == ["TD-N001, as --stop-on asks"]
 
 
 def test_quiet_says_the_first_line_of_the_verdict(run, capsys):
@@ -267,3 +268,27 @@ def test_nothing_is_left_open(run):
     before = len(os.listdir("/proc/self/fd"))
     follow(run, speaks=False).finish(0)
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_trigger_may_end_the_run(run):
+    asked, called = threading.Event(), []
+    follower = follow(run, lambda why: (called.append(why), asked.set()))
+    follower.start()
+    run.emit(run.rank(2), Trigger(step=7, condition="loss > 10", action="stop", stop=True), Trigger(step=9, stop=True))
+    assert asked.wait(10)
+    follower.finish(-15)
+    assert called == ["'loss > 10' in step 7, rank 2, as --then asks"]
+
+
+def test_findings_are_kept_as_they_come(run):
+    nan_run(run)
+    follower = follow(run)
+    follower.poll()
+    line, *_ = (run.run.path / FINDINGS).read_text().splitlines()
+    assert json.loads(line)["code"] == "TD-N001" and json.loads(line)["t"] > 0
+
+
+def test_an_agent_that_joined_keeps_no_findings(run):
+    nan_run(run)
+    follow(run, speaks=False).poll()
+    assert not (run.run.path / FINDINGS).exists()

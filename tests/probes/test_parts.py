@@ -7,9 +7,11 @@ import pytest
 import torch
 
 from tdbg.events import Step
+from tdbg.probes import PROBES
 from tdbg.probes.baseline import Alternation
 from tdbg.probes.budget import Budget
 from tdbg.probes.late import LateReads
+from tdbg.probes.monitor import probes_for
 from tdbg.probes.patches import Patches
 from tdbg.probes.tensors import first_bad, look, walk
 
@@ -126,3 +128,9 @@ def test_the_interval_of_the_baseline_is_that_of_a_median() -> None:
     assert found.low == 1.05 and found.high == 1.14  # order statistics 6 and 15 of 20: 95.9 %
     alternation.ratios = [1.0, 1.1]
     assert alternation.result().low is None
+
+
+def test_the_default_level_loads_the_probes_it_has_and_no_others() -> None:
+    wanted = {probe for probe in PROBES if "basic" in probe.levels}
+    assert set(probes_for("basic", {})) == wanted
+    assert not PROBES.broken

@@ -44,6 +44,7 @@ PARTS: dict[str, Callable[[], Files]] = {
     "cli": lambda: {"docs/cli.md": markdown.cli(all_pages())},
     "flags": lambda: {"docs/flags.md": markdown.flags()},
     "events": lambda: {"docs/events.md": markdown.events()},
+    "probes": lambda: {"docs/probes.md": markdown.probes()},
     "findings": lambda: {"docs/findings.md": markdown.findings()},
 }
 

@@ -1,5 +1,6 @@
 """The reference pages under docs/: commands, flags, events, findings."""
 
+import inspect
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
@@ -28,12 +29,15 @@ def _exit_codes() -> str:
 
 def flags() -> str:
     """docs/flags.md: the flag table and the presets."""
-    from tdbg.flags import FLAGS, PRESETS
+    from tdbg.flags import FLAGS, PRESETS, thresholds
 
     parts = ["# Debug flags", NOTICE, "Switched on with `tdbg run -f FLAG`; `tdbg flags show FLAG` shows one.\n"]
     for group, members in groupby(FLAGS, key=lambda flag: flag.group):
         rows = [(f"`{flag.name}`", f"{flag.summary} {flag.help}", _code(flag.aliases)) for flag in members]
         parts.append(f"## {group}\n\n{_table(('flag', 'what and when', 'also'), rows)}")
+    bounds = [(f"`{name}`", f"{bound.default:g}", bound.summary) for name, bound in thresholds().items()]
+    table = _table(("threshold", "default", "meaning"), bounds)
+    parts.append(f"## Thresholds\n\nSet with `tdbg run --threshold NAME=VALUE`.\n\n{table}")
     presets = [(f"`{name}`", _code(members)) for name, members in PRESETS.items()]
     parts.append(f"## Presets\n\nSwitched on with `tdbg run --preset NAME`.\n\n{_table(('preset', 'flags'), presets)}")
     return "\n".join(parts)
@@ -54,6 +58,27 @@ def events() -> str:
         about = " ".join((cls.__doc__ or "").split())
         table = _table(("field", "type", "meaning"), [(f"`{name}`", f"`{kind}`", text) for name, kind, text in rows])
         parts.append(f"## {cls.TYPE} (version {cls.VERSION})\n\n{about}\n\n{table}")
+    return "\n".join(parts)
+
+
+def probes() -> str:
+    """docs/probes.md: what each probe reads, what it costs, and the fields of its observations."""
+    from tdbg.flags import FLAGS
+    from tdbg.probes import PROBES
+
+    parts = [
+        "# Probes",
+        NOTICE,
+        "A probe works in the ranks of a run. Its flag wakes it, or a level. What it sees goes into `events.jsonl` as\n"
+        "an observation, and as a line under the flag's tag into `debug_log_rankN.txt`.\n",
+    ]
+    for probe in sorted(PROBES, key=lambda probe: probe.name):
+        woken = [flag.name for flag in FLAGS if flag.probe == probe.name]
+        by = ", ".join([*(f"`--flag {name}`" for name in woken), *(f"level {level}" for level in probe.levels)])
+        about = inspect.cleandoc(probe.__doc__ or "")
+        parts.append(f"## {probe.name}\n\nWoken by: {by}.\n\n```text\n{about}\n```\n")
+        if probe.fields:
+            parts.append(_table(("field", "meaning"), [(f"`{name}`", text) for name, text in probe.fields.items()]))
     return "\n".join(parts)
 
 

@@ -1,11 +1,10 @@
 """DDP on gloo, for torchrun: at step 3 rank 1 does something else for a while, and the others wait for it.
 
-``--for SECONDS``; with ``--never`` rank 1 leaves without a word, and the others wait until they are ended.
+``--for SECONDS``.
 ``--in backward`` lets the others wait in the reducer, ``--in all_reduce`` in a call of the program's own.
 """
 
 import argparse
-import os
 import time
 
 import torch
@@ -24,7 +23,6 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--for", dest="seconds", type=float, default=6.0)
     parser.add_argument("--in", dest="place", default="all_reduce")
-    parser.add_argument("--never", action="store_true")
     args = parser.parse_args()
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
@@ -36,8 +34,6 @@ def main() -> None:
     for step in range(1, 6):
         piece = slice(16 * (step - 1), 16 * step)
         if step == 3 and rank == 1:
-            if args.never:
-                os._exit(0)
             evaluate_alone(args.seconds)
         loss = nn.functional.mse_loss(model(x_all[piece]), y_all[piece])
         if args.place == "all_reduce":

@@ -1,0 +1,240 @@
+"""`AsyncTrainingLogger`: progress, warnings and checks for a training that runs in an asyncio program."""
+
+import asyncio
+import contextlib
+import logging
+import math
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterator
+from enum import StrEnum
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from tdbg.api.anomaly import AnomalyMode
+from tdbg.api.debugger import HISTORY, PyTorchDebugger
+from tdbg.api.levels import DebugLevel
+from tdbg.api.session import current
+from tdbg.events import plain
+
+T = TypeVar("T")
+LOG = logging.getLogger("tdbg.training")
+
+
+class TrainingPhase(StrEnum):
+    """What a training is doing."""
+
+    INITIALIZATION = "initialization"
+    DATA_LOADING = "data_loading"
+    TRAINING = "training"
+    VALIDATION = "validation"
+    CHECKPOINTING = "checkpointing"
+    COMPLETION = "completion"
+
+
+class _Quiet(PyTorchDebugger):
+    """Leaves the talking to the logger above it, but for the rank's own log."""
+
+    def _tell(self, mark: str, text: str, level: str) -> None:
+        session = current()
+        if session is not None and session.agent is not None:
+            super()._tell(mark, text, level)
+
+
+class AsyncTrainingLogger:
+    """Logs a training from coroutines; what reads tensors runs in a thread, so that the event loop goes on.
+
+    user_id, model_name: stand in every record, as given. enable_autograd_debug: torch's anomaly mode from
+    `start_training` to `complete_training` (1.3-1.5x a step).
+    Records go to the logger ``tdbg.training`` (INFO, WARNING, ERROR) with ``user_id``, ``model_name`` and ``phase`` as
+    attributes, and the last 1,000 stay in ``records`` as plain data. In a run an error that is logged becomes
+    part of the run as well. One loop may await several methods at once; a tensor that is being checked must not be
+    written to meanwhile: await the check first.
+    """
+
+    def __init__(
+        self, user_id: str | None = None, model_name: str | None = None, enable_autograd_debug: bool = False
+    ) -> None:
+        self.user_id = user_id
+        self.model_name = model_name
+        self.enable_autograd_debug = enable_autograd_debug
+        self.phase = TrainingPhase.INITIALIZATION
+        self.records: deque[dict[str, Any]] = deque(maxlen=HISTORY)
+        self.debugger: PyTorchDebugger = _Quiet(DebugLevel.BASIC)
+        self._mode = AnomalyMode()
+        self._counts = {"warnings": 0, "errors": 0, "anomalies": 0}
+        self._total = 0, 0
+        self._begun_at = 0.0
+        self._progress: dict[str, Any] = {}
+
+    # the course of a training
+
+    def start_training(self, total_epochs: int, total_steps: int) -> None:
+        """The training begins. total_steps: of all epochs together; 0 where it is not known. Returns at once."""
+        self._total, self._begun_at, self._progress = (total_epochs, total_steps), time.monotonic(), {}
+        self.phase = TrainingPhase.TRAINING
+        if self.enable_autograd_debug:
+            self._mode.on()
+        self._log(logging.INFO, f"training begins: {total_epochs} epochs, {total_steps} steps", self.phase)
+
+    def complete_training(self) -> dict[str, Any]:
+        """The training is over: anomaly mode goes back, and the summary is logged and returned."""
+        self._mode.back()
+        self.phase = TrainingPhase.COMPLETION
+        summary = self.get_training_summary()
+        text = f"training ends at step {summary['step']}: {summary['warnings']} warnings, {summary['errors']} errors"
+        self._log(logging.INFO, text, self.phase)
+        return summary
+
+    async def __aenter__(self) -> "AsyncTrainingLogger":
+        return self
+
+    async def __aexit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, Exception):
+            self.log_error(error, self.phase, {})
+        self.complete_training()
+
+    async def update_progress_async(
+        self, epoch: int, step: int, loss: Tensor | float, learning_rate: float
+    ) -> dict[str, Any]:
+        """How far it is: returns epoch, step, loss, learning_rate, percent, seconds and eta_s (None where unknown).
+
+        loss: a number, or a tensor of one element on any device, which is read in a thread. One that is not finite is
+        logged as a warning. Raises ValueError for a loss of several elements.
+        """
+        value = await _in_thread(lambda: _number(loss), loss) if isinstance(loss, Tensor) else float(loss)
+        total = self._total[1]
+        seconds = time.monotonic() - self._begun_at if self._begun_at else 0.0
+        self.phase = TrainingPhase.TRAINING
+        self._progress = {
+            "epoch": epoch,
+            "step": step,
+            "loss": value,
+            "learning_rate": float(learning_rate),
+            "percent": round(100.0 * step / total, 2) if total else None,
+            "seconds": round(seconds, 3),
+            "eta_s": round(seconds * (total - step) / step, 3) if total and step and self._begun_at else None,
+        }
+        share = f" ({self._progress['percent']:g} %)" if total else ""
+        self._log(
+            logging.INFO, f"epoch {epoch}, step {step}{share}: loss {value:.6g}, lr {learning_rate:g}", self.phase
+        )
+        if not math.isfinite(value):
+            self._counts["anomalies"] += 1
+            self.log_warning(f"the loss is {value} at step {step}", phase=TrainingPhase.TRAINING)
+        return dict(self._progress)
+
+    # checks
+
+    async def check_tensor_anomalies_async(self, tensor: Tensor, name: str = "tensor") -> list[str]:
+        """What is wrong with a tensor, in words; empty if all is finite. Each is logged as a warning."""
+        info = await _in_thread(lambda: self.debugger.analyze_tensor(tensor, name), tensor)
+        return self._warn([info.problem()] if not info.finite else [])
+
+    async def check_gradient_anomalies_async(self, model: nn.Module) -> list[str]:
+        """What is wrong with a model's gradients, in words: NaN, Inf, norms above 10 and below 1e-6; else empty.
+
+        Each is logged as a warning. Call it between backward and the optimizer's step, and await it before that.
+        """
+        first = next((p for p in model.parameters() if p.grad is not None), None)
+        found = await _in_thread(lambda: self.debugger.analyze_gradients(model), first)
+        norms: dict[str, float] = found["norms"]
+        bad = [name for name, norm in norms.items() if not math.isfinite(norm)]
+        large = [name for name in self.debugger.exploding(norms) if name not in bad]
+        small = self.debugger.vanishing(norms)
+        texts = []
+        for names, what in ((bad, "not finite"), (large, "above 10"), (small, "below 1e-06")):
+            if names:
+                more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+                texts.append(f"gradient norm {what}: {names[0]}{more}")
+        return self._warn(texts)
+
+    def _warn(self, texts: list[str]) -> list[str]:
+        for text in texts:
+            self._counts["anomalies"] += 1
+            self.log_warning(text, phase=self.phase)
+        return texts
+
+    # messages
+
+    def log_warning(self, msg: str, phase: TrainingPhase | str = TrainingPhase.TRAINING) -> None:
+        """A warning, with the phase it belongs to. Returns at once (but for the handlers of the program's logging)."""
+        self._counts["warnings"] += 1
+        self._log(logging.WARNING, msg, _phase(phase))
+
+    def log_error(
+        self,
+        exc: BaseException,
+        phase: TrainingPhase | str = TrainingPhase.TRAINING,
+        context: dict[str, Any] | None = None,
+    ) -> None:
+        """An exception, with the phase it came in and whatever else is worth knowing; it is not raised again.
+
+        context: kept as plain data. The record holds the exception's class, text and traceback.
+        """
+        self._counts["errors"] += 1
+        lines = "".join(traceback.format_exception(exc)).splitlines()[-60:]
+        about = {"exception": type(exc).__name__, "lines": lines, "context": plain(context or {})}
+        self._log(logging.ERROR, f"{type(exc).__name__}: {exc}", _phase(phase), error=exc, **about)
+
+    def get_training_summary(self) -> dict[str, Any]:
+        """step, epoch, loss, learning_rate, percent, seconds, phase, and the numbers of warnings, errors, anomalies."""
+        return {
+            "user_id": self.user_id,
+            "model_name": self.model_name,
+            "phase": self.phase.value,
+            "total_epochs": self._total[0],
+            "total_steps": self._total[1],
+            "epoch": self._progress.get("epoch"),
+            "step": self._progress.get("step", 0),
+            "loss": self._progress.get("loss"),
+            "learning_rate": self._progress.get("learning_rate"),
+            "percent": self._progress.get("percent"),
+            "seconds": round(time.monotonic() - self._begun_at, 3) if self._begun_at else 0.0,
+            **self._counts,
+        }
+
+    def _log(
+        self, level: int, text: str, phase: TrainingPhase, *, error: BaseException | None = None, **about: Any
+    ) -> None:
+        who = {"user_id": self.user_id, "model_name": self.model_name, "phase": phase.value}
+        row = {"timestamp": time.time(), "level": logging.getLevelName(level), "text": text, **who, **about}
+        self.records.append(row)
+        LOG.log(level, "[%s] %s", phase.value, text, exc_info=error, extra=who)
+
+
+def _phase(phase: TrainingPhase | str) -> TrainingPhase:
+    """The phase of that name; another word is training, rather than an error inside an error handler."""
+    try:
+        return TrainingPhase(str(phase).lower())
+    except ValueError:
+        return TrainingPhase.TRAINING
+
+
+def _number(loss: Tensor) -> float:
+    if loss.numel() != 1:
+        raise ValueError(f"the loss has {loss.numel()} elements: give the one that was sent backward")
+    return float(loss.detach())
+
+
+async def _in_thread(work: Callable[[], T], tensor: Tensor | None) -> T:
+    """Do it in a thread, on the stream that the caller's kernels run on."""
+    stream = torch.cuda.current_stream(tensor.device) if tensor is not None and tensor.is_cuda else None
+
+    def do() -> T:
+        with _on(stream), torch.no_grad():
+            return work()
+
+    return await asyncio.to_thread(do)
+
+
+@contextlib.contextmanager
+def _on(stream: Any) -> Iterator[None]:
+    if stream is None:
+        yield
+        return
+    with torch.cuda.stream(stream):
+        yield

@@ -1,0 +1,196 @@
+"""`TrainingDebugger`: one call a step, and what a whole training looked like."""
+
+import math
+import time
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tdbg.api.debugger import EXPLOSION, VANISHING, PyTorchDebugger, TensorInfo, parameters_of
+from tdbg.api.levels import DebugLevel
+from tdbg.config import BUDGET_PCT
+from tdbg.probes.budget import ALWAYS_STEPS, Budget
+from tdbg.probes.tensors import local, norms
+from tdbg.rules._series import Surge
+from tdbg.rules.n004_loss_jump import LOG_SIGMAS, MADS, RATIO
+
+WARM_STEPS = 16  # before so many losses none is called a jump
+DETAILS = "details"
+
+
+@dataclass(slots=True)
+class StepInfo:
+    """What one training step looked like."""
+
+    step: int
+    timestamp: float  # seconds since 1970
+    loss: float | None = None
+    grad_norm: float | None = None  # L2, over all gradients
+    loss_anomaly: bool = False  # not finite, or far above its recent course
+    exploding: list[str] = field(default_factory=list)  # parameters with a norm above the threshold or not finite
+    vanishing: list[str] = field(default_factory=list)  # parameters with a norm below the threshold
+    anomalies: list[str] = field(default_factory=list)  # all that is wrong, in words
+    gradients: dict[str, Any] = field(default_factory=dict)  # as `analyze_gradients`
+    parameters: dict[str, TensorInfo] = field(default_factory=dict)  # from ADVANCED on, on sampled steps
+    gradient_infos: dict[str, TensorInfo] = field(default_factory=dict)  # at EXTREME, on sampled steps
+    memory: dict[str, int] = field(default_factory=dict)  # bytes, from ADVANCED on
+    spent_ms: float = 0.0  # by this call
+
+    @property
+    def healthy(self) -> bool:
+        """True if nothing is wrong."""
+        return not self.anomalies
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        found = asdict(self)
+        for name in ("parameters", "gradient_infos"):
+            found[name] = {key: info.as_dict() for key, info in getattr(self, name).items()}
+        return found
+
+
+class TrainingDebugger(PyTorchDebugger):
+    """Watches the steps it is told of; everything `PyTorchDebugger` does, too.
+
+    level: BASIC reads loss and gradient norms in every step. ADVANCED adds memory, and the figures of every
+    parameter; EXTREME those of every gradient, and a history of each tensor. These further figures are taken in the
+    first 8 steps and then as often as the level's share of the wall time allows (3 % and 10 %). OFF looks at nothing.
+    explosion, vanishing: bounds of a parameter's gradient norm (L2).
+    """
+
+    def __init__(
+        self,
+        level: DebugLevel | str = DebugLevel.BASIC,
+        *,
+        explosion: float = EXPLOSION,
+        vanishing: float = VANISHING,
+    ) -> None:
+        super().__init__(level)
+        self.explosion = explosion
+        self.vanishing_below = vanishing
+        self._budget = Budget(BUDGET_PCT[self.level.value], time.perf_counter())
+        self._forget_steps()
+
+    def _forget_steps(self) -> None:
+        self._counts = dict.fromkeys(
+            ("total_steps", "anomaly_steps", "gradient_explosions", "gradient_vanishing", "loss_anomalies"), 0
+        )
+        self._surge = Surge(ratio=RATIO, mads=MADS, sigmas=LOG_SIGMAS, lasting=1, warm=WARM_STEPS)
+
+    def monitor_training_step(self, model: nn.Module, loss: Tensor | float, step: int) -> StepInfo:
+        """Look at one step: call it after backward and before the optimizer's step (and ``zero_grad``).
+
+        loss: a number or a tensor of one element, on any device. Gradients are taken as they are: unscale and, if
+        the figures are to be those before clipping, call it before clipping.
+        A loss is an anomaly if it is NaN or Inf, or twice the median of the last 64 and far outside their spread.
+        Raises ValueError for a loss of several elements. Cost: one pass over the gradients and one copy; at higher
+        levels what is said above.
+        """
+        info = StepInfo(step=step, timestamp=time.time())
+        if self.level is DebugLevel.OFF:
+            return info
+        begun = time.perf_counter()
+        with self._timed():
+            self._read(model, loss, info)
+            self._judge(info)
+        if self.level.reaches(DebugLevel.ADVANCED):
+            self._detail(model, info)
+        seconds = time.perf_counter() - begun
+        self._budget.spend(DETAILS, seconds)
+        info.spent_ms = round(seconds * 1e3, 3)
+        return info
+
+    def _read(self, model: nn.Module, loss: Tensor | float, info: StepInfo) -> None:
+        """Loss and norms, with one copy where they are on one device."""
+        parameters = dict(parameters_of(model))
+        grads = {name: p.grad for name, p in parameters.items() if p.grad is not None}
+        found = norms(list(grads.values()))
+        if isinstance(loss, Tensor):
+            if loss.numel() != 1:
+                raise ValueError(f"the loss has {loss.numel()} elements: give the one that was sent backward")
+            device = found.device if grads else loss.device
+            wide = torch.float32 if device.type == "mps" else torch.float64
+            first = local(loss.detach()).reshape(1).to(device, wide)
+            value, *rest = torch.cat([first, found.to(device)]).tolist()
+        else:
+            value, rest = float(loss), found.tolist()
+        info.loss = value
+        info.gradients = {
+            "total_params": len(parameters),
+            "params_with_grad": len(grads),
+            **self._norms_of(grads, rest),
+        }
+        info.grad_norm = info.gradients["total_norm"] if grads else None
+
+    def _judge(self, info: StepInfo) -> None:
+        """What is wrong with the step, and the counts."""
+        found: dict[str, float] = info.gradients["norms"]
+        info.exploding = self.exploding(found, self.explosion)
+        info.vanishing = self.vanishing(found, self.vanishing_below)
+        info.loss_anomaly = self._strange(info.loss or 0.0)
+        bad = sum(1 for norm in found.values() if not math.isfinite(norm))
+        if info.loss_anomaly:
+            usual = f", the median of the last {len(self._surge.window)} is {self._surge.window.median:.4g}"
+            info.anomalies.append(f"loss {info.loss:.4g}" + (usual if math.isfinite(info.loss or 0.0) else ""))
+            self.remember("loss", f"step {info.step}: {info.anomalies[-1]}", step=info.step, loss=info.loss)
+        if bad:
+            info.anomalies.append(f"{bad} gradients are not finite")
+        if info.exploding:
+            self._add(
+                info, "explosion", f"{len(info.exploding)} gradient norms above {self.explosion:g}", info.exploding
+            )
+        if info.vanishing:
+            text = f"{len(info.vanishing)} gradient norms below {self.vanishing_below:g}"
+            self._add(info, "vanishing", text, info.vanishing)
+        with self._lock:
+            self._counts["total_steps"] += 1
+            self._counts["anomaly_steps"] += bool(info.anomalies)
+            self._counts["gradient_explosions"] += bool(info.exploding)
+            self._counts["gradient_vanishing"] += bool(info.vanishing)
+            self._counts["loss_anomalies"] += info.loss_anomaly
+
+    def _add(self, info: StepInfo, kind: str, text: str, names: list[str]) -> None:
+        info.anomalies.append(text)
+        self.remember(kind, f"step {info.step}: {text} (first: {names[0]})", step=info.step, names=names[:50])
+
+    def _strange(self, loss: float) -> bool:
+        """True for a loss that is not finite or far above its recent course."""
+        return not math.isfinite(loss) or self._surge.see(loss)
+
+    def _detail(self, model: nn.Module, info: StepInfo) -> None:
+        """What the higher levels add, as often as their share of the wall time allows."""
+        info.memory = self.profile_memory_usage(model)
+        now = time.perf_counter()
+        if self._counts["total_steps"] > ALWAYS_STEPS and not self._budget.allows((DETAILS,), now):
+            return
+        info.parameters = self.analyze_model_parameters(model)
+        if self.level is DebugLevel.EXTREME:
+            grads = {f"{name}.grad": p.grad for name, p in parameters_of(model) if p.grad is not None}
+            infos = {found.name: found for found, _ in self._look(grads)}
+            info.gradient_infos = {name.removesuffix(".grad"): found for name, found in infos.items()}
+        self._budget.learn(DETAILS, time.perf_counter() - now)
+
+    def get_training_summary(self) -> dict[str, Any]:
+        """total_steps, anomaly_steps, gradient_explosions, gradient_vanishing, loss_anomalies, and their rates.
+
+        All are numbers of steps; a rate is the share of total_steps (0.0 before the first): anomaly_rate,
+        loss_anomaly_rate, gradient_explosion_rate, gradient_vanishing_rate.
+        """
+        with self._lock:
+            counts = dict(self._counts)
+        total = max(counts["total_steps"], 1)
+        return {
+            **counts,
+            "anomaly_rate": counts["anomaly_steps"] / total,
+            "loss_anomaly_rate": counts["loss_anomalies"] / total,
+            "gradient_explosion_rate": counts["gradient_explosions"] / total,
+            "gradient_vanishing_rate": counts["gradient_vanishing"] / total,
+        }
+
+    def clear_debug_history(self) -> None:
+        """Forget every entry, count and step."""
+        super().clear_debug_history()
+        with self._lock:
+            self._forget_steps()

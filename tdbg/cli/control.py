@@ -1,0 +1,145 @@
+"""`tdbg control`: another level or other flags for a run that goes on."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tdbg.cli import options
+from tdbg.errors import TdbgError
+from tdbg.output import print_json, say
+
+if TYPE_CHECKING:
+    from tdbg.config import Settings
+    from tdbg.control import Request
+    from tdbg.launch.ask import Answer
+
+
+def command(
+    run: options.Run = None,
+    level: Annotated[
+        str | None, typer.Option("--level", "-l", metavar="LEVEL", help="How much is looked at from then on.")
+    ] = None,
+    flag: Annotated[
+        list[str] | None, typer.Option("--flag", "-f", metavar="FLAG", help="Switch a debug flag on; repeatable.")
+    ] = None,
+    no_flag: Annotated[
+        list[str] | None, typer.Option("--no-flag", metavar="FLAG", help="Switch a debug flag off; repeatable.")
+    ] = None,
+    for_steps: Annotated[
+        int | None, typer.Option("--for", metavar="N", help="Go back to what was before after N steps.")
+    ] = None,
+    at_step: Annotated[
+        int | None, typer.Option("--at-step", metavar="N", help="The first step the change holds for.")
+    ] = None,
+    clear_history: Annotated[
+        bool, typer.Option("--clear-history", help="Have the ranks forget the last steps they keep for reports.")
+    ] = False,
+    wait: Annotated[
+        float | None, typer.Option("--wait", metavar="SECONDS", help="How long to wait for the ranks; 0: not at all.")
+    ] = None,
+    json: options.Json = False,
+) -> int:
+    """Change level and flags of a live run, on all ranks at the same step.
+
+        tdbg control --level advanced --for 50
+        tdbg control train --flag MEMORY --no-flag GRADIENTS
+        tdbg control train --level off --at-step 2000
+
+    The request is written into the run directory, where each rank looks twice a second; no signal, no port. It
+    names a step that all ranks can keep, worked out from how far and how fast they are. A rank that is past it
+    switches at once and is named. A flag wakes its probe; the program's own configuration stays as it was read.
+
+    Exit code: 1 if a rank has not answered within the time.
+    """
+    from tdbg.launch.ask import ask, check
+    from tdbg.launch.live import look
+    from tdbg.rundir import RunDir
+
+    found = RunDir.open(run)
+    snapshot = look(found)
+    check(snapshot)
+    wish = wished(snapshot.settings, level, flag or [], no_flag or [], for_steps, at_step, clear_history)
+    if wait is not None and not wait >= 0:
+        raise TdbgError(f"--wait is a number of seconds, not {wait:g}", "write 0 or more")
+    answer = ask(found, wish, wait)
+    print_json("control", {"run": str(found.path), **answer.as_dict()}) if json else tell(answer)
+    return 1 if answer.waited and answer.missing else 0
+
+
+def wished(
+    settings: "Settings",
+    level: str | None,
+    flags: list[str],
+    no_flags: list[str],
+    for_steps: int | None,
+    at_step: int | None,
+    clear_history: bool,
+) -> "Request":
+    """What was typed as a request; TdbgError for what is wrong with it."""
+    from tdbg.config import check as check_setting
+    from tdbg.config import read_flags
+    from tdbg.control import Request
+
+    known = tuple(settings.flags)  # the program's own among them
+    switched = {**read_flags(flags, known), **read_flags([f"{name}=false" for name in no_flags], known)}
+    wanted = str(check_setting("level", level)) if level is not None else ""
+    for name, value in (("--for", for_steps), ("--at-step", at_step)):
+        if value is not None and value < 1:
+            raise TdbgError(f"{name} is a number of steps, not {value}", "write 1 or more")
+    if for_steps and not (wanted or switched):
+        raise TdbgError("--for needs something to hold for that long", "add --level, --flag or --no-flag")
+    if not (wanted or switched or clear_history):
+        raise TdbgError("nothing to change was named", "add --level, --flag, --no-flag or --clear-history")
+    _mention_flags_without_probe(switched)
+    return Request(
+        number=0,
+        at_step=at_step or 0,
+        level=wanted,
+        flags=switched,
+        for_steps=for_steps or 0,
+        clear_history=clear_history,
+    )
+
+
+def _mention_flags_without_probe(flags: dict[str, bool | str]) -> None:
+    from tdbg.flags import FLAGS
+
+    woken = {flag.name for flag in FLAGS if flag.probe}
+    deaf = [name for name in flags if name not in woken]
+    if deaf:
+        say(f"{', '.join(deaf)}: no probe of tdbg's; the program sees it only where it asks tdbg.flag()")
+
+
+def tell(answer: "Answer") -> None:
+    """What came of it, for people."""
+    from tdbg.rules.text import counted, ranges
+
+    request = answer.request
+    if not answer.asked:
+        print("asked: no rank has done a step yet; each does it after its first")
+    elif not answer.waited:
+        eta = f", in about {answer.likely_s:.0f} s" if answer.likely_s else ""
+        print(f"asked {counted(len(answer.asked), 'rank')} to {_what(request)} from step {request.at_step}{eta}")
+    steps: dict[int, list[int]] = {}
+    for rank, switch in sorted(answer.switched.items()):
+        steps.setdefault(switch.step + 1, []).append(rank)
+    for step, ranks in sorted(steps.items()):
+        late = f", late: step {request.at_step} had passed" if ranks[0] in answer.late else ""
+        who = counted(len(ranks), "rank") if len(steps) == 1 else ranges(ranks)
+        print(f"{who} switched at step {step}{late} ({_what(request)})")
+    if answer.ended:
+        print(f"{ranges(answer.ended)} ended before")
+    if answer.waited:
+        for missing in answer.missing:
+            print(f"rank {missing.rank} has not answered; it was last seen at step {missing.step}")
+
+
+def _what(request: "Request") -> str:
+    """``level advanced, flag MEMORY on, for 30 steps``."""
+    words = [f"level {request.level}"] if request.level else []
+    words += [
+        f"flag {name} {'off' if value is False else 'on' if value is True else value}"
+        for name, value in request.flags.items()
+    ]
+    words += ["history cleared"] if request.clear_history else []
+    return ", ".join(words) + (f", for {request.for_steps} steps" if request.for_steps else "")

@@ -1,0 +1,81 @@
+"""`tdbg status`: how far a run is, read from the ends of its files."""
+
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tdbg.cli import options
+from tdbg.output import print_json, print_table
+
+if TYPE_CHECKING:
+    from tdbg.launch.live import RankState, Snapshot
+
+WATCH_S = 2.0
+SHOWN_RANKS = 64
+COLUMNS = ("rank", "state", "step", "steps/s", "loss", "level", "flags", "tdbg %", "last seen")
+HOME_AND_CLEAR = "\x1b[H\x1b[J"
+
+
+def command(
+    run: options.Run = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Look again every 2 s, until the run ends.")] = False,
+    json: options.Json = False,
+) -> None:
+    """Show how far a run is: ranks, steps, rate, loss, level, flags, last finding.
+
+        tdbg status
+        tdbg status train --watch
+        tdbg status tdbg_runs/20261121-031500-train --json
+
+    Only the ends of the files are read, however long the run; nothing is written. Where the budget leaves steps
+    out of the record, step and rate come from the sign of life that each rank gives every 5 s. `last seen` is the
+    age of a rank's last event.
+    """
+    from tdbg.launch.live import look
+    from tdbg.rundir import RunDir
+
+    found = RunDir.open(run)
+    while True:
+        snapshot = look(found)
+        if watch and sys.stdout.isatty() and not json:
+            print(HOME_AND_CLEAR, end="")
+        print_json("status", snapshot.as_dict()) if json else show(snapshot)
+        sys.stdout.flush()
+        if not watch or snapshot.ended:
+            return
+        time.sleep(WATCH_S)
+
+
+def show(snapshot: "Snapshot") -> None:
+    """The page for people."""
+    state = f"ended, {snapshot.exit_text}" if snapshot.ended else "running"
+    print(f"run: {snapshot.run.path} ({state})")
+    if snapshot.ranks:
+        print_table(COLUMNS, [row(rank, snapshot) for rank in snapshot.ranks[:SHOWN_RANKS]])
+        if len(snapshot.ranks) > SHOWN_RANKS:
+            print(f"and {len(snapshot.ranks) - SHOWN_RANKS} more ranks: --json shows all")
+    else:
+        print(f"no rank has done a step yet; processes that use torch: {snapshot.processes}")
+    print(f"last finding: {finding(snapshot)}")
+
+
+def row(rank: "RankState", snapshot: "Snapshot") -> tuple[Any, ...]:
+    """One line of the table."""
+    from tdbg.rules.text import figure
+
+    step = f"{rank.step} of {rank.planned}" if rank.planned else str(rank.step)
+    seen = f"{max(snapshot.t - rank.last_t, 0.0):.0f} s ago" if rank.last_t else "-"
+    loss, flags = figure(rank.loss), ", ".join(rank.flags) or "-"
+    return rank.rank, rank.state, step, rank.rate, loss, rank.level, flags, rank.cost_pct, seen
+
+
+def finding(snapshot: "Snapshot") -> str:
+    """The last finding that was told while the run went on."""
+    from tdbg.rules.text import clip
+
+    last = snapshot.finding
+    if last is None:
+        return "none"
+    return clip(f"{last.get('code', '')} {last.get('severity', '')}: {last.get('title', '')}", 200)

@@ -1,0 +1,256 @@
+"""A run while it goes on: how far each rank is, at what level, and when it was last seen.
+
+Only the ends of the files are read, however long the run.
+"""
+
+import json
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tdbg import events
+from tdbg.config import Settings
+from tdbg.events import Cost, End, Event, Number, Start, Step, Switch
+from tdbg.launch.follow import FINDINGS, Tail
+from tdbg.rules.view import SILENT_S, ProcessView, View
+from tdbg.rundir import EVENTS, ProcessDir, RunDir, lives
+
+TAIL_BYTES = 64 << 10
+MAX_TAIL_BYTES = 16 << 20  # where single events are long
+HEAD_BYTES = 64 << 10
+PACE_S = 60.0  # the rate is that of the last minute
+BRIEF_S = 0.5  # a rate over less time says nothing
+
+
+@dataclass(slots=True)
+class RankState:
+    """One rank as its last events show it."""
+
+    process: ProcessDir
+    rank: int
+    state: str  # running, silent, or how it ended
+    step: int  # the last one known
+    last_t: float  # wall clock of its last event, 0 if it has none
+    rate: float | None  # steps per second
+    fastest: float  # the highest rate of late, for those who must not come too late
+    loss: Number | None
+    level: str
+    flags: list[str]
+    host: str
+    pid: int | None
+    planned: int | None
+    cost_pct: float | None
+
+    @property
+    def live(self) -> bool:
+        """True unless it is known to have ended."""
+        return self.state in ("running", "silent")
+
+    def as_dict(self, now: float) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "rank": self.rank,
+            "state": self.state,
+            "step": self.step,
+            "planned": self.planned,
+            "steps_per_s": _rounded(self.rate),
+            "loss": self.loss,
+            "level": self.level,
+            "flags": self.flags,
+            "cost_pct": _rounded(self.cost_pct),
+            "last_seen_s": _rounded(max(now - self.last_t, 0.0)) if self.last_t else None,
+            "host": self.host,
+            "pid": self.pid,
+            "folder": self.process.label,
+        }
+
+
+@dataclass(slots=True)
+class Snapshot:
+    """A whole run at one moment."""
+
+    run: RunDir
+    t: float
+    settings: Settings
+    ended: bool
+    exit_text: str  # of a run that has ended
+    ranks: list[RankState] = field(default_factory=list)
+    processes: int = 0  # that said hello
+    finding: dict[str, Any] | None = None  # the last one told while the run went on
+
+    @property
+    def live(self) -> list[RankState]:
+        """The ranks that go on."""
+        return [] if self.ended else [rank for rank in self.ranks if rank.live]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "run": str(self.run.path),
+            "state": "ended" if self.ended else "running",
+            "exit": self.exit_text,
+            "level_at_start": self.settings.level,
+            "ranks": [rank.as_dict(self.t) for rank in self.ranks],
+            "processes": self.processes,
+            "last_finding": self.finding,
+        }
+
+
+def look(run: RunDir) -> Snapshot:
+    """The run now. Reads some 64 kB a rank; TdbgError if run.json cannot be read."""
+    info = run.info()
+    view, points = View(run), {}
+    for process in run.processes():
+        found = [*_head(process), *_tail(process)]
+        points[process.label] = _course(found)
+        for event in found:
+            view.take(process, event)
+    view.close(None)
+    snapshot = Snapshot(run, time.time(), view.settings, has_ended(info), "")
+    snapshot.exit_text = _exit_text(view) if snapshot.ended else ""
+    snapshot.ranks = [_rank(snapshot, view, found, points[found.process.label]) for found in view.ranks()]
+    snapshot.processes = len(run.hellos())
+    snapshot.finding = _last_finding(run.path / FINDINGS)
+    return snapshot
+
+
+def has_ended(info: dict[str, Any]) -> bool:
+    """True if the command has ended, or the tdbg that watched over it on this host has; never a guess."""
+    supervisor = info.get("supervisor")
+    if info.get("end") or info.get("exit"):
+        return True
+    if not isinstance(supervisor, dict):
+        return False
+    return lives(supervisor.get("pid"), supervisor.get("host"), supervisor.get("started")) is False
+
+
+def _exit_text(view: View) -> str:
+    from tdbg.rules.view import exit_text
+
+    return exit_text(view.exit_code) if view.exit_code is not None else "cut off before its end"
+
+
+def _head(process: ProcessDir) -> list[Event]:
+    """The Start event, which is the first of a rank."""
+    try:
+        with (process.path / EVENTS).open("rb") as file:
+            start = events.decode(file.readline(HEAD_BYTES))
+    except OSError:
+        return []
+    return [start] if isinstance(start, Start) else []
+
+
+def _tail(process: ProcessDir) -> list[Event]:
+    """The last events: at least one that knows the step, where there is one within 16 MB."""
+    try:
+        size = (process.path / EVENTS).stat().st_size
+    except OSError:
+        return []
+    length = TAIL_BYTES
+    while True:
+        tail = Tail(process, max(size - length, 0))
+        found = [event for event in tail.read(chunks=MAX_TAIL_BYTES >> 20) if not isinstance(event, Start)]
+        if length >= min(size, MAX_TAIL_BYTES) or len(_course(found)) > 1:
+            return found
+        length *= 4
+
+
+def _course(found: Iterable[Event]) -> list[tuple[float, int]]:
+    """(wall clock, step) of the events that know how many steps are done."""
+    points = []
+    for event in found:
+        if isinstance(event, Cost | End | Switch) or (isinstance(event, Step) and event.phase == "train"):
+            points.append((event.t, event.step))
+        elif isinstance(event, Start):
+            points.append((event.t, 0))
+    return sorted(points)
+
+
+def _rank(snapshot: Snapshot, view: View, found: ProcessView, points: list[tuple[float, int]]) -> RankState:
+    start, cost, last = found.start, found.cost, found.last or found.last_eval
+    step = max([found.step, *(point[1] for point in points)])
+    level, flags = _in_force(snapshot.settings, found)
+    return RankState(
+        process=found.process,
+        rank=found.rank or 0,
+        state=_state(snapshot, view, found),
+        step=step,
+        last_t=found.t,
+        rate=_pace(points),
+        fastest=_fastest(points),
+        loss=last.loss if last else None,
+        level=level,
+        flags=flags,
+        host=start.host if start else "",
+        pid=start.pid if start else None,
+        planned=found.plan.steps if found.plan else None,
+        cost_pct=100 * max(cost.own_ms, 0.0) / cost.wall_ms if cost and cost.wall_ms > 0 else None,
+    )
+
+
+def _in_force(settings: Settings, found: ProcessView) -> tuple[str, list[str]]:
+    """Level and flags of a rank now: as its last switch or sign of life says, else as the run was started."""
+    switch, cost = found.switch, found.cost
+    if switch is not None and (cost is None or switch.t >= cost.t):
+        return switch.level, list(switch.flags)
+    if cost is not None and cost.level:
+        return cost.level, list(cost.flags)
+    return settings.level, [name for name, value in settings.flags.items() if value is not False]
+
+
+def _state(snapshot: Snapshot, view: View, found: ProcessView) -> str:
+    if snapshot.ended or found.end is not None or found.crash is not None or view.own_exit(found) is not None:
+        word = view.ending(found)
+        return word if word not in ("running", "no end seen") else "ended"
+    try:
+        owner = json.loads((found.process.path / "owner.json").read_text(encoding="utf-8"))
+        alive = lives(owner.get("pid"), owner.get("host"), owner.get("start"))
+    except (OSError, ValueError, AttributeError):
+        alive = None
+    if alive is None:
+        return "running" if snapshot.t - found.t < SILENT_S else "silent"
+    return "running" if alive else "gone"
+
+
+def _pace(points: list[tuple[float, int]]) -> float | None:
+    """Steps per second of the last minute; None where there is too little to tell."""
+    if not points:
+        return None
+    end_t, end_step = points[-1]
+    recent = [point for point in points if end_t - point[0] <= PACE_S]
+    begin_t, begin_step = recent[0] if len(recent) > 1 else points[0]
+    return (end_step - begin_step) / (end_t - begin_t) if end_t > begin_t else None
+
+
+def _fastest(points: list[tuple[float, int]]) -> float:
+    """The highest rate of late, over stretches of half a second or more."""
+    best = _pace(points) or 0.0
+    begin = points[0] if points else (0.0, 0)
+    for point in points:
+        if point[0] - begin[0] >= BRIEF_S:
+            best = max(best, (point[1] - begin[1]) / (point[0] - begin[0]))
+            begin = point
+    return best
+
+
+def _last_finding(path: Path) -> dict[str, Any] | None:
+    try:
+        with path.open("rb") as file:
+            file.seek(max(path.stat().st_size - TAIL_BYTES, 0))
+            lines = file.read().splitlines()
+    except OSError:
+        return None
+    for line in reversed(lines):
+        try:
+            found = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(found, dict):
+            return found
+    return None
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.4g}")

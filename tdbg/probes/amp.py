@@ -1,0 +1,354 @@
+"""AMP: autocast, the loss scale, skipped updates, and what half precision loses of the gradients."""
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from tdbg.events import Step, as_float, number
+from tdbg.probes import PROBES, Probe, tensors
+from tdbg.probes._spread import evenly, spread
+from tdbg.probes.forward import short
+from tdbg.probes.tensors import Bad, look
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
+    from tdbg.probes.rerun import Call
+
+DEVICE_TYPES = ("cuda", "cpu", "xpu", "mps")
+HALF = (torch.float16, torch.bfloat16)
+MAX_NAMES = 8
+MAX_PARAMETERS = 32  # whose gradients are sampled
+ELEMENTS = 256  # of each
+ALWAYS_TOLD = 8  # skips and changes of scale; further ones as the budget allows
+LOST_LOOKS = 6  # in a row, before a loss of gradients is called lasting
+LOST_SHARE = 0.5  # of the gradient's elements are zero or below the normal range, and
+FAINT_SHARE = 0.5  # of those that are not zero are below it: zeros alone may come from a ReLU
+NOTHING_LEFT = 0.999  # of the elements are zero
+NAN_STREAK = 8  # skips in a row with NaN and no Inf: no scale helps that
+LOOKS_BEFORE_GIVING_UP = 8
+WORDS = {"float16": "range 6e-05 to 65504", "bfloat16": "float32's range, 8 bits of precision; needs no loss scale"}
+
+
+@dataclass(slots=True)
+class _Sample:
+    """Shares of a sample of the gradients, as half precision sees them."""
+
+    step: int
+    dtype: str
+    elements: int
+    zero: float
+    faint: float  # not zero, below the smallest normal number
+    huge: float  # beyond the largest number, or not finite
+    largest: float
+
+
+@PROBES.add
+class MixedPrecision(Probe):
+    """What mixed precision does to the gradients, and what GradScaler does about it.
+
+    Reads:  whether autocast is on when a root module is called, and its dtype; a sample of 256 elements of at most
+            32 gradients after backward, still scaled; ``GradScaler.unscale_``, ``step`` and ``update``.
+    Emits:  one line and one observation a looked-at step; SKIP for an update that was skipped, with its cause;
+            CAUSE where that is known late; SCALE when the scale changes.
+    Cost:   some 10 us a sampled gradient on steps that are looked at; an exact count of NaN and Inf for the first
+            skipped updates and as the budget allows.
+    Limits: autocast that begins inside the root's forward (Accelerate) is not seen: then the dtype of the gradients
+            speaks. On an accelerator skipped updates are told without counts. Fused optimizers skip by themselves:
+            that is seen in the step's record only.
+    Source: Micikevicius et al. 2018, "Mixed Precision Training", section 3.2: gradients below 2^-24 become zero in
+            fp16; the smallest normal number is 2^-14.
+    """
+
+    name = "amp"
+    levels = ("advanced", "extreme")
+    fields: ClassVar[dict[str, str]] = {
+        "autocast": "dtype of autocast at the root's call; empty where it was off",
+        "dtype": "the half-precision dtype the gradients were judged by",
+        "scale": "the loss scale of the step",
+        "scaler": "true if a GradScaler scales the loss",
+        "updates_skipped": "updates skipped so far",
+        "streak": "updates skipped in a row",
+        "growths": "times the scale grew so far",
+        "backoffs": "times it was lowered so far",
+        "elements": "sampled elements of the gradients",
+        "zero_share": "share of them that is exactly zero",
+        "faint_share": "share that is not zero but below the dtype's smallest normal number",
+        "huge_share": "share beyond the dtype's largest number, or not finite",
+        "largest": "the largest of them",
+        "lost_looks": "looks in a row in which half precision lost most of the gradients",
+        "lost_since": "the first step of them",
+        "loss": "SKIP, CAUSE: the step's loss, unscaled",
+        "real": "SKIP, CAUSE: why no scale would have helped: loss, or gradient; left out where it may be an overflow",
+        "bad": "SKIP: rows of parameter, NaN or Inf and count, at most eight",
+        "bad_count": "SKIP: parameters whose gradient is not finite",
+        "before": "SCALE: the scale before",
+    }
+
+    def __init__(self, monitor: Any) -> None:
+        super().__init__(monitor)
+        self._device_types: tuple[str, ...] = ()
+        self._reset()
+
+    def _reset(self) -> None:
+        self._autocast = ""
+        self._sampled_step = 0
+        self._looks = 0
+        self._gave_up = False
+        self._mixed = False  # any sign of mixed precision so far
+        self._lost = self._lost_since = 0
+        self._on_host = False  # the scaler's scale can be read without waiting
+        self._scale: float | None = None
+        self._skipped = self._streak = self._nan_streak = self._growths = self._backoffs = 0
+        self._before: tuple[int, int, float | None] | None = None  # step, updates and loss as scaler.step begins
+        self._bad: list[tuple[str, Bad]] = []
+        self._told = 0
+
+    def attach(self) -> None:
+        self._device_types = tuple(kind for kind in DEVICE_TYPES if _knows_autocast(kind))
+        scaler = torch.amp.GradScaler
+        self.patch(scaler, "scale", after=self._scaled)
+        self.patch(scaler, "unscale_", after=self._unscaled)
+        self.patch(scaler, "step", before=self._step_begins, after=self._step_ended)
+        self.patch(scaler, "update", after=self._updated)
+
+    def forked(self) -> None:
+        self._reset()
+
+    # the forward pass and the gradients
+
+    def call_begins(self, module: nn.Module, call: "Call") -> None:
+        if call.graded:
+            on = next((kind for kind in self._device_types if torch.is_autocast_enabled(kind)), "")
+            self._autocast = _short_name(torch.get_autocast_dtype(on)) if on else ""
+            self._mixed = self._mixed or bool(on)
+
+    def backward_ended(self) -> None:
+        """The gradients are there, still scaled: what is lost in half precision is lost now."""
+        step = self.monitor.step + 1
+        if step == self._sampled_step or (self._gave_up and not self._mixed) or not self.may():
+            return
+        self._sampled_step = step
+        with self.work():
+            self._look(step)
+
+    def _look(self, step: int) -> None:
+        self._looks += 1
+        main = next((o for o in self.monitor.optimizers if self.monitor.is_main(o)), None)
+        held = [p for group in main.param_groups for p in group["params"]] if main is not None else []
+        graded = [p.grad for p in held if p.grad is not None]
+        dtype = self._judged_by(graded)
+        if dtype is None:
+            self._without(graded)
+            return
+        matrices = [grad for grad in graded if grad.ndim > 1] or graded  # these are computed in half precision
+        views = [view for grad in evenly(matrices, MAX_PARAMETERS) if (view := spread(grad, ELEMENTS)) is not None]
+        views = [view for view in views if view.device == views[0].device]
+        if not views:
+            return
+        values = _shares(torch.cat(views).float().abs(), dtype)
+        read = _Read(self, step, _short_name(dtype), sum(view.numel() for view in views))
+        if tensors.on_host(values):
+            read(values.tolist(), None)
+        else:
+            self.monitor.read_late(values, read)
+
+    def _judged_by(self, grads: list[Tensor]) -> torch.dtype | None:
+        """The half-precision dtype in play: the gradients' own, else autocast's; None without any."""
+        own = next((grad.dtype for grad in grads if grad.dtype in HALF), None)
+        self._mixed = self._mixed or own is not None
+        return own or next((dtype for dtype in HALF if _short_name(dtype) == self._autocast), None)
+
+    def _without(self, grads: list[Tensor]) -> None:
+        if not self._mixed and self._looks >= LOOKS_BEFORE_GIVING_UP and grads:
+            self._gave_up = True
+            self.abstain("no mixed precision was seen: no autocast, no half-precision gradient, no GradScaler")
+
+    def sampled(self, sample: _Sample) -> None:
+        """The shares of one look have arrived."""
+        lost = sample.zero + sample.faint > LOST_SHARE and sample.faint > FAINT_SHARE * (1.0 - sample.zero)
+        if sample.dtype == "float16" and not sample.huge and (lost or sample.zero >= NOTHING_LEFT):
+            self._lost_since = self._lost_since if self._lost else sample.step
+            self._lost += 1
+        else:
+            self._lost = 0
+        self._tell(sample)
+
+    # GradScaler
+
+    def _scaled(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        if args[0].is_enabled():
+            self._mixed = True
+            scale = _host_scale(args[0])
+            self._on_host = scale is not None
+            self._scale = self._scale if scale is None else scale
+
+    def _unscaled(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        """Gradients have been divided by the scale; if any is bad, count before clipping blurs it."""
+        scaler, optimizer = args[0], args[1] if len(args) > 1 else kwargs.get("optimizer")
+        self._bad = []
+        if not scaler.is_enabled() or optimizer is None or not self.monitor.is_main(optimizer):
+            return
+        found = scaler._per_optimizer_states[id(optimizer)].get("found_inf_per_device", {}).values()
+        if not all(map(tensors.on_host, found)) or not any(float(value) for value in found):
+            return
+        if self._skipped < ALWAYS_TOLD or self.may():
+            with self.work():
+                held = [p for group in optimizer.param_groups for p in group["params"]]
+                bad = [(p, seen) for p in held if p.grad is not None and (seen := look(p.grad))]
+                self._bad = [(self._name_of(p), seen) for p, seen in bad]
+
+    def _name_of(self, parameter: Tensor) -> str:
+        named = self.monitor.probe("gradient-norms")
+        return str(named.name_of(parameter)) if named is not None else f"parameter{list(parameter.shape)}"
+
+    def _step_begins(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        scaler, optimizer = args[0], args[1] if len(args) > 1 else kwargs.get("optimizer")
+        self._before = None
+        if scaler.is_enabled() and optimizer is not None and self.monitor.is_main(optimizer):
+            self._before = self.monitor.step + 1, self.monitor.updates, self.monitor.recorder.loss
+
+    def _step_ended(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        if self._before is None:
+            return
+        (step, updates, loss), self._before = self._before, None
+        if self.monitor.updates != updates:
+            self._streak = self._nan_streak = 0
+            return
+        self._skipped += 1
+        self._streak += 1
+        only_nan = bool(self._bad) and all(seen.kind == "nan" for _, seen in self._bad)
+        self._nan_streak = self._nan_streak + 1 if only_nan else 0
+        self._tell_skip(step, loss)
+
+    def _tell_skip(self, step: int, loss: float | None) -> None:
+        real = "loss" if loss is not None and not math.isfinite(loss) else ""
+        if not real and self._nan_streak >= NAN_STREAK:
+            real = "gradient"
+        if self._skipped > ALWAYS_TOLD and not real and not self.may():
+            return
+        if real and self._told >= ALWAYS_TOLD and not self.may():
+            return
+        self._told += bool(real)
+        values: dict[str, Any] = {"scale": self._scale, "updates_skipped": self._skipped, "streak": self._streak}
+        text = f"update skipped at scale {_figure(self._scale)}, {self._streak} in a row, {self._skipped} so far"
+        if loss is not None:
+            values["loss"] = number(loss)
+            text += f"; loss {loss:.4g}"
+        if real:
+            values["real"] = real
+            text += "; the loss itself is not finite" if real == "loss" else "; NaN at every scale"
+        if self._bad:
+            rows = [{"name": name, "kind": seen.kind, "count": seen.count} for name, seen in self._bad[:MAX_NAMES]]
+            values["bad"], values["bad_count"] = rows, len(self._bad)
+            text += f"; {len(self._bad)} gradients not finite ({rows[0]['name']}: {rows[0]['count']} {rows[0]['kind']})"
+        self.see(text, "SKIP", "W", step=step, **values)
+
+    def _updated(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        if args[0].is_enabled():
+            self._follow_scale(_host_scale(args[0]))
+
+    def _follow_scale(self, scale: float | None) -> None:
+        before = self._scale
+        if scale is None or scale == before:
+            return
+        self._scale = scale
+        if before is None:
+            return
+        grew = scale > before
+        self._growths, self._backoffs = self._growths + grew, self._backoffs + (not grew)
+        if (self._growths if grew else self._backoffs) <= ALWAYS_TOLD or self.may():
+            text = f"scale {before:g} -> {scale:g} ({'grows' if grew else 'backs off'})"
+            step = max(self.monitor.step, 1)
+            self.see(
+                text, "SCALE", step=step, scale=scale, before=before, growths=self._growths, backoffs=self._backoffs
+            )
+
+    # the end of a step
+
+    def record_written(self, record: Step) -> None:
+        """On an accelerator scale and loss are known now, a step late."""
+        if self._on_host:
+            return
+        self._follow_scale(as_float(record.scale))
+        loss = as_float(record.loss)
+        if record.skipped and loss is not None and not math.isfinite(loss) and self._told < ALWAYS_TOLD:
+            self._told += 1
+            text = f"update skipped, and the loss itself is not finite: {loss:.4g}"
+            self.see(text, "CAUSE", "W", step=record.step, loss=record.loss, real="loss", scale=record.scale)
+
+    def _tell(self, sample: _Sample) -> None:
+        scaling = self.monitor.scaling
+        values: dict[str, Any] = {
+            "autocast": self._autocast,
+            "dtype": sample.dtype,
+            "scaler": scaling,
+            "elements": sample.elements,
+            "zero_share": short(sample.zero),
+            "faint_share": short(sample.faint),
+            "huge_share": short(sample.huge),
+            "largest": short(sample.largest),
+            "lost_looks": self._lost,
+        }
+        if self._lost:
+            values["lost_since"] = self._lost_since
+        text = f"{'autocast' if self._autocast else 'gradients in'} {sample.dtype} ({WORDS[sample.dtype]})"
+        if scaling:
+            values |= {"scale": self._scale, "updates_skipped": self._skipped, "growths": self._growths}
+            values["backoffs"] = self._backoffs
+            text += f", scale {_figure(self._scale)}, {self._skipped} updates skipped so far"
+        text += (
+            f"; of {sample.elements} gradient elements {100 * sample.zero:.3g} % are zero,"
+            f" {100 * sample.faint:.3g} % below the normal range, {100 * sample.huge:.3g} % beyond it"
+        )
+        self.see(text, step=sample.step, **values)
+
+    def after_step(self, optimizer: "Optimizer") -> None:
+        if self.monitor.is_main(optimizer):
+            self._bad = []
+
+
+class _Read:
+    """What to do with the shares of one look, now or when they have come from the device."""
+
+    def __init__(self, probe: MixedPrecision, step: int, dtype: str, elements: int) -> None:
+        self.probe, self.step, self.dtype, self.elements = probe, step, dtype, elements
+
+    def __call__(self, values: list[float], record: Step | None) -> None:
+        zero, faint, huge, largest = values
+        self.probe.sampled(_Sample(self.step, self.dtype, self.elements, zero, faint, huge, largest))
+
+
+def _shares(size: Tensor, dtype: torch.dtype) -> Tensor:
+    """Shares of zeros, of numbers below the normal range and beyond the largest, and the largest, of one row."""
+    info = torch.finfo(dtype)
+    zero = size == 0
+    faint = (size < info.tiny) & ~zero
+    huge = ~(size <= info.max)  # NaN too
+    shares = torch.stack([zero, faint, huge]).float().mean(1)
+    return torch.cat([shares, size.max().reshape(1)])
+
+
+def _knows_autocast(kind: str) -> bool:
+    try:
+        torch.is_autocast_enabled(kind)
+    except RuntimeError:
+        return False
+    return True
+
+
+def _host_scale(scaler: Any) -> float | None:
+    """The scale, where reading it waits for nothing."""
+    held = getattr(scaler, "_scale", None)
+    return float(held) if isinstance(held, Tensor) and tensors.on_host(held) else None
+
+
+def _short_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _figure(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:g}"

@@ -1,0 +1,486 @@
+"""MODEL_BUILD: the module tree as built, where and with what initial values, and what of it is never used."""
+
+import re
+import sys
+import time
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as module_registry
+from torch.nn.parameter import is_lazy
+
+from tdbg.events import Step, number
+from tdbg.probes import PROBES, Probe, module_tree, modules, tensors
+from tdbg.probes.forward import short
+from tdbg.probes.live_tensors import is_out_of_memory
+from tdbg.probes.roots import clean_path, unwrapped
+from tdbg.probes.tensors import checkable, local, walk
+from tdbg.probes.where import program_frame, short_path
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
+    from tdbg.probes.rerun import Call
+
+MAX_ROOTS = 4
+MAX_BUILT = 50_000  # modules whose place is kept
+MAX_WEIGHTS = 512  # of a model, whose initial values are looked at
+FULL_NORM_NUMEL = 1 << 24  # larger weights are sampled only
+MAX_NAMES = 8
+FIGURES = ("mean", "std", "zero_share")  # of a sample of each weight
+# Where the standard deviation of the weights should lie is known for these, and for no subclass of theirs.
+PLAIN = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+BUILDING = ("__init__", "<listcomp>", "<genexpr>", "<dictcomp>", "<lambda>")  # frames between a model and who wants it
+SHAPE_WORDS = re.compile(r"shape|size|dimension|channel|must match|out of range in self", re.IGNORECASE)
+
+
+@dataclass(slots=True)
+class Built:
+    """Where and when a module was built, as far as its registrations tell."""
+
+    first_s: float
+    last_s: float
+    place: tuple[str, int]  # file and line: where its parent took it in; of a root, where it was asked for
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """One weight whose initial values are looked at."""
+
+    name: str
+    shape: tuple[int, ...]
+    numel: int
+    trainable: bool
+    he_std: float | None  # standard deviation by He et al. 2015; None where another may be right
+
+
+@dataclass(frozen=True, slots=True)
+class Initial:
+    """What the initial values of all weights look like; the lists hold names."""
+
+    rows: list[dict[str, float]]  # FIGURES of each weight
+    ratio: dict[str, float]  # of the standard deviation to He's, where that applies
+    bad: list[str]
+    large: list[str]
+    small: list[str]
+    zero: list[str]  # matrices, not vectors
+
+    @classmethod
+    def of(cls, weights: list[Weight], values: list[float], bound: float) -> "Initial":
+        """From the norms of all weights, followed by FIGURES of each. bound: so many times He's is too large."""
+        count, width = len(weights), len(FIGURES)
+        norms = values[:count]
+        rows = [
+            dict(zip(FIGURES, values[count + i * width : count + (i + 1) * width], strict=True)) for i in range(count)
+        ]
+        ratio = {w.name: row["std"] / w.he_std for w, row in zip(weights, rows, strict=True) if w.he_std}
+        return cls(
+            rows=rows,
+            ratio=ratio,
+            bad=[w.name for w, norm in zip(weights, norms, strict=True) if not abs(norm) < float("inf")],
+            large=[w.name for w in weights if w.trainable and ratio.get(w.name, 0.0) >= bound],
+            small=[name for name, value in ratio.items() if 0.0 < value <= 1.0 / bound],
+            zero=[w.name for w, norm in zip(weights, norms, strict=True) if norm == 0.0 and len(w.shape) > 1],
+        )
+
+    def text(self, weights: list[Weight]) -> str:
+        """The line for the log."""
+        text = (
+            f"{len(weights)} weights before the first update: {len(self.bad)} not finite, {len(self.large)} too large"
+        )
+        text += f", {len(self.small)} small, {len(self.zero)} all zero"
+        stds = [(row["std"], w.name) for w, row in zip(weights, self.rows, strict=True) if len(w.shape) > 1]
+        stds = [pair for pair in stds if 0.0 < pair[0] < float("inf")]
+        if stds:
+            (low, first), (high, last) = min(stds), max(stds)
+            text += f"; standard deviation {low:.3g} ({first}) to {high:.3g} ({last})"
+        text += "".join(f"; {name} has {self.ratio[name]:.0f}x He's standard deviation" for name in self.large[:3])
+        return text + "".join(f"; {name} is not finite" for name in self.bad[:3])
+
+
+@PROBES.add
+class ModelBuild(Probe):
+    """The module tree, where each module was built, its initial values, and parameters that nothing uses.
+
+    Reads:  registrations of parameters and children (the frame each comes from), the tree at the root's first call,
+            a sample of 1,024 elements and the norm of every weight before the first update, the gradients' presence
+            at the first updates; the frames of an exception that ends the process inside a module.
+    Emits:  TREE once a root, INIT once a root; UNUSED, STUCK, SHAPE when there is cause.
+    Cost:   3 us a registration while a model is built; 30 us a weight, once; nothing in later steps.
+    Limits: initial values only where the first update is still to come; a checkpoint that was loaded before counts as
+            initial. Modules made by unpickling have no place. A `SHAPE` is seen only if nobody catches the exception.
+    Source: He et al. 2015, "Delving Deep into Rectifiers", equation 10: the standard deviation sqrt(2 / fan_in).
+    """
+
+    name = "model-build"
+    levels = ("advanced", "extreme")
+    fields: ClassVar[dict[str, str]] = {
+        "root": "class of the root",
+        "modules": "modules in it, itself included",
+        "depth": "levels of the tree below the root",
+        "parameters": "elements of all parameters, shared ones once",
+        "trainable": "those that want a gradient",
+        "buffers": "elements of all buffers",
+        "children": "the root's children, at most eight",
+        "child_parameters": "elements of the parameters of each",
+        "built_at": "where the root was built",
+        "build_ms": "from the first to the last registration below the root",
+        "shared": "parameters under two names, at most eight: 'a = b'",
+        "lazy": "parameters without a shape yet, at most eight",
+        "names": "weights that were looked at, at most 512",
+        "std": "standard deviation of a sample of each",
+        "mean": "mean of the sample",
+        "zero_share": "share of the sample that is zero",
+        "not_finite": "weights with NaN or Inf, at most eight",
+        "too_large": "weights whose standard deviation is MODEL_BUILD.init_ratio times He's, at most eight",
+        "ratios": "how many times, for each of these",
+        "too_small": "weights whose standard deviation is that many times less (it may be meant), at most eight",
+        "zero": "matrices that are zero all over (it may be meant), at most eight",
+        "unused": "trainable parameters without any gradient, at most eight",
+        "unused_count": "how many there are",
+        "stuck": "weights that are zero, with a gradient of zero, at most eight",
+        "updates": "updates that were looked at",
+        "module": "the module whose forward raised",
+        "module_class": "its class",
+        "inputs": "shapes of its arguments by name, at most eight",
+        "weights": "shapes of its parameters by name, at most eight",
+        "line": "the line of the program",
+        "first": "no step was done before",
+        "error": "what was raised, shortened",
+    }
+
+    def __init__(self, monitor: Any) -> None:
+        super().__init__(monitor)
+        self._handles: list[Any] = []
+        self._forget()
+
+    def _forget(self) -> None:
+        self._built: weakref.WeakKeyDictionary[nn.Module, Built] = weakref.WeakKeyDictionary()
+        self._trouble: Exception | None = None
+        self._told: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self._roots = 0
+        self._updates = 0
+        self._settled = False
+        self._watched = 0  # trainable parameters of the main optimizer
+        self._suspects: dict[int, weakref.ref[Tensor]] | None = None  # no gradient so far
+        self._zero: dict[str, weakref.ref[Tensor]] = {}  # matrices that began at zero
+
+    def attach(self) -> None:
+        self._handles = [
+            module_registry.register_module_parameter_registration_hook(self._on_parameter),
+            module_registry.register_module_module_registration_hook(self._on_child),
+        ]
+        self.patch(sys, "excepthook", before=self._uncaught)
+
+    def detach(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+        super().detach()
+
+    def forked(self) -> None:
+        self._forget()
+
+    # building
+
+    def _on_parameter(self, module: nn.Module, name: str, parameter: Any) -> None:
+        self._registered(module, None)
+
+    def _on_child(self, parent: nn.Module, name: str, child: Any) -> None:
+        self._registered(parent, child if isinstance(child, nn.Module) else None)
+
+    def _registered(self, module: nn.Module, child: nn.Module | None) -> None:
+        """Remember when and where. Torch is in the middle of calling its hooks: none may be taken away here."""
+        if not self.on or self._trouble is not None or torch.compiler.is_compiling():
+            return
+        begun = time.perf_counter()
+        try:
+            self._remember(module, child, begun)
+        except Exception as error:  # guard: told at the next call
+            self._trouble = error
+        self.monitor.budget.spend(self.name, time.perf_counter() - begun)
+
+    def _remember(self, module: nn.Module, child: nn.Module | None, now: float) -> None:
+        frame = program_frame(sys._getframe(3))
+        known = self._built.get(module)
+        if known is not None:
+            known.last_s = now
+        elif len(self._built) < MAX_BUILT:
+            self._built[module] = Built(now, now, _place(_asker(frame)))
+        if child is not None and (below := self._built.get(child)) is not None:
+            below.place = _place(frame)
+        elif child is not None and len(self._built) < MAX_BUILT:
+            self._built[child] = Built(now, now, _place(frame))  # an activation, which registers nothing itself
+
+    # the tree and the initial values
+
+    def call_begins(self, module: nn.Module, call: "Call") -> None:
+        if self._trouble is not None:
+            raise self._trouble
+        if call.graded:
+            self._meet(module)
+
+    def _meet(self, root: nn.Module) -> None:
+        """The first call of a root: tell of it."""
+        if root in self._told or self._roots >= MAX_ROOTS or not self.may():
+            return
+        self._told.add(root)
+        self._roots += 1
+        part = f"_{self._roots}" if self._roots > 1 else ""
+        with self.work():
+            self._tell_tree(unwrapped(root), f"TREE{part}")
+            if self.monitor.updates == 0:
+                self._look_at_weights(unwrapped(root), f"INIT{part}")
+
+    def _tell_tree(self, root: nn.Module, part: str) -> None:
+        found = module_tree.size(root)
+        known = {module: self._built[module] for module in root.modules() if module in self._built}
+        lines = {id(module): _text(built.place) for module, built in known.items() if module is not root}
+        build_ms = _build_ms(list(known.values()))
+        built_at = _text(known[root].place) if root in known else ""
+        shared = _shared(root)
+        children = [(clean_path(name), child) for name, child in root.named_children()][:MAX_NAMES]
+        values: dict[str, Any] = {
+            "root": type(root).__name__,
+            "modules": found.modules,
+            "depth": found.depth,
+            "parameters": found.parameters,
+            "trainable": found.trainable,
+            "buffers": sum(buffer.numel() for buffer in root.buffers()),
+            "children": [name for name, _ in children],
+            "child_parameters": [module_tree.size(child).parameters for _, child in children],
+            "built_at": built_at,
+            "build_ms": build_ms,
+            "shared": shared[:MAX_NAMES],
+            "lazy": [name for name, p in root.named_parameters() if is_lazy(p)][:MAX_NAMES],
+        }
+        head = f"{values['root']}: {found.modules} modules, {found.parameters:,} parameters"
+        head += f" ({found.trainable:,} trainable)" + (
+            f", built at {built_at} in {build_ms:.1f} ms" if built_at else ""
+        )
+        head += "".join(f"; {pair} are one" for pair in shared[:3])
+        self.see("\n".join([head, *module_tree.render(root, lines)]), part=part, **values)
+
+    def _look_at_weights(self, root: nn.Module, part: str) -> None:
+        weights: list[Weight] = []
+        held: list[Tensor] = []
+        for path, module in root.named_modules():
+            for name, parameter in module._parameters.items():
+                if parameter is None or is_lazy(parameter) or not checkable(parameter) or len(weights) >= MAX_WEIGHTS:
+                    continue
+                full = clean_path(f"{path}.{name}" if path else name)
+                weights.append(_weight(full, name, module, parameter))
+                held.append(parameter)
+        if not held:
+            return
+        data = [local(parameter.detach()) for parameter in held]
+        samples = [modules.sampled(one) for one in data]
+        rows = torch.stack([sample.to(data[0].device) for sample in samples])
+        norms = tensors.norms(
+            [one if one.numel() <= FULL_NORM_NUMEL else row for one, row in zip(data, samples, strict=True)]
+        )
+        shares = (rows == 0).float().mean(1)
+        values = torch.cat([norms, torch.stack([rows.mean(1), rows.std(1), shares], dim=1).flatten()])
+        read = _Read(self, weights, [weakref.ref(parameter) for parameter in held], part, self.monitor.step + 1)
+        if tensors.on_host(values):
+            read(values.tolist(), None)
+        else:
+            self.monitor.read_late(values, read)
+
+    def tell_initial(
+        self, weights: list[Weight], refs: list["weakref.ref[Tensor]"], values: list[float], part: str, step: int
+    ) -> None:
+        """Tell of the initial values, as they were read."""
+        first = Initial.of(weights, values, self.threshold("init_ratio"))
+        self._zero.update(
+            (w.name, ref) for w, ref in zip(weights, refs, strict=True) if w.trainable and w.name in first.zero
+        )
+        told: dict[str, Any] = {
+            "names": [weight.name for weight in weights],
+            **{name: [short(row[name]) for row in first.rows] for name in FIGURES},
+            "not_finite": first.bad[:MAX_NAMES],
+            "too_large": first.large[:MAX_NAMES],
+            "ratios": [number(round(first.ratio[name], 1)) for name in first.large[:MAX_NAMES]],
+            "too_small": first.small[:MAX_NAMES],
+            "zero": first.zero[:MAX_NAMES],
+        }
+        self.see(first.text(weights), part=part, level="W" if first.bad or first.large else "D", step=step, **told)
+
+    # the first updates
+
+    def update_begins(self, optimizer: "Optimizer") -> None:
+        if self._settled or not self.monitor.is_main(optimizer):
+            return
+        for root in [] if self._roots else self.monitor.trained_roots():
+            self._meet(root)  # a model that is never called as such
+        if self._suspects is None:
+            wanted = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+            self._watched = len(wanted)
+            self._suspects = {id(p): weakref.ref(p) for p in wanted}
+        self._suspects = {
+            key: ref for key, ref in self._suspects.items() if (p := ref()) is not None and p.grad is None
+        }
+        self._updates += 1
+        if self._updates >= self.threshold("unused_steps"):
+            self._settled = True
+            self._tell_unused()
+            self._look_at_zero()
+
+    def _tell_unused(self) -> None:
+        gradients = self.monitor.probe("gradient-norms")
+        if not self._suspects or gradients is None:
+            return
+        if len(self._suspects) == self._watched:
+            self.abstain("no parameter of the optimizer has a gradient: they are kept elsewhere")
+            return
+        known = gradients.names.parameters
+        names = [known[key] for key in self._suspects if key in known]
+        if names:
+            self.see(
+                f"{len(names)} of {self._watched} trainable parameters had no gradient in {self._updates} updates:"
+                f" {', '.join(names[:MAX_NAMES])}",
+                part="UNUSED",
+                level="W",
+                unused=names[:MAX_NAMES],
+                unused_count=len(names),
+                updates=self._updates,
+            )
+
+    def _look_at_zero(self) -> None:
+        """Weights that began at zero, are zero still and whose gradient is zero: they will stay so."""
+        found = [(name, p) for name, ref in self._zero.items() if (p := ref()) is not None and p.grad is not None]
+        self._zero = {}
+        if not found:
+            return
+        values = tensors.norms([t for _, p in found for t in (p, p.grad) if t is not None])
+        names, step = [name for name, _ in found], self.monitor.step + 1
+        if tensors.on_host(values):
+            self._tell_stuck(names, values.tolist(), step)
+        else:
+            self.monitor.read_late(values, lambda values, record: self._tell_stuck(names, values, step))
+
+    def _tell_stuck(self, names: list[str], values: list[float], step: int) -> None:
+        stuck = [name for i, name in enumerate(names) if values[2 * i] == 0.0 and values[2 * i + 1] == 0.0]
+        if stuck:
+            self.see(
+                f"zero since it was built, with a gradient of zero after {self._updates} updates:"
+                f" {', '.join(stuck[:MAX_NAMES])}",
+                part="STUCK",
+                level="W",
+                step=step,
+                stuck=stuck[:MAX_NAMES],
+                updates=self._updates,
+            )
+
+    # a forward pass that fails
+
+    def _uncaught(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        error = args[1] if len(args) > 1 else None
+        if not isinstance(error, RuntimeError | ValueError | IndexError) or is_out_of_memory(error):
+            return
+        frames = _frames(error.__traceback__)
+        inside = [(frame, module) for frame in frames if (module := _module_of(frame)) is not None]
+        if not inside or not SHAPE_WORDS.search(str(error)):
+            return
+        root, (frame, module) = unwrapped(inside[0][1]), inside[-1]
+        own = [frame for frame in frames if program_frame(frame) is frame]
+        weights = {name: list(p.shape) for name, p in module._parameters.items() if p is not None and not is_lazy(p)}
+        values: dict[str, Any] = {
+            "module": next((clean_path(name) for name, one in root.named_modules() if one is module), ""),
+            "module_class": type(module).__name__,
+            "inputs": _shapes({name: frame.f_locals.get(name) for name in _arguments(frame)}),
+            "weights": dict(list(weights.items())[:MAX_NAMES]),
+            "line": _text(_place(own[-1])) if own else "",
+            "first": self.monitor.step == 0,
+            "error": f"{type(error).__name__}: {error}"[:300],
+        }
+        self._tell_shape(values)
+
+    def _tell_shape(self, values: dict[str, Any]) -> None:
+        self.monitor.become_rank_now()
+        shapes = ", ".join(f"{name} {shape}" for name, shape in {**values["inputs"], **values["weights"]}.items())
+        step = self.monitor.step + 1
+        text = f"{values['module'] or 'root'} ({values['module_class']}) raised at step {step}: {shapes}"
+        self.see(f"{text}; {values['error']}"[:500], part="SHAPE", level="E", step=step, **values)
+
+
+class _Read:
+    """What to do with the figures of the initial weights, read at once or a step later."""
+
+    def __init__(
+        self, probe: ModelBuild, weights: list[Weight], refs: list["weakref.ref[Tensor]"], part: str, step: int
+    ) -> None:
+        self.probe, self.weights, self.refs, self.part, self.step = probe, weights, refs, part, step
+
+    def __call__(self, values: list[float], record: Step | None) -> None:
+        self.probe.tell_initial(self.weights, self.refs, values, self.part, self.step)
+
+
+def _weight(full: str, name: str, module: nn.Module, parameter: Tensor) -> Weight:
+    he_std = None
+    if type(module) in PLAIN and name == "weight" and parameter.shape[0] > 0:
+        he_std = (2.0 / (parameter.numel() / parameter.shape[0])) ** 0.5
+    return Weight(full, tuple(parameter.shape), parameter.numel(), parameter.requires_grad, he_std)
+
+
+def _build_ms(built: list[Built]) -> float:
+    """From the first registration to the last."""
+    if not built:
+        return 0.0
+    return round(1e3 * (max(one.last_s for one in built) - min(one.first_s for one in built)), 2)
+
+
+def _shared(root: nn.Module) -> list[str]:
+    """Parameters that stand under two names."""
+    first: dict[int, str] = {}
+    pairs = []
+    for name, parameter in root.named_parameters(remove_duplicate=False):
+        known = first.setdefault(id(parameter), name)
+        if known != name:
+            pairs.append(f"{clean_path(known)} = {clean_path(name)}")
+    return pairs
+
+
+def _asker(frame: FrameType | None) -> FrameType | None:
+    """The frame that wanted the model: outwards past the constructors."""
+    while frame is not None and frame.f_code.co_name in BUILDING and frame.f_back is not None:
+        frame = program_frame(frame.f_back)
+    return frame
+
+
+def _place(frame: FrameType | None) -> tuple[str, int]:
+    return (frame.f_code.co_filename, frame.f_lineno) if frame is not None else ("", 0)
+
+
+def _text(place: tuple[str, int]) -> str:
+    return f"{short_path(place[0])}:{place[1]}" if place[0] else ""
+
+
+def _frames(tb: TracebackType | None) -> list[FrameType]:
+    found = []
+    while tb is not None:
+        found.append(tb.tb_frame)
+        tb = tb.tb_next
+    return found
+
+
+def _module_of(frame: FrameType) -> nn.Module | None:
+    """The module whose method runs in a frame."""
+    if frame.f_code.co_argcount == 0:
+        return None
+    found = frame.f_locals.get(frame.f_code.co_varnames[0])
+    return found if isinstance(found, nn.Module) else None
+
+
+def _arguments(frame: FrameType) -> Iterator[str]:
+    code = frame.f_code
+    yield from code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
+
+
+def _shapes(values: dict[str, Any]) -> dict[str, list[int]]:
+    return {name: list(tensor.shape) for name, tensor in list(walk(values))[:MAX_NAMES]}

@@ -1,0 +1,88 @@
+"""Activation checkpointing: how often its functions run, and what running them again costs."""
+
+import time
+from typing import Any
+
+import torch
+
+from tdbg.probes import Probe
+from tdbg.probes.compiler import hide
+
+
+class Recomputed:
+    """The runs of checkpointed functions in one step. Time is host time; a function inside another counts once."""
+
+    def __init__(self, probe: Probe) -> None:
+        self.probe = probe
+        self._depth = 0
+        self.clear()
+
+    def clear(self) -> None:
+        """A step has ended."""
+        self.runs = self.again = 0
+        self.seconds = self.saved_mb = 0.0
+        self._depth = 0
+
+    def counted(self, function: Any) -> "Counted":
+        """The function, with its runs counted: the first is the forward pass, each further one a recomputation."""
+        return Counted(self, function)
+
+    def measure(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run it again, timed."""
+        self.again += 1
+        on_device = torch.cuda.is_initialized() and self.probe.may()
+        before = torch.cuda.memory_allocated() if on_device else 0
+        self._depth += 1
+        begun = time.perf_counter()
+        try:
+            return function(*args, **kwargs)
+        finally:  # torch leaves a recomputation by an exception once it has what it needs
+            self._depth = max(self._depth - 1, 0)
+            if self._depth == 0:
+                self.seconds += time.perf_counter() - begun
+                self.saved_mb += (torch.cuda.memory_allocated() - before) / 1e6 if on_device else 0.0
+
+    def tell(self, step: int) -> None:
+        """A line of what this step recomputed, if it did."""
+        if not self.runs:
+            return
+        saved = round(self.saved_mb, 1) if torch.cuda.is_initialized() else None
+        text = f"checkpointed functions ran {self.runs} times, {self.again} of them again for backward"
+        text += f", which took {1e3 * self.seconds:.3g} ms"
+        text += f" and filled {saved:g} MB that were free in between" if saved is not None else ""
+        values: dict[str, Any] = {"saved_mb": saved} if saved is not None else {}
+        self.probe.see(
+            text,
+            part="RECOMPUTE",
+            step=step,
+            runs=self.runs,
+            recomputed=self.again,
+            recompute_ms=round(1e3 * self.seconds, 4),
+            **values,
+        )
+
+
+class Counted:
+    """Stands in for a checkpointed function."""
+
+    __slots__ = ("function", "owner", "ran")
+
+    def __init__(self, owner: Recomputed, function: Any) -> None:
+        self.owner, self.function, self.ran = owner, function, False
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        owner = self.owner
+        if torch.compiler.is_compiling() or not owner.probe.on or owner.probe.monitor.rerunning:
+            return self.function(*args, **kwargs)
+        owner.runs += 1
+        if not self.ran:
+            self.ran = True
+            return self.function(*args, **kwargs)
+        return owner.measure(self.function, args, kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.function, name)
+
+
+hide(Counted.__call__)
+hide(Recomputed.measure)

@@ -1,0 +1,357 @@
+"""TRAINING_LOOP: what the loop calls between two updates, in which order, and what becomes of the gradients."""
+
+import time
+import weakref
+from collections import Counter
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from tdbg.probes import PROBES
+from tdbg.probes.compiler import hide
+from tdbg.probes.recompute import Recomputed
+from tdbg.probes.updates import EveryUpdate
+from tdbg.probes.windows import FAULTS, Track, compressed, window_text
+
+if TYPE_CHECKING:
+    from tdbg.probes.rerun import Call
+
+MAX_CALLS = 96  # of one window that are kept in order
+MAX_TOLD = 20  # changes of the accumulation, a run
+MAX_TRACKS = 16
+LATE_ELEMENTS = 64
+
+
+@PROBES.add
+class TrainingLoop(EveryUpdate):
+    """The calls between two updates: zero_grad, backward, clipping; accumulation, epochs, recomputation.
+
+    Reads:  ``torch.autograd.backward``, ``zero_grad`` of optimizers and modules, clipping, batches, every update;
+            of each optimizer three gradients: whether they are the same tensors as before, untouched. Of
+            ``torch.utils.checkpoint.checkpoint`` the runs of its function.
+    Emits:  STEP, the calls of a sampled step in order; WINDOW when the number of backward calls an update changes;
+            EPOCH at the end of one; RECOMPUTE on sampled steps; FAULT once a kind and optimizer, after
+            ``TRAINING_LOOP.lasting`` updates in a row.
+    Cost:   15 to 20 us a step.
+    Limits: gradients that a program resets by hand are seen from their tensors. An optimizer that updates inside
+            backward is left alone. The memory that recomputation saves is told on CUDA alone. An epoch ends with
+            the next one's first batch; programs without a DataLoader have none.
+    Source: Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost" (recomputation).
+    """
+
+    name = "training-loop"
+    levels = ("extreme",)
+    fields: ClassVar[dict[str, str]] = {
+        "order": "the calls since the update before, in order",
+        "backwards": "backward calls in the window, or the epoch",
+        "batches": "batches taken in it",
+        "zero_grads": "zero_grad calls in it",
+        "clips": "clipping calls in it",
+        "inside": "backward runs inside the update (a closure)",
+        "window": "backward calls of one update",
+        "before": "backward calls of the update before",
+        "updates": "updates in the epoch",
+        "windows": "backward calls an update -> how often in the epoch, at most eight",
+        "dropped": "backward calls at the epoch's end whose gradients no update used",
+        "carried": "backward calls at its end whose gradients went into the next epoch's first update",
+        "evaluations": "calls without gradients in the epoch",
+        "epoch_s": "seconds it took",
+        "runs": "runs of checkpointed functions in the step, the first ones included",
+        "recomputed": "how many of them were recomputations",
+        "recompute_ms": "time the recomputations took",
+        "saved_mb": "memory they filled again, which was free in between (CUDA)",
+        "kind": "what is wrong: unreset, emptied, thrown, tail, late_clip or twice",
+        "streak": "updates in a row (of a tail: epochs) that showed it",
+        "since": "the first step that did",
+        "optimizer": "class of the optimizer",
+        "thrown": "backward calls an update whose gradients were cleared before it",
+    }
+
+    def __init__(self, monitor: Any) -> None:
+        super().__init__(monitor)
+        self._forget()
+
+    def _forget(self) -> None:
+        self._tracks: weakref.WeakKeyDictionary[Optimizer, Track] = weakref.WeakKeyDictionary()
+        self._owners: dict[int, tuple[weakref.ref[Tensor], Track]] = {}  # by id of the parameter
+        self._outer: weakref.ref[Optimizer] | None = None
+        self._depth = 0
+        self._loss: weakref.ref[Tensor] | None = None
+        self._calls: list[str] = []
+        self._batches = 0  # since the update before
+        self._fresh = False  # a batch was taken since the last backward
+        self._window = 0  # backward calls since the last update of any optimizer
+        self._last_window = 0
+        self._told = 0
+        self._feed: tuple[int, bool] | None = None  # the dataset of the last batch; a new pass over it has begun
+        self._epoch = _Epoch(self.monitor.eval_calls, self.monitor.epoch)
+        self._recomputed = Recomputed(self)
+
+    def attach(self) -> None:
+        super().attach()
+        self.patch(
+            torch.autograd, "backward", before=self._backward_begins, after=self._backward_ends, raised=self._raised
+        )
+        self.patch(Optimizer, "zero_grad", after=self._optimizer_zeroed)
+        self.patch(nn.Module, "zero_grad", after=self._module_zeroed)
+        self.patch(torch.amp.GradScaler, "step", after=self._scaler_stepped)
+        self.when_imported("torch.utils.checkpoint", self._stand_in_front_of_checkpoint)
+
+    def _stand_in_front_of_checkpoint(self, module: Any) -> None:
+        self.patches.wrap(module, "checkpoint", self._around_checkpoint)
+
+    def _around_checkpoint(self, original: Any) -> Any:
+        def checkpoint(*args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling() or not self.on or not args or self.monitor.rerunning:
+                return original(*args, **kwargs)
+            return original(self._recomputed.counted(args[0]), *args[1:], **kwargs)
+
+        return hide(checkpoint)
+
+    def forked(self) -> None:
+        self._forget()
+
+    def history_cleared(self) -> None:
+        self._forget()
+
+    # what the loop calls
+
+    def _note(self, call: str) -> None:
+        if len(self._calls) < MAX_CALLS:
+            self._calls.append(call)
+
+    def batch_taken(self, batch: Any, wait_s: float, loader_iter: Any) -> None:
+        self._outer, self._depth = None, 0  # neither an update nor backward takes batches: one of them raised
+        self._feed = id(loader_iter._dataset), int(loader_iter._num_yielded) == 1
+        self._batches += 1
+        self._fresh = True
+        self._note("batch")
+
+    def call_ended(self, module: nn.Module, call: "Call", output: Any) -> None:
+        if call.graded:
+            self._note("forward")
+
+    def clip_begins(self, parameters: list[Tensor]) -> None:
+        self._note("clip")
+        for parameter in parameters[:1]:
+            known, track = self._owners.get(id(parameter), (None, None))
+            if known is not None and track is not None and known() is parameter:
+                track.clipped()
+
+    def _optimizer_zeroed(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        self._note("zero_grad")
+        track = self._tracks.get(args[0])
+        if track is not None:
+            track.zeroed()
+
+    def _module_zeroed(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        self._note("zero_grad")
+        for track in self._tracks.values():
+            if track.is_empty():
+                track.zeroed()
+
+    def _scaler_stepped(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        track = self._tracks.get(args[1]) if len(args) > 1 else None
+        if track is not None:
+            track.begin_window()  # updated, or skipped on purpose: what was there is dealt with
+
+    # backward
+
+    def _backward_begins(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._depth += 1
+        if self._depth > 1:
+            return
+        if self._feed is not None and self._feed[1]:
+            self._feed = self._feed[0], False
+            self._end_epoch()
+        bound = int(self.threshold("lasting"))
+        for track in self._tracks.values():
+            if track.look_before_backward() and track.streaks["unreset"] >= bound - 1:
+                self._confirm(track)
+        self._watch_for_repeats(args, kwargs)
+
+    def _confirm(self, track: Track) -> None:
+        """The gradients left over look untouched: are they more than zeros, written behind autograd's back?"""
+        on_host = track.leftover_is_zero()
+        if on_host is not None:
+            track.reset = on_host
+        elif not track.confirmed:
+            track.reset = True  # nothing is said before it is known
+            rest = track.leftover(LATE_ELEMENTS) if self.monitor.watching else None
+            if rest is not None:
+                self.monitor.read_late(rest, lambda values, record: track.confirm(values[0] != 0.0))
+
+    def _watch_for_repeats(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """The same loss sent backward again: its gradient counts twice."""
+        loss = args[0] if args and isinstance(args[0], Tensor) else None
+        weighed = any(value is not None for value in (*args[1:2], kwargs.get("grad_tensors"), kwargs.get("inputs")))
+        again = self._loss is not None and loss is not None and self._loss() is loss and not weighed
+        self._loss = weakref.ref(loss) if loss is not None and not weighed else None
+        if again:
+            for track in self._tracks.values():
+                track.repeats += track.pending > 0
+
+    def _backward_ends(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        self._depth = max(self._depth - 1, 0)
+        if self._depth:
+            return
+        self._note("backward")
+        self._window += 1
+        self._epoch.backwards += 1
+        for track in self._tracks.values():
+            track.backward_ended(fresh=self._fresh)
+        self._fresh = False
+
+    def _raised(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> None:
+        self._depth = max(self._depth - 1, 0)
+
+    # updates
+
+    def before_update(self, optimizer: Optimizer) -> None:
+        outer = self._outer() if self._outer is not None else None
+        if outer is not None and outer is not optimizer:
+            return
+        self._outer = weakref.ref(optimizer)
+        track = self._tracks.get(optimizer)
+        if track is None:
+            if len(self._tracks) >= MAX_TRACKS:
+                return
+            track = self._tracks[optimizer] = Track(type(optimizer).__name__)
+        track.about_to_update(in_backward=self._depth > 0)
+
+    def after_update(self, optimizer: Optimizer) -> None:
+        if self._outer is None or self._outer() is not optimizer:
+            return
+        self._outer = None
+        track = self._tracks.get(optimizer)
+        if track is None:
+            return
+        if track.choose_sample(optimizer):
+            mine = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+            self._owners.update((id(parameter), (weakref.ref(parameter), track)) for parameter in mine)
+        step = self.monitor.step
+        for kind in track.judge(step):
+            if track.streaks[kind] >= self.threshold("lasting"):
+                self._tell_fault(track, kind, step)
+        if self.monitor.is_main(optimizer):
+            self._end_window(track, step)
+        self._window = 0
+        track.begin_window()
+        for other in self._tracks.values():
+            other.unused = 0
+
+    def _end_window(self, track: Track, step: int) -> None:
+        """The update of the optimizer whose steps are counted: tell of the window, and begin the next one."""
+        window = self._window
+        self._epoch.windows[window] += 1
+        if window != self._last_window and window and not track.inside and self._told < MAX_TOLD:
+            self._told += 1
+            self.see(
+                f"{window} backward {'call' if window == 1 else 'calls'} an update"
+                + (f", {self._last_window} the one before" if self._last_window else ""),
+                part="WINDOW",
+                step=step,
+                window=window,
+                before=self._last_window,
+            )
+        self._last_window = window
+        if self.may():
+            with self.work():
+                self._tell_step(track, step)
+        self._calls, self._batches, self._loss = [], 0, None
+        self._recomputed.clear()
+
+    def _tell_step(self, track: Track, step: int) -> None:
+        order = compressed([*self._calls, "step"])
+        self.see(
+            order,
+            part="STEP",
+            step=step,
+            order=order,
+            backwards=self._calls.count("backward"),
+            batches=self._batches,
+            zero_grads=self._calls.count("zero_grad"),
+            clips=self._calls.count("clip"),
+            inside=track.inside,
+        )
+        self._recomputed.tell(step)
+
+    def _tell_fault(self, track: Track, kind: str, step: int) -> None:
+        if kind in track.said:
+            return
+        track.said.add(kind)
+        self.see(
+            FAULTS[kind].format(count=track.streaks[kind], name=track.name, thrown=track.thrown, all=track.backwards),
+            part="FAULT",
+            level="W",
+            step=step,
+            kind=kind,
+            streak=track.streaks[kind],
+            since=track.since[kind],
+            optimizer=track.name,
+            thrown=track.thrown,
+            window=track.backwards,
+        )
+
+    # epochs
+
+    def _end_epoch(self) -> None:
+        """The first batch of a pass over the training data is about to go backward: the epoch before is over."""
+        epoch, self._epoch = self._epoch, _Epoch(self.monitor.eval_calls, self.monitor.epoch)
+        if not epoch.backwards:
+            return
+        step = self.monitor.step
+        tracks = list(self._tracks.values())
+        dropped = carried = 0
+        if len(tracks) == 1:  # with several optimizers the last backward may be another's
+            usual = epoch.windows.most_common(1)[0][0] if epoch.windows else 0
+            dropped, carried = tracks[0].end_epoch(usual, step)
+        evaluations = self.monitor.eval_calls - epoch.evaluated
+        updates, seconds = epoch.windows.total(), time.perf_counter() - epoch.begun_at
+        text = f"epoch {epoch.number or 0}: {updates} updates, {window_text(epoch.windows)}; {seconds:.3g} s"
+        text += f"; the last {dropped} backward calls went into no update" if dropped else ""
+        text += f"; the last {carried} went into the next epoch's first update" if carried else ""
+        self.see(
+            text + (f"; {evaluations} calls without gradients" if evaluations else ""),
+            part="EPOCH",
+            step=step,
+            updates=updates,
+            backwards=epoch.backwards,
+            windows={str(size): count for size, count in epoch.windows.most_common(8)},
+            dropped=dropped,
+            carried=carried,
+            evaluations=evaluations,
+            epoch_s=round(seconds, 4),
+        )
+        if dropped and tracks[0].streaks["tail"] >= 2:
+            self._tell_tail(tracks[0], dropped, epoch.backwards, step)
+
+    def _tell_tail(self, track: Track, dropped: int, backwards: int, step: int) -> None:
+        if "tail" in track.said:
+            return
+        track.said.add("tail")
+        self.see(
+            FAULTS["tail"].format(thrown=dropped, all=backwards),
+            part="FAULT",
+            level="W",
+            step=step,
+            kind="tail",
+            streak=track.streaks["tail"],
+            since=track.since["tail"],
+            optimizer=track.name,
+            dropped=dropped,
+            backwards=backwards,
+        )
+
+
+class _Epoch:
+    """What an epoch has seen so far."""
+
+    def __init__(self, evaluated: int, number: int | None) -> None:
+        self.begun_at = time.perf_counter()
+        self.number = number
+        self.evaluated = evaluated
+        self.backwards = 0
+        self.windows: Counter[int] = Counter()

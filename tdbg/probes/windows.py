@@ -1,0 +1,221 @@
+"""One optimizer between two of its updates: what became of the gradients, and what a loop does wrong with them."""
+
+import weakref
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from tdbg.probes import tensors
+
+SAMPLE = 3  # parameters of an optimizer whose gradients are followed
+ELEMENTS = 64  # of a gradient, where zeros are told from numbers
+TRIES = 20  # updates in which gradients to follow are looked for
+MAX_PERIOD = 6  # calls that are written once with "x 4" behind them
+
+FAULTS = {
+    "unreset": "{name}: the gradients of the update before were still there in {count} updates in a row:"
+    " nothing resets them",
+    "emptied": "{name}: the gradients were cleared between backward and the update, {count} times in a row",
+    "thrown": "{name}: of {all} backward calls {thrown} were cleared before the update, {count} times in a row",
+    "tail": "the last {thrown} of {all} backward calls of the epoch went into no update",
+    "late_clip": "{name}: gradients were clipped after the update instead of before it, {count} times in a row",
+    "twice": "{name}: the same loss went backward twice in each of {count} updates",
+}
+
+Mark = tuple[int, int] | None  # a gradient's identity and version; None where there is none
+
+
+@dataclass(slots=True, weakref_slot=True, eq=False)
+class Track:
+    """What is known of one optimizer since its last update. The first window is not judged: its begin was not seen."""
+
+    name: str
+    windows: int = 0  # updates seen
+    backwards: int = 0  # backward calls since the last update
+    fresh: int = 0  # those that had a batch of their own
+    pending: int = 0  # those whose gradients are still there
+    unused: int = 0  # those that no update of any optimizer came after
+    thrown: int = 0  # unused ones whose gradients were cleared
+    tail: int = 0  # the last clearing took so many with it, and nothing came after it
+    repeats: int = 0  # losses sent backward again
+    reset: bool = True  # no gradient of before the last update is in those that are there
+    filled: bool = False  # there were gradients after the last backward
+    lost: bool = False  # the update begins with gradients that were cleared
+    clip_before: bool = False
+    clip_after: bool = False
+    inside: bool = False  # backward ran inside the update
+    in_backward: bool = False  # the update ran inside backward
+    confirmed: bool = False  # gradients left over were seen to be more than zeros (on an accelerator)
+    streaks: Counter[str] = field(default_factory=Counter)
+    since: dict[str, int] = field(default_factory=dict)
+    said: set[str] = field(default_factory=set)
+    _sample: list["weakref.ref[Tensor]"] = field(default_factory=list)
+    _left: tuple[Mark, ...] = ()
+    _begun: int = 0
+    _tries: int = 0
+
+    # the gradients followed
+
+    def choose_sample(self, optimizer: Optimizer) -> bool:
+        """Follow a few parameters that have gradients, if none is followed yet; True if they were chosen now."""
+        if (self._sample and any(ref() is not None for ref in self._sample)) or self._tries >= TRIES:
+            return False
+        self._tries += 1
+        found = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        if not found:
+            return False
+        places = sorted({0, len(found) // 2, len(found) - 1})[:SAMPLE]
+        self._sample = [weakref.ref(found[place]) for place in places]
+        return True
+
+    def _grads(self) -> list[Tensor | None]:
+        kept = [ref() for ref in self._sample]
+        return [parameter.grad for parameter in kept if parameter is not None]
+
+    def _marks(self) -> tuple[Mark, ...]:
+        return tuple(None if grad is None else (id(grad), grad._version) for grad in self._grads())
+
+    def is_empty(self) -> bool:
+        """True if none of the followed parameters has a gradient."""
+        grads = self._grads()
+        return bool(grads) and all(grad is None for grad in grads)
+
+    def leftover_is_zero(self) -> bool | None:
+        """True if the followed gradients begin with zeros; None where reading them would wait for a device."""
+        found = [tensors.local(grad.detach()) for grad in self._grads() if grad is not None]
+        if not all(map(tensors.on_host, found)):
+            return None
+        return not any(bool(grad.flatten()[:ELEMENTS].any()) for grad in found)
+
+    def leftover(self, elements: int) -> Tensor | None:
+        """The sum of the magnitudes of some elements, on their device: zero if they are."""
+        found = [tensors.local(grad.detach()) for grad in self._grads() if grad is not None]
+        sums = [grad.flatten()[:elements].abs().sum().float() for grad in found]
+        return torch.stack(sums).sum().reshape(1) if sums else None
+
+    def confirm(self, there: bool) -> None:
+        """What was left over has been read: numbers, or zeros (then nothing is said of it ever)."""
+        self.confirmed = True
+        if not there:
+            self.said.add("unreset")
+
+    # what happens to them
+
+    def begin_window(self) -> None:
+        """The update is over."""
+        self.windows += 1
+        self.backwards = self.fresh = self.pending = self.unused = self.thrown = self.tail = self.repeats = 0
+        self.reset = self.lost = self.filled = self.clip_before = self.clip_after = self.inside = False
+        self._left = self._marks()
+
+    def look_before_backward(self) -> bool:
+        """True if gradients of before the last update are still there, and nobody has touched them."""
+        if self.reset or not self._sample:
+            return False
+        now = self._marks()
+        if now != self._left or not any(now):
+            self.reset = True
+        return not self.reset
+
+    def backward_ended(self, *, fresh: bool) -> None:
+        """Gradients were added. fresh: a batch was taken since the backward before."""
+        self.backwards += 1
+        self.fresh += fresh
+        self.pending += 1
+        self.unused += 1
+        self.tail = 0
+        self._left = self._marks()
+        self.filled = any(self._left)
+
+    def zeroed(self) -> None:
+        """The gradients were cleared."""
+        self.thrown += self.unused
+        self.tail = self.unused or self.tail
+        self.pending = self.unused = 0
+
+    def clipped(self) -> None:
+        """The gradients were clipped."""
+        if self.backwards:
+            self.clip_before = True
+        else:
+            self.clip_after = True
+
+    def about_to_update(self, *, in_backward: bool) -> None:
+        """The update begins. in_backward: from inside backward, where an optimizer has its own ways."""
+        self.in_backward = self.in_backward or in_backward
+        self._begun = self.backwards
+        cleared = self.backwards > 0 and self.pending == 0 and self.filled
+        self.lost = cleared and (self.is_empty() or self.leftover_is_zero() is not False)
+
+    def judge(self, step: int) -> list[str]:
+        """The kinds of faults that this window showed; their streaks are counted."""
+        self.inside = self.backwards > self._begun
+        kept = self.backwards > 0 and not self.in_backward and self.windows > 0
+        shown = {
+            "unreset": kept and not self.reset,
+            "emptied": kept and self.lost and not self.inside,
+            # each backward had a batch of its own: else the cleared ones served another purpose (attacks, SAM)
+            "thrown": kept and self.thrown > 0 and self.pending > 0 and self.fresh == self.backwards,
+            "late_clip": kept and self.clip_after and not self.clip_before,
+            "twice": kept and self.repeats > 0,
+        }
+        for kind, is_shown in shown.items():
+            self._count(kind, is_shown, step)
+        return [kind for kind, is_shown in shown.items() if is_shown]
+
+    def end_epoch(self, usual: int, step: int) -> tuple[int, int]:
+        """Backward calls at the end of an epoch that no update used: (cleared, carried into the next epoch).
+
+        usual: backward calls of an update, mostly.
+        """
+        dropped = self.tail if 0 < self.tail < usual else 0
+        self.thrown -= dropped
+        self.tail = 0
+        self._count("tail", dropped > 0, step)
+        return dropped, self.unused if 0 < self.unused < usual else 0
+
+    def _count(self, kind: str, is_shown: bool, step: int) -> None:
+        if not is_shown:
+            self.streaks[kind] = 0
+            return
+        self.streaks[kind] += 1
+        if self.streaks[kind] == 1:
+            self.since[kind] = step
+
+
+def compressed(calls: Sequence[str]) -> str:
+    """``(batch, forward, backward) x 4, clip, step``: calls in order, repetitions once."""
+    parts: list[str] = []
+    at = 0
+    while at < len(calls):
+        period, times = _repetition(calls, at)
+        group = ", ".join(calls[at : at + period])
+        parts.append(group if times == 1 else f"({group}) x {times}" if period > 1 else f"{group} x {times}")
+        at += period * times
+    return ", ".join(parts)
+
+
+def _repetition(calls: Sequence[str], at: int) -> tuple[int, int]:
+    """(length, times) of the group that begins here and covers most by repeating itself."""
+    best = 1, 1
+    for period in range(1, MAX_PERIOD + 1):
+        group = calls[at : at + period]
+        times = 1
+        while calls[at + times * period : at + (times + 1) * period] == group:
+            times += 1
+        if times > 1 and times * period > best[0] * best[1]:
+            best = period, times
+    return best
+
+
+def window_text(windows: Counter[int]) -> str:
+    """``4 backward calls an update (9 of 10)``."""
+    if not windows:
+        return "no update"
+    size, count = windows.most_common(1)[0]
+    text = f"{size} backward {'call' if size == 1 else 'calls'} an update"
+    return text if len(windows) == 1 else f"{text} ({count} of {windows.total()})"

@@ -1,0 +1,78 @@
+"""The way from forked DataLoader workers to the process that started them."""
+
+import json
+import os
+import select
+from typing import Any
+
+LIMIT = min(getattr(select, "PIPE_BUF", 512), 4096)  # bytes that a pipe takes as one piece or not at all
+READ = 65536
+
+
+class WorkerPipe:
+    """Small messages through a pipe made before the fork: no file, no thread, no lock, no pickle.
+
+    A worker writes nothing to disk and waits for nothing: a message that does not fit is lost. Neither end
+    outlives an exec. What arrives is plain data in JSON.
+    """
+
+    def __init__(self) -> None:
+        self._read = self._write = -1
+        self._rest = b""
+
+    @property
+    def is_open(self) -> bool:
+        """True if there is an end to write to."""
+        return self._write >= 0
+
+    def open(self) -> None:
+        """Make the pipe, once."""
+        if not self.is_open:
+            self._read, self._write = os.pipe()
+            os.set_blocking(self._read, False)
+            os.set_blocking(self._write, False)
+
+    def forked(self) -> None:
+        """In a child: only its own writing end stays, so that it learns of the parent's end."""
+        if self._read >= 0:
+            os.close(self._read)
+        self._read, self._rest = -1, b""
+
+    def close(self) -> None:
+        """Give both ends back."""
+        for end in (self._read, self._write):
+            if end >= 0:
+                os.close(end)
+        self._read = self._write = -1
+
+    def send(self, message: dict[str, Any]) -> bool:
+        """Write one message; False if nobody reads any more. One that is too long or finds no room is lost."""
+        line = json.dumps(message, separators=(",", ":")).encode() + b"\n"
+        if not self.is_open or len(line) > LIMIT:
+            return self.is_open
+        try:
+            os.write(self._write, line)
+        except BlockingIOError:
+            pass
+        except OSError:  # the parent has gone, or no longer wants to know
+            return False
+        return True
+
+    def receive(self) -> list[dict[str, Any]]:
+        """Every message that has arrived. Cost: one system call where there is none."""
+        if self._read < 0:
+            return []
+        try:
+            found = os.read(self._read, READ)
+        except OSError:  # nothing there
+            return []
+        *lines, self._rest = (self._rest + found).split(b"\n")
+        return [message for line in lines if (message := _parsed(line)) is not None]
+
+
+def _parsed(line: bytes) -> dict[str, Any] | None:
+    try:
+        message = json.loads(line)
+    except ValueError:
+        return None
+    return message if isinstance(message, dict) else None

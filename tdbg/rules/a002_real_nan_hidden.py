@@ -1,0 +1,64 @@
+"""TD-A002: GradScaler skips an update because of a real NaN or Inf."""
+
+from dataclasses import dataclass
+
+from tdbg.events import Finding, Observation
+from tdbg.rules import RULES, ObservingRule
+from tdbg.rules.text import counted, figure
+from tdbg.rundir import ProcessDir
+
+
+@dataclass(slots=True)
+class _State:
+    said: bool = False
+
+
+@RULES.add
+class RealNanHidden(ObservingRule[_State]):
+    """Says when a skipped update is no matter of the loss scale: the loss itself, or the gradient, is NaN or Inf.
+
+    What it does: With the flag AMP (or level advanced) it looks at the updates that GradScaler skips. It speaks when
+    the unscaled loss of such a step is NaN or Inf, or when gradients are NaN, and none Inf, in 8 skipped updates
+    in a row, while the scale is halved each time.
+
+    Why it matters: GradScaler cannot tell a real NaN from an overflow. It skips the update and halves the scale,
+    in silence: the program goes on, the fault stays, and the scale ends so low that good gradients are lost too.
+
+    Example:
+        TD-A002 warning: GradScaler skipped step 130 at scale 65536, but the loss itself is NaN, rank 0
+
+    What to do: Find the NaN (TD-N001 names the module where it is found; --flag AUTOGRAD_ANOMALY for one that
+    arises in backward). An Inf loss in fp16 is an overflow in the forward pass: keep losses, norms and softmax in
+    float32, or use bfloat16.
+
+    Thresholds: One step for the loss, since the scale is applied after it. 8 for gradients: halved 8 times, a
+    scale of 65,536 is 256, where only gradients above 255 could still overflow.
+    """
+
+    code = "TD-A002"
+    title = "GradScaler hides a real NaN or Inf"
+    severity = "warning"
+    probe = "amp"
+    kept = _State
+
+    def see(self, process: ProcessDir, state: _State, event: Observation) -> Finding | None:
+        values = event.values
+        real = values.get("real")
+        if state.said or not real:
+            return None
+        state.said = True
+        if real == "loss":
+            what = f"but the loss itself is {figure(values.get('loss'))}"
+        else:
+            what = f"the {counted(values.get('streak', 0), 'update')} up to it as well: NaN gradients at every scale"
+        rows = values.get("bad") or []
+        evidence = [f"not finite: {row['name']}, {row['count']} elements ({row['kind']})" for row in rows[:4]]
+        return self.found(
+            f"GradScaler skipped step {event.step} at scale {figure(values.get('scale'))}, {what}, rank {process.rank}",
+            first_step=event.step,
+            rank=process.rank,
+            phase="loss" if real == "loss" else "gradient",
+            evidence=[event.text, *evidence],
+            cause="a NaN or Inf that no loss scale can prevent: bad input, a division, log or sqrt at its edge",
+            try_next="TD-N001 of this run, or --flag AUTOGRAD_ANOMALY; bfloat16 if it is an Inf of the forward pass",
+        )

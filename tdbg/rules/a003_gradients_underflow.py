@@ -1,0 +1,72 @@
+"""TD-A003: most of the gradients are lost in fp16."""
+
+from dataclasses import dataclass
+
+from tdbg.events import Finding, Observation
+from tdbg.rules import RULES, ObservingRule
+from tdbg.rules.text import counted, figure
+from tdbg.rundir import ProcessDir
+
+LOOKS = 6
+
+
+@dataclass(slots=True)
+class _State:
+    said: bool = False
+
+
+def _percent(value: object) -> str:
+    return f"{100 * value:.3g} %" if isinstance(value, int | float) else "-"
+
+
+@RULES.add
+class GradientsUnderflow(ObservingRule[_State]):
+    """Says when most of the gradient is too small for fp16.
+
+    What it does: With the flag AMP (or level advanced) it looks at a sample of the gradients of weight matrices after
+    backward, as they are scaled. It speaks when, in 6 looks in a row, more than half of the elements are zero or
+    below fp16's smallest normal number (6.1e-5), and so are more than half of those that are not zero; or when
+    all of them are zero. bfloat16 has float32's range and is not judged.
+
+    Why it matters: Below 6.1e-5 fp16 has fewer and fewer bits, below 6e-8 none: the model trains on a rest of its
+    gradient, or not at all, and no error says so.
+
+    Example:
+        TD-A003 warning: fp16 loses the gradient: 38 % of its elements are zero, 61 % below the normal range, no
+        GradScaler, rank 0
+
+    What to do: Use `torch.amp.GradScaler`; if there is one, start it higher (`init_scale`), and find out why the
+    scale came down (TD-A001, TD-A002). Or use bfloat16, which needs none. A loss that is divided by a large number
+    (batch times pixels) has small gradients: divide later.
+
+    Thresholds: 6 looks; half of the elements, and half of those not zero, since a ReLU's zeros are no loss.
+    """
+
+    code = "TD-A003"
+    title = "gradients underflow in fp16"
+    severity = "warning"
+    probe = "amp"
+    kept = _State
+
+    def see(self, process: ProcessDir, state: _State, event: Observation) -> Finding | None:
+        values = event.values
+        if state.said or values.get("lost_looks", 0) < LOOKS:
+            return None
+        state.said = True
+        scaler = bool(values.get("scaler"))
+        at = f"at loss scale {figure(values.get('scale'))}" if scaler else "no GradScaler"
+        return self.found(
+            f"fp16 loses the gradient: {_percent(values.get('zero_share'))} of its elements are zero,"
+            f" {_percent(values.get('faint_share'))} below the normal range, {at}, rank {process.rank}",
+            first_step=values.get("lost_since", event.step),
+            rank=process.rank,
+            phase="gradient",
+            evidence=[
+                f"{counted(values['lost_looks'], 'look')} in a row, up to step {event.step}; the largest of"
+                f" {values.get('elements')} sampled elements is {figure(values.get('largest'))}"
+            ],
+            cause="the loss scale is too low for these gradients" if scaler else "fp16 without a loss scale",
+            try_next="a higher init_scale, and why the scale fell; or bfloat16"
+            if scaler
+            else "torch.amp.GradScaler, or bfloat16, which needs none",
+        )

@@ -1,0 +1,74 @@
+"""TD-C008: parameters that are to be trained and cannot learn."""
+
+from collections.abc import Iterable
+
+from tdbg.events import Finding, Observation
+from tdbg.rules import RULES
+from tdbg.rules._kinds import KindsRule
+from tdbg.rules.text import counted, joined
+from tdbg.rundir import ProcessDir
+
+
+@RULES.add
+class UnusedParameters(KindsRule):
+    """Says which trainable parameters no forward pass uses, and which weights are stuck at zero.
+
+    What it does: With the flag MODEL_BUILD (or at level extreme) it follows the gradients of the optimizer's
+    parameters over the first MODEL_BUILD.unused_steps updates. It speaks of those that never had one, unless none
+    had (then they are kept elsewhere), and of weight matrices that began at zero, are still zero and whose gradient
+    is zero too. A last layer that starts at zero moves with the first update and is left alone.
+
+    Why it matters: A layer that was built and never called looks trained in every listing, and is random in
+    every checkpoint; under DDP it ends the run. A matrix between two zeros never leaves zero.
+
+    Example:
+        TD-C008 warning: 2 of 14 trainable parameters had no gradient in 8 updates: aux.weight, aux.bias, rank 0
+
+    What to do: Call the module, remove it, or freeze it (`requires_grad_(False)`). With branches that are taken
+    seldom, raise the bound: `--threshold MODEL_BUILD.unused_steps=200`.
+
+    Thresholds: MODEL_BUILD.unused_steps, 8 updates.
+    """
+
+    code = "TD-C008"
+    title = "parameters that cannot learn"
+    severity = "warning"
+    probe = "model-build"
+
+    def see(self, process: ProcessDir, event: Observation) -> Iterable[tuple[str, Finding]]:
+        if event.part == "UNUSED":
+            return [("unused", self._unused(process, event))]
+        return [("stuck", self._stuck(process, event))] if event.part == "STUCK" else ()
+
+    def _unused(self, process: ProcessDir, event: Observation) -> Finding:
+        names = [str(name) for name in event.values.get("unused", ())]
+        count, updates = int(event.values.get("unused_count", len(names))), int(event.values.get("updates", 0))
+        more = f" and {count - 3} more" if count > 3 else ""
+        return self.found(
+            f"{counted(count, 'trainable parameter')} had no gradient in {counted(updates, 'update')}:"
+            f" {', '.join(names[:3])}{more}, rank {process.rank}",
+            first_step=event.step,
+            rank=process.rank,
+            phase="backward",
+            module=names[0].rpartition(".")[0] if names else "",
+            evidence=[f"the optimizer holds them: {joined(names, 8)}"],
+            cause="the module is built and never called, or its output does not reach the loss",
+            try_next="call it, remove it or freeze it; raise MODEL_BUILD.unused_steps if it is used seldom",
+        )
+
+    def _stuck(self, process: ProcessDir, event: Observation) -> Finding:
+        names = [str(name) for name in event.values.get("stuck", ())]
+        is_or_are = "is" if len(names) == 1 else "are"
+        return self.found(
+            f"{joined(names, 3)} {is_or_are} stuck at zero, rank {process.rank}",
+            first_step=event.step,
+            rank=process.rank,
+            phase="backward",
+            module=names[0].rpartition(".")[0] if names else "",
+            evidence=[
+                f"all elements zero since they were built, and a gradient of zero after"
+                f" {counted(int(event.values.get('updates', 0)), 'update')}: {joined(names, 8)}"
+            ],
+            cause="two layers in a row that start at zero: neither passes a gradient to the other",
+            try_next="start one of the two with random values",
+        )

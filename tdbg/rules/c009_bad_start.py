@@ -1,0 +1,101 @@
+"""TD-C009: the model starts from bad values, or its parts do not fit."""
+
+from collections.abc import Iterable
+
+from tdbg.events import Finding, Observation
+from tdbg.rules import RULES
+from tdbg.rules._kinds import KindsRule
+from tdbg.rules.text import clip, figure, joined
+from tdbg.rundir import ProcessDir
+
+
+@RULES.add
+class BadStart(KindsRule):
+    """Says which weights start from NaN or far too large values, and which module's shapes do not fit its input.
+
+    What it does: With the flag MODEL_BUILD (or at level extreme) it looks at every weight before the first update.
+    It speaks of weights that are not finite, and of weights of Linear and Conv layers whose standard deviation is
+    MODEL_BUILD.init_ratio times that of He's initialisation; small and zero weights may be meant and are only told.
+    When an exception about shapes ends the process inside a module, it names the module, what came in, and the
+    shapes of its parameters.
+
+    Why it matters: `torch.empty` holds what was in memory before. Weights of standard deviation one multiply the
+    signal in every layer, and the loss begins at hundreds. In a traceback of twenty torch frames the module's place
+    in the model does not stand at all.
+
+    Example:
+        TD-C009 warning: body.2.weight starts at 16x He's standard deviation, rank 0
+        TD-C009 error: head (Linear) does not fit at step 1: input [8, 128], weight [10, 64], rank 0
+
+    What to do: `nn.init.kaiming_normal_` or the layer's own `reset_parameters`; print the shape that goes into the
+    named module, and compare it with the one it was built for.
+
+    Thresholds: MODEL_BUILD.init_ratio, 10 (as SageMaker Debugger's PoorWeightInitialization has it for variances).
+    """
+
+    code = "TD-C009"
+    title = "a bad start"
+    severity = "warning"
+    probe = "model-build"
+
+    def see(self, process: ProcessDir, event: Observation) -> Iterable[tuple[str, Finding]]:
+        if event.part == "SHAPE":
+            return [("shape", self._shape(process, event))]
+        if not event.part.startswith("INIT"):
+            return ()
+        values, found = event.values, []
+        if values.get("not_finite"):
+            found.append(("not finite", self._not_finite(process, event, [str(n) for n in values["not_finite"]])))
+        if values.get("too_large"):
+            found.append(("large", self._large(process, event, [str(name) for name in values["too_large"]])))
+        return found
+
+    def _not_finite(self, process: ProcessDir, event: Observation, names: list[str]) -> Finding:
+        verb = "holds" if len(names) == 1 else "hold"
+        return self.found(
+            f"{joined(names, 3)} {verb} NaN or Inf before the first update, rank {process.rank}",
+            severity="error",
+            first_step=event.step,
+            rank=process.rank,
+            phase="build",
+            module=names[0].rpartition(".")[0],
+            evidence=[f"not finite: {joined(names, 8)}"],
+            cause="torch.empty without initialisation, or a bad checkpoint",
+            try_next="initialise it; look at what was loaded",
+        )
+
+    def _large(self, process: ProcessDir, event: Observation, names: list[str]) -> Finding:
+        ratios = list(event.values.get("ratios", ()))
+        verb = "starts" if len(names) == 1 else "start"
+        return self.found(
+            f"{joined(names, 3)} {verb} at {figure(ratios[0] if ratios else None)}x He's standard deviation,"
+            f" rank {process.rank}",
+            first_step=event.step,
+            rank=process.rank,
+            phase="build",
+            module=names[0].rpartition(".")[0],
+            evidence=[f"{name}: {figure(ratio)}x" for name, ratio in zip(names, ratios, strict=False)],
+            cause="torch.randn or normal_(0, 1) where a scale of the fan-in is needed",
+            try_next="nn.init.kaiming_normal_, or the layer's own reset_parameters",
+        )
+
+    def _shape(self, process: ProcessDir, event: Observation) -> Finding:
+        values = event.values
+        shapes = {**values.get("inputs", {}), **values.get("weights", {})}
+        shown = ", ".join(f"{name} {shape}" for name, shape in list(shapes.items())[:4])
+        name = f"{values.get('module') or 'the root'} ({values.get('module_class')})"
+        when = "in its first step" if values.get("first") else f"at step {event.step}"
+        return self.found(
+            f"{name} does not fit its input {when}: {shown}, rank {process.rank}",
+            severity="error",
+            first_step=event.step,
+            rank=process.rank,
+            phase="forward",
+            module=str(values.get("module", "")),
+            evidence=[
+                clip(str(values.get("error", "")), 200),
+                *([f"called at {values['line']}"] if values.get("line") else []),
+            ],
+            cause="the layer before it, or the data, has another size than it was built for",
+            try_next="compare the input's last (Linear) or second (Conv) dimension with the weight's second",
+        )

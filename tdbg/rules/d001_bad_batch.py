@@ -1,0 +1,55 @@
+"""TD-D001: NaN or Inf in the data itself."""
+
+from tdbg.events import Finding, Observation
+from tdbg.rules import RULES, ObservingRule
+from tdbg.rules.text import counted, joined, kind_name
+from tdbg.rundir import ProcessDir
+
+
+@RULES.add
+class BadBatch(ObservingRule[set[str]]):
+    """Names the batch, and where it can the samples of the dataset, that hold NaN or Inf.
+
+    What it does: With the flag DATALOADER (or at level advanced) the batches of every DataLoader are looked at. It
+    speaks when a batch on the host holds a value that is not finite and the loss computed from it is not finite
+    either: missing values that the program masks out leave the loss finite and are nobody's business. The dataset's
+    own indices are named where the sampler gave them.
+
+    Why it matters: One such value ruins the weights in one step. TD-N001 says that the input was bad; this says
+    which samples to look at.
+
+    Example:
+        TD-D001 error: NaN in tensor 0 of batch 7 (dataset index 1042), and the loss is not finite, rank 0
+
+    What to do: Look at those samples; clean or drop them, or check with `torch.isfinite` in `__getitem__`. A
+    division by a standard deviation of zero is a common source.
+
+    Thresholds: One batch is enough.
+    """
+
+    code = "TD-D001"
+    title = "bad values in a batch"
+    severity = "error"
+    probe = "dataloader"
+    kept = set
+
+    def see(self, process: ProcessDir, state: set[str], event: Observation) -> Finding | None:
+        values = event.values
+        if event.part != "NONFINITE" or values.get("loss_finite") is not False:
+            return None
+        indices, rows = list(map(str, values.get("indices", ()))), list(map(str, values.get("rows", ())))
+        one = "dataset index" if len(indices) == 1 else "dataset indices"
+        which = f" ({one} {joined(indices, 4)})" if indices else ""
+        return self.found(
+            f"{kind_name(str(values.get('kind')))} in tensor {values.get('tensor')} of batch {values.get('batch')}"
+            f"{which}, and the loss is not finite, rank {process.rank}",
+            first_step=event.step,
+            rank=process.rank,
+            phase="input",
+            evidence=[
+                f"{values.get('dataset')}: {counted(int(values.get('count', 1)), 'element')} not finite",
+                *([f"positions in the batch: {joined(rows, 8)}"] if rows else []),
+            ],
+            cause="samples that hold NaN or Inf, or a transform that makes them",
+            try_next="look at these samples; --flag AUGMENTATION shows whether a transform made it",
+        )

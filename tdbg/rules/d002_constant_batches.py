@@ -1,0 +1,54 @@
+"""TD-D002: batches whose samples are all the same."""
+
+from tdbg.events import Finding, Observation
+from tdbg.rules import RULES, ObservingRule
+from tdbg.rules.text import figure
+from tdbg.rundir import ProcessDir
+
+
+@RULES.add
+class ConstantBatches(ObservingRule[set[str]]):
+    """Says when the inputs of batch after batch are constant, or one sample over and over.
+
+    What it does: With the flag DATALOADER (or at level advanced) it looks at the main input of sampled batches: the
+    largest tensor with floats, else with integers, masks and labels left out. It speaks when that tensor holds one
+    value all over, or equal samples, in at least 3 batches of a pass and three quarters of those looked at.
+
+    Why it matters: The model can only learn the mean of the labels. The loss falls a little and stays there, which
+    looks like a hard problem rather than like missing data.
+
+    Example:
+        TD-D002 warning: input 0 is 0 all over in 6 of 6 batches looked at, rank 0
+
+    What to do: Fetch two samples by hand and compare them. Common sources: a `__getitem__` that ignores its index, a
+    file that could not be read and became zeros, a transform that clips everything to one value.
+
+    Thresholds: 3 batches, 75 %.
+    """
+
+    code = "TD-D002"
+    title = "constant batches"
+    severity = "warning"
+    probe = "dataloader"
+    kept = set
+
+    def see(self, process: ProcessDir, state: set[str], event: Observation) -> Finding | None:
+        values = event.values
+        if event.part != "CONSTANT":
+            return None
+        what = "holds one sample over and over"
+        if values.get("constant"):
+            what = f"is {figure((values.get('low') or [None])[0])} all over"
+        return self.found(
+            f"input {values.get('tensor')} {what} in {values.get('count')} of"
+            f" {values.get('looked')} batches looked at, rank {process.rank}",
+            first_step=event.step,
+            rank=process.rank,
+            phase="input",
+            evidence=[
+                f"{values.get('dataset')}, up to batch {values.get('batch')}",
+                *([f"dataset indices of the last one: {values['indices']}"] if values.get("indices") else []),
+            ],
+            cause="a dataset that ignores the index, or data that could not be read and became a constant",
+            try_next="compare dataset[0] with dataset[1]",
+        )

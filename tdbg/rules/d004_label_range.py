@@ -1,0 +1,77 @@
+"""TD-D004: labels that the model has no class for."""
+
+import re
+from dataclasses import dataclass
+
+from tdbg.events import Event, Finding, Observation, Traceback
+from tdbg.rules import RULES, Rule
+from tdbg.rules.text import clip, joined
+from tdbg.rundir import ProcessDir
+
+# What cross-entropy and gather say on the host, and what is left of it on an accelerator.
+ERROR = re.compile(r"out of bounds|device-side assert|n_classes|class values must be", re.IGNORECASE)
+
+
+@dataclass(slots=True)
+class _Seen:
+    process: ProcessDir
+    event: Observation
+
+
+@RULES.add
+class LabelRange(Rule):
+    """Explains a crash in the loss by labels below zero or beyond the number of classes.
+
+    What it does: With the flag DATALOADER (or at level advanced) it compares the range of integer labels in sampled
+    batches with the width of the model's output, and -100 with nothing. It speaks when labels lie outside and the
+    process then failed with an index out of bounds or a device-side assert. Without such a failure it keeps silent:
+    an output may be an embedding, and its width no number of classes.
+
+    Why it matters: On an accelerator such a failure comes from another line than the one at fault, without any
+    number in it, and the process can only be started anew.
+
+    Example:
+        TD-D004 error: labels from 1 to 10, but the model has 10 classes, rank 0 at step 1
+
+    What to do: Labels begin at 0; the last layer needs as many outputs as there are classes. Give labels that must
+    not count the loss's `ignore_index` (-100 by default).
+
+    Thresholds: none.
+    """
+
+    code = "TD-D004"
+    title = "labels out of range"
+    severity = "error"
+    listens = (Observation, Traceback)
+
+    def __init__(self) -> None:
+        self._seen: dict[str, _Seen] = {}
+        self._given: list[Finding] = []
+
+    def feed(self, process: ProcessDir, event: Event) -> list[Finding]:
+        if isinstance(event, Observation):
+            if event.probe == "dataloader" and event.part == "LABELS":
+                self._seen[process.label] = _Seen(process, event)
+            return []
+        seen = self._seen.get(process.label)
+        if seen is None or not isinstance(event, Traceback) or not ERROR.search(event.message):
+            return []
+        return self.once(self._given, self._outside(process, seen.event, event))
+
+    def _outside(self, process: ProcessDir, event: Observation, failure: Traceback) -> Finding:
+        values = event.values
+        rows, indices = list(map(str, values.get("rows", ()))), list(map(str, values.get("indices", ())))
+        return self.found(
+            f"labels from {values.get('label_low')} to {values.get('label_high')}, but the model has"
+            f" {values.get('width')} classes, rank {process.rank} at step {event.step}",
+            first_step=event.step,
+            rank=process.rank,
+            phase="loss",
+            evidence=[
+                f"{values.get('dataset')}: tensor {values.get('label')}, positions in the batch {joined(rows, 8)}",
+                *([f"dataset indices {joined(indices, 8)}"] if indices else []),
+                clip(f"{failure.exception}: {failure.message}", 160),
+            ],
+            cause="labels that begin at 1, a class more in the data than in the model, or a placeholder for missing",
+            try_next="map labels to 0 ... classes - 1, or widen the last layer; -100 is left out of the loss",
+        )

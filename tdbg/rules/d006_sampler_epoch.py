@@ -1,0 +1,46 @@
+"""TD-D006: every epoch takes the samples in the same order."""
+
+from tdbg.events import Finding, Observation
+from tdbg.rules import RULES, ObservingRule
+from tdbg.rundir import ProcessDir
+
+
+@RULES.add
+class SamplerEpoch(ObservingRule[set[str]]):
+    """Says when `set_epoch` of a DistributedSampler was not called between two training epochs.
+
+    What it does: With the flag DATALOADER (or at level advanced) it reads the epoch of a shuffling
+    DistributedSampler when a pass begins. It speaks when a pass that trains (an optimizer has stepped in it) has the
+    epoch of the training pass before. Passes that only evaluate do not count.
+
+    Why it matters: The sampler shuffles with seed + epoch. Without `set_epoch` every epoch has the same order and
+    the same batches on every rank, and accuracy suffers without any error.
+
+    Example:
+        TD-D006 warning: pass 2 trains in the order of pass 1: the sampler's epoch is still 0, rank 0
+
+    What to do: `loader.sampler.set_epoch(epoch)` before each `for batch in loader`.
+
+    Thresholds: none.
+    """
+
+    code = "TD-D006"
+    title = "the sampler's epoch is not set"
+    severity = "warning"
+    probe = "dataloader"
+    kept = set
+
+    def see(self, process: ProcessDir, state: set[str], event: Observation) -> Finding | None:
+        values = event.values
+        if event.part != "SAMPLER":
+            return None
+        return self.found(
+            f"pass {values.get('passes')} trains in the order of pass {values.get('before')}: the sampler's epoch is"
+            f" still {values.get('sampler_epoch')}, rank {process.rank}",
+            first_step=event.step,
+            rank=process.rank,
+            phase="input",
+            evidence=[f"{values.get('dataset')}: a DistributedSampler with shuffle, its set_epoch was not called"],
+            cause="set_epoch is missing in the loop over epochs, or called on another sampler",
+            try_next="loader.sampler.set_epoch(epoch) before each pass",
+        )

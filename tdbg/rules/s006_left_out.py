@@ -1,0 +1,68 @@
+"""TD-S006: parameters that no optimizer updates, or two do."""
+
+from dataclasses import dataclass
+
+from tdbg.events import Finding, Observation
+from tdbg.rules import RULES, ObservingRule
+from tdbg.rules.text import counted, joined
+from tdbg.rundir import ProcessDir
+
+
+@dataclass(slots=True)
+class _State:
+    said: bool = False
+
+
+@RULES.add
+class LeftOut(ObservingRule[_State]):
+    """Says when trainable parameters of the model were forgotten in the optimizer, or stand in two at once.
+
+    What it does: With the flag OPTIMIZER it compares the trainable parameters of the trained model with what the
+    optimizers hold. It speaks when some are held by none although they get gradients and most others are held;
+    and when two optimizers that both step in turn hold the same parameters.
+
+    Why it matters: A layer that was added after the optimizer was built, or missed by a filter over names, keeps
+    its random initial values for good, and backward computes gradients for nobody. Two optimizers on one
+    parameter undo each other's momentum.
+
+    Example:
+        TD-S006 warning: 2 of 24 trainable parameters are in no parameter group: head2.weight, head2.bias, rank 0
+
+    What to do: Build the optimizer after the model is complete, or `add_param_group` what came later. What is not
+    to be trained should say so: `requires_grad_(False)` saves its share of backward.
+
+    Thresholds: The sixth step at the earliest. Fewer than half of the trainable parameters: where most are left
+    out, as when only a new head is trained, it is taken to be meant.
+    """
+
+    code = "TD-S006"
+    title = "parameters left out of the optimizer, or held twice"
+    severity = "warning"
+    probe = "optimizer"
+    kept = _State
+
+    def see(self, process: ProcessDir, state: _State, event: Observation) -> Finding | None:
+        values = event.values
+        if state.said or not (values.get("forgotten") or values.get("twice")):
+            return None
+        state.said = True
+        names = list(values.get("left_out" if values.get("forgotten") else "twice", ()))
+        if values.get("forgotten"):
+            what = (
+                f"{values['left_out_count']} of {counted(values['trainable'], 'trainable parameter')}"
+                f" are in no parameter group: {joined(names, 3)}"
+            )
+        else:
+            what = f"{counted(values['twice_count'], 'parameter')} updated by two optimizers: {joined(names, 3)}"
+        return self.found(
+            f"{what}, rank {process.rank}",
+            first_step=event.step,
+            rank=process.rank,
+            phase="optimizer",
+            module=names[0].rpartition(".")[0],
+            evidence=[event.text],
+            cause="the optimizer was built before the layer, or its list of parameters misses it"
+            if values.get("forgotten")
+            else "two optimizers were given the same parameters",
+            try_next="build the optimizer last, or add_param_group; freeze with requires_grad_(False) what is not meant",
+        )

@@ -1,0 +1,66 @@
+"""TD-S007: weights that do not change although they have a gradient."""
+
+from dataclasses import dataclass
+
+from tdbg.events import Finding, Observation
+from tdbg.rules import RULES, ObservingRule
+from tdbg.rules.text import counted, figure, joined
+from tdbg.rundir import ProcessDir
+
+HALF = ("bfloat16", "float16")
+
+
+@dataclass(slots=True)
+class _State:
+    said: bool = False
+
+
+@RULES.add
+class WeightsStuck(ObservingRule[_State]):
+    """Says when updates leave weights as they were, although their gradient is not zero.
+
+    What it does: With the flag OPTIMIZER it compares a sample of 64 elements of each weight over time. It speaks
+    when no element of it has changed in 10 looks in a row over at least 40 steps, while the gradient of some of
+    these elements was not zero and the learning rate not zero.
+
+    Why it matters: In bfloat16 a weight near 1 can only move in steps of 0.4 to 0.8 %: a smaller update is
+    rounded away, each time. Scales of normalisations, which begin at 1, then never learn.
+
+    Example:
+        TD-S007 warning: 3 sampled parameters have not changed since step 1 (bfloat16, lr 1e-04): norm.weight, ...
+
+    What to do: Keep the weights in float32 and compute in half precision (autocast), use an optimizer with
+    stochastic rounding or Kahan summation, or a larger learning rate for these parameters. In float32 it means
+    that the optimizer's step does not reach them: a hook, a wrapper, a rate far too small.
+
+    Thresholds: Every one of 64 sampled elements, 10 looks over 40 steps: a sum that is kept aside (Kahan) or
+    gradients gathered inside the optimizer have shown by then.
+    """
+
+    code = "TD-S007"
+    title = "weights do not change"
+    severity = "warning"
+    probe = "optimizer"
+    kept = _State
+
+    def see(self, process: ProcessDir, state: _State, event: Observation) -> Finding | None:
+        lasting = (event.values.get("lasting") or {}).get("stuck")
+        if state.said or not lasting:
+            return None
+        state.said = True
+        names, half = lasting["names"], lasting["dtype"] in HALF
+        return self.found(
+            f"{counted(lasting['count'], 'sampled parameter')} unchanged since step {lasting['since']}"
+            f" ({lasting['dtype']}, lr {figure(lasting['lr'])}): {joined(names, 3)}, rank {process.rank}",
+            first_step=lasting["since"],
+            rank=process.rank,
+            phase="optimizer",
+            module=names[0].rpartition(".")[0],
+            evidence=[f"in {counted(lasting['looks'], 'look')} up to step {event.step}, with a gradient: {event.text}"],
+            cause=f"the updates are smaller than {lasting['dtype']} can add to these weights"
+            if half
+            else "the optimizer's step does not reach these weights, or its rate is far too small",
+            try_next="float32 weights with autocast, stochastic rounding, or a larger learning rate for them"
+            if half
+            else "see that the optimizer holds these very tensors, and what its step does",
+        )

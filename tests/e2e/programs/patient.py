@@ -1,0 +1,83 @@
+"""A training that goes on until a file appears, for those who change it while it runs. One rank, or DDP on gloo.
+
+``--spike STEP``: the loss of that one step is fifty times as high. ``--evaluate``: no training, only evaluation.
+"""
+
+import argparse
+import os
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from common import leave_group, tell
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+WIDTH = 384
+MAX_STEPS = 20_000
+
+
+def is_over(until: Path, world: int) -> bool:
+    """True on all ranks in the same step."""
+    over = torch.tensor(float(until.exists()))
+    if world > 1:
+        dist.all_reduce(over, dist.ReduceOp.MAX)
+    return bool(over)
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    layers = [layer for _ in range(4) for layer in (nn.Linear(WIDTH, WIDTH), nn.Tanh())]
+    return nn.Sequential(*layers, nn.Linear(WIDTH, 1))
+
+
+def train(model: nn.Module, rank: int, world: int, until: Path, spike: int) -> int:
+    """Train until the file is there; returns the steps done."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    generator = torch.Generator().manual_seed(rank)
+    for step in range(1, MAX_STEPS):
+        x = torch.randn(256, WIDTH, generator=generator)
+        optimizer.zero_grad()
+        loss: Tensor = nn.functional.mse_loss(model(x), x.mean(1, keepdim=True)) + 1.0
+        (loss * 50.0 if step == spike else loss).backward()
+        optimizer.step()
+        if step % 10 == 0 and is_over(until, world):
+            return step
+    return MAX_STEPS
+
+
+def evaluate(model: nn.Module, until: Path) -> int:
+    """Evaluate until the file is there; returns the calls made."""
+    model.eval()
+    for call in range(1, MAX_STEPS):
+        with torch.no_grad():
+            model(torch.randn(256, WIDTH))
+        if until.exists():
+            return call
+    return MAX_STEPS
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("until", type=Path)
+    parser.add_argument("--spike", type=int, default=0)
+    parser.add_argument("--evaluate", action="store_true")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    model = network()
+    if world > 1:
+        dist.init_process_group("gloo")
+        model = DistributedDataParallel(model)
+    rank = dist.get_rank() if world > 1 else 0
+    if args.evaluate:
+        steps = evaluate(model, args.until)
+    else:
+        steps = train(model, rank, world, args.until, args.spike)
+    tell("done", rank=rank, steps=steps)
+    if world > 1:
+        leave_group()
+
+
+if __name__ == "__main__":
+    main()

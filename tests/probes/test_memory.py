@@ -1,0 +1,292 @@
+"""MEMORY: what grows is found and named, what only finds its size is not; each figure against a known answer."""
+
+import random
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tdbg.events import Observation
+from tdbg.probes import host_memory, live_tensors
+from tdbg.probes.creep import Series
+
+from .conftest import Watch
+
+Start = Callable[..., Watch]
+MIB4 = 4 * 2**18  # float32 elements
+
+
+def told(seen: Watch, part: str = "") -> list[Observation]:
+    found = [event for event in seen.events if isinstance(event, Observation) and event.probe == "memory"]
+    return [event for event in found if event.part == part]
+
+
+def network() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 4))
+
+
+def train(steps: int, after: Callable[[torch.Tensor], Any] = lambda loss: None, model: nn.Module | None = None) -> None:
+    """Steps of 12 ms, so that each of them is a sample."""
+    import time
+
+    model = model or network()
+    optimizer = torch.optim.Adam(model.parameters())
+    x = torch.randn(16, 32)
+    for _ in range(steps):
+        time.sleep(0.012)
+        loss = model(x).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        after(loss.detach())
+
+
+# the series
+
+
+def fed(values: list[float], every: int = 1) -> Series:
+    series = Series()
+    for index, mb in enumerate(values):
+        series.add(6 + index * every, mb)
+    return series
+
+
+def test_a_steady_rise_is_a_growth_with_its_figures() -> None:
+    growth = fed([400.0 + 4.0 * step for step in range(60)]).growth(50)
+    assert growth is not None
+    assert (growth.from_step, growth.to_step, growth.mb) == (6, 65, pytest.approx(236.0))
+    assert growth.pct == pytest.approx(59.0)
+    assert fed([400.0 + 4.0 * step for step in range(45)]).growth(50) is None, "too few steps"
+
+
+def test_what_finds_its_size_is_no_growth() -> None:
+    noise = random.Random(0)
+    warm = [400.0 + 300.0 * (1.0 - 0.9**step) for step in range(100)]
+    jump = [400.0] * 30 + [700.0] * 30
+    swings = [400.0 + 200.0 * noise.random() for _ in range(300)]
+    longest = [max(swings[: step + 1]) for step in range(300)]  # the longest batch so far sets the size
+    falls = [400.0 - step for step in range(100)]
+    for values in (warm, jump, swings, longest, falls):
+        assert fed(values).growth(50) is None
+
+
+def test_a_slow_growth_and_a_late_one_are_seen() -> None:
+    noise = random.Random(0)
+    slow = fed([400.0 + 0.2 * step + 5.0 * noise.random() for step in range(3000)])
+    found = slow.growth(50)
+    assert found is not None and found.mb > 500.0 and found.steps > 2900
+    late = fed([400.0] * 2000 + [400.0 + 4.0 * step for step in range(70)])
+    found = late.growth(50)
+    assert found is not None and found.mb > 200.0
+
+
+def test_a_series_stays_small() -> None:
+    series = fed([float(step) for step in range(100_000)])
+    assert len(series._spread) <= 65 and len(series._recent) == 64
+
+
+# creep
+
+
+def test_losses_kept_with_their_graph_are_found_and_their_list_named(watch: Start) -> None:
+    seen = watch(flags={"MEMORY": True})
+    model, x = nn.Linear(1024, 1024, bias=False), torch.randn(1024, 1024)  # 4 MiB of output
+    history = []
+    train(70, lambda loss: history.append(model(x).relu().mean()))
+    (event,) = told(seen, "CREEP")
+    values = event.values
+    assert values["sure"] and values["piled_up"] and values["kind"] == "host"
+    assert 50 <= values["steps"] <= 65 and 3.0 < values["grown_mb"] / values["steps"] < 9.0
+    assert values["graphs"] >= values["graph_steps"] // 4
+    assert values["holder"].startswith("a list of ")
+    assert any("MeanBackward0" in line for line in values["growing"])
+    assert len(history) == 70
+
+
+def test_values_alone_or_a_buffer_that_is_done_growing_are_no_creep(watch: Start) -> None:
+    seen = watch(flags={"MEMORY": True})
+    history = []
+    buffer: list[torch.Tensor] = []
+
+    def after(loss: torch.Tensor) -> None:
+        history.append(loss.item())
+        if len(buffer) < 25:
+            buffer.append(torch.ones(MIB4))
+
+    train(70, after)
+    assert [event for event in told(seen, "CREEP") if event.values["sure"]] == []
+
+
+def test_memory_that_grows_without_graphs_counts_from_its_own_bound_on(watch: Start) -> None:
+    seen = watch(flags={"MEMORY": True}, thresholds={"MEMORY.creep_mb": 150.0})
+    kept: list[torch.Tensor] = []
+    train(70, lambda loss: kept.append(torch.ones(MIB4)))
+    (event,) = [event for event in told(seen, "CREEP") if event.values["sure"]]
+    assert not event.values["piled_up"] and event.values["grown_mb"] >= 150.0
+
+
+def test_below_that_bound_it_is_observed_and_no_fault(watch: Start) -> None:
+    seen = watch(flags={"MEMORY": True})
+    kept: list[torch.Tensor] = []
+    train(70, lambda loss: kept.append(torch.ones(MIB4)))
+    found = told(seen, "CREEP")
+    assert found and not any(event.values["sure"] for event in found)
+
+
+# what holds memory
+
+
+def test_parameters_gradients_and_optimizer_state_are_counted_by_module(watch: Start) -> None:
+    seen = watch(flags={"MEMORY": True})
+    train(4)
+    (event,) = told(seen, "MODULES")
+    values, numel = event.values, 32 * 64 + 64 + 64 * 4 + 4
+    assert event.step == 2
+    assert values["parameters_mb"] == values["gradients_mb"] == pytest.approx(numel * 4 / 1e6, abs=1e-3)
+    assert values["optimizer_mb"] == pytest.approx((2 * numel * 4 + 4 * 4) / 1e6, abs=1e-3)  # and a step count each
+    assert values["modules"][0] == "0"
+    assert values["modules_mb"][0] == pytest.approx((32 * 64 + 64) * 16 / 1e6, abs=1e-3)
+    outputs = dict(zip(values["activation_modules"], values["activation_modules_mb"], strict=True))
+    assert outputs == pytest.approx({"0": 16 * 64 * 4 / 1e6, "1": 16 * 64 * 4 / 1e6, "2": 16 * 4 * 4 / 1e6}, abs=1e-3)
+
+
+def test_each_looked_at_step_has_its_line(watch: Start) -> None:
+    seen = watch(flags={"MEMORY": True})
+    train(5)
+    found = told(seen)
+    assert [event.step for event in found] == [1, 2, 3, 4, 5]
+    for event in found:
+        assert 50.0 < event.values["host_mb"] <= event.values["host_peak_mb"]
+        assert {"forward_mb", "backward_mb", "update_mb"} <= set(event.values)
+        assert event.values["highest"] in ("forward", "backward", "update")
+
+
+def test_memory_taken_in_forward_shows_there(watch: Start) -> None:
+    seen = watch(flags={"MEMORY": True})
+    held = []
+
+    class Hoard(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            held.append(torch.ones(25 * 2**18))
+            return super().forward(x)
+
+    train(5, model=Hoard(32, 4))
+    rises = [event.values["forward_mb"] for event in told(seen)]
+    assert sum(rise > 15.0 for rise in rises) >= 4, rises
+
+
+def test_the_looks_end_and_leave_no_hook(watch: Start) -> None:
+    seen = watch(flags={"MEMORY": True})
+    train(4)
+    assert not seen.monitor.modules.wanted
+
+
+# out of memory
+
+
+def test_an_error_in_backward_is_told_once_with_what_was_alive(watch: Start) -> None:
+    seen = watch(flags={"MEMORY": True})
+
+    class Greedy(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+            return torch.empty(2**60, dtype=torch.uint8)
+
+    model = network()
+    with pytest.raises(RuntimeError, match="can't allocate") as caught:
+        Greedy.apply(model(torch.randn(4, 32))).sum().backward()
+    sys.excepthook(type(caught.value), caught.value, None)  # as Python does when nobody catches it
+    (event,) = told(seen, "OOM")
+    assert event.values["kind"] == "host" and event.step == 1
+    assert event.values["tried_mb"] == pytest.approx(2**60 / 1e6)
+    assert any("parameter [64, 32] float32" in line for line in event.values["top"])
+    assert "tried to allocate" in event.text and seen.claims == 1
+
+
+def test_only_errors_of_memory_count(watch: Start) -> None:
+    seen = watch(flags={"MEMORY": True})
+    for error in (ValueError("can't allocate memory"), RuntimeError("a shape"), KeyboardInterrupt()):
+        sys.excepthook(type(error), error, None)
+    assert told(seen, "OOM") == []
+    error = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has 79 GiB")
+    sys.excepthook(type(error), error, None)
+    (event,) = told(seen, "OOM")
+    assert event.values["tried_mb"] == pytest.approx(20 * 1024**3 / 1e6, abs=0.1)
+
+
+def test_the_hook_of_uncaught_exceptions_is_put_back(watch: Start) -> None:
+    before = sys.excepthook
+    seen = watch(flags={"MEMORY": True})
+    assert sys.excepthook is not before
+    seen.monitor.detach()
+    assert sys.excepthook is before
+
+
+# the system's figures
+
+
+def test_the_container_counts_where_it_is_tighter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, text in (("max", "1000000000\n"), ("current", "960000000\n"), ("stat", "anon 5\ninactive_file 60000000\n")):
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(host_memory, "CGROUPS", ((tmp_path / "max", tmp_path / "current", tmp_path / "stat", b"inactive_file"),))
+    found = host_memory._container()
+    assert found is not None
+    assert (found.used_mb, found.limit_mb, found.whose) == (pytest.approx(900.0), 1000.0, "container")
+    (tmp_path / "max").write_text("max\n")
+    assert host_memory._container() is None
+    machine = host_memory.room()
+    assert machine is not None and machine.whose == "machine" and 0.0 < machine.used_pct < 100.0
+
+
+def test_a_full_machine_is_told_once_if_it_is_our_doing(watch: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    own_mb = host_memory.resident_mb() or 0.0
+    for limit_mb, expected in ((own_mb * 100.0, 0), (own_mb * 2.0, 1)):
+        monkeypatch.setattr(host_memory, "room", lambda mb=limit_mb: host_memory.Room(0.97 * mb, mb, "container"))
+        seen = watch(flags={"MEMORY": True})
+        train(4)
+        found = told(seen, "FULL")
+        assert len(found) == expected
+        seen.monitor.detach()
+    assert found[0].values["used_pct"] == 97.0
+
+
+def test_memory_is_read_without_proc_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = host_memory.resident_mb()
+    monkeypatch.setattr(host_memory, "_proc", lambda: False)
+    by_psutil = host_memory.resident_mb()
+    monkeypatch.setattr(host_memory, "_psutil", lambda: None)
+    assert plain and by_psutil and abs(plain - by_psutil) < 0.2 * plain
+    assert (host_memory.resident_mb() or 0.0) > 50.0
+
+
+# the live tensors
+
+
+def test_the_census_counts_kinds_and_shares_memory_once() -> None:
+    base = torch.ones(1234, 7)
+    views = [base[:], base[:]]
+    census = live_tensors.take()
+    kind = next(kind for kind in census.counts if kind.shape == (1234, 7))
+    assert census.counts[kind] == 3 and census.nbytes[kind] == 1234 * 7 * 4
+    assert len(views) == 2
+
+
+def test_a_kind_tells_graph_from_plain_and_names_its_holder() -> None:
+    weight = torch.ones(3, 5, requires_grad=True)
+    before = live_tensors.take()
+    box = {index: (weight * 2).sum() for index in range(12)}
+    more = live_tensors.take().more_than(before)
+    (kind,) = [kind for kind in more if kind.keeps == "SumBackward0"]
+    assert more[kind] == 12
+    assert live_tensors.holder([kind]).startswith("a dict of 12")
+    del box
+    assert live_tensors.holder([kind]) == ""
