@@ -47,7 +47,7 @@ def read(path: Path) -> list[Request]:
         return sorted(map(_request, kept), key=lambda request: request.number)
     except FileNotFoundError:
         return []
-    except (ValueError, KeyError, TypeError) as error:  # JSON errors are ValueErrors
+    except (ValueError, KeyError, TypeError, RecursionError) as error:  # JSON errors are ValueErrors
         raise TdbgError(f"cannot read {path}: {error}", "remove the file; `tdbg control` writes a new one") from None
 
 

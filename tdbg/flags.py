@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from tdbg.errors import TdbgError
 
-
 LEVELS = ("off", "basic", "advanced", "extreme")  # how much is looked at, from nothing to everything
 
 
@@ -75,6 +74,7 @@ FLAGS: tuple[Flag, ...] = (
         "Log each transform: its order, device, time, and the value range before and after.",
         "Use it when images look wrong to the model, or the input pipeline is slow.",
         probe="augmentation",
+        thresholds=(Threshold("slow_share", 0.6, "a part of each fetch for one transform that is too much", high=1.0),),
     ),
     Flag(
         "OPTIMIZER",
@@ -112,6 +112,9 @@ FLAGS: tuple[Flag, ...] = (
         "Log epoch and phase borders, accumulation, zero_grad and the order of calls.",
         "Use it when a hand-written loop may forget, repeat or reorder a call.",
         probe="training-loop",
+        thresholds=(
+            Threshold("lasting", 3.0, "so many updates in a row must show a fault before it is told", low=2.0),
+        ),
     ),
     Flag(
         "VALIDATION_METRICS",
@@ -256,6 +259,7 @@ FLAGS: tuple[Flag, ...] = (
         "Use it when evaluation runs in train mode, with gradients, or on the wrong data.",
         aliases=("validation",),
         probe="validation",
+        thresholds=(Threshold("calls", 3.0, "so many calls with new inputs make a pass that is judged", low=2.0),),
     ),
     Flag(
         "EARLY_STOPPING",
@@ -272,6 +276,7 @@ FLAGS: tuple[Flag, ...] = (
         "Use it when the learning rate is zero, constant, or changes in the wrong order.",
         aliases=("lr_scheduling",),
         probe="schedule",
+        thresholds=(Threshold("high", 1.0, "a learning rate above it, with an optimizer of the Adam family, is told"),),
     ),
 )
 

@@ -25,7 +25,7 @@ LOG = logging.getLogger("tdbg.training")
 
 
 class TrainingPhase(StrEnum):
-    """What a training is doing."""
+    """What a training is doing: the phase that a warning or an error belongs to."""
 
     INITIALIZATION = "initialization"
     DATA_LOADING = "data_loading"

@@ -57,7 +57,8 @@ def _at_level(wanted: DebugLevel) -> Iterator[Session | None]:
 @contextlib.contextmanager
 def _changed(session: Session, wanted: DebugLevel) -> Iterator[None]:
     """Another level of a live watch, for a while."""
-    before = session.monitor.settings.level
+    changes = session.monitor.changes
+    before = changes.level
     if before == wanted:
         yield
         return
@@ -65,7 +66,7 @@ def _changed(session: Session, wanted: DebugLevel) -> Iterator[None]:
     try:
         yield
     finally:
-        if session.monitor.settings.level == wanted:
+        if changes.level == wanted:  # nobody else has changed it for good meanwhile
             session.change(level=before)
 
 

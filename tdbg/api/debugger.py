@@ -34,7 +34,7 @@ FLAG_OF = {  # what was found -> the flag under whose tag the line stands
     "autograd": "AUTOGRAD_ANOMALY",
     "latents": "FORWARD",
 }
-GRAVE = ("non-finite", "autograd", "exception")
+GRAVE = ("non-finite", "autograd")
 LOUD = 10  # the first so many of a kind are warnings, the others debug lines
 
 

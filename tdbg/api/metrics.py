@@ -34,7 +34,7 @@ def metric(name: str, value: Any) -> None:
     if session is None:
         return
     name = str(name)[:MAX_NAME]
-    if type(value) is not float and type(value) is not int:
+    if type(value) is not float:
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(value, torch.Tensor):
             value = _of_tensor(name, value, session)
@@ -42,7 +42,7 @@ def metric(name: str, value: Any) -> None:
             value = _of_other(name, value, session)
         if value is None:
             return
-    _keep(session, name, float(value), session.monitor.running_step)
+    _keep(session, name, value, session.monitor.running_step)
 
 
 def _keep(session: Session, name: str, value: float, step: int) -> None:
@@ -59,7 +59,7 @@ def _of_other(name: str, value: Any, session: Session) -> float | None:
     try:
         return float(value)
     except (TypeError, ValueError, OverflowError):
-        _refuse(session, f"metric-{name}", f"metric {name!r} is no number, but a {type(value).__name__}")
+        _refuse(session, f"metric-{name}", f"metric {name!r} is no number: {type(value).__name__}")
         return None
 
 

@@ -34,10 +34,10 @@ def record(owner: str, settings: "Settings") -> Session | None:
         LOG.warning("tdbg: %s; events are kept in memory", error)
         return None
     rank = Rank(agent, begun)
-    return Session(agent.monitor, owner, agent=agent, end=lambda: _end(rank, run, leads))
+    return Session(agent.monitor, owner, agent=agent, end=lambda code: _end(rank, run, leads, code))
 
 
-def _end(rank: Any, run: RunDir, leads: bool) -> None:
+def _end(rank: Any, run: RunDir, leads: bool, code: int) -> None:
     import atexit
 
     tell_regions(rank.monitor)
@@ -47,7 +47,7 @@ def _end(rank: Any, run: RunDir, leads: bool) -> None:
     if leads:
         from tdbg.launch import provenance
 
-        run.update(end=time.time(), exit={"code": 0, "signal": None}, ranks=provenance.ranks(run))
+        run.update(end=time.time(), exit={"code": code, "signal": None}, ranks=provenance.ranks(run))
 
 
 def _open(path: Path, settings: "Settings") -> tuple[RunDir, bool]:

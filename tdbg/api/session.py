@@ -67,7 +67,7 @@ class Session:
         *,
         agent: "Agent | None" = None,
         memory: Memory | None = None,
-        end: Callable[[], None] = lambda: None,
+        end: Callable[[int], None] = lambda code: None,
     ) -> None:
         self.monitor = monitor
         self.owner = owner
@@ -85,9 +85,9 @@ class Session:
         """Change level (empty: as it is) and flags of the live watch, from the next call of a hook on."""
         self.monitor.changes.make(level, flags or {}, why="api")
 
-    def end(self) -> None:
-        """Write what is pending, then take every hook and patch away."""
-        self._end()
+    def end(self, code: int) -> None:
+        """Write what is pending, then take every hook and patch away. code: what the training would exit with."""
+        self._end(code)
         self.monitor.detach()
 
     def events(self) -> list[Event]:
@@ -164,13 +164,13 @@ def start(owner: str, level: str, *, run_dir: str = "", modules: "Iterable[nn.Mo
     return session
 
 
-def stop(session: Session) -> None:
-    """End a watch that `start` made; nothing of it is left."""
+def stop(session: Session, code: int = 0) -> None:
+    """End a watch that `start` made; nothing of it is left. code: what the training would exit with."""
     global _own
     if _own is session:
         _own = None
     try:
-        session.end()
+        session.end(code)
     except Exception as error:  # guard: the program goes on
         LOG.warning("tdbg could not end its watch: %s: %s", type(error).__name__, error)
 
@@ -190,7 +190,7 @@ def _remember(owner: str, settings: Any) -> Session:
         started=time.perf_counter(),
         log=lambda level, step, mark, text: LOG.debug("s%08d %s %s", step, mark, text),
     )
-    session = Session(monitor, owner, memory=memory, end=lambda: _end_memory(monitor, memory))
+    session = Session(monitor, owner, memory=memory, end=lambda code: _end_memory(monitor, memory, code))
     monitor.attach(probes_for(settings.level, settings.flags))
     return session
 
@@ -210,12 +210,12 @@ def _first_event(monitor: "Monitor") -> Start:
     )
 
 
-def _end_memory(monitor: "Monitor", memory: Memory) -> None:
+def _end_memory(monitor: "Monitor", memory: Memory, code: int) -> None:
     monitor.finish()
     tell_regions(monitor)
     cost: Cost = monitor.cost()
     memory.emit(cost)
-    memory.emit(End(step=monitor.step))
+    memory.emit(End(step=monitor.step, reason="exception" if code else "exit"))
 
 
 def tell_regions(monitor: "Monitor") -> None:

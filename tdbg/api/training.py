@@ -11,18 +11,21 @@ from torch import Tensor, nn
 from tdbg.api.debugger import EXPLOSION, VANISHING, PyTorchDebugger, TensorInfo, parameters_of
 from tdbg.api.levels import DebugLevel
 from tdbg.config import BUDGET_PCT
+from tdbg.events import Step
 from tdbg.probes.budget import ALWAYS_STEPS, Budget
 from tdbg.probes.tensors import local, norms
-from tdbg.rules._series import Surge
-from tdbg.rules.n004_loss_jump import LOG_SIGMAS, MADS, RATIO
+from tdbg.probes.triggers import LossSpike
 
-WARM_STEPS = 16  # before so many losses none is called a jump
 DETAILS = "details"
 
 
 @dataclass(slots=True)
 class StepInfo:
-    """What one training step looked like."""
+    """What one training step looked like.
+
+    ``gradients`` is what `PyTorchDebugger.analyze_gradients` returns. ``parameters`` and ``gradient_infos`` are filled
+    from ADVANCED and EXTREME on, on sampled steps; ``memory`` (bytes) from ADVANCED on. Norms are L2.
+    """
 
     step: int
     timestamp: float  # seconds since 1970
@@ -32,10 +35,10 @@ class StepInfo:
     exploding: list[str] = field(default_factory=list)  # parameters with a norm above the threshold or not finite
     vanishing: list[str] = field(default_factory=list)  # parameters with a norm below the threshold
     anomalies: list[str] = field(default_factory=list)  # all that is wrong, in words
-    gradients: dict[str, Any] = field(default_factory=dict)  # as `analyze_gradients`
-    parameters: dict[str, TensorInfo] = field(default_factory=dict)  # from ADVANCED on, on sampled steps
-    gradient_infos: dict[str, TensorInfo] = field(default_factory=dict)  # at EXTREME, on sampled steps
-    memory: dict[str, int] = field(default_factory=dict)  # bytes, from ADVANCED on
+    gradients: dict[str, Any] = field(default_factory=dict)
+    parameters: dict[str, TensorInfo] = field(default_factory=dict)
+    gradient_infos: dict[str, TensorInfo] = field(default_factory=dict)
+    memory: dict[str, int] = field(default_factory=dict)
     spent_ms: float = 0.0  # by this call
 
     @property
@@ -77,14 +80,15 @@ class TrainingDebugger(PyTorchDebugger):
         self._counts = dict.fromkeys(
             ("total_steps", "anomaly_steps", "gradient_explosions", "gradient_vanishing", "loss_anomalies"), 0
         )
-        self._surge = Surge(ratio=RATIO, mads=MADS, sigmas=LOG_SIGMAS, lasting=1, warm=WARM_STEPS)
+        self._spike = LossSpike()  # the trigger of `tdbg run`
 
     def monitor_training_step(self, model: nn.Module, loss: Tensor | float, step: int) -> StepInfo:
         """Look at one step: call it after backward and before the optimizer's step (and ``zero_grad``).
 
         loss: a number or a tensor of one element, on any device. Gradients are taken as they are: unscale and, if
         the figures are to be those before clipping, call it before clipping.
-        A loss is an anomaly if it is NaN or Inf, or twice the median of the last 64 and far outside their spread.
+        A loss is an anomaly if it is NaN or Inf, or far above the last 64: after 32, more than twice their median and
+        8 median absolute deviations above it, and higher than each of them.
         Raises ValueError for a loss of several elements. Cost: one pass over the gradients and one copy; at higher
         levels what is said above.
         """
@@ -129,11 +133,12 @@ class TrainingDebugger(PyTorchDebugger):
         found: dict[str, float] = info.gradients["norms"]
         info.exploding = self.exploding(found, self.explosion)
         info.vanishing = self.vanishing(found, self.vanishing_below)
-        info.loss_anomaly = self._strange(info.loss or 0.0)
+        loss, window = info.loss if info.loss is not None else math.nan, self._spike.window
+        usual = f", the median of the last {len(window)} is {window.median:.4g}" if math.isfinite(loss) else ""
+        info.loss_anomaly = not math.isfinite(loss) or self._spike.true(Step(step=info.step, loss=loss, micro=1))
         bad = sum(1 for norm in found.values() if not math.isfinite(norm))
         if info.loss_anomaly:
-            usual = f", the median of the last {len(self._surge.window)} is {self._surge.window.median:.4g}"
-            info.anomalies.append(f"loss {info.loss:.4g}" + (usual if math.isfinite(info.loss or 0.0) else ""))
+            info.anomalies.append(f"loss {loss:.4g}{usual}")
             self.remember("loss", f"step {info.step}: {info.anomalies[-1]}", step=info.step, loss=info.loss)
         if bad:
             info.anomalies.append(f"{bad} gradients are not finite")
@@ -154,10 +159,6 @@ class TrainingDebugger(PyTorchDebugger):
     def _add(self, info: StepInfo, kind: str, text: str, names: list[str]) -> None:
         info.anomalies.append(text)
         self.remember(kind, f"step {info.step}: {text} (first: {names[0]})", step=info.step, names=names[:50])
-
-    def _strange(self, loss: float) -> bool:
-        """True for a loss that is not finite or far above its recent course."""
-        return not math.isfinite(loss) or self._surge.see(loss)
 
     def _detail(self, model: nn.Module, info: StepInfo) -> None:
         """What the higher levels add, as often as their share of the wall time allows."""

@@ -134,7 +134,11 @@ class Probe:
         self.monitor.when_imported(name, lambda module: self._guarded(then, module) if self.on else None)
 
     def attach(self) -> None:
-        """Set up patches (`patch`)."""
+        """Set up patches (`patch`).
+
+        This may happen while torch goes through the hooks of an optimizer: hook none there, neither here nor in
+        `detach` (`EveryUpdate` is told of every update).
+        """
 
     def changed(self) -> None:
         """Level or flags changed, and this probe stays; called after `attach` as well."""

@@ -14,8 +14,6 @@ from tdbg.probes.forward import short
 from tdbg.probes.tensors import Bad, look
 
 if TYPE_CHECKING:
-    from torch.optim import Optimizer
-
     from tdbg.probes.rerun import Call
 
 DEVICE_TYPES = ("cuda", "cpu", "xpu", "mps")
@@ -215,16 +213,17 @@ class MixedPrecision(Probe):
         if self._before is None:
             return
         (step, updates, loss), self._before = self._before, None
+        bad, self._bad = self._bad, []
         if self.monitor.updates != updates:
             self._streak = self._nan_streak = 0
             return
         self._skipped += 1
         self._streak += 1
-        only_nan = bool(self._bad) and all(seen.kind == "nan" for _, seen in self._bad)
+        only_nan = bool(bad) and all(seen.kind == "nan" for _, seen in bad)
         self._nan_streak = self._nan_streak + 1 if only_nan else 0
-        self._tell_skip(step, loss)
+        self._tell_skip(step, loss, bad)
 
-    def _tell_skip(self, step: int, loss: float | None) -> None:
+    def _tell_skip(self, step: int, loss: float | None, bad: list[tuple[str, Bad]]) -> None:
         real = "loss" if loss is not None and not math.isfinite(loss) else ""
         if not real and self._nan_streak >= NAN_STREAK:
             real = "gradient"
@@ -241,10 +240,10 @@ class MixedPrecision(Probe):
         if real:
             values["real"] = real
             text += "; the loss itself is not finite" if real == "loss" else "; NaN at every scale"
-        if self._bad:
-            rows = [{"name": name, "kind": seen.kind, "count": seen.count} for name, seen in self._bad[:MAX_NAMES]]
-            values["bad"], values["bad_count"] = rows, len(self._bad)
-            text += f"; {len(self._bad)} gradients not finite ({rows[0]['name']}: {rows[0]['count']} {rows[0]['kind']})"
+        if bad:
+            rows = [{"name": name, "kind": seen.kind, "count": seen.count} for name, seen in bad[:MAX_NAMES]]
+            values["bad"], values["bad_count"] = rows, len(bad)
+            text += f"; {len(bad)} gradients not finite ({rows[0]['name']}: {rows[0]['count']} {rows[0]['kind']})"
         self.see(text, "SKIP", "W", step=step, **values)
 
     def _updated(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
@@ -305,10 +304,6 @@ class MixedPrecision(Probe):
             f" {100 * sample.faint:.3g} % below the normal range, {100 * sample.huge:.3g} % beyond it"
         )
         self.see(text, step=sample.step, **values)
-
-    def after_step(self, optimizer: "Optimizer") -> None:
-        if self.monitor.is_main(optimizer):
-            self._bad = []
 
 
 class _Read:

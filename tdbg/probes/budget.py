@@ -28,6 +28,7 @@ class Budget:
         self.by_part: defaultdict[str, float] = defaultdict(float)
         self._likely_s: dict[str, float] = {}
         self._spent_s: defaultdict[str, float] = defaultdict(float)
+        self._extras: set[str] = set()  # the kinds of work that flags and higher levels added
 
     def earned_s(self, now: float) -> float:
         """What the shares in force so far allow."""
@@ -64,6 +65,7 @@ class Budget:
         self._likely_s[kind] = seconds if before is None else before + SMOOTHING * (seconds - before)
         self._spent_s[kind] += seconds
         if extra:
+            self._extras.add(kind)
             self._spent_s[EXTRAS] += seconds
 
     def spent_on(self, kind: str) -> float:
@@ -94,13 +96,21 @@ class Budget:
         likely = self.likely_s(kind)
         return self.own_s + likely <= earned and self._spent_s[EXTRAS] + likely <= EXTRAS_SHARE * earned
 
-    def stride(self, kind: str, step_s: float, part: float = 1.0) -> int:
-        """Every how many steps this work fits into that part of the share, rounded up to a power of two.
+    def stride(self, kind: str, step_s: float) -> int:
+        """Every how many steps this work fits into the share, rounded up to a power of two.
 
         Ranks with different speeds then sample on common steps, so that none holds up the others at a
         step of its own.
         """
-        wanted = self.likely_s(kind) / max(self.share * part * step_s, 1e-9)
+        return self._stride(self.likely_s(kind), self.share * step_s)
+
+    def extras_stride(self, kind: str, step_s: float) -> int:
+        """The same for what flags and levels add: all of it is done on common steps, this kind among it."""
+        return self._stride(sum(map(self.likely_s, self._extras | {kind})), EXTRAS_SHARE * self.share * step_s)
+
+    @staticmethod
+    def _stride(cost_s: float, earned_s: float) -> int:
+        wanted = cost_s / max(earned_s, 1e-9)
         stride = 1
         while stride < wanted and stride < 1024:
             stride *= 2

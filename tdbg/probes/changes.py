@@ -46,6 +46,11 @@ class Changes:
         return bool(self._above) or any(for_steps for *_, for_steps in self._soon)
 
     @property
+    def level(self) -> str:
+        """The level that holds for good; a change for some steps may lie above it."""
+        return self._base[0] if self._above else self.monitor.settings.level
+
+    @property
     def _coming(self) -> int:
         """The step that comes next; where nothing but evaluation is done, the call."""
         return (self.monitor.step or self.monitor.eval_calls) + 1
@@ -57,7 +62,10 @@ class Changes:
             self._polled_at = now
             self._poll()
         if self._above or self._pending or self._soon:
+            timed, begun = self.monitor.active, self.monitor.budget.start_up_s
             self._act()
+            if timed:  # waking probes up is booked as start-up; whoever is being timed leaves it out
+                self.monitor.budget.excuse(self.monitor.budget.start_up_s - begun)
 
     def _act(self) -> None:
         coming = self._coming
@@ -122,7 +130,7 @@ class Changes:
     def _apply(self, why: str, asked: int = 0, late: bool = False) -> None:
         from tdbg.probes.monitor import probes_for
 
-        monitor, settings = self.monitor, self.monitor.settings
+        monitor, settings, begun = self.monitor, self.monitor.settings, time.perf_counter()
         self._set()
         if settings.level == "off":
             monitor.switch(False)
@@ -130,6 +138,7 @@ class Changes:
             monitor.switch(True)
             monitor.budget.change_share(settings.budget_pct, time.perf_counter())
             monitor.use(probes_for(settings.level, settings.flags))
+        monitor.budget.start_up_s += time.perf_counter() - begun
         self._tell(why, asked, late)
 
     def _set(self) -> None:

@@ -129,7 +129,7 @@ class Order:
         self._crc = 0
         self._ops: list[list[Any]] = []  # [signature, times in a row]
         self._whole = True
-        self._step = 0  # of the first call
+        self._steps = [0, 0]  # of the first call and the last
 
     def add(self, text: str, raw: bytes, step: int) -> None:
         """One more call. Cost: 1 us."""
@@ -137,7 +137,8 @@ class Order:
         self._crc = crc32(raw, self._crc)
         ops = self._ops
         if not ops:
-            self._step = step
+            self._steps[0] = step
+        self._steps[1] = step
         if ops and ops[-1][0] == text:
             ops[-1][1] += 1
         elif len(ops) < MAX_OPS:
@@ -145,7 +146,7 @@ class Order:
         else:
             self._whole = False
         if self.number >= self._cut:
-            self._mark(step)
+            self._mark()
             self._cut += self._next_length()
             self._begin()
 
@@ -154,17 +155,17 @@ class Order:
             return self.number
         return FIRST_CUTS if self.number < LONG_CUTS else LONG_CHUNK
 
-    def _mark(self, step: int) -> None:
+    def _mark(self) -> None:
         name = f"{self._crc:08x}"
-        self.marks.append([self._first, self.number, name, self._step, step])
+        self.marks.append([self._first, self.number, name, *self._steps])
         if self._whole and name not in self._known and len(self._known) < MAX_TEXTS:
             self._known.add(name)
             self.texts[name] = [list(op) for op in self._ops]
 
-    def tail(self, step: int) -> None:
+    def tail(self) -> None:
         """Mark what was called since the last chunk; the chunk goes on."""
         if self._ops:
-            self._mark(step)
+            self._mark()
 
     def take(self) -> dict[str, Any]:
         """The chunks since the last time, as they are written."""

@@ -50,6 +50,7 @@ class Seen:
     conversions: Counter[str] = field(default_factory=Counter)
     copied_bytes: int = 0
     counted: int = 0
+    blind: bool = False  # nothing was counted, since torch's methods had to stay as they are
 
 
 @PROBES.add
@@ -91,6 +92,7 @@ class Device(Probe):
 
     def __init__(self, monitor: Any) -> None:
         super().__init__(monitor)
+        self._compiles = False
         self._forget()
 
     def _forget(self) -> None:
@@ -106,6 +108,16 @@ class Device(Probe):
         self._said: set[str] = set()
         self._odd_buffers: tuple[list[str], str] | None = None
 
+    def attach(self) -> None:
+        self.patch(torch, "compile", before=self._will_compile)
+
+    def _will_compile(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """The program compiles: from now on torch's methods stay as they are."""
+        self._compiles = True
+        self._counting.restore()
+        if self._window is not None:
+            self._window.blind = True
+
     def detach(self) -> None:
         self._close()
         super().detach()
@@ -118,8 +130,6 @@ class Device(Probe):
 
     def call_begins(self, module: nn.Module, call: "Call") -> None:
         self._next_window(from_loader=False)
-        if len(self._counting) and _will_compile(module):
-            self._counting.restore()
         if not call.graded or self._window is None or self._window.ended:
             return
         self._inputs = [_kind(tensor) for _, tensor in walk((call.args, call.kwargs))][:MAX_NAMES]
@@ -213,7 +223,8 @@ class Device(Probe):
     def _open(self, from_loader: bool) -> None:
         self._windows += 1
         self._window = Seen(self.monitor.step + 1, from_loader, threading.get_ident())
-        if _compiled():
+        if self._compiles or _compiled():
+            self._window.blind = True
             self.abstain("parts of the program are compiled: copies and waits inside the step are not counted")
             return
         for name in SYNCS + MOVES:
@@ -272,10 +283,17 @@ class Device(Probe):
         self._counting.restore()
         if window is None or not window.ended:
             return
-        values: dict[str, Any] = {
-            "inputs": self._inputs,
-            "output": self._output,
-            "loss": self._loss,
+        values: dict[str, Any] = {"inputs": self._inputs, "output": self._output, "loss": self._loss}
+        if not window.blind:
+            values.update(self._counts(window))
+        if self._places != self._told:
+            self._told = self._places
+            values.update(self._places)
+        self.see(self._text(values), step=window.step, **values)
+        self._judge_step(window)
+
+    def _counts(self, window: Seen) -> dict[str, Any]:
+        return {
             "syncs": window.syncs.total(),
             "copies": window.copies.total(),
             "copied_mb": round(window.copied_bytes / 1e6, 3),
@@ -283,18 +301,16 @@ class Device(Probe):
             "lines": _lines(window, 1)[:MAX_NAMES],
             "over": _lines(window, self.threshold("syncs"))[:MAX_NAMES] if self._accelerator else [],
         }
-        if self._places != self._told:
-            self._told = self._places
-            values.update(self._places)
-        self.see(self._text(values), step=window.step, **values)
-        self._judge_step(window)
 
     def _text(self, values: dict[str, Any]) -> str:
-        waits = "waits for the accelerator" if self._accelerator else "calls that would wait on an accelerator"
         kinds = ", ".join(f"{count} {kind}" for kind, count in self._places.get("parameters", {}).items())
         text = f"parameters {kinds}; input {', '.join(values['inputs'][:2]) or '-'}; output {values['output'] or '-'}"
-        text += f"; loss {values['loss'] or '-'}; {values['syncs']} {waits}"
-        text += f", {values['copies']} copies ({values['copied_mb']:g} MB), {values['conversions']} conversions"
+        text += f"; loss {values['loss'] or '-'}"
+        if "syncs" not in values:
+            return text
+        waits = "waits for the accelerator" if self._accelerator else "calls that would wait on an accelerator"
+        text += f"; {values['syncs']} {waits}, {values['copies']} copies ({values['copied_mb']:g} MB)"
+        text += f", {values['conversions']} conversions"
         return text + (f"; most: {values['lines'][0]}" if values["lines"] else "")
 
     def _judge_step(self, window: Seen) -> None:
@@ -328,17 +344,9 @@ def accelerators() -> int:
 
 
 def _compiled() -> bool:
-    """True once anything was compiled; a root about to be compiled for the first time is not known yet."""
+    """True if something was compiled, perhaps before this probe was there to see it."""
     utils = sys.modules.get("torch._dynamo.utils")
     return utils is not None and utils.counters["frames"]["total"] > 0
-
-
-def _will_compile(root: nn.Module) -> bool:
-    """True for a root some part of which runs compiled: it must find torch's methods as they are."""
-    return any(
-        type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None
-        for module in root.modules()
-    )
 
 
 def _lines(window: Seen, at_least: float) -> list[str]:

@@ -200,7 +200,7 @@ class Distributed(Probe):
         rank, world_size = dist.get_rank(), dist.get_world_size()
         self._left += 1
         timeout_s = _timeout_s(options.get("timeout"))
-        late = {"late": True} if not self._from_start else {}
+        late: dict[str, Any] = {"late": True} if not self._from_start else {}
         self.see(
             f"{self._backend}, rank {rank} of {world_size}, in {seconds:.3f} s"
             + (f", timeout {timeout_s:g} s" if timeout_s is not None else "")
@@ -348,7 +348,7 @@ class Distributed(Probe):
         orders = [group.order for group in self._groups.values() if group.order is not None and group.size > 1]
         if tail:
             for order in orders:
-                order.tail(self.monitor.step + 1)
+                order.tail()
         if not any(order.marks for order in orders):
             return
         found = [group for group in self._groups.values() if group.order is not None and group.order.marks]
@@ -400,7 +400,7 @@ class Distributed(Probe):
         rows = [model._get_ddp_logging_data() for model in list(self._models)]  # type: ignore[operator]
         if not rows:
             return {}
-        found = {
+        found: dict[str, Any] = {
             "ddp_buckets": sum(len(_buckets(row)) for row in rows),
             "ddp_bytes": sum(int(row.get("total_parameter_size_bytes", 0)) for row in rows),
         }

@@ -43,14 +43,18 @@ class TorchHooks:
     def __init__(self, monitor: Watcher) -> None:
         self.monitor = monitor
         self.patches = Patches()
+        # Told of every update, watched or not. Probes must not hook optimizers themselves: level and flags change
+        # while torch goes through its hooks, and it ends the program if one is added or removed meanwhile.
+        self.before_each: list[Callable[[Any], None]] = []
+        self.after_each: list[Callable[[Any], None]] = []
         self._handles: list[Any] = []
         self._depth = 0
 
     def attach(self) -> None:
         """Set them all."""
         self._handles = [
-            optimizer_module.register_optimizer_step_pre_hook(_step_hook(self.monitor.update_begins)),
-            optimizer_module.register_optimizer_step_post_hook(_step_hook(self.monitor.update_ended)),
+            optimizer_module.register_optimizer_step_pre_hook(_step_hook(self._update_begins)),
+            optimizer_module.register_optimizer_step_post_hook(_step_hook(self._update_ended)),
         ]
         self.patches.wrap(Optimizer, "__init__", self._around_optimizer_init)
         self.patches.wrap(torch.autograd, "backward", self._around_backward)
@@ -65,6 +69,17 @@ class TorchHooks:
             handle.remove()
         self._handles = []
         self.patches.restore()
+
+    def _update_begins(self, optimizer: Any) -> None:
+        self.monitor.update_begins(optimizer)
+        for tell in tuple(self.before_each):
+            tell(optimizer)
+
+    def _update_ended(self, optimizer: Any) -> None:
+        listeners = tuple(self.after_each)  # whoever comes with a change of level has not seen this update begin
+        self.monitor.update_ended(optimizer)
+        for tell in listeners:
+            tell(optimizer)
 
     def __len__(self) -> int:
         return len(self._handles) + len(self.patches)

@@ -64,7 +64,7 @@ class Memory(Probe):
             of each step (at most a hundred times a second), at the borders of forward, backward and update of
             sampled steps; the bytes of parameters, gradients and optimizer state
             once in 500 steps; output sizes of the modules of two steps.
-    Emits:  one line a sampled step; MODULES: what holds memory; CREEP, OOM and FULL when there is cause, with the
+    Emits:  one line a sampled step (EVAL: a call, in a run that only evaluates); MODULES: what holds memory; CREEP, OOM and FULL when there is cause, with the
             largest live tensors, what holds the growing ones, and of CUDA the allocator's snapshot as JSON.
     Cost:   a reading takes 2-20 us on the host: one a step, four more on sampled steps. Live tensors are counted (0.1 s, booked as a
             report) only when memory creeps or has run out, at most six times.
@@ -168,6 +168,16 @@ class Memory(Probe):
     def call_ended(self, module: nn.Module, call: "Call", output: Any) -> None:
         if call.graded:
             self._mark("forward")
+        elif self.monitor.step == 0:
+            self._evaluated(self.monitor.eval_calls + 1)
+
+    def _evaluated(self, number: int) -> None:
+        """A run that only evaluates has no steps: its calls are counted instead, and the 1st, 2nd, 4th ... told."""
+        self._sample(number)
+        if number & (number - 1) == 0 and self.may(TELL):
+            with self.work(TELL):
+                now: dict[str, Any] = {**_readings(), "host_peak_mb": host_memory.peak_mb()}
+                self.see(f"evaluation call {number}: {_text(now)}", part="EVAL", step=number, **now)
 
     def backward_ended(self) -> None:
         self._mark("backward")
@@ -183,7 +193,10 @@ class Memory(Probe):
 
     def _after_backward(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         """One sample a step for the creep, at the same place in each, whether the step is watched or not."""
-        now, step = time.monotonic(), self.monitor.step + 1
+        self._sample(self.monitor.step + 1)
+
+    def _sample(self, step: int) -> None:
+        now = time.monotonic()
         if step == self._sampled_step or now - self._sampled_at < SAMPLE_EVERY_S:
             return
         self._sampled_step, self._sampled_at = step, now

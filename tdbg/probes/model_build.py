@@ -162,7 +162,8 @@ class ModelBuild(Probe):
     def _forget(self) -> None:
         self._built: weakref.WeakKeyDictionary[nn.Module, Built] = weakref.WeakKeyDictionary()
         self._trouble: Exception | None = None
-        self._told: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self._told: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
+        self._examined: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._roots = 0
         self._updates = 0
         self._settled = False
@@ -198,6 +199,8 @@ class ModelBuild(Probe):
         """Remember when and where. Torch is in the middle of calling its hooks: none may be taken away here."""
         if not self.on or self._trouble is not None or torch.compiler.is_compiling():
             return
+        if type(module).__hash__ is None or type(child).__hash__ is None:
+            return  # nothing can be kept of it
         begun = time.perf_counter()
         try:
             self._remember(module, child, begun)
@@ -222,20 +225,22 @@ class ModelBuild(Probe):
     def call_begins(self, module: nn.Module, call: "Call") -> None:
         if self._trouble is not None:
             raise self._trouble
-        if call.graded:
-            self._meet(module)
+        self._meet(module, train=call.graded)
 
-    def _meet(self, root: nn.Module) -> None:
-        """The first call of a root: tell of it."""
-        if root in self._told or self._roots >= MAX_ROOTS or not self.may():
+    def _meet(self, root: nn.Module, *, train: bool) -> None:
+        """The first call of a root: tell of it; and of its values, at the first call that is to train it."""
+        new = root not in self._told
+        fresh = train and self.monitor.updates == 0 and root not in self._examined
+        if not (new or fresh) or (new and self._roots >= MAX_ROOTS) or not self.may():
             return
-        self._told.add(root)
-        self._roots += 1
-        part = f"_{self._roots}" if self._roots > 1 else ""
         with self.work():
-            self._tell_tree(unwrapped(root), f"TREE{part}")
-            if self.monitor.updates == 0:
-                self._look_at_weights(unwrapped(root), f"INIT{part}")
+            if new:
+                self._roots += 1
+                self._told[root] = f"_{self._roots}" if self._roots > 1 else ""
+                self._tell_tree(unwrapped(root), f"TREE{self._told[root]}")
+            if fresh:
+                self._examined.add(root)
+                self._look_at_weights(unwrapped(root), f"INIT{self._told[root]}")
 
     def _tell_tree(self, root: nn.Module, part: str) -> None:
         found = module_tree.size(root)
@@ -317,7 +322,7 @@ class ModelBuild(Probe):
         if self._settled or not self.monitor.is_main(optimizer):
             return
         for root in [] if self._roots else self.monitor.trained_roots():
-            self._meet(root)  # a model that is never called as such
+            self._meet(root, train=True)  # a model that is never called as such
         if self._suspects is None:
             wanted = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
             self._watched = len(wanted)

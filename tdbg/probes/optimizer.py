@@ -312,7 +312,7 @@ class OptimizerReport(Probe):
         changed = after != self._anchor
         columns = torch.stack(
             [
-                (after - moved.before).square(),
+                after.square(),
                 moved.before.square(),
                 (moved.wanted & (after == moved.before)).float(),
                 moved.wanted.float(),

@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass, field
 
 from tdbg.config import Selection
-from tdbg.probes.budget import ALWAYS_STEPS, EXTRAS_SHARE, Budget
+from tdbg.probes.budget import ALWAYS_STEPS, Budget
 
 CHEAP_SHARE = 0.8  # of the budget; the rest is kept for steps whose gradients are all looked at
 RESERVE_STEPS = 20  # so many steps of watching must stay affordable after a look at all gradients,
@@ -70,7 +70,8 @@ class Planner:
             return True
         now = time.perf_counter()
         if self.world_size > 1:
-            return step % self.budget.stride(kind, self._step_s(step, now), EXTRAS_SHARE) == 0
+            due = step % self.budget.extras_stride(kind, self._step_s(step, now)) == 0
+            return due and self.budget.own_s <= self.budget.earned_s(now)
         return self.budget.allows_extra(kind, now)
 
     def _step_s(self, step: int, now: float) -> float:

@@ -37,7 +37,7 @@ class TrainingLoop(EveryUpdate):
     Cost:   15 to 20 us a step.
     Limits: gradients that a program resets by hand are seen from their tensors. An optimizer that updates inside
             backward is left alone. The memory that recomputation saves is told on CUDA alone. An epoch ends with
-            the next one's first batch; programs without a DataLoader have none.
+            the next one's first batch, or the process; programs without a DataLoader have none.
     Source: Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost" (recomputation).
     """
 
@@ -219,6 +219,7 @@ class TrainingLoop(EveryUpdate):
             if len(self._tracks) >= MAX_TRACKS:
                 return
             track = self._tracks[optimizer] = Track(type(optimizer).__name__)
+            self.await_end()
         track.about_to_update(in_backward=self._depth > 0)
 
     def after_update(self, optimizer: Optimizer) -> None:
@@ -257,7 +258,7 @@ class TrainingLoop(EveryUpdate):
                 before=self._last_window,
             )
         self._last_window = window
-        if self.may():
+        if self.monitor.watching and self.may():  # forward passes are told of on watched steps alone
             with self.work():
                 self._tell_step(track, step)
         self._calls, self._batches, self._loss = [], 0, None
@@ -296,6 +297,10 @@ class TrainingLoop(EveryUpdate):
         )
 
     # epochs
+
+    def run_ends(self) -> None:
+        if self._feed is not None:
+            self._end_epoch()
 
     def _end_epoch(self) -> None:
         """The first batch of a pass over the training data is about to go backward: the epoch before is over."""

@@ -1,6 +1,7 @@
 """Pipelines of transforms: finding them in a dataset, and measuring a few of their calls."""
 
 import functools
+import inspect
 import math
 import threading
 import time
@@ -25,7 +26,6 @@ MAX_ITEMS = 16
 SAMPLE = 1024
 FULL_PASS = 4_000_000  # elements; of larger images only a sample is checked for NaN and Inf
 IMAGE_KEYS = ("image", "img", "pixel_values", "images", "x", "input", "inputs", "video", "audio")
-HEAP_TYPE = 1 << 9  # a class made by a class statement: its __call__ can be replaced
 LIBRARIES = ("kornia.augmentation", "torchvision.transforms", "torchaudio.transforms")
 
 
@@ -231,10 +231,14 @@ def _of_pil(image: Any) -> Glimpse:
     held = getattr(image, "__dict__", {})
     if held.get("_im", held.get("im")) is None or image.mode == "P":
         return seen  # not decoded yet: that is the first transform's own work
-    extremes = image.getextrema()
+    try:
+        extremes = image.getextrema()
+        small = image.resize((16, 16)).tobytes()
+    except (ValueError, OSError):  # a mode that Pillow itself does little with
+        return seen
     pairs = extremes if extremes and isinstance(extremes[0], tuple) else (extremes,)
     seen.low, seen.high = float(min(pair[0] for pair in pairs)), float(max(pair[1] for pair in pairs))
-    seen.finite, seen.print = True, hash((image.size, image.mode, image.resize((16, 16)).tobytes()))
+    seen.finite, seen.print = True, hash((image.size, image.mode, small))
     return seen
 
 
@@ -264,6 +268,11 @@ class Run:
             if known is step and place not in self.done:
                 return place
         return None
+
+
+def replaceable(kind: type) -> bool:
+    """True for a class whose ``__call__`` is written in Python; functions and built-in callables have none."""
+    return isinstance(inspect.getattr_static(kind, "__call__", None), types.FunctionType)
 
 
 class Meter:
@@ -307,6 +316,8 @@ class Meter:
         """Take everything away; returns what was measured."""
         if self._run is not None:
             self.runs.append(self._run)
+        for run in self.runs:
+            run.last = (None, None)  # the program's images are not ours to keep
         self._run = None
         self._pipelines = {}
         self._patches.restore()
@@ -314,7 +325,7 @@ class Meter:
 
     def _stand_before(self, kind: type) -> None:
         known = any(owner is kind for owner, *_ in self._patches._done)
-        if known or not kind.__flags__ & HEAP_TYPE or kind is type:
+        if known or not replaceable(kind):
             return
         try:
             self._patches.wrap(kind, "__call__", self._around)
@@ -361,7 +372,7 @@ class Meter:
     def _with_functions(self, run: Run, steps: Any) -> Any:
         """The same list with its functions wrapped; itself if there are none."""
         wrapped = [
-            self._around_function(run, place, step) if not type(step).__flags__ & HEAP_TYPE else step
+            self._around_function(run, place, step) if not replaceable(type(step)) else step
             for place, step in enumerate(steps)
         ]
         changed = any(new is not old for new, old in zip(wrapped, steps, strict=True))

@@ -120,7 +120,7 @@ class Triggers(Probe):
         if settings.baseline:
             self.on = False
             if settings.when:
-                self.abstain("no condition is looked at while --baseline measures")
+                self.monitor.note("triggers-off", "--when: no condition is looked at while --baseline measures")
             return
         self._users = [(condition, action, _Fuse()) for condition, action in pairs(settings.when, settings.then)]
 

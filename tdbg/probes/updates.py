@@ -1,14 +1,12 @@
 """Being told of every update of every optimizer: the monitor tells probes only of the steps it watches."""
 
+import atexit
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
-import torch
 from torch.optim import Optimizer
-from torch.optim import optimizer as optimizer_module
 
 from tdbg.probes import Probe
-from tdbg.probes.compiler import hide, unseen
 
 
 class EveryUpdate(Probe):
@@ -18,15 +16,34 @@ class EveryUpdate(Probe):
     Cost: 1 us a hook, booked on the probe. An update inside another's (a wrapping optimizer's) is told as well.
     """
 
+    _awaited = False
+
     def attach(self) -> None:
-        self._hooks = [
-            optimizer_module.register_optimizer_step_pre_hook(self._hook(self.before_update)),
-            optimizer_module.register_optimizer_step_post_hook(self._hook(self.after_update)),
+        hooks = self.monitor.hooks
+        self._update_ears = [
+            (hooks.before_each, self._ear(self.before_update)),
+            (hooks.after_each, self._ear(self.after_update)),
         ]
+        for listeners, tell in self._update_ears:
+            listeners.append(tell)
+
+    def await_end(self) -> None:
+        """Have `run_ends` called when the process leaves. Registered this late, it comes before tdbg's own end."""
+        if not self._awaited:
+            self._awaited = True
+            atexit.register(self._at_exit)
+
+    def _at_exit(self) -> None:
+        if self.on:
+            self._guarded(self.run_ends)
+
+    def run_ends(self) -> None:
+        """The process leaves in good order."""
 
     def detach(self) -> None:
-        for handle in self.__dict__.pop("_hooks", ()):
-            handle.remove()
+        atexit.unregister(self._at_exit)
+        for listeners, tell in self.__dict__.pop("_update_ears", ()):
+            listeners.remove(tell)
         super().detach()
 
     def before_update(self, optimizer: Optimizer) -> None:
@@ -35,9 +52,9 @@ class EveryUpdate(Probe):
     def after_update(self, optimizer: Optimizer) -> None:
         """An optimizer has updated."""
 
-    def _hook(self, method: Callable[[Optimizer], None]) -> Callable[[Any, Any, Any], None]:
-        def hook(optimizer: Any, args: Any, kwargs: Any) -> None:
-            if self.on and not torch.compiler.is_compiling() and not self.monitor.rerunning:
-                unseen(self._guarded, method, optimizer)
+    def _ear(self, method: Callable[[Optimizer], None]) -> Callable[[Any], None]:
+        def tell(optimizer: Any) -> None:
+            if self.on and not self.monitor.rerunning:
+                self._guarded(method, optimizer)
 
-        return cast("Callable[[Any, Any, Any], None]", hide(hook))
+        return tell

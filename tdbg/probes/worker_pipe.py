@@ -26,8 +26,9 @@ class WorkerPipe:
         return self._write >= 0
 
     def open(self) -> None:
-        """Make the pipe, once."""
-        if not self.is_open:
+        """Make the pipe, once; a forked child that has workers of its own makes its own."""
+        if self._read < 0:
+            self.close()
             self._read, self._write = os.pipe()
             os.set_blocking(self._read, False)
             os.set_blocking(self._write, False)

@@ -15,10 +15,10 @@ class DeviceMix(KindsRule):
 
     What it does: With the flag DEVICE (or at level extreme) it compares device and dtype of all parameters and
     buffers. It speaks of float64 among narrower parameters, of a float64 buffer that turned the output into
-    float64, of tensors without data (`meta`) beside real ones, and of a few parameters (at most a tenth) left on the
-    CPU by a model that is on an accelerator, unless accelerate's offloading put them there. A model spread over
-    several accelerators, and bfloat16 beside float32, are left alone: that is usually meant. That an accelerator
-    can be used while the model trains on the CPU is told as info.
+    float64, of tensors without data (`meta`) beside real ones, and of a few parameters (at most a tenth) left on
+    the CPU by a model that is on an accelerator, unless accelerate's offloading put them there. A model spread
+    over several accelerators, and bfloat16 beside float32, are left alone: that is usually meant. That an
+    accelerator can be used while the model trains on the CPU is told as info.
 
     Why it matters: One float64 array from numpy makes everything after it run in double precision, many times
     slower on an accelerator; a tensor on another device is copied in every step; a meta tensor was never filled.

@@ -31,6 +31,11 @@ class _Episode:
     over_t: float | None = None  # when it went on
 
     @property
+    def known_until_t(self) -> float:
+        """It lasted at least until then: its end may not have been read yet."""
+        return self.told_t if self.over_t is None else self.over_t
+
+    @property
     def state(self) -> str:
         return str(self.values.get("state", ""))
 
@@ -62,7 +67,7 @@ class _Episode:
         """True if both were quiet at the same time, in the same attempt, on different ranks."""
         if self.rank == other.rank or self.attempt != other.attempt:
             return False
-        return (self.over_t or float("inf")) >= other.began_t and (other.over_t or float("inf")) >= self.began_t
+        return self.known_until_t >= other.began_t and other.known_until_t >= self.began_t
 
     def at(self) -> str:
         """What the rank was doing, for people."""
@@ -233,7 +238,8 @@ def _cases(episodes: list[_Episode], endings: dict[int, str], over: bool) -> Ite
         if wait.state not in WAITING:
             continue
         others = [other for other in episodes if other.meets(wait) and _belongs(other.rank, wait)]
-        missing = [other for other in others if _is_behind(other, wait)]
+        behind = [other for other in others if _is_behind(other, wait)]
+        missing = [other for other in behind if other.state == "elsewhere"] or behind  # the rest only wait as well
         together = [wait, *(other for other in others if _waits_along(other, wait))]
         if missing:
             yield _Case(together, missing)

@@ -1,11 +1,12 @@
 """The verdict: every finding of a run, how each rank ended, and what tdbg cost; live and offline alike."""
 
+import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tdbg.events import SEVERITIES, Event, Finding
+from tdbg.events import SEVERITIES, Cost, Event, Finding
 from tdbg.flags import FLAGS
 from tdbg.rules import RULES, Rule, at_least
 from tdbg.rules.text import clip, counted, figure, joined, kept_in, ranges
@@ -319,13 +320,21 @@ def _cost(view: View) -> dict[str, Any]:
     costs = [found.cost for found in view.steppers() if found.cost is not None]
     return {
         "pct": 100 * sum(row["own_ms"] for row in rows) / sum(row["wall_ms"] for row in rows),
-        "budget_pct": max(cost.budget_pct for cost in costs),
+        "budget_pct": max(map(_budget_pct, costs)),
         "startup_ms": max(cost.startup_ms for cost in costs),
         "worst": max(rows, key=lambda row: row["pct"]),
         "errors": sum(cost.errors for cost in costs),
         "dropped": sum(cost.dropped for cost in costs),
         "ranks": rows,
     }
+
+
+def _budget_pct(cost: Cost) -> float:
+    """The budget; where level or flags changed it on the way, the mean over time."""
+    if cost.wall_ms <= 0 or not cost.earned_ms:
+        return cost.budget_pct
+    mean = 100 * cost.earned_ms / cost.wall_ms
+    return cost.budget_pct if math.isclose(mean, cost.budget_pct, rel_tol=0.02) else round(mean, 2)
 
 
 def _baseline(view: View) -> dict[str, Any]:

@@ -76,6 +76,7 @@ def test_a_double_buffer_counts_only_where_it_widens_the_output(watch: Start) ->
     train(Extra(shift=torch.ones(4, dtype=torch.float64)))
     (event,) = told(seen, "MIX_DTYPE")
     assert event.values["odd"] == ["shift"] and event.values["effect"] == "the output became float64"
+    seen.monitor.detach()
     seen = watch(flags={"DEVICE": True})
     train(Extra(unused=torch.ones(4, dtype=torch.float64)))
     assert not told(seen, "MIX_DTYPE")
@@ -212,7 +213,7 @@ def test_results_types_and_errors_stay(watch: Start) -> None:
         assert torch.arange(3).tolist() == [0, 1, 2] and loss.detach().numpy().shape == ()
         assert bool(torch.tensor(True)) is True and int(torch.tensor(3.7)) == 3
         assert loss.to(torch.float32) is loss
-        with pytest.raises(RuntimeError, match="item"):
+        with pytest.raises(RuntimeError, match="cannot be converted"):
             torch.ones(2).item()
         with pytest.raises(RuntimeError, match="ambiguous"):
             bool(torch.ones(2))
@@ -260,3 +261,32 @@ def test_lines_over_the_bound_on_an_accelerator() -> None:
     window.syncs["a.py:2 .item()"] = 3
     window.copies["a.py:3 .to()"] = 16
     assert device._lines(window, 16) == ["a.py:1 .item() x40", "a.py:3 .to() x16"]
+
+
+def test_in_a_program_that_compiles_nothing_is_counted(watch: Start) -> None:
+    seen = watch(flags={"DEVICE": True})
+    methods: list[bool] = []
+
+    def compiles(loss: Tensor) -> None:
+        torch.compile(torch.sin, backend="eager")
+        methods.append("item" in vars(Tensor))
+
+    train(network(), 3, compiles)
+    assert methods == [False] * 3 and "abstains-device" in seen.notes
+    assert all("syncs" not in event.values and event.values["inputs"] for event in told(seen))
+
+
+def test_it_can_come_and_go_in_the_middle_of_a_run(watch: Start) -> None:
+    seen = watch()
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(1, 7):
+        if step in (3, 5):
+            seen.monitor.changes.make("", {"DEVICE": step == 3}, "api")
+        loss = model(torch.randn(6, 8)).pow(2).mean()
+        if step == 4:
+            seen.monitor.changes.make("", {"DEVICE": False}, "api")  # while a step is counted
+            assert not set(METHODS) & set(vars(Tensor))
+        loss.backward()
+        optimizer.step()
+    assert [event.step for event in told(seen)] == [3]

@@ -235,9 +235,15 @@ def test_the_hook_of_uncaught_exceptions_is_put_back(watch: Start) -> None:
 
 
 def test_the_container_counts_where_it_is_tighter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, text in (("max", "1000000000\n"), ("current", "960000000\n"), ("stat", "anon 5\ninactive_file 60000000\n")):
+    for name, text in (
+        ("max", "1000000000\n"),
+        ("current", "960000000\n"),
+        ("stat", "anon 5\ninactive_file 60000000\n"),
+    ):
         (tmp_path / name).write_text(text)
-    monkeypatch.setattr(host_memory, "CGROUPS", ((tmp_path / "max", tmp_path / "current", tmp_path / "stat", b"inactive_file"),))
+    monkeypatch.setattr(
+        host_memory, "CGROUPS", ((tmp_path / "max", tmp_path / "current", tmp_path / "stat", b"inactive_file"),)
+    )
     found = host_memory._container()
     assert found is not None
     assert (found.used_mb, found.limit_mb, found.whose) == (pytest.approx(900.0), 1000.0, "container")
@@ -290,3 +296,18 @@ def test_a_kind_tells_graph_from_plain_and_names_its_holder() -> None:
     assert live_tensors.holder([kind]).startswith("a dict of 12")
     del box
     assert live_tensors.holder([kind]) == ""
+
+
+def test_a_run_that_only_evaluates_has_lines_and_its_creep_is_seen(watch: Start) -> None:
+    import time
+
+    seen = watch(flags={"MEMORY": True}, thresholds={"MEMORY.creep_mb": 100.0})
+    model, kept = network(), []
+    with torch.no_grad():
+        for _ in range(70):
+            time.sleep(0.012)
+            model(torch.randn(16, 32))
+            kept.append(torch.ones(MIB4))
+    assert [event.step for event in told(seen, "EVAL")] == [1, 2, 4, 8, 16, 32, 64]
+    (event,) = [event for event in told(seen, "CREEP") if event.values["sure"]]
+    assert event.values["grown_mb"] >= 100.0

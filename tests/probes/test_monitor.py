@@ -195,6 +195,8 @@ def test_level_off_has_no_probes() -> None:
         "gradient-norms",
         "loader-wait",
         "loss-scaler",
+        "regions",
+        "triggers",
     }
 
 

@@ -1,0 +1,269 @@
+"""EARLY_STOPPING: each check of an early stopper: the metric, the best, patience, the decision."""
+
+import math
+import sys
+import sysconfig
+import weakref
+from collections.abc import Callable, Iterator
+from types import FunctionType
+from typing import Any, ClassVar
+
+from torch.optim import Optimizer
+
+from tdbg.events import number
+from tdbg.probes import PROBES
+from tdbg.probes.stoppers import METHODS, Course, State, as_number, metric_of, parameters, state_of
+from tdbg.probes.updates import EveryUpdate
+
+LIGHTNING = ("lightning.pytorch.callbacks.early_stopping", "pytorch_lightning.callbacks.early_stopping")
+HUGGING_FACE = "transformers.trainer_callback"
+IGNITE = "ignite.handlers.early_stopping"
+KNOWN = ("lightning.", "pytorch_lightning.", "transformers.", "ignite.", "tdbg.")
+SEARCH_AT = (1, 10, 100, 1000)  # updates before which the program's own stoppers are looked for
+MAX_STOPPERS = 16
+MAX_CLASSES = 8
+ALWAYS_TOLD = 50  # checks of a stopper; later ones only where something happens or it can be afforded
+
+FAULTS = {
+    "ignores": "better than all before, and counted as no improvement, {count} checks in a row",
+    "follows": "worse values were taken as new best ones, {count} checks in a row",
+    "nan": "NaN is counted neither as improvement nor against patience, {count} checks in a row",
+}
+
+Reading = tuple[str, float | None, State]  # name and value of the metric, and what the stopper keeps now
+
+
+@PROBES.add
+class EarlyStopping(EveryUpdate):
+    """Every check of an early stopper, the program's own or a library's.
+
+    Reads:  Lightning's EarlyStopping, Hugging Face's EarlyStoppingCallback, ignite's handler; of the program any class
+            named like ``EarlyStopping`` that has no base or stands in a module of its own: the arguments of its
+            check, and its plain attributes after it.
+    Emits:  CHECK, a line a check; the rule speaks of the faults in it.
+    Cost:   20 us a check; a search among the classes of the process, 5 ms, before the updates 1, 10, 100 and 1000.
+    Limits: a loop's own counter without a class is not seen, nor a class that keeps patience under names nobody
+            uses. Ignite's value is known when it is the best. A metric on an accelerator is read after the stopper
+            has compared it, so nothing waits for it.
+    Source: Prechelt 1998, "Early Stopping - But When?" (patience).
+    """
+
+    name = "early-stopping"
+    levels = ("advanced", "extreme")
+    fields: ClassVar[dict[str, str]] = {
+        "stopper": "class of the stopper",
+        "check": "number of the check, from 1",
+        "metric": "name of the metric, as the stopper or its argument calls it",
+        "value": "the metric now",
+        "best": "the best value as the stopper keeps it",
+        "first": "the metric at the first check",
+        "counter": "checks in a row that it counts as no improvement",
+        "patience": "so many it waits for",
+        "mode": "min or max: which way the stopper takes for better, if it says",
+        "better": "min or max: what the metric's name says is better; empty if it says nothing",
+        "stop": "it asks to stop",
+        "fault": "what is wrong: ignores, follows or nan",
+        "streak": "checks in a row that showed it",
+        "since": "the step of the first of them",
+    }
+
+    def __init__(self, monitor: Any) -> None:
+        super().__init__(monitor)
+        self._courses: dict[int, tuple[Any, Course]] = {}  # id -> (weak reference, or the stopper, ...)
+        self._patched: weakref.WeakSet[type] = weakref.WeakSet()
+        self._running: list[tuple[int, State]] = []
+        self._updates = 0
+
+    def forked(self) -> None:
+        self._courses.clear()
+        self._running.clear()
+
+    def attach(self) -> None:
+        super().attach()
+        for name in LIGHTNING:
+            self.when_imported(name, self._meet_lightning)
+        self.when_imported(HUGGING_FACE, self._meet_hugging_face)
+        self.when_imported(IGNITE, self._meet_ignite)
+
+    def _meet_lightning(self, module: Any) -> None:
+        if not hasattr(getattr(module, "EarlyStopping", None), "_evaluate_stopping_criteria"):
+            self.abstain("this version of Lightning keeps its early stopping elsewhere")
+            return
+        self._watch(module.EarlyStopping, "_evaluate_stopping_criteria", _read_lightning, state_of)
+
+    def _meet_hugging_face(self, module: Any) -> None:
+        if hasattr(module, "EarlyStoppingCallback"):
+            self._watch(module.EarlyStoppingCallback, "on_evaluate", _read_hugging_face, state_of)
+
+    def _meet_ignite(self, module: Any) -> None:
+        if hasattr(module, "EarlyStopping"):
+            self._watch(module.EarlyStopping, "__call__", _read_ignite, state_of)
+
+    # the program's own
+
+    def before_update(self, optimizer: Optimizer) -> None:
+        self._updates += 1
+        if self._updates in SEARCH_AT:
+            with self.work():
+                self._search()
+
+    def _search(self) -> None:
+        """Watch the classes named like early stoppers among those that are defined by now."""
+        found = [cls for cls in _defined() if _named_so(cls)]
+        for cls in found:
+            found += cls.__subclasses__()
+            known = f"{cls.__module__}.".startswith(KNOWN)
+            if not known and len(self._patched) < MAX_CLASSES and cls not in self._patched:
+                self._patched.add(cls)
+                self._watch_own(cls)
+
+    def _watch_own(self, cls: type) -> None:
+        for name in METHODS:
+            method = vars(cls).get(name)
+            if isinstance(method, FunctionType):
+                self._watch(cls, name, _Own(parameters(method)), state_of)
+
+    # checks
+
+    def _watch(
+        self, cls: type, name: str, read: Callable[..., Reading | None], before_it: Callable[[Any], State]
+    ) -> None:
+        """Be there whenever this method of a stopper runs."""
+
+        def before(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            self._running.append((id(args[0]), before_it(args[0])))
+
+        def after(seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+            if not self._running:
+                return
+            key, earlier = self._running.pop()
+            if self._running or key != id(args[0]):
+                return  # a method that another one of the stopper calls
+            reading = read(earlier, result, *args, **kwargs)
+            if reading is not None:
+                self._check(args[0], earlier, *reading)
+
+        def raised(seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> None:
+            self._running.clear()
+
+        self.patch(cls, name, before=before, after=after, raised=raised)
+
+    def _course(self, stopper: Any, name: str) -> Course:
+        kept, course = self._courses.get(id(stopper), (None, None))
+        if course is None or (isinstance(kept, weakref.ref) and kept() is not stopper) or course.name != name:
+            while len(self._courses) >= MAX_STOPPERS:
+                del self._courses[next(iter(self._courses))]
+            course = Course(name)
+            self._courses[id(stopper)] = _weakly(stopper), course
+        return course
+
+    def _check(self, stopper: Any, before: State, name: str, value: float | None, after: State) -> None:
+        course = self._course(stopper, name)
+        step = self.monitor.step
+        fault = course.add(value, before, after, step)
+        if course.checks > ALWAYS_TOLD and not fault and not after.stop and not self.may():
+            return
+        values: dict[str, Any] = {
+            "stopper": type(stopper).__name__,
+            "check": course.checks,
+            "metric": name,
+            "value": number(value),
+            "best": number(after.best),
+            "first": number(course.first),
+            "counter": after.counter,
+            "patience": after.patience,
+            "mode": after.mode,
+            "better": course.direction,
+            "stop": after.stop,
+        }
+        if fault:
+            values |= {"fault": fault, "streak": course.streaks[fault], "since": course.since[fault]}
+        self.see(_text(values), part="CHECK", level="W" if fault else "I" if after.stop else "D", step=step, **values)
+
+
+class _Own:
+    """Reads a check of a class that the program defines itself."""
+
+    def __init__(self, names: list[str]) -> None:
+        self.names = names
+
+    def __call__(self, before: State, result: Any, stopper: Any, *args: Any, **kwargs: Any) -> Reading | None:
+        now = state_of(stopper)
+        if now.patience is None or (now.counter is None and now.best is None):
+            return None
+        name, value = metric_of(stopper, self.names, args, kwargs)
+        if value is None and now.counter == before.counter and now.best == before.best:
+            return None  # a question about the state, no check
+        reached = result is True and now.counter is not None and now.counter >= now.patience
+        return name, value, _with(now, stop=now.stop or reached)
+
+
+def _read_lightning(before: State, result: Any, stopper: Any, current: Any) -> Reading:
+    return stopper.monitor, as_number(current), _with(state_of(stopper), stop=bool(result[0]))
+
+
+def _read_hugging_face(
+    before: State, result: Any, callback: Any, args: Any, state: Any, control: Any, metrics: Any = None, **more: Any
+) -> Reading | None:
+    name = args.metric_for_best_model or ""
+    value = (metrics or {}).get(name if name.startswith("eval_") else f"eval_{name}")
+    if value is None:
+        return None
+    now = _with(
+        state_of(callback),
+        best=as_number(state.best_metric),
+        mode="max" if args.greater_is_better else "min",
+        stop=bool(control.should_training_stop),
+    )
+    return name, as_number(value), now
+
+
+def _read_ignite(before: State, result: Any, handler: Any, *args: Any, **kwargs: Any) -> Reading:
+    now = state_of(handler)
+    improved = now.best is not None and now.counter == 0
+    stop = now.counter is not None and now.patience is not None and now.counter >= now.patience
+    return "", now.best if improved else None, _with(now, stop=stop)
+
+
+def _with(state: State, **changes: Any) -> State:
+    """The state, with some things better known."""
+    parts = {name: getattr(state, name) for name in State.__dataclass_fields__}
+    return State(**{**parts, **changes})
+
+
+def _named_so(cls: type) -> bool:
+    return "earlystop" in cls.__name__.lower().replace("_", "")
+
+
+def _defined() -> Iterator[type]:
+    """Classes without a base, wherever they are, and all that stand in the program's own modules."""
+    yield from type.__subclasses__(object)
+    libraries = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+    for module in list(sys.modules.values()):
+        held = getattr(module, "__dict__", {})
+        file = held.get("__file__")
+        if isinstance(file, str) and not file.startswith(libraries):
+            yield from (value for value in list(held.values()) if issubclass(type(value), type))
+
+
+def _weakly(stopper: Any) -> Any:
+    try:
+        return weakref.ref(stopper)
+    except TypeError:  # slots without __weakref__: told apart by identity alone
+        return None
+
+
+def _text(values: dict[str, Any]) -> str:
+    def shown(value: Any) -> str:
+        return f"{value:.6g}" if isinstance(value, float) and math.isfinite(value) else str(value)
+
+    text = f"{values['stopper']}, check {values['check']}: {values['metric'] or 'metric'}"
+    text += f" {shown(values['value'])}" if values["value"] is not None else " not known"
+    text += f", best {shown(values['best'])}" if values["best"] is not None else ""
+    if values["counter"] is not None:
+        text += f", {values['counter']:g} of {values['patience'] or 0:g} without improvement"
+    text += f" (mode {values['mode']})" if values["mode"] else ""
+    text += "; it stops" if values["stop"] else "; it goes on"
+    if "fault" in values:
+        text += f"; {FAULTS[values['fault']].format(count=values['streak'])}"
+    return text

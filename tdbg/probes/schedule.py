@@ -1,0 +1,576 @@
+"""LR and SCHEDULING: the learning rate, who sets it, and whether the schedule fits the run."""
+
+import weakref
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from torch import Tensor
+from torch.optim import lr_scheduler
+
+from tdbg.events import Step, number
+from tdbg.probes import PROBES, Probe, tensors
+from tdbg.probes.forward import short
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
+MAX_GROUPS = 8
+MAX_SCHEDULERS = 64
+JUMP = 1.5  # a rate that changes by so much at once is told in any case
+RARE_STEPS = 8  # a scheduler that steps no more often than that is told each time
+FREE_LINES = 16  # jumps and turns that are told in any case; later ones too where the last line is RARE_STEPS ago
+WARM_RISES = 3  # rises in a row from the first rate on are a warm-up
+IN_A_ROW = 3
+EVERY_UPDATE = 20  # updates in a row, each with its step of the scheduler
+PAST_SHARE = 0.05  # of its length: so far past its end a schedule is over for sure
+EPOCH_SHARE = 1.5  # an epoch so many times longer than the schedule
+COLLAPSED = 1e-6  # of the highest rate
+IDLE_EPOCHS = 3
+LATE_STARTERS = ("ReduceLROnPlateau", "SWALR")  # these may wait for a validation, or for the last epochs
+DECAYS = ("StepLR", "MultiStepLR", "ExponentialLR")
+ADAMS = ("adam",)
+NO_ADAMS = ("dadapt", "prodigy")  # their rate is a factor: 1 is its default
+PARAMETERS = (
+    "T_max",
+    "T_0",
+    "T_mult",
+    "eta_min",
+    "total_steps",
+    "step_size",
+    "milestones",
+    "_milestones",
+    "gamma",
+    "start_factor",
+    "end_factor",
+    "factor",
+    "total_iters",
+    "power",
+    "patience",
+    "cooldown",
+    "threshold",
+    "mode",
+    "min_lrs",
+    "base_lrs",
+)  # of torch's schedulers, as their attributes are named
+LENGTHS = ("total_steps", "T_max")
+
+
+@dataclass(slots=True)
+class _Course:
+    """What one scheduler has done so far."""
+
+    name: str
+    which: int  # number of its optimizer, in the order seen
+    planned: int | None  # its own length: T_max, total_steps
+    whole: bool  # known since it was built
+    own_step: bool  # its step() is not torch's
+    at: int  # updates done when it was built, later when it stepped last
+    epoch: float = 0.0  # its last_epoch
+    advances: int = 0
+    early: bool = False  # it stepped once before the first update
+    lost: float | None = None  # the rate that was never used thereby
+    crowd: int = 0  # advances since the last update
+    size: int = 0  # advances between the two updates before
+    crowded: int = 0  # updates in a row with the same number of advances, two or more
+    every: int = 0  # updates in a row with an advance
+    epochs_then: int | None = None  # passes over the loader when it was announced
+
+    def close_interval(self, gap: int) -> None:
+        """Updates were done since the last advance: count how it steps between them."""
+        crowd, gone = self.crowd >= 2 and gap == 1, self.crowd
+        self.crowded = self.crowded + 1 if crowd and gone == self.size else int(crowd)
+        self.size, self.crowd = gone, 0
+        self.every = self.every + 1 if gap == 1 else 0
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A step of a scheduler whose effect on the rates is yet to be read."""
+
+    optimizer: "weakref.ref[Optimizer]"
+    course: _Course
+    step: int
+    before: list[float]
+    gap: int  # updates since it stepped last
+
+
+@PROBES.add
+class Schedule(Probe):
+    """Each change of the learning rate, and what the schedulers decide.
+
+    Reads:  every step of torch's schedulers and of those derived from them (where they compute their rates), the
+            metric and the state of ``ReduceLROnPlateau``, the rates in ``param_groups`` and in the step's record.
+    Emits:  LR: RATE for changes of the rate, ORDER and HIGH once, if so. SCHEDULING: BUILT once a scheduler, STEP for
+            its steps, PLATEAU for each metric, PLAN and IDLE once, if so. Where only one of the flags is on, all
+            lines are under that one.
+    Cost:   some 5 us a scheduler step; a line on sampled steps, and for first steps, jumps, turns and rare steps.
+    Limits: a scheduler that is none of torch's (timm's, say) is seen by the rates alone. The rates after a scheduler's
+            step are read when the next update begins. Device tensors as rates are not read.
+    Source: torch's documentation of `torch.optim.lr_scheduler`: optimizer.step() comes first.
+    """
+
+    name = "schedule"
+    levels = ("advanced", "extreme")
+    fields: ClassVar[dict[str, str]] = {
+        "rates": "learning rates of the groups, at most eight",
+        "before": "the rates before the change",
+        "optimizer": "class of the optimizer",
+        "phase": "RATE: warm-up, rising, constant or falling",
+        "warm_up_steps": "RATE: the step at which the warm-up ended",
+        "above": "HIGH: the bound that the rate lies above, with an optimizer of the Adam family",
+        "scheduler": "class of the scheduler",
+        "which": "number of its optimizer, in the order seen",
+        "parameters": "BUILT: what the scheduler was given",
+        "planned": "its own length in steps, where it has one",
+        "advanced": "steps of the scheduler so far",
+        "updates": "updates done by then",
+        "why": "STEP: what makes it worth telling: first, jump, turn, switch, rare; empty where it is a sample",
+        "per_update": "steps of the scheduler between two updates",
+        "skipped_rate": "ORDER: the rate that was never used",
+        "metric": "PLATEAU: what it was given, where it is on the host",
+        "best": "PLATEAU: the best so far",
+        "bad_epochs": "PLATEAU: calls in a row that were no better",
+        "patience": "PLATEAU: how many are allowed",
+        "cooldown": "PLATEAU: calls left in which nothing counts",
+        "reduced": "PLATEAU: true if the rate was reduced",
+        "kind": "PLAN: epoch, crowded or collapsed; IDLE: never or elsewhere",
+        "batches": "PLAN: batches of an epoch",
+        "epochs": "IDLE: passes over the training loader since it was built",
+    }
+
+    def __init__(self, monitor: Any) -> None:
+        super().__init__(monitor)
+        self._reset()
+
+    def _reset(self) -> None:
+        self._courses: weakref.WeakKeyDictionary[Any, _Course] = weakref.WeakKeyDictionary()
+        self._unannounced: list[tuple[weakref.ref[Any], _Course]] = []
+        self._numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._main: weakref.ref[Any] | None = None
+        self._updated: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._pending: _Pending | None = None
+        self._last: tuple[int, int] = (0, 0)  # of the last STEP told: its step, and the direction of the rate
+        self._plateau_before: list[float] = []
+        self._batches: int | None = None
+        self._rates: list[float] = []
+        self._first_step = 0
+        self._highest = 0.0
+        self._rises = self._high = self._elsewhere = 0
+        self._warming = True
+        self._changed = False  # the rate has changed since it was seen first
+        self._said: set[str] = set()
+        self._free: dict[str, tuple[int, int]] = {}  # part -> lines told in any case, and the step of the last one
+
+    def attach(self) -> None:
+        self._bound = self.monitor.settings.threshold("LR.high")
+        # Inside LRScheduler.step, not in front of it: torch's own warning about the order of calls names
+        # the caller's line, which must stay the program's.
+        context = getattr(lr_scheduler, "_enable_get_lr_call", None)
+        if context is None:
+            self.abstain("in this torch the steps of schedulers are not seen; the rates are")
+        self.patch(context, "__exit__", after=self._computed)
+        self.patch(lr_scheduler.ReduceLROnPlateau, "__init__", after=self._plateau_built)
+        self.patch(lr_scheduler.ReduceLROnPlateau, "step", before=self._plateau_begins, after=self._plateau_ended)
+
+    def forked(self) -> None:
+        self._reset()
+
+    def _say(self, flag: str, text: str, part: str, step: int | None = None, level: str = "D", **values: Any) -> None:
+        """Under its own flag, or the other one where that alone is on."""
+        on = self.flags
+        self.see(text, part, level, flag=flag if flag in on or not on else on[0], step=step, **values)
+
+    def _worth(self, part: str, step: int) -> bool:
+        """True if something notable may be told unasked: a rate that swings in every step must not fill the log."""
+        count, last = self._free.get(part, (0, 0))
+        if count >= FREE_LINES and step - last < RARE_STEPS:
+            return False
+        self._free[part] = count + 1, step
+        return True
+
+    # schedulers
+
+    def _computed(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        """A scheduler has computed its rates, and is about to set them."""
+        scheduler, error = args[0].o, args[1] if len(args) > 1 else None
+        if error is not None:
+            return
+        first = _is_first(scheduler)
+        course = self._course_of(scheduler, whole=first)
+        if course is not None and not first:
+            self._settle()
+            self._advance(scheduler, course)
+
+    def _course_of(self, scheduler: Any, *, whole: bool) -> _Course | None:
+        known = self._courses.get(scheduler)
+        if known is not None or len(self._courses) >= MAX_SCHEDULERS:
+            return known
+        optimizer = scheduler.optimizer
+        length = next((value for name in LENGTHS if isinstance(value := getattr(scheduler, name, None), int)), None)
+        course = self._courses[scheduler] = _Course(
+            name=type(scheduler).__name__,
+            which=self._numbers.setdefault(optimizer, len(self._numbers)),
+            planned=length,
+            whole=whole,
+            own_step=not str(type(scheduler).step.__module__).startswith("torch."),
+            at=self._updates(optimizer),
+            epoch=float(scheduler.last_epoch),
+        )
+        if whole:
+            self._unannounced.append((weakref.ref(scheduler), course))
+        return course
+
+    def _updates(self, optimizer: Any) -> int:
+        """Updates so far: steps of the main optimizer, skipped ones too; of any other one all updates."""
+        return int(self.monitor.step if self.monitor.is_main(optimizer) else self.monitor.updates)
+
+    def _advance(self, scheduler: Any, course: _Course) -> None:
+        now, optimizer = self._updates(scheduler.optimizer), scheduler.optimizer
+        absolute = not course.epoch < scheduler.last_epoch  # step(epoch) sets a rate, whatever came before
+        course.epoch = float(scheduler.last_epoch)
+        before, gap = _rates(optimizer), now - course.at
+        if gap or not course.advances:
+            course.close_interval(gap)
+        course.crowd += 1
+        course.advances += 1
+        course.at = now
+        if not absolute:
+            self._judge_order(scheduler, course, before, gap)
+        self._judge_plan(scheduler, course, before)
+        self._judge_target(optimizer, course, before)
+        if course.advances == 1:
+            self._tell_first(course, before)
+        else:
+            self._pending = _Pending(weakref.ref(optimizer), course, self._now, before, gap)
+
+    @property
+    def _now(self) -> int:
+        """The step that a scheduler's step belongs to: the one that has just ended."""
+        return max(self.monitor.step, 1)
+
+    def _tell_first(self, course: _Course, before: list[float]) -> None:
+        """At once: it may be the last thing that the program does."""
+        why = "switch" if self._last[0] else "first"
+        self._last = self._now, 0
+        text = f"{course.name} steps for the first time, after {course.at} updates, at rate {_first(before)}"
+        values: dict[str, Any] = {"scheduler": course.name, "which": course.which, "advanced": 1, "updates": course.at}
+        self._say(
+            "SCHEDULING", text, "STEP", self._now, before=_short(before), why=why, planned=course.planned, **values
+        )
+
+    def _settle(self) -> None:
+        """The rates that the last step of a scheduler set can be read now: tell it, if it is worth it."""
+        pending, self._pending = self._pending, None
+        optimizer = pending.optimizer() if pending is not None else None
+        if pending is None or optimizer is None or pending.step == self._last[0]:
+            return
+        course, rates = pending.course, _rates(optimizer)
+        why, direction = self._why(pending, rates)
+        if not (why and self._worth("STEP", pending.step)) and not self.may():
+            return
+        self._last = pending.step, direction
+        values: dict[str, Any] = {"scheduler": course.name, "which": course.which, "advanced": course.advances}
+        values |= {"updates": course.at, "why": why, "rates": _short(rates), "before": _short(pending.before)}
+        if course.planned is not None:
+            values["planned"] = course.planned
+        if course.crowd > 1:
+            values["per_update"] = course.crowd
+        of = f" of {course.planned}" if course.planned is not None else ""
+        change = f"{_first(pending.before)} -> {_first(rates)}" if rates != pending.before else f"stays {_first(rates)}"
+        text = f"{course.name} step {course.advances}{of}, after {course.at} updates: {change}"
+        self._say("SCHEDULING", text + (f" ({why})" if why else ""), "STEP", pending.step, **values)
+
+    def _why(self, pending: _Pending, rates: list[float]) -> tuple[str, int]:
+        """What makes this step of a scheduler worth a line in any case, and the direction of the rate."""
+        old, new = (pending.before or [0.0])[0], (rates or [0.0])[0]
+        direction = (new > old) - (new < old)
+        if old > 0 and new > 0 and not 1 / JUMP < new / old < JUMP:
+            return "jump", direction
+        if direction and self._last[1] and direction != self._last[1]:
+            return "turn", direction
+        return ("rare" if pending.gap >= RARE_STEPS else ""), direction or self._last[1]
+
+    # what may be wrong with a scheduler
+
+    def _judge_order(self, scheduler: Any, course: _Course, before: list[float], gap: int) -> None:
+        """One step of the scheduler before the first update, then in turn: the first rate was never used."""
+        if course.advances == 1:
+            fresh = not scheduler.optimizer.state and course.epoch <= 1.0  # nothing was resumed
+            course.early = course.whole and gap == 0 and fresh and self.monitor.in_update is None
+            course.lost = before[0] if before else None
+        elif course.advances == 2 and course.early and gap > 0 and course.lost and "order" not in self._said:
+            self._said.add("order")
+            self._say(
+                "LR",
+                f"{course.name} stepped before the first update: the rate {course.lost:.4g} was never used",
+                "ORDER",
+                level="W",
+                scheduler=course.name,
+                skipped_rate=short(course.lost),
+                updates=course.at,
+            )
+
+    def _judge_plan(self, scheduler: Any, course: _Course, before: list[float]) -> None:
+        """A schedule that is over long before the training: its unit is not the one it is stepped in."""
+        self._highest = max([self._highest, *before])
+        if not course.whole or "plan" in self._said:
+            return
+        kind, planned = "", course.planned
+        past = (
+            course.name == "CosineAnnealingLR"
+            and planned is not None
+            and course.epoch >= planned + max(2.0, PAST_SHARE * planned)
+        )
+        if past and course.crowded >= IN_A_ROW and course.size != self.monitor.world_size:
+            kind = "crowded"
+        elif past and course.every >= IN_A_ROW and self._in_first_epoch(planned or 0):
+            kind = "epoch"
+        elif course.every >= EVERY_UPDATE and course.name in DECAYS and self._in_first_epoch(EVERY_UPDATE):
+            kind = "collapsed" if before and max(before) < COLLAPSED * self._highest else ""
+        if kind:
+            self._said.add("plan")
+            self._tell_plan(course, kind, before)
+
+    def _in_first_epoch(self, length: int) -> bool:
+        """True in the first pass over a loader that is much longer than ``length``."""
+        return bool(self.monitor.epoch == 0 and self._batches and self._batches >= EPOCH_SHARE * length)
+
+    def _tell_plan(self, course: _Course, kind: str, before: list[float]) -> None:
+        told = {
+            "crowded": f"{course.size} steps of it between two updates",
+            "epoch": f"an epoch has {self._batches} batches, and it steps after each",
+            "collapsed": f"the rate is {_first(before)}, of {self._highest:.4g}, in the first epoch",
+        }[kind]
+        length = f" of {course.planned} steps" if course.planned is not None else ""
+        self._say(
+            "SCHEDULING",
+            f"{course.name}{length} is over after {course.at} updates: {told}",
+            "PLAN",
+            level="W",
+            kind=kind,
+            scheduler=course.name,
+            planned=course.planned,
+            advanced=course.advances,
+            updates=course.at,
+            per_update=max(course.size, 1),
+            batches=self._batches,
+            rates=_short(before),
+        )
+
+    def _judge_target(self, optimizer: Any, course: _Course, before: list[float]) -> None:
+        """A scheduler that steers an optimizer which another one over the same parameters has replaced."""
+        main = self._main() if self._main is not None else None
+        if main is None or optimizer is main or optimizer in self._updated or "idle" in self._said:
+            return
+        ours, theirs = optimizer.param_groups, main.param_groups
+        same = ours and theirs and ours[0]["params"] and ours[0]["params"][0] is theirs[0]["params"][0]
+        if not same or ours is theirs or ours[0] is theirs[0] or before == _rates(main):
+            return
+        self._elsewhere += 1
+        if self._elsewhere >= IN_A_ROW:
+            self._said.add("idle")
+            text = f"{course.name} steers another optimizer than the one that updates these parameters"
+            self._say(
+                "SCHEDULING",
+                text,
+                "IDLE",
+                level="W",
+                kind="elsewhere",
+                scheduler=course.name,
+                updates=self.monitor.step,
+            )
+
+    # ReduceLROnPlateau
+
+    def _plateau_built(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        self._course_of(args[0], whole=True)
+
+    def _plateau_begins(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._settle()
+        self._plateau_before = _rates(args[0].optimizer)
+
+    def _plateau_ended(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        scheduler = args[0]
+        course = self._course_of(scheduler, whole=False)
+        if course is None:
+            return
+        gap, course.at = self._updates(scheduler.optimizer) - course.at, self._updates(scheduler.optimizer)
+        course.advances += 1
+        rates, before = _rates(scheduler.optimizer), self._plateau_before
+        notable = course.advances == 1 or rates != before or gap >= RARE_STEPS
+        if not (notable and self._worth("PLATEAU", self._now)) and not self.may():
+            return
+        metric = _metric(args[1] if len(args) > 1 else kwargs.get("metrics"))
+        values: dict[str, Any] = {"scheduler": course.name, "which": course.which, "advanced": course.advances}
+        values |= {"updates": course.at, "rates": _short(rates), "before": _short(before), "reduced": rates != before}
+        values |= {"metric": number(metric), "best": number(_metric(scheduler.best)), "patience": scheduler.patience}
+        values |= {"bad_epochs": scheduler.num_bad_epochs, "cooldown": scheduler.cooldown_counter}
+        said = f"metric {metric:.6g}, " if metric is not None else ""
+        change = f"{_first(before)} -> {_first(rates)}" if rates != before else f"stays {_first(rates)}"
+        text = (
+            f"{course.name}: {said}best {values['best']}, {scheduler.num_bad_epochs} of {scheduler.patience} bad"
+            f" ({scheduler.mode}): {change}"
+        )
+        self._say("SCHEDULING", text, "PLATEAU", self._now, **values)
+
+    # updates and records
+
+    def update_begins(self, optimizer: "Optimizer") -> None:
+        if self.monitor.is_main(optimizer) and (self._main is None or self._main() is not optimizer):
+            self._main = weakref.ref(optimizer)
+        self._updated.add(optimizer)
+        if self._pending is not None:
+            self._settle()
+        if self._unannounced:
+            self._announce(optimizer)
+        if self._courses and "idle" not in self._said:
+            self._judge_idle(optimizer)
+
+    def _announce(self, optimizer: "Optimizer") -> None:
+        """The first update of an optimizer that schedulers were built for: tell of the first one left."""
+        for entry in self._unannounced:
+            scheduler, course = entry[0](), entry[1]
+            if scheduler is None:
+                self._unannounced.remove(entry)
+                return
+            if scheduler.optimizer is not optimizer:
+                continue
+            self._unannounced.remove(entry)
+            course.epochs_then = self.monitor.epoch
+            given = {name: _given(getattr(scheduler, name)) for name in PARAMETERS if hasattr(scheduler, name)}
+            given = {name.lstrip("_"): value for name, value in given.items() if value is not None}
+            words = ", ".join(f"{name} {value}" for name, value in list(given.items())[:5])
+            self._say(
+                "SCHEDULING",
+                f"{type(optimizer).__name__} is scheduled by {course.name} ({words})",
+                "BUILT",
+                scheduler=course.name,
+                which=course.which,
+                optimizer=type(optimizer).__name__,
+                parameters=given,
+                planned=course.planned,
+                own_step=course.own_step,
+                rates=_short(_rates(optimizer)),
+            )
+            return  # one a step
+
+    def _judge_idle(self, optimizer: "Optimizer") -> None:
+        """Schedulers were built for this optimizer, and none has stepped in several epochs."""
+        epoch = self.monitor.epoch
+        if epoch is None or epoch < IDLE_EPOCHS or self._changed or not self.monitor.is_main(optimizer):
+            return
+        mine = [course for scheduler, course in self._courses.items() if scheduler.optimizer is optimizer]
+        since = min((course.epochs_then or 0 for course in mine), default=epoch)
+        if not mine or epoch - since < IDLE_EPOCHS or not all(map(_could_have_stepped, mine)):
+            return
+        self._said.add("idle")
+        text = f"{mine[0].name} has never stepped in {epoch - since} epochs: the rate stays {_first(_rates(optimizer))}"
+        values: dict[str, Any] = {"scheduler": mine[0].name, "epochs": epoch - since, "updates": self.monitor.step}
+        self._say("SCHEDULING", text, "IDLE", level="W", kind="never", **values)
+
+    def step_ended(self, record: Step, optimizer: "Optimizer") -> None:
+        self._batches = record.batches
+        if not record.lr:
+            return
+        self._judge_height(record, optimizer)
+        before, rates = self._rates, record.lr[:MAX_GROUPS]
+        if rates != before:
+            self._rates = rates
+            self._rate_changed(record, before, optimizer)
+
+    def _judge_height(self, record: Step, optimizer: "Optimizer") -> None:
+        if max(record.lr) <= self._bound or not _is_adam(optimizer) or "high" in self._said:
+            self._high = 0
+            return
+        self._high += 1
+        if self._high < IN_A_ROW:
+            return
+        self._said.add("high")
+        name = type(optimizer).__name__
+        text = f"learning rate {max(record.lr):.4g} with {name}: each update moves every weight by about that much"
+        self._say("LR", text, "HIGH", record.step, "W", rates=_short(record.lr), optimizer=name, above=self._bound)
+
+    def _rate_changed(self, record: Step, before: list[float], optimizer: "Optimizer") -> None:
+        rates = self._rates
+        if not before:
+            self._first_step = record.step
+        old, new = (before or rates)[0], rates[0]
+        self._changed = self._changed or bool(before)
+        rose, ended = new > old, False
+        if self._warming and before:
+            self._rises = self._rises + 1 if rose else self._rises
+            self._warming = rose
+            ended = not rose and self._rises >= WARM_RISES
+        jumped = old > 0 and new > 0 and not 1 / JUMP < new / old < JUMP
+        notable = not before or ((ended or jumped) and self._worth("RATE", record.step))
+        twice = len(self.flags) < 2 and any(course.advances for course in self._courses.values())  # STEP tells it
+        if not notable and (twice or not self.may()):
+            return
+        warm = self._warming and self._rises >= WARM_RISES
+        phase = "warm-up" if warm else "rising" if rose else "falling" if new < old else "constant"
+        values: dict[str, Any] = {"rates": _short(rates), "optimizer": type(optimizer).__name__, "phase": phase}
+        text = f"{type(optimizer).__name__}: {_first(rates)}"
+        if before:
+            values["before"] = _short(before)
+            text = f"{type(optimizer).__name__}: {_first(before)} -> {_first(rates)} ({phase})"
+        if ended:
+            values["warm_up_steps"] = record.step
+            text += f"; warm-up from step {self._first_step} ended"
+        self._say("LR", text, "RATE", record.step, **values)
+
+
+def _could_have_stepped(course: _Course) -> bool:
+    """True if it never stepped, although such schedulers do so from the first epoch on, and it would have been seen."""
+    return course.whole and not course.advances and not course.own_step and course.name not in LATE_STARTERS
+
+
+def _is_first(scheduler: Any) -> bool:
+    """True while a scheduler computes its rates for the first time, which its constructor asks for."""
+    initial = getattr(scheduler, "_is_initial", None)  # not there before torch 2.7
+    if initial is not None:
+        return bool(initial)
+    return getattr(scheduler, "_step_count", 0) <= 1 and scheduler.last_epoch <= 0
+
+
+def _is_adam(optimizer: Any) -> bool:
+    name = type(optimizer).__name__.lower()
+    family = [base.__name__.lower() for base in type(optimizer).__mro__]
+    return any(word in base for base in family for word in ADAMS) and not any(word in name for word in NO_ADAMS)
+
+
+def _rates(optimizer: Any) -> list[float]:
+    """The learning rates of the groups; those that are device tensors are left out."""
+    found = []
+    for group in optimizer.param_groups[:MAX_GROUPS]:
+        rate = group.get("lr")
+        if isinstance(rate, int | float) or (isinstance(rate, Tensor) and tensors.on_host(rate)):
+            found.append(float(rate))
+    return found
+
+
+def _short(rates: list[float]) -> list[Any]:
+    return [short(rate) for rate in rates[:MAX_GROUPS]]
+
+
+def _first(rates: list[float]) -> str:
+    more = f" (+{len(rates) - 1})" if len(rates) > 1 else ""
+    return (f"{rates[0]:.4g}" if rates else "unknown") + more
+
+
+def _given(value: Any) -> Any:
+    """What a scheduler was given, as bounded data; None for what is none."""
+    if isinstance(value, dict):
+        value = sorted(value)  # a Counter of milestones
+    if isinstance(value, list | tuple):
+        items = [_given(item) for item in value[:MAX_GROUPS]]
+        return items if len(value) <= MAX_GROUPS else [*items, f"and {len(value) - MAX_GROUPS} more"]
+    if isinstance(value, float):
+        return short(value)
+    return value if isinstance(value, bool | int | str) else None
+
+
+def _metric(value: Any) -> float | None:
+    """A metric, where reading it waits for nothing."""
+    if isinstance(value, Tensor):
+        return float(value) if tensors.on_host(value) and value.numel() == 1 else None
+    return float(value) if isinstance(value, int | float) else None

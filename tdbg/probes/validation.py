@@ -1,0 +1,355 @@
+"""VALIDATION: the passes of evaluation between training steps: their size, mode, time and memory."""
+
+import itertools
+import time
+import weakref
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from tdbg.probes import PROBES
+from tdbg.probes.record import host_memory_mb
+from tdbg.probes.roots import unwrapped
+from tdbg.probes.tensors import walk
+from tdbg.probes.updates import EveryUpdate
+
+if TYPE_CHECKING:
+    from tdbg.probes.rerun import Call
+
+APART_STEPS = 2  # passes closer to each other are part of training: a teacher, a critic, a target
+USUAL_STEPS = 3  # so many steps in a row with calls beside them, and it is said that they are no evaluation
+MAX_ENDED = 4
+MAX_OUTPUTS = 4  # of a call that are followed
+ALONE_CALLS = 8  # without any optimizer an evaluation is judged after so many calls
+LATE_EPOCH = 3  # an evaluation that was not seen by then is told as missing
+MB = 1e6
+
+
+@dataclass(slots=True)
+class Pass:
+    """Calls of root modules with no training between them."""
+
+    step: int  # training steps done before it
+    begun_at: float
+    evaluated: int  # calls without gradients before it
+    host_mb: float | None = None
+    device_mb: float | None = None
+    root: str = ""
+    last_at: float = 0.0
+    seen: int = 0  # calls looked at
+    graded: int = 0  # of these, with gradients on
+    built: int = 0  # of these, whose output carried a graph
+    used: int = 0  # outputs that a gradient came back to
+    train_mode: int = 0  # calls in train mode
+    inference: int = 0  # calls under inference_mode
+    repeats: int = 0  # calls with the very input of the call before
+    samples: int = 0
+    batches: int = 0  # taken from data loaders
+    own_batches: int = 0  # of these, from the training data
+    dropouts: int = 0  # layers that act otherwise in train mode, and were in it
+    norms: int = 0
+    told: bool = False
+    input: "weakref.ref[Tensor] | None" = field(default=None)
+
+
+@PROBES.add
+class Validation(EveryUpdate):
+    """Passes of evaluation: calls of the model without gradients, or in eval mode, with no training between them.
+
+    Reads:  calls of root modules that the monitor watches, the count of all calls without gradients, batches,
+            updates; in a pass the mode of dropout and batch normalisation layers, once.
+    Emits:  PASS when training goes on or the process ends (without optimizer, after 8 calls); NONE if three epochs went by
+            without evaluation; EACH_STEP once if every step has such calls (a teacher, a frozen critic).
+    Cost:   5 us a call of a pass; one walk over the modules a pass.
+    Limits: calls that the budget does not reach are counted, not looked at. What was in train mode or carried a graph
+            is judged only where at least ``VALIDATION.calls`` calls of one pass were looked at. Batches count as
+            evaluation's where a DataLoader handed them out.
+    """
+
+    name = "validation"
+    levels = ("advanced", "extreme")
+    fields: ClassVar[dict[str, str]] = {
+        "number": "number of the pass, from 1",
+        "calls": "calls of root modules in it",
+        "seen": "how many of them were looked at",
+        "samples": "samples in the calls looked at",
+        "batches": "batches taken from data loaders in it",
+        "pass_s": "seconds from its first call to its last; null if none was looked at",
+        "root": "class of the module that was called",
+        "mode": "eval, train or mixed: the mode of that module",
+        "gradients": "off, on or mixed",
+        "inference_mode": "the calls ran under torch.inference_mode",
+        "graphs": "calls whose output carried a graph that no backward used",
+        "dropouts": "dropout layers that were active",
+        "norms": "batch normalisation layers that used and changed their running statistics",
+        "host_mb": "resident memory at its end",
+        "host_grown_mb": "how much it grew in the pass",
+        "device_mb": "allocated accelerator memory at its end",
+        "device_grown_mb": "how much that grew in the pass",
+        "faults": "what is wrong with the pass: train_mode, graphs",
+        "epochs": "epochs without evaluation",
+    }
+
+    def __init__(self, monitor: Any) -> None:
+        super().__init__(monitor)
+        self._forget()
+
+    def _forget(self) -> None:
+        self._pass: Pass | None = None
+        self._ended: list[Pass] = []  # they wait for the update: their outputs may still go backward
+        self._number = 0
+        self._last_step = -APART_STEPS  # the step after which the last pass came
+        self._in_a_row = 0
+        self._evaluated = self.monitor.eval_calls
+        self._said: set[str] = set()
+        self._feed: int | None = None  # the dataset of the last batch
+        self._trained_feed: int | None = None
+        self._batches = self._own_batches = 0  # since the last update or pass
+
+    def forked(self) -> None:
+        self._forget()
+
+    def history_cleared(self) -> None:
+        self._forget()
+
+    # what belongs to a pass
+
+    def batch_taken(self, batch: Any, wait_s: float, loader_iter: Any) -> None:
+        self._feed = id(loader_iter._dataset)
+        self._batches += 1
+        self._own_batches += self._feed == self._trained_feed
+
+    def call_begins(self, module: nn.Module, call: "Call") -> None:
+        if call.graded and module.training and not self._feeds_evaluation():
+            self._end_pass()  # training goes on
+            return
+        now = self._pass
+        if now is not None and call.graded and not now.graded:
+            self._end_pass()  # evaluation is over; this may be training in eval mode
+            now = None
+        if now is None:
+            now = self._pass = self._begin_pass(module)
+            self.await_end()
+        _add_call(now, module, call)
+        now.batches, now.own_batches = self._batches, self._own_batches
+
+    def _feeds_evaluation(self) -> bool:
+        """True if the last batch came from other data than training's, once that is known."""
+        return self._trained_feed is not None and self._feed != self._trained_feed
+
+    def _begin_pass(self, module: nn.Module) -> Pass:
+        found = Pass(self.monitor.step, time.perf_counter(), self.monitor.eval_calls)
+        found.root = type(unwrapped(module)).__name__
+        if found.step - self._last_step >= APART_STEPS:
+            with self.work():
+                found.host_mb, found.device_mb = host_memory_mb(), _device_mb()
+                if module.training:
+                    found.dropouts, found.norms = active_layers(module)
+        return found
+
+    def call_ended(self, module: nn.Module, call: "Call", output: Any) -> None:
+        now = self._pass
+        if now is None:
+            return
+        now.last_at = time.perf_counter()
+        if call.graded:
+            self._watch_output(now, output)
+        if now.seen == ALONE_CALLS and self._is_alone():
+            self._tell_pass(now)
+            now.told = True
+
+    def _is_alone(self) -> bool:
+        """True for a program that does nothing but evaluate."""
+        return not self.monitor.updates and not self.monitor.optimizers
+
+    def _watch_output(self, now: Pass, output: Any) -> None:
+        carrying = (tensor for _, tensor in walk(output) if tensor.requires_grad and tensor.grad_fn is not None)
+        outputs = list(itertools.islice(carrying, MAX_OUTPUTS))
+        now.built += bool(outputs)
+        for tensor in outputs:
+            tensor.register_hook(_Arrived(now))
+
+    def backward_begins(self, loss: Tensor | None) -> None:
+        self._end_pass()
+
+    def before_update(self, optimizer: Optimizer) -> None:
+        self._end_pass()
+
+    # the end of a pass
+
+    def _end_pass(self) -> None:
+        ended, self._pass = self._pass, None
+        if ended is not None and len(self._ended) < MAX_ENDED:
+            self._ended.append(ended)
+        self._batches = self._own_batches = 0
+
+    def after_update(self, optimizer: Optimizer) -> None:
+        ended, self._ended = self._ended, []
+        passes = [one for one in ended if not one.used]
+        calls = self.monitor.eval_calls - self._evaluated
+        self._evaluated = self.monitor.eval_calls
+        if calls and not passes:  # none of them was affordable
+            passes = [Pass(max(self.monitor.step - 1, 0), 0.0, self.monitor.eval_calls - calls)]
+        for one in passes:
+            if not one.told:
+                self._judge_place(one)
+        if not passes and self.monitor.is_main(optimizer):
+            self._in_a_row = 0
+        self._trained_feed = self._feed
+        self._batches = self._own_batches = 0
+        self._miss_evaluation()
+
+    def run_ends(self) -> None:
+        self._end_pass()
+        for one in self._ended:
+            if not one.used and not one.told:
+                self._judge_place(one)
+
+    def _judge_place(self, ended: Pass) -> None:
+        """Tell of a pass, unless the step before had one as well: then its calls belong to training."""
+        apart = ended.step - self._last_step
+        if apart:
+            self._in_a_row = self._in_a_row + 1 if apart < APART_STEPS else 0
+        self._last_step = ended.step
+        if apart >= APART_STEPS:
+            self._tell_pass(ended)
+        elif self._in_a_row >= USUAL_STEPS and "each_step" not in self._said:
+            self._said.add("each_step")
+            self.see(
+                "every step has calls of a model that no gradient comes back to: not taken for evaluation",
+                part="EACH_STEP",
+                level="I",
+                step=self.monitor.step,
+                root=ended.root,
+            )
+
+    def _miss_evaluation(self) -> None:
+        epoch = self.monitor.epoch
+        if epoch is None or epoch < LATE_EPOCH or self._number or self._in_a_row or "none" in self._said:
+            return
+        self._said.add("none")
+        self.see(
+            f"no evaluation was seen in {epoch} epochs", part="NONE", level="I", step=self.monitor.step, epochs=epoch
+        )
+
+    def _tell_pass(self, ended: Pass) -> None:
+        self._number += 1
+        calls = max(self.monitor.eval_calls - ended.evaluated + ended.graded, ended.seen)
+        host_mb, device_mb = host_memory_mb(), _device_mb()
+        values: dict[str, Any] = {
+            "number": self._number,
+            "calls": calls,
+            "seen": ended.seen,
+            "samples": ended.samples,
+            "batches": ended.batches,
+            "pass_s": round(ended.last_at - ended.begun_at, 4) if ended.last_at else None,
+            "host_mb": host_mb,
+            "host_grown_mb": _difference(host_mb, ended.host_mb),
+            "device_mb": device_mb,
+            "device_grown_mb": _difference(device_mb, ended.device_mb),
+            "faults": self._faults(ended),
+        }
+        if ended.seen:
+            values |= {
+                "root": ended.root,
+                "mode": _word(ended.train_mode, ended.seen, "train", "eval"),
+                "gradients": _word(ended.graded, ended.seen, "on", "off"),
+                "inference_mode": ended.inference == ended.seen,
+                "graphs": ended.built - ended.used,
+                "dropouts": ended.dropouts,
+                "norms": ended.norms,
+            }
+        present = {name: value for name, value in values.items() if value is not None}
+        level = "W" if values["faults"] else "D"
+        self.see(_text(values, ended.step), part="PASS", level=level, step=ended.step, **present)
+
+    def _faults(self, ended: Pass) -> list[str]:
+        """What is wrong with a pass; nothing where another purpose than evaluation is possible."""
+        bound = self.threshold("calls")
+        alone = self._is_alone()
+        fresh = ended.seen - ended.repeats
+        if fresh < bound or (ended.batches < bound and (ended.batches or not alone)):
+            return []  # the same input again and again, or no data of its own: sampling, rollouts, MC dropout
+        faults = []
+        recalibrates = ended.own_batches > 0  # statistics, over training data
+        if ended.train_mode == ended.seen and ended.dropouts + ended.norms and not recalibrates:
+            faults.append("train_mode")
+        if ended.built >= bound and not ended.used and (alone or ended.step >= APART_STEPS):
+            faults.append("graphs")
+        return faults
+
+
+class _Arrived:
+    """A hook on an output: its gradient arrived, so the call was no evaluation."""
+
+    __slots__ = ("whose",)
+    __torch_unserializable__ = True
+
+    def __init__(self, whose: Pass) -> None:
+        self.whose = whose
+
+    def __call__(self, grad: Tensor) -> None:
+        self.whose.used += 1
+
+
+def _add_call(now: Pass, module: nn.Module, call: "Call") -> None:
+    now.seen += 1
+    now.graded += call.graded
+    now.train_mode += module.training
+    now.inference += torch.is_inference_mode_enabled()
+    now.samples += call.samples or 0
+    tensor = next((tensor for _, tensor in walk((call.args, call.kwargs))), None)
+    now.repeats += tensor is not None and now.input is not None and now.input() is tensor
+    now.input = weakref.ref(tensor) if tensor is not None else None
+
+
+def active_layers(module: nn.Module) -> tuple[int, int]:
+    """(dropout layers that drop, batch normalisation layers that update their statistics) in train mode.
+
+    (0, 0) where statistics are being recalibrated: `torch.optim.swa_utils.update_bn` sets the momentum to None for
+    that, others to 1.
+    """
+    dropouts = norms = 0
+    for layer in module.modules():
+        if not layer.training:
+            continue
+        if isinstance(layer, nn.modules.dropout._DropoutNd):
+            dropouts += layer.p > 0
+        elif isinstance(layer, nn.modules.batchnorm._BatchNorm):
+            if layer.momentum in (None, 1):
+                return 0, 0
+            norms += bool(layer.track_running_stats)
+    return dropouts, norms
+
+
+def _device_mb() -> float | None:
+    return round(torch.cuda.memory_allocated() / MB, 1) if torch.cuda.is_initialized() else None
+
+
+def _difference(after: float | None, before: float | None) -> float | None:
+    return None if after is None or before is None else round(after - before, 1)
+
+
+def _word(count: int, of: int, all_of_them: str, none: str) -> str:
+    return all_of_them if count == of else none if count == 0 else "mixed"
+
+
+def _text(values: dict[str, Any], step: int) -> str:
+    text = f"pass {values['number']} after step {step}: {values['calls']} calls"
+    if not values["seen"]:
+        return f"{text}, none of them looked at"
+    text += f", {values['samples']} samples" + (f" in {values['seen']}" if values["seen"] < values["calls"] else "")
+    text += f", {values['pass_s']:.3g} s" if values["pass_s"] is not None else ""
+    text += f"; {values['root']} in {values['mode']} mode, gradients {values['gradients']}"
+    if values["graphs"]:
+        text += f", {values['graphs']} graphs built and not used"
+    if values["dropouts"] or values["norms"]:
+        text += f", {values['dropouts']} dropout and {values['norms']} batch norm layers active"
+    if values["host_grown_mb"] is not None:
+        text += f"; host memory {values['host_grown_mb']:+g} MB"
+    if values["device_grown_mb"] is not None:
+        text += f", device {values['device_grown_mb']:+g} MB"
+    return text

@@ -1,0 +1,392 @@
+"""WANDB_METRICS: what the program sends to Weights & Biases, and what never arrives there."""
+
+import logging
+import math
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+
+from tdbg.probes import PROBES, Probe
+from tdbg.probes.collectives import argument
+from tdbg.probes.forward import short
+from tdbg.probes.tensors import on_host
+
+MAX_NAMES = 8
+MAX_KEYS = 2000  # of one run that are followed
+MAX_RUNS = 8
+MAX_SAID = 32
+MAX_TEXT = 40
+CHARTLESS_TIMES = 3
+STYLE = re.compile(r"\x1b\[[0-9;]*m")
+DIGITS = re.compile(r"\d+")
+PLAIN = (Tensor, nn.Parameter)
+
+
+@dataclass(slots=True)
+class _Key:
+    """One name in the history of a run."""
+
+    kind: str = ""
+    times: int = 0
+    bad: int = 0  # not finite
+    texts: int = 0  # in a row, each of which is a number written as text
+    last: str = ""
+    varied: bool = False
+    told: bool = False
+
+
+@dataclass(slots=True)
+class _Line:
+    """What was sent in one step."""
+
+    step: int
+    calls: int = 0
+    uncommitted: int = 0
+    sent_as: int | None = None  # the last ``step=`` given
+    values: dict[str, Any] = field(default_factory=dict)
+    new: dict[str, str] = field(default_factory=dict)
+    bad: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Run:
+    """What one run of the tracker was sent."""
+
+    keys: dict[str, _Key] = field(default_factory=dict)
+    calls: int = 0
+    dropped: int = 0
+    line: _Line | None = None
+
+
+@PROBES.add
+class WandbMetrics(Probe):
+    """What is sent to Weights & Biases: keys, types, steps, what it drops, and what fails.
+
+    Reads:  ``wandb.init``, ``login``, ``Run.log`` and the end of a run, and what wandb itself says as a warning or
+            an error, also where it is told to be silent. It asks the tracker for nothing.
+    Emits:  INIT, LOGIN; LOG, a line a sampled step, with new keys always; DROPPED when a call gives a step that
+            has passed; CHART for a key whose values make no chart; SAYS, FAILED; FINISH, with keys sent only once.
+    Cost:   1 us a key and 5 us a call.
+    Limits: tensors on an accelerator are named, not read. Runs of mode "disabled" send nothing and show nothing.
+            Uploads run in a process of wandb's own: of their failure only what it tells this one is seen.
+    """
+
+    name = "wandb"
+    levels = ("extreme",)
+    fields: ClassVar[dict[str, str]] = {
+        "run": "the run's id",
+        "mode": "INIT: online, offline, shared or disabled",
+        "project": "INIT: the project",
+        "seconds": "INIT, FINISH, FAILED: what the call took",
+        "starting_step": "INIT: the step a resumed run goes on from",
+        "ok": "LOGIN: true if there are credentials now",
+        "calls": "LOG: calls in the step; FINISH: in the whole run",
+        "keys": "LOG, DROPPED: the first keys; at most eight",
+        "key_count": "LOG, FINISH: how many there were",
+        "wandb_step": "LOG: the last step the program gave, if it gave one; DROPPED: the one that has passed",
+        "current_step": "DROPPED: where the run is",
+        "dropped": "DROPPED, FINISH: calls that gave a step that had passed",
+        "values": "LOG: the numbers of those keys",
+        "new": "LOG: keys never sent before, with the kind of their values; at most eight",
+        "uncommitted": "LOG: calls with commit=False",
+        "bad": "LOG: keys whose value is NaN or Inf; FINISH: with how often; at most eight",
+        "key": "CHART: the key",
+        "why": "CHART: text (numbers written as text) or non-finite (no value ever was a finite number)",
+        "example": "CHART: such a value",
+        "message": "SAYS: the text, at most 300 characters",
+        "severity": "SAYS: warning or error",
+        "what": "FAILED: init, login, log or finish",
+        "error": "FAILED: the exception, or what came of it",
+        "once": "FINISH: keys that came once and never again, while others came more often; at most eight",
+        "once_count": "FINISH: how many there were",
+    }
+
+    def __init__(self, monitor: Any) -> None:
+        super().__init__(monitor)
+        self._reset()
+
+    def _reset(self) -> None:
+        self._runs: dict[str, _Run] = {}
+        self._said: set[str] = set()
+
+    # attaching
+
+    def attach(self) -> None:
+        self.when_imported("wandb", self._arrived)
+
+    def _arrived(self, wandb: Any) -> None:
+        """The program has imported wandb."""
+        run = getattr(wandb, "Run", None)
+        if run is None:  # a folder of that name, in a program whose environment has no wandb
+            return
+        self.patch(run, "_log" if hasattr(run, "_log") else "log", before=self._logs, raised=self._failure("log"))
+        self.patch(run, "_on_finish", before=self._finishes, after=self._finished, raised=self._failure("finish"))
+        for name, after in (("init", self._init_ended), ("login", self._login_ended)):
+            self.patch(wandb, name, after=after, raised=self._failure(name))
+        terminal = sys.modules.get("wandb.errors.term")
+        if terminal is not None:
+            self.patch(terminal, "_log", before=self._says)
+
+    def detach(self) -> None:
+        for run in self._runs.values():
+            run.line = None
+        super().detach()
+
+    def forked(self) -> None:
+        self._reset()
+
+    # beginning and end
+
+    def _init_ended(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], run: Any) -> None:
+        settings = getattr(run, "_settings", None)
+        mode = "disabled" if getattr(run, "disabled", False) else str(getattr(settings, "mode", "") or "online")
+        project, start = str(getattr(settings, "project", "") or ""), _step_of(run)
+        self.see(
+            f"run {_id(run)} of project {project or '-'}, {mode}, in {seconds:.2f} s"
+            + (f", going on from step {start}" if start else ""),
+            part="INIT",
+            level="I",
+            run=_id(run),
+            mode=mode,
+            project=project,
+            seconds=round(seconds, 3),
+            starting_step=start,
+        )
+        if mode == "disabled":
+            self.abstain("wandb is disabled: it sends nothing")
+
+    def _login_ended(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        text = "credentials found" if result else "no credentials, or wandb is offline or running already"
+        self.see(text, part="LOGIN", level="I" if result else "W", ok=bool(result))
+
+    def _finishes(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        run = self._runs.get(_id(args[0]))
+        if run is not None:
+            self._tell_line(_id(args[0]), run)
+
+    def _finished(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        name = _id(args[0])
+        run = self._runs.pop(name, None) or _Run()
+        if getattr(args[0], "_finish_timed_out", False):
+            self._fail("finish", "it timed out before all was done", seconds)
+        keys = run.keys
+        for key, known in keys.items():
+            if (
+                known.bad == known.times >= CHARTLESS_TIMES
+            ):  # at the end: many keys are NaN until they are first computed
+                self._chartless(name, key, "non-finite", "never a finite number", known.last)
+        often = max((key.times for key in keys.values()), default=0) > 1
+        once = [key for key, known in keys.items() if known.times == 1] if often else []
+        bad = {key: known.bad for key, known in keys.items() if known.bad}
+        text = f"{run.calls} calls, {len(keys)} keys, {run.dropped} calls dropped, in {seconds:.2f} s"
+        if once:
+            text += f"; sent once: {', '.join(once[:3])}" + (" ..." if len(once) > 3 else "")
+        self.see(
+            text,
+            part="FINISH",
+            level="I",
+            run=name,
+            calls=run.calls,
+            key_count=len(keys),
+            dropped=run.dropped,
+            once=once[:MAX_NAMES],
+            once_count=len(once),
+            bad=dict(list(bad.items())[:MAX_NAMES]),
+            seconds=round(seconds, 3),
+        )
+
+    # log
+
+    def _logs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """``Run.log(data, step=None, commit=None)`` is about to run."""
+        data, step = argument(args, kwargs, 1, "data"), argument(args, kwargs, 2, "step")
+        if not isinstance(data, Mapping):
+            return  # wandb will say so
+        name = _id(args[0])
+        run = self._run(name)
+        run.calls += 1
+        current = _step_of(args[0])
+        if isinstance(step, int) and step < current and not _shared(args[0]):
+            self._drop(name, run, data, step, current)
+            return
+        line = self._line(name, run)
+        line.calls += 1
+        line.uncommitted += argument(args, kwargs, 3, "commit") is False
+        line.sent_as = step if isinstance(step, int) else line.sent_as
+        for key, value in list(data.items())[:MAX_KEYS]:
+            self._take(name, run, line, str(key), value)
+
+    def _run(self, name: str) -> _Run:
+        if name not in self._runs and len(self._runs) >= MAX_RUNS:
+            self._runs.pop(next(iter(self._runs)))
+        return self._runs.setdefault(name, _Run())
+
+    def _line(self, name: str, run: _Run) -> _Line:
+        """The line of the running step; that of the step before is told."""
+        if run.line is None or run.line.step != self.monitor.step:
+            self._tell_line(name, run)
+            run.line = _Line(self.monitor.step)
+        return run.line
+
+    def _take(self, name: str, run: _Run, line: _Line, key: str, value: Any) -> None:
+        known = run.keys.get(key)
+        if known is None:
+            if len(run.keys) >= MAX_KEYS:
+                return
+            known = run.keys[key] = _Key()
+        known.times += 1
+        figure = number_of(value)
+        kind = "number" if figure is not None else _kind(value)
+        if not known.kind:
+            line.new[key] = kind
+        known.kind = kind
+        if figure is not None and not math.isfinite(figure):
+            known.bad += 1
+            known.last = str(figure)
+            line.bad.append(key)
+        if len(line.values) < MAX_NAMES or key in line.values:
+            line.values[key] = value if type(value) is int else short(figure)
+        if kind == "text":
+            self._judge(name, known, key, value)
+
+    def _judge(self, name: str, known: _Key, key: str, value: str) -> None:
+        """Say once that a key's values are numbers written as text."""
+        counts = len(value) <= MAX_TEXT and _numeric(value)
+        known.texts = known.texts + 1 if counts else 0
+        known.varied = known.varied or known.last not in ("", value)
+        known.last = value[:MAX_TEXT]
+        if known.texts >= CHARTLESS_TIMES and known.varied and not known.told:
+            known.told = True
+            self._chartless(name, key, "text", "numbers written as text", repr(known.last))
+
+    def _chartless(self, name: str, key: str, why: str, reason: str, example: str) -> None:
+        text = f"{key} makes no chart: {reason}, such as {example}"
+        self.see(text, "CHART", "W", step=self.monitor.step, run=name, key=key, why=why, example=example)
+
+    def _drop(self, name: str, run: _Run, data: Mapping[Any, Any], step: int, current: int) -> None:
+        """wandb throws away what is logged for a step that has passed; told at 1, 2, 4, 8, ... such calls."""
+        run.dropped += 1
+        if run.dropped & (run.dropped - 1):
+            return
+        keys = [str(key) for key in data]
+        text = f"step {step} has passed (the run is at {current}), so wandb drops {', '.join(keys[:3])}"
+        self.see(
+            f"{text}; {run.dropped} such calls",
+            part="DROPPED",
+            level="W",
+            step=self.monitor.step,
+            run=name,
+            wandb_step=step,
+            current_step=current,
+            keys=keys[:MAX_NAMES],
+            dropped=run.dropped,
+        )
+
+    def _tell_line(self, name: str, run: _Run) -> None:
+        """The line of a step that is over: where a key is new, else as far as it is affordable."""
+        line, run.line = run.line, None
+        if line is None or not (line.new or self.may()):
+            return
+        with self.work():
+            self._write_line(name, line)
+
+    def _write_line(self, name: str, line: _Line) -> None:
+        values = {key: value for key, value in line.values.items() if value is not None}
+        shown = [f"{key} {value}" for key, value in values.items()]
+        text = f"{len(line.values)} keys in {line.calls} calls: {', '.join(shown) or ', '.join(line.values)}"
+        more: dict[str, Any] = {}
+        if line.new:
+            more["new"] = dict(list(line.new.items())[:MAX_NAMES])
+            text += f"; new: {', '.join(list(line.new)[:3])}" + (" ..." if len(line.new) > 3 else "")
+        if line.bad:
+            more["bad"] = line.bad[:MAX_NAMES]
+            text += f"; not finite: {', '.join(line.bad[:3])}"
+        self.see(
+            text,
+            part="LOG",
+            step=line.step,
+            run=name,
+            calls=line.calls,
+            keys=list(line.values),
+            key_count=len(line.values),
+            wandb_step=line.sent_as,
+            values=values,
+            uncommitted=line.uncommitted,
+            **more,
+        )
+
+    # what goes wrong
+
+    def _says(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """wandb prints a line, or would if it were not told to be silent."""
+        level = argument(args, kwargs, 5, "level") or logging.INFO
+        message = STYLE.sub("", str(argument(args, kwargs, 0, "string") or "")).strip()[:300]
+        kind = DIGITS.sub("", message)  # the same words of another step are no news
+        if level < logging.WARNING or kind in self._said or len(self._said) >= MAX_SAID:
+            return
+        self._said.add(kind)
+        severity = "error" if level >= logging.ERROR else "warning"
+        letter = "E" if severity == "error" else "W"
+        self.see(f"wandb: {message}", part="SAYS", level=letter, severity=severity, message=message)
+
+    def _failure(self, what: str) -> Any:
+        def raised(seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> None:
+            self._fail(what, f"{type(error).__name__}: {error}"[:300], seconds)
+
+        return raised
+
+    def _fail(self, what: str, error: str, seconds: float) -> None:
+        text = f"{what} failed after {seconds:.1f} s: {error}"
+        self.see(text, part="FAILED", level="E", what=what, error=error, seconds=round(seconds, 3))
+
+
+def number_of(value: Any) -> float | None:
+    """A number as wandb would chart it, if it can be had without waiting for a device; None for all else."""
+    found: Any = None
+    if isinstance(value, float | int):  # bool and numpy's float64 too
+        found = value
+    elif type(value) in PLAIN:  # reading a DTensor might ask the other ranks
+        found = value.item() if value.numel() == 1 and on_host(value) and not value.is_complex() else None
+    elif type(value).__module__ == "numpy" and getattr(value, "size", 0) == 1:
+        dtype = getattr(value, "dtype", None)
+        found = value.item() if dtype is not None and dtype.kind in "fiub" else None
+    try:
+        return None if found is None else float(found)
+    except OverflowError:  # an integer of more than 300 digits
+        return None
+
+
+def _kind(value: Any) -> str:
+    """What a value is that is no number: text, tensor, dict, or the name of its class."""
+    if isinstance(value, str):
+        return "text"
+    if isinstance(value, Tensor):
+        return "tensor"
+    return type(value).__name__
+
+
+def _numeric(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _id(run: Any) -> str:
+    return str(getattr(run, "id", ""))
+
+
+def _step_of(run: Any) -> int:
+    """The step a run is at: 0 in the beginning."""
+    step = getattr(run, "step", 0)
+    return step if isinstance(step, int) else 0
+
+
+def _shared(run: Any) -> bool:
+    """True where several processes write one run: there wandb heeds no steps."""
+    return bool(getattr(getattr(run, "_settings", None), "_shared", False))

@@ -1,0 +1,66 @@
+"""TD-C012: evaluation runs in train mode."""
+
+from collections.abc import Iterable
+
+from tdbg.events import Finding, Observation
+from tdbg.rules import RULES
+from tdbg.rules._kinds import KindsRule
+from tdbg.rules.text import counted
+from tdbg.rundir import ProcessDir
+
+
+@RULES.add
+class EvaluationInTrainMode(KindsRule):
+    """Says when a whole pass of evaluation ran in train mode, on a model with dropout or batch normalisation.
+
+    What it does: With the flag VALIDATION (or from level advanced) it follows the calls between training steps. It
+    speaks when a pass of at least VALIDATION.calls calls, each on a batch of a data loader, ran without gradients
+    (or with gradients that nobody used) while the model and such layers were in train mode.
+
+    Why it matters: Dropout makes the metrics worse and noisy. Batch normalisation is worse: it normalises by the
+    evaluation batch, and changes the running statistics that the trained model will use.
+
+    Example:
+        TD-C012 error: evaluation runs in train mode: pass 1 after step 200, Net, 2 batch norm layers active, rank 0
+
+    What to do: Call `model.eval()` before the pass and `model.train()` after it. `torch.no_grad()` does not do it.
+
+    Thresholds: VALIDATION.calls, 3 calls with new inputs, from a pass that is at least 2 steps from the one before.
+    Calls beside every step (a teacher), repeated calls on one input (Monte Carlo dropout), passes over the training
+    data and layers with momentum None or 1 (recalibration of statistics) are left alone.
+    """
+
+    code = "TD-C012"
+    title = "evaluation in train mode"
+    severity = "warning"
+    probe = "validation"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._said: set[str] = set()
+
+    def see(self, process: ProcessDir, event: Observation) -> Iterable[tuple[str, Finding]]:
+        values = event.values
+        if "train_mode" not in values.get("faults", ()) or process.label in self._said:
+            return ()
+        self._said.add(process.label)
+        active = [
+            counted(values.get(name, 0), noun)
+            for name, noun in (("dropouts", "dropout layer"), ("norms", "batch norm layer"))
+            if values.get(name)
+        ]
+        found = self.found(
+            f"evaluation runs in train mode: pass {values['number']} after step {event.step}, {values['root']},"
+            f" {' and '.join(active)} active, rank {process.rank}",
+            severity="error" if values.get("norms") else self.severity,
+            first_step=event.step,
+            rank=process.rank,
+            phase="eval",
+            evidence=[
+                f"all {values['seen']} calls that were looked at, of {values['calls']}: {values['root']} in train"
+                f" mode, gradients {values['gradients']}"
+            ],
+            cause="model.eval() was not called",
+            try_next="model.eval() before the pass, model.train() after it",
+        )
+        return [("train_mode", found)]

@@ -1,0 +1,73 @@
+"""TD-C014: gradients are cleared before an update has used them."""
+
+from collections.abc import Iterable
+
+from tdbg.events import Finding, Observation
+from tdbg.rules import RULES
+from tdbg.rules._kinds import KindsRule
+from tdbg.rules.text import counted
+from tdbg.rundir import ProcessDir
+
+TRY = {
+    "emptied": "move zero_grad() before backward, or after step()",
+    "thrown": "call zero_grad() once for every update, not for every micro-batch",
+    "tail": "update once more at the end of the epoch, or set drop_last and a length that the window divides",
+}
+
+
+@RULES.add
+class GradientsThrownAway(KindsRule):
+    """Says when gradients are cleared before an update: all of them, some of each window, or the epoch's last ones.
+
+    What it does: With the flag TRAINING_LOOP it follows zero_grad, backward and updates. It speaks when gradients
+    that backward has just filled are cleared before the update, so that nothing is updated; when zero_grad runs for
+    every micro-batch of a window, so that only the last counts; and, as an information, when the last micro-batches
+    of two epochs in a row are cleared without an update.
+
+    Why it matters: Nothing fails: an optimizer passes over parameters without a gradient. The model stays as it is,
+    or learns from a fraction of the batch that was paid for.
+
+    Example:
+        TD-C014 error: gradients are cleared before SGD can use them, from step 2, rank 0
+        TD-C014 warning: 3 of 4 backward calls of each update are thrown away, from step 2, rank 0
+
+    What to do: The order is zero_grad, backward (as often as the window says), clipping, step.
+
+    Thresholds: TRAINING_LOOP.lasting, 3 updates in a row; of a window only where each backward had a batch of its own
+    (attacks and sharpness-aware steps go backward twice over one batch); 2 epochs in a row.
+    """
+
+    code = "TD-C014"
+    title = "gradients thrown away"
+    severity = "warning"
+    probe = "training-loop"
+
+    def see(self, process: ProcessDir, event: Observation) -> Iterable[tuple[str, Finding]]:
+        kind = event.values.get("kind")
+        if kind not in TRY:
+            return ()
+        since = event.values["since"]
+        title, evidence = self._words(kind, event)
+        found = self.found(
+            f"{title}, from step {since}, rank {process.rank}",
+            severity={"emptied": "error", "tail": "info"}.get(kind, self.severity),
+            first_step=since,
+            rank=process.rank,
+            phase="train",
+            evidence=[f"{evidence}, to step {event.step}"],
+            cause="zero_grad() comes too early" if kind != "tail" else "the window does not divide the epoch",
+            try_next=TRY[kind],
+        )
+        return [(kind, found)]
+
+    def _words(self, kind: str, event: Observation) -> tuple[str, str]:
+        """Title and evidence."""
+        values = event.values
+        lasting = f"{values['streak']} updates in a row"
+        if kind == "emptied":
+            return f"gradients are cleared before {values['optimizer']} can use them", lasting
+        if kind == "thrown":
+            part = f"{values['thrown']} of {values['window']}"
+            return f"{part} backward calls of each update are thrown away", lasting
+        part = f"the last {counted(values['dropped'], 'backward call')} of {values['backwards']}"
+        return f"{part} in an epoch went into no update", f"{values['streak']} epochs in a row"

@@ -1,0 +1,73 @@
+"""TD-C017: Weights & Biases drops what is logged for a step that has passed."""
+
+from collections.abc import Iterable
+
+from tdbg.events import Event, Finding, Observation
+from tdbg.rules import RULES, Rule
+from tdbg.rules.text import counted, joined
+from tdbg.rundir import ProcessDir
+
+KEYS_SHOWN = 4
+
+
+@RULES.add
+class WandbDropped(Rule):
+    """Says that calls of wandb.log gave a step that had passed, so that what they sent is not kept.
+
+    What it does: The probe behind WANDB_METRICS compares the ``step=`` of each call with the step the run is at. A
+    lower one is dropped by wandb, with one warning that is easily missed or silenced.
+
+    Why it matters: The chart stays empty or ends in the middle; nothing else fails, and the figures are lost.
+
+    Example:
+        TD-C017 warning: wandb dropped val/loss: logged for step 1 when the run was at step 500, after training step
+        500, rank 0
+
+    What to do: Give all calls the same counter, or none a step at all: a call without ``step=`` moves the run on by
+    one, so mixing both ends here too. For several axes: `run.define_metric("val/*", step_metric="epoch")`, and log
+    the epoch as a value. After a resume, go on from `run.step`.
+
+    Thresholds: One call.
+    """
+
+    code = "TD-C017"
+    title = "wandb dropped what was logged for a step that had passed"
+    severity = "warning"
+    listens = (Observation,)
+
+    def __init__(self) -> None:
+        self._given: list[Finding] = []
+        self._of: dict[str, Finding] = {}  # process -> its finding
+        self._keys: dict[str, list[str]] = {}
+
+    def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
+        if not isinstance(event, Observation) or event.probe != "wandb":
+            return ()
+        if event.part == "DROPPED" and process.label not in self._of:
+            self._keys[process.label] = list(event.values["keys"])
+            new = self._of[process.label] = self._finding(process, event)
+            return self.once(self._given, new)
+        if event.part in ("DROPPED", "FINISH") and process.label in self._of:
+            self._count(process, event)
+        return ()
+
+    def _finding(self, process: ProcessDir, event: Observation) -> Finding:
+        values = event.values
+        keys = joined(list(values["keys"]), KEYS_SHOWN)
+        return self.found(
+            f"wandb dropped {keys or 'a call'}: logged for step {values['wandb_step']} when the run was at step"
+            f" {values['current_step']}, after training step {event.step}, rank {process.rank}",
+            first_step=event.step,
+            rank=process.rank,
+            evidence=[f"{counted(values['dropped'], 'call')} dropped, the first with {keys}"],
+            cause="wandb takes steps in rising order only; these calls count in another unit, or again after a resume",
+            try_next="one counter for all calls, or run.define_metric for a second axis",
+        )
+
+    def _count(self, process: ProcessDir, event: Observation) -> None:
+        """Bring the number of calls up to date."""
+        finding, seen = self._of[process.label], self._keys[process.label]
+        seen += [key for key in event.values.get("keys", ()) if key not in seen]
+        line = f"{counted(event.values['dropped'], 'call')} dropped, with {joined(seen, KEYS_SHOWN)}"
+        if finding.rank == process.rank and finding.evidence:
+            finding.evidence[0] = line

@@ -1,0 +1,66 @@
+"""TD-C018: a key sent to Weights & Biases whose values make no chart."""
+
+from collections.abc import Iterable
+
+from tdbg.events import Event, Finding, Observation
+from tdbg.rules import MAX_EVIDENCE, RULES, Rule
+from tdbg.rundir import ProcessDir
+
+WHY = {
+    "text": "its numbers are written as text",
+    "non-finite": "none of its values is a finite number",
+}
+
+
+@RULES.add
+class WandbNoChart(Rule):
+    """Says that a key is sent to Weights & Biases again and again, and no chart can come of it.
+
+    What it does: Speaks of a key whose values are numbers written as text (``f"{loss:.3f}"``), different ones and
+    at least three in a row, and at the end of a run of one that was sent at least three times and was NaN or Inf
+    each time.
+
+    Why it matters: wandb takes both without a word. The chart stays empty, and without charts there is nothing to
+    compare runs by.
+
+    Example:
+        TD-C018 warning: train/loss makes no chart in wandb: its numbers are written as text, such as '0.412', at
+        step 3, rank 0
+
+    What to do: Log the number itself and leave its formatting to the chart. For a value that is never finite, look at
+    how it is computed: a division by zero samples, a metric without positives.
+
+    Thresholds: Three values.
+    """
+
+    code = "TD-C018"
+    title = "a key makes no chart in wandb"
+    severity = "warning"
+    listens = (Observation,)
+
+    def __init__(self) -> None:
+        self._given: list[Finding] = []
+        self._keys: set[str] = set()
+
+    def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
+        if not isinstance(event, Observation) or event.probe != "wandb" or event.part != "CHART":
+            return ()
+        values = event.values
+        if values["key"] in self._keys:
+            return ()  # another rank or run sends the same
+        self._keys.add(values["key"])
+        why = WHY.get(values["why"], values["why"])
+        said = f"{values['key']} makes no chart in wandb: {why}, such as {values['example']}"
+        if self._given:
+            if len(self._given[0].evidence) < MAX_EVIDENCE:
+                self._given[0].evidence.append(f"{said}, at step {event.step}, rank {process.rank}")
+            return ()
+        new = self.found(
+            f"{said}, at step {event.step}, rank {process.rank}",
+            first_step=event.step,
+            rank=process.rank,
+            cause="wandb charts numbers alone, and leaves out NaN and Inf",
+            try_next="log the number itself, not its text" if values["why"] == "text" else "how is it computed?",
+        )
+        self._given.append(new)
+        return (new,)

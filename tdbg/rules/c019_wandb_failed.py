@@ -1,0 +1,73 @@
+"""TD-C019: Weights & Biases could not be reached, or did not take what it was sent."""
+
+import re
+from collections.abc import Iterable
+
+from tdbg.events import Event, Finding, Observation
+from tdbg.rules import MAX_EVIDENCE, RULES, Rule
+from tdbg.rules.text import clip
+from tdbg.rundir import ProcessDir
+
+# Of what wandb prints as an error only this is about the run's data: it also prints the program's own errors.
+OF_DATA = re.compile(r"sync|upload|network|connect|finishing run", re.IGNORECASE)
+NAMES = {"init": "wandb.init", "login": "wandb.login", "log": "wandb.log", "finish": "the end of the wandb run"}
+
+
+@RULES.add
+class WandbFailed(Rule):
+    """Says that the tracker failed: at login, at its start, while logging, or at the upload in the end.
+
+    What it does: Speaks when ``wandb.login``, ``wandb.init``, ``Run.log`` or the end of a run raises or times out, and
+    when wandb prints an error of its own about syncing or the network, even where it was told to be silent.
+
+    Why it matters: Programs often go on without their tracker after a caught exception, and what is not uploaded at
+    the end is missed days later.
+
+    Example:
+        TD-C019 warning: wandb.init failed: UsageError: No API key configured, at step 1, rank 0
+
+    What to do: No key: `wandb login`, or WANDB_API_KEY in the environment of every rank. No network: WANDB_MODE=offline,
+    and `wandb sync FOLDER` later; the run's folder holds everything. A timeout: `wandb.Settings(init_timeout=300)`.
+
+    Thresholds: One failure.
+    """
+
+    code = "TD-C019"
+    title = "wandb failed"
+    severity = "warning"
+    listens = (Observation,)
+
+    def __init__(self) -> None:
+        self._given: list[Finding] = []
+        self._said: set[str] = set()
+
+    def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
+        if not isinstance(event, Observation) or event.probe != "wandb":
+            return ()
+        said = _failure(event)
+        if not said or said in self._said:
+            return ()
+        self._said.add(said)
+        if self._given and self._given[0].rank == process.rank:
+            if len(self._given[0].evidence) < MAX_EVIDENCE:
+                self._given[0].evidence.append(f"{said}, at step {event.step}")
+            return ()
+        new = self.found(
+            f"{clip(said, 150)}, at step {event.step}, rank {process.rank}",
+            first_step=event.step,
+            rank=process.rank,
+            evidence=[said] if len(said) > 150 else [],
+            cause="no key, no network, or a server that did not answer in time",
+            try_next="`wandb login --verify`; offline: WANDB_MODE=offline now, `wandb sync` later",
+        )
+        return self.once(self._given, new)
+
+
+def _failure(event: Observation) -> str:
+    """What failed, in one line; empty if nothing did."""
+    values = event.values
+    if event.part == "FAILED":
+        return f"{NAMES.get(values['what'], values['what'])} failed: {' '.join(str(values['error']).split())}"
+    if event.part == "SAYS" and values["severity"] == "error" and OF_DATA.search(values["message"]):
+        return f"wandb says: {' '.join(values['message'].split())}"
+    return ""

@@ -1,0 +1,52 @@
+"""TD-D007: a transform makes NaN or Inf."""
+
+from tdbg.events import Finding, Observation
+from tdbg.rules import RULES, ObservingRule
+from tdbg.rules.text import figure
+from tdbg.rundir import ProcessDir
+
+
+@RULES.add
+class TransformMakesNan(ObservingRule[set[str]]):
+    """Names the transform that turned a finite image into one with NaN or Inf.
+
+    What it does: With the flag AUGMENTATION (or at level extreme) the image is looked at before and after each step
+    of a sampled call of the pipeline, in DataLoader workers too. It speaks when the image was finite before a step
+    and not after it. Images that hold NaN from the start accuse nobody.
+
+    Why it matters: One such image ruins the weights. Which of a dozen random transforms made it is hard to find
+    afterwards, since the next pass draws other random numbers.
+
+    Example:
+        TD-D007 error: transform Normalize turned a finite image into NaN or Inf, rank 0
+
+    What to do: Look at the range before the step: a division by the image's own deviation or maximum fails on a
+    constant image, a logarithm or root on zero or below. Clamp, or add a small constant.
+
+    Thresholds: One image is enough.
+    """
+
+    code = "TD-D007"
+    title = "a transform makes NaN"
+    severity = "error"
+    probe = "augmentation"
+    kept = set
+
+    def see(self, process: ProcessDir, state: set[str], event: Observation) -> Finding | None:
+        values = event.values
+        if event.part != "NAN":
+            return None
+        span = f"{figure(values.get('low_in'))} to {figure(values.get('high_in'))}"
+        return self.found(
+            f"transform {values.get('step_name')} turned a finite image into NaN or Inf, rank {process.rank}",
+            first_step=event.step,
+            rank=process.rank,
+            phase="input",
+            evidence=[
+                f"{values.get('pipeline')}, step {(values.get('order') or [0])[0] + 1}: finite values before, in"
+                f" {values.get('count')} of the samples measured",
+                f"range before, over the samples that stayed finite: {span}",
+            ],
+            cause="a division by a deviation or maximum of zero, or a logarithm or root of zero or less",
+            try_next="clamp the divisor, or add a small constant to it",
+        )

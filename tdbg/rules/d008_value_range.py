@@ -1,0 +1,64 @@
+"""TD-D008: a transform gets values of a range it was not made for."""
+
+from tdbg.events import Finding, Observation
+from tdbg.rules import RULES, ObservingRule
+from tdbg.rules.text import figure
+from tdbg.rundir import ProcessDir
+
+CAUSES = {
+    "normalised-twice": ("the dataset and the model's own preprocessing both normalise", "take one of them out"),
+    "not-scaled": ("the mean and deviation are those of 0 to 1, the image has 0 to 255", "divide by 255 before it"),
+    "scaled-twice": ("the image was divided by 255 already", "take one of the divisions out, or max_pixel_value=1"),
+}
+
+
+@RULES.add
+class ValueRange(ObservingRule[set[str]]):
+    """Says when an image is normalised or scaled twice, or not at all.
+
+    What it does: With the flag AUGMENTATION (or at level extreme) it follows the range of the values through the
+    pipeline on sampled calls, in DataLoader workers too. It speaks of three mistakes: a normalising step (by its
+    name) that gets negative values from an earlier one; one that takes 0 to 255 for 0 to 1 (every image then
+    reaches above 300) or 0 to 1 for 0 to 255 (their span then shrinks to less than half); and a pipeline whose
+    images all end within 0.02 of zero.
+
+    Why it matters: Nothing fails. Training is slower and ends worse, and a pretrained backbone sees inputs unlike
+    those it was trained on.
+
+    Example:
+        TD-D008 warning: transform Normalize normalises what Normalize has normalised before, rank 0
+
+    What to do: Compare the ranges of each step in the debug log's PIPELINE line with what the step expects.
+
+    Thresholds: 4 measured samples; the figures above.
+    """
+
+    code = "TD-D008"
+    title = "value range of a transform"
+    severity = "warning"
+    probe = "augmentation"
+    kept = set
+
+    def see(self, process: ProcessDir, state: set[str], event: Observation) -> Finding | None:
+        values = event.values
+        if event.part != "RANGE":
+            return None
+        problem, step = str(values.get("problem")), values.get("step_name")
+        what = {
+            "normalised-twice": f"normalises what {values.get('other')} has normalised before",
+            "not-scaled": "takes values of 0 to 255 as if they were 0 to 1",
+        }.get(problem, "gives values that were scaled down twice")
+        cause, try_next = CAUSES.get(problem, CAUSES["scaled-twice"])
+        low_in, high_in, low, high = (figure(values.get(n)) for n in ("low_in", "high_in", "low_out", "high_out"))
+        return self.found(
+            f"transform {step} {what}, rank {process.rank}",
+            first_step=event.step,
+            rank=process.rank,
+            phase="input",
+            evidence=[
+                f"{values.get('pipeline')}, step {(values.get('order') or [0])[0] + 1}: {low_in} to {high_in} becomes"
+                f" {low} to {high}, over {values.get('count')} samples",
+            ],
+            cause=cause,
+            try_next=try_next,
+        )

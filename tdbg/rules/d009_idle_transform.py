@@ -1,0 +1,48 @@
+"""TD-D009: a transform that never changes anything."""
+
+from tdbg.events import Finding, Observation
+from tdbg.rules import RULES, ObservingRule
+from tdbg.rundir import ProcessDir
+
+
+@RULES.add
+class IdleTransform(ObservingRule[set[str]]):
+    """Says when a transform that should have changed images by now never did.
+
+    What it does: With the flag AUGMENTATION (or at level extreme) it compares the image before and after each step
+    on sampled calls: dtype, shape, and a sample of 1,024 values. A step with a probability `p` is told once it
+    should have changed 40 images and changed none, one without after 200. Steps that rightly leave most images
+    alone (resizing, cropping, padding, conversions, by their names) and constant images are left out.
+
+    Why it matters: The augmentation that a run is named after may not be there: the image stands under a key that
+    the library does not look at, or a parameter of zero switches it off.
+
+    Example:
+        TD-D009 info: transform ColorJitter changed none of 64 samples measured, rank 0
+
+    What to do: Call it by hand on one image. In albumentations, images under other keys than `image` need
+    `additional_targets`.
+
+    Thresholds: 40 changes to be expected, or 200 samples.
+    """
+
+    code = "TD-D009"
+    title = "a transform without effect"
+    severity = "info"
+    probe = "augmentation"
+    kept = set
+
+    def see(self, process: ProcessDir, state: set[str], event: Observation) -> Finding | None:
+        values = event.values
+        if event.part != "NOEFFECT":
+            return None
+        return self.found(
+            f"transform {values.get('step_name')} changed none of {values.get('count')} samples measured,"
+            f" rank {process.rank}",
+            first_step=event.step,
+            rank=process.rank,
+            phase="input",
+            evidence=[f"{values.get('pipeline')}, step {(values.get('order') or [0])[0] + 1}"],
+            cause="a parameter that switches it off, or an image under a key that it does not look at",
+            try_next="call it by hand on one image and compare",
+        )

@@ -1,0 +1,59 @@
+"""TD-P003: evaluation builds graphs that nobody uses."""
+
+from collections.abc import Iterable
+
+from tdbg.events import Finding, Observation
+from tdbg.rules import RULES
+from tdbg.rules._kinds import KindsRule
+from tdbg.rules.text import counted
+from tdbg.rundir import ProcessDir
+
+
+@RULES.add
+class EvaluationWithGradients(KindsRule):
+    """Says when a pass of evaluation ran with gradients on: graphs were built, and no backward used one of them.
+
+    What it does: With the flag VALIDATION (or from level advanced) it follows the calls between training steps. It
+    speaks when a pass of at least VALIDATION.calls calls, each on a batch of a data loader, put out tensors with
+    a graph behind them, and by the next update no gradient had come back to any.
+
+    Why it matters: Each call keeps all its activations until its output is let go of: evaluation needs the memory
+    of training, and a list of outputs or a running sum of losses keeps the graphs of all batches.
+
+    Example:
+        TD-P003 warning: evaluation builds graphs nobody uses: pass 1 after step 200, 40 calls, rank 0
+
+    What to do: Put `with torch.no_grad():` (or `torch.inference_mode()`) around the pass.
+
+    Thresholds: VALIDATION.calls, 3 calls with new inputs, from a pass that is at least 2 steps from the one before.
+    Outputs without a graph (a frozen model) do not count.
+    """
+
+    code = "TD-P003"
+    title = "evaluation with gradients on"
+    severity = "warning"
+    probe = "validation"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._said: set[str] = set()
+
+    def see(self, process: ProcessDir, event: Observation) -> Iterable[tuple[str, Finding]]:
+        values = event.values
+        if "graphs" not in values.get("faults", ()) or process.label in self._said:
+            return ()
+        self._said.add(process.label)
+        grown = values.get("device_grown_mb", values.get("host_grown_mb"))
+        evidence = [f"{values['graphs']} of {counted(values['seen'], 'call')} looked at put out a graph"]
+        evidence += [f"memory grew by {grown:g} MB in the pass"] if grown and grown > 0 else []
+        found = self.found(
+            f"evaluation builds graphs nobody uses: pass {values['number']} after step {event.step},"
+            f" {counted(values['calls'], 'call')}, rank {process.rank}",
+            first_step=event.step,
+            rank=process.rank,
+            phase="eval",
+            evidence=evidence,
+            cause="the pass runs outside of torch.no_grad()",
+            try_next="with torch.no_grad(): around the pass",
+        )
+        return [("graphs", found)]

@@ -1,0 +1,57 @@
+"""TD-S003: the scheduler steps before the optimizer."""
+
+from dataclasses import dataclass
+
+from tdbg.events import Finding, Observation
+from tdbg.rules import RULES, ObservingRule
+from tdbg.rules.text import figure
+from tdbg.rundir import ProcessDir
+
+
+@dataclass(slots=True)
+class _State:
+    said: bool = False
+
+
+@RULES.add
+class ScheduleOrder(ObservingRule[_State]):
+    """Says when each step of the scheduler comes before the update it belongs to.
+
+    What it does: With the flags LR or SCHEDULING it follows the calls of schedulers and optimizers. It speaks when
+    a new scheduler steps exactly once before the first update, and from then on in turn with the updates, so
+    that the first value of the schedule is never used. It is silent after a resume (the optimizer has state, or
+    the scheduler is further on), for `step(epoch)`, and where the value left out is zero.
+
+    Why it matters: Every rate comes one step, or one epoch, early, and the first one never. With a scheduler that
+    steps once an epoch, the whole first epoch runs at the rate of the second.
+
+    Example:
+        TD-S003 warning: LinearLR steps before the optimizer: the rate 0.001 was never used, rank 0
+
+    What to do: Call `optimizer.step()` first, then `scheduler.step()`. (A GradScaler that skips the first update
+    makes torch warn of this too; such an update counts here.)
+
+    Thresholds: None: the second step of the scheduler, after an update in between, makes the order certain.
+    """
+
+    code = "TD-S003"
+    title = "scheduler steps before the optimizer"
+    severity = "warning"
+    probe = "schedule"
+    kept = _State
+
+    def see(self, process: ProcessDir, state: _State, event: Observation) -> Finding | None:
+        values = event.values
+        if state.said or event.part != "ORDER":
+            return None
+        state.said = True
+        return self.found(
+            f"{values.get('scheduler')} steps before the optimizer: the rate {figure(values.get('skipped_rate'))}"
+            f" was never used, rank {process.rank}",
+            first_step=1,
+            rank=process.rank,
+            phase="optimizer",
+            evidence=[f"it stepped before the first update, and again after update {values.get('updates')}"],
+            cause="scheduler.step() is called before optimizer.step()",
+            try_next="optimizer.step() first, then scheduler.step()",
+        )

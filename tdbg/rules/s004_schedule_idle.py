@@ -1,0 +1,121 @@
+"""TD-S004: a schedule without effect."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from tdbg.events import Event, Finding, Observation, ProbeOff, Switch
+from tdbg.rules import RULES, Rule
+from tdbg.rules.text import counted, figure
+from tdbg.rules.view import ProcessView, View
+from tdbg.rundir import ProcessDir
+
+LEAST_STEPS = 20
+LEAST_EPOCH = 1  # passes begun before the last one: within its first epoch a scheduler may have to wait
+LATE_STARTERS = ("ReduceLROnPlateau", "SWALR")
+
+
+@dataclass(slots=True)
+class _State:
+    built: dict[int, str] = field(default_factory=dict)  # number of an optimizer -> class of its scheduler
+    rates: dict[int, list[float]] = field(default_factory=dict)
+    stepped: set[int] = field(default_factory=set)
+    blind: bool = False  # part of the run was not looked at, or the rate changed without a scheduler
+    said: bool = False
+
+
+@RULES.add
+class ScheduleIdle(Rule):
+    """Says when a scheduler was built but steers nothing.
+
+    What it does: With the flags LR or SCHEDULING it speaks when a scheduler of an optimizer at work has not stepped
+    in three epochs, or at the end of a run of at least 20 steps that went beyond its first epoch; and when it
+    steps another optimizer than the one that updates the parameters, whose rate it then does not change.
+
+    Why it matters: The run trains at a constant rate, without the warm-up or decay that its configuration shows.
+    Nothing fails.
+
+    Example:
+        TD-S004 warning: CosineAnnealingLR was built but never stepped in 400 steps, rank 0
+
+    What to do: Call `scheduler.step()`. Where it does step: build it from the optimizer that is used in the end,
+    after the last time that one was built anew (after `model.to`, after a resume).
+
+    Thresholds: Three epochs; 20 steps. Silent for schedulers that may start late (ReduceLROnPlateau, SWALR), for
+    classes with a `step` of their own, when the rate changed all the same, and when the flag was off for a time.
+    """
+
+    code = "TD-S004"
+    title = "schedule without effect"
+    severity = "warning"
+    listens = (Observation, Switch, ProbeOff)
+
+    def __init__(self) -> None:
+        self._states: defaultdict[str, _State] = defaultdict(_State)
+        self._given: list[Finding] = []
+
+    def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
+        state = self._states[process.label]
+        if not isinstance(event, Observation):
+            state.blind = True
+        elif event.probe == "schedule":
+            self._take(state, event)
+            if event.part == "IDLE" and not state.said:
+                state.said = True
+                return self.once(self._given, self._idle(process, event))
+        return ()
+
+    def _take(self, state: _State, event: Observation) -> None:
+        values, which = event.values, event.values.get("which", 0)
+        if event.part == "BUILT" and not values.get("own_step"):
+            state.built.setdefault(which, str(values.get("scheduler")))
+            state.rates.setdefault(which, values.get("rates") or [])
+        elif event.part in ("STEP", "PLATEAU"):
+            state.stepped.add(which)
+        elif event.part == "RATE" and "before" in values:
+            state.blind = True
+
+    def _idle(self, process: ProcessDir, event: Observation) -> Finding:
+        name = event.values.get("scheduler")
+        if event.values.get("kind") == "never":
+            what = f"{name} was built but has never stepped in {counted(event.values.get('epochs', 0), 'epoch')}"
+            return self._finding(process, event.step, what, event.text)
+        what = f"{name} steers an optimizer that does not update: the rate in use does not follow it"
+        return self._finding(process, event.step, what, event.text, elsewhere=True)
+
+    def finish(self, view: View) -> Iterable[Finding]:
+        """A run that ended in good order, and never stepped a scheduler it had built."""
+        found: list[Finding] = []
+        for seen in view.processes.values():
+            state = self._states.get(seen.process.label)
+            idle = [which for which in state.built if which not in state.stepped] if state is not None else []
+            if state is None or state.said or state.blind or not idle or not _went_on(seen):
+                continue
+            name = state.built[idle[0]]
+            if name in LATE_STARTERS:
+                continue
+            what = f"{name} was built but never stepped in {counted(seen.step, 'step')}"
+            detail = f"the learning rate was {figure(state.rates[idle[0]])} from beginning to end"
+            found += self.once(self._given, self._finding(seen.process, 1, what, detail))
+        return found
+
+    def _finding(self, process: ProcessDir, step: int, what: str, detail: str, *, elsewhere: bool = False) -> Finding:
+        return self.found(
+            f"{what}, rank {process.rank}",
+            first_step=step,
+            rank=process.rank,
+            phase="optimizer",
+            evidence=[detail],
+            cause="the optimizer was built anew after the scheduler"
+            if elsewhere
+            else "scheduler.step() is never called",
+            try_next="build the scheduler from the optimizer in use" if elsewhere else "call scheduler.step()",
+        )
+
+
+def _went_on(seen: ProcessView) -> bool:
+    """True for a process that ended in good order after enough steps and, where epochs are known, several of them."""
+    if seen.end is None or seen.end.reason != "exit" or seen.step < LEAST_STEPS:
+        return False
+    epoch = seen.last.epoch if seen.last is not None else None
+    return epoch is None or epoch >= LEAST_EPOCH

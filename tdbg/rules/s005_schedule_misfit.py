@@ -1,0 +1,106 @@
+"""TD-S005: a schedule that does not fit the run."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tdbg.events import Finding, Observation
+from tdbg.rules import RULES, ObservingRule
+from tdbg.rules.text import counted, figure
+from tdbg.rules.view import View
+from tdbg.rundir import ProcessDir
+
+LEAST_PLANNED = 20
+NEAR = 0.1  # the schedule's length is the number of updates, but for so much
+BARELY = 0.1  # of it was used
+
+
+@dataclass(slots=True)
+class _State:
+    scheduler: str = ""
+    planned: int = 0
+    advanced: int = 0
+    said: bool = False
+
+
+@RULES.add
+class ScheduleMisfit(ObservingRule[_State]):
+    """Says when a schedule is over long before the training is, or has barely begun at its end.
+
+    What it does: With the flags LR or SCHEDULING it follows how often each scheduler steps. It speaks when
+    CosineAnnealingLR runs past its T_max within the first epoch because it steps after each batch, or because it
+    steps several times an update; when StepLR, MultiStepLR or ExponentialLR bring the rate down a million times
+    within the first epoch; and at the end of a run when a schedule made for as many steps as there were updates
+    has used a tenth of them or less.
+
+    Why it matters: The unit is wrong: epochs were meant and batches came, or the other way round. The rate swings
+    up and down every few batches, is gone after the first epoch, or never decays.
+
+    Example:
+        TD-S005 warning: CosineAnnealingLR of 10 steps was over after 12 updates of the first epoch, rank 0
+
+    What to do: Step the scheduler in the unit it was given: once an epoch for T_max in epochs, once an update for
+    T_max in updates (batches / accumulation steps x epochs; under Accelerate times the number of processes).
+
+    Thresholds: 5 % and two steps past the end; an epoch at least 1.5 times as long as the schedule; steps per
+    update equal to the number of ranks are Accelerate's custom and do not count. A cosine that runs past its
+    T_max over several epochs may be meant, and is not told.
+    """
+
+    code = "TD-S005"
+    title = "schedule does not fit the run"
+    severity = "warning"
+    probe = "schedule"
+    kept = _State
+
+    def see(self, process: ProcessDir, state: _State, event: Observation) -> Finding | None:
+        values = event.values
+        if event.part == "STEP" and values.get("planned"):
+            state.scheduler = str(values.get("scheduler"))
+            state.planned, state.advanced = int(values["planned"]), int(values.get("advanced") or 0)
+        if state.said or event.part != "PLAN":
+            return None
+        state.said = True
+        return self._over(process, event)
+
+    def _over(self, process: ProcessDir, event: Observation) -> Finding:
+        values = event.values
+        length = f" of {counted(values['planned'], 'step')}" if values.get("planned") else ""
+        crowded = values.get("kind") == "crowded"
+        where = "" if crowded else " of the first epoch"
+        return self.found(
+            f"{values.get('scheduler')}{length} was over after {counted(values.get('updates', 0), 'update')}{where},"
+            f" rank {process.rank}",
+            first_step=event.step,
+            rank=process.rank,
+            phase="optimizer",
+            evidence=[event.text, f"learning rate {figure(values.get('rates'))} by then"],
+            cause="it steps several times an update: at each micro-batch"
+            if crowded
+            else "its length counts epochs, and it steps after each batch",
+            try_next="step it once an update" if crowded else "step it once an epoch, or give its length in updates",
+        )
+
+    def finish(self, view: View) -> Iterable[Finding]:
+        """A run that ended in good order, with a schedule of just its length that has barely begun."""
+        found: list[Finding] = []
+        for seen in view.processes.values():
+            state = self._states.get(seen.process.label)
+            if state is None or state.said or state.planned < LEAST_PLANNED:
+                continue
+            whole = seen.end is not None and seen.end.reason == "exit"
+            fits = abs(seen.step - state.planned) <= NEAR * state.planned
+            if whole and fits and state.advanced <= BARELY * state.planned:
+                found += self.once(self._given, self._barely(seen.process, state, seen.step))
+        return found
+
+    def _barely(self, process: ProcessDir, state: _State, steps: int) -> Finding:
+        return self.found(
+            f"{state.scheduler} of {counted(state.planned, 'step')} used {state.advanced} of them in"
+            f" {counted(steps, 'update')}, rank {process.rank}",
+            first_step=1,
+            rank=process.rank,
+            phase="optimizer",
+            evidence=["its length is that of the run in updates, but it steps far more seldom"],
+            cause="its length counts updates, and it steps once an epoch",
+            try_next="step it after each update, or give its length in epochs",
+        )

@@ -1,0 +1,57 @@
+"""TD-S008: a learning rate above 1 with an optimizer of the Adam family."""
+
+from dataclasses import dataclass
+
+from tdbg.events import Finding, Observation
+from tdbg.rules import RULES, ObservingRule
+from tdbg.rules.text import figure
+from tdbg.rundir import ProcessDir
+
+
+@dataclass(slots=True)
+class _State:
+    said: bool = False
+
+
+@RULES.add
+class RateHigh(ObservingRule[_State]):
+    """Says when Adam or one of its family is given a learning rate above 1.
+
+    What it does: With the flags LR or SCHEDULING it looks at the rate of each recorded step. It speaks at the third
+    in a row above LR.high, when the optimizer is Adam, AdamW, NAdam, RAdam, Adamax or derived from one. Optimizers
+    whose rate is a factor (DAdaptAdam, Prodigy) do not count.
+
+    Why it matters: Adam divides the gradient by its own size, so each update moves every weight by about the rate,
+    however small the gradient is. Usual rates lie between 1e-5 and 1e-2; one above 1 throws the weights away.
+
+    Example:
+        TD-S008 warning: learning rate 3 with AdamW at step 3, rank 0
+
+    What to do: Look for a rate written without its exponent (3 for 3e-4), one meant for SGD, or a scale by the batch
+    size or the number of ranks that was applied twice.
+
+    Thresholds: LR.high, 1.0 by default; 3 recorded steps.
+    """
+
+    code = "TD-S008"
+    title = "learning rate above 1 with Adam"
+    severity = "warning"
+    probe = "schedule"
+    kept = _State
+
+    def see(self, process: ProcessDir, state: _State, event: Observation) -> Finding | None:
+        values = event.values
+        if state.said or event.part != "HIGH":
+            return None
+        state.said = True
+        rates = [rate for rate in values.get("rates") or [] if isinstance(rate, int | float)]
+        return self.found(
+            f"learning rate {figure(float(max(rates, default=0.0)))} with {values.get('optimizer')} at step"
+            f" {event.step}, rank {process.rank}",
+            first_step=event.step,
+            rank=process.rank,
+            phase="optimizer",
+            evidence=[f"above {figure(values.get('above'))} in 3 recorded steps; {event.text}"],
+            cause="a rate written without its exponent, meant for SGD, or scaled twice",
+            try_next="1e-5 to 1e-2 is usual",
+        )

@@ -1,0 +1,87 @@
+"""TD-S009: an early stopper does not go by its metric."""
+
+from collections.abc import Iterable
+
+from tdbg.events import Finding, Observation
+from tdbg.rules import RULES
+from tdbg.rules._kinds import KindsRule
+from tdbg.rules.text import figure
+from tdbg.rundir import ProcessDir
+
+CAUSES = {
+    "ignores": (
+        "min and max are mixed up, or the best value starts where it can never be beaten",
+        "mode='{better}' for {metric}; start the best value at None or at the worst there is",
+    ),
+    "follows": (
+        "min and max are mixed up: what gets worse counts as better",
+        "mode='{better}' for {metric} (greater_is_better={greater} with Hugging Face's Trainer)",
+    ),
+    "nan": (
+        "comparisons with NaN are false, so the check takes neither branch, or the wrong one",
+        "stop at a metric that is not finite; and find out where it comes from",
+    ),
+}
+
+
+@RULES.add
+class EarlyStoppingAstray(KindsRule):
+    """Says when an early stopper counts improvements as none, takes worse values for better ones, or NaN for fine.
+
+    What it does: With the flag EARLY_STOPPING (or from level advanced) it follows the checks of early stoppers, and
+    where the metric's name says which way is better (loss, error, mae; accuracy, f1, auc) compares. It speaks when
+    values better than all before are counted as no improvement, 3 checks in a row or all those that made it stop;
+    when worse values become the best one, for more checks than its patience; and when the metric is NaN in 2 checks
+    in a row and neither stops the run nor counts against patience.
+
+    Why it matters: The run ends in the middle of its best progress, keeps the worst checkpoint as the best, or never
+    ends.
+
+    Example:
+        TD-S009 warning: early stopping counts an improving val_loss as no improvement (from 0.9 to 0.4), at step 60,
+        rank 0
+
+    What to do: Say which way is better: `mode="min"` for losses and errors, `mode="max"` for accuracies. With Hugging
+    Face's Trainer set `greater_is_better` for every metric that is not called loss.
+
+    Thresholds: 3 checks; changes within the stopper's delta or one part in a hundred do not count. Names that say
+    nothing (`score`, `metric`) and negative values are left alone.
+    """
+
+    code = "TD-S009"
+    title = "early stopping astray"
+    severity = "warning"
+    probe = "early-stopping"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._said: set[tuple[str, str]] = set()
+
+    def see(self, process: ProcessDir, event: Observation) -> Iterable[tuple[str, Finding]]:
+        fault = event.values.get("fault")
+        if fault not in CAUSES or (process.label, fault) in self._said:
+            return ()
+        self._said.add((process.label, fault))
+        cause, try_next = CAUSES[fault]
+        better = event.values["better"]
+        words = {"better": better, "metric": event.values["metric"] or "the metric", "greater": better == "max"}
+        found = self.found(
+            f"{self._title(fault, event)}, at step {event.step}, rank {process.rank}",
+            first_step=event.values["since"],
+            rank=process.rank,
+            phase="eval",
+            evidence=[event.text],
+            cause=cause,
+            try_next=try_next.format(**words),
+        )
+        return [(fault, found)]
+
+    def _title(self, fault: str, event: Observation) -> str:
+        values = event.values
+        metric = values["metric"] or "its metric"
+        span = f"from {figure(values['first'])} to {figure(values['value'])}"
+        if fault == "nan":
+            return f"early stopping goes on at {metric} NaN, and does not count it"
+        if fault == "follows":
+            return f"early stopping takes a worse {metric} for a better one ({span})"
+        return f"early stopping counts an improving {metric} as no improvement ({span})"

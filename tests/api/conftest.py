@@ -1,0 +1,136 @@
+"""A clean API for each test, and programs run outside and inside of a run."""
+
+import json
+import logging
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tdbg.api import flags as api_flags
+from tdbg.api import metrics, session
+from tdbg.probes.regions import TOTALS
+
+FOREIGN = ("TDBG_", "SLURM_", "TORCHELASTIC_", "PYTHONPATH", "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_")
+
+
+@pytest.fixture(autouse=True)
+def clean() -> Iterator[None]:
+    """Nothing of an earlier test is left, and nothing of this one."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+    left = session._own
+    if left is not None:
+        session.stop(left)
+    api_flags.live().clear()
+    api_flags._reported.clear()
+    metrics._refused.clear()
+    TOTALS.clear()
+    torch.autograd.set_detect_anomaly(False)
+    assert left is None, f"a watch of {left.owner} was left behind"
+
+
+@pytest.fixture
+def said(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
+    """What the logger ``tdbg`` was told in this test."""
+    caplog.set_level(logging.DEBUG, logger="tdbg")
+    return lambda: [record.getMessage() for record in caplog.records if record.name.startswith("tdbg")]
+
+
+def small_model(seed: int = 0) -> nn.Sequential:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+
+
+def train(steps: int, *, bad_at: int = 0, model: nn.Module | None = None, optimizer: Any = None) -> nn.Module:
+    """A short training; the batch of one step may hold a NaN."""
+    model = model or small_model()
+    optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.05)
+    for step in range(1, steps + 1):
+        x_NF, y_N = torch.randn(6, 8), torch.randint(0, 4, (6,))
+        if step == bad_at:
+            x_NF[0, 0] = float("nan")
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x_NF), y_N).backward()
+        optimizer.step()
+    return model
+
+
+@dataclass
+class Done:
+    """A program that has ended."""
+
+    code: int
+    stdout: str
+    stderr: str
+    folder: Path
+
+    @property
+    def told(self) -> Any:
+        """The JSON it printed last."""
+        assert self.code == 0, self.stderr
+        return json.loads(self.stdout.splitlines()[-1])
+
+    def events(self, kind: str = "") -> list[dict[str, Any]]:
+        """The events on record."""
+        lines = [line for path in sorted(self.folder.glob("**/events.jsonl")) for line in path.read_text().splitlines()]
+        found = [json.loads(line) for line in lines]
+        return [event for event in found if not kind or event["type"] == kind]
+
+    @property
+    def log(self) -> list[str]:
+        """The lines of rank 0's debug log, without their headers."""
+        path = self.folder / "rank0000" / "debug_log_rank0.txt"
+        return [line.split(" ", 4)[4] for line in path.read_text().splitlines()] if path.exists() else []
+
+
+HEADER = """
+import json, sys
+import torch
+from torch import nn
+import tdbg
+
+def train(steps, after=lambda step: None, bad_at=0):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for step in range(1, steps + 1):
+        x, y = torch.randn(6, 8), torch.randint(0, 4, (6,))
+        if step == bad_at:
+            x[0, 0] = float("nan")
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        after(step)
+    return model
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Callable[..., Done]:
+    """``program(code, options)``: run Python code bare, or under `tdbg run` with these options."""
+
+    def run(
+        code: str, options: Sequence[str] | None = None, *, header: str = HEADER, env: dict[str, str] | None = None
+    ) -> Done:
+        path, folder = tmp_path / "program.py", tmp_path / "run"
+        path.write_text(header + textwrap.dedent(code))
+        words = [sys.executable, str(path)]
+        if options is not None:
+            words = [sys.executable, "-m", "tdbg", "run", "--quiet", "--run-dir", str(folder), *options, "--", *words]
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
+        kept.update(OMP_NUM_THREADS="1", PYTHONDONTWRITEBYTECODE="1", HF_HUB_OFFLINE="1", **(env or {}))
+        done = subprocess.run(words, capture_output=True, text=True, timeout=150, env=kept, cwd=tmp_path)
+        return Done(done.returncode, done.stdout, done.stderr, folder)
+
+    return run

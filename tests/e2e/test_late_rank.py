@@ -1,0 +1,36 @@
+"""A rank that does not come: it is named while the others wait, with its stack on disk."""
+
+import json
+
+import pytest
+
+from tdbg.events import Observation
+from tests.e2e.conftest import Runner, torchrun
+
+OPTIONS = ("--flag", "DISTRIBUTED", "--threshold", "DISTRIBUTED.quiet_s=2")
+
+
+@pytest.mark.parametrize(("place", "state"), [("all_reduce", "collective"), ("backward", "backward")])
+def test_the_rank_that_does_not_come_is_named(watched: Runner, place: str, state: str) -> None:
+    result = watched(torchrun("late_rank", "--in", place), OPTIONS)
+    assert result.code == 0, result.stderr
+    live = next(line for line in result.said if "TD-R006" in line)
+    assert f"rank 1 does not come to {place}, where rank 0 has waited" in live
+    assert "in evaluate_alone" in live
+    finding = result.finding("TD-R006")
+    assert (finding["rank"], finding["first_step"], finding["severity"]) == (1, 3, "info")
+    assert finding["title"].startswith(f"rank 1 came late to {place}, where rank 0 waited for")
+    assert result.codes == ["TD-R006"]
+    (waits, *_), (sleeps, *_) = (
+        [event for event in result.events(Observation, rank) if event.part == "QUIET"] for rank in (0, 1)
+    )
+    assert (waits.values["state"], sleeps.values["state"]) == (state, "elsewhere")
+    stacks = json.loads((result.folder / "rank0001" / sleeps.values["stacks"]).read_text(encoding="utf-8"))
+    main = next(lines for name, lines in stacks["threads"].items() if name.startswith("MainThread"))
+    assert "evaluate_alone" in main[-1]
+
+
+def test_a_short_wait_is_no_matter(watched: Runner) -> None:
+    result = watched(torchrun("late_rank", "--for", "1"), OPTIONS)
+    assert result.code == 0 and result.codes == [], result.stderr
+    assert not list(result.folder.glob("rank*/stacks_*"))

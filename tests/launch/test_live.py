@@ -1,0 +1,556 @@
+"""`tdbg status` and `tdbg control` on runs written by hand: what is read, what is worked out, what is refused."""
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from streams import HOST, Stream
+
+from tdbg import control
+from tdbg.cli import main
+from tdbg.control import CONTROL_FILE, Request
+from tdbg.errors import TdbgError
+from tdbg.events import Cost, End, Finding, Observation, Plan, Step, Switch
+from tdbg.launch import ask as ask_module
+from tdbg.launch.ask import LOCK_FILE, ask, common_step
+from tdbg.launch.follow import FINDINGS, Follower
+from tdbg.launch.join import me
+from tdbg.launch.live import TAIL_BYTES, RankState, look
+from tdbg.rundir import process_start
+
+
+def begin(folder: Path, **settings: Any) -> Stream:
+    """A run that is watched over by this very process."""
+    run = Stream(folder, **settings)
+    run.run.update(supervisor=me())
+    return run
+
+
+def rank_of(run: Stream, rank: int = 0, world: int = 2, pid: int | None = None) -> str:
+    """A rank that lives: this process, unless another pid is given."""
+    folder = run.rank(rank, world=world, pid=pid or os.getpid())
+    owner = {"pid": pid or os.getpid(), "host": HOST, "start": process_start(pid or os.getpid())}
+    (run.run.path / folder / "owner.json").write_text(json.dumps(owner))
+    return folder
+
+
+def steps(run: Stream, folder: str, last: int, rate: float = 10.0, count: int = 20, ago: float = 0.0) -> None:
+    """The last ``count`` records of a rank that does ``rate`` steps a second, the last of them ``ago`` seconds old."""
+    now = time.time() - ago
+    for step in range(max(last - count, 0) + 1, last + 1):
+        run.emit(folder, Step(t=now - (last - step) / rate, step=step, loss=1.0 / step, lr=[0.1], finite=True))
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Stream:
+    return begin(tmp_path / "tdbg_runs" / "run")
+
+
+@pytest.fixture
+def live(run: Stream) -> Stream:
+    """Two ranks at steps 200 and 203, ten steps a second."""
+    for rank, last in ((0, 200), (1, 203)):
+        steps(run, rank_of(run, rank), last)
+    return run
+
+
+class Ranks:
+    """Ranks that answer a request as soon as they see it."""
+
+    def __init__(self, run: Stream, late: dict[int, int], deaf: set[int]) -> None:
+        self.run, self.late, self.deaf = run, late, deaf
+        self.over = threading.Event()
+        self.thread = threading.Thread(target=self._answer, daemon=True)
+
+    def _answer(self) -> None:
+        seen = 0
+        while not self.over.wait(0.02):
+            for request in control.read(self.run.run.path / CONTROL_FILE):
+                if request.number > seen:
+                    seen = request.number
+                    self._switch(request)
+
+    def _switch(self, request: Request) -> None:
+        for rank in {0, 1} - self.deaf:
+            step = self.late.get(rank, request.at_step - 1)
+            event = Switch(step=step, level=request.level or "basic", why="control", asked=request.number)
+            event.late = rank in self.late
+            self.run.emit(f"rank{rank:04d}", event)
+
+
+@pytest.fixture
+def ranks(live: Stream) -> Iterator[Any]:
+    started: list[Ranks] = []
+
+    def start(late: dict[int, int] | None = None, deaf: set[int] | None = None) -> None:
+        started.append(Ranks(live, late or {}, deaf or set()))
+        started[-1].thread.start()
+
+    yield start
+    for one in started:
+        one.over.set()
+        one.thread.join(5)
+
+
+# looking
+
+
+def test_a_live_run(live: Stream) -> None:
+    found = look(live.run)
+    assert not found.ended and [rank.state for rank in found.live] == ["running", "running"]
+    first, second = found.ranks
+    assert (first.step, second.step, first.level, first.flags) == (200, 203, "basic", [])
+    assert first.loss == pytest.approx(1 / 200) and first.pid == os.getpid() and first.host == HOST
+    assert first.rate == pytest.approx(10, rel=0.1) and first.fastest == pytest.approx(10, rel=0.1)
+    assert found.t - first.last_t < 5
+
+
+def test_what_was_told_last_counts(run: Stream) -> None:
+    folder = rank_of(run)
+    run.emit(folder, Plan(steps=500))
+    steps(run, folder, 100, count=5)
+    run.emit(folder, Switch(step=100, level="extreme", flags={"MEMORY": True}, why="control"))
+    assert (look(run.run).ranks[0].level, look(run.run).ranks[0].flags) == ("extreme", ["MEMORY"])
+    run.emit(folder, Cost(step=140, level="advanced", flags=["AMP"], own_ms=2.0, wall_ms=100.0))
+    (rank,) = look(run.run).ranks
+    assert (rank.step, rank.level, rank.flags, rank.planned) == (140, "advanced", ["AMP"], 500)
+    assert rank.cost_pct == pytest.approx(2.0)
+
+
+def test_level_and_flags_as_started_without_any_word_of_them(tmp_path: Path) -> None:
+    run = begin(tmp_path / "r", level="advanced", flags={"AMP": True, "LR": False, "OWN": "7"})
+    steps(run, rank_of(run), 5)
+    assert (look(run.run).ranks[0].level, look(run.run).ranks[0].flags) == ("advanced", ["AMP", "OWN"])
+
+
+def test_only_the_ends_of_long_files_are_read(run: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = rank_of(run)
+    steps(run, folder, 20_000, rate=1000.0, count=20_000)
+    path = run.run.path / folder / "events.jsonl"
+    read = 0
+    original = os.stat(path).st_size
+    from tdbg.launch.follow import Tail
+
+    def take(self: Tail, data: bytes, known: Any = Tail._take) -> Any:
+        nonlocal read
+        read += len(data)
+        return known(self, data)
+
+    monkeypatch.setattr(Tail, "_take", take)
+    (rank,) = look(run.run).ranks
+    assert rank.step == 20_000 and original > 10 * TAIL_BYTES and read <= TAIL_BYTES
+    assert rank.pid == os.getpid(), "the first line is read too"
+
+
+def test_a_long_last_event_does_not_hide_the_step(run: Stream) -> None:
+    folder = rank_of(run)
+    steps(run, folder, 50)
+    run.emit(folder, Observation(probe="tensor-stats", step=50, values={"weight_rms": [0.123456] * 60_000}))
+    assert (run.run.path / folder / "events.jsonl").stat().st_size > 4 * TAIL_BYTES
+    assert look(run.run).ranks[0].step == 50
+
+
+def test_torn_and_foreign_lines(live: Stream) -> None:
+    with (live.run.path / "rank0000" / "events.jsonl").open("ab") as file:
+        file.write(b'\xff\xfe\n{"type":"step","v":1,"st\n[1,2]\n{"type":"cost","step":250,"t":')
+    assert look(live.run).ranks[0].step == 200
+
+
+def test_a_rank_that_is_gone_and_one_that_ended(run: Stream) -> None:
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    steps(run, rank_of(run, 0, pid=dead.pid), 10)
+    ended = rank_of(run, 1)
+    steps(run, ended, 12)
+    run.emit(ended, End(step=12))
+    found = look(run.run)
+    assert [rank.state for rank in found.ranks] == ["gone", "ended"] and found.live == []
+
+
+def test_a_rank_of_another_host(run: Stream) -> None:
+    for rank, ago in ((0, 1.0), (1, 300.0)):
+        folder = run.rank(rank, world=2, host="elsewhere", t=time.time() - 400)
+        (run.run.path / folder / "owner.json").write_text(json.dumps({"pid": 1, "host": "elsewhere", "start": "1"}))
+        steps(run, folder, 10, ago=ago)
+    found = look(run.run)
+    assert [rank.state for rank in found.ranks] == ["running", "silent"]
+    assert len(found.live) == 2, "silence is no proof"
+
+
+def test_the_latest_attempt_counts(run: Stream) -> None:
+    steps(run, rank_of(run), 90)
+    run.rank(0, attempt=1, world=1, pid=os.getpid())
+    steps(run, "rank0000/attempt1", 7)
+    assert [(rank.rank, rank.step) for rank in look(run.run).ranks] == [(0, 7)]
+
+
+def test_the_end_of_a_run(live: Stream) -> None:
+    live.done(3)
+    found = look(live.run)
+    assert found.ended and found.exit_text == "exit 3" and found.live == []
+
+
+def test_a_supervisor_that_is_gone_takes_the_run_with_it(live: Stream) -> None:
+    live.run.update(supervisor={"pid": 2**22 - 1, "host": HOST, "started": "1"})
+    assert look(live.run).ended
+
+
+def test_the_last_finding(live: Stream) -> None:
+    assert look(live.run).finding is None
+    with (live.run.path / FINDINGS).open("w") as file:
+        for step in (3, 9):
+            title = f"first NaN at step {step}"
+            file.write(
+                json.dumps({"t": 1.0, **Finding(code="TD-N001", severity="critical", title=title).as_dict()}) + "\n"
+            )
+        file.write('{"torn')
+    assert (look(live.run).finding or {})["title"] == "first NaN at step 9"
+
+
+# the step all ranks can keep
+
+
+def rank_state(step: int = 100, fastest: float = 10.0, ago: float = 0.0, host: str = HOST) -> RankState:
+    return RankState(
+        process=None,  # type: ignore[arg-type]
+        rank=0,
+        state="running",
+        step=step,
+        last_t=1000.0 - ago,
+        rate=fastest,
+        fastest=fastest,
+        loss=None,
+        level="basic",
+        flags=[],
+        host=host,
+        pid=1,
+        planned=None,
+        cost_pct=None,
+    )
+
+
+@pytest.mark.parametrize(
+    ("ranks", "step"),
+    [
+        ([], 0),
+        ([rank_state(100, 0.0)], 102),
+        ([rank_state(100, 10.0)], 117),  # half a second until it is polled, one for luck
+        ([rank_state(100, 10.0), rank_state(130, 10.0)], 147),  # the fastest
+        ([rank_state(100, 10.0, ago=4.0)], 157),  # where it must be by now
+        ([rank_state(100, 10.0, ago=4.0), rank_state(120, 10.0)], 157),
+        ([rank_state(100, 10.0, ago=3600.0)], 177),  # it stands still: it would have written something
+        ([rank_state(100, 0.1, ago=5.0)], 103),
+        ([rank_state(100, 10.0, host="elsewhere")], 157),  # a shared file system is slow
+        ([rank_state(100, 10.0, ago=-50.0)], 117),  # clocks differ
+    ],
+)
+def test_common_step(ranks: list[RankState], step: int) -> None:
+    assert common_step(ranks, 1000.0) == step
+
+
+@pytest.mark.parametrize("step_s", [0.001, 0.02, 0.3, 0.7, 2.0, 10.0])
+@pytest.mark.parametrize("asked_at", [0.0, 0.1, 0.49, 0.9])
+def test_no_rank_is_past_the_step_when_it_reads_of_it(step_s: float, asked_at: float) -> None:
+    """Ranks that step at an even pace and poll at their step's end, at most twice a second, each at its own beat."""
+    now = 100.0 + asked_at * step_s
+    done = int(now / step_s)
+    seen = rank_state(done, 1 / step_s, ago=0.0)
+    seen.last_t = 1000.0 - (now - done * step_s)
+    wanted = common_step([seen], 1000.0)
+    for beat in (0.0, 0.13, 0.37):
+        polled_at, step = now - 0.5 + beat * 0.99, done
+        while True:  # the first poll after the request
+            step += 1
+            end = step * step_s
+            if end - polled_at >= 0.5:
+                polled_at = end
+                if end > now:
+                    break
+        assert step < wanted, "it takes it up in time for the step"
+
+
+# asking
+
+
+def test_all_ranks_answer(live: Stream, ranks: Any) -> None:
+    ranks()
+    answer = ask(live.run, Request(number=0, level="advanced", for_steps=30))
+    assert answer.missing == [] and not answer.late and answer.waited
+    assert {rank: switch.step + 1 for rank, switch in answer.switched.items()} == dict.fromkeys(
+        (0, 1), answer.request.at_step
+    )
+    assert answer.request.at_step > 203 + 15
+    (kept,) = control.read(live.run.path / CONTROL_FILE)
+    assert (kept.level, kept.for_steps, kept.number) == ("advanced", 30, answer.request.number)
+    assert abs(kept.t - time.time()) < 60
+
+
+def test_earlier_requests_stay_and_numbers_grow(live: Stream) -> None:
+    path = live.run.path / CONTROL_FILE
+    control.write(path, [Request(number=4 * 10**9, level="extreme")])
+    ask(live.run, Request(number=0, flags={"AMP": True}), 0)
+    first, second = control.read(path)
+    assert (first.level, second.flags, second.number) == ("extreme", {"AMP": True}, 4 * 10**9 + 1)
+
+
+def test_a_lost_file_does_not_make_numbers_small(live: Stream) -> None:
+    first = ask(live.run, Request(number=0, level="basic"), 0).request.number
+    ask(live.run, Request(number=0, level="basic"), 0)
+    (live.run.path / CONTROL_FILE).unlink()
+    assert ask(live.run, Request(number=0, level="basic"), 0).request.number >= first > 10**9
+
+
+def test_a_late_rank_and_one_that_does_not_answer(live: Stream, ranks: Any) -> None:
+    ranks(late={1: 400}, deaf={0})
+    answer = ask(live.run, Request(number=0, level="advanced"), 1.0)
+    assert list(answer.late) == [1] and [rank.rank for rank in answer.missing] == [0]
+    assert answer.as_dict()["missing"] == [0]
+
+
+def test_a_rank_that_ends_meanwhile_is_not_waited_for(live: Stream, ranks: Any, monkeypatch) -> None:
+    monkeypatch.setattr(ask_module, "LOOK_AT_ALL_EVERY_S", 0.2)
+    ranks(deaf={0})
+    threading.Timer(0.5, lambda: live.emit("rank0000", End(step=204))).start()
+    begun = time.monotonic()
+    answer = ask(live.run, Request(number=0, level="advanced"), 30)
+    assert answer.ended == [0] and answer.missing == [] and time.monotonic() - begun < 15
+
+
+def test_a_step_far_away_is_not_waited_for(live: Stream) -> None:
+    begun = time.monotonic()
+    answer = ask(live.run, Request(number=0, level="advanced", at_step=100_000))
+    assert not answer.waited and time.monotonic() - begun < 5
+    assert answer.likely_s == pytest.approx(9980, rel=0.2)
+
+
+def test_a_run_without_steps_is_asked_for_whatever_comes(run: Stream) -> None:
+    answer = ask(run.run, Request(number=0, level="advanced"))
+    assert answer.asked == [] and answer.request.at_step == 0 and not answer.waited
+
+
+def test_two_at_once_lose_nothing(live: Stream) -> None:
+    def many(flag: str) -> None:
+        for _ in range(4):
+            ask(live.run, Request(number=0, flags={flag: True}), 0)
+
+    threads = [threading.Thread(target=many, args=(flag,)) for flag in ("AMP", "LR", "MEMORY")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    kept = control.read(live.run.path / CONTROL_FILE)
+    assert len(kept) == 12 and len({request.number for request in kept}) == 12
+
+
+def test_a_lock_that_is_never_let_go(live: Stream, monkeypatch) -> None:
+    monkeypatch.setattr(ask_module, "LOCK_PATIENCE_S", 0.3)
+    with (live.run.path / LOCK_FILE).open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(TdbgError, match="another `tdbg control`"):
+            ask(live.run, Request(number=0, level="basic"), 0)
+
+
+def test_a_broken_file_is_replaced_and_that_is_said(live: Stream, capsys) -> None:
+    (live.run.path / CONTROL_FILE).write_text('{"requests": [{"num')
+    ask(live.run, Request(number=0, level="advanced"), 0)
+    assert "is replaced" in capsys.readouterr().err
+    (kept,) = control.read(live.run.path / CONTROL_FILE)
+    assert kept.level == "advanced" and kept.number > 10**9, "a rank may have taken up any number before"
+
+
+# the commands
+
+
+def control_words(run: Stream, *words: str) -> list[str]:
+    return ["control", str(run.run.path), *words]
+
+
+def test_control_says_what_came_of_it(live: Stream, ranks: Any, capsys) -> None:
+    ranks()
+    assert main(control_words(live, "--level", "advanced", "--for", "30", "-f", "MEMORY", "--no-flag", "amp")) == 0
+    (request,) = control.read(live.run.path / CONTROL_FILE)
+    assert request.flags == {"MEMORY": True, "AMP": False}
+    what = "level advanced, flag MEMORY on, flag AMP off, for 30 steps"
+    assert capsys.readouterr().out == f"2 ranks switched at step {request.at_step} ({what})\n"
+
+
+def test_control_names_who_was_late_or_silent(live: Stream, ranks: Any, capsys) -> None:
+    ranks(late={1: 400}, deaf={0})
+    assert main(control_words(live, "--clear-history", "--wait", "1")) == 1
+    late, missing = capsys.readouterr().out.splitlines()
+    assert late.startswith("1 rank switched at step 401, late: step ") and "history cleared" in late
+    assert missing == "rank 0 has not answered; it was last seen at step 200"
+
+
+def test_control_as_json(live: Stream, ranks: Any, capsys) -> None:
+    ranks()
+    assert main(control_words(live, "--flag", "LOSS", "--json")) == 0
+    found = json.loads(capsys.readouterr().out)
+    data = found["data"]
+    assert (found["kind"], data["missing"], data["late"] if "late" in data else []) == ("control", [], [])
+    assert [row["rank"] for row in data["switched"]] == [0, 1] and data["flags"]["LOSS.NULL_MASKING"] is True
+
+
+def test_control_without_waiting(live: Stream, capsys) -> None:
+    assert main(control_words(live, "--level", "extreme", "--at-step", "9000", "--wait", "0")) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("asked 2 ranks to level extreme from step 9000, in about ")
+
+
+WRONG: dict[str, tuple[tuple[str, ...], str, str]] = {
+    "nothing": ((), "nothing to change", "--level"),
+    "only for": (("--for", "3"), "--for needs something", "--level"),
+    "only at step": (("--at-step", "300"), "nothing to change", "--level"),
+    "level": (("--level", "advnced"), "level cannot be 'advnced'", "did you mean advanced?"),
+    "flag": (("--flag", "MEMROY"), "no flag is named 'MEMROY'", "did you mean MEMORY?"),
+    "no flag": (("--no-flag", "MEMROY"), "no flag is named 'MEMROY'", "did you mean MEMORY?"),
+    "for none": (("--level", "basic", "--for", "0"), "--for is a number of steps", "1 or more"),
+    "for less": (("--level", "basic", "--for", "-3"), "--for is a number of steps", "1 or more"),
+    "a step that has passed": (("--level", "basic", "--at-step", "150"), "step 150 has passed: rank 1", "later step"),
+    "wait": (("--level", "basic", "--wait", "-1"), "--wait is a number of seconds", "0 or more"),
+    "wait for nan": (("--level", "basic", "--wait", "nan"), "--wait is a number of seconds", "0 or more"),
+}
+
+
+@pytest.mark.parametrize(("words", "what", "hint"), WRONG.values(), ids=WRONG)
+def test_control_used_wrongly(live: Stream, capsys, words, what: str, hint: str) -> None:
+    assert main(control_words(live, *words)) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and len(err.splitlines()) == 2 and what in err and hint in err
+    assert not (live.run.path / CONTROL_FILE).exists()
+
+
+def refused(words: list[str], capsys: Any) -> str:
+    assert main(words) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and len(err.splitlines()) == 2 and all(line.startswith("tdbg: ") for line in err.splitlines())
+    return str(err)
+
+
+def test_control_of_no_run(tmp_path: Path, capsys, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "there is no" in refused(["control", "nothing", "--level", "basic"], capsys)
+    assert "there is no run under" in refused(["control", "--level", "basic"], capsys)
+    assert "there is no" in refused(["status", "nothing"], capsys)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_control_of_a_dead_run(live: Stream, capsys) -> None:
+    live.done(0)
+    err = refused(control_words(live, "--level", "basic"), capsys)
+    assert "has ended (exit 0)" in err and "tdbg report" in err
+
+
+def test_control_of_a_run_that_was_killed(live: Stream, capsys) -> None:
+    live.run.update(supervisor={"pid": 2**22 - 1, "host": HOST, "started": "1"})
+    assert "has ended (cut off before its end)" in refused(control_words(live, "--level", "basic"), capsys)
+
+
+def test_control_of_a_run_at_level_off(tmp_path: Path, capsys) -> None:
+    run = begin(tmp_path / "r", level="off")
+    assert "started at level off" in refused(control_words(run, "--level", "basic"), capsys)
+
+
+def test_control_of_a_run_that_measures_itself(tmp_path: Path, capsys) -> None:
+    run = begin(tmp_path / "r", baseline=20)
+    assert "--baseline" in refused(control_words(run, "--level", "basic"), capsys)
+
+
+def test_a_flag_that_wakes_no_probe_is_mentioned(tmp_path: Path, capsys) -> None:
+    run = begin(tmp_path / "r", flags={"MY.OWN": True})
+    assert main(control_words(run, "--no-flag", "MY.OWN")) == 0
+    assert "MY.OWN: no probe" in capsys.readouterr().err
+
+
+AS_ANOTHER = """
+import os, sys
+sys.path[:0] = {path!r}
+os.setgid(65534); os.setuid(65534)
+from tdbg.cli import main
+sys.exit(main({words!r}))
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_control_of_a_run_of_another_user(live: Stream) -> None:
+    for folder in [*live.run.path.parents[:4], live.run.path]:
+        if not folder.stat().st_mode & 0o005:
+            folder.chmod(0o755)
+    code = AS_ANOTHER.format(path=sys.path, words=control_words(live, "--level", "basic"))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd="/", check=False)
+    assert done.returncode == 2 and done.stdout == "", done.stderr
+    what, hint = done.stderr.splitlines()
+    assert "Permission denied" in what and "belongs to root" in what and "owner" in hint
+    look_code = AS_ANOTHER.format(path=sys.path, words=["status", str(live.run.path)])
+    shown = subprocess.run([sys.executable, "-c", look_code], capture_output=True, text=True, cwd="/", check=False)
+    assert shown.returncode == 0 and "running" in shown.stdout, "anybody may look"
+
+
+def test_a_folder_that_may_not_be_written(live: Stream, capsys, monkeypatch) -> None:
+    def refuse(*args: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(control, "write", refuse)
+    assert "cannot write to the run" in refused(control_words(live, "--level", "basic"), capsys)
+
+
+def test_status_page(live: Stream, capsys) -> None:
+    live.emit("rank0001", Cost(step=210, own_ms=1.0, wall_ms=100.0, level="extreme", flags=["MEMORY"]))
+    assert main(["status", str(live.run.path)]) == 0
+    head, columns, first, second, finding = capsys.readouterr().out.splitlines()
+    assert head.endswith("(running)") and columns.startswith("rank\tstate\tstep\tsteps/s\tloss\tlevel\tflags")
+    assert first.startswith("0\trunning\t200\t10") and first.split("\t")[4:7] == ["0.005", "basic", "-"]
+    assert second.split("\t")[2] == "210" and second.split("\t")[5:8] == ["extreme", "MEMORY", "1"]
+    assert finding == "last finding: none"
+
+
+def test_status_as_json_and_the_newest_run(live: Stream, capsys, monkeypatch) -> None:
+    monkeypatch.chdir(live.run.path.parent.parent)
+    assert main(["status", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["kind"], found["data"]["state"]) == ("status", "running")
+    assert [row["step"] for row in found["data"]["ranks"]] == [200, 203]
+
+
+def test_status_writes_nothing(live: Stream, capsys) -> None:
+    before = {path: path.read_bytes() for path in live.run.path.rglob("*") if path.is_file()}
+    main(["status", str(live.run.path)])
+    assert {path: path.read_bytes() for path in live.run.path.rglob("*") if path.is_file()} == before
+
+
+def test_status_before_any_step(run: Stream, capsys) -> None:
+    assert main(["status", str(run.run.path)]) == 0
+    assert "no rank has done a step yet" in capsys.readouterr().out
+
+
+def test_status_watches_until_the_run_ends(live: Stream, capsys, monkeypatch) -> None:
+    monkeypatch.setattr("tdbg.cli.status.WATCH_S", 0.1)
+    timer = threading.Timer(0.35, lambda: live.done(0))
+    timer.start()
+    assert main(["status", str(live.run.path), "--watch"]) == 0
+    timer.join()
+    out = capsys.readouterr().out
+    assert out.count("(running)") >= 2 and out.rstrip().splitlines()[-4].endswith("(ended, exit 0)")
+
+
+def test_status_of_a_broken_run(tmp_path: Path, capsys) -> None:
+    (tmp_path / "run.json").write_text("[1,2")
+    assert "cannot read" in refused(["status", str(tmp_path)], capsys)
+
+
+def test_status_shows_what_the_follower_found(live: Stream, capsys) -> None:
+    from streams import bad
+
+    live.emit("rank0000", bad(step=204))
+    Follower(live.run, live.settings, lambda why: None).poll()
+    capsys.readouterr()
+    main(["status", str(live.run.path)])
+    assert "last finding: TD-N001 critical: first NaN at step 204" in capsys.readouterr().out

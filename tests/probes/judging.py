@@ -1,0 +1,28 @@
+"""What the rules say of events that a monitor inside the test process has written."""
+
+from pathlib import Path
+from typing import Any
+
+from streams import Stream
+
+from tdbg.events import Finding, Observation
+
+
+def findings(watched: Any, folder: Path) -> list[Finding]:
+    """The verdict over a monitor's events, through files, as of a run that ended in good order."""
+    run = Stream(folder / "judged")
+    rank = run.rank()
+    run.emit(rank, *watched.events)
+    run.end(rank, watched.monitor.step)
+    return run.judge().findings
+
+
+def codes(watched: Any, folder: Path) -> list[str]:
+    """The codes of `findings`."""
+    return [finding.code for finding in findings(watched, folder)]
+
+
+def seen(watched: Any, probe: str, part: str = "") -> list[Observation]:
+    """What one probe told under one part."""
+    found = [event for event in watched.events if isinstance(event, Observation) and event.probe == probe]
+    return [event for event in found if event.part == part]

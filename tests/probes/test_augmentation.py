@@ -1,0 +1,443 @@
+"""The flag AUGMENTATION: what each transform of a pipeline does, in this process and in forked workers."""
+
+import functools
+import os
+import time
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, Subset
+
+from tdbg.events import Observation
+from tdbg.probes.transforms import Meter, find, glimpse, name_of, steps_of
+from tdbg.probes.worker_pipe import LIMIT, WorkerPipe
+
+
+class Compose:
+    """Any object that calls what stands in its ``transforms``."""
+
+    def __init__(self, transforms: Any) -> None:
+        self.transforms = transforms
+
+    def __call__(self, image: Any) -> Any:
+        for transform in self.transforms:
+            image = transform(image)
+        return image
+
+
+class Normalize:
+    def __init__(self, mean: float = 0.5, std: float = 0.25) -> None:
+        self.mean, self.std = mean, std
+
+    def __call__(self, image: Tensor) -> Tensor:
+        return (image - self.mean) / self.std
+
+
+class Still:
+    """Changes nothing, whatever the probability it says it has."""
+
+    def __init__(self, p: float) -> None:
+        self.p = p
+
+    def __call__(self, image: Tensor) -> Tensor:
+        return image
+
+
+class ByItsMaximum:
+    """NaN for an image that is zero all over."""
+
+    def __call__(self, image: Tensor) -> Tensor:
+        return image / image.max()
+
+
+class Slow:
+    def __call__(self, image: Tensor) -> Tensor:
+        time.sleep(0.012)
+        return image + 0.01
+
+
+def to_float(image: Tensor) -> Tensor:
+    return image.float() / 255
+
+
+class Images(Dataset):
+    def __init__(self, transform: Any, samples: int = 64, black: int = -1) -> None:
+        self.transform, self.samples, self.black = transform, samples, black
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        generator = torch.Generator().manual_seed(index)
+        image = torch.randint(0, 256, (3, 16, 16), dtype=torch.uint8, generator=generator)
+        if index == self.black:
+            image = torch.zeros_like(image)
+        return self.transform(image), index % 4
+
+
+def train(dataset: Any, *, workers: int = 0, epochs: int = 1, batch_size: int = 4, **options: Any) -> None:
+    net = nn.Sequential(nn.Flatten(), nn.LazyLinear(4))
+    optimizer: Any = None
+    for _ in range(epochs):
+        for images, labels in DataLoader(dataset, batch_size=batch_size, num_workers=workers, **options):
+            loss = nn.functional.cross_entropy(net(images.float()), labels)
+            optimizer = optimizer or torch.optim.SGD(net.parameters(), lr=1e-4)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+
+def seen(watched: Any, part: str) -> list[Observation]:
+    found = [event for event in watched.events if isinstance(event, Observation) and event.probe == "augmentation"]
+    return [event for event in found if event.part == part]
+
+
+def complaints(watched: Any) -> list[str]:
+    return [event.part for part in ("NAN", "RANGE", "NOEFFECT", "SLOW") for event in seen(watched, part)]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_each_step_is_measured_before_and_after(watch: Any, workers: int) -> None:
+    watched = watch(flags={"AUGMENTATION": True})
+    train(Images(Compose([to_float, Normalize(), Still(0.5)])), workers=workers)
+    line = seen(watched, "PIPELINE")[-1].values
+    assert line["steps"] == ["to_float", "Normalize", "Still"] and line["order"] == [0, 1, 2]
+    assert line["where"] == ("workers" if workers else "process") and line["samples"] >= 8
+    assert line["low_in"][0] == 0 and line["high_in"][0] == 255
+    assert line["high_out"][:2] == [1.0, 2.0] and line["low_out"][:2] == [0.0, -2.0]
+    assert line["dtypes"][0] == "uint8 -> float32" and line["devices"] == ["cpu"] * 3
+    assert line["changed"] == [1.0, 1.0, 0.0] and line["chance"] == [None, None, 0.5]
+    assert all(0 < found < 5 for found in line["step_ms"]) and line["fetch_ms"] > sum(line["step_ms"])
+    assert complaints(watched) == [] and watched.notes.count("abstains-augmentation") == 0
+
+
+def test_workers_write_no_file(watch: Any, tmp_path: Any) -> None:
+    watched = watch(flags={"AUGMENTATION": True})
+    os.chdir(tmp_path)
+    train(Images(Compose([to_float, Normalize()])), workers=2)
+    assert seen(watched, "PIPELINE") and list(tmp_path.iterdir()) == []
+
+
+def test_the_program_gets_the_same_images_and_keeps_its_objects(watch: Any) -> None:
+    steps = [to_float, Normalize(), functools.partial(torch.mul, other=2.0), lambda image: image + torch.rand(())]
+    compose = Compose(steps)
+
+    def images() -> list[Tensor]:
+        torch.manual_seed(1)
+        return [batch for batch, _ in DataLoader(Images(compose), batch_size=4)]
+
+    bare = images()
+    call = Compose.__call__, Normalize.__call__
+    watched = watch(flags={"AUGMENTATION": True})
+    found = images()
+    assert all(torch.equal(one, other) for one, other in zip(bare, found, strict=True))
+    assert compose.transforms is steps and (Compose.__call__, Normalize.__call__) == call
+    names = next(iter(watched.monitor.probe("augmentation")._tallies.values())).names
+    assert names[2] == "partial(mul)" and names[3].startswith("lambda at line ")
+
+
+def test_normalising_twice(watch: Any) -> None:
+    watched = watch(flags={"AUGMENTATION": True})
+    twice = Normalize()
+    train(Images(Compose([to_float, twice, twice])))
+    (line,) = seen(watched, "RANGE")
+    assert line.values["problem"] == "normalised-twice" and line.values["order"] == [2]
+
+
+def test_normalising_what_was_not_scaled(watch: Any) -> None:
+    watched = watch(flags={"AUGMENTATION": True})
+    train(Images(Compose([lambda image: image.float(), Normalize(0.45, 0.25)])))
+    assert [line.values["problem"] for line in seen(watched, "RANGE")] == ["not-scaled"]
+
+
+@pytest.mark.parametrize("steps", [[to_float, to_float], [to_float, lambda image: image / 255]])
+def test_scaling_twice(watch: Any, steps: Any) -> None:
+    watched = watch(flags={"AUGMENTATION": True})
+    train(Images(Compose(steps)))
+    assert [line.values["problem"] for line in seen(watched, "RANGE")] == ["scaled-twice"]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_step_that_makes_nan(watch: Any, workers: int) -> None:
+    watched = watch(flags={"AUGMENTATION": True})
+    train(Images(Compose([to_float, ByItsMaximum(), Still(1.0)]), black=4), workers=workers)
+    (line,) = seen(watched, "NAN")
+    assert line.values["step_name"] == "ByItsMaximum" and line.values["count"] == 1
+
+
+def test_nan_from_the_start_accuses_no_step(watch: Any) -> None:
+    watched = watch(flags={"AUGMENTATION": True})
+    probe_input = Compose([lambda image: image * float("nan"), Normalize()])
+    train(Images(Compose([probe_input, Normalize()])))
+    assert [line.values["step_name"] for line in seen(watched, "NAN")] == ["Compose"]
+
+
+@pytest.mark.parametrize(("chance", "epochs", "expected"), [(1.0, 4, ["NOEFFECT"]), (0.2, 4, []), (0.0, 4, [])])
+def test_a_step_without_effect(watch: Any, chance: float, epochs: int, expected: list[str]) -> None:
+    watched = watch(flags={"AUGMENTATION": True}, max_overhead=100)
+    train(Images(Compose([to_float, Still(chance)])), epochs=epochs)
+    assert complaints(watched) == expected
+
+
+def test_a_step_that_takes_most_of_the_fetch_matters_where_the_program_waits(watch: Any) -> None:
+    for extra_s, expected in ((0.0, ["SLOW"]), (0.05, [])):
+        watched = watch(flags={"AUGMENTATION": True})
+        net = nn.Linear(768, 4)
+        optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
+        for images, labels in DataLoader(Images(Compose([to_float, Slow()]), samples=62), batch_size=2):
+            nn.functional.cross_entropy(net(images.flatten(1)), labels).backward()
+            optimizer.step()
+            time.sleep(extra_s)
+        assert complaints(watched) == expected
+        watched.monitor.detach()
+        if expected:
+            line = seen(watched, "SLOW")[0].values
+            assert line["slow"] == "Slow" and line["slow_share"] > 0.8 and line["slow_ms"] > 10
+
+
+def test_a_dataset_without_transforms_is_told_as_such(watch: Any) -> None:
+    watched = watch(flags={"AUGMENTATION": True})
+    train(Images(to_float))
+    assert watched.notes.count("abstains-augmentation") == 1 and seen(watched, "PIPELINE") == []
+
+
+def test_spawned_workers_are_told_as_such(watch: Any) -> None:
+    watched = watch(flags={"AUGMENTATION": True})
+    probe = watched.monitor.probe("augmentation")
+    loader = DataLoader(Images(Compose([to_float])), num_workers=1, batch_size=4)
+    fake = type("Iter", (), {"_workers": [type("Process", (), {"_start_method": "spawn"})()]})()
+    probe._workers_begin((fake, loader), {})
+    probe._workers_began(0.0, (fake, loader), {}, None)
+    assert "abstains-augmentation" in watched.notes
+
+
+def test_a_transform_that_raises_is_the_programs_own_affair(watch: Any) -> None:
+    watched = watch(flags={"AUGMENTATION": True})
+
+    def fails(image: Tensor) -> Tensor:
+        raise RuntimeError("no")
+
+    compose = Compose([to_float, fails])
+    with pytest.raises(RuntimeError, match="no"):
+        train(Images(compose))
+    assert compose.transforms[0] is to_float and compose.transforms[1] is fails
+    assert not watched.monitor.probe("augmentation")._meter.armed
+
+
+def test_the_budget_limits_the_fetches_measured_in_this_process(watch: Any) -> None:
+    watched = watch(flags={"AUGMENTATION": True}, max_overhead=0.001)
+    train(Images(Compose([to_float, Normalize()]), samples=400))
+    assert next(iter(watched.monitor.probe("augmentation")._tallies.values())).samples == 16
+
+
+def test_a_pipeline_of_a_library_called_by_the_loop(watch: Any, monkeypatch: Any) -> None:
+    class Jitter(nn.Module):
+        def forward(self, image: Tensor) -> Tensor:
+            return image * 1.5
+
+    class Sequence(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = Jitter(), Jitter()
+
+        def forward(self, image: Tensor) -> Tensor:
+            return self.second(self.first(image))
+
+    for cls in (Jitter, Sequence):
+        monkeypatch.setattr(cls, "__module__", "kornia.augmentation.container")
+    monkeypatch.setitem(__import__("sys").modules, "kornia.augmentation", object())
+    watched = watch(flags={"AUGMENTATION": True})
+    augment, net = Sequence(), nn.Sequential(nn.Flatten(), nn.Linear(768, 4))
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
+    for _ in range(4):
+        net(augment(torch.rand(2, 3, 16, 16))).sum().backward()
+        optimizer.step()
+    for message in seen(watched, "PIPELINE"):
+        assert message.values["where"] == "loop"
+    tally = next(iter(watched.monitor.probe("augmentation")._tallies.values()))
+    assert tally.names == ["Jitter", "Jitter"] and tally.order == [0, 1] and tally.samples == 4
+
+
+# albumentations
+
+
+@pytest.fixture
+def albumentations(monkeypatch: Any) -> Any:
+    monkeypatch.setenv("NO_ALBUMENTATIONS_UPDATE", "1")
+    return pytest.importorskip("albumentations")
+
+
+class Pictures(Dataset):
+    """Arrays of height, width, channel, as albumentations has them."""
+
+    def __init__(self, transform: Any) -> None:
+        self.transform = transform
+
+    def __len__(self) -> int:
+        return 48
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        import numpy
+
+        image = numpy.random.default_rng(index).integers(0, 256, (24, 24, 3), dtype=numpy.uint8)
+        return torch.from_numpy(self.transform(image=image)["image"].copy()), index % 4
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_albumentations(watch: Any, albumentations: Any, workers: int) -> None:
+    a = albumentations
+    transform = a.Compose(
+        [
+            a.RandomCrop(16, 16),
+            a.HorizontalFlip(p=0.5),
+            a.OneOf([a.GaussianBlur(p=1.0), a.MedianBlur(p=1.0)], p=1.0),
+            a.Normalize(),
+        ]
+    )
+    watched = watch(flags={"AUGMENTATION": True})
+    train(Pictures(transform), workers=workers)
+    line = seen(watched, "PIPELINE")[-1].values
+    assert line["steps"] == ["RandomCrop", "HorizontalFlip", "OneOf", "Normalize"]
+    assert line["chance"] == [1.0, 0.5, 1.0, 1.0] and line["changed"][3] == 1.0
+    assert line["dtypes"] == ["uint8 -> uint8"] * 3 + ["uint8 -> float32"]
+    assert line["high_in"][0] > 200 and line["low_out"][3] < -1 and line["high_out"][3] < 3
+    assert complaints(watched) == []
+
+
+def test_albumentations_gives_the_same_images_with_and_without(watch: Any, albumentations: Any) -> None:
+    a = albumentations
+
+    def images() -> list[Tensor]:
+        transform = a.Compose([a.RandomCrop(16, 16), a.HorizontalFlip(p=0.5), a.Normalize()], seed=7)
+        return [batch for batch, _ in DataLoader(Pictures(transform), batch_size=4)]
+
+    bare = images()
+    watch(flags={"AUGMENTATION": True})
+    assert all(torch.equal(one, other) for one, other in zip(bare, images(), strict=True))
+
+
+def test_albumentations_scaled_twice(watch: Any, albumentations: Any) -> None:
+    a = albumentations
+    watched = watch(flags={"AUGMENTATION": True})
+    train(Pictures(a.Compose([a.ToFloat(max_value=255), a.Normalize()])))
+    (line,) = seen(watched, "RANGE")
+    assert line.values["problem"] == "scaled-twice" and line.values["step_name"] == "Normalize"
+
+
+def test_albumentations_normalised_twice(watch: Any, albumentations: Any) -> None:
+    a = albumentations
+    watched = watch(flags={"AUGMENTATION": True})
+    train(Pictures(a.Compose([a.Normalize(), a.Normalize(max_pixel_value=1.0)])))
+    (line,) = seen(watched, "RANGE")
+    assert line.values["problem"] == "normalised-twice"
+
+
+# finding pipelines
+
+AT_HAND = Compose([to_float])
+
+
+class UsesGlobal(Dataset):
+    def __getitem__(self, index: int) -> Any:
+        return AT_HAND(index)
+
+
+def test_pipelines_are_found_where_programs_keep_them() -> None:
+    compose = Compose([to_float, Normalize()])
+
+    def collate(samples: Any) -> Any:
+        return [compose(sample) for sample in samples]
+
+    holds = Images(compose)
+    for place in (holds, Subset(holds, [0]), collate, functools.partial(collate), [holds], {"a": compose}):
+        assert [one.owner for one in find(place)] == [compose]
+    assert [one.owner for one in find(UsesGlobal())] == [AT_HAND]
+    assert find(Images(to_float)) == [] and find(None, 3, "x") == []
+
+
+def test_what_counts_as_a_pipeline() -> None:
+    assert len(steps_of(nn.Sequential(nn.Flatten(), nn.ReLU()))) == 2
+    assert steps_of(nn.Sequential(nn.Linear(2, 2))) == [], "a model is no pipeline"
+    assert steps_of(Compose([])) == [] and steps_of(Compose([1, 2])) == [] and steps_of(Compose) == []
+    holder = type("Holder", (), {"transforms": [to_float]})()
+    assert steps_of(holder) == [], "what cannot be called calls nothing"
+    assert name_of(Normalize()) == "Normalize" and name_of(to_float) == "to_float"
+
+
+def test_a_meter_leaves_other_threads_alone() -> None:
+    import threading
+
+    compose = Compose([to_float])
+    meter = Meter(lambda error: pytest.fail(str(error)))
+    meter.arm(find(compose), samples=2)
+    other = threading.Thread(target=compose, args=(torch.zeros(4),))
+    other.start()
+    other.join()
+    compose(torch.zeros(4))
+    assert len(meter.disarm()) == 1
+
+
+def test_glimpses_of_arrays_and_pictures() -> None:
+    numpy = pytest.importorskip("numpy")
+    image = numpy.arange(3000, dtype=numpy.float32).reshape(10, 100, 3)
+    flipped = glimpse({"image": image[:, ::-1], "mask": image})
+    assert flipped is not None and flipped.low is not None and flipped.finite and flipped.shape == (10, 100, 3)
+    image[5, 5, 1] = numpy.nan
+    image.flags.writeable = False
+    seen_bad = glimpse((image, 3))
+    assert seen_bad is not None and seen_bad.finite is False
+    pil = pytest.importorskip("PIL.Image")
+    picture = pil.new("RGB", (8, 8), (10, 20, 30))
+    found = glimpse(picture)
+    assert found is not None and (found.low, found.high, found.kind) == (10.0, 30.0, "RGB")
+    assert glimpse("no image") is None
+
+
+# the pipe
+
+
+def test_messages_of_a_forked_child_arrive_and_a_full_pipe_loses_them() -> None:
+    pipe = WorkerPipe()
+    pipe.open()
+    child = os.fork()
+    if child == 0:
+        pipe.forked()
+        kept = [pipe.send({"n": n, "text": "x" * 500}) for n in range(1000)]
+        os._exit(0 if all(kept) else 1)
+    assert os.waitpid(child, 0)[1] == 0, "nobody waited, nobody failed"
+    numbers = []
+    while found := pipe.receive():
+        numbers += [message["n"] for message in found]
+    assert numbers == list(range(len(numbers))) and 20 < len(numbers) < 1000
+    assert pipe.send({"text": "x" * LIMIT}) and pipe.receive() == [], "too long for one piece"
+    pipe.close()
+    assert not pipe.send({}) and not pipe.is_open
+
+
+def test_a_child_learns_that_the_parent_no_longer_reads() -> None:
+    pipe, back = WorkerPipe(), WorkerPipe()
+    pipe.open()
+    back.open()
+    child = os.fork()
+    if child == 0:
+        pipe.forked()
+        until = time.time() + 10
+        while pipe.send({"n": 1}) and time.time() < until:
+            time.sleep(0.01)
+        os._exit(7 if time.time() < until else 1)
+    pipe.close()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    back.close()
+
+
+def test_a_child_with_workers_of_its_own_gets_a_pipe_of_its_own() -> None:
+    pipe = WorkerPipe()
+    pipe.open()
+    end = pipe._write
+    pipe.forked()
+    pipe.open()
+    assert pipe._read >= 0 and pipe.send({"n": 1}) and pipe.receive() == [{"n": 1}]
+    assert end >= 0
+    pipe.close()

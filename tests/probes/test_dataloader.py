@@ -1,0 +1,409 @@
+"""The flag DATALOADER: batches, waits, passes, labels, samplers and failing workers of real loaders."""
+
+import time
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, TensorDataset, random_split
+from torch.utils.data.distributed import DistributedSampler
+
+from tdbg.events import Observation
+from tdbg.probes import batches
+from tdbg.probes.feeds import Waits, told_by
+
+FEATURES = 48
+
+
+class Numbers(Dataset):
+    """Samples that tell their index; ``broken`` indices hold NaN, or raise."""
+
+    def __init__(self, samples: int = 64, *, nan: int = -1, raises: int = -1, pause_s: float = 0.0) -> None:
+        self.samples, self.nan, self.raises, self.pause_s = samples, nan, raises, pause_s
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        if index == self.raises:
+            raise ValueError(f"cannot read sample {index}")
+        time.sleep(self.pause_s)
+        generator = torch.Generator().manual_seed(index)
+        x_F = torch.randn(FEATURES, generator=generator)
+        if index == self.nan:
+            x_F[3] = float("nan")
+        return x_F, index % 4
+
+
+def model(width: int = 4) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Linear(FEATURES, width)
+
+
+def train(net: nn.Module, loader: Any, epochs: int = 1, set_epoch: Any = None) -> None:
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
+    for epoch in range(epochs):
+        if set_epoch is not None:
+            set_epoch(epoch)
+        for x_BF, y_B in loader:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(net(x_BF), y_B).backward()
+            optimizer.step()
+
+
+def seen(watched: Any, part: str) -> list[Observation]:
+    """The observations of one part of the probe."""
+    found = [event for event in watched.events if isinstance(event, Observation) and event.probe == "dataloader"]
+    return [event for event in found if event.part == part]
+
+
+WRONG = ("WAIT", "START", "REPEAT", "CONSTANT", "NONFINITE", "LABELS", "SAMPLER", "ERROR")
+
+
+def complaints(watched: Any) -> list[str]:
+    return [event.part for part in WRONG for event in seen(watched, part)]
+
+
+def test_a_healthy_loader_is_described_and_not_complained_of(watch: Any) -> None:
+    watched = watch(flags={"DATALOADER": True})
+    whole = Numbers(64)
+    training, validation = random_split(whole, [48, 16], torch.Generator().manual_seed(0))
+    net = model()
+    for _ in range(2):
+        train(net, DataLoader(training, batch_size=8, shuffle=True))
+        with torch.no_grad():
+            for x_BF, _ in DataLoader(validation, batch_size=8):
+                net(x_BF)
+    lines = seen(watched, "LOADER")
+    assert [line.values["length"] for line in lines] == [48, 16]
+    assert lines[1].values["split"] == [48, 16] and lines[1].values["subset_of"] == 64
+    assert lines[0].values["samplers"] == ["BatchSampler", "RandomSampler"] and lines[0].values["batches"] == 6
+    first = seen(watched, "BATCH")[0].values
+    assert first["names"] == ["0", "1"] and first["kinds"] == [f"float32[8, {FEATURES}]", "int64[8]"]
+    assert first["low"][1] >= 0 and first["high"][1] <= 3 and len(first["indices"]) == 8
+    ends = seen(watched, "EPOCH")
+    assert [(end.values["dataset"], end.values["passes"]) for end in ends] == [
+        ("Subset of Numbers (48)", 1),
+        ("Subset of Numbers (16)", 1),
+        ("Subset of Numbers (48)", 2),
+        ("Subset of Numbers (16)", 2),
+    ]
+    assert ends[0].values["label_low"] == 0 and ends[0].values["label_high"] == 3 and ends[0].values["classes"] == 4
+    assert complaints(watched) == []
+
+
+def test_indices_are_those_of_the_batch_with_workers_too(watch: Any) -> None:
+    watched = watch(flags={"DATALOADER": True})
+    train(model(), DataLoader(Numbers(64), batch_size=8, num_workers=2))
+    told = [event.values["indices"] for event in seen(watched, "BATCH")]
+    assert told[:4] == [list(range(8 * n, 8 * n + 8)) for n in range(4)]
+    assert seen(watched, "BATCH")[0].values["in_order"] == 1.0
+    line = seen(watched, "LOADER")[0].values
+    assert (line["workers"], line["prefetch"], line["start_method"]) == (2, 2, "fork")
+    assert complaints(watched) == []
+
+
+def test_nan_in_the_data_names_the_sample(watch: Any) -> None:
+    watched = watch(flags={"DATALOADER": True})
+    train(model(), DataLoader(Numbers(nan=21), batch_size=8))
+    (line,) = seen(watched, "NONFINITE")
+    assert line.step == 3 and line.values["indices"] == [21] and line.values["rows"] == [5]
+    assert line.values["batch"] == 3 and line.values["kind"] == "nan" and line.values["loss_finite"] is False
+
+
+def test_nan_in_a_batch_between_samples_is_found_when_the_loss_shows_it(watch: Any) -> None:
+    watched = watch(flags={"DATALOADER": True}, max_overhead=0.001)
+    train(model(), DataLoader(Numbers(256, nan=250), batch_size=8))
+    assert len(seen(watched, "BATCH")) < 20, "most batches are not looked at"
+    (line,) = seen(watched, "NONFINITE")
+    assert line.step == 32 and line.values["indices"] == [250]
+
+
+def test_nan_that_the_program_masks_is_its_own_business(watch: Any) -> None:
+    watched = watch(flags={"DATALOADER": True})
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
+    for x_BF, y_B in DataLoader(Numbers(nan=21), batch_size=8):
+        nn.functional.cross_entropy(net(x_BF.nan_to_num()), y_B).backward()
+        optimizer.step()
+    assert complaints(watched) == []
+
+
+@pytest.mark.parametrize("kind", ["zeros", "one sample"])
+def test_constant_batches(watch: Any, kind: str) -> None:
+    watched = watch(flags={"DATALOADER": True})
+    x_NF = torch.zeros(48, FEATURES) if kind == "zeros" else torch.randn(1, FEATURES).expand(48, FEATURES)
+    train(model(), DataLoader(TensorDataset(x_NF, torch.arange(48) % 4), batch_size=8))
+    (line,) = seen(watched, "CONSTANT")
+    assert line.values["count"] == 3 and line.values["tensor"] == "0"
+    assert bool(line.values["constant"]) == (kind == "zeros")
+
+
+def test_constant_masks_beside_real_inputs_are_fine(watch: Any) -> None:
+    watched = watch(flags={"DATALOADER": True})
+    dataset = [{"x": torch.randn(8), "attention_mask": torch.ones(64), "label": 1} for _ in range(32)]
+    net = nn.Linear(8, 4)
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
+    for batch in DataLoader(dataset, batch_size=4):  # type: ignore[arg-type]
+        nn.functional.cross_entropy(net(batch["x"]), batch["label"]).backward()
+        optimizer.step()
+    assert complaints(watched) == []
+
+
+class Deaf(Numbers):
+    """Ignores every index but the parity of it."""
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return super().__getitem__(index % 8)
+
+
+def test_batches_that_come_again_in_a_pass(watch: Any) -> None:
+    watched = watch(flags={"DATALOADER": True})
+    train(model(), DataLoader(Deaf(), batch_size=8))
+    (line,) = seen(watched, "REPEAT")
+    assert (line.values["first"], line.values["batch"], line.values["repeats"]) == (1, 4, 3)
+
+
+def test_drawing_with_replacement_may_repeat(watch: Any) -> None:
+    watched = watch(flags={"DATALOADER": True})
+    data = Numbers(2)
+    train(model(), DataLoader(data, batch_size=1, sampler=RandomSampler(data, replacement=True, num_samples=40)))
+    assert len(seen(watched, "BATCH")) >= 8 and "REPEAT" not in complaints(watched)
+
+
+def test_small_batches_may_be_equal_by_chance(watch: Any) -> None:
+    watched = watch(flags={"DATALOADER": True})
+    x_NF = torch.tensor([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]]).repeat(16, 1)
+    net = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for x_BF, y_B in DataLoader(TensorDataset(x_NF, x_NF[:, 0].long()), batch_size=4):
+        nn.functional.cross_entropy(net(x_BF), y_B).backward()
+        optimizer.step()
+    assert "REPEAT" not in complaints(watched)
+
+
+class Stream(IterableDataset):
+    """The same numbers in every worker, over and over if asked."""
+
+    def __init__(self, times: int = 1) -> None:
+        self.times = times
+
+    def __iter__(self) -> Any:
+        for _ in range(self.times):
+            yield from (Numbers()[index] for index in range(64))
+
+
+@pytest.mark.parametrize(("workers", "times", "expected"), [(2, 1, ["REPEAT"]), (1, 2, []), (0, 2, [])])
+def test_workers_that_read_the_same_stream(watch: Any, workers: int, times: int, expected: list[str]) -> None:
+    watched = watch(flags={"DATALOADER": True})
+    train(model(), DataLoader(Stream(times), batch_size=8, num_workers=workers))
+    assert complaints(watched) == expected
+
+
+def test_labels_beyond_the_model_are_told_before_the_loss_fails(watch: Any) -> None:
+    watched = watch(flags={"DATALOADER": True})
+    with pytest.raises(IndexError):
+        train(model(width=3), DataLoader(Numbers(), batch_size=8))
+    (line,) = seen(watched, "LABELS")
+    assert line.values["label_high"] == 3 and line.values["width"] == 3
+    assert line.values["rows"] == [3, 7] and line.values["indices"] == [3, 7]
+
+
+def test_labels_in_range_and_ignored_ones_are_fine(watch: Any) -> None:
+    watched = watch(flags={"DATALOADER": True})
+    y_N = torch.arange(48) % 4
+    y_N[::5] = -100
+    train(model(), DataLoader(TensorDataset(torch.randn(48, FEATURES), y_N), batch_size=8))
+    assert complaints(watched) == []
+
+
+@pytest.mark.parametrize("called", [True, False])
+def test_a_sampler_whose_epoch_is_not_set(watch: Any, called: bool) -> None:
+    watched = watch(flags={"DATALOADER": True})
+    data = Numbers()
+    sampler = DistributedSampler(data, num_replicas=2, rank=1)
+    loader = DataLoader(data, batch_size=8, sampler=sampler)
+    next(iter(loader))  # a look at the data before training is no epoch
+    net = model()
+    train(net, loader, epochs=3, set_epoch=sampler.set_epoch if called else None)
+    with torch.no_grad():
+        for x_BF, _ in loader:  # nor is an evaluation on the same loader
+            net(x_BF)
+    found = seen(watched, "SAMPLER")
+    assert len(found) == (0 if called else 1)
+    if not called:
+        assert found[0].values == {"dataset": "Numbers", "sampler_epoch": 0, "passes": 3, "before": 2}
+        assert found[0].step == 6, "as soon as the second epoch has taken a step"
+
+
+def test_an_evaluation_between_epochs_does_not_need_an_epoch_of_its_own(watch: Any) -> None:
+    watched = watch(flags={"DATALOADER": True})
+    data = Numbers()
+    sampler = DistributedSampler(data, num_replicas=2, rank=0)
+    loader = DataLoader(data, batch_size=8, sampler=sampler)
+    net = model()
+    for epoch in range(3):
+        train(net, loader, set_epoch=lambda _, epoch=epoch: sampler.set_epoch(epoch))
+        with torch.no_grad():
+            for x_BF, _ in loader:
+                net(x_BF)
+    assert complaints(watched) == []
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_failing_sample_is_named(watch: Any, workers: int) -> None:
+    watched = watch(flags={"DATALOADER": True})
+    with pytest.raises(ValueError):
+        train(model(), DataLoader(Numbers(raises=13), batch_size=4, num_workers=workers))
+    (line,) = seen(watched, "ERROR")
+    assert line.values["error"] == "ValueError: cannot read sample 13"
+    assert line.values["batch"] == 4 and line.values["indices"] == [12, 13, 14, 15]
+    assert line.values["worker"] == (1 if workers else None)
+    assert "test_dataloader.py:" in line.values["where"]
+
+
+def test_a_failing_loader_before_the_first_step_makes_this_a_rank(watch: Any) -> None:
+    watched = watch(flags={"DATALOADER": True})
+    with pytest.raises(ValueError):
+        next(iter(DataLoader(Numbers(raises=0), batch_size=4)))
+    assert watched.claims == 1 and len(seen(watched, "ERROR")) == 1
+
+
+def test_waiting_for_batches_needs_twenty_of_them(watch: Any) -> None:
+    for samples, expected in ((19, 0), (64, 1)):
+        watched = watch(flags={"DATALOADER": True})
+        train(model(), DataLoader(Numbers(samples, pause_s=0.008), batch_size=1))
+        assert (len(seen(watched, "WAIT")) > 0) == expected
+        watched.monitor.detach()
+    line = seen(watched, "WAIT")[0].values
+    assert line["share"] > 0.5 and line["median_ms"] > 5 and line["workers"] == 0 and line["count"] >= 20
+
+
+def test_workers_that_start_anew_for_every_pass(watch: Any) -> None:
+    class Slow(Numbers):
+        def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+            if index == 0:
+                time.sleep(0.55)
+            return super().__getitem__(index)
+
+    watched = watch(flags={"DATALOADER": True})
+    train(model(), DataLoader(Slow(64), batch_size=8, num_workers=1), epochs=4)
+    (line,) = seen(watched, "START")
+    assert line.values["starting"] > 0.5 and line.values["persistent"] is False and line.values["first_s"] > 0.5
+
+
+def test_cache_counts_of_the_dataset(watch: Any) -> None:
+    class Cached(Numbers):
+        cache_hits = cache_misses = 0
+
+        def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+            self.cache_misses += 1
+            self.cache_hits += 3
+            return super().__getitem__(index)
+
+    watched = watch(flags={"DATALOADER": True})
+    train(model(), DataLoader(Cached(16), batch_size=8))
+    end = seen(watched, "EPOCH")[0].values
+    assert (end["cache_hits"], end["cache_misses"]) == (48, 16)
+
+
+def test_an_evaluation_of_many_batches_costs_no_look_at_each(watch: Any) -> None:
+    watched = watch(flags={"DATALOADER": True}, max_overhead=0.001)
+    train(model(), DataLoader(Numbers(8), batch_size=8))
+    probe = watched.monitor.probe("dataloader")
+    looks = []
+    probe._look = lambda *args: looks.append(args)
+    with torch.no_grad():
+        for _ in DataLoader(Numbers(200), batch_size=1):
+            pass
+    assert len(looks) <= 5
+
+
+def test_switching_the_flag_off_leaves_no_patch(watch: Any) -> None:
+    from torch.utils.data import dataloader
+
+    before = dataloader.DataLoader.__init__, dataloader._BaseDataLoaderIter._next_index
+    watched = watch(flags={"DATALOADER": True})
+    assert dataloader.DataLoader.__init__ is not before[0]
+    watched.monitor.detach()
+    assert (dataloader.DataLoader.__init__, dataloader._BaseDataLoaderIter._next_index) == before
+
+
+def test_batches_and_order_are_the_same_with_and_without(watch: Any) -> None:
+    def run() -> list[float]:
+        torch.manual_seed(3)
+        return [float(x_BF.sum()) for x_BF, _ in DataLoader(Numbers(), batch_size=8, shuffle=True, num_workers=1)]
+
+    bare = run()
+    watched = watch(flags={"DATALOADER": True})
+    assert run() == bare
+    assert seen(watched, "BATCH") == [] or watched.claims == 0  # no rank yet: nothing is written
+
+
+# the parts
+
+
+def test_a_sample_is_spread_over_the_whole_tensor() -> None:
+    x_NF = torch.arange(64 * 1024, dtype=torch.float64).reshape(64, 1024)
+    for tensor in (x_NF, x_NF.T, x_NF.reshape(8, 8, 32, 32).permute(0, 2, 3, 1)):
+        sample = batches.spread(tensor, 1024)
+        assert 256 <= sample.numel() <= 1024
+        assert (sample % 1024).unique().numel() >= 16, "not one column only"
+        assert sample.max() > 0.9 * x_NF.max() and sample.min() < 0.1 * x_NF.max()
+
+
+def test_one_bad_element_in_a_large_tensor_is_seen() -> None:
+    x_BF = torch.randn(256, 512)
+    x_BF[200, 7] = float("inf")
+    (part,) = batches.parts_of(x_BF)
+    batches.look(part)
+    assert part.bad is not None and part.bad.count == 1 and batches.bad_rows(x_BF) == [200]
+    assert part.high is not None and part.high < 10
+
+
+def test_halves_whose_sum_overflows_are_finite() -> None:
+    (part,) = batches.parts_of(torch.full((64, 64), 60000.0, dtype=torch.float16))
+    batches.look(part)
+    assert part.bad is None and part.constant
+
+
+def test_fingerprints_tell_content_apart() -> None:
+    prints = batches.Prints()
+    x_BF = torch.randn(64, 1000)
+    moved = x_BF.clone()
+    moved[1, 1] += 1e-3
+    one = prints.of(batches.parts_of(x_BF[:4]))
+    assert one == prints.of(batches.parts_of(x_BF[:4].clone()))
+    assert one != prints.of(batches.parts_of(moved[:4]))
+    assert prints.of(batches.parts_of(["a", 3])) is None
+
+
+@pytest.mark.parametrize(
+    ("shape", "target", "width"),
+    [((8, 5), (8,), 5), ((2, 5, 4, 4), (2, 4, 4), 5), ((2, 7, 11), (2, 7), 11), ((8, 5), (8, 5), None)],
+)
+def test_the_width_of_an_output(shape: tuple[int, ...], target: tuple[int, ...], width: int | None) -> None:
+    output = {"loss": torch.zeros(()), "logits": torch.zeros(shape)}
+    assert batches.width_for(torch.zeros(target, dtype=torch.long), output) == width
+
+
+def test_waits_are_judged_with_an_idle_device_only() -> None:
+    for idle in (True, False):
+        waits = Waits()
+        waits.begin(0.0)
+        for number in range(1, 41):
+            waits.add(number * 0.02, 0.015, idle=idle)
+        assert waits.share() == pytest.approx(0.75)
+        assert waits.starved(0.5) == idle
+        assert not waits.starved(0.8)
+
+
+def test_what_a_wrapped_error_says() -> None:
+    wrapped = (
+        "Caught KeyError in DataLoader worker process 3.\nOriginal Traceback (most recent call last):\n"
+        '  File "/x/fetch.py", line 52, in fetch\n    data = self.dataset[i]\n'
+        '  File "/me/data.py", line 40, in __getitem__\n    raise KeyError("a.png")\nKeyError: \'a.png\'\n'
+    )
+    assert told_by(KeyError(wrapped)) == (3, "KeyError: 'a.png'", "/me/data.py:40")
+    assert told_by(RuntimeError("DataLoader worker (pid 12) is killed by signal: Killed."))[0] is None

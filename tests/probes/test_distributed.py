@@ -1,0 +1,478 @@
+"""DISTRIBUTED: what is seen of process groups and collectives, without issuing any."""
+
+import inspect
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from tdbg.events import Observation
+from tdbg.probes.collectives import COLLECTIVES, FIRST_CUTS, FUNCTIONAL, LONG_CHUNK, LONG_CUTS, Kind, Order
+from tdbg.probes.distributed import Distributed, flight_entries
+from tdbg.probes.watchdog import Watchdog
+
+KINDS = {kind.name: kind for kind in COLLECTIVES}
+
+
+@pytest.fixture
+def seen(watch: Callable[..., Any]) -> Callable[..., Any]:
+    """A monitor with the flag on; ``seen.parts("ORDER")`` are its observations of one part."""
+
+    def start(**settings: Any) -> Any:
+        running = watch(flags={"DISTRIBUTED": True}, **settings)
+        running.probe = running.monitor.probe("distributed")
+        running.parts = lambda part: [
+            event for event in running.events if isinstance(event, Observation) and event.part == part
+        ]
+        running.monitor.become_rank_now()
+        return running
+
+    return start
+
+
+@pytest.fixture
+def world() -> Iterator[Callable[[], None]]:
+    """Makes a group of two ranks in one process: its collectives return at once and change nothing."""
+
+    def make(rank: int = 0) -> None:
+        dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=2)
+
+    yield make
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def train(steps: int, each: Callable[[int], None]) -> None:
+    """Steps of a small model, with a call between backward and update."""
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(1, steps + 1):
+        optimizer.zero_grad()
+        model(torch.ones(2, 4)).sum().backward()
+        each(step)
+        optimizer.step()
+
+
+def marks(events: list[Observation]) -> list[list[Any]]:
+    return [mark for event in events for group in event.values["groups"] for mark in group["marks"]]
+
+
+def test_the_table_agrees_with_torch() -> None:
+    for kind in COLLECTIVES:
+        function = getattr(dist, kind.name, None)
+        if function is None or not inspect.isfunction(function):
+            continue  # of another version, or written in C++
+        names = list(inspect.signature(function).parameters)
+        if kind.tensor >= 0:
+            assert names[kind.tensor] == kind.keyword, kind
+        if kind.group >= 0:
+            assert names[kind.group] == "group", kind
+        elif "group" in names:
+            pytest.fail(f"{kind.name} takes a group")
+
+
+def test_the_functional_table_agrees_with_torch() -> None:
+    import torch.distributed._functional_collectives as functional
+
+    for kind in FUNCTIONAL:
+        function = getattr(functional, kind.name, None)
+        assert function is None or list(inspect.signature(function).parameters)[kind.tensor] == kind.keyword
+
+
+def test_init_and_destroy_are_told(seen: Any, world: Any) -> None:
+    run = seen()
+    world(rank=1)
+    (init,) = run.parts("INIT")
+    assert (init.values["backend"], init.values["rank"], init.values["world_size"]) == ("fake", 1, 2)
+    dist.all_reduce(torch.ones(6))
+    dist.destroy_process_group()
+    (gone,) = run.parts("DESTROY")
+    assert gone.values["calls"] == 1 and gone.values["bytes"] == 24
+    assert gone.values["ops"][0]["op"] == "all_reduce"
+
+
+def test_a_step_is_summed_up(seen: Any, world: Any) -> None:
+    run = seen()
+    world()
+
+    def reduce(step: int) -> None:
+        dist.all_reduce(torch.ones(1000))
+        dist.all_reduce(torch.ones(1000), async_op=True)
+        dist.barrier()
+
+    train(3, reduce)
+    rows = [event.values for event in run.parts("STEP")]
+    assert [row["calls"] for row in rows] == [3, 3, 3]
+    assert [row["bytes"] for row in rows] == [8000] * 3
+    assert {op["op"]: op["calls"] for op in rows[0]["ops"]} == {"all_reduce": 2, "barrier": 1}
+    assert [event.step for event in run.parts("STEP")] == [1, 2, 3]
+
+
+def test_a_step_without_collectives_is_not_told_again(seen: Any, world: Any) -> None:
+    run = seen()
+    world()
+    train(4, lambda step: dist.barrier() if step == 2 else None)
+    assert [event.step for event in run.parts("STEP")] == [2]
+
+
+def test_the_order_is_kept_in_chunks(seen: Any, world: Any) -> None:
+    run = seen()
+    world()
+    train(5, lambda step: [dist.all_reduce(torch.ones(2)), dist.broadcast(torch.ones(3), 0)])
+    dist.destroy_process_group()
+    found = marks(run.parts("ORDER"))
+    assert [mark[:2] for mark in found] == [[1, 1], [2, 2], [3, 4], [5, 8], [9, 10]]
+    assert [mark[3:] for mark in found] == [[1, 1], [1, 1], [2, 2], [3, 4], [5, 5]]
+    texts: dict[str, Any] = {}
+    for event in run.parts("ORDER"):
+        texts.update(event.values["groups"][0]["chunks"])
+    assert texts[found[2][2]] == [["all_reduce float32[2]", 1], ["broadcast float32[3]", 1]]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        (lambda: dist.all_reduce(torch.ones(2)), lambda: dist.all_reduce(torch.ones(3)), False),
+        (lambda: dist.all_reduce(torch.ones(2)), lambda: dist.all_reduce(torch.ones(2).double()), False),
+        (lambda: dist.all_reduce(torch.ones(2)), lambda: dist.broadcast(torch.ones(2), 0), False),
+        (lambda: dist.all_reduce(torch.ones(2)), lambda: dist.all_reduce(torch.ones(1, 2)), True),
+        (
+            lambda: dist.all_to_all_single(torch.ones(2), torch.ones(2)),
+            lambda: dist.all_to_all_single(torch.ones(4), torch.ones(4)),
+            True,  # ranks may well give different sizes
+        ),
+    ],
+)
+def test_what_makes_two_calls_differ(seen: Any, world: Any, one: Any, other: Any, same: bool) -> None:
+    run = seen()
+    world()
+    one()
+    first = run.probe._group(None).order.marks[-1][2]
+    dist.destroy_process_group()
+    world()
+    other()
+    assert (run.probe._group(None).order.marks[-1][2] == first) is same
+
+
+def test_a_second_world_is_another_group(seen: Any, world: Any) -> None:
+    run = seen()
+    for _ in range(2):
+        world()
+        dist.barrier()
+        dist.destroy_process_group()
+    assert [event.values["groups"][0]["group"] for event in run.parts("ORDER")] == ["world", "world#2"]
+
+
+def test_smaller_groups_are_named_with_their_ranks(seen: Any, world: Any) -> None:
+    run = seen()
+    world()
+    pair = dist.new_group([0, 1])
+    alone = dist.new_group([0])
+    foreign = dist.new_group([1])
+    dist.all_reduce(torch.ones(1), group=pair)
+    dist.all_reduce(torch.ones(1), group=alone)
+    dist.all_reduce(torch.ones(1), group=foreign)  # a call that does nothing here
+    dist.destroy_process_group()
+    (order,) = run.parts("ORDER")
+    (group,) = order.values["groups"]  # of one rank there is nothing to compare
+    assert group["ranks"] == [0, 1] and group["size"] == 2
+    assert run.parts("DESTROY")[0].values["calls"] == 3 + 2, "three new groups, two calls"
+
+
+def test_sends_keep_no_order(seen: Any, world: Any) -> None:
+    run = seen()
+    world()
+    dist.send(torch.ones(1), 1)
+    dist.batch_isend_irecv([dist.P2POp(dist.isend, torch.ones(1), 1)])
+    dist.destroy_process_group()
+    assert run.parts("ORDER") == []
+    assert {op["op"] for op in run.parts("DESTROY")[0].values["ops"]} == {"send", "batch_isend_irecv"}
+
+
+def test_other_threads_keep_no_order(seen: Any, world: Any) -> None:
+    run = seen()
+    world()
+    dist.barrier()
+    thread = threading.Thread(target=dist.barrier)
+    thread.start()
+    thread.join()
+    assert run.probe._group(None).order.number == 1
+    dist.destroy_process_group()
+    assert run.parts("DESTROY")[0].values["calls"] == 2
+
+
+def test_uneven_inputs_are_not_compared(seen: Any, world: Any) -> None:
+    from torch.distributed.algorithms.join import Join, Joinable, JoinHook
+
+    class Thing(Joinable):
+        def __init__(self) -> None:
+            super().__init__()
+
+        join_device = torch.device("cpu")
+        join_process_group = property(lambda self: dist.group.WORLD)
+
+        def join_hook(self, **kwargs: Any) -> JoinHook:
+            return JoinHook()
+
+    run = seen()
+    world()
+    Join([Thing()], enable=False)
+    train(3, lambda step: dist.barrier())
+    dist.destroy_process_group()
+    assert run.parts("ORDER") == [] and "abstains-distributed" in run.notes
+
+
+def test_a_group_that_was_there_is_ordered_from_a_common_step(seen: Any, world: Any) -> None:
+    world()
+    run = seen()
+    assert run.parts("INIT")[0].values["late"] is True
+    train(20, lambda step: dist.barrier())
+    dist.destroy_process_group()
+    groups = [group for event in run.parts("ORDER") for group in event.values["groups"]]
+    assert {group["since"] for group in groups} == {16}
+    assert marks(run.parts("ORDER"))[0] == [1, 1, groups[0]["marks"][0][2], 16, 16]
+
+
+def test_steps_that_were_not_seen_end_the_numbers(seen: Any, world: Any) -> None:
+    run = seen()
+    world()
+
+    def each(step: int) -> None:
+        dist.barrier()
+        if step == 2:
+            run.monitor.switch(False)
+        if step == 4:
+            run.monitor.switch(True)
+            run.probe.changed()
+
+    train(20, each)
+    assert run.probe._counts() == {}
+    dist.destroy_process_group()
+    groups = [group for event in run.parts("ORDER") for group in event.values["groups"]]
+    assert [group["since"] for group in groups] == [0, 16, 16, 16, 16]
+    assert marks(run.parts("ORDER"))[0][:2] == marks(run.parts("ORDER"))[1][:2] == [1, 1]
+
+
+def test_what_fails_is_told_and_raised(seen: Any, world: Any) -> None:
+    run = seen()
+    world()
+    with pytest.raises(TypeError):
+        dist.all_reduce("no tensor")
+    (failed,) = run.parts("FAILED")
+    assert failed.values["op"] == "all_reduce" and "TypeError" in failed.values["error"]
+    assert run.probe._inside == {}
+
+
+def test_reducers_tell_of_themselves(seen: Any) -> None:
+    run = seen()
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        model = nn.parallel.DistributedDataParallel(nn.Linear(8, 4))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for _ in range(3):
+            model(torch.ones(2, 8)).sum().backward()
+            optimizer.step()
+        last = run.parts("STEP")[-1].values
+        assert last["ddp_buckets"] == 1 and last["ddp_bytes"] == 36 * 4 and last["ddp_comm_ms"] >= 0
+    finally:
+        dist.destroy_process_group()
+
+
+def test_compiled_collectives_stay_one_graph(seen: Any, world: Any) -> None:
+    seen()
+    world()
+
+    @torch.compile(fullgraph=True, backend="eager")
+    def double(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        dist.all_reduce(y)
+        return y + 1
+
+    assert double(torch.ones(2)).tolist() == [3.0, 3.0]
+
+
+def test_nothing_stays_behind(seen: Any, world: Any) -> None:
+    before = dist.all_reduce, dist.init_process_group
+    run = seen()
+    world()
+    assert dist.all_reduce is not before[0]
+    assert "tdbg-watchdog" in {thread.name for thread in threading.enumerate()}
+    run.monitor.detach()
+    assert (dist.all_reduce, dist.init_process_group) == before
+    time.sleep(0.1)
+    assert run.probe._watchdog is None
+
+
+def test_without_a_group_it_abstains(seen: Any) -> None:
+    run = seen()
+    train(2, lambda step: None)
+    assert set(run.notes) == {"abstains-distributed"}
+
+
+# a rank goes quiet
+
+
+def stuck(probe: Distributed, seconds: float) -> Callable[..., None]:
+    """A collective that takes its time."""
+    owner = SimpleNamespace(all_reduce=lambda tensor: time.sleep(seconds))
+    probe._stand_before(owner, KINDS["all_reduce"])
+    return owner.all_reduce
+
+
+def test_a_rank_that_waits_says_where(seen: Any, world: Any) -> None:
+    run = seen(thresholds={"DISTRIBUTED.quiet_s": 1.0})
+    world()
+    dist.barrier()
+    stuck(run.probe, 1.6)(torch.ones(2))
+    (quiet,) = run.parts("QUIET")
+    values = quiet.values
+    assert (values["state"], values["op"], values["group"], values["number"]) == (
+        "collective",
+        "all_reduce",
+        "world",
+        2,
+    )
+    assert values["counts"] == {"world": 2} and values["quiet_s"] >= 1.0
+    assert values["where"].startswith("test_distributed.py:") and set(values) <= set(Distributed.fields)
+    stacks = run.kept[values["stacks"]]["threads"]
+    main = next(lines for name, lines in stacks.items() if name.startswith("MainThread"))
+    assert any("stuck" in line for line in main)
+    assert not any(name.startswith("tdbg-watchdog") for name in stacks)
+    (resumed,) = run.parts("RESUMED")
+    assert 1.4 < resumed.values["quiet_s"] < 3.0 and resumed.values["op"] == "all_reduce"
+    assert marks(run.parts("ORDER"))[-1][:2] == [2, 2], "what was called so far is on disk while it waits"
+
+
+def test_a_rank_that_is_elsewhere_says_so(seen: Any, world: Any) -> None:
+    run = seen(thresholds={"DISTRIBUTED.quiet_s": 1.0})
+    world()
+    run.probe._backend = "gloo"
+    time.sleep(1.5)
+    dist.barrier()
+    (quiet,) = run.parts("QUIET")
+    assert quiet.values["state"] == "elsewhere" and "test_a_rank_that_is_elsewhere" in quiet.values["where"]
+    assert len(run.parts("RESUMED")) == 1
+
+
+def test_steps_alone_are_signs_of_life(seen: Any, world: Any) -> None:
+    run = seen(thresholds={"DISTRIBUTED.quiet_s": 1.0})
+    world()
+    train(5, lambda step: time.sleep(0.3))
+    assert run.parts("QUIET") == []
+
+
+def test_a_reducer_that_waits_is_seen_in_backward(seen: Any, world: Any) -> None:
+    class Slow(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+            time.sleep(1.5)
+            return grad
+
+    run = seen(thresholds={"DISTRIBUTED.quiet_s": 1.0})
+    world()
+    run.probe._backend = "gloo"
+    model = nn.Linear(2, 1)
+    run.probe._models.add(model)
+    model._get_ddp_logging_data = dict  # type: ignore[assignment]
+    Slow.apply(model(torch.ones(1, 2))).sum().backward()
+    assert run.parts("QUIET")[0].values["state"] == "backward"
+
+
+def test_an_asynchronous_call_that_is_waited_for(seen: Any, world: Any) -> None:
+    run = seen(thresholds={"DISTRIBUTED.quiet_s": 1.0})
+    world()
+    run.probe._backend = "gloo"
+    owner = SimpleNamespace(all_reduce=lambda tensor: SimpleNamespace(wait=partial(time.sleep, 1.5)))
+    run.probe._stand_before(owner, KINDS["all_reduce"])
+    work = owner.all_reduce(torch.ones(1))
+    work.wait()
+    values = run.parts("QUIET")[0].values
+    assert (values["state"], values["op"], values["number"]) == ("wait", "all_reduce", 1)
+
+
+def test_flight_entries_are_read_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    c10d = torch._C._distributed_c10d
+    text = b'{"entries": [{"profiling_name": "gloo:all_reduce"}]}'
+    monkeypatch.setattr(c10d, "_dump_nccl_trace_json", lambda collectives, active: text, raising=False)
+    assert flight_entries() == [{"profiling_name": "gloo:all_reduce"}]
+    for name in ("_dump_nccl_trace_json", "_dump_fr_trace_json"):
+        monkeypatch.setattr(c10d, name, lambda collectives, active: b"{}", raising=False)
+    assert flight_entries() == []
+
+
+# the parts
+
+
+def test_chunks_grow_with_the_numbers() -> None:
+    order = Order(0)
+    for _ in range(LONG_CUTS + 2 * LONG_CHUNK):
+        order.add("barrier", b"barrier", 1)
+    ends = [mark[1] for mark in order.marks]
+    assert ends[:7] == [1, 2, 4, 8, 16, 32, FIRST_CUTS] and ends[7] == 2 * FIRST_CUTS
+    assert ends[-2:] == [LONG_CUTS + LONG_CHUNK, LONG_CUTS + 2 * LONG_CHUNK]
+    assert [mark[0] for mark in order.marks[1:]] == [mark[1] + 1 for mark in order.marks[:-1]]
+
+
+def test_what_varies_too_much_is_not_spelt_out() -> None:
+    order = Order(0)
+    for number in range(200):
+        text = f"all_reduce float32[{number}]"
+        order.add(text, text.encode(), 1)
+    assert len(order.texts) == len(order.marks)
+    order = Order(0)
+    order._cut = 1000
+    for number in range(1000):
+        text = f"all_reduce float32[{number}]"
+        order.add(text, text.encode(), 1)
+    assert len(order.marks) == 1 and order.texts == {}
+
+
+def test_the_tail_is_marked_and_goes_on() -> None:
+    order = Order(0)
+    for _ in range(3):
+        order.add("barrier", b"barrier", 1)
+    order.tail()
+    order.add("barrier", b"barrier", 2)
+    assert [mark[:2] for mark in order.marks] == [[1, 1], [2, 2], [3, 3], [3, 4]]
+
+
+def test_the_dog_barks_at_doubling_times() -> None:
+    pulse, said, stirred = [0], [], []
+    dog = Watchdog(10.0, lambda: pulse[0], lambda s, n: said.append((round(s), n)), lambda s: stirred.append(round(s)))
+    for now in range(0, 100, 5):
+        dog.look(float(now))
+    assert said == [(10, 1), (20, 2), (40, 3), (80, 4)]
+    pulse[0] = 1
+    dog.look(100.0)
+    assert stirred == [100] and dog.told == 0
+    dog.look(105.0)
+    assert len(said) == 4
+
+
+def test_a_call_costs_little(seen: Any) -> None:
+    run = seen()
+    owner = SimpleNamespace(barrier=lambda: None)
+    run.probe._stand_before(owner, Kind("barrier"))
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    try:
+        spent = []
+        for _ in range(5):
+            begun = time.perf_counter()
+            for _ in range(1000):
+                owner.barrier()
+            spent.append((time.perf_counter() - begun) * 1e3)
+        assert min(spent) < 50.0, f"{min(spent):.1f} us a call"
+    finally:
+        dist.destroy_process_group()

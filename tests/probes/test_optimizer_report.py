@@ -1,0 +1,208 @@
+"""The flag OPTIMIZER: groups, parameters left out or held twice, and what an update moves."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from probes.judging import codes, findings, seen
+from torch import Tensor, nn
+
+EVERY_STEP = {"flags": {"OPTIMIZER": True}, "max_overhead": 1e6}
+
+
+def model() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+
+
+def step(net: nn.Module, *optimizers: torch.optim.Optimizer, out: Any = None) -> None:
+    net.zero_grad()
+    inputs = torch.randn(32, 8, dtype=next(net.parameters()).dtype)
+    (net if out is None else out)(inputs).square().mean().backward()
+    for optimizer in optimizers:
+        optimizer.step()
+
+
+def test_groups_and_hyperparameters_are_told_once(watch: Any) -> None:
+    watched = watch(**EVERY_STEP)
+    net = model()
+    vectors, matrices = [p for p in net.parameters() if p.ndim < 2], [p for p in net.parameters() if p.ndim > 1]
+    groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "lr": 1e-4}]
+    optimizer = torch.optim.AdamW(groups, lr=1e-3, weight_decay=0.0)
+    for _ in range(4):
+        step(net, optimizer)
+    (told,) = seen(watched, "optimizer", "GROUPS")
+    values = told.values
+    assert (values["optimizer"], values["group_count"], values["parameters"], values["elements"]) == (
+        "AdamW",
+        2,
+        4,
+        212,
+    )
+    assert values["groups"][0]["weight_decay"] == 0.1 and values["groups"][0]["betas"] == [0.9, 0.999]
+    assert values["groups"][1]["lr"] == 1e-4 and values["groups"][1]["parameters"] == 2
+    assert values["decayed_vectors"] == 0 and values["frozen"] == 0
+
+
+def test_a_change_is_told_and_a_schedule_is_none(watch: Any) -> None:
+    watched = watch(**EVERY_STEP)
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    for number in range(6):
+        optimizer.param_groups[0]["lr"] = 0.1 / (number + 1)
+        if number == 3:
+            optimizer.param_groups[0]["weight_decay"] = 0.5
+        step(net, optimizer)
+    told = seen(watched, "optimizer", "GROUPS")
+    assert [event.step for event in told] == [1, 4]
+    assert told[1].values["changed"] == ["weight_decay[0]"]
+
+
+def test_the_ratio_is_that_of_the_update(watch: Any) -> None:
+    watched = watch(**EVERY_STEP)
+    net = nn.Linear(8, 8, bias=False)
+    nn.init.constant_(net.weight, 2.0)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
+    net.weight.grad = torch.full((8, 8), 0.04)
+    optimizer.step()
+    (told,) = seen(watched, "optimizer")
+    assert told.values["ratio_median"] == pytest.approx(0.5 * 0.04 / 2.0, rel=1e-3)
+    assert told.values["unmoved_share"] == 0.0 and told.values["sampled"] == 1
+
+
+def test_the_size_of_the_state(watch: Any) -> None:
+    watched = watch(**EVERY_STEP)
+    net = nn.Linear(1000, 500, bias=False)
+    optimizer = torch.optim.Adam(net.parameters())
+    net.weight.grad = torch.ones_like(net.weight)
+    optimizer.step()
+    assert seen(watched, "optimizer")[0].values["state_mb"] == pytest.approx(2 * 4 * 0.5, rel=1e-3)
+
+
+def test_weights_are_let_go_after_the_step(watch: Any) -> None:
+    watched = watch(**EVERY_STEP)
+    net = model()
+    step(net, torch.optim.SGD(net.parameters(), lr=0.1))
+    assert watched.monitor.probe("optimizer")._moved is None
+
+
+def test_a_layer_added_after_the_optimizer(watch: Any, tmp_path: Path) -> None:
+    watched = watch(**EVERY_STEP)
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    net.append(nn.Linear(4, 2, bias=False))
+    for _ in range(8):
+        step(net, optimizer)
+    (finding,) = findings(watched, tmp_path)
+    assert (
+        finding.code == "TD-S006" and "1 of 5 trainable parameters are in no parameter group: 3.weight" in finding.title
+    )
+
+
+def test_only_a_head_is_trained_on_purpose(watch: Any, tmp_path: Path) -> None:
+    watched = watch(**EVERY_STEP)
+    net = model()
+    optimizer = torch.optim.SGD(net[2].parameters(), lr=0.1)
+    for _ in range(8):
+        step(net, optimizer)
+    assert codes(watched, tmp_path) == []
+    assert seen(watched, "optimizer", "COVERAGE")[0].values["left_out_count"] == 2
+
+
+def test_frozen_and_unused_parameters_are_not_forgotten(watch: Any, tmp_path: Path) -> None:
+    watched = watch(**EVERY_STEP)
+    net = model()
+    net[0].bias.requires_grad_(False)
+    optimizer = torch.optim.SGD([p for p in net.parameters() if p.requires_grad], lr=0.1)
+    net.teacher = nn.Linear(8, 4, bias=False)
+    for _ in range(8):
+        step(net, optimizer, out=lambda x: net[2](net[1](net[0](x))))
+    assert codes(watched, tmp_path) == []
+
+
+def test_a_parameter_in_two_optimizers(watch: Any, tmp_path: Path) -> None:
+    watched = watch(**EVERY_STEP)
+    net = model()
+    both = torch.optim.SGD(net.parameters(), lr=0.01), torch.optim.Adam(net[2].parameters())
+    for _ in range(12):
+        step(net, *both)
+    (finding,) = findings(watched, tmp_path)
+    assert finding.code == "TD-S006" and "2 parameters updated by two optimizers: 2.weight, 2.bias" in finding.title
+
+
+def test_one_optimizer_after_the_other_is_healthy(watch: Any, tmp_path: Path) -> None:
+    watched = watch(**EVERY_STEP)
+    net = model()
+    first, second = torch.optim.Adam(net.parameters()), torch.optim.SGD(net.parameters(), lr=0.01)
+    for optimizer in (first, second):
+        for _ in range(12):
+            step(net, optimizer)
+    assert codes(watched, tmp_path) == []
+
+
+class Unit(nn.Module):
+    """A scale that begins at one, as normalisations have it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.weight
+
+
+def test_bfloat16_rounds_the_update_away(watch: Any, tmp_path: Path) -> None:
+    watched = watch(**EVERY_STEP)
+    torch.manual_seed(0)
+    net = nn.Sequential(Unit(), nn.Linear(8, 4)).to(torch.bfloat16)
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-4)
+    for _ in range(45):
+        step(net, optimizer)
+    (finding,) = findings(watched, tmp_path)
+    assert finding.code == "TD-S007" and "bfloat16" in finding.title and "0.weight" in finding.title
+    assert seen(watched, "optimizer")[-1].values["unmoved_share"] > 0.5
+
+
+def test_a_rate_of_zero_and_sums_kept_aside_are_healthy(watch: Any, tmp_path: Path) -> None:
+    watched = watch(**EVERY_STEP)
+    net = model()
+    groups = [{"params": net[0].parameters(), "lr": 0.0}, {"params": net[2].parameters()}]
+    optimizer = torch.optim.SGD(groups, lr=0.01)
+    for number in range(60):
+        step(net, optimizer)
+        if number % 10 == 9:  # as an optimizer that gathers gradients
+            with torch.no_grad():
+                net[2].weight.add_(0.01)
+    assert codes(watched, tmp_path) == []
+
+
+def test_a_parameter_without_a_gradient_is_told_by_this_flag_alone(watch: Any, tmp_path: Path) -> None:
+    watched = watch(**EVERY_STEP)
+    net = model()
+    unused = nn.Linear(3, 3, bias=False)
+    net.unused = unused
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    for _ in range(16):
+        step(net, optimizer, out=lambda x: net[2](net[1](net[0](x))))
+    (finding,) = findings(watched, tmp_path)
+    assert finding.code == "TD-G003" and "unused.weight" in finding.title
+
+
+def test_channels_last_weights_are_sampled_where_their_gradients_lie(watch: Any) -> None:
+    watched = watch(**EVERY_STEP)
+    net = nn.Conv2d(4, 8, 3).to(memory_format=torch.channels_last)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    net(torch.randn(2, 4, 8, 8).to(memory_format=torch.channels_last)).mean().backward()
+    optimizer.step()
+    (told,) = seen(watched, "optimizer")
+    assert told.values["sampled"] == 2 and told.values["unmoved_share"] == 0.0
+
+
+def test_at_most_64_parameters_are_sampled(watch: Any) -> None:
+    watched = watch(**EVERY_STEP)
+    net = nn.ModuleList(nn.Linear(2, 2) for _ in range(50))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    sum(part(torch.ones(1, 2)).sum() for part in net).backward()
+    optimizer.step()
+    assert seen(watched, "optimizer")[0].values["sampled"] == 64

@@ -1,0 +1,136 @@
+"""What may be looked at, and when: budget, selection, common steps of ranks, probes that come and go."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tdbg.config import Selection
+from tdbg.errors import TdbgError
+from tdbg.events import Observation, ProbeOff
+from tdbg.probes import Probe
+from tdbg.probes.budget import ALWAYS_STEPS, EXTRAS_SHARE, Budget
+from tdbg.probes.monitor import probes_for
+from tdbg.probes.plan import Planner
+from tests.probes.conftest import Watch
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The planner's clock, set by hand."""
+    now = [0.0]
+    monkeypatch.setattr("tdbg.probes.plan.time.perf_counter", lambda: now[0])
+    return now
+
+
+def looks(
+    planner: Planner, clock: list[float], cost_s: dict[str, float], steps: int, step_s: float
+) -> dict[str, list[int]]:
+    """Play steps in which each kind of work is done when it may be."""
+    done: dict[str, list[int]] = {kind: [] for kind in cost_s}
+    for step in range(1, steps + 1):
+        for kind, seconds in cost_s.items():
+            if planner.may(kind, step):
+                done[kind].append(step)
+                planner.budget.learn(kind, seconds, extra=True)
+                planner.budget.spend(kind, seconds)
+        clock[0] += step_s
+        planner.next(step, focus=False)
+    return done
+
+
+def test_extras_keep_within_their_part_of_the_budget(clock: list[float]) -> None:
+    planner = Planner(Budget(3.0, now=0.0), Selection())
+    done = looks(planner, clock, {"a": 0.004, "b": 0.001}, steps=2000, step_s=0.05)
+    share = planner.budget.own_s / clock[0]
+    assert 0.8 * EXTRAS_SHARE * 0.03 <= share <= 1.05 * EXTRAS_SHARE * 0.03
+    assert done["a"][:ALWAYS_STEPS] == list(range(1, ALWAYS_STEPS + 1))
+
+
+def test_ranks_of_unlike_speed_look_at_common_steps(clock: list[float]) -> None:
+    found = []
+    for step_s in (0.05, 0.06):
+        clock[0] = 0.0
+        planner = Planner(Budget(3.0, now=0.0), Selection())
+        planner.world_size = 2
+        found.append(looks(planner, clock, {"a": 0.004, "b": 0.001}, steps=1000, step_s=step_s))
+        assert planner.budget.own_s <= 1.05 * 0.03 * clock[0]
+    slow = [step for step in found[0]["a"] if step > 100]
+    fast = [step for step in found[1]["a"] if step > 100]
+    assert slow and (set(slow) <= set(fast) or set(fast) <= set(slow))
+    assert [step for step in found[0]["b"] if step > 100] == slow, "all that is added is done on the same steps"
+
+
+def test_selection_by_numbers() -> None:
+    assert [n for n in range(1, 13) if Selection(every=4).step(n)] == [4, 8, 12]
+    assert [n for n in range(1, 13) if Selection(steps="2:4,9:").step(n)] == [2, 3, 4, 9, 10, 11, 12]
+    assert [n for n in range(1, 13) if Selection(every=2, steps="3:8").step(n)] == [3, 5, 7]
+    assert [n for n in range(8) if Selection(ranks="0,3-5").rank(n)] == [0, 3, 4, 5]
+    assert all(Selection().step(n) and Selection().rank(n) for n in range(5))
+
+
+@pytest.mark.parametrize("text", ["a", "1:x", "5:3", "1-3", ":", "1.5", "-1"])
+def test_a_range_that_is_none(text: str) -> None:
+    with pytest.raises(TdbgError, match="steps cannot be"):
+        Selection(steps=text)
+
+
+def test_a_change_of_share_keeps_what_was_earned() -> None:
+    budget = Budget(1.0, now=0.0)
+    budget.change_share(10.0, now=100.0)
+    assert budget.earned_s(100.0) == pytest.approx(1.0)
+    assert budget.earned_s(110.0) == pytest.approx(2.0)
+    budget.rest(5.0)
+    assert budget.earned_s(115.0) == pytest.approx(2.0)
+
+
+class Breaks(Probe):
+    """A probe that raises wherever it can."""
+
+    name = "breaks"
+    levels = ()
+
+    def attach(self) -> None:
+        self.patch(torch, "relu", before=self._before)
+
+    def _before(self, args: Any, kwargs: Any) -> None:
+        raise ValueError("broken")
+
+    def update_begins(self, optimizer: Any) -> None:
+        raise ValueError("broken")
+
+
+def train(steps: int) -> None:
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(steps):
+        torch.relu(model(torch.randn(2, 4))).sum().backward()
+        optimizer.step()
+
+
+def test_a_probe_that_raises_is_gone_and_its_patches_too(watch: Callable[..., Watch]) -> None:
+    one = watch()
+    plain = torch.relu
+    one.monitor.use([*probes_for("basic", {}), Breaks])
+    assert torch.relu is not plain
+    train(3)
+    assert [name for name, _ in one.failures] == ["breaks"]
+    assert torch.relu is plain
+    assert not any(isinstance(event, ProbeOff) for event in one.events), "that is for the agent to write"
+    assert [step.step for step in one.steps] == [1, 2, 3]
+    one.failures.clear()
+
+
+def test_probes_come_and_go_while_training(watch: Callable[..., Watch]) -> None:
+    one = watch()
+    train(2)
+    hooks = one.monitor.hook_count()
+    one.monitor.changes.make("advanced", {"FORWARD": True}, "api", for_steps=3)
+    train(6)
+    seen = [event.step for event in one.events if isinstance(event, Observation) and event.probe == "forward"]
+    assert seen == [3, 4, 5]
+    assert one.monitor.settings.level == "basic" and "FORWARD" not in one.monitor.settings.flags
+    assert one.monitor.hook_count() == hooks
+    assert [event.why for event in one.events if type(event).__name__ == "Switch"] == ["api", "end"]
