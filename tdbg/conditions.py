@@ -89,8 +89,8 @@ class Condition:
 
     def true(self, record: Step, metrics: Metrics = NO_METRICS) -> bool:
         """True if the record is known to fulfil it; to be asked once a record."""
+        answer = self.known(record, metrics)
         facts = _Facts(record, metrics, self._medians)
-        answer = self._look(facts) is True
         for name, window in self._medians.items():
             value = _value_of(name, facts)
             if value is not None and math.isfinite(value):
@@ -101,6 +101,10 @@ class Condition:
         """Forget the records seen so far."""
         for window in self._medians.values():
             window.clear()
+
+    def known(self, record: Step, metrics: Metrics = NO_METRICS) -> bool:
+        """The same without counting the record in the medians."""
+        return self._look(_Facts(record, metrics, self._medians)) is True
 
     def values(self, record: Step, metrics: Metrics = NO_METRICS) -> dict[str, Number | bool | None]:
         """The fields it speaks of, with what the record says of them."""
@@ -117,6 +121,17 @@ def _value_of(name: str, facts: _Facts) -> Value:
         return facts.metrics.get(name[7:])
     value: Any = getattr(facts.record, name)
     return value if isinstance(value, bool) else as_float(value)
+
+
+def glimpse(step: int, loss: float) -> Step:
+    """A step of which only its number and its loss are known as yet.
+
+    What is true of it stays true when the rest is known.
+    """
+    return Step(**{**_NOTHING_KNOWN, "step": step, "loss": loss})
+
+
+_NOTHING_KNOWN: dict[str, Any] = dict.fromkeys((*NUMBERS, *TRUTHS)) | {"lr": []}
 
 
 class _Reader:

@@ -50,8 +50,8 @@ class Entry(NamedTuple):
 COMMANDS = (
     Entry("run", "Run a training or evaluation command and say what went wrong in it."),
     Entry("report", "Show the verdict of a run: findings, evidence, cost."),
-    Entry("status", "Show how far a run is: ranks, steps, rate, loss, level, flags, last finding."),
-    Entry("control", "Change level and flags of a live run, on all ranks at the same step."),
+    Entry("status", "Show how far a run is: rank, step, rate, loss, level, last finding."),
+    Entry("control", "Change level and flags of a live run, on all ranks at one step."),
     Entry("flags", "List the debug flags, or show one."),
     Entry("explain", "Explain a finding's code: what it means, why it matters, what to do."),
     Entry("doctor", "Show what tdbg sees here: versions, settings and their sources."),

@@ -39,7 +39,7 @@ def command(
     ] = None,
     json: options.Json = False,
 ) -> int:
-    """Change level and flags of a live run, on all ranks at the same step.
+    """Change level and flags of a live run, on all ranks at one step.
 
         tdbg control --level advanced --for 50
         tdbg control train --flag MEMORY --no-flag GRADIENTS

@@ -23,7 +23,7 @@ def command(
     watch: Annotated[bool, typer.Option("--watch", help="Look again every 2 s, until the run ends.")] = False,
     json: options.Json = False,
 ) -> None:
-    """Show how far a run is: ranks, steps, rate, loss, level, flags, last finding.
+    """Show how far a run is: rank, step, rate, loss, level, last finding.
 
         tdbg status
         tdbg status train --watch

@@ -221,7 +221,7 @@ def _pace(points: list[tuple[float, int]]) -> float | None:
     end_t, end_step = points[-1]
     recent = [point for point in points if end_t - point[0] <= PACE_S]
     begin_t, begin_step = recent[0] if len(recent) > 1 else points[0]
-    return (end_step - begin_step) / (end_t - begin_t) if end_t > begin_t else None
+    return max(end_step - begin_step, 0) / (end_t - begin_t) if end_t > begin_t else None
 
 
 def _fastest(points: list[tuple[float, int]]) -> float:

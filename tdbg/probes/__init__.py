@@ -148,9 +148,6 @@ class Probe:
         self.on = False
         self.patches.restore()
 
-    def module_built(self, module: "nn.Module") -> None:
-        """A module became a root: it has its first parameter or child (and may get more)."""
-
     def batch_taken(self, batch: Any, wait_s: float, loader_iter: Any) -> None:
         """A DataLoader handed out a batch."""
 

@@ -291,6 +291,7 @@ class Augmentation(Probe):
         for message in messages:
             if not in_worker():
                 self._take(message, where="process")
+                self._tell_due()
             elif not self._pipe.send(message):
                 self.on = False  # the parent no longer wants to know
         spent = meter.spent_s + time.perf_counter() - begun
@@ -326,6 +327,7 @@ class Augmentation(Probe):
             message = _message(runs, total_s, 0.0, 1)
             if message:
                 self._take(message, where="loop")
+                self._tell_due()
 
         waiting = [seen.late for seen in late.values() if seen is not None and seen.late is not None]
         if waiting:
@@ -350,10 +352,7 @@ class Augmentation(Probe):
             self.abstain("the workers were started before this flag was on, or there is nothing to measure")
         for message in self._pipe.receive():
             self._take(message, where="workers")
-        for tally in self._tallies.values():
-            if tally.samples >= 2 * tally.told_at and tally.samples > 0:
-                tally.told_at = tally.samples
-                self._tell(tally)
+        self._tell_due()
         if self._waits.due():
             self._judge_time()
 
@@ -367,6 +366,13 @@ class Augmentation(Probe):
         tally.where = where
         tally.add([[Figures(*row) for row in rows] for rows in message["runs"]], message["fetch_s"], message["calls"])
         self._judge(tally)
+
+    def _tell_due(self) -> None:
+        """Tell of what has doubled since it was told."""
+        for tally in self._tallies.values():
+            if tally.samples >= max(2 * tally.told_at, 1):
+                tally.told_at = tally.samples
+                self._tell(tally)
 
     def _tell(self, tally: Tally) -> None:
         steps = tally.steps

@@ -108,7 +108,8 @@ def _not_finite(tensor: Tensor, sample: Tensor) -> tensors.Bad | None:
     if tensor.numel() > FULL_PASS or tensor.element_size() == 1:
         suspicious = not bool(sample.isfinite().all())
     else:
-        suspicious = not math.isfinite(float(tensor.detach().sum(dtype=torch.float64)))
+        wide = torch.float64 if tensor.dtype == torch.float64 else torch.float32
+        suspicious = not math.isfinite(float(tensor.detach().sum(dtype=wide)))
     return tensors.look(tensor) if suspicious else None
 
 

@@ -68,6 +68,13 @@ class Series:
         """Forget all samples."""
         self.__init__()  # type: ignore[misc]
 
+    @property
+    def rise_mb(self) -> float:
+        """How far the last sample lies above the first of either view, for a quick no."""
+        if not self._recent:
+            return 0.0
+        return self._recent[-1][1] - min(self._recent[0][1], self._spread[0][1])
+
     def growth(self, steps: int) -> Growth | None:
         """The larger of the steady growths over at least ``steps`` steps that the two views show."""
         found = [_growth(list(view), steps) for view in (self._recent, [*self._spread, *list(self._recent)[-1:]])]

@@ -115,6 +115,7 @@ class Distributed(Probe):
         self._generation = 0  # how many times the world's group was made
         self._from_start = True  # every group there is was made under these eyes
         self._uneven = False
+        self._abstained = False
         self._told: dict[str, Any] = {}  # what the last QUIET said
         self._watchdog: Watchdog | None = None
 
@@ -137,6 +138,7 @@ class Distributed(Probe):
         self.when_imported("torch.distributed.algorithms.join", self._joins)
         if dist.is_initialized():
             self._from_start = False
+            self._home = threading.get_ident()
             self._models.update(root for root in self.monitor.roots.tops() if _is_ddp(root))
             self._group_made(0.0, {})
 
@@ -189,7 +191,8 @@ class Distributed(Probe):
 
     def _init_broke(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> None:
         self._broke(seconds, error)
-        self._stop_watching()
+        if not torch.distributed.is_initialized():  # else it was asked for twice
+            self._stop_watching()
 
     def _group_made(self, seconds: float, options: dict[str, Any]) -> None:
         import torch.distributed as dist
@@ -305,13 +308,16 @@ class Distributed(Probe):
         return found
 
     def _group(self, given: Any) -> Group | None:
-        """What is known of a group; None if there are too many, or no group at all."""
+        """What is known of a group; None if there are too many, or torch knows it by no name."""
         import torch.distributed as dist
 
-        name = WORLD if given is None or given is dist.group.WORLD else str(given.group_name)
-        found = self._groups.get(name)
-        if found is None and len(self._groups) < MAX_GROUPS and dist.is_initialized():
-            found = self._groups[name] = self._new_group(name, given)
+        try:
+            name = WORLD if given is None or given is dist.group.WORLD else str(given.group_name)
+            found = self._groups.get(name)
+            if found is None and len(self._groups) < MAX_GROUPS and dist.is_initialized():
+                found = self._groups[name] = self._new_group(name, given)
+        except (AttributeError, RuntimeError, ValueError, KeyError):  # made past torch's own functions
+            return None
         return found
 
     def _new_group(self, name: str, given: Any) -> Group:
@@ -362,7 +368,8 @@ class Distributed(Probe):
         if not self.monitor.is_main(optimizer):
             return
         if not self._generation:
-            if self.flags:
+            if self.flags and not self._abstained:
+                self._abstained = True
                 self.abstain("the program has made no process group by its first step")
             return
         self._home = threading.get_ident()

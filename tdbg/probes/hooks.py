@@ -94,6 +94,8 @@ class TorchHooks:
     def _around_script(self, original: Any) -> Any:
         def script(obj: Any, *args: Any, **kwargs: Any) -> Any:
             if not isinstance(obj, nn.Module):
+                if len(args) < 2:  # a class finds the names it uses in its caller's frame, which is one further up
+                    kwargs["_frames_up"] = kwargs.get("_frames_up", 0) + 1
                 return original(obj, *args, **kwargs)
             with self.monitor.roots.bare([obj]):
                 return original(obj, *args, **kwargs)

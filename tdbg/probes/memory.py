@@ -153,6 +153,7 @@ class Memory(Probe):
 
     def forked(self) -> None:
         self._forget()
+        self.changed()  # the looks at modules were the parent's
 
     def history_cleared(self) -> None:
         for series in self._series.values():
@@ -184,7 +185,8 @@ class Memory(Probe):
 
     def _mark(self, phase: str) -> None:
         if "begin" in self._marks:
-            self._marks[phase] = self._now_mb()
+            with self.work(TELL):
+                self._marks[phase] = self._now_mb()
 
     def _now_mb(self) -> float:
         if torch.cuda.is_initialized():
@@ -347,6 +349,8 @@ class Memory(Probe):
     def _judge(self, kind: str, step: int) -> None:
         """Two counts of the live tensors, at half of a creep and at a whole one, tell what piles up."""
         if kind in self._said or self._censuses >= MAX_CENSUSES:
+            return
+        if self._series[kind].rise_mb < 0.5 * min(MIN_CREEP_MB, self.threshold("creep_mb")):
             return
         if kind not in self._first:
             early = self._series[kind].growth(SUSPECT_STEPS)

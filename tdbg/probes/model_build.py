@@ -157,10 +157,10 @@ class ModelBuild(Probe):
     def __init__(self, monitor: Any) -> None:
         super().__init__(monitor)
         self._handles: list[Any] = []
+        self._built: weakref.WeakKeyDictionary[nn.Module, Built] = weakref.WeakKeyDictionary()
         self._forget()
 
     def _forget(self) -> None:
-        self._built: weakref.WeakKeyDictionary[nn.Module, Built] = weakref.WeakKeyDictionary()
         self._trouble: Exception | None = None
         self._told: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
         self._examined: weakref.WeakSet[nn.Module] = weakref.WeakSet()

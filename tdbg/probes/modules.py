@@ -282,6 +282,11 @@ class ModuleLook:
         self._running = False
         self.seen, self._rows, self._numbers, self._samples, self._last = [], {}, [], [], None
 
+    def forked(self) -> None:
+        """In a forked child: the running step was the parent's; who wants to look still does."""
+        self._clear()
+        self.step = 0
+
     def detach(self) -> None:
         """Take every hook away."""
         self._clear()

@@ -96,6 +96,7 @@ class Monitor:
         self.hooks = TorchHooks(self)
         self.probes: list[Probe] = []
         self._failed_probes: set[type[Probe]] = set()  # a change of level does not bring them back
+        self.suspects: Callable[[float], bool] | None = None  # is a loss between samples worth a record?
         self.metrics: dict[str, float] = {}  # the user's own, by name: the last value of each
         self._subscribers: dict[str, list[tuple[Probe, Callable[..., None]]]] = {}
         self.world_size = 1
@@ -121,7 +122,7 @@ class Monitor:
         self.optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._main: weakref.ref[Optimizer] | None = None
         self._main_idle = 0
-        self._is_rank = False
+        self._is_rank = self._settled = False
         self._evaluated = False
         self._threads = _Threads()
         self._searches = 0
@@ -129,6 +130,7 @@ class Monitor:
         self._ending = False
         self._focus = 0  # so many more steps are recorded in any case
         self._unused_calls = 0  # root calls since the last backward
+        self._idle_losses = 0  # losses of the running step that were sent backward between samples
         self._off_at = 0.0
         self._backward_at = self._update_at = 0.0
         self._watch_spent_s = 0.0
@@ -240,10 +242,10 @@ class Monitor:
 
     def failed(self, probe: Probe | str, error: Exception) -> None:
         """Switch a probe off for good and record why."""
+        self._failed(probe if isinstance(probe, str) else probe.name, error)
         if isinstance(probe, Probe):
             self._failed_probes.add(type(probe))
             self._drop(probe)
-        self._failed(probe if isinstance(probe, str) else probe.name, error)
 
     # what probes say
 
@@ -315,14 +317,31 @@ class Monitor:
         """Between samples only one thing is done: a host loss is checked. True if there is no more to do."""
         begun = time.perf_counter()
         self._unused_calls = 0
-        fine = (
-            not isinstance(losses, Tensor)
-            or not tensors.on_host(losses)
-            or losses.numel() != 1
-            or math.isfinite(losses.item())
-        )
+        fine = True
+        if isinstance(losses, Tensor) and losses.numel() == 1 and tensors.on_host(losses):
+            value = losses.item()
+            fine = math.isfinite(value) and not self._suspicious(value)
+        self._idle_losses += 1
         self.budget.spend("backward_begins", time.perf_counter() - begun)
         return fine
+
+    def _suspicious(self, loss: float) -> bool:
+        """True if this loss is worth a record of its step, which then is watched from here on.
+
+        The first of a step only: the others would make a record of a part of its losses.
+        """
+        if self.suspects is None or self._idle_losses or self.scaling:
+            return False
+        try:
+            if not self.suspects(loss):
+                return False
+        except Exception as error:  # guard: as around every probe call
+            self.failed(self.probe("triggers") or "triggers", error)
+            return False
+        self.plan.watch = self.plan.record = True
+        self.recorder.began_at = 0.0  # nobody timed this step's beginning
+        self._watch_spent_s = self.budget.by_part["call_begins"] + self.budget.by_part["call_ended"]
+        return True
 
     def backward_begins(self, losses: Any) -> None:
         """Backward is about to run: the loss is looked at while the weights are those of the forward pass."""
@@ -460,7 +479,8 @@ class Monitor:
         if not self.active or self.in_update not in (None, optimizer):
             return
         begun = time.perf_counter()
-        if not self._is_rank:
+        if not self._settled:
+            self._settled = True
             self._first_update()
         self.in_update = optimizer
         self._evaluated = False
@@ -541,6 +561,7 @@ class Monitor:
         self._main_idle = 0
         self.step += 1
         self.calls.clear()
+        self._idle_losses = 0
         self.last_full = False
         if self._notice_rate(optimizer):
             self.recorder.began_at = 0.0  # nobody timed this step, nor read its loss
@@ -585,6 +606,7 @@ class Monitor:
             self._watch_spent_s = spent
         self.recorder.forget(now)
         self._update_at = 0.0
+        self._idle_losses = 0
         self.late_calls = [call for call in self.calls if call.is_small()] if self.recorder.pending else []
         self.calls.clear()
         self._threads.calls.clear()
@@ -781,7 +803,7 @@ class Monitor:
         self.changes.forked()
         self.budget = Budget(self.settings.budget_pct, time.perf_counter())
         self._reset()
-        self.modules.detach()
+        self.modules.forked()
         for probe in self.probes:
             probe.forked()
 

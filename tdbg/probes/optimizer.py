@@ -27,7 +27,7 @@ LASTING = {"none": (10, 12), "stuck": (10, 40)}  # looks in a row, and steps fro
 COVERAGE_LOOKS = 16  # so many first looks ask what is held by whom, and then one in so many
 SETTLED_STEPS = 6  # by then gradients have been there, and all optimizers have been built
 BOTH_STEP = 4  # updates back that an optimizer counts as at work
-BOTH_STEPS = 3  # steps in a row in which two optimizers updated the same parameter
+BOTH_STEPS = 5  # steps in a row in which two optimizers updated the same parameter
 FORGOTTEN_SHARE = 0.5  # of the trainable parameters; more are left out on purpose
 RATES = (
     "lr",
@@ -312,7 +312,7 @@ class OptimizerReport(Probe):
         changed = after != self._anchor
         columns = torch.stack(
             [
-                after.square(),
+                (after - moved.before).square(),
                 moved.before.square(),
                 (moved.wanted & (after == moved.before)).float(),
                 moved.wanted.float(),

@@ -5,6 +5,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+BELOW = "_tdbg_below"  # on a wrapper that could not be taken away, since another lay above it: what it replaced
+
 
 class Patches:
     """Attribute replacements that know what they replaced."""
@@ -23,16 +25,23 @@ class Patches:
         wraps_in = type(held) if isinstance(held, staticmethod | classmethod) else None
         original = held.__func__ if wraps_in else getattr(owner, name)
         wrapper = functools.wraps(original)(make(original))
+        vars(wrapper).pop(BELOW, None)  # `wraps` copies it from a wrapper that is gone
         placed = wraps_in(wrapper) if wraps_in else wrapper
         inherited = isinstance(owner, type) and name not in vars(owner)
         setattr(owner, name, placed)
         self._done.append((owner, name, held, placed, inherited))
 
     def restore(self) -> None:
-        """Put back every original that nobody has replaced since; a wrapper that has to stay must do nothing."""
+        """Put back every original that nobody has replaced since; a wrapper that has to stay must do nothing.
+
+        One that stays because another of ours lies above it goes with that one.
+        """
         for owner, name, held, placed, inherited in reversed(self._done):
             if inspect.getattr_static(owner, name, None) is not placed:
+                vars(placed)[BELOW] = held, inherited
                 continue
+            while BELOW in getattr(held, "__dict__", ()):
+                held, inherited = vars(held)[BELOW]
             if inherited:
                 delattr(owner, name)
             else:

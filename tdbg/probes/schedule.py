@@ -252,7 +252,8 @@ class Schedule(Probe):
         """At once: it may be the last thing that the program does."""
         why = "switch" if self._last[0] else "first"
         self._last = self._now, 0
-        text = f"{course.name} steps for the first time, after {course.at} updates, at rate {_first(before)}"
+        when = "steps for the first time" if course.whole else "is first seen to step"
+        text = f"{course.name} {when}, after {course.at} updates, at rate {_first(before)}"
         values: dict[str, Any] = {"scheduler": course.name, "which": course.which, "advanced": 1, "updates": course.at}
         self._say(
             "SCHEDULING", text, "STEP", self._now, before=_short(before), why=why, planned=course.planned, **values
@@ -276,13 +277,13 @@ class Schedule(Probe):
         if course.crowd > 1:
             values["per_update"] = course.crowd
         of = f" of {course.planned}" if course.planned is not None else ""
-        change = f"{_first(pending.before)} -> {_first(rates)}" if rates != pending.before else f"stays {_first(rates)}"
+        change = _change(pending.before, rates)
         text = f"{course.name} step {course.advances}{of}, after {course.at} updates: {change}"
         self._say("SCHEDULING", text + (f" ({why})" if why else ""), "STEP", pending.step, **values)
 
     def _why(self, pending: _Pending, rates: list[float]) -> tuple[str, int]:
         """What makes this step of a scheduler worth a line in any case, and the direction of the rate."""
-        old, new = (pending.before or [0.0])[0], (rates or [0.0])[0]
+        old, new = _moved(pending.before, rates)
         direction = (new > old) - (new < old)
         if old > 0 and new > 0 and not 1 / JUMP < new / old < JUMP:
             return "jump", direction
@@ -406,10 +407,9 @@ class Schedule(Probe):
         values |= {"metric": number(metric), "best": number(_metric(scheduler.best)), "patience": scheduler.patience}
         values |= {"bad_epochs": scheduler.num_bad_epochs, "cooldown": scheduler.cooldown_counter}
         said = f"metric {metric:.6g}, " if metric is not None else ""
-        change = f"{_first(before)} -> {_first(rates)}" if rates != before else f"stays {_first(rates)}"
         text = (
             f"{course.name}: {said}best {values['best']}, {scheduler.num_bad_epochs} of {scheduler.patience} bad"
-            f" ({scheduler.mode}): {change}"
+            f" ({scheduler.mode}): {_change(before, rates)}"
         )
         self._say("SCHEDULING", text, "PLATEAU", self._now, **values)
 
@@ -494,7 +494,7 @@ class Schedule(Probe):
         rates = self._rates
         if not before:
             self._first_step = record.step
-        old, new = (before or rates)[0], rates[0]
+        old, new = _moved(before, rates)
         self._changed = self._changed or bool(before)
         rose, ended = new > old, False
         if self._warming and before:
@@ -512,7 +512,7 @@ class Schedule(Probe):
         text = f"{type(optimizer).__name__}: {_first(rates)}"
         if before:
             values["before"] = _short(before)
-            text = f"{type(optimizer).__name__}: {_first(before)} -> {_first(rates)} ({phase})"
+            text = f"{type(optimizer).__name__}: {_change(before, rates)} ({phase})"
         if ended:
             values["warm_up_steps"] = record.step
             text += f"; warm-up from step {self._first_step} ended"
@@ -555,6 +555,19 @@ def _short(rates: list[float]) -> list[Any]:
 def _first(rates: list[float]) -> str:
     more = f" (+{len(rates) - 1})" if len(rates) > 1 else ""
     return (f"{rates[0]:.4g}" if rates else "unknown") + more
+
+
+def _moved(before: list[float], rates: list[float]) -> tuple[float, float]:
+    """The rate of the first group that changed, before and after; of the first group where none did."""
+    pairs = list(zip(before, rates, strict=False)) or [(0.0, rates[0] if rates else 0.0)]
+    return next((pair for pair in pairs if pair[0] != pair[1]), pairs[0])
+
+
+def _change(before: list[float], rates: list[float]) -> str:
+    if before == rates:
+        return f"stays {_first(rates)}"
+    old, new = _moved(before, rates)
+    return f"{old:.4g} -> {new:.4g}" + (f" (+{len(rates) - 1})" if len(rates) > 1 else "")
 
 
 def _given(value: Any) -> Any:

@@ -29,7 +29,7 @@ class TrainingLoop(EveryUpdate):
     """The calls between two updates: zero_grad, backward, clipping; accumulation, epochs, recomputation.
 
     Reads:  ``torch.autograd.backward``, ``zero_grad`` of optimizers and modules, clipping, batches, every update;
-            of each optimizer three gradients: whether they are the same tensors as before, untouched. Of
+            of each optimizer two gradients: whether they are the same tensors as before, untouched. Of
             ``torch.utils.checkpoint.checkpoint`` the runs of its function.
     Emits:  STEP, the calls of a sampled step in order; WINDOW when the number of backward calls an update changes;
             EPOCH at the end of one; RECOMPUTE on sampled steps; FAULT once a kind and optimizer, after
@@ -153,9 +153,14 @@ class TrainingLoop(EveryUpdate):
                 track.zeroed()
 
     def _scaler_stepped(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        track = self._tracks.get(args[1]) if len(args) > 1 else None
-        if track is not None:
-            track.begin_window()  # updated, or skipped on purpose: what was there is dealt with
+        optimizer = args[1] if len(args) > 1 else kwargs.get("optimizer")
+        track = self._tracks.get(optimizer)
+        if track is None or not track.backwards:
+            return  # it has updated
+        track.begin_window()  # skipped on purpose: what was there is dealt with
+        self._window = 0
+        if self.monitor.is_main(optimizer):
+            self._clear_window()
 
     # backward
 
@@ -166,9 +171,8 @@ class TrainingLoop(EveryUpdate):
         if self._feed is not None and self._feed[1]:
             self._feed = self._feed[0], False
             self._end_epoch()
-        bound = int(self.threshold("lasting"))
         for track in self._tracks.values():
-            if track.look_before_backward() and track.streaks["unreset"] >= bound - 1:
+            if track.look_before_backward() and track.streaks["unreset"] >= track.lasting - 1:
                 self._confirm(track)
         self._watch_for_repeats(args, kwargs)
 
@@ -200,7 +204,8 @@ class TrainingLoop(EveryUpdate):
         self._note("backward")
         self._window += 1
         self._epoch.backwards += 1
-        for track in self._tracks.values():
+        for optimizer, track in self._tracks.items():
+            self._follow(track, optimizer)
             track.backward_ended(fresh=self._fresh)
         self._fresh = False
 
@@ -218,7 +223,7 @@ class TrainingLoop(EveryUpdate):
         if track is None:
             if len(self._tracks) >= MAX_TRACKS:
                 return
-            track = self._tracks[optimizer] = Track(type(optimizer).__name__)
+            track = self._tracks[optimizer] = Track(type(optimizer).__name__, int(self.threshold("lasting")))
             self.await_end()
         track.about_to_update(in_backward=self._depth > 0)
 
@@ -229,19 +234,25 @@ class TrainingLoop(EveryUpdate):
         track = self._tracks.get(optimizer)
         if track is None:
             return
-        if track.choose_sample(optimizer):
-            mine = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-            self._owners.update((id(parameter), (weakref.ref(parameter), track)) for parameter in mine)
+        self._follow(track, optimizer)
         step = self.monitor.step
         for kind in track.judge(step):
-            if track.streaks[kind] >= self.threshold("lasting"):
+            if track.streaks[kind] >= track.lasting:
                 self._tell_fault(track, kind, step)
         if self.monitor.is_main(optimizer):
             self._end_window(track, step)
+        else:
+            self._note("other step")
         self._window = 0
         track.begin_window()
         for other in self._tracks.values():
             other.unused = 0
+
+    def _follow(self, track: Track, optimizer: Optimizer) -> None:
+        """Choose the gradients to follow, as soon as there are some."""
+        if track.choose_sample(optimizer):
+            mine = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+            self._owners.update((id(parameter), (weakref.ref(parameter), track)) for parameter in mine)
 
     def _end_window(self, track: Track, step: int) -> None:
         """The update of the optimizer whose steps are counted: tell of the window, and begin the next one."""
@@ -261,6 +272,9 @@ class TrainingLoop(EveryUpdate):
         if self.monitor.watching and self.may():  # forward passes are told of on watched steps alone
             with self.work():
                 self._tell_step(track, step)
+        self._clear_window()
+
+    def _clear_window(self) -> None:
         self._calls, self._batches, self._loss = [], 0, None
         self._recomputed.clear()
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tdbg.probes import tensors
 from tdbg.probes.batches import spread
 from tdbg.probes.compiler import hide
 from tdbg.probes.patches import Patches
@@ -190,7 +191,7 @@ def _of_tensor(tensor: Tensor) -> Glimpse:
     if tensor.numel() == 0 or tensor.is_meta:
         return seen
     sample = spread(tensor, SAMPLE)
-    if tensor.device.type != "cpu":
+    if not tensors.on_host(tensor):
         seen.late = torch.stack([sample.amin(), sample.amax()]).to(torch.float32)
         return seen
     whole = tensor.detach() if tensor.is_floating_point() and tensor.numel() <= FULL_PASS else None
@@ -217,7 +218,7 @@ def _figures(seen: Glimpse, sample: Tensor, whole: Tensor | None) -> Glimpse:
     good = wide.isfinite()
     seen.finite = bool(good.all())
     if whole is not None:
-        total = float(whole.sum(dtype=torch.float64))
+        total = float(whole.sum(dtype=torch.float64 if whole.dtype == torch.float64 else torch.float32))
         seen.finite = math.isfinite(total) or bool(torch.isfinite(whole).all())
     if bool(good.any()):
         low, high = torch.aminmax(wide[good])

@@ -5,7 +5,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tdbg.conditions import Action, Condition, pairs
+from tdbg.conditions import Action, Condition, glimpse, pairs
 from tdbg.events import Step, Trigger, as_float
 from tdbg.probes import PROBES, Probe
 from tdbg.window import Window
@@ -38,17 +38,24 @@ class LossSpike:
     def true(self, record: Step) -> bool:
         """See one record. Cost: 1 us, 20 us where the loss has doubled."""
         loss = as_float(record.loss)
-        if loss is None or self.silent or not math.isfinite(loss):
+        if loss is None:
             return False
-        self.silent = loss <= 0.0 or bool(record.other_losses)
-        per_call = loss / max(record.micro, 1)  # a sum grows with its summands
-        far = not self.silent and self._far(per_call)
-        self.window.push(per_call)
+        self.silent = self.silent or bool(record.other_losses)
+        return self.see(loss / max(record.micro, 1))  # a sum grows with its summands
+
+    def see(self, loss: float) -> bool:
+        """See the loss of one call."""
+        if self.silent or not math.isfinite(loss):
+            return False
+        self.silent = loss <= 0.0
+        far = self.far(loss)
+        self.window.push(loss)
         return far
 
-    def _far(self, loss: float) -> bool:
+    def far(self, loss: float) -> bool:
+        """True if one call's loss stands out from those seen."""
         window, base = self.window, self.window.median
-        if len(window) < WARM_RECORDS or loss <= RATIO * base or loss <= window.highest:
+        if self.silent or len(window) < WARM_RECORDS or loss <= RATIO * base or loss <= window.highest:
             return False
         return loss > base + MADS * window.mad() and math.log(loss / base) > LOG_SIGMAS * window.log_sigma()
 
@@ -78,10 +85,13 @@ class _Fuse:
     armed: bool = True
     cool_at: int = 0
 
+    def ready(self, step: int) -> bool:
+        return self.armed and step >= self.cool_at
+
     def goes_off(self, true: bool, step: int) -> bool:
         if not true:
             self.armed = True
-        if not (true and self.armed and step >= self.cool_at):
+        if not (true and self.ready(step)):
             return False
         self.armed, self.cool_at = False, step + COOL_STEPS
         return True
@@ -92,12 +102,13 @@ class Triggers(Probe):
     """Looks closer when something happens: the user's conditions (--when), and three of its own.
 
     Reads:  step records: non-finite values, a loss spike (above twice the median and median + 8 MAD of the last 64),
-            5 skipped updates in a row, and what --when says.
+            5 skipped updates in a row, and what --when says. Losses on the host count between records, too.
     Emits:  a Trigger event. Its own triggers dump the last step records, the history of tensors and the batch,
             at most three times a run, and raise the level by one for 20 steps; the same one rests for 200 steps.
             A user's does what --then says.
     Cost:   2 us a record, 1 to 5 us a condition more. A dump is booked as a report, apart from the budget.
-    Limits: sees the steps that are on record. Each rank looks at its own records alone: a loss that spikes on
+    Limits: sees the steps that are on record; between them, where the loss is on the host, what the loss, the step's
+            number and metrics alone make true. Each rank looks at its own records alone: a loss that spikes on
             one rank is looked at closer there. Nothing goes off while --baseline measures.
     """
 
@@ -123,6 +134,23 @@ class Triggers(Probe):
                 self.monitor.note("triggers-off", "--when: no condition is looked at while --baseline measures")
             return
         self._users = [(condition, action, _Fuse()) for condition, action in pairs(settings.when, settings.then)]
+        self.monitor.suspects = self.suspects
+
+    def detach(self) -> None:
+        self.monitor.suspects = None
+        super().detach()
+
+    def suspects(self, loss: float) -> bool:
+        """True if a trigger will go off at the running step, of which no record was planned, for its loss alone."""
+        step = self.monitor.step + 1
+        if self._fuses["loss spike"].ready(step) and self._spike.far(loss):
+            return True
+        self._spike.see(loss)
+        ready = [condition for condition, _, fuse in self._users if fuse.ready(step)]
+        if not ready:
+            return False
+        record = glimpse(step, loss)
+        return any(condition.known(record, self.monitor.metrics) for condition in ready)
 
     def record_written(self, record: Step) -> None:
         if not self.on:

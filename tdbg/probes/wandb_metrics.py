@@ -70,7 +70,7 @@ class WandbMetrics(Probe):
             an error, also where it is told to be silent. It asks the tracker for nothing.
     Emits:  INIT, LOGIN; LOG, a line a sampled step, with new keys always; DROPPED when a call gives a step that
             has passed; CHART for a key whose values make no chart; SAYS, FAILED; FINISH, with keys sent only once.
-    Cost:   1 us a key and 5 us a call.
+    Cost:   0.6 us a key and 8 us a call; wandb.log itself takes 70 us and more.
     Limits: tensors on an accelerator are named, not read. Runs of mode "disabled" send nothing and show nothing.
             Uploads run in a process of wandb's own: of their failure only what it tells this one is seen.
     """
@@ -142,8 +142,8 @@ class WandbMetrics(Probe):
     # beginning and end
 
     def _init_ended(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], run: Any) -> None:
-        settings = getattr(run, "_settings", None)
-        mode = "disabled" if getattr(run, "disabled", False) else str(getattr(settings, "mode", "") or "online")
+        settings = _settings(run)
+        mode = str(getattr(settings, "mode", "") or "online")
         project, start = str(getattr(settings, "project", "") or ""), _step_of(run)
         self.see(
             f"run {_id(run)} of project {project or '-'}, {mode}, in {seconds:.2f} s"
@@ -378,15 +378,21 @@ def _numeric(text: str) -> bool:
 
 
 def _id(run: Any) -> str:
-    return str(getattr(run, "id", ""))
+    return str(getattr(_settings(run), "run_id", "") or "")
+
+
+def _settings(run: Any) -> Any:
+    """What a run was made with. Its public properties would attach a forked process to the tracker first."""
+    return getattr(run, "_settings", None)
 
 
 def _step_of(run: Any) -> int:
-    """The step a run is at: 0 in the beginning."""
-    step = getattr(run, "step", 0)
+    """The step a run is at, as this process counts it: ``run.step`` asks wandb's service, and waits."""
+    step = getattr(run, "_local_step", None)
+    step = getattr(run, "_step", 0) if step is None else step  # its name before wandb 0.20
     return step if isinstance(step, int) else 0
 
 
 def _shared(run: Any) -> bool:
     """True where several processes write one run: there wandb heeds no steps."""
-    return bool(getattr(getattr(run, "_settings", None), "_shared", False))
+    return bool(getattr(_settings(run), "_shared", False))

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from tdbg.probes import tensors
 
-SAMPLE = 3  # parameters of an optimizer whose gradients are followed
+ALL_WINDOWS = 64  # so many first ones are followed, and then a few of each so many: a loop seldom changes its ways
 ELEMENTS = 64  # of a gradient, where zeros are told from numbers
 TRIES = 20  # updates in which gradients to follow are looked for
 MAX_PERIOD = 6  # calls that are written once with "x 4" behind them
@@ -34,7 +34,9 @@ class Track:
     """What is known of one optimizer since its last update. The first window is not judged: its begin was not seen."""
 
     name: str
+    lasting: int  # updates in a row that show a fault before it is told
     windows: int = 0  # updates seen
+    looking: bool = True  # the gradients of this window are followed
     backwards: int = 0  # backward calls since the last update
     fresh: int = 0  # those that had a batch of their own
     pending: int = 0  # those whose gradients are still there
@@ -62,14 +64,13 @@ class Track:
 
     def choose_sample(self, optimizer: Optimizer) -> bool:
         """Follow a few parameters that have gradients, if none is followed yet; True if they were chosen now."""
-        if (self._sample and any(ref() is not None for ref in self._sample)) or self._tries >= TRIES:
+        if self._tries >= TRIES or any(ref() is not None for ref in self._sample):
             return False
         self._tries += 1
         found = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
         if not found:
             return False
-        places = sorted({0, len(found) // 2, len(found) - 1})[:SAMPLE]
-        self._sample = [weakref.ref(found[place]) for place in places]
+        self._sample = [weakref.ref(parameter) for parameter in dict.fromkeys((found[0], found[-1]))]
         return True
 
     def _grads(self) -> list[Tensor | None]:
@@ -109,12 +110,14 @@ class Track:
         """The update is over."""
         self.windows += 1
         self.backwards = self.fresh = self.pending = self.unused = self.thrown = self.tail = self.repeats = 0
-        self.reset = self.lost = self.filled = self.clip_before = self.clip_after = self.inside = False
-        self._left = self._marks()
+        self.lost = self.filled = self.clip_before = self.clip_after = self.inside = False
+        self.looking = self.windows < ALL_WINDOWS or self.windows % ALL_WINDOWS < self.lasting + 2
+        self.reset = not (self.looking and self._sample)  # nothing followed, nothing said
+        self._left = self._marks() if self.looking else ()
 
     def look_before_backward(self) -> bool:
         """True if gradients of before the last update are still there, and nobody has touched them."""
-        if self.reset or not self._sample:
+        if self.reset:
             return False
         now = self._marks()
         if now != self._left or not any(now):
@@ -128,8 +131,9 @@ class Track:
         self.pending += 1
         self.unused += 1
         self.tail = 0
-        self._left = self._marks()
-        self.filled = any(self._left)
+        if self.looking:
+            self._left = self._marks()
+            self.filled = any(self._left)
 
     def zeroed(self) -> None:
         """The gradients were cleared."""

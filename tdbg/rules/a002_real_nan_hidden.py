@@ -13,6 +13,11 @@ class _State:
     said: bool = False
 
 
+def _scale(value: object) -> str:
+    """A loss scale, a power of two, in full."""
+    return f"{value:,.0f}" if isinstance(value, int | float) and value >= 1 else figure(value)
+
+
 @RULES.add
 class RealNanHidden(ObservingRule[_State]):
     """Says when a skipped update is no matter of the loss scale: the loss itself, or the gradient, is NaN or Inf.
@@ -54,7 +59,7 @@ class RealNanHidden(ObservingRule[_State]):
         rows = values.get("bad") or []
         evidence = [f"not finite: {row['name']}, {row['count']} elements ({row['kind']})" for row in rows[:4]]
         return self.found(
-            f"GradScaler skipped step {event.step} at scale {figure(values.get('scale'))}, {what}, rank {process.rank}",
+            f"GradScaler skipped step {event.step} at scale {_scale(values.get('scale'))}, {what}, rank {process.rank}",
             first_step=event.step,
             rank=process.rank,
             phase="loss" if real == "loss" else "gradient",

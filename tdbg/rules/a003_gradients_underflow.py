@@ -19,6 +19,11 @@ def _percent(value: object) -> str:
     return f"{100 * value:.3g} %" if isinstance(value, int | float) else "-"
 
 
+def _scale(value: object) -> str:
+    """A loss scale, a power of two, in full."""
+    return f"{value:,.0f}" if isinstance(value, int | float) and value >= 1 else figure(value)
+
+
 @RULES.add
 class GradientsUnderflow(ObservingRule[_State]):
     """Says when most of the gradient is too small for fp16.
@@ -54,7 +59,7 @@ class GradientsUnderflow(ObservingRule[_State]):
             return None
         state.said = True
         scaler = bool(values.get("scaler"))
-        at = f"at loss scale {figure(values.get('scale'))}" if scaler else "no GradScaler"
+        at = f"at loss scale {_scale(values.get('scale'))}" if scaler else "no GradScaler"
         return self.found(
             f"fp16 loses the gradient: {_percent(values.get('zero_share'))} of its elements are zero,"
             f" {_percent(values.get('faint_share'))} below the normal range, {at}, rank {process.rank}",

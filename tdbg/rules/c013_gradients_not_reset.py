@@ -12,7 +12,7 @@ from tdbg.rundir import ProcessDir
 class GradientsNotReset(KindsRule):
     """Says when each update uses the gradients of all updates before it, because nothing resets them.
 
-    What it does: With the flag TRAINING_LOOP it follows three gradients of every optimizer. It speaks when, at the
+    What it does: With the flag TRAINING_LOOP it follows two gradients of every optimizer. It speaks when, at the
     first backward after an update, they are the same tensors as at that update, untouched and not zero, so that
     the new gradient is added to the old one, TRAINING_LOOP.lasting times in a row.
 

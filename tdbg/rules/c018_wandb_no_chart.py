@@ -27,8 +27,8 @@ class WandbNoChart(Rule):
         TD-C018 warning: train/loss makes no chart in wandb: its numbers are written as text, such as '0.412', at
         step 3, rank 0
 
-    What to do: Log the number itself and leave its formatting to the chart. For a value that is never finite, look at
-    how it is computed: a division by zero samples, a metric without positives.
+    What to do: Log the number itself and leave its formatting to the chart. For a value that is never finite, look
+    at how it is computed: a division by zero samples, a metric without positives.
 
     Thresholds: Three values.
     """

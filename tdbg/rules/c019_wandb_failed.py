@@ -17,17 +17,18 @@ NAMES = {"init": "wandb.init", "login": "wandb.login", "log": "wandb.log", "fini
 class WandbFailed(Rule):
     """Says that the tracker failed: at login, at its start, while logging, or at the upload in the end.
 
-    What it does: Speaks when ``wandb.login``, ``wandb.init``, ``Run.log`` or the end of a run raises or times out, and
-    when wandb prints an error of its own about syncing or the network, even where it was told to be silent.
+    What it does: Speaks when ``wandb.login``, ``wandb.init``, ``Run.log`` or the end of a run raises or times out,
+    and when wandb prints an error of its own about syncing or the network, even where it was told to be silent.
 
-    Why it matters: Programs often go on without their tracker after a caught exception, and what is not uploaded at
-    the end is missed days later.
+    Why it matters: Programs often go on without their tracker after a caught exception, and what is not uploaded
+    at the end is missed days later.
 
     Example:
         TD-C019 warning: wandb.init failed: UsageError: No API key configured, at step 1, rank 0
 
-    What to do: No key: `wandb login`, or WANDB_API_KEY in the environment of every rank. No network: WANDB_MODE=offline,
-    and `wandb sync FOLDER` later; the run's folder holds everything. A timeout: `wandb.Settings(init_timeout=300)`.
+    What to do: No key: `wandb login`, or WANDB_API_KEY in the environment of every rank. No network:
+    WANDB_MODE=offline, and `wandb sync FOLDER` later; the run's folder holds everything. A timeout:
+    `wandb.Settings(init_timeout=300)`.
 
     Thresholds: One failure.
     """

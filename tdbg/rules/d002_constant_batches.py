@@ -20,8 +20,8 @@ class ConstantBatches(ObservingRule[set[str]]):
     Example:
         TD-D002 warning: input 0 is 0 all over in 6 of 6 batches looked at, rank 0
 
-    What to do: Fetch two samples by hand and compare them. Common sources: a `__getitem__` that ignores its index, a
-    file that could not be read and became zeros, a transform that clips everything to one value.
+    What to do: Fetch two samples by hand and compare them. Common sources: a `__getitem__` that ignores its index,
+    a file that could not be read and became zeros, a transform that clips everything to one value.
 
     Thresholds: 3 batches, 75 %.
     """

@@ -10,8 +10,8 @@ class SamplerEpoch(ObservingRule[set[str]]):
     """Says when `set_epoch` of a DistributedSampler was not called between two training epochs.
 
     What it does: With the flag DATALOADER (or at level advanced) it reads the epoch of a shuffling
-    DistributedSampler when a pass begins. It speaks when a pass that trains (an optimizer has stepped in it) has the
-    epoch of the training pass before. Passes that only evaluate do not count.
+    DistributedSampler when a pass begins. It speaks when a pass that trains (an optimizer has stepped in it) has
+    the epoch of the training pass before. Passes that only evaluate do not count.
 
     Why it matters: The sampler shuffles with seed + epoch. Without `set_epoch` every epoch has the same order and
     the same batches on every rank, and accuracy suffers without any error.

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import ClassVar
 
-from tdbg.events import Finding, Observation
+from tdbg.events import Event, Finding, Observation, Plan
 from tdbg.rules import RULES, ObservingRule
 from tdbg.rules.text import counted, figure
 from tdbg.rules.view import View
@@ -12,6 +13,7 @@ from tdbg.rundir import ProcessDir
 LEAST_PLANNED = 20
 NEAR = 0.1  # the schedule's length is the number of updates, but for so much
 BARELY = 0.1  # of it was used
+LEAST_ADVANCED = 3  # steps of a scheduler that tell its pace
 
 
 @dataclass(slots=True)
@@ -19,6 +21,8 @@ class _State:
     scheduler: str = ""
     planned: int = 0
     advanced: int = 0
+    updates: int = 0
+    steps: int | None = None  # updates that the trainer means to do
     said: bool = False
 
 
@@ -29,8 +33,8 @@ class ScheduleMisfit(ObservingRule[_State]):
     What it does: With the flags LR or SCHEDULING it follows how often each scheduler steps. It speaks when
     CosineAnnealingLR runs past its T_max within the first epoch because it steps after each batch, or because it
     steps several times an update; when StepLR, MultiStepLR or ExponentialLR bring the rate down a million times
-    within the first epoch; and at the end of a run when a schedule made for as many steps as there were updates
-    has used a tenth of them or less.
+    within the first epoch; and when a schedule made for as many steps as the run has updates uses a
+    tenth of them or less: at its end, or at its third step where a trainer has told how long the run is to be.
 
     Why it matters: The unit is wrong: epochs were meant and batches came, or the other way round. The rate swings
     up and down every few batches, is gone after the first epoch, or never decays.
@@ -51,12 +55,24 @@ class ScheduleMisfit(ObservingRule[_State]):
     severity = "warning"
     probe = "schedule"
     kept = _State
+    listens: ClassVar[tuple[type[Event], ...]] = (Observation, Plan)
+
+    def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
+        """A trainer's plan is kept; observations go to `see`."""
+        if isinstance(event, Plan):
+            self._states[process.label].steps = event.steps
+            return ()
+        return super().feed(process, event)
 
     def see(self, process: ProcessDir, state: _State, event: Observation) -> Finding | None:
         values = event.values
         if event.part == "STEP" and values.get("planned"):
             state.scheduler = str(values.get("scheduler"))
             state.planned, state.advanced = int(values["planned"]), int(values.get("advanced") or 0)
+            state.updates = int(values.get("updates") or 0)
+            if not state.said and _will_barely_begin(state):
+                state.said = True
+                return self._barely(process, state, state.updates)
         if state.said or event.part != "PLAN":
             return None
         state.said = True
@@ -95,12 +111,22 @@ class ScheduleMisfit(ObservingRule[_State]):
 
     def _barely(self, process: ProcessDir, state: _State, steps: int) -> Finding:
         return self.found(
-            f"{state.scheduler} of {counted(state.planned, 'step')} used {state.advanced} of them in"
-            f" {counted(steps, 'update')}, rank {process.rank}",
+            f"{state.scheduler} of {counted(state.planned, 'step')} had barely begun after {counted(steps, 'update')},"
+            f" rank {process.rank}",
             first_step=1,
             rank=process.rank,
             phase="optimizer",
-            evidence=["its length is that of the run in updates, but it steps far more seldom"],
+            evidence=[
+                f"{counted(state.advanced, 'step')} of it up to update {state.updates}: its length is that of the run"
+            ],
             cause="its length counts updates, and it steps once an epoch",
             try_next="step it after each update, or give its length in epochs",
         )
+
+
+def _will_barely_begin(state: _State) -> bool:
+    """True if at the pace so far the planned run uses a tenth or less of a schedule made for just its length."""
+    if state.steps is None or state.planned < LEAST_PLANNED or state.advanced < LEAST_ADVANCED or not state.updates:
+        return False
+    fits = abs(state.steps - state.planned) <= NEAR * state.planned
+    return fits and state.advanced / state.updates <= BARELY

@@ -396,6 +396,9 @@ def _files(run: RunDir) -> list[str]:
         "*.log",
         "rank*/**/batch_*",
         "rank*/**/trigger_*",
+        "rank*/**/stacks_*",
+        "rank*/**/flight_*",
+        "rank*/**/*_log_rank*.txt",
         "rank*/**/events.jsonl",
     )
     found = [path.relative_to(run.path).as_posix() for pattern in patterns for path in sorted(run.path.glob(pattern))]

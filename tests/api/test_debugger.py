@@ -156,9 +156,9 @@ def test_anomaly_detection_is_put_back(debugger):
     assert torch.is_anomaly_enabled() and not torch.is_anomaly_check_nan_enabled()
     torch.autograd.set_detect_anomaly(False)
     x = torch.zeros(2, requires_grad=True)
-    with pytest.warns(UserWarning, match="Error detected"), pytest.raises(RuntimeError, match="returned nan values"):
-        with debugger.autograd_anomaly_detection():
-            (x.sqrt() * 0).sum().backward()
+    raises = pytest.raises(RuntimeError, match="returned nan values")
+    with pytest.warns(UserWarning, match="Error detected"), raises, debugger.autograd_anomaly_detection():
+        (x.sqrt() * 0).sum().backward()
     assert not torch.is_anomaly_enabled()
     assert [entry["kind"] for entry in debugger.debug_history] == ["autograd"]
     assert "SqrtBackward0" in debugger.debug_history[0]["text"]

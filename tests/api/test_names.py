@@ -45,9 +45,9 @@ def test_every_name_is_there_and_documented(name):
 
 def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="nonsense"):
-        tdbg.nonsense
+        _ = tdbg.nonsense
     with pytest.raises(AttributeError, match="nonsense"):
-        tdbg.api.nonsense
+        _ = tdbg.api.nonsense
 
 
 @pytest.mark.parametrize(

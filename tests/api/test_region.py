@@ -121,9 +121,8 @@ def test_names_are_bounded():
 
 
 def test_it_stands_in_a_trace(tmp_path):
-    with torch.profiler.profile() as profile:
-        with tdbg.region("outer"), tdbg.region("inner"):
-            torch.ones(2).sum()
+    with torch.profiler.profile() as profile, tdbg.region("outer"), tdbg.region("inner"):
+        torch.ones(2).sum()
     profile.export_chrome_trace(str(tmp_path / "trace.json"))
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     spans = [event["name"] for event in events if event.get("cat") == "user_annotation"]

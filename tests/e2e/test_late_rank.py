@@ -7,12 +7,12 @@ import pytest
 from tdbg.events import Observation
 from tests.e2e.conftest import Runner, torchrun
 
-OPTIONS = ("--flag", "DISTRIBUTED", "--threshold", "DISTRIBUTED.quiet_s=2")
+OPTIONS = ("--flag", "DISTRIBUTED", "--threshold", "DISTRIBUTED.quiet_s=3")
 
 
 @pytest.mark.parametrize(("place", "state"), [("all_reduce", "collective"), ("backward", "backward")])
 def test_the_rank_that_does_not_come_is_named(watched: Runner, place: str, state: str) -> None:
-    result = watched(torchrun("late_rank", "--in", place), OPTIONS)
+    result = watched(torchrun("late_rank", "--in", place, "--for", "8"), OPTIONS)
     assert result.code == 0, result.stderr
     live = next(line for line in result.said if "TD-R006" in line)
     assert f"rank 1 does not come to {place}, where rank 0 has waited" in live
@@ -22,7 +22,8 @@ def test_the_rank_that_does_not_come_is_named(watched: Runner, place: str, state
     assert finding["title"].startswith(f"rank 1 came late to {place}, where rank 0 waited for")
     assert result.codes == ["TD-R006"]
     (waits, *_), (sleeps, *_) = (
-        [event for event in result.events(Observation, rank) if event.part == "QUIET"] for rank in (0, 1)
+        [event for event in result.events(Observation, rank) if (event.part, event.step) == ("QUIET", 3)]
+        for rank in (0, 1)
     )
     assert (waits.values["state"], sleeps.values["state"]) == (state, "elsewhere")
     stacks = json.loads((result.folder / "rank0001" / sleeps.values["stacks"]).read_text(encoding="utf-8"))
@@ -31,6 +32,6 @@ def test_the_rank_that_does_not_come_is_named(watched: Runner, place: str, state
 
 
 def test_a_short_wait_is_no_matter(watched: Runner) -> None:
-    result = watched(torchrun("late_rank", "--for", "1"), OPTIONS)
+    result = watched(torchrun("late_rank", "--for", "1"), ("--flag", "DISTRIBUTED"))
     assert result.code == 0 and result.codes == [], result.stderr
     assert not list(result.folder.glob("rank*/stacks_*"))

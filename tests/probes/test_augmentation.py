@@ -3,6 +3,7 @@
 import functools
 import os
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,8 +12,18 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, Subset
 
 from tdbg.events import Observation
+from tdbg.probes import tensors
 from tdbg.probes.transforms import Meter, find, glimpse, name_of, steps_of
 from tdbg.probes.worker_pipe import LIMIT, WorkerPipe
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Steps take their own time here, not that of other tests' threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 class Compose:
@@ -54,7 +65,7 @@ class ByItsMaximum:
 
 class Slow:
     def __call__(self, image: Tensor) -> Tensor:
-        time.sleep(0.012)
+        time.sleep(0.03)
         return image + 0.01
 
 
@@ -168,10 +179,15 @@ def test_a_step_that_makes_nan(watch: Any, workers: int) -> None:
 
 
 def test_nan_from_the_start_accuses_no_step(watch: Any) -> None:
+    class Holes(Images):
+        def __getitem__(self, index: int) -> tuple[Tensor, int]:
+            image = torch.rand(3, 16, 16)
+            image[0, 0, 0] = float("nan")
+            return self.transform(image), index % 4
+
     watched = watch(flags={"AUGMENTATION": True})
-    probe_input = Compose([lambda image: image * float("nan"), Normalize()])
-    train(Images(Compose([probe_input, Normalize()])))
-    assert [line.values["step_name"] for line in seen(watched, "NAN")] == ["Compose"]
+    train(Holes(Compose([Normalize(), Still(0.5)])))
+    assert seen(watched, "PIPELINE")[-1].values["samples"] >= 8 and complaints(watched) == []
 
 
 @pytest.mark.parametrize(("chance", "epochs", "expected"), [(1.0, 4, ["NOEFFECT"]), (0.2, 4, []), (0.0, 4, [])])
@@ -182,11 +198,11 @@ def test_a_step_without_effect(watch: Any, chance: float, epochs: int, expected:
 
 
 def test_a_step_that_takes_most_of_the_fetch_matters_where_the_program_waits(watch: Any) -> None:
-    for extra_s, expected in ((0.0, ["SLOW"]), (0.05, [])):
+    for extra_s, expected in ((0.0, ["SLOW"]), (0.06, [])):
         watched = watch(flags={"AUGMENTATION": True})
         net = nn.Linear(768, 4)
         optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
-        for images, labels in DataLoader(Images(Compose([to_float, Slow()]), samples=62), batch_size=2):
+        for images, labels in DataLoader(Images(Compose([to_float, Slow()]), samples=32), batch_size=1):
             nn.functional.cross_entropy(net(images.flatten(1)), labels).backward()
             optimizer.step()
             time.sleep(extra_s)
@@ -194,7 +210,7 @@ def test_a_step_that_takes_most_of_the_fetch_matters_where_the_program_waits(wat
         watched.monitor.detach()
         if expected:
             line = seen(watched, "SLOW")[0].values
-            assert line["slow"] == "Slow" and line["slow_share"] > 0.8 and line["slow_ms"] > 10
+            assert line["slow"] == "Slow" and line["slow_share"] > 0.8 and line["slow_ms"] > 25
 
 
 def test_a_dataset_without_transforms_is_told_as_such(watch: Any) -> None:
@@ -226,13 +242,15 @@ def test_a_transform_that_raises_is_the_programs_own_affair(watch: Any) -> None:
     assert not watched.monitor.probe("augmentation")._meter.armed
 
 
-def test_the_budget_limits_the_fetches_measured_in_this_process(watch: Any) -> None:
+@pytest.mark.parametrize("workers", [0, 1])
+def test_the_budget_limits_the_fetches_measured(watch: Any, workers: int) -> None:
     watched = watch(flags={"AUGMENTATION": True}, max_overhead=0.001)
-    train(Images(Compose([to_float, Normalize()]), samples=400))
+    train(Images(Compose([to_float, Normalize()]), samples=400), workers=workers)
     assert next(iter(watched.monitor.probe("augmentation")._tallies.values())).samples == 16
 
 
-def test_a_pipeline_of_a_library_called_by_the_loop(watch: Any, monkeypatch: Any) -> None:
+@pytest.mark.parametrize("far", [False, True], ids=["host", "accelerator"])
+def test_a_pipeline_of_a_library_called_by_the_loop(watch: Any, monkeypatch: Any, far: bool) -> None:
     class Jitter(nn.Module):
         def forward(self, image: Tensor) -> Tensor:
             return image * 1.5
@@ -245,6 +263,8 @@ def test_a_pipeline_of_a_library_called_by_the_loop(watch: Any, monkeypatch: Any
         def forward(self, image: Tensor) -> Tensor:
             return self.second(self.first(image))
 
+    if far:
+        monkeypatch.setattr(tensors, "on_host", lambda tensor: False)
     for cls in (Jitter, Sequence):
         monkeypatch.setattr(cls, "__module__", "kornia.augmentation.container")
     monkeypatch.setitem(__import__("sys").modules, "kornia.augmentation", object())
@@ -254,10 +274,11 @@ def test_a_pipeline_of_a_library_called_by_the_loop(watch: Any, monkeypatch: Any
     for _ in range(4):
         net(augment(torch.rand(2, 3, 16, 16))).sum().backward()
         optimizer.step()
-    for message in seen(watched, "PIPELINE"):
-        assert message.values["where"] == "loop"
-    tally = next(iter(watched.monitor.probe("augmentation")._tallies.values()))
+    watched.monitor.finish()
+    (tally,) = watched.monitor.probe("augmentation")._tallies.values()
     assert tally.names == ["Jitter", "Jitter"] and tally.order == [0, 1] and tally.samples == 4
+    assert 1 < tally.steps[0].high_out < 1.5 < tally.steps[1].high_out < 2.25
+    assert seen(watched, "PIPELINE")[-1].values["where"] == "loop"
 
 
 # albumentations

@@ -1,6 +1,7 @@
 """The flag DATALOADER: batches, waits, passes, labels, samplers and failing workers of real loaders."""
 
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,10 +11,19 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 from torch.utils.data.distributed import DistributedSampler
 
 from tdbg.events import Observation
-from tdbg.probes import batches
+from tdbg.probes import batches, tensors
 from tdbg.probes.feeds import Waits, told_by
 
 FEATURES = 48
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Steps take their own time here, not that of other tests' threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 class Numbers(Dataset):
@@ -273,7 +283,7 @@ def test_a_failing_loader_before_the_first_step_makes_this_a_rank(watch: Any) ->
 def test_waiting_for_batches_needs_twenty_of_them(watch: Any) -> None:
     for samples, expected in ((19, 0), (64, 1)):
         watched = watch(flags={"DATALOADER": True})
-        train(model(), DataLoader(Numbers(samples, pause_s=0.008), batch_size=1))
+        train(model(), DataLoader(Numbers(samples, pause_s=0.02), batch_size=1))
         assert (len(seen(watched, "WAIT")) > 0) == expected
         watched.monitor.detach()
     line = seen(watched, "WAIT")[0].values
@@ -339,6 +349,19 @@ def test_batches_and_order_are_the_same_with_and_without(watch: Any) -> None:
     watched = watch(flags={"DATALOADER": True})
     assert run() == bare
     assert seen(watched, "BATCH") == [] or watched.claims == 0  # no rank yet: nothing is written
+
+
+def test_batches_on_an_accelerator_are_read_a_step_late(watch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tensors, "on_host", lambda tensor: False)
+    watched = watch(flags={"DATALOADER": True})
+    train(model(), DataLoader(Numbers(32), batch_size=8))
+    watched.monitor.finish()
+    first = seen(watched, "BATCH")[0]
+    assert first.values["low"] == [None, None] and first.values["kinds"][0].endswith(" on cpu")
+    ranges = seen(watched, "RANGE")
+    assert [line.step for line in ranges] == [1, 2, 3, 4]
+    assert all(-5 < line.values["low"][0] < 0 < line.values["high"][0] < 5 for line in ranges)
+    assert complaints(watched) == []
 
 
 # the parts

@@ -93,16 +93,17 @@ def test_a_tensor_without_data_beside_real_ones_is_named(watch: Start, parameter
 
 
 @pytest.mark.parametrize(
-    "model",
+    "build",
     [
-        nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4)),  # an integer counter among floats
-        nn.Linear(8, 4).double(),
-        Extra(scale=nn.Parameter(torch.ones(4, dtype=torch.bfloat16))),
-        Extra(table=torch.arange(9), mask=torch.ones(3, dtype=torch.bool)),
+        lambda: nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4)),  # an integer counter among floats
+        lambda: nn.Linear(8, 4).double(),
+        lambda: Extra(scale=nn.Parameter(torch.ones(4, dtype=torch.bfloat16))),
+        lambda: Extra(table=torch.arange(9), mask=torch.ones(3, dtype=torch.bool)),
     ],
 )
-def test_what_is_meant_is_left_alone(watch: Start, model: nn.Module) -> None:
+def test_what_is_meant_is_left_alone(watch: Start, build: Callable[[], nn.Module]) -> None:
     seen = watch(flags={"DEVICE": True})
+    model = build()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     dtype = next(model.parameters()).dtype if isinstance(model, nn.Linear) else torch.float32
     for _ in range(3):

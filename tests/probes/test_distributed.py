@@ -271,6 +271,23 @@ def test_what_fails_is_told_and_raised(seen: Any, world: Any) -> None:
     assert run.probe._inside == {}
 
 
+def test_a_second_init_is_refused_by_torch_alone(seen: Any, world: Any) -> None:
+    run = seen()
+    world()
+    with pytest.raises(ValueError, match="twice"):
+        world()
+    assert run.probe._watchdog is not None and len(run.parts("INIT")) == 1
+
+
+def test_a_group_torch_does_not_know_keeps_no_order(seen: Any, world: Any) -> None:
+    run = seen()
+    world()
+    owner = SimpleNamespace(barrier=lambda group=None: None)
+    run.probe._stand_before(owner, KINDS["barrier"])
+    owner.barrier(group=object())
+    assert run.probe._groups == {} and run.probe._left == 2
+
+
 def test_reducers_tell_of_themselves(seen: Any) -> None:
     run = seen()
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
@@ -314,7 +331,7 @@ def test_nothing_stays_behind(seen: Any, world: Any) -> None:
 def test_without_a_group_it_abstains(seen: Any) -> None:
     run = seen()
     train(2, lambda step: None)
-    assert set(run.notes) == {"abstains-distributed"}
+    assert run.notes == ["abstains-distributed"]
 
 
 # a rank goes quiet

@@ -165,14 +165,14 @@ def test_one_bad_element_in_a_large_weight_is_seen(watch: Start) -> None:
 @pytest.mark.parametrize(
     "model",
     [
-        nn.Sequential(nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 4)),
-        nn.Sequential(nn.Unflatten(1, (4, 4)), nn.Conv1d(4, 8, 3, padding=1), nn.GroupNorm(2, 8), nn.Flatten()),
-        nn.Sequential(nn.LazyLinear(7), nn.LayerNorm(7), nn.Linear(7, 1)),
+        lambda: nn.Sequential(nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 4)),
+        lambda: nn.Sequential(nn.Unflatten(1, (4, 4)), nn.Conv1d(4, 8, 3, padding=1), nn.GroupNorm(2, 8)),
+        lambda: nn.Sequential(nn.LazyLinear(7), nn.LayerNorm(7), nn.Linear(7, 1)),
     ],
 )
-def test_ordinary_models_are_fine(watch: Start, model: nn.Module) -> None:
+def test_ordinary_models_are_fine(watch: Start, model: Callable[[], nn.Module]) -> None:
     seen = watch(flags={"MODEL_BUILD": True})
-    train(model, 10)
+    train(model(), 10)
     values = one(seen, "INIT")
     assert not values["not_finite"] and not values["too_large"]
     assert not told(seen, "UNUSED") and not told(seen, "STUCK")

@@ -131,11 +131,11 @@ def test_a_parameter_in_two_optimizers(watch: Any, tmp_path: Path) -> None:
     assert finding.code == "TD-S006" and "2 parameters updated by two optimizers: 2.weight, 2.bias" in finding.title
 
 
-def test_one_optimizer_after_the_other_is_healthy(watch: Any, tmp_path: Path) -> None:
+def test_optimizers_that_take_turns_by_phases_are_healthy(watch: Any, tmp_path: Path) -> None:
     watched = watch(**EVERY_STEP)
     net = model()
     first, second = torch.optim.Adam(net.parameters()), torch.optim.SGD(net.parameters(), lr=0.01)
-    for optimizer in (first, second):
+    for optimizer in (first, second, first, second, first):
         for _ in range(12):
             step(net, optimizer)
     assert codes(watched, tmp_path) == []
@@ -164,16 +164,26 @@ def test_bfloat16_rounds_the_update_away(watch: Any, tmp_path: Path) -> None:
     assert seen(watched, "optimizer")[-1].values["unmoved_share"] > 0.5
 
 
-def test_a_rate_of_zero_and_sums_kept_aside_are_healthy(watch: Any, tmp_path: Path) -> None:
+def test_a_rate_of_zero_is_meant(watch: Any, tmp_path: Path) -> None:
     watched = watch(**EVERY_STEP)
     net = model()
     groups = [{"params": net[0].parameters(), "lr": 0.0}, {"params": net[2].parameters()}]
     optimizer = torch.optim.SGD(groups, lr=0.01)
+    for _ in range(60):
+        step(net, optimizer)
+    assert codes(watched, tmp_path) == []
+
+
+def test_what_is_gathered_aside_and_added_later_is_healthy(watch: Any, tmp_path: Path) -> None:
+    watched = watch(**EVERY_STEP)
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-14)
     for number in range(60):
         step(net, optimizer)
-        if number % 10 == 9:  # as an optimizer that gathers gradients
+        if number % 6 == 5:
             with torch.no_grad():
-                net[2].weight.add_(0.01)
+                for parameter in net.parameters():
+                    parameter.add_(0.01)
     assert codes(watched, tmp_path) == []
 
 

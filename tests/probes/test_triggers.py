@@ -250,3 +250,79 @@ def test_cost(every: Start) -> None:
             probe.record_written(record)
         best = min(best, (time.perf_counter() - begun) / len(records))
     assert best < 20e-6, f"{best * 1e6:.1f} us a record"
+
+
+# between samples
+
+
+@pytest.fixture
+def seldom(watch: Start, monkeypatch: pytest.MonkeyPatch) -> Start:
+    """A monitor that puts every tenth step on record, once the first eight are done."""
+
+    def start(**settings: Any) -> Watch:
+        seen = watch(max_overhead=1e5, **settings)
+        planner, plan_next = seen.monitor._planner, seen.monitor._planner.next
+
+        def sparse(step: int, *, focus: bool) -> None:
+            plan_next(step, focus=focus)
+            rest = step >= 8 and (step + 1) % 10 and not focus
+            if rest:
+                planner.plan.watch = planner.plan.record = planner.plan.full = planner.plan.small = False
+
+        monkeypatch.setattr(planner, "next", sparse)
+        return seen
+
+    return start
+
+
+def test_a_spike_between_samples_is_put_on_record(seldom: Start) -> None:
+    seen = seldom()
+    train(spike_at(395, steps=400))
+    (found,) = triggers(seen)
+    assert (found.step, found.condition, found.batch) == (395, "loss spike", "batch")
+    assert 20 < found.values["loss"] < 25
+    steps = [record.step for record in seen.steps]
+    assert len(steps) < 60 and 395 in steps
+    ((args, _),) = seen.saved[0][1]["inputs"]
+    assert args[0].shape == (8, 4)
+    assert seen.steps[steps.index(395)].step_ms is None, "nobody timed it"
+
+
+def test_a_condition_on_the_loss_holds_between_samples(seldom: Start) -> None:
+    seen = seldom(when=["loss > 10", "loss > 10 and grad_norm > 0", "loss > 10 and not skipped"], then=["dump"])
+    train(spike_at(25, steps=40))
+    assert [(found.step, found.condition) for found in triggers(seen)] == [
+        (25, "loss > 10"),
+        (25, "loss > 10 and not skipped"),
+    ], "true for what is known; the norm of that step was not looked at"
+
+
+def test_what_stays_true_costs_one_record(seldom: Start) -> None:
+    seen = seldom(when=["step > 20 and loss > 0"], then=["dump"])
+    train([1.0] * 60)
+    assert [found.step for found in triggers(seen)] == [21]
+    assert [record.step for record in seen.steps if record.step > 8] == [10, 20, 21, 30, 40, 50, 60]
+
+
+def test_a_part_of_a_steps_losses_makes_no_record(seldom: Start) -> None:
+    """Accumulation: the second of two losses spikes, when the first is past."""
+    seen = seldom(when=["loss > 10"], then=["dump"])
+    layer = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=1e-6)
+    for step in range(1, 40):
+        optimizer.zero_grad()
+        for number in range(2):
+            factor = 100.0 if (step, number) == (25, 1) else 1.0
+            (factor * (1.0 + layer(torch.ones(1, 4)).square().mean())).backward()
+        optimizer.step()
+    assert triggers(seen) == [] and 25 not in [record.step for record in seen.steps]
+
+
+def test_looking_between_samples_cannot_hurt(seldom: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = seldom()
+    probe = seen.monitor.probe("triggers")
+    monkeypatch.setattr(probe._spike, "far", lambda loss: 1 / 0)
+    train([1.0] * 20)
+    assert [name for name, _ in seen.failures] == ["triggers"] and seen.monitor.suspects is None
+    assert seen.monitor.step == 20
+    seen.failures.clear()

@@ -7,7 +7,7 @@ import random
 import pytest
 from streams import HOST, Stream, bad
 
-from tdbg.events import Baseline, Cost, ProbeOff, Step
+from tdbg.events import Baseline, Cost, ProbeOff, Step, Trigger
 from tdbg.rules import RULES, Rule
 from tdbg.rules.text import counted, ranges
 from tdbg.rules.verdict import VERDICT_LINES, Judge, judge_run
@@ -215,3 +215,38 @@ def test_an_endless_run_needs_no_more_memory(stream):
 def _process(run: Stream):
     run.rank()
     return run.run.processes()
+
+
+def test_triggers_are_told_and_are_no_findings(one):
+    run, rank = one
+    run.train(rank, [2.0] * 4)
+    values = {"loss": 12.0, "device_mb": None}
+    run.emit(rank, Trigger(step=3, condition="non-finite", action="dump", dump="trigger_step00000003.json"))
+    run.emit(
+        rank,
+        Trigger(step=4, condition="loss > 10", values=values, action="dump, stop", stop=True, batch="b.safetensors"),
+    )
+    verdict = run.judge()
+    assert verdict.findings == [] and [row["step"] for row in verdict.triggers] == [3, 4]
+    assert verdict.as_dict()["triggers"][0]["dump"] == "rank0000/trigger_step00000003.json"
+    line = "loss > 10 at step 4, rank 0 (loss 12): dump, stop; rank0000/b.safetensors"
+    assert f"trigger: {line}" in verdict.lines(), "a bad value is told as a finding anyway"
+    assert f"  {line}" in verdict.page() and len(verdict.triggers) == 2
+
+
+def test_triggers_without_end_stay_few(one):
+    run, rank = one
+    run.emit(rank, *(Trigger(step=step, condition="loss > 1", action="dump") for step in range(1, 200)))
+    run.train(rank, [2.0], first=200)
+    verdict = run.judge()
+    assert len(verdict.triggers) == 50
+    assert [line for line in verdict.lines() if line.startswith("trigger: ")] == [
+        f"trigger: loss > 1 at step 1, rank 0: dump and 49 more: see `tdbg report {verdict.run}`"
+    ]
+
+
+def test_the_budget_of_a_run_whose_level_changed_is_the_mean(one):
+    run, rank = one
+    run.train(rank, [2.0] * 4)
+    run.emit(rank, Cost(step=4, own_ms=15.0, wall_ms=1000.0, budget_pct=1.0, earned_ms=17.0))
+    assert run.judge().cost["budget_pct"] == 1.7

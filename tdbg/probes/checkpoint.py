@@ -1,0 +1,562 @@
+"""CHECKPOINT: what is saved and loaded, which keys found their place, and whether a resumed run goes on."""
+
+import itertools
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from tdbg.probes import PROBES, saved
+from tdbg.probes.roots import unwrapped
+from tdbg.probes.state_keys import Difference, Shapes, compare, module_shapes, shapes_of, without
+from tdbg.probes.tensors import on_host
+from tdbg.probes.updates import EveryUpdate
+
+if TYPE_CHECKING:
+    from tdbg.probes.rerun import Call
+
+MAX_NAMES = 8
+ALWAYS_TOLD = 16  # loads into modules; later ones (a swap of averaged weights) only where it can be afforded
+KEPT_FILES = 4  # whose keys are remembered
+SETTLED_AFTER = 3  # updates after a load
+NOTHING_SHARE = 0.1  # of the given keys found their place: nothing was loaded
+REGULAR = 4  # equal distances between saves are a schedule
+OVERDUE = 3  # times that distance without a save
+MAX_TEXT = 300
+WATCHED = 8  # missing parameters that are followed until training begins
+
+
+@dataclass(slots=True)
+class File:
+    """What was loaded from one file: names and shapes, no tensors."""
+
+    path: str
+    shapes: Shapes
+    steps: dict[str, int]
+    has_optimizer: bool
+    scheduler_step: int | None  # last_epoch of a scheduler's state in it
+
+
+@dataclass(slots=True)
+class Resume:
+    """What was restored since the last update, and what could have been."""
+
+    files: list[File] = field(default_factory=list)
+    optimizers: list["weakref.ref[Optimizer]"] = field(default_factory=list)
+    optimizer_step: float | None = None
+    schedulers: int = 0
+    updates: int = 0
+    stepped: bool = False  # a restored optimizer has updated
+    alive: "weakref.ref[Optimizer] | None" = None  # the one that updates
+
+
+@dataclass(slots=True)
+class Partial:
+    """A load that left parameters as they were, until it is known that nothing else fills them."""
+
+    module: "weakref.ref[nn.Module]"
+    values: dict[str, Any]
+    text: str
+    watched: list[tuple["weakref.ref[Tensor]", int, list[float]]]
+
+
+@PROBES.add
+class Checkpoint(EveryUpdate):
+    """Saves and loads: path, size, seconds, keys; and a resumed run against what was recorded.
+
+    Reads:  ``torch.save`` and ``torch.load``, ``load_state_dict`` of modules, optimizers and schedulers, safetensors
+            and ``torch.distributed.checkpoint`` where they are imported. What the program loaded is looked at:
+            names, shapes and whole numbers; no file is opened, nothing is unpickled.
+    Emits:  SAVE, LOAD, STATE (keys of a module), RESUME, at once, up to eight a step and part; PARTIAL when training
+            or evaluation begins and keys that did not fit have not been filled otherwise; FAILED; MISSED once.
+    Cost:   10 us a save or load, some us a key that is missing or unexpected.
+    Limits: a save into memory has no path (Lightning writes that way). Weights that a library copies by itself
+            (transformers' ``from_pretrained``) are not seen. A schedule of saves is only taken for one after five
+            at equal distances.
+    """
+
+    name = "checkpoint"
+    levels = ("advanced", "extreme")
+    fields: ClassVar[dict[str, str]] = {
+        "call": "the function that saved or loaded",
+        "path": "file or folder; empty for memory",
+        "size_mb": "its size",
+        "took_s": "seconds it took",
+        "entries": "names at the top of what was saved or loaded, at most eight",
+        "tensors": "tensors in it",
+        "steps": "whole numbers recorded in it: step, epoch, ...",
+        "module": "class of the module that was loaded into",
+        "strict": "keys had to fit",
+        "keys": "keys of the module's state",
+        "given": "keys that were offered",
+        "placed": "how many of them found their place",
+        "missing": "keys of the module that were not offered, at most eight",
+        "missing_count": "how many there are",
+        "unexpected": "keys that were offered and have no place, at most eight",
+        "unexpected_count": "how many there are",
+        "prefix": "the beginning that all of these carry",
+        "lacks": "the beginning that all of these lack",
+        "prefixed": "keys that would fit without it, or with it",
+        "renamed": "keys that fit another by ending and shape, at most eight",
+        "resized": "keys with another shape than the module's, at most eight",
+        "file": "the file whose keys were compared with what was offered",
+        "file_prefix": "a beginning that was taken off on the way from the file",
+        "file_renamed": "keys that were renamed on the way, at most eight",
+        "file_resized": "keys whose shape was changed on the way (interpolated, say), at most eight",
+        "file_left_out": "keys of the file that were not offered",
+        "restored": "what was restored: model, optimizer, scheduler",
+        "optimizer_step": "updates that the restored optimizer has counted",
+        "scheduler_step": "steps that the scheduler in the file had counted",
+        "fault": "what is wrong: optimizer, scheduler or counter",
+        "name": "the counter that began anew",
+        "recorded": "its value in the file that was loaded",
+        "saved": "its value in the next save",
+        "error": "why a save or load failed",
+        "every_steps": "steps between saves so far",
+        "last_step": "the step of the last save",
+    }
+
+    def __init__(self, monitor: Any) -> None:
+        super().__init__(monitor)
+        self._forget()
+
+    def _forget(self) -> None:
+        self._inside = threading.local()
+        self._files: deque[File] = deque(maxlen=KEPT_FILES)
+        self._resume = Resume()
+        self._recorded: dict[str, int] = {}  # counters of a run that was resumed with its optimizer
+        self._partial: list[Partial] = []
+        self._schedulers: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._loads = 0
+        self._told: dict[str, tuple[int, int]] = {}  # part -> (step, lines)
+        self._saves: deque[int] = deque(maxlen=REGULAR + 1)  # steps after which something was saved
+        self._overdue_at = 0
+        self._said: set[str] = set()
+
+    def forked(self) -> None:
+        self._forget()
+
+    def attach(self) -> None:
+        super().attach()
+        self._watch(torch, "save", saved.torch_save, self._saved)
+        self._watch(torch, "load", saved.torch_load, self._loaded)
+        self.patch(nn.Module, "load_state_dict", after=self._module_loaded, raised=self._module_failed)
+        self.patch(Optimizer, "load_state_dict", after=self._optimizer_loaded)
+        for cls in saved.scheduler_classes():
+            for name, then in (("__init__", self._scheduler_made), ("load_state_dict", self._scheduler_loaded)):
+                if name in vars(cls):
+                    self.patch(cls, name, after=then)
+        self.when_imported("safetensors.torch", self._meet_safetensors)
+        for name in ("", ".state_dict_saver", ".state_dict_loader"):
+            self.when_imported(f"torch.distributed.checkpoint{name}", self._meet_distributed)
+
+    def _meet_safetensors(self, module: Any) -> None:
+        self._watch(module, "save_file", saved.safetensors_save, self._saved)
+        self._watch(module, "save_model", saved.safetensors_save, self._saved)
+        self._watch(module, "load_file", saved.safetensors_load, self._loaded)
+        self._watch(module, "load_model", saved.safetensors_load_model, self._loaded)
+
+    def _meet_distributed(self, module: Any) -> None:
+        for name in ("save", "async_save"):
+            self._watch(module, name, saved.distributed, self._saved)
+        self._watch(module, "load", saved.distributed, self._loaded)
+
+    def _watch(self, owner: Any, name: str, read: Callable[..., tuple[Any, Any]], then: Callable[..., None]) -> None:
+        """Be told of a call that saves or loads, unless it is part of another one.
+
+        read: (result, args, kwargs) -> (where to or from, what). then: (function, seconds, where, what).
+        """
+        if not callable(getattr(owner, name, None)):
+            return
+        called = f"{getattr(owner, '__name__', owner)}.{name}"
+
+        def before(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            self._inside.depth = getattr(self._inside, "depth", 0) + 1
+
+        def left() -> bool:
+            self._inside.depth = max(getattr(self._inside, "depth", 0) - 1, 0)
+            return bool(self._inside.depth == 0)
+
+        def after(seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+            if left():
+                then(called, seconds, *read(result, args, kwargs))
+
+        def raised(seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> None:
+            if left():
+                self._failed(called, seconds, read(None, args, kwargs)[0], error)
+
+        self.patch(owner, name, before=before, after=after, raised=raised)
+
+    # files
+
+    def _tell(self, text: str, part: str, level: str = "D", **values: Any) -> None:
+        """`see`, for things that are rare and belong on record at once; bounded all the same."""
+        step = self.monitor.step
+        at, lines = self._told.get(part, (-1, 0))
+        lines = lines + 1 if at == step else 1
+        self._told[part] = step, lines
+        if lines <= MAX_NAMES:
+            self.see(text, part=part, level=level, step=step, **{k: v for k, v in values.items() if v is not None})
+
+    def _tell_file(self, did: str, called: str, seconds: float, where: Any, what: Any) -> tuple[str, dict[str, int]]:
+        """A line of what was saved or loaded; returns its path and the counters in it."""
+        path, size = saved.path_of(where), saved.size_mb(where)
+        steps, tensors = saved.steps_in(what), saved.tensors_in(what)
+        self._tell(
+            saved.file_text(did, path, size, seconds, tensors, steps),
+            "SAVE" if did == "saved" else "LOAD",
+            call=called,
+            path=path,
+            size_mb=size,
+            took_s=round(seconds, 4),
+            entries=saved.entries_in(what),
+            tensors=tensors,
+            steps=steps,
+        )
+        return path, steps
+
+    def _saved(self, called: str, seconds: float, where: Any, what: Any) -> None:
+        path, steps = self._tell_file("saved", called, seconds, where, what)
+        self._compare_counters(path, steps)
+        if path and self.monitor.step not in self._saves:
+            self._saves.append(self.monitor.step)
+            gaps = {later - earlier for earlier, later in itertools.pairwise(self._saves)}
+            regular = len(self._saves) > REGULAR and len(gaps) == 1
+            self._overdue_at = self.monitor.step + OVERDUE * gaps.pop() if regular else 0
+
+    def _loaded(self, called: str, seconds: float, where: Any, what: Any) -> None:
+        path, steps = self._tell_file("loaded", called, seconds, where, what)
+        if isinstance(what, Mapping):
+            self._remember(path, what, steps)
+
+    def _remember(self, path: str, what: Mapping[Any, Any], steps: dict[str, int]) -> None:
+        parts = [what, *(value for value in what.values() if isinstance(value, Mapping))][:64]
+        shapes: Shapes = {}
+        for part in parts:
+            shapes.update(shapes_of(part))
+        scheduler = next((part.get("last_epoch") for part in parts if saved.is_scheduler_state(part)), None)
+        file = File(path, shapes, steps, any(map(saved.is_optimizer_state, parts)), scheduler)
+        self._files.append(file)
+        if self._resume.updates:
+            self._resume = Resume()
+        self._resume.files = [*self._resume.files, file][-KEPT_FILES:]
+
+    def _failed(self, called: str, seconds: float, where: Any, error: Exception) -> None:
+        path = saved.path_of(where)
+        reason = f"{type(error).__name__}: {error}"[:MAX_TEXT]
+        part = "FAILED" if "save" in called else "LOAD_FAILED"
+        self._tell(
+            f"{called} of {path or 'memory'} failed: {reason}",
+            part,
+            "W",
+            call=called,
+            path=path,
+            size_mb=saved.size_mb(where),
+            took_s=round(seconds, 4),
+            error=reason,
+        )
+
+    # keys of modules
+
+    def _module_loaded(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        self._loads += 1
+        missing, unexpected = getattr(result, "missing_keys", ()), getattr(result, "unexpected_keys", ())
+        few = self._loads <= ALWAYS_TOLD
+        if not (few or self.may()):
+            return
+        module, given = args[0], args[1] if len(args) > 1 else kwargs.get("state_dict")
+        if not isinstance(given, Mapping):
+            return
+        strict = bool(args[2] if len(args) > 2 else kwargs.get("strict", True))
+        with self.work():
+            offered = shapes_of(given)
+            found = compare(module_shapes(module), offered, missing, unexpected)
+            self._tell_state(module, found, strict, self._way_from_file(offered) if few else {})
+        self._partial = [one for one in self._partial if one.module() is not module]
+        if _is_partial(found):
+            self._await_others(module, found)
+
+    def _module_failed(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> None:
+        given = args[1] if len(args) > 1 else kwargs.get("state_dict")
+        if not isinstance(given, Mapping):
+            return
+        wanted, offered = module_shapes(args[0]), shapes_of(given)
+        found = compare(wanted, offered, without(wanted, offered), without(offered, wanted))
+        lines = str(error).splitlines()
+        self._tell_state(args[0], found, True, {"error": f"{type(error).__name__}: {' '.join(lines)}"[:MAX_TEXT]})
+
+    def _tell_state(self, module: nn.Module, found: Difference, strict: bool, more: dict[str, Any]) -> None:
+        name = type(unwrapped(module)).__name__
+        values: dict[str, Any] = {
+            "module": name,
+            "strict": strict,
+            "keys": found.wanted,
+            "given": found.given,
+            "placed": found.placed,
+            "missing": found.missing[:MAX_NAMES] or None,
+            "missing_count": len(found.missing),
+            "unexpected": found.unexpected[:MAX_NAMES] or None,
+            "unexpected_count": len(found.unexpected),
+            "prefix": found.prefix or None,
+            "lacks": found.lacks or None,
+            "prefixed": found.prefixed or None,
+            "renamed": found.renamed[:MAX_NAMES] or None,
+            "resized": found.resized[:MAX_NAMES] or None,
+            **more,
+        }
+        odd = found.missing or found.unexpected or found.resized or "error" in more
+        text = f"{name}: {_keys_text(found)}{_way_text(more)}"
+        self._tell(
+            f"{text}; failed: {more['error']}" if "error" in more else text, "STATE", "I" if odd else "D", **values
+        )
+
+    def _way_from_file(self, offered: Shapes) -> dict[str, Any]:
+        """What became of the keys between the file they came from and the call, as far as a file is known."""
+        for file in reversed(self._files):
+            if not file.shapes:
+                continue
+            missing, left = without(offered, file.shapes), without(file.shapes, offered)
+            found = compare(offered, file.shapes, missing, left)
+            same = len(offered) - len(found.missing) + found.prefixed + len(found.renamed)
+            if 2 * same < len(offered) or not offered:
+                continue
+            left_out = len(left) - found.prefixed - len(found.renamed)
+            values = {
+                "file": file.path,
+                "file_prefix": found.prefix or None,
+                "file_renamed": found.renamed[:MAX_NAMES] or None,
+                "file_resized": found.resized[:MAX_NAMES] or None,
+                "file_left_out": left_out or None,
+            }
+            return {name: value for name, value in values.items() if value is not None}
+        return {}
+
+    def _await_others(self, module: nn.Module, found: Difference) -> None:
+        """Keys did not fit although they were there under other names: unless something else fills them, it is told."""
+        parameters = dict(module.named_parameters(remove_duplicate=False))
+        watched: list[tuple[weakref.ref[Tensor], int, list[float]]] = [
+            (weakref.ref(parameter), _version(parameter), _begin(parameter))
+            for parameter in (parameters.get(name) for name in found.missing[:WATCHED])
+            if parameter is not None
+        ]
+        name = type(unwrapped(module)).__name__
+        values = {
+            "module": name,
+            "keys": found.wanted,
+            "given": found.given,
+            "placed": found.placed,
+            "missing": found.missing[:MAX_NAMES],
+            "missing_count": len(found.missing),
+            "unexpected": found.unexpected[:MAX_NAMES],
+            "unexpected_count": len(found.unexpected),
+            "prefix": found.prefix,
+            "lacks": found.lacks,
+            "prefixed": found.prefixed,
+        }
+        if watched and len(self._partial) < MAX_NAMES:
+            self._partial.append(Partial(weakref.ref(module), values, f"{name}: {_keys_text(found)}", watched))
+
+    def call_begins(self, module: nn.Module, call: "Call") -> None:
+        if self._partial and not call.graded:
+            self._settle_keys()
+
+    def _settle_keys(self) -> None:
+        """Training or evaluation begins: what is still as it was before the load was not loaded."""
+        waiting, self._partial = self._partial, []
+        for one in waiting:
+            if one.module() is not None and all(_is_as_before(*watched) for watched in one.watched):
+                self._tell(f"{one.text}; the others keep the values they had", "PARTIAL", "W", **one.values)
+
+    # a resumed run
+
+    def _optimizer_loaded(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        optimizer = args[0]
+        if self._resume.updates:
+            self._resume = Resume()
+        resume = self._resume
+        resume.optimizers = [*resume.optimizers, weakref.ref(optimizer)][-MAX_NAMES:]
+        state = next(iter(optimizer.state.values()), None) if isinstance(optimizer.state, Mapping) else None
+        step = state.get("step") if isinstance(state, Mapping) else None
+        if isinstance(step, Tensor):
+            step = float(step) if step.numel() == 1 and on_host(step) else None
+        resume.optimizer_step = step if isinstance(step, int | float) else resume.optimizer_step
+        self.await_end()
+
+    def _scheduler_made(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        self._schedulers.add(args[0])
+
+    def _scheduler_loaded(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        if self._resume.updates:
+            self._resume = Resume()
+        self._resume.schedulers += 1
+
+    def before_update(self, optimizer: Optimizer) -> None:
+        if self._partial:
+            self._settle_keys()
+        resume = self._resume
+        if not resume.files or resume.updates >= SETTLED_AFTER:
+            return
+        resume.stepped = resume.stepped or any(ref() is optimizer for ref in resume.optimizers)
+        resume.alive = weakref.ref(optimizer)
+
+    def after_update(self, optimizer: Optimizer) -> None:
+        self._inside.depth = 0  # a save that was interrupted never left
+        step = self.monitor.step
+        if self._overdue_at and step >= self._overdue_at:
+            self._miss_save(step)
+        resume = self._resume
+        if resume.files and resume.updates < SETTLED_AFTER:
+            resume.updates += 1
+            if resume.updates == SETTLED_AFTER and (resume.optimizers or resume.schedulers):
+                self._tell_resume(resume)
+
+    def _miss_save(self, step: int) -> None:
+        last = self._saves[-1]
+        every = last - self._saves[-2]
+        self._overdue_at = 0
+        self._saves.clear()
+        if "missed" not in self._said:
+            self._said.add("missed")
+            self._tell(
+                f"nothing was saved since step {last}, after a save every {every} steps before",
+                "MISSED",
+                "W",
+                every_steps=every,
+                last_step=last,
+            )
+
+    def _tell_resume(self, resume: Resume) -> None:
+        steps = {name: value for file in resume.files for name, value in file.steps.items()}
+        scheduler_step = next((file.scheduler_step for file in resume.files if file.scheduler_step is not None), None)
+        if resume.optimizers:
+            self._recorded = steps
+        restored = ["optimizer"] * bool(resume.optimizers) + ["scheduler"] * bool(resume.schedulers)
+        fault = self._resume_fault(resume, scheduler_step)
+        path = resume.files[-1].path
+        text = f"resumed from {path or 'memory'}: {' and '.join(restored)} restored"
+        text += f"; recorded {saved.steps_text(steps)}" if steps else ""
+        if resume.optimizer_step is not None:
+            text += f"; the optimizer has counted {resume.optimizer_step:g} updates"
+        if fault == "scheduler":
+            text += f"; the scheduler's state (at step {scheduler_step}) was left in the file"
+        if fault == "optimizer":
+            text += "; but another optimizer updates"
+        self._tell(
+            text,
+            "RESUME",
+            "W" if fault else "I",
+            path=path,
+            steps=steps,
+            restored=restored,
+            optimizer_step=resume.optimizer_step,
+            scheduler_step=scheduler_step,
+            fault=fault,
+        )
+
+    def _resume_fault(self, resume: Resume, scheduler_step: int | None) -> str:
+        """What was in the file, is there in the program, and was not restored."""
+        if not resume.optimizers or not any(file.has_optimizer for file in resume.files):
+            return ""
+        if not resume.stepped:
+            return "optimizer"
+        if scheduler_step is None or scheduler_step <= SETTLED_AFTER or resume.schedulers:
+            return ""
+        mine = [
+            one
+            for one in self._schedulers
+            if any(ref() is getattr(one, "optimizer", None) for ref in resume.optimizers)
+        ]
+        began = [one for one in mine if isinstance(one.last_epoch, int) and one.last_epoch <= SETTLED_AFTER]
+        return "scheduler" if mine and len(began) == len(mine) else ""
+
+    def _compare_counters(self, path: str, steps: dict[str, int]) -> None:
+        """The first save after a resume: its counters go on from those that were loaded, or begin anew."""
+        recorded, common = self._recorded, [name for name in steps if name in self._recorded]
+        if not common:
+            return
+        self._recorded = {}
+        behind = [name for name in common if steps[name] < recorded[name]]
+        if not behind or any(steps[name] > recorded[name] for name in common):
+            return  # a count within the epoch begins anew with each epoch
+        name = behind[0]
+        self._tell(
+            f"{name} is {steps[name]} in {path or 'memory'}, and was {recorded[name]} in the checkpoint resumed from",
+            "COUNTER",
+            "W",
+            path=path,
+            fault="counter",
+            name=name,
+            recorded=recorded[name],
+            saved=steps[name],
+        )
+
+
+# keys that found no place
+
+
+def _is_partial(found: Difference) -> bool:
+    """True where keys were there under another prefix, or hardly any found a place: silent about the rest.
+
+    A model without a head, with adapters or a new head is loaded in part on purpose.
+    """
+    if not found.missing or not found.unexpected:
+        return False
+    nothing = found.placed <= NOTHING_SHARE * found.given
+    nothing = nothing and len(found.missing) >= (1 - NOTHING_SHARE) * found.wanted
+    return found.prefixed > 0 or nothing
+
+
+def _version(parameter: Tensor) -> int:
+    return -1 if parameter.is_inference() else parameter._version
+
+
+def _begin(parameter: Tensor) -> list[float]:
+    """The first elements, on the host; elsewhere reading them would wait."""
+    if not on_host(parameter) or parameter.is_meta or hasattr(parameter, "to_local"):
+        return []
+    found: list[float] = parameter.detach().flatten()[:4].tolist()
+    return found
+
+
+def _is_as_before(ref: "weakref.ref[Tensor]", version: int, begin: list[float]) -> bool:
+    parameter = ref()
+    return parameter is not None and _version(parameter) == version and _begin(parameter) == begin
+
+
+# words
+
+
+def _names(names: list[str]) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"{', '.join(names[:3])}{more}"
+
+
+def _keys_text(found: Difference) -> str:
+    text = f"{found.placed} of {found.wanted} keys loaded"
+    text += f"; {len(found.missing)} missing: {_names(found.missing)}" if found.missing else ""
+    text += f"; {len(found.unexpected)} unexpected: {_names(found.unexpected)}" if found.unexpected else ""
+    if found.prefixed:
+        all_of = "all" if found.prefixed >= found.given else f"{found.prefixed} of {found.given}"
+        text += f"; {all_of} given keys {'carry' if found.prefix else 'lack'} the prefix {found.prefix or found.lacks}"
+    text += f"; {len(found.renamed)} may be renamed: {_names(found.renamed)}" if found.renamed else ""
+    return text + (f"; {len(found.resized)} of another shape: {_names(found.resized)}" if found.resized else "")
+
+
+def _way_text(more: dict[str, Any]) -> str:
+    """What happened to the keys between the file and the load."""
+    parts = []
+    if "file_prefix" in more:
+        parts.append(f"the prefix {more['file_prefix']} taken off")
+    if "file_renamed" in more:
+        parts.append(f"{len(more['file_renamed'])} renamed: {_names(more['file_renamed'])}")
+    if "file_resized" in more:
+        parts.append(f"{len(more['file_resized'])} resized: {_names(more['file_resized'])}")
+    if "file_left_out" in more:
+        parts.append(f"{more['file_left_out']} left out")
+    return f"; on the way from {more['file'] or 'memory'}: {', '.join(parts)}" if parts else ""

@@ -1,0 +1,127 @@
+"""What goes into a checkpoint and comes out of it, as far as names, sizes and whole numbers tell. Nothing is opened."""
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import lr_scheduler
+
+from tdbg.probes.where import short_path
+
+STEP_KEYS = ("step", "steps", "global_step", "iteration", "iter", "it", "num_updates", "epoch")
+MAX_NAMES = 8
+MAX_FILES = 1000  # of a distributed checkpoint whose sizes are added up
+MB = 1e6
+
+# what the functions were given
+
+
+def torch_save(result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+    return _argument(args, kwargs, 1, "f"), _argument(args, kwargs, 0, "obj")
+
+
+def torch_load(result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+    return _argument(args, kwargs, 0, "f"), result
+
+
+def safetensors_save(result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+    what = args[0] if args else kwargs.get("tensors", kwargs.get("model"))
+    return _argument(args, kwargs, 1, "filename"), what
+
+
+def safetensors_load(result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+    return _argument(args, kwargs, 0, "filename"), result
+
+
+def safetensors_load_model(result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+    return _argument(args, kwargs, 1, "filename"), None
+
+
+def distributed(result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+    storage = kwargs.get("storage_writer") or kwargs.get("storage_reader")
+    return kwargs.get("checkpoint_id") or getattr(storage, "path", None), _argument(args, kwargs, 0, "state_dict")
+
+
+def _argument(args: tuple[Any, ...], kwargs: dict[str, Any], place: int, name: str) -> Any:
+    return args[place] if len(args) > place else kwargs.get(name)
+
+
+def scheduler_classes() -> Iterator[type]:
+    classes = [value for value in vars(lr_scheduler).values() if isinstance(value, type)]
+    yield from dict.fromkeys(cls for cls in classes if issubclass(cls, lr_scheduler.LRScheduler))
+
+
+# what is in them
+
+
+def path_of(where: Any) -> str:
+    """A path as seen from the working directory; empty for something in memory."""
+    if not isinstance(where, str | os.PathLike):
+        where = getattr(where, "name", None)
+    return short_path(os.fspath(where)) if isinstance(where, str | os.PathLike) else ""
+
+
+def size_mb(where: Any) -> float | None:
+    """The size of a file, of all files in a folder, or of what was written into a file object."""
+    try:
+        if not isinstance(where, str | os.PathLike):
+            return round(where.tell() / MB, 3) if hasattr(where, "tell") else None
+        if not os.path.isdir(where):
+            return round(os.stat(where).st_size / MB, 3)
+        with os.scandir(os.fspath(where)) as entries:
+            files = [entry for entry, _ in zip(entries, range(MAX_FILES), strict=False) if entry.is_file()]
+            return round(sum(entry.stat().st_size for entry in files) / MB, 3)
+    except (OSError, ValueError):  # gone already, or a closed file object
+        return None
+
+
+def steps_in(what: Any) -> dict[str, int]:
+    """The counters at the top of a checkpoint: step, epoch and the like."""
+    if not isinstance(what, Mapping):
+        return {}
+    found = {name: what.get(name) for name in STEP_KEYS if name in what}
+    return {name: value for name, value in found.items() if isinstance(value, int) and not isinstance(value, bool)}
+
+
+def tensors_in(what: Any) -> int | None:
+    """Tensors in a checkpoint, two levels deep; a module's own."""
+    if isinstance(what, Tensor):
+        return 1
+    if isinstance(what, nn.Module):
+        return sum(1 for _ in what.parameters()) + sum(1 for _ in what.buffers())
+    if not isinstance(what, Mapping):
+        return None
+    parts = [what, *(value for value in what.values() if isinstance(value, Mapping))]
+    return sum(isinstance(value, Tensor) for part in parts for value in part.values())
+
+
+def entries_in(what: Any) -> list[str] | None:
+    if isinstance(what, Mapping):
+        return [str(name) for name, _ in zip(what, range(MAX_NAMES), strict=False)]
+    return [type(what).__name__] if what is not None else None
+
+
+def is_optimizer_state(part: Mapping[Any, Any]) -> bool:
+    return "param_groups" in part and "state" in part
+
+
+def is_scheduler_state(part: Mapping[Any, Any]) -> bool:
+    return isinstance(part.get("last_epoch"), int) and "param_groups" not in part
+
+
+# words
+
+
+def file_text(
+    did: str, path: str, size_mb: float | None, seconds: float, tensors: int | None, steps: dict[str, int]
+) -> str:
+    text = f"{did} {path or 'in memory'}"
+    text += f", {size_mb:g} MB" if size_mb is not None else ""
+    text += f", {tensors} tensors" if tensors is not None else ""
+    text += f", {seconds:.3g} s"
+    return text + (f"; {steps_text(steps)}" if steps else "")
+
+
+def steps_text(steps: dict[str, int]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in steps.items())

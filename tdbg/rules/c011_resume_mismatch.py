@@ -1,0 +1,74 @@
+"""TD-C011: a resumed run does not go on where it stopped."""
+
+from collections.abc import Iterable
+
+from tdbg.events import Finding, Observation
+from tdbg.rules import RULES
+from tdbg.rules._kinds import KindsRule
+from tdbg.rundir import ProcessDir
+
+CAUSES = {
+    "optimizer": (
+        "the optimizer was made anew after its state had been loaded",
+        "load the optimizer's state last, into the optimizer that is used",
+    ),
+    "scheduler": (
+        "scheduler.load_state_dict() was not called",
+        "load the scheduler's state as well: the learning rate starts over without it",
+    ),
+    "counter": (
+        "the loop starts its counter at zero instead of at the value that was loaded",
+        "read the counter from the checkpoint: schedules, logs and file names go by it",
+    ),
+}
+
+
+@RULES.add
+class ResumeMismatch(KindsRule):
+    """Says when a run that restored its optimizer did not restore the rest: scheduler, step counter, the right object.
+
+    What it does: With the flag CHECKPOINT (or from level advanced) it follows loads up to the third update, and the
+    next save. It speaks when the optimizer's state was restored and another optimizer updates; when the file holds
+    a scheduler's state, the restored optimizer has a scheduler, and that one starts from zero; and when the next
+    save records a smaller step or epoch than the checkpoint the run was resumed from.
+
+    Why it matters: The run goes on without an error: with Adam's averages gone, at the learning rate of the first
+    step, or overwriting older checkpoints under their numbers.
+
+    Example:
+        TD-C011 warning: resumed from ckpt.pt without its scheduler: the learning rate starts over, rank 0
+
+    What to do: Restore model, optimizer, scheduler, scaler, sampler and counters together, before the first step.
+
+    Thresholds: None. A run that loads weights alone (fine-tuning) is not taken for a resumed one.
+    """
+
+    code = "TD-C011"
+    title = "resumed run starts over"
+    severity = "warning"
+    probe = "checkpoint"
+
+    def see(self, process: ProcessDir, event: Observation) -> Iterable[tuple[str, Finding]]:
+        fault = event.values.get("fault")
+        if fault not in CAUSES:
+            return ()
+        cause, try_next = CAUSES[fault]
+        found = self.found(
+            f"{self._title(fault, event)}, rank {process.rank}",
+            first_step=event.step,
+            rank=process.rank,
+            phase="load",
+            evidence=[event.text],
+            cause=cause,
+            try_next=try_next,
+        )
+        return [(fault, found)]
+
+    def _title(self, fault: str, event: Observation) -> str:
+        values = event.values
+        if fault == "counter":
+            return f"resumed at {values['name']} {values['recorded']}, and the next save says {values['saved']}"
+        path = values["path"] or "memory"
+        if fault == "scheduler":
+            return f"resumed from {path} without its scheduler: the learning rate starts over"
+        return f"resumed from {path}, but not the optimizer that updates"

@@ -1,0 +1,49 @@
+"""TD-C016: a checkpoint could not be saved."""
+
+from collections.abc import Iterable
+
+from tdbg.events import Finding, Observation
+from tdbg.rules import RULES
+from tdbg.rules._kinds import KindsRule
+from tdbg.rundir import ProcessDir
+
+
+@RULES.add
+class CheckpointNotSaved(KindsRule):
+    """Says when a save to disk failed, whatever the program made of the exception.
+
+    What it does: With the flag CHECKPOINT (or from level advanced) it sees exceptions that leave `torch.save`,
+    safetensors and `torch.distributed.checkpoint`.
+
+    Why it matters: Many loops catch such an error and go on, and the file that is left behind may be half written.
+    The loss shows when the run is to be resumed.
+
+    Example:
+        TD-C016 error: saving ckpt.pt failed at step 400: OSError: No space left on device, rank 0
+
+    What to do: Free the disk, check quota and permissions, write to a temporary file and rename it when it is whole.
+
+    Thresholds: None. Saves into memory do not count.
+    """
+
+    code = "TD-C016"
+    title = "checkpoint not saved"
+    severity = "error"
+    probe = "checkpoint"
+
+    def see(self, process: ProcessDir, event: Observation) -> Iterable[tuple[str, Finding]]:
+        values = event.values
+        if event.part != "FAILED" or not values.get("path"):
+            return ()
+        left = values.get("size_mb")
+        found = self.found(
+            f"saving {values['path']} failed at step {event.step}: {values['error']}, rank {process.rank}",
+            first_step=event.step,
+            rank=process.rank,
+            phase="save",
+            evidence=[f"{values['call']} raised after {values['took_s']:g} s"]
+            + ([f"{left:g} MB are left in the file"] if left is not None else []),
+            cause="no space, no permission, or an object that cannot be pickled",
+            try_next="write to a temporary file and rename it when it is whole; keep the exception",
+        )
+        return [("failed", found)]

@@ -1,0 +1,177 @@
+"""DiffusionModelDebugger on real diffusers pipelines, built from their configs with random weights."""
+
+import json
+import math
+import warnings
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tdbg import DiffusionModelDebugger, TensorInfo
+
+diffusers = pytest.importorskip("diffusers")
+
+
+def unet() -> nn.Module:
+    return diffusers.UNet2DModel(
+        sample_size=8,
+        in_channels=1,
+        out_channels=1,
+        layers_per_block=1,
+        block_out_channels=(8, 8),
+        norm_num_groups=4,
+        down_block_types=("DownBlock2D", "DownBlock2D"),
+        up_block_types=("UpBlock2D", "UpBlock2D"),
+    )
+
+
+@pytest.fixture(scope="module")
+def pipeline():
+    torch.manual_seed(0)
+    built = diffusers.DDPMPipeline(unet(), diffusers.DDPMScheduler(num_train_timesteps=10))
+    built.set_progress_bar_config(disable=True)
+    return built
+
+
+@pytest.fixture(scope="module")
+def text_pipeline():
+    """Stable Diffusion's classes, tiny; prompts are given as embeddings."""
+    torch.manual_seed(0)
+    conditioned = diffusers.UNet2DConditionModel(
+        sample_size=8,
+        in_channels=4,
+        out_channels=4,
+        layers_per_block=1,
+        block_out_channels=(8, 8),
+        norm_num_groups=4,
+        cross_attention_dim=8,
+        attention_head_dim=2,
+        down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"),
+        up_block_types=("CrossAttnUpBlock2D", "UpBlock2D"),
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        built = diffusers.StableDiffusionPipeline(
+            vae=diffusers.AutoencoderKL(block_out_channels=(8,), norm_num_groups=4, latent_channels=4),
+            text_encoder=None,
+            tokenizer=None,
+            unet=conditioned,
+            scheduler=diffusers.DDIMScheduler(),
+            safety_checker=None,
+            feature_extractor=None,
+            requires_safety_checker=False,
+        )
+    built.set_progress_bar_config(disable=True)
+    return built
+
+
+def sample(pipeline, debugger, steps: int = 4, spoil=lambda step, latents: latents) -> list[dict]:
+    """The denoising loop of a DDPM by hand."""
+    found = []
+    pipeline.scheduler.set_timesteps(steps)
+    latents = torch.randn(1, 1, 8, 8)
+    with torch.no_grad():
+        for step, t in enumerate(pipeline.scheduler.timesteps):
+            latents = pipeline.scheduler.step(pipeline.unet(latents, t).sample, t, latents).prev_sample
+            found.append(debugger.monitor_diffusion_step(pipeline, step, spoil(step, latents)))
+    return found
+
+
+def test_what_a_pipeline_is_made_of(pipeline):
+    found = DiffusionModelDebugger("advanced").analyze_diffusion_pipeline(pipeline)
+    parameters = sum(p.numel() for p in pipeline.unet.parameters())
+    assert found["total_parameters"] == parameters and found["memory_usage"] == 4 * parameters
+    assert set(found["components"]) == {"unet", "scheduler"}
+    assert found["components"]["scheduler"] == {"class": "DDPMScheduler"}
+    about = found["components"]["unet"]
+    assert (about["class"], about["parameters"], about["dtype"]) == ("UNet2DModel", parameters, "float32")
+    assert (about["device"], about["finite"], about["memory_usage"]) == ("cpu", True, 4 * parameters)
+    json.dumps(found)
+
+
+def test_several_models_and_parts_that_are_left_out(text_pipeline):
+    found = DiffusionModelDebugger().analyze_diffusion_pipeline(text_pipeline)
+    assert set(found["components"]) == {"vae", "unet", "scheduler"}
+    each = [sum(p.numel() for p in part.parameters()) for part in (text_pipeline.vae, text_pipeline.unet)]
+    assert found["total_parameters"] == sum(each)
+    assert found["components"]["vae"]["finite"] is None, "basic reads no parameter"
+
+
+def test_a_bad_weight_is_found(pipeline):
+    weight = pipeline.unet.conv_in.weight.data
+    kept, weight[0] = weight.clone(), math.nan
+    try:
+        debugger = DiffusionModelDebugger("advanced")
+        found = debugger.analyze_diffusion_pipeline(pipeline)
+        assert found["components"]["unet"]["finite"] is False
+        assert "conv_in.weight" in debugger.debug_history[0]["text"]
+    finally:
+        weight.copy_(kept)
+
+
+def test_healthy_steps(pipeline):
+    debugger = DiffusionModelDebugger()
+    found = sample(pipeline, debugger)
+    assert [row["step"] for row in found] == [0, 1, 2, 3]
+    assert set(found[0]) == {"step", "timestamp", "latents_analysis", "anomalies"}
+    info = found[0]["latents_analysis"]
+    assert isinstance(info, TensorInfo) and info.shape == (1, 1, 8, 8) and info.std_value > 0
+    assert all(row["anomalies"] == [] for row in found) and not debugger.debug_history
+
+
+def bad(latents: Tensor) -> Tensor:
+    spoilt = latents.clone()
+    spoilt[0, 0, 0, 0] = math.nan
+    return spoilt
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (bad, "1 NaN in latents"),
+        (lambda latents: latents * 1e4, "the spread of the latents grew to"),
+        (torch.zeros_like, "the latents have lost all spread"),
+    ],
+    ids=["nan", "grew", "collapsed"],
+)
+def test_every_anomaly(pipeline, spoil, why):
+    debugger = DiffusionModelDebugger()
+    found = sample(pipeline, debugger, spoil=lambda step, latents: spoil(latents) if step == 2 else latents)
+    assert [len(row["anomalies"]) for row in found[:3]] == [0, 0, 1]
+    assert found[2]["anomalies"][0].startswith(why)
+    assert debugger.debug_history[0]["step"] == 2 and debugger.debug_history[0]["pipeline"] == "DDPMPipeline"
+    again = sample(pipeline, debugger)
+    assert again[0]["anomalies"] == [], "step 0 begins a new sample"
+
+
+def test_as_a_callback_of_the_pipeline(text_pipeline):
+    debugger = DiffusionModelDebugger("extreme")
+    prompt = torch.randn(1, 4, 8)
+
+    def images(callback) -> Tensor:
+        return text_pipeline(
+            prompt_embeds=prompt,
+            negative_prompt_embeds=prompt,
+            num_inference_steps=3,
+            height=8,
+            width=8,
+            output_type="latent",
+            generator=torch.Generator().manual_seed(0),
+            callback_on_step_end=callback,
+        ).images
+
+    watched, bare = images(debugger.on_step_end), images(None)
+    assert torch.equal(watched, bare), "nothing is changed"
+    assert len(debugger.tensor_history["latents"]) == 3
+
+
+def test_wrong_use():
+    debugger = DiffusionModelDebugger()
+    with pytest.raises(TypeError, match="has no components"):
+        debugger.analyze_diffusion_pipeline(nn.Linear(2, 2))
+    with pytest.raises(TypeError, match="latents is a list"):
+        debugger.monitor_diffusion_step(None, 0, [1.0])
+    assert debugger.on_step_end(None, 0, 0, {"x": 1}) == {"x": 1}
+    off = DiffusionModelDebugger("off")
+    assert off.monitor_diffusion_step(None, 0, torch.tensor([math.nan]))["anomalies"] == []

@@ -1,0 +1,66 @@
+"""Wrappers of several owners on one function, taken away in any order."""
+
+from itertools import permutations
+from typing import Any
+
+import pytest
+
+from tdbg.probes.patches import Patches
+
+
+class Base:
+    def plain(self) -> str:
+        return "plain"
+
+    @classmethod
+    def of_class(cls) -> str:
+        return cls.__name__
+
+    @staticmethod
+    def static() -> str:
+        return "static"
+
+
+class Child(Base):
+    pass
+
+
+def add(name: str) -> Any:
+    def make(original: Any) -> Any:
+        def wrapper(*args: Any) -> str:
+            return f"{name}({original(*args)})"
+
+        return wrapper
+
+    return make
+
+
+@pytest.mark.parametrize("owner", [Base, Child])
+@pytest.mark.parametrize("name", ["plain", "of_class", "static"])
+@pytest.mark.parametrize("order", permutations(range(3)))
+def test_nothing_is_left_whatever_the_order(owner: type[Base], name: str, order: tuple[int, ...]) -> None:
+    before, plain = dict(vars(owner)), getattr(owner(), name)()
+    owners = [Patches() for _ in range(3)]
+    for index, patches in enumerate(owners):
+        patches.wrap(owner, name, add(str(index)))
+    assert getattr(owner(), name)() == f"2(1(0({plain})))"
+    for index in order:
+        owners[index].restore()
+    assert dict(vars(owner)) == before
+    assert getattr(owner(), name)() == plain
+
+
+def test_a_wrapper_of_the_programs_own_stays() -> None:
+    ours, again = Patches(), Patches()
+    original = Base.plain
+    ours.wrap(Base, "plain", add("ours"))
+    below = Base.plain
+    Base.plain = theirs = lambda self: f"theirs({below(self)})"  # type: ignore[method-assign]
+    try:
+        ours.restore()
+        assert Base.plain is theirs
+        again.wrap(Base, "plain", add("again"))
+        again.restore()
+        assert Base.plain is theirs
+    finally:
+        Base.plain = original  # type: ignore[method-assign]

@@ -1,0 +1,449 @@
+"""The flags LR and SCHEDULING: torch's schedulers and the order, unit and effect of their steps."""
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from probes.judging import codes, findings, seen
+from torch import nn
+from torch.optim import lr_scheduler
+from torch.utils.data import DataLoader, TensorDataset
+
+EVERY_STEP = {"flags": {"LR": True, "SCHEDULING": True}, "max_overhead": 1e6}
+Schedulers = Callable[[torch.optim.Optimizer], Any]
+
+
+def setup(lr: float = 0.1, kind: Any = torch.optim.SGD) -> tuple[nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(0)
+    model = nn.Linear(4, 2)
+    return model, kind(model.parameters(), lr=lr)
+
+
+def update(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Any = None) -> None:
+    optimizer.zero_grad()
+    model(torch.ones(2, 4) if batch is None else batch).square().mean().backward()
+    optimizer.step()
+
+
+def run(steps: int, make: Schedulers, *, lr: float = 0.1, every: int = 1, times: int = 1) -> None:
+    """``steps`` updates; the scheduler steps ``times`` times after every ``every``-th."""
+    model, optimizer = setup(lr)
+    scheduler = make(optimizer)
+    for step in range(1, steps + 1):
+        update(model, optimizer)
+        if scheduler is not None and step % every == 0:
+            for _ in range(times):
+                scheduler.step()
+
+
+def epochs(count: int, make: Schedulers, *, batches: int = 40, per_batch: bool = True) -> None:
+    """Passes over a loader; the scheduler steps after every batch, or after every pass."""
+    model, optimizer = setup()
+    scheduler = make(optimizer)
+    loader = DataLoader(TensorDataset(torch.randn(2 * batches, 4)), batch_size=2)
+    for _ in range(count):
+        for (batch,) in loader:
+            update(model, optimizer, batch)
+            if scheduler is not None and per_batch:
+                scheduler.step()
+        if scheduler is not None and not per_batch:
+            scheduler.step()
+
+
+def test_what_was_built_and_each_step_of_it(watch: Any) -> None:
+    watched = watch(**EVERY_STEP)
+    run(5, lambda optimizer: lr_scheduler.CosineAnnealingLR(optimizer, T_max=10, eta_min=1e-3))
+    (built,) = seen(watched, "schedule", "BUILT")
+    assert built.flag == "SCHEDULING" and built.values["planned"] == 10
+    assert built.values["parameters"] == {"T_max": 10, "eta_min": 1e-3, "base_lrs": [0.1]}
+    steps = seen(watched, "schedule", "STEP")
+    assert [event.step for event in steps] == [1, 2, 3, 4] and steps[0].values["why"] == "first"
+    assert steps[2].values["before"] == pytest.approx([0.09055], rel=1e-3) and steps[2].values["advanced"] == 3
+    assert steps[2].values["rates"] == pytest.approx([0.0796], rel=1e-3)
+
+
+def test_each_change_of_the_rate_under_its_own_flag(watch: Any) -> None:
+    watched = watch(**EVERY_STEP)
+    run(4, lambda optimizer: lr_scheduler.StepLR(optimizer, step_size=2))
+    rates = seen(watched, "schedule", "RATE")
+    assert [(event.step, event.flag) for event in rates] == [(1, "LR"), (3, "LR")]
+    assert rates[1].values["rates"] == pytest.approx([0.01]) and rates[1].values["phase"] == "falling"
+
+
+def test_one_flag_alone_carries_all_lines_without_saying_them_twice(watch: Any) -> None:
+    watched = watch(flags={"LR": True}, max_overhead=1e6)
+    run(6, lambda optimizer: lr_scheduler.ExponentialLR(optimizer, gamma=0.9))
+    assert {event.flag for part in ("BUILT", "STEP") for event in seen(watched, "schedule", part)} == {"LR"}
+    assert len(seen(watched, "schedule", "RATE")) == 1
+
+
+def test_rates_set_by_hand_are_seen(watch: Any) -> None:
+    watched = watch(**EVERY_STEP)
+    model, optimizer = setup()
+    for step in range(4):
+        optimizer.param_groups[0]["lr"] = 0.1 * (step + 1)
+        update(model, optimizer)
+    assert len(seen(watched, "schedule", "RATE")) == 4 and not seen(watched, "schedule", "STEP")
+
+
+def test_a_warm_up_is_recognised_and_its_end_told(watch: Any, tmp_path: Path) -> None:
+    watched = watch(**EVERY_STEP)
+
+    def make(optimizer: Any) -> Any:
+        warm = lr_scheduler.LinearLR(optimizer, start_factor=0.1, total_iters=5)
+        cosine = lr_scheduler.CosineAnnealingLR(optimizer, T_max=15)
+        return lr_scheduler.SequentialLR(optimizer, [warm, cosine], milestones=[5])
+
+    run(20, make)
+    rates = seen(watched, "schedule", "RATE")
+    assert [event.values["phase"] for event in rates if event.step in (4, 5)] == ["warm-up"] * 2
+    ends = [event.values["warm_up_steps"] for event in rates if "warm_up_steps" in event.values]
+    assert ends == [7]
+    assert "switch" in [event.values["why"] for event in seen(watched, "schedule", "STEP")]
+    assert codes(watched, tmp_path) == []
+
+
+# the order of calls
+
+
+def in_order(first: str, make: Schedulers, steps: int = 6, ahead: int = 0) -> None:
+    model, optimizer = setup()
+    scheduler = make(optimizer)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for _ in range(ahead):
+            scheduler.step()
+        for _ in range(steps):
+            if first == "scheduler":
+                scheduler.step()
+            update(model, optimizer)
+            if first == "optimizer":
+                scheduler.step()
+
+
+def decay(optimizer: Any) -> Any:
+    return lr_scheduler.ExponentialLR(optimizer, gamma=0.9)
+
+
+def test_the_scheduler_before_the_optimizer(watch: Any, tmp_path: Path) -> None:
+    watched = watch(**EVERY_STEP)
+    in_order("scheduler", decay)
+    (finding,) = findings(watched, tmp_path)
+    assert finding.code == "TD-S003" and "the rate 0.1 was never used" in finding.title
+    (told,) = seen(watched, "schedule", "ORDER")
+    assert told.flag == "LR"
+
+
+def test_the_right_order_and_a_fast_forward_are_healthy(watch: Any, tmp_path: Path) -> None:
+    for ahead in (0, 3):
+        watched = watch(**EVERY_STEP)
+        in_order("optimizer", decay, ahead=ahead)
+        assert codes(watched, tmp_path / str(ahead)) == []
+        watched.monitor.detach()
+
+
+def test_a_first_rate_of_zero_is_no_loss(watch: Any, tmp_path: Path) -> None:
+    watched = watch(**EVERY_STEP)
+    in_order("scheduler", lambda optimizer: lr_scheduler.LambdaLR(optimizer, lambda step: min(step / 4, 1.0)))
+    assert codes(watched, tmp_path) == []
+
+
+def test_step_with_an_epoch_sets_the_rate_whatever_came_before(watch: Any, tmp_path: Path) -> None:
+    watched = watch(**EVERY_STEP)
+    model, optimizer = setup()
+    scheduler = lr_scheduler.CosineAnnealingWarmRestarts(optimizer, T_0=5)
+    for step in range(12):
+        scheduler.step(step / 4)
+        update(model, optimizer)
+    assert codes(watched, tmp_path) == []
+
+
+def test_a_first_update_that_gradscaler_skips_is_no_wrong_order(watch: Any, tmp_path: Path) -> None:
+    watched = watch(**EVERY_STEP)
+    model, optimizer = setup()
+    scheduler, scaler = decay(optimizer), torch.amp.GradScaler("cpu")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for step in range(8):
+            optimizer.zero_grad()
+            scaler.scale(model(torch.ones(2, 4)).square().mean()).backward()
+            if step == 0:
+                model.weight.grad.fill_(float("inf"))
+            scaler.step(optimizer)
+            scaler.update()
+            scheduler.step()
+    assert [step.skipped for step in watched.steps] == [True] + [False] * 7
+    assert "TD-S003" not in codes(watched, tmp_path)
+
+
+def test_a_resumed_run_that_is_one_step_ahead_is_healthy(watch: Any, tmp_path: Path) -> None:
+    model, optimizer = setup(kind=torch.optim.Adam)
+    update(model, optimizer)
+    watched = watch(**EVERY_STEP)
+    resumed = torch.optim.Adam(model.parameters(), lr=0.1)
+    scheduler = decay(resumed)
+    resumed.load_state_dict(optimizer.state_dict())
+    resumed.param_groups[0]["initial_lr"] = 0.1
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        scheduler.step()
+        for _ in range(6):
+            update(model, resumed)
+            scheduler.step()
+    assert codes(watched, tmp_path) == []
+
+
+def test_torchs_own_warning_still_names_the_programs_line(watch: Any) -> None:
+    watch(**EVERY_STEP)
+    _, optimizer = setup()
+    scheduler = decay(optimizer)
+    with pytest.warns(UserWarning, match="before `optimizer.step") as caught:
+        scheduler.step()
+    assert caught[0].filename == __file__
+
+
+# the length of a schedule
+
+
+def cosine(length: int) -> Schedulers:
+    return lambda optimizer: lr_scheduler.CosineAnnealingLR(optimizer, T_max=length)
+
+
+def test_a_cosine_in_epochs_that_steps_after_each_batch(watch: Any, tmp_path: Path) -> None:
+    watched = watch(**EVERY_STEP)
+    epochs(1, cosine(5))
+    (finding,) = findings(watched, tmp_path)
+    assert finding.code == "TD-S005" and "of 5 steps was over after" in finding.title and "first epoch" in finding.title
+
+
+@pytest.mark.parametrize("length", [80, 50])
+def test_a_cosine_of_the_runs_own_length_or_longer_than_an_epoch(watch: Any, tmp_path: Path, length: int) -> None:
+    watched = watch(**EVERY_STEP)
+    epochs(2, cosine(length))
+    assert codes(watched, tmp_path) == []
+
+
+def test_a_step_decay_that_is_gone_in_the_first_epoch(watch: Any, tmp_path: Path) -> None:
+    watched = watch(**EVERY_STEP)
+    epochs(1, lambda optimizer: lr_scheduler.StepLR(optimizer, step_size=4))
+    assert [finding.code for finding in findings(watched, tmp_path)] == ["TD-S005"]
+
+
+def test_a_step_decay_once_an_epoch_is_healthy(watch: Any, tmp_path: Path) -> None:
+    watched = watch(**EVERY_STEP)
+    epochs(9, lambda optimizer: lr_scheduler.StepLR(optimizer, step_size=1), per_batch=False)
+    assert codes(watched, tmp_path) == []
+
+
+def test_several_steps_between_two_updates(watch: Any, tmp_path: Path) -> None:
+    watched = watch(**EVERY_STEP)
+    run(15, cosine(40), times=4)
+    (finding,) = findings(watched, tmp_path)
+    assert finding.code == "TD-S005" and "micro-batch" in finding.cause and "first epoch" not in finding.title
+
+
+def test_several_steps_that_its_length_was_made_for(watch: Any, tmp_path: Path) -> None:
+    watched = watch(**EVERY_STEP)
+    run(10, cosine(40), times=4)
+    assert codes(watched, tmp_path) == []
+
+
+def test_as_many_steps_as_ranks_are_accelerates_custom(watch: Any, tmp_path: Path) -> None:
+    watched = watch(**EVERY_STEP)
+    watched.monitor.world_size = 4
+    run(15, cosine(40), times=4)
+    assert codes(watched, tmp_path) == []
+
+
+def test_a_length_in_updates_that_steps_once_an_epoch(watch: Any, tmp_path: Path) -> None:
+    watched = watch(**EVERY_STEP)
+    epochs(4, lambda optimizer: lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=160), per_batch=False)
+    (finding,) = findings(watched, tmp_path)
+    assert finding.code == "TD-S005" and "OneCycleLR of 160 steps had barely begun after 160 updates" in finding.title
+
+
+def test_a_length_in_epochs_that_steps_once_an_epoch(watch: Any, tmp_path: Path) -> None:
+    watched = watch(**EVERY_STEP)
+    epochs(4, cosine(4), per_batch=False)
+    assert codes(watched, tmp_path) == []
+
+
+# a schedule without effect
+
+
+def never(make: Schedulers) -> Schedulers:
+    def built(optimizer: Any) -> None:
+        kept.append(make(optimizer))
+
+    return built
+
+
+kept: list[Any] = []
+
+
+def test_a_scheduler_that_never_steps_is_told_while_the_run_goes_on(watch: Any, tmp_path: Path) -> None:
+    watched = watch(**EVERY_STEP)
+    epochs(5, never(cosine(5)), batches=5)
+    assert seen(watched, "schedule", "IDLE")[0].values["kind"] == "never"
+    (finding,) = findings(watched, tmp_path)
+    assert finding.code == "TD-S004" and "never stepped in 3 epochs" in finding.title
+
+
+def test_a_scheduler_that_never_steps_is_told_at_the_end(watch: Any, tmp_path: Path) -> None:
+    watched = watch(**EVERY_STEP)
+    run(30, never(cosine(30)))
+    (finding,) = findings(watched, tmp_path)
+    assert finding.code == "TD-S004" and "never stepped in 30 steps" in finding.title
+
+
+def test_within_its_first_epoch_a_scheduler_may_wait(watch: Any, tmp_path: Path) -> None:
+    watched = watch(**EVERY_STEP)
+    epochs(1, never(cosine(5)))
+    assert codes(watched, tmp_path) == []
+
+
+def test_one_step_at_the_very_end_counts(watch: Any, tmp_path: Path) -> None:
+    watched = watch(**EVERY_STEP)
+    run(30, cosine(30), every=30)
+    assert "TD-S004" not in codes(watched, tmp_path)
+
+
+def test_a_flag_that_was_off_for_a_time_judges_nothing(watch: Any, tmp_path: Path) -> None:
+    watched = watch(**EVERY_STEP)
+    run(30, never(cosine(30)))
+    watched.monitor.changes.make("", {"LR": False}, "api")
+    assert codes(watched, tmp_path) == []
+
+
+class ByHand(lr_scheduler.LRScheduler):
+    """Somebody's own scheduler, with a step() of its own."""
+
+    def step(self, epoch: int | None = None) -> None:
+        self.last_epoch += 1
+
+
+class PartlyByHand(lr_scheduler.ExponentialLR):
+    """Uses torch's step() for the beginning alone."""
+
+    def step(self, epoch: int | None = None) -> None:
+        if self.last_epoch < 0:
+            super().step()
+
+
+def test_schedulers_with_a_step_of_their_own_or_that_start_late(watch: Any, tmp_path: Path) -> None:
+    late = [
+        ByHand,
+        lambda optimizer: PartlyByHand(optimizer, gamma=0.9),
+        lambda optimizer: lr_scheduler.ReduceLROnPlateau(optimizer),
+    ]
+    for number, make in enumerate(late):
+        watched = watch(**EVERY_STEP)
+        epochs(5, never(make), batches=5)
+        assert codes(watched, tmp_path / str(number)) == []
+        watched.monitor.detach()
+
+
+def test_an_optimizer_built_anew_leaves_its_scheduler_behind(watch: Any, tmp_path: Path) -> None:
+    watched = watch(**EVERY_STEP)
+    model, old = setup()
+    scheduler = decay(old)
+    new = torch.optim.SGD(model.parameters(), lr=0.1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for _ in range(8):
+            update(model, new)
+            scheduler.step()
+    (finding,) = findings(watched, tmp_path)
+    assert finding.code == "TD-S004" and "steers an optimizer that does not update" in finding.title
+
+
+def test_a_rate_copied_over_by_hand_is_healthy(watch: Any, tmp_path: Path) -> None:
+    watched = watch(**EVERY_STEP)
+    model, old = setup()
+    scheduler = decay(old)
+    new = torch.optim.SGD(model.parameters(), lr=0.1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for _ in range(30):
+            update(model, new)
+            scheduler.step()
+            new.param_groups[0]["lr"] = scheduler.get_last_lr()[0]
+    assert codes(watched, tmp_path) == []
+
+
+# plateau, and a rate too high
+
+
+def test_what_a_plateau_scheduler_decides(watch: Any, tmp_path: Path) -> None:
+    watched = watch(**EVERY_STEP)
+    model, optimizer = setup()
+    scheduler = lr_scheduler.ReduceLROnPlateau(optimizer, patience=1)
+    for metric in (3.0, torch.tensor(2.0), 2.5, 2.5, float("nan")):
+        update(model, optimizer)
+        scheduler.step(metric)
+    told = seen(watched, "schedule", "PLATEAU")
+    assert [event.values["metric"] for event in told] == [3.0, 2.0, 2.5, 2.5, "nan"]
+    assert [event.values["bad_epochs"] for event in told] == [0, 0, 1, 0, 1]
+    assert [event.values["reduced"] for event in told] == [False, False, False, True, False]
+    assert told[3].values["best"] == 2.0 and "0.1 -> 0.01" in told[3].text and told[3].flag == "SCHEDULING"
+    assert codes(watched, tmp_path) == []
+
+
+def test_a_rate_above_one_with_adam(watch: Any, tmp_path: Path) -> None:
+    watched = watch(**EVERY_STEP)
+    model, optimizer = setup(3.0, torch.optim.AdamW)
+    for _ in range(5):
+        update(model, optimizer)
+    finding = next(finding for finding in findings(watched, tmp_path) if finding.code == "TD-S008")
+    assert "learning rate 3 with AdamW at step 3" in finding.title
+
+
+class Prodigy(torch.optim.Adam):
+    """Its rate is a factor."""
+
+
+@pytest.mark.parametrize(("kind", "lr"), [(torch.optim.SGD, 3.0), (torch.optim.Adam, 1.0), (Prodigy, 2.0)])
+def test_such_a_rate_is_fine_elsewhere(watch: Any, tmp_path: Path, kind: Any, lr: float) -> None:
+    watched = watch(**EVERY_STEP)
+    model, optimizer = setup(lr, kind)
+    for _ in range(5):
+        update(model, optimizer)
+    assert "TD-S008" not in codes(watched, tmp_path)
+
+
+def test_the_bound_is_settable(watch: Any) -> None:
+    watched = watch(**EVERY_STEP, thresholds={"LR.high": 0.01})
+    model, optimizer = setup(0.02, torch.optim.Adam)
+    for _ in range(5):
+        update(model, optimizer)
+    assert seen(watched, "schedule", "HIGH")[0].values["above"] == 0.01
+
+
+def test_a_swinging_rate_does_not_fill_the_log(watch: Any) -> None:
+    watched = watch(flags={"SCHEDULING": True}, max_overhead=1e6, steps="1:2")
+    run(200, lambda optimizer: lr_scheduler.CyclicLR(optimizer, 1e-3, 0.1, step_size_up=1))
+    assert len(seen(watched, "schedule", "STEP")) < 16 + 200 / 8 + 4
+    assert len(seen(watched, "schedule", "STEP")) > 20
+
+
+def test_every_scheduler_of_torch_leaves_a_healthy_run_alone(watch: Any, tmp_path: Path) -> None:
+    kinds: list[Schedulers] = [
+        lambda o: lr_scheduler.LambdaLR(o, lambda step: 0.99**step),
+        lambda o: lr_scheduler.MultiplicativeLR(o, lambda step: 0.99),
+        lambda o: lr_scheduler.MultiStepLR(o, milestones=[10, 20]),
+        lambda o: lr_scheduler.ConstantLR(o),
+        lambda o: lr_scheduler.PolynomialLR(o, total_iters=30),
+        lambda o: lr_scheduler.OneCycleLR(o, 0.1, total_steps=60),
+        lambda o: lr_scheduler.CosineAnnealingWarmRestarts(o, T_0=7, T_mult=2),
+        lambda o: lr_scheduler.ChainedScheduler([lr_scheduler.LinearLR(o), lr_scheduler.ExponentialLR(o, 0.99)]),
+        lambda o: torch.optim.swa_utils.SWALR(o, swa_lr=0.05),
+    ]
+    for number, make in enumerate(kinds):
+        watched = watch(**EVERY_STEP)
+        run(40, make)
+        assert seen(watched, "schedule", "STEP") and seen(watched, "schedule", "BUILT"), number
+        assert codes(watched, tmp_path / str(number)) == [], number
+        watched.monitor.detach()

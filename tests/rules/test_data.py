@@ -1,0 +1,192 @@
+"""TD-D... and TD-P002: data that is wrong, and data that comes late."""
+
+from typing import Any
+
+import pytest
+from streams import Stream
+
+from tdbg.events import Finding, Observation, Traceback
+
+WAIT = {"dataset": "Images", "share": 0.71, "median_ms": 48.2, "p95_ms": 60.0, "max_ms": 91.0, "count": 20, "cores": 8}
+RANGE = {"pipeline": "Compose", "step_name": "Normalize", "order": [3], "count": 4, "low_in": [-2.1], "high_in": [2.6]}
+RANGE |= {"low_out": [-11.5], "high_out": [9.5]}
+
+
+def observed(part: str, step: int = 3, probe: str = "dataloader", **values: Any) -> Observation:
+    return Observation(probe=probe, flag=probe.upper(), part=part, step=step, text="", values=values)
+
+
+def only(run: Stream, code: str) -> Finding:
+    (finding,) = run.judge().findings
+    assert finding.code == code and finding.first_step == 3 and finding.rank == 0
+    return finding
+
+
+def after(one: Any, *events: Any) -> Stream:
+    run, rank = one
+    run.train(rank, [2.0, 1.9, 1.8])
+    run.emit(rank, *events)
+    run.end(rank, 3)
+    return run
+
+
+def test_nan_in_the_data_names_batch_and_sample(one: Any) -> None:
+    facts = {"dataset": "Images", "tensor": "0", "kind": "nan", "count": 7, "batch": 7, "rows": [2], "indices": [1042]}
+    finding = only(after(one, observed("NONFINITE", loss_finite=False, **facts)), "TD-D001")
+    assert (
+        finding.title == ("NaN in tensor 0 of batch 7 (dataset index 1042), and the loss is not finite, rank 0")
+        and "Images: 7 elements not finite" in finding.evidence
+    )
+
+
+def test_constant_batches(one: Any) -> None:
+    facts = {"dataset": "Images", "tensor": "0", "count": 3, "looked": 3, "batch": 3}
+    zeros = observed("CONSTANT", constant=["0"], low=[0.0], **facts)
+    assert only(after(one, zeros), "TD-D002").title == "input 0 is 0 all over in 3 of 3 batches looked at, rank 0"
+
+
+def test_one_sample_over_and_over(one: Any) -> None:
+    same = observed("CONSTANT", constant=[], low=[-2.0], tensor="image", count=4, looked=5, dataset="Images", batch=9)
+    assert "input image holds one sample over and over in 4 of 5 batches" in only(after(one, same), "TD-D002").title
+
+
+@pytest.mark.parametrize(("iterable", "advice"), [(True, "get_worker_info"), (False, "indices")])
+def test_repeated_batches_and_their_likely_cause(one: Any, iterable: bool, advice: str) -> None:
+    facts = {"dataset": "Stream", "batch": 6, "first": 5, "repeats": 3, "compared": 6, "workers": 2}
+    finding = only(after(one, observed("REPEAT", iterable=iterable, **facts)), "TD-D003")
+    assert "batch 6 holds what batch 5 held: 3 of 6 batches" in finding.title and advice in finding.try_next
+
+
+LABELS = {
+    "dataset": "Images",
+    "label": "1",
+    "label_low": 1,
+    "label_high": 10,
+    "width": 10,
+    "rows": [4],
+    "indices": [77],
+}
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        ("Target 10 is out of bounds.", ["TD-D004"]),
+        ("CUDA error: device-side assert triggered\nCUDA kernel errors might be ...", ["TD-D004"]),
+        ("connection lost", []),
+        (None, []),
+    ],
+)
+def test_labels_out_of_range_explain_a_failure_and_nothing_else(one: Any, message: Any, expected: list[str]) -> None:
+    failure = [] if message is None else [Traceback(exception="IndexError", message=message, step=2, how="uncaught")]
+    run = after(one, observed("LABELS", **LABELS), *failure)
+    found = [finding for finding in run.judge().findings if finding.code == "TD-D004"]
+    assert [finding.code for finding in found] == expected
+    if found:
+        assert found[0].title == "labels from 1 to 10, but the model has 10 classes, rank 0 at step 3"
+        assert any("dataset indices 77" in line for line in found[0].evidence)
+
+
+def test_a_failure_without_such_labels_is_not_about_labels(one: Any) -> None:
+    run = after(one, Traceback(exception="IndexError", message="Target 10 is out of bounds.", step=2, how="logged"))
+    assert "TD-D004" not in run.codes()
+
+
+def test_a_failing_worker(one: Any) -> None:
+    facts = {"dataset": "Images", "workers": 4, "batch": 17, "indices": [340, 341]}
+    broken = observed("ERROR", worker=2, error="ValueError: truncated image", where="data.py:40", **facts)
+    finding = only(after(one, broken), "TD-D005")
+    assert finding.title == "worker 2 failed at batch 17: ValueError: truncated image (data.py:40), rank 0"
+    assert "dataset indices in that batch: [340, 341]" in finding.evidence
+
+
+@pytest.mark.parametrize(
+    ("error", "hint"),
+    [
+        ("RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error. It is possible ...", "/dev/shm"),
+        ("RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed.", "fewer workers"),
+        ("RuntimeError: DataLoader timed out after 5 seconds", "reads from"),
+        ("RuntimeError: Too many open files. Communication with the workers", "file_system"),
+    ],
+)
+def test_what_ended_a_worker(one: Any, error: str, hint: str) -> None:
+    line = observed("ERROR", worker=None, error=error, where="", dataset="Images", workers=4, batch=1, indices=[])
+    assert hint in only(after(one, line), "TD-D005").try_next
+
+
+def test_two_ranks_whose_sampler_keeps_its_epoch_are_one_finding(stream: Any) -> None:
+    run = stream()
+    for rank in (0, 1):
+        folder = run.rank(rank, world=2)
+        run.train(folder, [2.0] * 12)
+        run.emit(folder, observed("SAMPLER", step=7, dataset="Images", sampler_epoch=0, passes=2, before=1))
+        run.end(folder, 12)
+    (finding,) = run.judge().findings
+    assert finding.code == "TD-D006" and "the sampler's epoch is still 0, rank 0" in finding.title
+    assert finding.evidence[-1] == "so too on rank 1 at step 7"
+
+
+def test_a_transform_that_makes_nan(one: Any) -> None:
+    line = observed("NAN", probe="augmentation", **{**RANGE, "step_name": "ByItsMaximum", "order": [1], "count": 1})
+    finding = only(after(one, line), "TD-D007")
+    assert finding.title == "transform ByItsMaximum turned a finite image into NaN or Inf, rank 0"
+    assert finding.evidence[0].startswith("Compose, step 2")
+
+
+@pytest.mark.parametrize(
+    ("problem", "words"),
+    [
+        ("normalised-twice", "Normalize normalises what Standardize has normalised before"),
+        ("not-scaled", "takes values of 0 to 255 as if they were 0 to 1"),
+        ("scaled-twice", "gives values that were scaled down twice"),
+    ],
+)
+def test_value_ranges(one: Any, problem: str, words: str) -> None:
+    line = observed("RANGE", probe="augmentation", problem=problem, other="Standardize", **RANGE)
+    finding = only(after(one, line), "TD-D008")
+    assert words in finding.title and "-2.1 to 2.6 becomes -11.5 to 9.5" in finding.evidence[0]
+
+
+def test_a_transform_without_effect_is_told_as_info(one: Any) -> None:
+    finding = only(after(one, observed("NOEFFECT", probe="augmentation", **RANGE)), "TD-D009")
+    assert finding.severity == "info" and "changed none of 4 samples" in finding.title
+
+
+@pytest.mark.parametrize(
+    ("workers", "cores", "advice"),
+    [(0, 8, "num_workers=8"), (0, 64, "num_workers=8"), (2, 8, "up to the 8 cores"), (8, 8, "cheaper")],
+)
+def test_waiting_for_data(one: Any, workers: int, cores: int, advice: str) -> None:
+    finding = only(after(one, observed("WAIT", **{**WAIT, "workers": workers, "cores": cores})), "TD-P002")
+    assert finding.title == "71% of the time goes into waiting for batches (median 48.2 ms each), rank 0"
+    assert advice in finding.try_next and f"{cores} cores" in finding.evidence[1]
+
+
+def test_workers_that_start_anew(one: Any) -> None:
+    facts = {"starting": 0.6, "first_s": 1.2, "count": 3, "workers": 4, "persistent": False}
+    finding = only(after(one, observed("START", **{**WAIT, **facts})), "TD-P002")
+    assert "first batch of a pass (1.2 s each)" in finding.title and "persistent_workers=True" in finding.try_next
+
+
+def test_a_slow_transform_stands_beside_the_wait_it_causes(one: Any) -> None:
+    facts = {"pipeline": "Compose", "slow": "Elastic", "slow_share": 0.83, "slow_ms": 31.0, "samples": 16}
+    run = after(one, observed("WAIT", **WAIT), observed("SLOW", probe="augmentation", wait_share=0.71, **facts))
+    titles = [finding.title for finding in run.judge().findings]
+    assert len(titles) == 2 and any("transform Elastic takes 83% of each fetch" in title for title in titles)
+
+
+def test_what_is_only_told_is_no_finding(one: Any) -> None:
+    run = after(
+        one,
+        observed("LOADER", workers=0, length=100),
+        observed("BATCH", low=[0.0], high=[0.0], constant=["0"]),
+        observed("EPOCH", share=0.99, repeats=0),
+        observed("PIPELINE", probe="augmentation", steps=["Normalize"], changed=[0.0]),
+        observed("LABELS", **LABELS),
+    )
+    assert run.judge().findings == []
+
+
+def test_another_probe_with_the_same_part_is_not_meant(one: Any) -> None:
+    parts = ("NONFINITE", "CONSTANT", "REPEAT", "ERROR", "SAMPLER", "WAIT", "NAN", "RANGE", "NOEFFECT", "SLOW")
+    assert after(one, *(observed(part, probe="forward") for part in parts)).judge().findings == []
