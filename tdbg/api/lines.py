@@ -12,8 +12,8 @@ from tdbg.flags import canonical, tag
 def log(flag: str, msg: str | Callable[[], str], part: str = "") -> None:
     """A line under the flag's tag in this rank's debug log, while the flag is on; else nothing.
 
-    flag: a flag of the table, an alias, or a name of the program's own (``--flag`` switches it on once
-        `tdbg flags scan` can see it here). msg: the text, or a function that makes it, called only while the flag
+    flag: a flag of the table, an alias, or a name of the program's own, which `tdbg run --flag` finds in its
+        source. msg: the text, or a function that makes it, called only while the flag
         is on. part: further words of the tag: ``log("LOSS.NULL_MASKING", "...", part="input")`` writes
         ``[DEBUG_NULL_MASKING_INPUT] ...``.
     Outside of a run the line goes to the logger ``tdbg`` at DEBUG. Inside torch.compile it does nothing.

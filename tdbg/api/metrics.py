@@ -24,7 +24,7 @@ def metric(name: str, value: Any) -> None:
         accelerator is read one step late with tdbg's one copy, so that nothing waits; of DTensors only a
         replicated one is taken.
     ``tdbg run --when 'metric.accuracy < 0.5'`` reads the last value. Outside of a run it is kept while a watch is on
-    (`debug_context`, `enable_debugging`), else it does nothing; so inside torch.compile.
+    (`debug_context`, `enable_debugging`), else it does nothing; so in a DataLoader's worker, and inside torch.compile.
     Raises nothing: what is no number is refused, with a note once per name. Cost: about 1 us, in a run 20 us, which
     is the program's own and does not count in tdbg's budget.
     """

@@ -4,6 +4,7 @@ import logging
 import os
 import sys
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
@@ -74,6 +75,7 @@ class Session:
         self.agent = agent
         self.memory = memory
         self.late_values = 0  # of `metric`, on their way from a device
+        self.compiled: list[tuple[weakref.ref[nn.Module], Any, Any]] = []  # a module, its compiled call, ours around it
         self._end = end
 
     @property
@@ -87,8 +89,14 @@ class Session:
 
     def end(self, code: int) -> None:
         """Write what is pending, then take every hook and patch away. code: what the training would exit with."""
-        self._end(code)
-        self.monitor.detach()
+        try:
+            self._end(code)
+        finally:
+            self.monitor.detach()
+            for ref, theirs, ours in self.compiled:
+                module = ref()
+                if module is not None and module._compiled_call_impl is ours:
+                    module._compiled_call_impl = theirs
 
     def events(self) -> list[Event]:
         """The events so far, oldest first: the last ones kept in memory, or all on disk. Needs msgspec."""
@@ -160,7 +168,7 @@ def start(owner: str, level: str, *, run_dir: str = "", modules: "Iterable[nn.Mo
     if session is None:
         session = _remember(owner, settings)
     _own = session
-    _introduce(session.monitor, list(modules))
+    _introduce(session, list(modules))
     return session
 
 
@@ -225,20 +233,29 @@ def tell_regions(monitor: "Monitor") -> None:
         probe.tell(monitor.step)
 
 
-def _introduce(monitor: "Monitor", modules: "list[nn.Module]") -> None:
+def _introduce(session: Session, modules: "list[nn.Module]") -> None:
     """Make models and optimizers known that were built before the watch began."""
     held: set[int] = set()
     if not modules:
         modules, optimizers = _in_memory()
         for optimizer in optimizers:
-            monitor.optimizers.add(optimizer)
+            session.monitor.optimizers.add(optimizer)
         held = {id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
     children = {id(child) for module in modules for child in module.children()}
     for module in modules:
         if id(module) in children or next(module.parameters(), None) is None:
             continue
         if not held or any(id(parameter) in held for parameter in module.parameters()):
-            monitor.roots.adopt(module)
+            _adopt(session, module)
+
+
+def _adopt(session: Session, module: "nn.Module") -> None:
+    """Hook one model; a compiled one is stood around instead: a hook would have it compiled anew, and stay silent."""
+    roots, theirs = session.monitor.roots, module._compiled_call_impl
+    roots.adopt(module)
+    if theirs is not None:
+        roots.compile(module, lambda: None)
+        session.compiled.append((weakref.ref(module), theirs, module._compiled_call_impl))
 
 
 def _in_memory() -> tuple[list[Any], list[Any]]:

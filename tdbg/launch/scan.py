@@ -189,7 +189,7 @@ class _Reader(ast.NodeVisitor):
             self._take([*self._path(node.args[0]), words[0]])
         elif name == "get" and isinstance(node.func, ast.Attribute) and words:
             self._take([*self._path(node.func.value), words[0]])
-        elif name.endswith("debug_flag") or (name == "flag" and _is_tdbg(node.func)):
+        elif name.endswith("debug_flag") or (name in ("flag", "log") and _is_tdbg(node.func)):
             self.found.update(word.upper().removeprefix("DEBUG.") for word in words[:1])
         self.generic_visit(node)
 

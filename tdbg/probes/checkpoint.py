@@ -25,7 +25,7 @@ MAX_NAMES = 8
 ALWAYS_TOLD = 16  # loads into modules; later ones (a swap of averaged weights) only where it can be afforded
 KEPT_FILES = 4  # whose keys are remembered
 SETTLED_AFTER = 3  # updates after a load
-NOTHING_SHARE = 0.1  # of the given keys found their place: nothing was loaded
+NOTHING_SHARE = 0.1  # of the given and of the wanted keys found their place: nothing was loaded
 REGULAR = 4  # equal distances between saves are a schedule
 OVERDUE = 3  # times that distance without a save
 MAX_TEXT = 300
@@ -507,9 +507,7 @@ def _is_partial(found: Difference) -> bool:
     """
     if not found.missing or not found.unexpected:
         return False
-    nothing = found.placed <= NOTHING_SHARE * found.given
-    nothing = nothing and len(found.missing) >= (1 - NOTHING_SHARE) * found.wanted
-    return found.prefixed > 0 or nothing
+    return found.prefixed > 0 or found.placed <= NOTHING_SHARE * min(found.given, found.wanted)
 
 
 def _version(parameter: Tensor) -> int:

@@ -541,7 +541,7 @@ def joined(indices: list[int]) -> str:
 
 def _summary(feed: Feed, values: dict[str, Any]) -> str:
     text = (
-        f"{feed.name}: pass {values['passes']} of {values['batches']} batches, {values['share']:.0%} of its time waiting,"
+        f"{feed.name}: pass {values['passes']} of {values['batches']} batches, {values['share']:.0%} of it waiting,"
         f" waits {values['median_ms']:.2f} ms median, {values['p95_ms']:.2f} p95, {values['max_ms']:.2f} max"
     )
     if "label_low" in values:

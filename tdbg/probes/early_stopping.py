@@ -194,8 +194,7 @@ class _Own:
         name, value = metric_of(stopper, self.names, args, kwargs)
         if value is None and now.counter == before.counter and now.best == before.best:
             return None  # a question about the state, no check
-        reached = result is True and now.counter is not None and now.counter >= now.patience
-        return name, value, _with(now, stop=now.stop or reached)
+        return name, value, _with(now, stop=now.stop or (result is True and _is_reached(now)))
 
 
 def _read_lightning(before: State, result: Any, stopper: Any, current: Any) -> Reading:
@@ -209,20 +208,20 @@ def _read_hugging_face(
     value = (metrics or {}).get(name if name.startswith("eval_") else f"eval_{name}")
     if value is None:
         return None
-    now = _with(
-        state_of(callback),
-        best=as_number(state.best_metric),
-        mode="max" if args.greater_is_better else "min",
-        stop=bool(control.should_training_stop),
-    )
-    return name, as_number(value), now
+    now = state_of(callback)
+    mode = "max" if args.greater_is_better else "min"
+    # the control's flag is set at the last step as well, whatever this callback says
+    return name, as_number(value), _with(now, best=as_number(state.best_metric), mode=mode, stop=_is_reached(now))
 
 
 def _read_ignite(before: State, result: Any, handler: Any, *args: Any, **kwargs: Any) -> Reading:
     now = state_of(handler)
     improved = now.best is not None and now.counter == 0
-    stop = now.counter is not None and now.patience is not None and now.counter >= now.patience
-    return "", now.best if improved else None, _with(now, stop=stop)
+    return "", now.best if improved else None, _with(now, stop=_is_reached(now))
+
+
+def _is_reached(state: State) -> bool:
+    return state.counter is not None and state.patience is not None and state.counter >= state.patience
 
 
 def _with(state: State, **changes: Any) -> State:

@@ -120,7 +120,8 @@ class Feed:
         """Median, 95th percentile and maximum of the last waits, in ms."""
         found = sorted(self.times) or [0.0]
         high = min(round(0.95 * len(found)), len(found) - 1)
-        return tuple(round(value * 1e3, 3) for value in (found[len(found) // 2], found[high], found[-1]))  # type: ignore[return-value]
+        middle, most = found[len(found) // 2], found[-1]
+        return round(middle * 1e3, 3), round(found[high] * 1e3, 3), round(most * 1e3, 3)
 
 
 @dataclass(slots=True)
@@ -273,9 +274,9 @@ def cache_counts(dataset: Any) -> tuple[int, int] | None:
     for _ in range(CHAIN):
         held = getattr(dataset, "__dict__", {})
         for hits, misses in (("cache_hits", "cache_misses"), ("hits", "misses"), ("_hits", "_misses")):
-            found = held.get(hits), held.get(misses)
-            if isinstance(found[0], int) and isinstance(found[1], int) and sum(found) > 0:
-                return found
+            hit, missed = held.get(hits), held.get(misses)
+            if isinstance(hit, int) and isinstance(missed, int) and hit + missed > 0:
+                return hit, missed
         dataset = held.get("dataset")
         if dataset is None:
             return None

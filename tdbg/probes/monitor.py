@@ -35,6 +35,7 @@ from tdbg.probes.roots import Roots
 
 FOCUS_STEPS = 25
 RATE_JUMP = 3.0
+JUMP_REST_STEPS = 8 * FOCUS_STEPS
 KEPT_CALLS = 8
 MAX_UNUSED_CALLS = 4  # calls no backward has followed: inference with gradients on keeps no more
 COST_EVERY_S = 5.0
@@ -126,6 +127,7 @@ class Monitor:
         self._evaluated = False
         self._threads = _Threads()
         self._searches = 0
+        self._jump_seen = 0  # no jump is told before this step
         self._rate = 0.0  # the learning rate of the step before
         self._ending = False
         self._focus = 0  # so many more steps are recorded in any case
@@ -577,10 +579,11 @@ class Monitor:
         rate = optimizer.param_groups[0].get("lr")
         if not isinstance(rate, float):
             return False
-        jumped = 0.0 < self._rate * RATE_JUMP < rate
+        jumped = 0.0 < self._rate * RATE_JUMP < rate and self.step >= self._jump_seen
         self._rate = rate
         if jumped:
             self._focus = FOCUS_STEPS
+            self._jump_seen = self.step + JUMP_REST_STEPS  # a rate that swings all the time is no news
         return jumped
 
     def _other_step(self, optimizer: Optimizer) -> None:

@@ -121,6 +121,7 @@ class Schedule(Probe):
         "scheduler": "class of the scheduler",
         "which": "number of its optimizer, in the order seen",
         "parameters": "BUILT: what the scheduler was given",
+        "own_step": "BUILT: true if its step() is not torch's",
         "planned": "its own length in steps, where it has one",
         "advanced": "steps of the scheduler so far",
         "updates": "updates done by then",

@@ -220,12 +220,16 @@ class Course:
 
     def _ignores(self, value: float, before: State, after: State) -> bool:
         """True for a value better than any before that is counted as no improvement."""
-        bad = after.counter is not None and after.counter > (before.counter or 0)
-        if not bad or self.best_seen is None or not self._beats(value, self.best_seen, _margin(self.best_seen, after)):
+        if after.counter is None or after.counter <= (before.counter or 0):
             return False
         best = before.best
-        if best is None or not math.isfinite(best) or best == 0 or abs(best) >= UNSET:
-            return True  # a start value that was never replaced
+        unset = best is None or not math.isfinite(best) or best == 0 or abs(best) >= UNSET
+        if self.best_seen is None:
+            return unset and best is not None  # nothing beats the value it starts from
+        if not self._beats(value, self.best_seen, _margin(self.best_seen, after)):
+            return False
+        if best is None or unset:
+            return True
         return self._beats(value, abs(best), _margin(best, after))  # some keep the metric with its sign turned
 
     def _beats(self, value: float, than: float, margin: float) -> bool:

@@ -22,6 +22,7 @@ MAX_CALLS = 96  # of one window that are kept in order
 MAX_TOLD = 20  # changes of the accumulation, a run
 MAX_TRACKS = 16
 LATE_ELEMENTS = 64
+PARTIAL = ("grad_tensors", "inputs")  # arguments of a backward that is not the whole gradient of its loss
 
 
 @PROBES.add
@@ -34,7 +35,7 @@ class TrainingLoop(EveryUpdate):
     Emits:  STEP, the calls of a sampled step in order; WINDOW when the number of backward calls an update changes;
             EPOCH at the end of one; RECOMPUTE on sampled steps; FAULT once a kind and optimizer, after
             ``TRAINING_LOOP.lasting`` updates in a row.
-    Cost:   15 to 20 us a step.
+    Cost:   40 us a step, half of it in the first 64 and then in a few of each 64.
     Limits: gradients that a program resets by hand are seen from their tensors. An optimizer that updates inside
             backward is left alone. The memory that recomputation saves is told on CUDA alone. An epoch ends with
             the next one's first batch, or the process; programs without a DataLoader have none.
@@ -74,7 +75,7 @@ class TrainingLoop(EveryUpdate):
         self._forget()
 
     def _forget(self) -> None:
-        self._tracks: weakref.WeakKeyDictionary[Optimizer, Track] = weakref.WeakKeyDictionary()
+        self._tracks: dict[int, Track] = {}  # by id of the optimizer
         self._owners: dict[int, tuple[weakref.ref[Tensor], Track]] = {}  # by id of the parameter
         self._outer: weakref.ref[Optimizer] | None = None
         self._depth = 0
@@ -142,7 +143,7 @@ class TrainingLoop(EveryUpdate):
 
     def _optimizer_zeroed(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         self._note("zero_grad")
-        track = self._tracks.get(args[0])
+        track = self._track(args[0])
         if track is not None:
             track.zeroed()
 
@@ -153,8 +154,8 @@ class TrainingLoop(EveryUpdate):
                 track.zeroed()
 
     def _scaler_stepped(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        optimizer = args[1] if len(args) > 1 else kwargs.get("optimizer")
-        track = self._tracks.get(optimizer)
+        optimizer: Any = args[1] if len(args) > 1 else kwargs.get("optimizer")
+        track = self._track(optimizer)
         if track is None or not track.backwards:
             return  # it has updated
         track.begin_window()  # skipped on purpose: what was there is dealt with
@@ -190,7 +191,7 @@ class TrainingLoop(EveryUpdate):
     def _watch_for_repeats(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """The same loss sent backward again: its gradient counts twice."""
         loss = args[0] if args and isinstance(args[0], Tensor) else None
-        weighed = any(value is not None for value in (*args[1:2], kwargs.get("grad_tensors"), kwargs.get("inputs")))
+        weighed = (len(args) > 1 and args[1] is not None) or (kwargs and any(kwargs.get(name) for name in PARTIAL))
         again = self._loss is not None and loss is not None and self._loss() is loss and not weighed
         self._loss = weakref.ref(loss) if loss is not None and not weighed else None
         if again:
@@ -204,8 +205,8 @@ class TrainingLoop(EveryUpdate):
         self._note("backward")
         self._window += 1
         self._epoch.backwards += 1
-        for optimizer, track in self._tracks.items():
-            self._follow(track, optimizer)
+        for track in self._tracks.values():
+            self._follow(track)
             track.backward_ended(fresh=self._fresh)
         self._fresh = False
 
@@ -219,22 +220,20 @@ class TrainingLoop(EveryUpdate):
         if outer is not None and outer is not optimizer:
             return
         self._outer = weakref.ref(optimizer)
-        track = self._tracks.get(optimizer)
+        track = self._track(optimizer)
         if track is None:
-            if len(self._tracks) >= MAX_TRACKS:
-                return
-            track = self._tracks[optimizer] = Track(type(optimizer).__name__, int(self.threshold("lasting")))
-            self.await_end()
-        track.about_to_update(in_backward=self._depth > 0)
+            track = self._new_track(optimizer)
+        if track is not None:
+            track.about_to_update(in_backward=self._depth > 0)
 
     def after_update(self, optimizer: Optimizer) -> None:
         if self._outer is None or self._outer() is not optimizer:
             return
         self._outer = None
-        track = self._tracks.get(optimizer)
+        track = self._track(optimizer)
         if track is None:
             return
-        self._follow(track, optimizer)
+        self._follow(track)
         step = self.monitor.step
         for kind in track.judge(step):
             if track.streaks[kind] >= track.lasting:
@@ -248,11 +247,24 @@ class TrainingLoop(EveryUpdate):
         for other in self._tracks.values():
             other.unused = 0
 
-    def _follow(self, track: Track, optimizer: Optimizer) -> None:
+    def _follow(self, track: Track) -> None:
         """Choose the gradients to follow, as soon as there are some."""
-        if track.choose_sample(optimizer):
-            mine = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-            self._owners.update((id(parameter), (weakref.ref(parameter), track)) for parameter in mine)
+        for parameter in track.choose_sample():
+            self._owners[id(parameter)] = weakref.ref(parameter), track
+
+    def _track(self, optimizer: Any) -> Track | None:
+        track = self._tracks.get(id(optimizer))
+        return track if track is not None and track.optimizer() is optimizer else None
+
+    def _new_track(self, optimizer: Optimizer) -> Track | None:
+        self._tracks = {key: track for key, track in self._tracks.items() if track.optimizer() is not None}
+        self._owners = {key: owner for key, owner in self._owners.items() if owner[0]() is not None}
+        if len(self._tracks) >= MAX_TRACKS:
+            return None
+        track = Track(weakref.ref(optimizer), type(optimizer).__name__, int(self.threshold("lasting")))
+        self._tracks[id(optimizer)] = track
+        self.await_end()
+        return track
 
     def _end_window(self, track: Track, step: int) -> None:
         """The update of the optimizer whose steps are counted: tell of the window, and begin the next one."""

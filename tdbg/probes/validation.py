@@ -270,14 +270,16 @@ class Validation(EveryUpdate):
         """What is wrong with a pass; nothing where another purpose than evaluation is possible."""
         bound = self.threshold("calls")
         alone = self._is_alone()
+        if not alone and ended.step < APART_STEPS:
+            return []  # the steps to come may all have such calls
         fresh = ended.seen - ended.repeats
-        if fresh < bound or (ended.batches < bound and (ended.batches or not alone)):
+        if fresh < bound or ended.repeats > fresh // 3 or (ended.batches < bound and (ended.batches or not alone)):
             return []  # the same input again and again, or no data of its own: sampling, rollouts, MC dropout
         faults = []
         recalibrates = ended.own_batches > 0  # statistics, over training data
         if ended.train_mode == ended.seen and ended.dropouts + ended.norms and not recalibrates:
             faults.append("train_mode")
-        if ended.built >= bound and not ended.used and (alone or ended.step >= APART_STEPS):
+        if ended.built >= bound and not ended.used:
             faults.append("graphs")
         return faults
 

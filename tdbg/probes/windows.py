@@ -13,7 +13,7 @@ from tdbg.probes import tensors
 
 ALL_WINDOWS = 64  # so many first ones are followed, and then a few of each so many: a loop seldom changes its ways
 ELEMENTS = 64  # of a gradient, where zeros are told from numbers
-TRIES = 20  # updates in which gradients to follow are looked for
+TRIES = 40
 MAX_PERIOD = 6  # calls that are written once with "x 4" behind them
 
 FAULTS = {
@@ -33,6 +33,7 @@ Mark = tuple[int, int] | None  # a gradient's identity and version; None where t
 class Track:
     """What is known of one optimizer since its last update. The first window is not judged: its begin was not seen."""
 
+    optimizer: "weakref.ref[Optimizer]"
     name: str
     lasting: int  # updates in a row that show a fault before it is told
     windows: int = 0  # updates seen
@@ -58,20 +59,23 @@ class Track:
     _sample: list["weakref.ref[Tensor]"] = field(default_factory=list)
     _left: tuple[Mark, ...] = ()
     _begun: int = 0
-    _tries: int = 0
+    _tries: int = TRIES  # updates and backward calls in which gradients to follow are still looked for
 
     # the gradients followed
 
-    def choose_sample(self, optimizer: Optimizer) -> bool:
-        """Follow a few parameters that have gradients, if none is followed yet; True if they were chosen now."""
-        if self._tries >= TRIES or any(ref() is not None for ref in self._sample):
-            return False
-        self._tries += 1
-        found = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+    def choose_sample(self) -> list[Tensor]:
+        """Follow two parameters that have gradients, if none is followed yet: then all of its parameters, else none."""
+        optimizer = self.optimizer()
+        if not self._tries or optimizer is None:
+            return []
+        self._tries -= 1
+        everything = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        found = [parameter for parameter in everything if parameter.grad is not None]
         if not found:
-            return False
+            return []
+        self._tries = 0
         self._sample = [weakref.ref(parameter) for parameter in dict.fromkeys((found[0], found[-1]))]
-        return True
+        return everything
 
     def _grads(self) -> list[Tensor | None]:
         kept = [ref() for ref in self._sample]
@@ -168,7 +172,8 @@ class Track:
             "twice": kept and self.repeats > 0,
         }
         for kind, is_shown in shown.items():
-            self._count(kind, is_shown, step)
+            if is_shown or kind in self.streaks:
+                self._count(kind, is_shown, step)
         return [kind for kind, is_shown in shown.items() if is_shown]
 
     def end_epoch(self, usual: int, step: int) -> tuple[int, int]:

@@ -22,9 +22,9 @@ def _scale(value: object) -> str:
 class RealNanHidden(ObservingRule[_State]):
     """Says when a skipped update is no matter of the loss scale: the loss itself, or the gradient, is NaN or Inf.
 
-    What it does: With the flag AMP (or level advanced) it looks at the updates that GradScaler skips. It speaks when
-    the unscaled loss of such a step is NaN or Inf, or when gradients are NaN, and none Inf, in 8 skipped updates
-    in a row, while the scale is halved each time.
+    What it does: With the flag AMP (or level advanced) it looks at the updates that GradScaler skips. It speaks
+    when the unscaled loss of such a step is NaN or Inf, or when gradients are NaN, and none Inf, in 8 skipped
+    updates in a row, while the scale is halved each time.
 
     Why it matters: GradScaler cannot tell a real NaN from an overflow. It skips the update and halves the scale,
     in silence: the program goes on, the fault stays, and the scale ends so low that good gradients are lost too.

@@ -28,10 +28,10 @@ def _scale(value: object) -> str:
 class GradientsUnderflow(ObservingRule[_State]):
     """Says when most of the gradient is too small for fp16.
 
-    What it does: With the flag AMP (or level advanced) it looks at a sample of the gradients of weight matrices after
-    backward, as they are scaled. It speaks when, in 6 looks in a row, more than half of the elements are zero or
-    below fp16's smallest normal number (6.1e-5), and so are more than half of those that are not zero; or when
-    all of them are zero. bfloat16 has float32's range and is not judged.
+    What it does: With the flag AMP (or level advanced) it looks at a sample of the gradients of weight matrices
+    after backward, as they are scaled. It speaks when, in 6 looks in a row, more than half of the elements are
+    zero or below fp16's smallest normal number (6.1e-5), and so are more than half of those that are not zero; or
+    when all of them are zero. bfloat16 has float32's range and is not judged.
 
     Why it matters: Below 6.1e-5 fp16 has fewer and fewer bits, below 6e-8 none: the model trains on a rest of its
     gradient, or not at all, and no error says so.
@@ -41,8 +41,8 @@ class GradientsUnderflow(ObservingRule[_State]):
         GradScaler, rank 0
 
     What to do: Use `torch.amp.GradScaler`; if there is one, start it higher (`init_scale`), and find out why the
-    scale came down (TD-A001, TD-A002). Or use bfloat16, which needs none. A loss that is divided by a large number
-    (batch times pixels) has small gradients: divide later.
+    scale came down (TD-A001, TD-A002). Or use bfloat16, which needs none. A loss that is divided by a large
+    number (batch times pixels) has small gradients: divide later.
 
     Thresholds: 6 looks; half of the elements, and half of those not zero, since a ReLU's zeros are no loss.
     """

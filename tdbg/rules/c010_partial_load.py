@@ -13,10 +13,11 @@ from tdbg.rundir import ProcessDir
 class PartialLoad(KindsRule):
     """Says when load_state_dict put little or nothing into a model, because the keys have other names.
 
-    What it does: With the flag CHECKPOINT (or from level advanced) it reads what load_state_dict reports as missing
-    and unexpected. It speaks when missing keys were offered under a prefix (`module.`, `_orig_mod.`) or without one,
-    with the same shapes, or when at most a tenth of the offered keys found a place in a model that misses nine
-    tenths of its own; and only when by the first update or evaluation nothing else has filled the missing ones.
+    What it does: With the flag CHECKPOINT (or from level advanced) it reads what load_state_dict reports as
+    missing and unexpected. It speaks when missing keys were offered under a prefix (`module.`, `_orig_mod.`) or
+    without one, with the same shapes, or when at most a tenth of the offered keys found a place in a model that
+    misses nine tenths of its own; and only when by the first update or evaluation nothing else has filled the
+    missing ones.
 
     Why it matters: `strict=False` drops what does not fit without a word. The run then begins from random weights,
     or keeps them in a part of the model, and looks like a fine-tuning that does not work.

@@ -22,11 +22,12 @@ class GradientsNotReset(KindsRule):
     Example:
         TD-C013 error: SGD never resets its gradients: each update adds to all before it, from step 2, rank 0
 
-    What to do: Call `optimizer.zero_grad()` once for every update: before the first backward of the window, or right
-    after `step()`. With several models in one optimizer `model.zero_grad()` of one of them is not enough.
+    What to do: Call `optimizer.zero_grad()` once for every update: before the first backward of the window, or
+    right after `step()`. With several models in one optimizer `model.zero_grad()` of one of them is not enough.
 
-    Thresholds: TRAINING_LOOP.lasting, 3 updates in a row. A loop that resets by hand (`p.grad = None`, `grad.zero_()`)
-    is seen to do so; one that changes its gradients in any other way between update and backward is left alone.
+    Thresholds: TRAINING_LOOP.lasting, 3 updates in a row. A loop that resets by hand (`p.grad = None`,
+    `grad.zero_()`) is seen to do so; one that changes its gradients in any other way between update and backward
+    is left alone.
     """
 
     code = "TD-C013"

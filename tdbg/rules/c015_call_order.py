@@ -25,8 +25,8 @@ KINDS = {
 class CallOrder(KindsRule):
     """Says when gradients are clipped after the update, or one loss is sent backward twice.
 
-    What it does: With the flag TRAINING_LOOP it follows backward, clipping and updates. It speaks when clipping runs
-    only between an update and the next backward, or when the very same loss tensor goes backward twice, with
+    What it does: With the flag TRAINING_LOOP it follows backward, clipping and updates. It speaks when clipping
+    runs only between an update and the next backward, or when the very same loss tensor goes backward twice, with
     nothing cleared in between, for TRAINING_LOOP.lasting updates in a row.
 
     Why it matters: Both run without an error. Clipping after the update protects from nothing; a gradient counted
@@ -35,9 +35,11 @@ class CallOrder(KindsRule):
     Example:
         TD-C015 warning: gradients are clipped after SGD has used them, from step 2, rank 0
 
-    What to do: The order is zero_grad, backward, clipping, step, each once (backward and forward once a micro-batch).
+    What to do: The order is zero_grad, backward, clipping, step, each once (backward and forward once a
+    micro-batch).
 
-    Thresholds: TRAINING_LOOP.lasting, 3 updates in a row. Backward with `inputs=` or weights of its own is left alone.
+    Thresholds: TRAINING_LOOP.lasting, 3 updates in a row. Backward with `inputs=` or weights of its own is left
+    alone.
     """
 
     code = "TD-C015"

@@ -21,7 +21,8 @@ class CheckpointNotSaved(KindsRule):
     Example:
         TD-C016 error: saving ckpt.pt failed at step 400: OSError: No space left on device, rank 0
 
-    What to do: Free the disk, check quota and permissions, write to a temporary file and rename it when it is whole.
+    What to do: Free the disk, check quota and permissions, write to a temporary file and rename it when it is
+    whole.
 
     Thresholds: None. Saves into memory do not count.
     """

@@ -32,9 +32,9 @@ class VanishingGradients(ObservingRule[_State]):
     What to do: Residual connections, a normalisation, ReLU or GELU in place of sigmoid and tanh, an
     initialisation that fits the activation. With fp16, see the flag AMP: small gradients may be rounded to zero.
 
-    Thresholds: GRADIENTS.vanishing, 1e-6 by default, as older debugging guides have it; 6 looks without
-    growth leave out gates and adapters that begin at zero. Biases are left out: before a normalisation their gradient
-    is zero but for rounding.
+    Thresholds: GRADIENTS.vanishing, 1e-6 by default, as older debugging guides have it; 6 looks without growth
+    leave out gates and adapters that begin at zero. Biases are left out: before a normalisation their gradient is
+    zero but for rounding.
     """
 
     code = "TD-G002"

@@ -37,8 +37,8 @@ class NoGradient(Rule):
     Example:
         TD-G003 warning: 2 parameters got no gradient in 10 looks: aux.weight, aux.bias, rank 0
 
-    What to do: Find out where the way from the loss ends: `detach()`, `no_grad`, `argmax`, an output the loss does
-    not use. If it is meant, freeze the parameters: that saves their optimizer state as well.
+    What to do: Find out where the way from the loss ends: `detach()`, `no_grad`, `argmax`, an output the loss
+    does not use. If it is meant, freeze the parameters: that saves their optimizer state as well.
 
     Thresholds: 10 looks over 12 steps: heads that take turns, experts that are not chosen in every step and
     adapters that begin at zero get their gradient within that time.

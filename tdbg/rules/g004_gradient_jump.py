@@ -17,8 +17,8 @@ class _State:
 class GradientJump(ObservingRule[_State]):
     """Says when the gradient of single parameters leaves its course, while the total norm hides it.
 
-    What it does: With the flag GRADIENTS (or level advanced) it compares each parameter's gradient norm with its own
-    median of the last 16 looks. It speaks when one lies above GRADIENTS.explosion, above GRADIENTS.jump times
+    What it does: With the flag GRADIENTS (or level advanced) it compares each parameter's gradient norm with its
+    own median of the last 16 looks. It speaks when one lies above GRADIENTS.explosion, above GRADIENTS.jump times
     that median and above twice its highest, in 3 looks in a row, although the total norm has not jumped. Where
     the total has, TD-G001 speaks.
 

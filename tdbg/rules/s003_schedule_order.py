@@ -17,8 +17,8 @@ class _State:
 class ScheduleOrder(ObservingRule[_State]):
     """Says when each step of the scheduler comes before the update it belongs to.
 
-    What it does: With the flags LR or SCHEDULING it follows the calls of schedulers and optimizers. It speaks when
-    a new scheduler steps exactly once before the first update, and from then on in turn with the updates, so
+    What it does: With the flags LR or SCHEDULING it follows the calls of schedulers and optimizers. It speaks
+    when a new scheduler steps exactly once before the first update, and from then on in turn with the updates, so
     that the first value of the schedule is never used. It is silent after a resume (the optimizer has state, or
     the scheduler is further on), for `step(epoch)`, and where the value left out is zero.
 

@@ -28,9 +28,9 @@ class _State:
 class ScheduleIdle(Rule):
     """Says when a scheduler was built but steers nothing.
 
-    What it does: With the flags LR or SCHEDULING it speaks when a scheduler of an optimizer at work has not stepped
-    in three epochs, or at the end of a run of at least 20 steps that went beyond its first epoch; and when it
-    steps another optimizer than the one that updates the parameters, whose rate it then does not change.
+    What it does: With the flags LR or SCHEDULING it speaks when a scheduler of an optimizer at work has not
+    stepped in three epochs, or at the end of a run of at least 20 steps that went beyond its first epoch; and
+    when it steps another optimizer than the one that updates the parameters, whose rate it then does not change.
 
     Why it matters: The run trains at a constant rate, without the warm-up or decay that its configuration shows.
     Nothing fails.

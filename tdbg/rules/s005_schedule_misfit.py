@@ -33,8 +33,8 @@ class ScheduleMisfit(ObservingRule[_State]):
     What it does: With the flags LR or SCHEDULING it follows how often each scheduler steps. It speaks when
     CosineAnnealingLR runs past its T_max within the first epoch because it steps after each batch, or because it
     steps several times an update; when StepLR, MultiStepLR or ExponentialLR bring the rate down a million times
-    within the first epoch; and when a schedule made for as many steps as the run has updates uses a
-    tenth of them or less: at its end, or at its third step where a trainer has told how long the run is to be.
+    within the first epoch; and when a schedule made for as many steps as the run has updates uses a tenth of them
+    or less: at its end, or at its third step where a trainer has told how long the run is to be.
 
     Why it matters: The unit is wrong: epochs were meant and batches came, or the other way round. The rate swings
     up and down every few batches, is gone after the first epoch, or never decays.

@@ -17,18 +17,19 @@ class _State:
 class RateHigh(ObservingRule[_State]):
     """Says when Adam or one of its family is given a learning rate above 1.
 
-    What it does: With the flags LR or SCHEDULING it looks at the rate of each recorded step. It speaks at the third
-    in a row above LR.high, when the optimizer is Adam, AdamW, NAdam, RAdam, Adamax or derived from one. Optimizers
-    whose rate is a factor (DAdaptAdam, Prodigy) do not count.
+    What it does: With the flags LR or SCHEDULING it looks at the rate of each recorded step. It speaks at the
+    third in a row above LR.high, when the optimizer is Adam, AdamW, NAdam, RAdam, Adamax or derived from one.
+    Optimizers whose rate is a factor (DAdaptAdam, Prodigy) do not count.
 
-    Why it matters: Adam divides the gradient by its own size, so each update moves every weight by about the rate,
-    however small the gradient is. Usual rates lie between 1e-5 and 1e-2; one above 1 throws the weights away.
+    Why it matters: Adam divides the gradient by its own size, so each update moves every weight by about the
+    rate, however small the gradient is. Usual rates lie between 1e-5 and 1e-2; one above 1 throws the weights
+    away.
 
     Example:
         TD-S008 warning: learning rate 3 with AdamW at step 3, rank 0
 
-    What to do: Look for a rate written without its exponent (3 for 3e-4), one meant for SGD, or a scale by the batch
-    size or the number of ranks that was applied twice.
+    What to do: Look for a rate written without its exponent (3 for 3e-4), one meant for SGD, or a scale by the
+    batch size or the number of ranks that was applied twice.
 
     Thresholds: LR.high, 1.0 by default; 3 recorded steps.
     """

@@ -34,15 +34,15 @@ class EarlyStoppingAstray(KindsRule):
     when worse values become the best one, for more checks than its patience; and when the metric is NaN in 2 checks
     in a row and neither stops the run nor counts against patience.
 
-    Why it matters: The run ends in the middle of its best progress, keeps the worst checkpoint as the best, or never
-    ends.
+    Why it matters: The run ends in the middle of its best progress, keeps the worst checkpoint as the best, or
+    never ends.
 
     Example:
-        TD-S009 warning: early stopping counts an improving val_loss as no improvement (from 0.9 to 0.4), at step 60,
-        rank 0
+        TD-S009 warning: early stopping counts an improving val_loss as no improvement (from 0.9 to 0.4), at
+        step 60, rank 0
 
-    What to do: Say which way is better: `mode="min"` for losses and errors, `mode="max"` for accuracies. With Hugging
-    Face's Trainer set `greater_is_better` for every metric that is not called loss.
+    What to do: Say which way is better: `mode="min"` for losses and errors, `mode="max"` for accuracies. With
+    Hugging Face's Trainer set `greater_is_better` for every metric that is not called loss.
 
     Thresholds: 3 checks; changes within the stopper's delta or one part in a hundred do not count. Names that say
     nothing (`score`, `metric`) and negative values are left alone.

@@ -54,7 +54,7 @@ def small_model(seed: int = 0) -> nn.Sequential:
 
 def train(steps: int, *, bad_at: int = 0, model: nn.Module | None = None, optimizer: Any = None) -> nn.Module:
     """A short training; the batch of one step may hold a NaN."""
-    model = model or small_model()
+    model = small_model() if model is None else model
     optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.05)
     for step in range(1, steps + 1):
         x_NF, y_N = torch.randn(6, 8), torch.randint(0, 4, (6,))
@@ -81,9 +81,10 @@ class Done:
         assert self.code == 0, self.stderr
         return json.loads(self.stdout.splitlines()[-1])
 
-    def events(self, kind: str = "") -> list[dict[str, Any]]:
-        """The events on record."""
-        lines = [line for path in sorted(self.folder.glob("**/events.jsonl")) for line in path.read_text().splitlines()]
+    def events(self, kind: str = "", where: str = "**") -> list[dict[str, Any]]:
+        """The events on record, of all processes or of one folder."""
+        files = sorted(self.folder.glob(f"{where}/events.jsonl"))
+        lines = [line for path in files for line in path.read_text().splitlines()]
         found = [json.loads(line) for line in lines]
         return [event for event in found if not kind or event["type"] == kind]
 
@@ -121,15 +122,20 @@ def program(tmp_path: Path) -> Callable[..., Done]:
     """``program(code, options)``: run Python code bare, or under `tdbg run` with these options."""
 
     def run(
-        code: str, options: Sequence[str] | None = None, *, header: str = HEADER, env: dict[str, str] | None = None
+        code: str,
+        options: Sequence[str] | None = None,
+        *,
+        header: str = HEADER,
+        launcher: Sequence[str] = (sys.executable,),
     ) -> Done:
         path, folder = tmp_path / "program.py", tmp_path / "run"
         path.write_text(header + textwrap.dedent(code))
-        words = [sys.executable, str(path)]
+        words = [*launcher, str(path)]
         if options is not None:
             words = [sys.executable, "-m", "tdbg", "run", "--quiet", "--run-dir", str(folder), *options, "--", *words]
         kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
-        kept.update(OMP_NUM_THREADS="1", PYTHONDONTWRITEBYTECODE="1", HF_HUB_OFFLINE="1", **(env or {}))
+        kept.update(OMP_NUM_THREADS="1", PYTHONDONTWRITEBYTECODE="1", HF_HUB_OFFLINE="1")
+        kept["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{kept['PATH']}"
         done = subprocess.run(words, capture_output=True, text=True, timeout=150, env=kept, cwd=tmp_path)
         return Done(done.returncode, done.stdout, done.stderr, folder)
 

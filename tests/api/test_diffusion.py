@@ -141,8 +141,23 @@ def test_every_anomaly(pipeline, spoil, why):
     assert [len(row["anomalies"]) for row in found[:3]] == [0, 0, 1]
     assert found[2]["anomalies"][0].startswith(why)
     assert debugger.debug_history[0]["step"] == 2 and debugger.debug_history[0]["pipeline"] == "DDPMPipeline"
-    again = sample(pipeline, debugger)
-    assert again[0]["anomalies"] == [], "step 0 begins a new sample"
+
+
+def test_step_0_begins_a_new_sample():
+    debugger = DiffusionModelDebugger()
+    for scale in (1.0, 1e3, 1e-9):  # schedulers differ in the spread they begin with
+        for step in range(3):
+            assert debugger.monitor_diffusion_step(None, step, scale * torch.randn(1, 1, 8, 8))["anomalies"] == []
+
+
+def test_a_model_under_two_names_counts_once():
+    class Pipeline:
+        model = nn.Linear(8, 8)
+        components = {"unet": model, "teacher": model, "name": "x"}
+
+    found = DiffusionModelDebugger().analyze_diffusion_pipeline(Pipeline())
+    assert (found["total_parameters"], found["memory_usage"]) == (72, 288)
+    assert set(found["components"]) == {"unet", "teacher", "name"}
 
 
 def test_as_a_callback_of_the_pipeline(text_pipeline):

@@ -83,6 +83,44 @@ def test_workers_and_processes_without_torch_fall_back_to_logging(program):
     assert "tdbg [DEBUG_MEMORY] no torch here" in done.stderr
 
 
+def test_a_flag_of_the_programs_own(program):
+    done = program("train(1, lambda step: tdbg.log('TEACHER.EMA', f'decay at {step}'))", ["-f", "TEACHER.EMA"])
+    assert done.code == 0, done.stderr
+    assert "[DEBUG_EMA] decay at 1" in done.log
+    refused = program("train(1)", ["-f", "TEACHER.EMA"])
+    assert refused.code == 2 and "no flag is named 'TEACHER.EMA'" in refused.stderr
+
+
+def test_in_the_worker_of_a_loader(program):
+    done = program(
+        """
+        import logging
+        logging.basicConfig(level=logging.DEBUG, format="%(name)s %(message)s")
+
+        class Rows(torch.utils.data.Dataset):
+            def __len__(self):
+                return 4
+            def __getitem__(self, index):
+                tdbg.log("MEMORY", f"row {index}")
+                tdbg.metric("row", index)
+                with tdbg.region("row"):
+                    return torch.ones(8)
+
+        train(1)
+        for batch in torch.utils.data.DataLoader(Rows(), batch_size=2, num_workers=1):
+            pass
+        train(1)
+        """,
+        ["-f", "MEMORY"],
+    )
+    assert done.code == 0, done.stderr
+    assert sorted(line for line in done.stderr.splitlines() if "row" in line) == [
+        f"tdbg [DEBUG_MEMORY] row {index}" for index in range(4)
+    ]
+    assert done.events("metric") == [] and not any("row" in line for line in done.log)
+    assert [path.name for path in done.folder.glob("rank*")] == ["rank0000"], "a worker is no rank"
+
+
 def test_torch_compile_sees_nothing_of_the_api():
     @tdbg.region("decorated")
     def double(x: torch.Tensor) -> torch.Tensor:

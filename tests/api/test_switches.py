@@ -106,6 +106,35 @@ def test_a_model_and_an_optimizer_that_were_there_before():
     assert not model._forward_hooks and not model._forward_pre_hooks
 
 
+@pytest.mark.parametrize("how", ["wrapped", "method"])
+def test_a_compiled_model_is_watched_and_not_compiled_anew(how):
+    from torch._dynamo.utils import counters
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = small_model()
+
+        def forward(self, x_NF: torch.Tensor) -> torch.Tensor:
+            return self.body(x_NF)
+
+    torch._dynamo.reset()
+    counters.clear()
+    model = Model()
+    if how == "wrapped":
+        model = torch.compile(model, backend="eager")
+    else:
+        model.compile(backend="eager")
+    train(2, model=model)
+    before = counters["stats"]["unique_graphs"], counters["frames"]["total"], model._compiled_call_impl
+    for _ in range(2):
+        with tdbg.debug_context("basic"):
+            train(2, model=model)
+            assert [row["samples"] for row in tdbg.history()] == [6, 6]
+    train(2, model=model)
+    assert (counters["stats"]["unique_graphs"], counters["frames"]["total"], model._compiled_call_impl) == before
+
+
 def test_the_history():
     assert tdbg.history() == []
     tdbg.clear_history()
@@ -262,6 +291,40 @@ def test_in_a_run(program):
     ]
     steps = {event["step"] for event in done.events("observation") if event.get("flag") == "MEMORY"}
     assert steps and steps <= {4, 5, 6}
+
+
+def test_two_ranks_switch_at_the_same_step(program):
+    done = program(
+        """
+        import gc, time
+        import torch.distributed as dist
+        from torch.nn.parallel import DistributedDataParallel
+        dist.init_process_group("gloo")
+        real = nn.Sequential
+        nn.Sequential = lambda *layers: DistributedDataParallel(real(*layers))
+        def after(step):
+            tdbg.metric("rank", dist.get_rank())
+            if step == 2:
+                after.context = tdbg.debug_context("advanced")
+                after.context.__enter__()
+            if step == 5:
+                after.context.__exit__(None, None, None)
+        train(7, after)
+        gc.collect()
+        dist.barrier()
+        time.sleep(0.3)
+        dist.destroy_process_group()
+        """,
+        [],
+        launcher=("torchrun", "--standalone", "--nproc-per-node=2"),
+    )
+    assert done.code == 0, done.stderr
+    for rank in ("rank0000", "rank0001"):
+        switches = [(event["step"], event["level"], event["why"]) for event in done.events("switch", rank)]
+        assert switches == [(2, "advanced", "api"), (5, "basic", "api")], rank
+        assert {event.get("value", 0.0) for event in done.events("metric", rank)} == {float(rank[-1])}
+        looked = {event["step"] for event in done.events("observation", rank) if event["probe"] == "backward"}
+        assert looked == {3, 4, 5}, rank
 
 
 def test_in_a_run_that_is_to_look_at_nothing(program):

@@ -6,15 +6,24 @@ from typing import Any
 from streams import Stream
 
 from tdbg.events import Finding, Observation
+from tdbg.probes import PROBES
 
 
 def findings(watched: Any, folder: Path) -> list[Finding]:
     """The verdict over a monitor's events, through files, as of a run that ended in good order."""
+    _described(watched)
     run = Stream(folder / "judged")
     rank = run.rank()
     run.emit(rank, *watched.events)
     run.end(rank, watched.monitor.step)
     return run.judge().findings
+
+
+def _described(watched: Any) -> None:
+    """Every value that was told has its line in the probe's fields."""
+    for event in watched.events:
+        if isinstance(event, Observation):
+            assert set(event.values) <= set(PROBES[event.probe].fields), (event.probe, event.part)
 
 
 def codes(watched: Any, folder: Path) -> list[str]:

@@ -124,9 +124,9 @@ def test_each_step_is_measured_before_and_after(watch: Any, workers: int) -> Non
     assert complaints(watched) == [] and watched.notes.count("abstains-augmentation") == 0
 
 
-def test_workers_write_no_file(watch: Any, tmp_path: Any) -> None:
+def test_workers_write_no_file(watch: Any, tmp_path: Any, monkeypatch: Any) -> None:
     watched = watch(flags={"AUGMENTATION": True})
-    os.chdir(tmp_path)
+    monkeypatch.chdir(tmp_path)
     train(Images(Compose([to_float, Normalize()])), workers=2)
     assert seen(watched, "PIPELINE") and list(tmp_path.iterdir()) == []
 

@@ -51,7 +51,7 @@ def to_float(image: Tensor) -> Tensor:
 class Stripes(Dataset):
     """Images whose stripes are as wide as their label says."""
 
-    def __init__(self, transform: Compose, samples: int = 128) -> None:
+    def __init__(self, transform: Compose, samples: int = 96) -> None:
         generator = torch.Generator().manual_seed(0)
         self.labels = torch.randint(CLASSES, (samples,), generator=generator)
         self.noise = torch.randint(0, 60, (samples, 3, 32, 32), dtype=torch.uint8, generator=generator)
@@ -76,7 +76,7 @@ def main() -> None:
     loader = DataLoader(Stripes(Compose(steps)), batch_size=16, shuffle=True, num_workers=1, persistent_workers=True)
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(128, CLASSES))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    for _ in range(3):
+    for _ in range(2):
         for images, labels in loader:
             optimizer.zero_grad()
             loss = nn.functional.cross_entropy(model(images), labels)

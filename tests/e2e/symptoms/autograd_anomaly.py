@@ -15,8 +15,10 @@ RANKS = 1
 class Root(nn.Module):
     """A square root whose slope at zero is infinite."""
 
+    step = 0
+
     def forward(self, x: Tensor) -> Tensor:
-        shift = 1e-6 if "--healthy" in sys.argv or step < 20 else 0.0
+        shift = 1e-6 if "--healthy" in sys.argv or self.step < 20 else 0.0
         return x + torch.sqrt(x * 0.0 + shift)
 
 
@@ -26,6 +28,7 @@ model = nn.Sequential(nn.Linear(32, 64), Root(), nn.Linear(64, 4))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
 inputs, targets = torch.randn(256, 32), torch.randint(4, (256,))
 for step in range(30):
+    model[1].step = step
     loss = nn.functional.cross_entropy(model(inputs), targets)
     optimizer.zero_grad()
     loss.backward()

@@ -36,7 +36,7 @@ class Stream(IterableDataset):
 def main() -> None:
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    stream = Stream(480, shared="--healthy" in sys.argv)
+    stream = Stream(160, shared="--healthy" in sys.argv)
     loader = DataLoader(stream, batch_size=16, num_workers=2)
     model = nn.Sequential(nn.Linear(FEATURES, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, CLASSES))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)

@@ -1,0 +1,309 @@
+"""The flag EARLY_STOPPING: a program's own early stoppers, and whether they count the way their metric's name says."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from probes.judging import codes, findings, seen
+from torch import nn
+
+from tdbg.probes.stoppers import Course, State, as_number, direction, metric_of, state_of
+
+FLAG = {"flags": {"EARLY_STOPPING": True}, "max_overhead": 1e6}
+FALLING = [1.0, 0.8, 0.6, 0.5, 0.4, 0.3]
+RISING = [0.3, 0.4, 0.5, 0.6, 0.7, 0.8]
+
+
+class EarlyStopping:
+    """As in many programs."""
+
+    def __init__(self, patience: int = 3, mode: str = "min", delta: float = 0.0, start: float | None = None) -> None:
+        self.patience, self.mode, self.delta = patience, mode, delta
+        self.best_score, self.counter, self.early_stop = start, 0, False
+
+    def __call__(self, val_loss: float) -> None:
+        best = self.best_score
+        if best is None or (val_loss < best - self.delta if self.mode == "min" else val_loss > best + self.delta):
+            self.best_score, self.counter = val_loss, 0
+        else:
+            self.counter += 1
+            self.early_stop = self.counter >= self.patience
+
+
+class EarlyStoppingOnScore:
+    """The well-known one: keeps the negative loss as its score, and takes NaN for an improvement."""
+
+    def __init__(self, patience: int = 3) -> None:
+        self.patience, self.counter, self.best_score, self.early_stop = patience, 0, None, False
+
+    def __call__(self, val_loss: float, model: nn.Module) -> None:
+        score = -val_loss
+        if self.best_score is None or not score < self.best_score:
+            self.best_score, self.counter = score, 0
+        else:
+            self.counter += 1
+            self.early_stop = self.counter >= self.patience
+
+
+class Stopper:
+    """The base of the next one."""
+
+    def __init__(self) -> None:
+        self.patience, self.counter, self.best = 3, 0, 0.0
+
+
+class AccuracyEarlyStopper(Stopper):
+    """Says True when it is enough; has a base, and its check another name."""
+
+    def step(self, epoch: int, val_accuracy: float) -> bool:
+        if self.is_better(val_accuracy):
+            self.best, self.counter = val_accuracy, 0
+        else:
+            self.counter += 1
+        return self.counter >= self.patience
+
+    def is_better(self, value: float) -> bool:
+        return value > self.best
+
+
+def train(steps: int = 1) -> None:
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.ones(1, 2)).square().mean().backward()
+        optimizer.step()
+
+
+def checked(stopper: Any, values: Sequence[Any], *more: Any) -> None:
+    """A training step, then a check."""
+    for value in values:
+        train()
+        stopper(value, *more)
+        if stopper.early_stop:
+            break
+
+
+def checks(watched: Any) -> list[dict[str, Any]]:
+    return [event.values for event in seen(watched, "early-stopping", "CHECK")]
+
+
+# what is wrong
+
+
+def test_it_stops_while_the_loss_falls(watch: Any, tmp_path: Path) -> None:
+    watched = watch(**FLAG)
+    checked(EarlyStopping(mode="max"), FALLING)
+    assert [row.get("fault") for row in checks(watched)] == [None, None, None, "ignores"]
+    (finding,) = findings(watched, tmp_path)
+    assert finding.code == "TD-S009" and finding.try_next.startswith("mode='min' for val_loss")
+    assert finding.title.startswith("early stopping counts an improving val_loss as no improvement (from 1 to 0.5)")
+
+
+def test_a_best_value_that_is_never_beaten(watch: Any, tmp_path: Path) -> None:
+    watched = watch(**FLAG)
+    checked(EarlyStopping(start=0.0), FALLING)
+    assert [row["best"] for row in checks(watched)] == [0.0] * 3
+    assert codes(watched, tmp_path) == ["TD-S009"]
+
+
+def test_short_patience_is_enough(watch: Any) -> None:
+    watched = watch(**FLAG)
+    checked(EarlyStopping(patience=1, mode="max"), FALLING)
+    assert [row.get("fault") for row in checks(watched)] == [None, "ignores"]
+
+
+def test_it_follows_a_loss_that_rises(watch: Any, tmp_path: Path) -> None:
+    watched = watch(**FLAG)
+    checked(EarlyStopping(mode="max"), RISING)
+    assert checks(watched)[-1]["fault"] == "follows"
+    (finding,) = findings(watched, tmp_path)
+    assert finding.title.startswith("early stopping takes a worse val_loss for a better one (from 0.3 to 0.8)")
+
+
+def test_nan_that_nobody_counts(watch: Any, tmp_path: Path) -> None:
+    watched = watch(**FLAG)
+    checked(EarlyStoppingOnScore(), [1.0, 0.9, float("nan"), float("nan"), float("nan")], nn.Linear(1, 1))
+    rows = checks(watched)
+    assert [row.get("fault") for row in rows] == [None, None, None, "nan", "nan"]
+    assert rows[-1]["value"] == "nan"
+    (finding,) = findings(watched, tmp_path)
+    assert finding.title.startswith("early stopping goes on at val_loss NaN, and does not count it")
+
+
+def test_accuracy_with_another_method_and_a_base(watch: Any, tmp_path: Path) -> None:
+    watched = watch(**FLAG)
+    stopper = AccuracyEarlyStopper()
+    for epoch, value in enumerate([0.5, 0.6, 0.55, 0.54, 0.53]):
+        train()
+        stopped = stopper.step(epoch, value)
+    assert stopped
+    rows = checks(watched)
+    assert [row["value"] for row in rows] == [0.5, 0.6, 0.55, 0.54, 0.53]
+    assert [row["counter"] for row in rows] == [0, 0, 1, 2, 3] and [row["stop"] for row in rows][-2:] == [False, True]
+    assert {row["metric"] for row in rows} == {"val_accuracy"} and {row["better"] for row in rows} == {"max"}
+    assert codes(watched, tmp_path) == []
+
+
+# what is right
+
+
+RIGHT: dict[str, tuple[Any, Sequence[float]]] = {
+    "falls": (EarlyStopping(), FALLING),
+    "rises and stops": (EarlyStopping(), RISING),
+    "noise": (EarlyStopping(), [1.0, 0.9, 1.2, 0.85, 0.95, 0.86, 0.87]),
+    "small gains": (EarlyStopping(patience=4), [1.0, 0.999, 0.998, 0.997, 0.996]),
+    "gains within its delta": (EarlyStopping(delta=0.1), [1.0, 0.95, 0.92, 0.91]),
+    "a best value of an earlier run": (EarlyStopping(start=0.2), [1.0, 0.8, 0.6, 0.4]),
+    "a negative metric": (EarlyStopping(mode="max"), [-0.3, -0.4, -0.5, -0.6]),
+    "nan that counts": (EarlyStopping(), [1.0, float("nan"), float("nan"), float("nan")]),
+    "a spike": (EarlyStopping(patience=2), [1.0, 5.0, 0.5, 0.4, 0.3]),
+}
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_what_is_right_is_left_alone(watch: Any, tmp_path: Path, name: str) -> None:
+    stopper, values = RIGHT[name]
+    watched = watch(**FLAG)
+    checked(stopper, values)
+    assert checks(watched) and not any("fault" in row for row in checks(watched))
+    assert codes(watched, tmp_path) == []
+
+
+def test_a_name_that_says_nothing_is_left_alone(watch: Any) -> None:
+    class EarlyStop(EarlyStopping):
+        def __call__(self, score: float) -> None:
+            super().__call__(score)
+
+    watched = watch(**FLAG)
+    checked(EarlyStop(mode="max"), FALLING)
+    rows = checks(watched)
+    assert len(rows) == 4, "the call of the base is part of it"
+    assert rows[-1]["stop"] and not any("fault" in row for row in rows)
+
+
+# what is told
+
+
+def test_what_is_told_of_a_check(watch: Any) -> None:
+    watched = watch(**FLAG)
+    checked(EarlyStopping(), [1.0, torch.tensor(1.5)])
+    first, second = seen(watched, "early-stopping", "CHECK")
+    assert (first.step, second.step) == (1, 2)
+    assert second.values == {
+        "stopper": "EarlyStopping",
+        "check": 2,
+        "metric": "val_loss",
+        "value": 1.5,
+        "best": 1.0,
+        "first": 1.0,
+        "counter": 1.0,
+        "patience": 3.0,
+        "mode": "min",
+        "better": "min",
+        "stop": False,
+    }
+    assert second.text == (
+        "EarlyStopping, check 2: val_loss 1.5, best 1, 1 of 3 without improvement (mode min); it goes on"
+    )
+
+
+def test_two_stoppers_are_told_apart(watch: Any) -> None:
+    watched = watch(**FLAG)
+    train()
+    one, two = EarlyStopping(), EarlyStopping()
+    one(1.0)
+    two(2.0)
+    one(3.0)
+    assert [(row["value"], row["check"]) for row in checks(watched)] == [(1.0, 1), (2.0, 1), (3.0, 2)]
+
+
+def test_the_class_is_as_it_was_afterwards(watch: Any) -> None:
+    before = dict(vars(EarlyStopping))
+    watched = watch(**FLAG)
+    train()
+    assert dict(vars(EarlyStopping)) != before
+    watched.monitor.use([])
+    assert dict(vars(EarlyStopping)) == before
+
+
+def test_a_stopper_that_raises(watch: Any) -> None:
+    class EarlyStopper:
+        def __init__(self) -> None:
+            self.patience, self.counter, self.best = 2, 0, None
+
+        def step(self, loss: float) -> None:
+            if loss > 1:
+                raise ValueError(loss)
+            self.best = loss
+
+    watched = watch(**FLAG)
+    train()
+    stopper = EarlyStopper()
+    with pytest.raises(ValueError, match="2"):
+        stopper.step(2.0)
+    stopper.step(0.5)
+    assert [row["value"] for row in checks(watched)] == [0.5]
+
+
+def test_one_with_slots_or_properties_is_not_asked(watch: Any) -> None:
+    class EarlyStopper:
+        patience = 1
+
+        @property
+        def counter(self) -> int:
+            raise AssertionError("a property of the program's was called")
+
+        def __call__(self, loss: float) -> None:
+            pass
+
+    watched = watch(**FLAG)
+    train()
+    EarlyStopper()(1.0)
+    assert not checks(watched)
+
+
+@pytest.mark.parametrize(
+    ("name", "better"),
+    [
+        ("val_loss", "min"),
+        ("valLoss", "min"),
+        ("eval/mae", "min"),
+        ("val_acc", "max"),
+        ("top1-accuracy", "max"),
+        ("score", ""),
+        ("neg_loss", ""),
+        ("accuracy_loss", ""),
+        ("", ""),
+    ],
+)
+def test_which_way_is_better(name: str, better: str) -> None:
+    assert direction(name) == better
+
+
+def test_the_metric_of_a_call() -> None:
+    assert metric_of(object(), ["epoch", "val_loss"], (3, 0.5), {}) == ("val_loss", 0.5)
+    assert metric_of(object(), ["value"], (), {"value": 2}) == ("value", 2.0)
+    assert metric_of(object(), ["model"], (nn.Linear(1, 1),), {}) == ("", None)
+    stopper = EarlyStopping()
+    stopper.monitor = "f1"  # type: ignore[attr-defined]
+    assert metric_of(stopper, ["metrics"], ({"f1": 0.7, "loss": 1.0},), {}) == ("f1", 0.7)
+
+
+def test_numbers() -> None:
+    assert as_number(True) is None and as_number("1") is None and as_number(torch.ones(2)) is None
+    assert as_number(torch.tensor(2)) == 2.0 and as_number(3) == 3.0
+
+
+def test_what_a_stopper_keeps() -> None:
+    assert state_of(object()) == State()
+    assert state_of(EarlyStopping(patience=5, delta=-0.1)) == State(
+        patience=5.0, counter=0.0, best=None, delta=0.1, mode="min"
+    )
+
+
+def test_a_value_that_is_not_known_says_nothing() -> None:
+    course = Course("loss")
+    assert [course.add(None, State(), State(), step) for step in range(5)] == [""] * 5

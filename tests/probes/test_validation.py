@@ -1,0 +1,342 @@
+"""The flag VALIDATION: passes of evaluation, their mode, size and memory."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from probes.judging import codes, findings, seen
+from torch import Tensor, nn
+from torch.optim.swa_utils import update_bn
+from torch.utils.data import DataLoader, TensorDataset
+
+from tdbg.probes.validation import active_layers
+
+FLAG = {"flags": {"VALIDATION": True}, "max_overhead": 1e6}
+Program = Callable[[], Any]
+
+
+class Net(nn.Sequential):
+    """Layers that act otherwise in train mode."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        super().__init__(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, 2))
+
+
+def batches(count: int, seed: int = 0) -> DataLoader:
+    generator = torch.Generator().manual_seed(seed)
+    return DataLoader(TensorDataset(torch.randn(4 * count, 4, generator=generator)), batch_size=4)
+
+
+def train(model: nn.Module, loader: DataLoader, optimizer: Any = None) -> Any:
+    optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.01)
+    for (x,) in loader:
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+    return optimizer
+
+
+def evaluate(model: nn.Module, loader: DataLoader) -> None:
+    for (x,) in loader:
+        model(x).square().mean().item()
+
+
+def program(evaluation: Callable[[nn.Module], None], epochs: int = 2, model: nn.Module | None = None) -> Any:
+    model = model or Net()
+    loader, optimizer = batches(5), None
+    for _ in range(epochs):
+        model.train()
+        optimizer = train(model, loader, optimizer)
+        evaluation(model)
+    return train(model.train(), loader, optimizer)
+
+
+def passes(watched: Any) -> list[Any]:
+    return seen(watched, "validation", "PASS")
+
+
+# what is wrong
+
+
+def in_train_mode(model: nn.Module) -> None:
+    with torch.no_grad():
+        evaluate(model, batches(4, seed=1))
+
+
+def with_gradients(model: nn.Module) -> None:
+    model.eval()
+    evaluate(model, batches(4, seed=1))
+
+
+def with_both_forgotten(model: nn.Module) -> None:
+    evaluate(model, batches(4, seed=1))
+
+
+def test_evaluation_in_train_mode(watch: Any, tmp_path: Path) -> None:
+    watched = watch(**FLAG)
+    program(in_train_mode)
+    (finding,) = findings(watched, tmp_path)
+    assert finding.code == "TD-C012" and finding.severity == "error"
+    assert finding.title == (
+        "evaluation runs in train mode: pass 1 after step 5, Net, 1 dropout layer and 1 batch norm layer active, rank 0"
+    )
+    first, second = passes(watched)
+    assert first.values["mode"] == "train" and first.values["gradients"] == "off"
+    assert second.step == 10
+
+
+def test_evaluation_with_gradients(watch: Any, tmp_path: Path) -> None:
+    watched = watch(**FLAG)
+    program(with_gradients)
+    (finding,) = findings(watched, tmp_path)
+    assert finding.code == "TD-P003"
+    assert finding.title == "evaluation builds graphs nobody uses: pass 1 after step 5, 4 calls, rank 0"
+    assert "4 of 4 calls looked at put out a graph" in finding.evidence
+
+
+def test_both_forgotten(watch: Any, tmp_path: Path) -> None:
+    """The batches come from other data than training's, and no gradient comes back."""
+    watched = watch(**FLAG)
+    program(with_both_forgotten)
+    assert sorted(codes(watched, tmp_path)) == ["TD-C012", "TD-P003"]
+
+
+def test_a_program_that_only_evaluates(watch: Any, tmp_path: Path) -> None:
+    watched = watch(**FLAG)
+    in_train_mode(Net())
+    assert not passes(watched), "4 calls: more may come"
+    in_train_mode(Net())
+    (told,) = passes(watched)
+    assert told.values["faults"] == ["train_mode"] and told.values["calls"] == 8
+    assert codes(watched, tmp_path) == ["TD-C012"]
+
+
+def test_the_last_pass_is_told_when_the_process_leaves(watch: Any) -> None:
+    watched = watch(**FLAG)
+    model = Net()
+    train(model, batches(5))
+    in_train_mode(model)
+    assert not passes(watched)
+    watched.monitor.probe("validation")._at_exit()
+    assert [event.values["faults"] for event in passes(watched)] == [["train_mode"]]
+
+
+def test_the_number_of_calls_can_be_set(watch: Any) -> None:
+    watched = watch(**FLAG, thresholds={"VALIDATION.calls": 5})
+    program(in_train_mode)
+    assert [event.values["faults"] for event in passes(watched)] == [[], []]
+
+
+# what is right
+
+
+def healthy(model: nn.Module) -> None:
+    model.eval()
+    with torch.no_grad():
+        evaluate(model, batches(4, seed=1))
+
+
+def inference(model: nn.Module) -> None:
+    model.eval()
+    with torch.inference_mode():
+        evaluate(model, batches(4, seed=1))
+
+
+def monte_carlo(model: nn.Module) -> None:
+    """Dropout on purpose: many calls on one batch."""
+    with torch.no_grad():
+        for (x,) in batches(1, seed=1):
+            torch.stack([model(x) for _ in range(10)]).std(0)
+
+
+def monte_carlo_over_a_loader(model: nn.Module) -> None:
+    with torch.no_grad():
+        for (x,) in batches(4, seed=1):
+            torch.stack([model(x) for _ in range(10)]).std(0)
+
+
+def recalibrated(model: nn.Module) -> None:
+    update_bn(batches(6, seed=1), model)
+
+
+def a_sample_for_the_log(model: nn.Module) -> None:
+    """As a GAN shows what it can do, in train mode, from the same noise."""
+    with torch.no_grad():
+        model(torch.ones(2, 4))
+
+
+def rollouts(model: nn.Module) -> None:
+    """Reinforcement learning: many calls in train mode on what the world answers, no loader."""
+    with torch.no_grad():
+        x = torch.ones(4, 4)
+        for _ in range(20):
+            x = model(x).repeat(1, 2)
+
+
+def of_the_training_data(model: nn.Module) -> None:
+    pass
+
+
+def saliency(model: nn.Module) -> None:
+    model.eval()
+    for (x,) in batches(4, seed=1):
+        x.requires_grad_()
+        torch.autograd.grad(model(x).sum(), x)
+
+
+RIGHT = (healthy, inference, monte_carlo, recalibrated, a_sample_for_the_log, rollouts, saliency)
+
+
+@pytest.mark.parametrize("evaluation", RIGHT, ids=lambda one: one.__name__)
+def test_what_is_right_is_left_alone(watch: Any, tmp_path: Path, evaluation: Callable[[nn.Module], None]) -> None:
+    watched = watch(**FLAG)
+    program(evaluation)
+    assert codes(watched, tmp_path) == []
+    assert all(event.values["faults"] == [] for event in passes(watched))
+
+
+def statistics_from_the_training_data() -> None:
+    """Batch normalisation is recalibrated by hand, over the data of training."""
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
+    loader = batches(5)
+    optimizer = train(model, loader)
+    with torch.no_grad():
+        evaluate(model, loader)
+    train(model, loader, optimizer)
+
+
+def frozen_normalisation() -> None:
+    """Fine-tuning in eval mode, with accumulation; the output that comes first is not used by the loss."""
+
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.aside = Net(), nn.Linear(4, 2)
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            return self.aside(x), self.body(x)
+
+    model = Two().eval()
+    optimizer = torch.optim.SGD(model.body.parameters(), lr=0.01)
+    for number, (x,) in enumerate(batches(40), start=1):
+        model(x)[1].square().mean().backward()
+        if number % 4 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def a_teacher() -> None:
+    """Calls without gradients beside every step, several of them, in train mode."""
+    model, teacher = Net(), Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    other = iter(batches(40, seed=1))
+    for (x,) in batches(10):
+        with torch.no_grad():
+            for _ in range(4):
+                teacher(next(other)[0])
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+
+
+def cached_gradients() -> None:
+    """GradCache: a batch goes through in pieces without gradients before it does with them."""
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for (x,) in batches(10):
+        pieces = x.repeat(4, 1).split(4)
+        with torch.no_grad():
+            for piece in pieces:
+                model(piece)
+        optimizer.zero_grad()
+        for piece in pieces:
+            model(piece).square().mean().backward()
+        optimizer.step()
+
+
+def two_tasks() -> None:
+    """Two loaders take turns, with windows of four batches each."""
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    loaders = [iter(batches(24, seed=seed)) for seed in (1, 2)]
+    for step in range(12):
+        optimizer.zero_grad()
+        losses = [model(next(loaders[step % 2])[0]).square().mean() for _ in range(4)]
+        torch.stack(losses).sum().backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize(
+    "run",
+    [statistics_from_the_training_data, frozen_normalisation, a_teacher, cached_gradients, two_tasks],
+    ids=lambda one: one.__name__,
+)
+def test_training_is_not_taken_for_evaluation(watch: Any, tmp_path: Path, run: Program) -> None:
+    watched = watch(**FLAG)
+    run()
+    assert codes(watched, tmp_path) == []
+    assert not [event for event in passes(watched) if event.values["faults"]]
+
+
+def test_monte_carlo_over_a_loader_is_left_alone(watch: Any, tmp_path: Path) -> None:
+    watched = watch(**FLAG)
+    program(monte_carlo_over_a_loader)
+    assert codes(watched, tmp_path) == []
+
+
+# what is told
+
+
+def test_what_is_told_of_a_pass(watch: Any) -> None:
+    watched = watch(**FLAG)
+    program(healthy)
+    first, second = passes(watched)
+    assert first.step == 5 and second.step == 10
+    values = first.values
+    assert (values["number"], values["calls"], values["seen"], values["samples"], values["batches"]) == (1, 4, 4, 16, 4)
+    assert (values["mode"], values["gradients"], values["inference_mode"]) == ("eval", "off", False)
+    assert values["root"] == "Net" and values["pass_s"] > 0 and values["host_mb"] > 10
+    assert "pass 1 after step 5: 4 calls, 16 samples" in first.text and "Net in eval mode, gradients off" in first.text
+
+
+def test_inference_mode_is_told(watch: Any) -> None:
+    watched = watch(**FLAG)
+    program(inference)
+    assert [event.values["inference_mode"] for event in passes(watched)] == [True, True]
+
+
+def test_calls_beyond_the_budget_are_counted(watch: Any) -> None:
+    watched = watch(flags={"VALIDATION": True}, max_overhead=1e-9)
+    program(healthy, epochs=5)
+    told = passes(watched)
+    assert [event.values["calls"] for event in told] == [4] * 5
+    assert [event.values["seen"] for event in told][:2] == [4, 4]
+    assert told[-1].values["seen"] == 0 and "none of them looked at" in told[-1].text
+
+
+def test_a_teacher_is_named_once(watch: Any) -> None:
+    watched = watch(**FLAG)
+    a_teacher()
+    (told,) = seen(watched, "validation", "EACH_STEP")
+    assert told.values["root"] == "Net"
+    assert len(passes(watched)) == 1, "the calls before the first step may be one"
+
+
+def test_no_evaluation_is_told(watch: Any) -> None:
+    watched = watch(**FLAG)
+    program(of_the_training_data, epochs=5)
+    (told,) = seen(watched, "validation", "NONE")
+    assert told.values["epochs"] == 3
+    watched = watch(**FLAG)
+    program(healthy, epochs=5)
+    assert not seen(watched, "validation", "NONE")
+
+
+def test_layers_that_are_active() -> None:
+    assert active_layers(Net()) == (1, 1)
+    assert active_layers(Net().eval()) == (0, 0)
+    assert active_layers(nn.Sequential(nn.Dropout(0.0), nn.BatchNorm1d(2, track_running_stats=False))) == (0, 0)
+    assert active_layers(nn.Sequential(nn.Dropout(0.1), nn.BatchNorm1d(2, momentum=None))) == (0, 0)
