@@ -197,11 +197,18 @@ class FirstBad(Probe):
             event.note = "the weights were bad before the first step"
             return
         event.step, event.weights = self.monitor.step, "updated"
+        unattended = self.monitor.step > self.monitor.attended
         roots = self.monitor.trained_roots()
         names = self.monitor.probe("gradient-norms").names
         bad = [p for root in roots for p in root.parameters() if look(p)]
         bad_names = [names.parameters.get(id(p), "") for p in bad]
         event.bad_params, event.bad_param_count = bad_names[:MAX_NAMES], len(bad)
+        if unattended:
+            event.step = self.monitor.attended + 1
+            event.note = (
+                f"in one of steps {event.step} to {self.monitor.step}: the budget paid for a look at none of them"
+            )
+            return
         if self.monitor.last_full:
             event.note = "the gradients of that step were finite: the update itself made the weights bad"
             return

@@ -105,10 +105,12 @@ class Monitor:
         self._reset()
 
     def _reset(self) -> None:
-        self._planner = Planner(self.budget, Selection.of(self.settings))
+        strict = self.settings.max_overhead is not None
+        self._planner = Planner(self.budget, Selection.of(self.settings), strict=strict)
         self._held: list[Callable[[], None]] = []  # what was seen before this process became a rank
         self.recorder = Recorder(self.settings.keep_steps)
         self.step = 0
+        self.attended = 0  # the last step that was more than counted
         self.updates = 0  # of any optimizer
         self.eval_calls = 0
         self.sampled = 0
@@ -317,6 +319,8 @@ class Monitor:
 
     def idle_backward(self, losses: Any) -> bool:
         """Between samples only one thing is done: a host loss is checked. True if there is no more to do."""
+        if self.plan.deaf:
+            return True
         begun = time.perf_counter()
         self._unused_calls = 0
         fine = True
@@ -395,6 +399,8 @@ class Monitor:
 
     def _call_begins(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         if self.rerunning or not self.active or torch.jit._trace.is_tracing() or _capturing():
+            return
+        if self.plan.deaf and torch.is_grad_enabled():
             return
         begun = time.perf_counter()
         try:
@@ -480,6 +486,9 @@ class Monitor:
         """An optimizer is about to step; one that steps inside another's step (a wrapper's) does not count."""
         if not self.active or self.in_update not in (None, optimizer):
             return
+        if self.plan.deaf:
+            self.in_update = optimizer
+            return
         begun = time.perf_counter()
         if not self._settled:
             self._settled = True
@@ -500,6 +509,9 @@ class Monitor:
             return
         if self.in_update not in (None, optimizer):
             return
+        if self.plan.deaf and not self.recorder.pending:
+            self._deaf_step(optimizer)
+            return
         begun = time.perf_counter()
         self.in_update = None
         self._evaluated = False
@@ -512,6 +524,21 @@ class Monitor:
         except Exception as error:  # guard
             self.failed("step", error)
         self.budget.spend("step_ended", time.perf_counter() - begun)
+
+    def _deaf_step(self, optimizer: Any) -> None:
+        """A step that the budget does not even pay a glance for: counted, as cheaply as can be."""
+        self.in_update = None
+        if not self.is_main(optimizer):
+            return
+        self.step += 1
+        self.plan.deaf -= 1
+        if not self.plan.deaf:
+            begun = time.perf_counter()
+            self.calls.clear()
+            self.recorder.forget(begun)
+            self._boundary()
+            self._maybe_cost(begun)
+            self.budget.spend("step_ended", time.perf_counter() - begun)
 
     def _unwatched_step(self, optimizer: Any) -> None:
         """A step while tdbg is switched off: counted, with a sign of life, so that it can be switched on again."""
@@ -538,6 +565,7 @@ class Monitor:
             self._main = weakref.ref(optimizer)
         self._main_idle = 0
         self.step += 1
+        self.attended = self.step
         self.last_full = self.plan.full
         self._ending = True
         try:
@@ -562,6 +590,7 @@ class Monitor:
             return
         self._main_idle = 0
         self.step += 1
+        self.attended = self.step
         self.calls.clear()
         self._idle_losses = 0
         self.last_full = False

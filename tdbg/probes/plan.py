@@ -7,6 +7,7 @@ from tdbg.config import Selection
 from tdbg.probes.budget import ALWAYS_STEPS, Budget
 
 CHEAP_SHARE = 0.8  # of the budget; the rest is kept for steps whose gradients are all looked at
+MAX_DEAF = 16  # steps in a row
 RESERVE_STEPS = 20  # so many steps of watching must stay affordable after a look at all gradients,
 RESERVE_SHARE = 0.05  # but no more than this part of what was earned so far is held back
 
@@ -19,15 +20,22 @@ class Plan:
     full: bool = True  # look at all gradients
     small: bool = True  # look at a few small gradients
     watch: bool = True  # keep references to the batch, time the forward pass
+    deaf: int = 0  # so many steps are counted and nothing else, until the budget allows as much as a glance
     extras: dict[str, bool] = field(default_factory=dict)  # what flags and higher levels add, decided when asked
 
 
 class Planner:
-    """Makes the plan of each step. Ranks of one job look at common steps: their numbers alone decide."""
+    """Makes the plan of each step. Ranks of one job look at common steps: their numbers alone decide.
 
-    def __init__(self, budget: Budget, selection: Selection) -> None:
+    strict: the user named a budget. It then holds even where the glance at each loss, some 25 to 80 us a step, is
+    more than it pays for; otherwise that glance comes before the budget.
+    """
+
+    def __init__(self, budget: Budget, selection: Selection, *, strict: bool = False) -> None:
         self.budget = budget
         self.selection = selection
+        self.strict = strict
+        self._rested = False
         self.plan = Plan()
         self.rank = 0
         self.world_size = 1
@@ -39,8 +47,13 @@ class Planner:
             return
         now = time.perf_counter()
         plan, allows = self.plan, self.budget.allows
+        plan.deaf = 0
         if not focus and self.budget.own_s > self.budget.earned_s(now):  # nothing fits: no need to ask for each
             plan.full = plan.watch = plan.small = plan.record = False
+            self._rested = self.strict and not self._rested  # after a rest comes a glance, paid for or not
+            if self._rested:
+                debt_s = self.budget.own_s - self.budget.earned_s(now)
+                plan.deaf = min(1 + int(debt_s / max(self.budget.share * self._step_s(step, now), 1e-9)), MAX_DEAF)
             return
         if focus:
             plan.watch = plan.small = plan.record = True

@@ -399,7 +399,7 @@ def _first_leaf(root: nn.Module, names: Names) -> tuple[str, str]:
 def _blame_weights(located: Located, root: nn.Module, names: Names) -> Located:
     """If the module's own weights are not finite, an earlier update made them so."""
     for module in root.modules():
-        if names.modules.get(id(module), "") == located.module:
+        if (names.modules.get(id(module)) or type(module).__name__) == located.module:
             for name, parameter in module.named_parameters(recurse=False):
                 bad = look(parameter)
                 if bad:

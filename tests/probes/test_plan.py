@@ -134,3 +134,28 @@ def test_probes_come_and_go_while_training(watch: Callable[..., Watch]) -> None:
     assert one.monitor.settings.level == "basic" and "FORWARD" not in one.monitor.settings.flags
     assert one.monitor.hook_count() == hooks
     assert [event.why for event in one.events if type(event).__name__ == "Switch"] == ["api", "end"]
+
+
+def test_a_budget_that_was_named_holds_even_where_a_glance_is_too_dear(watch: Callable[..., Watch]) -> None:
+    one = watch(max_overhead=0.5)
+    train(400)
+    cost = one.monitor.cost()
+    first_steps_ms = 20.0  # of the first eight, which are looked at whatever it costs
+    assert cost.step == 400
+    assert cost.own_ms <= 0.005 * cost.wall_ms * 1.2 + first_steps_ms
+    assert one.monitor.plan.deaf > 0 or one.monitor.attended > ALWAYS_STEPS
+
+
+def test_what_went_wrong_in_steps_nobody_looked_at_is_told_as_such(watch: Callable[..., Watch]) -> None:
+    one = watch(max_overhead=1e-4)
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(1, 200):
+        loss = model(torch.randn(2, 4)).square().mean()
+        (loss * (float("nan") if step == 20 else 1.0)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    (bad,) = one.bad
+    assert bad.weights == "updated" and "in one of steps" in bad.note
+    first, last = (int(word.rstrip(":")) for word in bad.note.split() if word.rstrip(":").isdigit())
+    assert bad.step == first <= 20 <= last
