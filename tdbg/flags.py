@@ -133,7 +133,7 @@ FLAGS: tuple[Flag, ...] = (
         "metrics",
         "Log what is sent to Weights & Biases: keys, types, steps, failures.",
         "Use it when a chart stays empty, jumps back in steps, or a key goes missing.",
-        probe="wandb",
+        probe="wandb-metrics",
     ),
     Flag(
         "LOSS.TAXONOMY_SMOOTHING",
@@ -207,7 +207,7 @@ FLAGS: tuple[Flag, ...] = (
         "Log each parameter's gradient norm; explosion, vanishing, None and zero gradients.",
         "Use it when the loss stalls or jumps.",
         aliases=("gradient_norms",),
-        probe="gradients",
+        probe="gradient-report",
         thresholds=(
             Threshold("explosion", 10.0, "a parameter's gradient norm above it explodes"),
             Threshold("vanishing", 1e-6, "a parameter's gradient norm below it vanishes"),

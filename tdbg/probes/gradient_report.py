@@ -76,7 +76,7 @@ class GradientReport(Probe):
     Source: Pascanu et al. 2013, "On the difficulty of training recurrent neural networks".
     """
 
-    name = "gradients"
+    name = "gradient-report"
     levels = ("advanced", "extreme")
     fields: ClassVar[dict[str, str]] = {
         "total": "total L2 norm before clipping",

@@ -75,7 +75,7 @@ class WandbMetrics(Probe):
             Uploads run in a process of wandb's own: of their failure only what it tells this one is seen.
     """
 
-    name = "wandb"
+    name = "wandb-metrics"
     levels = ("extreme",)
     fields: ClassVar[dict[str, str]] = {
         "run": "the run's id",

@@ -41,7 +41,7 @@ class WandbDropped(Rule):
         self._keys: dict[str, list[str]] = {}
 
     def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
-        if not isinstance(event, Observation) or event.probe != "wandb":
+        if not isinstance(event, Observation) or event.probe != "wandb-metrics":
             return ()
         if event.part == "DROPPED" and process.label not in self._of:
             self._keys[process.label] = list(event.values["keys"])

@@ -43,7 +43,7 @@ class WandbNoChart(Rule):
         self._keys: set[str] = set()
 
     def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
-        if not isinstance(event, Observation) or event.probe != "wandb" or event.part != "CHART":
+        if not isinstance(event, Observation) or event.probe != "wandb-metrics" or event.part != "CHART":
             return ()
         values = event.values
         if values["key"] in self._keys:

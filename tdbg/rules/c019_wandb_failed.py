@@ -43,7 +43,7 @@ class WandbFailed(Rule):
         self._said: set[str] = set()
 
     def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
-        if not isinstance(event, Observation) or event.probe != "wandb":
+        if not isinstance(event, Observation) or event.probe != "wandb-metrics":
             return ()
         said = _failure(event)
         if not said or said in self._said:

@@ -40,7 +40,7 @@ class VanishingGradients(ObservingRule[_State]):
     code = "TD-G002"
     title = "vanishing gradients"
     severity = "warning"
-    probe = "gradients"
+    probe = "gradient-report"
     kept = _State
 
     def see(self, process: ProcessDir, state: _State, event: Observation) -> Finding | None:

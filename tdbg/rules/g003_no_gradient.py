@@ -8,7 +8,7 @@ from tdbg.rules import RULES, Rule
 from tdbg.rules.text import counted, joined
 from tdbg.rundir import ProcessDir
 
-PROBES = ("gradients", "optimizer")  # both know which gradients are not there
+PROBES = ("gradient-report", "optimizer")  # both know which gradients are not there
 KINDS = {
     "none": (
         "got no gradient",

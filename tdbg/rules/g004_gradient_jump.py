@@ -37,7 +37,7 @@ class GradientJump(ObservingRule[_State]):
     code = "TD-G004"
     title = "one parameter's gradient explodes"
     severity = "warning"
-    probe = "gradients"
+    probe = "gradient-report"
     kept = _State
 
     def see(self, process: ProcessDir, state: _State, event: Observation) -> Finding | None:

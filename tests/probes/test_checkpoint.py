@@ -279,11 +279,17 @@ def backbone_alone() -> tuple[nn.Module, dict[str, Tensor]]:
     return net(), {**net(1).state_dict(), **prefixed(nn.Linear(64, 64), "decoder.")}
 
 
+def nothing_at_all() -> tuple[nn.Module, dict[str, Tensor]]:
+    return net(), {}
+
+
 def teacher_beside_it() -> tuple[nn.Module, dict[str, Tensor]]:
     return net(), {**net(1).state_dict(), **prefixed(net(2), "teacher.")}
 
 
-@pytest.mark.parametrize("make", [new_head, adapters, backbone_alone, teacher_beside_it], ids=lambda one: one.__name__)
+@pytest.mark.parametrize(
+    "make", [new_head, adapters, backbone_alone, teacher_beside_it, nothing_at_all], ids=lambda one: one.__name__
+)
 def test_partial_loads_on_purpose_are_left_alone(watch: Any, tmp_path: Path, make: Any) -> None:
     watched = watch(**FLAG)
     model, weights = make()
@@ -464,6 +470,17 @@ def test_fine_tuning_is_no_resumed_run(watch: Any, tmp_path: Path, resumable: Sa
     train(model, optimizer, 5, scheduler)
     torch.save({"step": 5}, tmp_path / "next.pt")
     assert not told(watched, "RESUME") and codes(watched, tmp_path) == []
+
+
+def test_a_schedule_alone_makes_no_resumed_run(watch: Any, tmp_path: Path, resumable: Saved) -> None:
+    watched = watch(**FLAG)
+    model = net(1)
+    optimizer, scheduler = parts_of(model)
+    scheduler.load_state_dict(torch.load(resumable.path)["scheduler"])
+    train(model, optimizer, 5, scheduler)
+    torch.save({"step": 5}, tmp_path / "next.pt")
+    assert told(watched, "RESUME")[0]["restored"] == ["scheduler"]
+    assert codes(watched, tmp_path) == []
 
 
 # names and shapes

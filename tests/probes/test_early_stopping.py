@@ -156,7 +156,7 @@ RIGHT: dict[str, tuple[Any, Sequence[float]]] = {
     "noise": (EarlyStopping(), [1.0, 0.9, 1.2, 0.85, 0.95, 0.86, 0.87]),
     "small gains": (EarlyStopping(patience=4), [1.0, 0.999, 0.998, 0.997, 0.996]),
     "gains within its delta": (EarlyStopping(delta=0.1), [1.0, 0.95, 0.92, 0.91]),
-    "a best value of an earlier run": (EarlyStopping(start=0.2), [1.0, 0.8, 0.6, 0.4]),
+    "a best value of an earlier run": (EarlyStopping(patience=5, start=0.2), [1.0, 0.8, 0.6, 0.5, 0.4, 0.3]),
     "a negative metric": (EarlyStopping(mode="max"), [-0.3, -0.4, -0.5, -0.6]),
     "nan that counts": (EarlyStopping(), [1.0, float("nan"), float("nan"), float("nan")]),
     "a spike": (EarlyStopping(patience=2), [1.0, 5.0, 0.5, 0.4, 0.3]),
@@ -302,6 +302,13 @@ def test_what_a_stopper_keeps() -> None:
     assert state_of(EarlyStopping(patience=5, delta=-0.1)) == State(
         patience=5.0, counter=0.0, best=None, delta=0.1, mode="min"
     )
+
+
+def test_one_that_smooths_its_metric_lags_behind_a_spike() -> None:
+    course = Course("loss")
+    rows = [(1.0, 0, 0, False), (5.0, 0, 1, False), (0.9, 1, 2, True)]
+    states = [(value, State(2, before, 1.0), State(2, after, 1.0, stop)) for value, before, after, stop in rows]
+    assert [course.add(value, before, after, 1) for value, before, after in states] == ["", "", ""]
 
 
 def test_a_value_that_is_not_known_says_nothing() -> None:

@@ -37,7 +37,7 @@ def train(model: nn.Module, steps: list[dict[str, float]], clip: float | None = 
 def test_norms_before_and_after_clipping(watch: Any) -> None:
     watched = watch(**EVERY_STEP)
     train(Scaled("ab"), [{"a": 3.0, "b": 4.0}], clip=1.0)
-    (told,) = seen(watched, "gradients")
+    (told,) = seen(watched, "gradient-report")
     values = told.values
     assert values["total"] == pytest.approx(5.0) and values["total_after"] == pytest.approx(1.0, rel=1e-4)
     assert values["clip_limit"] == 1.0 and values["clip_factor"] == pytest.approx(0.2, rel=1e-4)
@@ -48,7 +48,7 @@ def test_norms_before_and_after_clipping(watch: Any) -> None:
 def test_a_limit_above_the_norm_changes_nothing(watch: Any) -> None:
     watched = watch(**EVERY_STEP)
     train(Scaled("ab"), [{"a": 3.0, "b": 4.0}], clip=100.0)
-    assert seen(watched, "gradients")[0].values["total_after"] == pytest.approx(5.0)
+    assert seen(watched, "gradient-report")[0].values["total_after"] == pytest.approx(5.0)
 
 
 def test_clipping_of_a_part_is_called_so(watch: Any) -> None:
@@ -58,14 +58,14 @@ def test_clipping_of_a_part_is_called_so(watch: Any) -> None:
     model({"a": 3.0, "b": 4.0}).backward()
     nn.utils.clip_grad_norm_([model.a], 1.0)
     optimizer.step()
-    (told,) = seen(watched, "gradients")
+    (told,) = seen(watched, "gradient-report")
     assert "in part" in told.text and "total_after" not in told.values
 
 
 def test_explosion_vanishing_none_and_zero_are_named(watch: Any) -> None:
     watched = watch(**EVERY_STEP)
     train(Scaled("abcde"), [{"a": 50.0, "b": 1.0, "c": 1e-8, "d": 0.0}])
-    values = seen(watched, "gradients")[0].values
+    values = seen(watched, "gradient-report")[0].values
     assert [values[kind] for kind in ("exploding", "vanishing", "zero", "none")] == [["a"], ["c"], ["d"], ["e"]]
     assert values["none_count"] == 1
 
@@ -73,7 +73,7 @@ def test_explosion_vanishing_none_and_zero_are_named(watch: Any) -> None:
 def test_thresholds_are_settable(watch: Any) -> None:
     watched = watch(**EVERY_STEP, thresholds={"GRADIENTS.explosion": 0.5, "GRADIENTS.vanishing": 0.1})
     train(Scaled("ab"), [{"a": 1.0, "b": 0.05}])
-    values = seen(watched, "gradients")[0].values
+    values = seen(watched, "gradient-report")[0].values
     assert values["exploding"] == ["a"] and values["vanishing"] == ["b"]
 
 
@@ -81,7 +81,7 @@ def test_names_are_bounded(watch: Any) -> None:
     watched = watch(**EVERY_STEP)
     letters = "abcdefghijkl"
     train(Scaled(letters), [dict.fromkeys(letters, 50.0)])
-    values = seen(watched, "gradients")[0].values
+    values = seen(watched, "gradient-report")[0].values
     assert len(values["exploding"]) == 8 and values["exploding_count"] == 12
 
 
@@ -127,7 +127,10 @@ def test_heads_that_take_turns_and_frozen_ones_are_healthy(watch: Any, tmp_path:
     model.d.requires_grad_(False)
     train(model, [{"a": 1.0, ("b" if step % 5 else "c"): 1.0} for step in range(30)])
     assert codes(watched, tmp_path) == []
-    assert "none" in seen(watched, "gradients")[0].values and "d" not in seen(watched, "gradients")[0].values["none"]
+    assert (
+        "none" in seen(watched, "gradient-report")[0].values
+        and "d" not in seen(watched, "gradient-report")[0].values["none"]
+    )
 
 
 def test_one_parameter_runs_away(watch: Any, tmp_path: Path) -> None:
@@ -160,7 +163,7 @@ def test_nan_and_inf_are_counted_before_clipping_blurs_them(watch: Any) -> None:
     model.b.grad[0] = math.inf
     nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
-    (told,) = seen(watched, "gradients", "NONFINITE")
+    (told,) = seen(watched, "gradient-report", "NONFINITE")
     assert told.values["bad_count"] == 2
     rows = {row["name"]: (row["kind"], row["count"], row["numel"]) for row in told.values["bad"]}
     assert rows == {"a": ("nan", 1, 4), "b": ("inf", 2, 4)}
@@ -169,11 +172,11 @@ def test_nan_and_inf_are_counted_before_clipping_blurs_them(watch: Any) -> None:
 def test_it_is_part_of_advanced_and_silent_at_basic(watch: Any) -> None:
     watched = watch()
     train(Scaled("ab"), [{"a": 50.0, "b": 1.0}])
-    assert not seen(watched, "gradients")
+    assert not seen(watched, "gradient-report")
     watched.monitor.detach()
     above = watch(level="advanced")
     train(Scaled("ab"), [{"a": 50.0, "b": 1.0}])
-    assert seen(above, "gradients")
+    assert seen(above, "gradient-report")
 
 
 def test_two_optimizers_only_the_main_one_is_reported(watch: Any) -> None:
@@ -185,6 +188,6 @@ def test_two_optimizers_only_the_main_one_is_reported(watch: Any) -> None:
             optimizer.zero_grad()
             model(dict.fromkeys(names, 2.0)).backward()
             optimizer.step()
-    told = seen(watched, "gradients")
+    told = seen(watched, "gradient-report")
     assert [event.step for event in told] == [1, 2, 3]
     assert all("Scaled.a" in event.text or "a" in event.values["largest_name"] for event in told)

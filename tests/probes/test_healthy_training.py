@@ -199,7 +199,7 @@ def test_nothing_is_found_and_nothing_is_changed(watch: Any, tmp_path: Path, pro
     assert torch.equal(torch.get_rng_state(), state)
     assert all(torch.equal(one, other) for one, other in zip(alone, observed, strict=True))
     assert codes(watched, tmp_path) == []
-    assert seen(watched, "optimizer") and seen(watched, "gradients")
+    assert seen(watched, "optimizer") and seen(watched, "gradient-report")
 
 
 def test_an_update_that_raises_is_the_programs_own(watch: Any) -> None:
@@ -225,7 +225,7 @@ def test_flags_may_come_and_go_while_the_run_goes_on(watch: Any, tmp_path: Path)
     for on in (False, True, False, True):
         watched.monitor.changes.make("", dict.fromkeys(FLAGS, on), "api")
         loop(model, optimizer, scheduler, steps=10, clip=1.0)
-    for probe in ("gradients", "optimizer", "schedule"):
+    for probe in ("gradient-report", "optimizer", "schedule"):
         steps = {event.step for part in ("", "STEP") for event in seen(watched, probe, part)}
         assert steps <= {*range(11, 21), *range(31, 41)} and steps & {*range(31, 41)}, probe
     assert codes(watched, tmp_path) == []
@@ -235,7 +235,7 @@ def test_nothing_beyond_the_budget_and_the_steps_asked_for(watch: Any) -> None:
     watched = watch(flags=FLAGS, max_overhead=1e6, steps="3:4")
     model = mlp()
     loop(model, torch.optim.SGD(model.parameters(), lr=0.05))
-    assert {event.step for probe in ("gradients", "optimizer") for event in seen(watched, probe)} == {3, 4}
+    assert {event.step for probe in ("gradient-report", "optimizer") for event in seen(watched, probe)} == {3, 4}
 
 
 def test_bounds_of_what_is_kept(watch: Any) -> None:
@@ -247,7 +247,7 @@ def test_bounds_of_what_is_kept(watch: Any) -> None:
         model(torch.randn(2, 2)).sum().backward()
         optimizer.step()
         scheduler.step()
-    schedule, report = watched.monitor.probe("schedule"), watched.monitor.probe("gradients")
+    schedule, report = watched.monitor.probe("schedule"), watched.monitor.probe("gradient-report")
     assert len(schedule._courses) <= 64 and len(schedule._unannounced) <= 64
     assert len(report._due) <= 4 and len(report._history) <= 16
     assert math.isfinite(watched.steps[-1].loss)

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from tdbg.events import Step
+from tdbg.flags import FLAGS
 from tdbg.probes import PROBES
 from tdbg.probes.baseline import Alternation
 from tdbg.probes.budget import Budget
@@ -134,3 +135,9 @@ def test_the_default_level_loads_the_probes_it_has_and_no_others() -> None:
     wanted = {probe for probe in PROBES if "basic" in probe.levels}
     assert set(probes_for("basic", {})) == wanted
     assert not PROBES.broken
+
+
+@pytest.mark.parametrize("flag", [flag.name for flag in FLAGS if flag.probe])
+def test_a_flag_wakes_its_probe_from_the_file_of_its_name(flag: str) -> None:
+    (probe,) = set(probes_for("basic", {flag: True})) - set(probes_for("basic", {}))
+    assert probe.name == next(item.probe for item in FLAGS if item.name == flag)

@@ -43,7 +43,7 @@ def test_late_figures_are_those_of_the_host(watch: Any, monkeypatch: pytest.Monk
     train(torch.amp.GradScaler("cpu"))
     far.monitor.finish()
     for probe, names in (
-        ("gradients", ("total", "largest", "smallest_name")),
+        ("gradient-report", ("total", "largest", "smallest_name")),
         ("optimizer", ("ratio_median", "ratio_largest", "unmoved_share", "sampled", "state_mb")),
         ("amp", ("dtype", "elements", "zero_share", "faint_share", "largest")),
     ):

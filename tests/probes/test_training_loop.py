@@ -311,14 +311,14 @@ def two_loaders_two_optimizers() -> None:
     model, ours = setup()
     critic = nn.Linear(2, 1)
     theirs = torch.optim.SGD(critic.parameters(), lr=0.01)
-    for _ in range(3):
-        for (x,), (y,) in zip(batches(seed=1), batches(seed=2), strict=True):
-            ours.zero_grad()
-            critic(model(x)).mean().backward()
-            ours.step()
-            theirs.zero_grad()
-            critic(model(y).detach()).mean().backward()
-            theirs.step()
+    first, second = inputs(epochs=3), inputs(epochs=3)
+    for x in first:
+        ours.zero_grad()
+        critic(model(x)).mean().backward()
+        ours.step()
+        theirs.zero_grad()
+        critic(model(next(second)).detach()).mean().backward()
+        theirs.step()
 
 
 def attack() -> None:
@@ -354,10 +354,10 @@ def mixed_precision() -> None:
     """Skipped updates: the gradients are cleared without one."""
     model, optimizer = setup()
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=1000)
-    for number, x in enumerate(inputs(epochs=2)):
+    for number, x in enumerate(inputs(epochs=4)):
         optimizer.zero_grad()
         scaler.scale(loss_of(model, x)).backward()
-        if number in (5, 6):
+        if number in (1, 3, 5, 7):
             model[0].weight.grad.fill_(float("inf"))
         scaler.step(optimizer)
         scaler.update()
@@ -390,6 +390,17 @@ def update_inside_backward() -> None:
         loss_of(model, x).backward()
 
 
+def update_inside_backward_and_reset_before_it() -> None:
+    model, _ = setup()
+    optimizers = {parameter: torch.optim.SGD([parameter], lr=0.01) for parameter in model.parameters()}
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(lambda parameter: optimizers[parameter].step())
+    for x in inputs():
+        for optimizer in optimizers.values():
+            optimizer.zero_grad()
+        loss_of(model, x).backward()
+
+
 def two_losses() -> None:
     model, optimizer = setup()
     for x in inputs():
@@ -408,6 +419,31 @@ def one_loss_for_two_groups() -> None:
         loss = loss_of(model, x)
         loss.backward(inputs=first, retain_graph=True)
         loss.backward(inputs=rest)
+        optimizer.step()
+
+
+def a_group_that_counts_twice() -> None:
+    model, optimizer = setup()
+    for x in inputs():
+        optimizer.zero_grad()
+        loss = loss_of(model, x)
+        loss.backward(retain_graph=True)
+        loss.backward(inputs=list(model.parameters())[:2])
+        optimizer.step()
+
+
+def gradient_surgery() -> None:
+    """Gradients of two tasks are taken, cleared, joined and put back by hand."""
+    model, optimizer = setup()
+    for x in inputs():
+        found = []
+        for task in range(2):
+            optimizer.zero_grad()
+            model(x)[:, task].square().mean().backward()
+            found.append([parameter.grad.clone() for parameter in model.parameters()])
+        optimizer.zero_grad()
+        for parameter, *grads in zip(model.parameters(), *found, strict=True):
+            parameter.grad = sum(grads)
         optimizer.step()
 
 
@@ -454,6 +490,8 @@ RIGHT: dict[str, Loop] = {
     "inside backward": update_inside_backward,
     "two losses": two_losses,
     "one loss, two groups": one_loss_for_two_groups,
+    "a group twice": a_group_that_counts_twice,
+    "surgery": gradient_surgery,
     "sparse": sparse,
     "left out": bad_batches_left_out,
 }
@@ -466,6 +504,16 @@ def test_what_is_right_is_left_alone(watch: Any, tmp_path: Path, name: str) -> N
     assert not faults(watched)
     assert codes(watched, tmp_path) == []
     assert name == "inside backward" or seen(watched, "training-loop", "STEP")
+
+
+def test_updates_inside_backward_on_an_accelerator(watch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of the gradients can be read there."""
+    from tdbg.probes import tensors
+
+    watched = watch(**FLAG)
+    monkeypatch.setattr(tensors, "on_host", lambda tensor: False)
+    update_inside_backward_and_reset_before_it()
+    assert not faults(watched)
 
 
 # what is told

@@ -190,7 +190,7 @@ def test_many_keys_and_runs_stay_bounded(tracker: Any) -> None:
         run = tracker.wandb.init(run_id=f"run{number}")
         run.log({f"k{i}": i for i in range(3000)})
         run.log({"last": 1})
-    probe = tracker.monitor.probe("wandb")
+    probe = tracker.monitor.probe("wandb-metrics")
     assert len(probe._runs) == 8 and all(len(kept.keys) <= 2000 for kept in probe._runs.values())
 
 

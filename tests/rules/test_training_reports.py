@@ -16,9 +16,9 @@ def look(probe: str, part: str = "", step: int = 20, **values: Any) -> Observati
 BUILT = look("schedule", "BUILT", 1, scheduler="StepLR", which=0, own_step=False, rates=[0.1])
 
 FAULTS = {
-    "TD-G002": look("gradients", lasting={"vanishing": LASTING}, largest=0.4, largest_name="out.weight"),
-    "TD-G003": look("gradients", lasting={"none": LASTING}),
-    "TD-G004": look("gradients", lasting={"jumped": LASTING}, total=300.0),
+    "TD-G002": look("gradient-report", lasting={"vanishing": LASTING}, largest=0.4, largest_name="out.weight"),
+    "TD-G003": look("gradient-report", lasting={"none": LASTING}),
+    "TD-G004": look("gradient-report", lasting={"jumped": LASTING}, total=300.0),
     "TD-S003": look("schedule", "ORDER", scheduler="StepLR", skipped_rate=0.1, updates=1),
     "TD-S004": look("schedule", "IDLE", kind="never", scheduler="StepLR", epochs=3),
     "TD-S005": look(
@@ -52,8 +52,8 @@ def test_a_second_rank_is_added_to_the_evidence_in_any_order(stream: Any, code: 
 
 
 NEARLY = [
-    look("gradients", lasting={"vanishing": {**LASTING, "count": 1}}, largest=0.4),
-    look("gradients", vanishing=["a"], vanishing_count=1, none=["b"], none_count=1, exploding=["c"]),
+    look("gradient-report", lasting={"vanishing": {**LASTING, "count": 1}}, largest=0.4),
+    look("gradient-report", vanishing=["a"], vanishing_count=1, none=["b"], none_count=1, exploding=["c"]),
     look("optimizer", "COVERAGE", forgotten=False, left_out=["a.w"], left_out_count=8, trainable=9),
     look("optimizer", without_gradient=["a"], without_gradient_count=1, unmoved_share=0.9),
     look("amp", lost_looks=5, lost_since=2, zero_share=0.4, faint_share=0.5, scaler=False),
@@ -83,7 +83,7 @@ def test_what_the_titles_say(one: Any) -> None:
 
 def test_both_flags_know_a_missing_gradient_and_it_is_told_once(one: Any) -> None:
     run, rank = one
-    run.emit(rank, look("optimizer", lasting={"none": LASTING}), look("gradients", lasting={"none": LASTING}))
+    run.emit(rank, look("optimizer", lasting={"none": LASTING}), look("gradient-report", lasting={"none": LASTING}))
     assert run.codes() == ["TD-G003"]
 
 

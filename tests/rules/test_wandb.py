@@ -9,7 +9,7 @@ from tdbg.events import Finding, Observation
 
 def seen(part: str, step: int = 3, **values: Any) -> Observation:
     """One observation of the probe."""
-    return Observation(probe="wandb", flag="WANDB_METRICS", part=part, step=step, text="-", values=values)
+    return Observation(probe="wandb-metrics", flag="WANDB_METRICS", part=part, step=step, text="-", values=values)
 
 
 def dropped(calls: int = 1, step: int = 6, keys: tuple[str, ...] = ("val/loss",)) -> Observation:
