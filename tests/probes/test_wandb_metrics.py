@@ -177,7 +177,7 @@ def test_an_end_that_timed_out(tracker: Any) -> None:
 def test_a_disabled_tracker_is_said_to_show_nothing(tracker: Any) -> None:
     tracker.wandb.init(mode="disabled")
     assert tracker.parts("INIT")[0].values["mode"] == "disabled"
-    assert "abstains-wandb" in tracker.notes
+    assert "abstains-wandb-metrics" in tracker.notes
 
 
 def test_a_folder_of_that_name_is_no_tracker(watch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
