@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from tdbg.events import Step, as_float, number
 from tdbg.probes import PROBES, Probe, tensors
-from tdbg.probes._spread import evenly, spread
 from tdbg.probes.forward import short
+from tdbg.probes.spread import evenly, spread
 from tdbg.probes.tensors import Bad, look
 
 if TYPE_CHECKING:

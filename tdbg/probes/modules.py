@@ -17,6 +17,7 @@ from tdbg.events import Step
 from tdbg.probes import tensors
 from tdbg.probes.compiler import hide, unseen
 from tdbg.probes.roots import clean_path, unwrapped
+from tdbg.probes.spread import sampled, spread
 from tdbg.probes.tensors import checkable, local
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 # handles would cost 10 us a module.
 HOOK: Any = "tdbg"
 KIND = "modules"  # the name of this work in the budget
-SAMPLE = 1024  # elements a tensor, evenly spread
 LARGE = 65_536  # elements; of larger tensors a norm is estimated from
 PART = 4096  # elements, where nobody asks for all of them
 FIGURES = ("mean", "std", "min", "max", "zero_share")
@@ -357,41 +357,13 @@ def _norm(data: Tensor, exact: bool) -> tuple[Tensor, float]:
     if data.is_complex():
         data = torch.view_as_real(data)
     share = 1.0
-    if not exact and data.numel() > LARGE:
-        share, data = PART / data.numel(), spread(data, PART)
+    part = spread(data, PART) if not exact and data.numel() > LARGE else None
+    if part is not None:
+        share, data = PART / data.numel(), part
     if data.element_size() in (1, 8):  # fp8 has few operators; the norm of float64 will not come as float32
         data = data.to(torch.float32)
     norm: Tensor = torch.linalg.vector_norm(data, dtype=torch.float32)
     return norm, share
-
-
-def spread(data: Tensor, count: int) -> Tensor:
-    """``count`` elements, evenly spread; an odd stride, so that no column of a power-of-two width is left out."""
-    flat = _flat(data)
-    if flat is None:
-        flat = data.flatten()
-    stride = max((flat.numel() // count - 1) | 1, 1)
-    return flat[: count * stride : stride]
-
-
-def _flat(data: Tensor) -> Tensor | None:
-    """All elements in a row, without a copy, in any order; None where that takes a copy."""
-    if data.is_contiguous():
-        return data.view(-1)
-    span = 1 + sum((size - 1) * stride for size, stride in zip(data.shape, data.stride(), strict=True))
-    if span == data.numel():  # channels last, transposed
-        return data.as_strided((data.numel(),), (1,), data.storage_offset())
-    return None
-
-
-def sampled(data: Tensor) -> Tensor:
-    """SAMPLE elements as float32, evenly spread; those of a smaller tensor in turn."""
-    if data.is_complex():
-        data = data.real
-    count = data.numel()
-    if count < SAMPLE:
-        return data.flatten().repeat(-(-SAMPLE // count))[:SAMPLE].to(torch.float32)
-    return spread(data, SAMPLE).to(torch.float32, copy=True)
 
 
 def _figures(rows: Tensor) -> Tensor:

@@ -6,11 +6,9 @@ looked at operation by operation.
 
 import contextlib
 import linecache
-import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from types import FrameType
 from typing import Any
 
 import torch
@@ -20,9 +18,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tdbg.probes.rerun import Call, as_before, output_pairs
 from tdbg.probes.roots import Names, unwrapped
 from tdbg.probes.tensors import checkable, local, walk
+from tdbg.probes.where import TDBG, TORCH, program_frame
 
 MAX_NODES = 20_000
-OWN = (os.path.dirname(torch.__file__) + os.sep, os.path.dirname(os.path.dirname(__file__)) + os.sep)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,14 +167,11 @@ def _bad(value: Any) -> bool:
 
 def _line_of_stack() -> tuple[str, str]:
     """The innermost line of the program's own, outside torch and tdbg."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        name = frame.f_code.co_filename
-        if not name.startswith(OWN) and not name.startswith("<"):
-            code = linecache.getline(name, frame.f_lineno).strip()
-            return f"{name}:{frame.f_lineno}", code[:200]
-        frame = frame.f_back
-    return "", ""
+    frame = program_frame(sys._getframe(1))
+    if frame is None:
+        return "", ""
+    name = frame.f_code.co_filename
+    return f"{name}:{frame.f_lineno}", linecache.getline(name, frame.f_lineno).strip()[:200]
 
 
 def _line_of_text(lines: list[str]) -> tuple[str, str]:
@@ -184,7 +179,7 @@ def _line_of_text(lines: list[str]) -> tuple[str, str]:
     for text in reversed(lines):
         head, _, rest = text.partition("\n")
         words = head.strip().split('"')
-        if len(words) >= 3 and not words[1].startswith(OWN) and not words[1].startswith("<"):
+        if len(words) >= 3 and not words[1].startswith((TORCH, TDBG, "<")):
             number = words[2].split(",")[1].split()[-1] if "," in words[2] else ""
             return f"{words[1]}:{number}", rest.strip().partition("\n")[0][:200]
     return "", ""

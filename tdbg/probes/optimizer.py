@@ -11,8 +11,8 @@ from torch import Tensor
 
 from tdbg.events import Step
 from tdbg.probes import PROBES, Probe, tensors
-from tdbg.probes._spread import evenly, spread
 from tdbg.probes.forward import short
+from tdbg.probes.spread import evenly, spread
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer

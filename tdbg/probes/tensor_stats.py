@@ -12,7 +12,7 @@ from torch import Tensor
 from tdbg.events import Step
 from tdbg.probes import PROBES, Probe, tensors
 from tdbg.probes.forward import short
-from tdbg.probes.modules import sampled
+from tdbg.probes.spread import sampled
 from tdbg.probes.tensors import checkable, local
 
 if TYPE_CHECKING:

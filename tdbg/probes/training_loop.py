@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from tdbg.probes import PROBES
 from tdbg.probes.compiler import hide
 from tdbg.probes.recompute import Recomputed
+from tdbg.probes.sources import Source, is_same, source_of
 from tdbg.probes.updates import EveryUpdate
 from tdbg.probes.windows import FAULTS, Track, compressed, window_text
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 MAX_CALLS = 96  # of one window that are kept in order
 MAX_TOLD = 20  # changes of the accumulation, a run
 MAX_TRACKS = 16
+MAX_FEEDS = 8
 LATE_ELEMENTS = 64
 PARTIAL = ("grad_tensors", "inputs")  # arguments of a backward that is not the whole gradient of its loss
 
@@ -86,7 +88,10 @@ class TrainingLoop(EveryUpdate):
         self._window = 0  # backward calls since the last update of any optimizer
         self._last_window = 0
         self._told = 0
-        self._feed: tuple[int, bool] | None = None  # the dataset of the last batch; a new pass over it has begun
+        self._feed: Source = None  # the dataset of the last batch that was not for evaluation
+        self._trained: Source = None  # that of the last backward
+        self._evaluated = self.monitor.eval_calls
+        self._begun: list[Source] = []  # datasets over which a new pass has begun
         self._epoch = _Epoch(self.monitor.eval_calls, self.monitor.epoch)
         self._recomputed = Recomputed(self)
 
@@ -125,10 +130,20 @@ class TrainingLoop(EveryUpdate):
 
     def batch_taken(self, batch: Any, wait_s: float, loader_iter: Any) -> None:
         self._outer, self._depth = None, 0  # neither an update nor backward takes batches: one of them raised
-        self._feed = id(loader_iter._dataset), int(loader_iter._num_yielded) == 1
+        self._leave_evaluation()
+        self._feed = source_of(loader_iter)
+        if int(loader_iter._num_yielded) == 1:
+            self._begun = [*self._begun[-MAX_FEEDS:], self._feed]
         self._batches += 1
         self._fresh = True
         self._note("batch")
+
+    def _leave_evaluation(self) -> None:
+        """What fed calls without gradients, and is not training's data, is no loader whose passes are epochs."""
+        evaluated, self._evaluated = self._evaluated, self.monitor.eval_calls
+        if evaluated != self._evaluated and self._trained is not None and not is_same(self._feed, self._trained):
+            self._begun = [begun for begun in self._begun if not is_same(begun, self._feed)]
+            self._feed = self._trained
 
     def call_ended(self, module: nn.Module, call: "Call", output: Any) -> None:
         if call.graded:
@@ -169,8 +184,10 @@ class TrainingLoop(EveryUpdate):
         self._depth += 1
         if self._depth > 1:
             return
-        if self._feed is not None and self._feed[1]:
-            self._feed = self._feed[0], False
+        self._leave_evaluation()
+        self._trained = self._feed
+        if any(is_same(self._feed, begun) for begun in self._begun):
+            self._begun = []
             self._end_epoch()
         for track in self._tracks.values():
             if track.look_before_backward() and track.streaks["unreset"] >= track.lasting - 1:

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from tdbg.probes import PROBES
 from tdbg.probes.record import host_memory_mb
 from tdbg.probes.roots import unwrapped
+from tdbg.probes.sources import Source, is_same, source_of
 from tdbg.probes.tensors import walk
 from tdbg.probes.updates import EveryUpdate
 
@@ -105,8 +106,8 @@ class Validation(EveryUpdate):
         self._in_a_row = 0
         self._evaluated = self.monitor.eval_calls
         self._said: set[str] = set()
-        self._feed: int | None = None  # the dataset of the last batch
-        self._trained_feed: int | None = None
+        self._feed: Source = None  # the dataset of the last batch
+        self._trained_feed: Source = None
         self._batches = self._own_batches = 0  # since the last update or pass
 
     def forked(self) -> None:
@@ -118,9 +119,9 @@ class Validation(EveryUpdate):
     # what belongs to a pass
 
     def batch_taken(self, batch: Any, wait_s: float, loader_iter: Any) -> None:
-        self._feed = id(loader_iter._dataset)
+        self._feed = source_of(loader_iter)
         self._batches += 1
-        self._own_batches += self._feed == self._trained_feed
+        self._own_batches += self._trained_feed is not None and not self._feeds_evaluation()
 
     def call_begins(self, module: nn.Module, call: "Call") -> None:
         if call.graded and module.training and not self._feeds_evaluation():
@@ -138,7 +139,7 @@ class Validation(EveryUpdate):
 
     def _feeds_evaluation(self) -> bool:
         """True if the last batch came from other data than training's, once that is known."""
-        return self._trained_feed is not None and self._feed != self._trained_feed
+        return self._trained_feed is not None and not is_same(self._feed, self._trained_feed)
 
     def _begin_pass(self, module: nn.Module) -> Pass:
         found = Pass(self.monitor.step, time.perf_counter(), self.monitor.eval_calls)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from tdbg.events import Observation
 from tdbg.probes import tensors
-from tdbg.probes.modules import SAMPLE, sampled
+from tdbg.probes.spread import SAMPLE, sampled
 from tests.probes.conftest import Watch
 
 FLAGS = {"FORWARD": True, "BACKWARD": True}

@@ -540,6 +540,24 @@ def test_windows_and_epochs(watch: Any) -> None:
     assert "4 backward calls an update (2 of 3)" in epochs[0].text
 
 
+def test_evaluation_within_an_epoch_and_batches_taken_ahead(watch: Any) -> None:
+    watched = watch(**FLAG)
+    model, optimizer = setup()
+    for _ in range(3):
+        loader = iter(batches(6))
+        ahead = [next(loader), next(loader)]
+        while ahead:
+            optimizer.zero_grad()
+            loss_of(model, ahead.pop(0)[0]).backward()
+            optimizer.step()
+            ahead += [batch for batch in [next(loader, None)] if batch is not None]
+            with torch.no_grad():
+                for (x,) in batches(2, seed=1):
+                    model(x)
+                    break
+    assert [event.step for event in seen(watched, "training-loop", "EPOCH")] == [6, 12]
+
+
 def test_a_tail_that_is_carried_over_is_told(watch: Any) -> None:
     watched = watch(**FLAG)
     accumulation(tail=False)()

@@ -2,11 +2,13 @@
 
 from typing import TypeVar
 
+import torch
 from torch import Tensor
 
 from tdbg.probes.tensors import checkable, local
 
 T = TypeVar("T")
+SAMPLE = 1024  # elements
 
 
 def spread(tensor: Tensor, count: int) -> Tensor | None:
@@ -27,7 +29,22 @@ def spread(tensor: Tensor, count: int) -> Tensor | None:
     return flat[: count * stride : stride]
 
 
+def sampled(data: Tensor) -> Tensor:
+    """A copy of SAMPLE elements as float32, evenly spread; those of a smaller tensor in turn."""
+    if data.is_complex():
+        data = data.real
+    count = data.numel()
+    if count < SAMPLE:
+        return data.flatten().repeat(-(-SAMPLE // count))[:SAMPLE].to(torch.float32)
+    part = spread(data, SAMPLE)
+    if part is None:
+        part = spread(data.contiguous(), SAMPLE)
+    assert part is not None  # what is contiguous lies in a row
+    return part.to(torch.float32, copy=True)
+
+
 def _in_a_row(data: Tensor) -> Tensor | None:
+    """All elements in any order, without a copy; None where that takes one."""
     if data.is_contiguous():
         return data.view(-1)
     span = 1 + sum((size - 1) * stride for size, stride in zip(data.shape, data.stride(), strict=True))
