@@ -15,10 +15,11 @@ from torch.nn.modules import module as module_registry
 from torch.nn.parameter import is_lazy
 
 from tdbg.events import Step, number
-from tdbg.probes import PROBES, Probe, module_tree, modules, tensors
+from tdbg.probes import PROBES, Probe, module_tree, tensors
 from tdbg.probes.forward import short
 from tdbg.probes.live_tensors import is_out_of_memory
 from tdbg.probes.roots import clean_path, unwrapped
+from tdbg.probes.spread import sampled
 from tdbg.probes.tensors import checkable, local, walk
 from tdbg.probes.where import program_frame, short_path
 
@@ -284,7 +285,7 @@ class ModelBuild(Probe):
         if not held:
             return
         data = [local(parameter.detach()) for parameter in held]
-        samples = [modules.sampled(one) for one in data]
+        samples = [sampled(one) for one in data]
         rows = torch.stack([sample.to(data[0].device) for sample in samples])
         norms = tensors.norms(
             [one if one.numel() <= FULL_NORM_NUMEL else row for one, row in zip(data, samples, strict=True)]
