@@ -12,6 +12,7 @@ from tdbg.probes.where import short_path
 STEP_KEYS = ("step", "steps", "global_step", "iteration", "iter", "it", "num_updates", "epoch")
 MAX_NAMES = 8
 MAX_FILES = 1000  # of a distributed checkpoint whose sizes are added up
+MAX_ITEMS = 10_000  # of a checkpoint that are looked at
 MB = 1e6
 
 # what the functions were given
@@ -41,6 +42,14 @@ def safetensors_load_model(result: Any, args: tuple[Any, ...], kwargs: dict[str,
 def distributed(result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
     storage = kwargs.get("storage_writer") or kwargs.get("storage_reader")
     return kwargs.get("checkpoint_id") or getattr(storage, "path", None), _argument(args, kwargs, 0, "state_dict")
+
+
+def lightning_save(result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+    return _argument(args, kwargs, 2, "path"), _argument(args, kwargs, 1, "checkpoint")
+
+
+def lightning_load(result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+    return _argument(args, kwargs, 1, "path"), result
 
 
 def _argument(args: tuple[Any, ...], kwargs: dict[str, Any], place: int, name: str) -> Any:
@@ -85,15 +94,23 @@ def steps_in(what: Any) -> dict[str, int]:
 
 
 def tensors_in(what: Any) -> int | None:
-    """Tensors in a checkpoint, two levels deep; a module's own."""
-    if isinstance(what, Tensor):
-        return 1
+    """Tensors in a checkpoint, as far as they are looked for; a module's own. None for anything else."""
     if isinstance(what, nn.Module):
         return sum(1 for _ in what.parameters()) + sum(1 for _ in what.buffers())
-    if not isinstance(what, Mapping):
+    if not isinstance(what, Mapping | Tensor):
         return None
-    parts = [what, *(value for value in what.values() if isinstance(value, Mapping))]
-    return sum(isinstance(value, Tensor) for part in parts for value in part.values())
+    todo: list[Any] = [what]
+    found = looked = 0
+    while todo and looked < MAX_ITEMS:
+        item = todo.pop()
+        looked += 1
+        if isinstance(item, Tensor):
+            found += 1
+        elif isinstance(item, Mapping):
+            todo += list(item.values())[:MAX_ITEMS]
+        elif isinstance(item, list | tuple):
+            todo += item[:MAX_ITEMS]
+    return found
 
 
 def entries_in(what: Any) -> list[str] | None:

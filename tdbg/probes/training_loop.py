@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 MAX_CALLS = 96  # of one window that are kept in order
 MAX_TOLD = 20  # changes of the accumulation, a run
+APART_STEPS = 2  # calls without gradients closer to each other are part of training
 MAX_TRACKS = 16
 MAX_FEEDS = 8
 LATE_ELEMENTS = 64
@@ -35,9 +36,9 @@ class TrainingLoop(EveryUpdate):
             of each optimizer two gradients: whether they are the same tensors as before, untouched. Of
             ``torch.utils.checkpoint.checkpoint`` the runs of its function.
     Emits:  STEP, the calls of a sampled step in order; WINDOW when the number of backward calls an update changes;
-            EPOCH at the end of one; RECOMPUTE on sampled steps; FAULT once a kind and optimizer, after
-            ``TRAINING_LOOP.lasting`` updates in a row.
-    Cost:   40 us a step, half of it in the first 64 and then in a few of each 64.
+            EPOCH at the end of one; PHASE when training goes on after calls without gradients; RECOMPUTE on sampled
+            steps; FAULT once a kind and optimizer, after ``TRAINING_LOOP.lasting`` updates in a row.
+    Cost:   30 to 40 us a step; gradients are followed in the first 64 updates, and then in a few of each 64.
     Limits: gradients that a program resets by hand are seen from their tensors. An optimizer that updates inside
             backward is left alone. The memory that recomputation saves is told on CUDA alone. An epoch ends with
             the next one's first batch, or the process; programs without a DataLoader have none.
@@ -59,7 +60,7 @@ class TrainingLoop(EveryUpdate):
         "windows": "backward calls an update -> how often in the epoch, at most eight",
         "dropped": "backward calls at the epoch's end whose gradients no update used",
         "carried": "backward calls at its end whose gradients went into the next epoch's first update",
-        "evaluations": "calls without gradients in the epoch",
+        "evaluations": "calls without gradients in the epoch, or since the step before",
         "epoch_s": "seconds it took",
         "runs": "runs of checkpointed functions in the step, the first ones included",
         "recomputed": "how many of them were recomputations",
@@ -91,8 +92,9 @@ class TrainingLoop(EveryUpdate):
         self._feed: Source = None  # the dataset of the last batch that was not for evaluation
         self._trained: Source = None  # that of the last backward
         self._evaluated = self.monitor.eval_calls
+        self._phase = (self.monitor.eval_calls, -APART_STEPS)  # calls without gradients, and the last step with some
         self._begun: list[Source] = []  # datasets over which a new pass has begun
-        self._epoch = _Epoch(self.monitor.eval_calls, self.monitor.epoch)
+        self._epoch = _Epoch(self.monitor.eval_calls, 0)
         self._recomputed = Recomputed(self)
 
     def attach(self) -> None:
@@ -255,6 +257,8 @@ class TrainingLoop(EveryUpdate):
         for kind in track.judge(step):
             if track.streaks[kind] >= track.lasting:
                 self._tell_fault(track, kind, step)
+        if self._window:
+            self._epoch.windows[self._window] += 1
         if self.monitor.is_main(optimizer):
             self._end_window(track, step)
         else:
@@ -286,7 +290,6 @@ class TrainingLoop(EveryUpdate):
     def _end_window(self, track: Track, step: int) -> None:
         """The update of the optimizer whose steps are counted: tell of the window, and begin the next one."""
         window = self._window
-        self._epoch.windows[window] += 1
         if window != self._last_window and window and not track.inside and self._told < MAX_TOLD:
             self._told += 1
             self.see(
@@ -298,10 +301,22 @@ class TrainingLoop(EveryUpdate):
                 before=self._last_window,
             )
         self._last_window = window
+        self._tell_phase(step)
         if self.monitor.watching and self.may():  # forward passes are told of on watched steps alone
             with self.work():
                 self._tell_step(track, step)
         self._clear_window()
+
+    def _tell_phase(self, step: int) -> None:
+        """Training has gone on after evaluation; calls beside every step (a teacher) are no phase of their own."""
+        evaluated, last = self._phase
+        calls = self.monitor.eval_calls - evaluated
+        if not calls:
+            return
+        self._phase = self.monitor.eval_calls, step
+        if step - last >= APART_STEPS:
+            text = f"{calls} calls without gradients after step {step - 1}; training goes on"
+            self.see(text, part="PHASE", step=step, evaluations=calls)
 
     def _clear_window(self) -> None:
         self._calls, self._batches, self._loss = [], 0, None
@@ -347,9 +362,10 @@ class TrainingLoop(EveryUpdate):
 
     def _end_epoch(self) -> None:
         """The first batch of a pass over the training data is about to go backward: the epoch before is over."""
-        epoch, self._epoch = self._epoch, _Epoch(self.monitor.eval_calls, self.monitor.epoch)
+        epoch = self._epoch
         if not epoch.backwards:
             return
+        self._epoch = _Epoch(self.monitor.eval_calls, epoch.number + 1)
         step = self.monitor.step
         tracks = list(self._tracks.values())
         dropped = carried = 0
@@ -358,7 +374,7 @@ class TrainingLoop(EveryUpdate):
             dropped, carried = tracks[0].end_epoch(usual, step)
         evaluations = self.monitor.eval_calls - epoch.evaluated
         updates, seconds = epoch.windows.total(), time.perf_counter() - epoch.begun_at
-        text = f"epoch {epoch.number or 0}: {updates} updates, {window_text(epoch.windows)}; {seconds:.3g} s"
+        text = f"epoch {epoch.number}: {updates} updates, {window_text(epoch.windows)}; {seconds:.3g} s"
         text += f"; the last {dropped} backward calls went into no update" if dropped else ""
         text += f"; the last {carried} went into the next epoch's first update" if carried else ""
         self.see(
@@ -397,7 +413,7 @@ class TrainingLoop(EveryUpdate):
 class _Epoch:
     """What an epoch has seen so far."""
 
-    def __init__(self, evaluated: int, number: int | None) -> None:
+    def __init__(self, evaluated: int, number: int) -> None:
         self.begun_at = time.perf_counter()
         self.number = number
         self.evaluated = evaluated

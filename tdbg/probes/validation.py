@@ -62,8 +62,8 @@ class Validation(EveryUpdate):
 
     Reads:  calls of root modules that the monitor watches, the count of all calls without gradients, batches,
             updates; in a pass the mode of dropout and batch normalisation layers, once.
-    Emits:  PASS when training goes on or the process ends (without optimizer, after 8 calls); NONE if three epochs went by
-            without evaluation; EACH_STEP once if every step has such calls (a teacher, a frozen critic).
+    Emits:  PASS when training goes on or the process ends (without optimizer, after 8 calls); NONE if three epochs
+            went by without evaluation; EACH_STEP once if every step has such calls (a teacher, a frozen critic).
     Cost:   5 us a call of a pass; one walk over the modules a pass.
     Limits: calls that the budget does not reach are counted, not looked at. What was in train mode or carried a graph
             is judged only where at least ``VALIDATION.calls`` calls of one pass were looked at. Batches count as
@@ -78,7 +78,7 @@ class Validation(EveryUpdate):
         "seen": "how many of them were looked at",
         "samples": "samples in the calls looked at",
         "batches": "batches taken from data loaders in it",
-        "pass_s": "seconds from its first call to its last; null if none was looked at",
+        "pass_s": "seconds from its first call to its last, if any was looked at",
         "root": "class of the module that was called",
         "mode": "eval, train or mixed: the mode of that module",
         "gradients": "off, on or mixed",
@@ -142,7 +142,8 @@ class Validation(EveryUpdate):
         return self._trained_feed is not None and not is_same(self._feed, self._trained_feed)
 
     def _begin_pass(self, module: nn.Module) -> Pass:
-        found = Pass(self.monitor.step, time.perf_counter(), self.monitor.eval_calls)
+        before = self.monitor.eval_calls if self._ended else self._evaluated  # the first calls may be unaffordable
+        found = Pass(self.monitor.step, time.perf_counter(), before)
         found.root = type(unwrapped(module)).__name__
         if found.step - self._last_step >= APART_STEPS:
             with self.work():

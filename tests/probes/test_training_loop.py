@@ -558,6 +558,20 @@ def test_evaluation_within_an_epoch_and_batches_taken_ahead(watch: Any) -> None:
     assert [event.step for event in seen(watched, "training-loop", "EPOCH")] == [6, 12]
 
 
+def test_phases(watch: Any) -> None:
+    watched = watch(**FLAG)
+    model, optimizer = setup()
+    for number, x in enumerate(inputs()):
+        if number >= 6 or number == 3:  # from then on beside every step
+            with torch.no_grad():
+                model(x)
+        optimizer.zero_grad()
+        loss_of(model, x).backward()
+        optimizer.step()
+    told = [(event.step, event.values["evaluations"]) for event in seen(watched, "training-loop", "PHASE")]
+    assert told == [(4, 1), (7, 1)]
+
+
 def test_a_tail_that_is_carried_over_is_told(watch: Any) -> None:
     watched = watch(**FLAG)
     accumulation(tail=False)()

@@ -342,3 +342,21 @@ def test_layers_that_are_active() -> None:
     assert active_layers(Net().eval()) == (0, 0)
     assert active_layers(nn.Sequential(nn.Dropout(0.0), nn.BatchNorm1d(2, track_running_stats=False))) == (0, 0)
     assert active_layers(nn.Sequential(nn.Dropout(0.1), nn.BatchNorm1d(2, momentum=None))) == (0, 0)
+
+
+def test_calls_before_the_first_affordable_one_count(watch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    watched = watch(**FLAG)
+    budget = watched.monitor.budget
+
+    def half(model: nn.Module) -> None:
+        monkeypatch.setattr(budget, "allows", lambda *args, **more: False)
+        healthy(model)
+        monkeypatch.undo()
+        with torch.no_grad():
+            model(torch.ones(2, 4))
+
+    program(healthy, epochs=2)
+    program(half, epochs=1)
+    last = passes(watched)[-1]
+    assert (last.values["calls"], last.values["seen"]) == (5, 1)
+    assert "5 calls, 2 samples in 1" in last.text
