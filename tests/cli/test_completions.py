@@ -32,7 +32,7 @@ CASES = [
     ("tdbg run --run-dir fold", "tdbg run --run-dir folder"),
     ("tdbg run --tee --bas", "tdbg run --tee --baseline"),
     ("tdbg flags show AUTO", "tdbg flags show AUTOGRAD_ANOMALY"),
-    ("tdbg explain TD-G", "tdbg explain TD-G00"),
+    ("tdbg explain TD-R006", "tdbg explain TD-R006"),
     ("tdbg report 2026", "tdbg report 20261121-031500-train"),
     ("tdbg report --json 2026", "tdbg report --json 20261121-031500-train"),
     ("tdbg demo --fault backw", "tdbg demo --fault backward-nan"),

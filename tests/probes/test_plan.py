@@ -1,5 +1,6 @@
 """What may be looked at, and when: budget, selection, common steps of ranks, probes that come and go."""
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ from tdbg.events import Observation, ProbeOff
 from tdbg.probes import Probe
 from tdbg.probes.budget import ALWAYS_STEPS, EXTRAS_SHARE, Budget
 from tdbg.probes.monitor import probes_for
-from tdbg.probes.plan import Planner
+from tdbg.probes.plan import MAX_DEAF, Planner
 from tests.probes.conftest import Watch
 
 
@@ -136,14 +137,36 @@ def test_probes_come_and_go_while_training(watch: Callable[..., Watch]) -> None:
     assert [event.why for event in one.events if type(event).__name__ == "Switch"] == ["api", "end"]
 
 
-def test_a_budget_that_was_named_holds_even_where_a_glance_is_too_dear(watch: Callable[..., Watch]) -> None:
-    one = watch(max_overhead=0.5)
-    train(400)
-    cost = one.monitor.cost()
-    first_steps_ms = 20.0  # of the first eight, which are looked at whatever it costs
-    assert cost.step == 400
-    assert cost.own_ms <= 0.005 * cost.wall_ms * 1.2 + first_steps_ms
-    assert one.monitor.plan.deaf > 0 or one.monitor.attended > ALWAYS_STEPS
+def glances(planner: Planner, clock: list[float], steps: int) -> list[int]:
+    """Play steps of 20 ms with a glance of 80 us wherever the planner does not forbid it."""
+    done = []
+    for step in range(1, steps + 1):
+        clock[0] += 0.02
+        if planner.plan.deaf:
+            planner.plan.deaf -= 1
+            if planner.plan.deaf:
+                continue
+        else:
+            done.append(step)
+            planner.budget.spend("glance", 80e-6)
+        planner.next(step, focus=False)
+    return done
+
+
+def test_a_budget_that_was_named_holds_even_where_a_glance_is_too_dear(clock: list[float]) -> None:
+    named = Planner(Budget(0.2, now=0.0), Selection(), strict=True)
+    assert 0.3 < len(glances(named, clock, 1000)) / 1000 < 0.55
+    assert named.budget.own_s <= 1.02 * 0.002 * clock[0]
+    clock[0] = 0.0
+    default = Planner(Budget(0.2, now=0.0), Selection())
+    assert len(glances(default, clock, 1000)) == 1000, "without a number of the user's the glance comes first"
+
+
+def test_even_a_budget_of_nothing_gets_a_glance_now_and_then(clock: list[float]) -> None:
+    done = glances(Planner(Budget(1e-6, now=0.0), Selection(), strict=True), clock, 200)
+    assert done[:ALWAYS_STEPS] == list(range(1, ALWAYS_STEPS + 1))
+    gaps = [after - before for before, after in itertools.pairwise(done[ALWAYS_STEPS:])]
+    assert gaps and set(gaps) == {MAX_DEAF + 1}
 
 
 def test_what_went_wrong_in_steps_nobody_looked_at_is_told_as_such(watch: Callable[..., Watch]) -> None:
