@@ -80,18 +80,24 @@ def holder(kinds: list[Kind]) -> str:
 
     Intermediate results are held by the graph alone; the first kind that a container holds is told.
     """
-    some: dict[Kind, Tensor] = {}
-    for tensor in _alive():
-        kind = _kind_of(tensor)
-        if kind in kinds:
-            some[kind] = tensor  # the last one made
+    some = _some(kinds[:MAX_ASKED])
     for kind in kinds[:MAX_ASKED]:
-        if kind in some:
-            found = _boxes(some[kind], some)
+        for tensor in some.get(kind, ()):
+            found = _boxes(tensor, some[kind])
             if found:
                 box = max(found, key=len)
                 return f"a {type(box).__name__} of {len(box):,}{_name(box, (some, found))}"
     return ""
+
+
+def _some(kinds: list[Kind]) -> dict[Kind, list[Tensor]]:
+    """Three tensors of each kind, none of them the newest: that one is not kept yet by whoever keeps the others."""
+    found: dict[Kind, list[Tensor]] = {}
+    for tensor in _alive():
+        kind = _kind_of(tensor)
+        if kind in kinds:
+            found.setdefault(kind, []).append(tensor)
+    return {kind: [held[place * len(held) // 4] for place in (1, 2, 3)] for kind, held in found.items()}
 
 
 def _boxes(tensor: Tensor, ours: Any) -> list[Any]:

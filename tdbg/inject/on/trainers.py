@@ -29,7 +29,8 @@ def _wrap(owner: Any, name: str, plan_of: Any) -> None:
 
 
 def _hugging_face(handler: Any, arguments: Any, state: Any, *rest: Any) -> Plan:
-    return Plan(steps=int(state.max_steps), epochs=float(arguments.num_train_epochs), source="transformers.Trainer")
+    left = int(state.max_steps) - int(state.global_step)  # a resumed run has done some of them
+    return Plan(steps=left, epochs=float(arguments.num_train_epochs), source="transformers.Trainer")
 
 
 def _lightning(loop: Any, *rest: Any) -> Plan:
