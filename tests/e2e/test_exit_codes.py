@@ -255,10 +255,7 @@ def test_a_terminal_that_is_closed_ends_tdbg_and_the_program() -> None:
         "import os, time\nopen('pid', 'w').write(str(os.getpid()))\nprint('up', flush=True)\ntime.sleep(60)\n"
     )
     words = ["-m", "tdbg", "run", "--", sys.executable, "sleep.py"]
-    # Under nohup the tests ignore SIGHUP, and so would tdbg and the program, as they should there.
-    child = pexpect.spawn(
-        sys.executable, words, timeout=30, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    )
+    child = pexpect.spawn(sys.executable, words, timeout=30)
     child.expect("up")
     os.close(child.child_fd)
     _, status = os.waitpid(child.pid, 0)
