@@ -92,38 +92,30 @@ class PerProcessRule(Rule, Generic[S]):
         self._given: list[Finding] = []
 
     def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
-        """Hand a training step to `step`."""
-        if not isinstance(event, Step) or event.phase != "train":
-            return ()
-        new = self.step(process, self._states[process.label], event)
-        return self.once(self._given, new) if new is not None else ()
-
-    def step(self, process: ProcessDir, state: S, event: Step) -> Finding | None:
-        """See one training step of a process, and what is kept of it; return what is certain now."""
-        raise NotImplementedError
-
-
-class ObservingRule(Rule, Generic[S]):
-    """A rule that follows what one probe sees in each process, and tells the run of it once."""
-
-    probe: ClassVar[str]  # the probe's name
-    kept: ClassVar[type[Any]]  # as in `PerProcessRule`
-    listens: ClassVar[tuple[type[Event], ...]] = (Observation,)
-
-    def __init__(self) -> None:
-        self._states: defaultdict[str, S] = defaultdict(self.kept)
-        self._given: list[Finding] = []
-
-    def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
-        """Hand an observation of the probe to `see`."""
-        if not isinstance(event, Observation) or event.probe != self.probe:
+        """Hand what the rule follows to `see`."""
+        if not self.follows(event):
             return ()
         new = self.see(process, self._states[process.label], event)
         return self.once(self._given, new) if new is not None else ()
 
-    def see(self, process: ProcessDir, state: S, event: Observation) -> Finding | None:
-        """See one observation of a process, and what is kept of it; return what is certain now."""
+    def follows(self, event: Event) -> bool:
+        """True for an event that `see` is to be called with."""
+        return isinstance(event, Step) and event.phase == "train"
+
+    def see(self, process: ProcessDir, state: S, event: Any) -> Finding | None:
+        """See one event of a process, and what is kept of it; return what is certain now."""
         raise NotImplementedError
+
+
+class ObservingRule(PerProcessRule[S]):
+    """The same for what one probe sees."""
+
+    probe: ClassVar[str]  # the probe's name
+    listens: ClassVar[tuple[type[Event], ...]] = (Observation,)
+
+    def follows(self, event: Event) -> bool:
+        """True for an observation of the probe."""
+        return isinstance(event, Observation) and event.probe == self.probe
 
 
 def _when(finding: Finding) -> tuple[int, int]:

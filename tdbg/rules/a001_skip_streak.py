@@ -52,7 +52,7 @@ class SkipStreak(PerProcessRule[_State]):
     severity = "warning"
     kept = _State
 
-    def step(self, process: ProcessDir, state: _State, event: Step) -> Finding | None:
+    def see(self, process: ProcessDir, state: _State, event: Step) -> Finding | None:
         if event.scale is None:
             return None
         _count(state, event)

@@ -57,7 +57,7 @@ class GradientExplosion(PerProcessRule[_State]):
     severity = "warning"
     kept = _State
 
-    def step(self, process: ProcessDir, state: _State, event: Step) -> Finding | None:
+    def see(self, process: ProcessDir, state: _State, event: Step) -> Finding | None:
         if event.skipped:
             return None
         norm, loss = finite(event.grad_norm), finite(event.loss)

@@ -15,7 +15,7 @@ LOOKS = 5
 class _State:
     vanished: int = 0
     since: int = 0
-    unreached: dict[str, int] = field(default_factory=dict)  # module -> looks in a row
+    unreached: dict[int, dict[str, int]] = field(default_factory=dict)  # turn -> module -> its looks in a row
     said: bool = False
 
 
@@ -52,8 +52,10 @@ class GradientFlow(ObservingRule[_State]):
         if state.said:
             return None
         unreached = list(values.get("unreached", ()))
-        state.unreached = {name: state.unreached.get(name, 0) + 1 for name in unreached}
-        lasting = [name for name in unreached if state.unreached[name] >= LOOKS]
+        turn = int(values.get("turn", 0))
+        before = state.unreached.get(turn, {})
+        state.unreached[turn] = {name: before.get(name, 0) + 1 for name in unreached}
+        lasting = [name for name in unreached if state.unreached[turn][name] >= LOOKS]
         state.vanished = state.vanished + 1 if values.get("vanishes") else 0
         if state.vanished == 1:
             state.since = event.step

@@ -50,7 +50,7 @@ class DeadRun(PerProcessRule[_Streak]):
         super().__init__()
         self._longest = _Streak()
 
-    def step(self, process: ProcessDir, state: _Streak, event: Step) -> Finding | None:
+    def see(self, process: ProcessDir, state: _Streak, event: Step) -> Finding | None:
         if not non_finite(event.loss):
             if event.loss is not None and state.records:
                 del self._states[process.label]

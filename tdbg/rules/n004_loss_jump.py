@@ -66,7 +66,7 @@ class LossJump(PerProcessRule[_State]):
             self._states[process.label].silent = True
         return super().feed(process, event)
 
-    def step(self, process: ProcessDir, state: _State, event: Step) -> Finding | None:
+    def see(self, process: ProcessDir, state: _State, event: Step) -> Finding | None:
         loss = finite(event.loss)
         if loss is None or state.silent:
             return None

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable
 
-from tdbg.events import Finding, Plan
+from tdbg.events import Event, Finding, Observation, Plan
 from tdbg.rules import RULES, Rule
 from tdbg.rules.text import counted
 from tdbg.rules.view import ProcessView, View
+from tdbg.rundir import ProcessDir
 
 
 @RULES.add
@@ -14,7 +15,8 @@ class ShortRun(Rule):
 
     What it does: Where a framework says how many steps it means to take (Trainer, Lightning, a scheduler's
     total), compares that with the steps taken, in a process that ended as if all were well. It is `info`,
-    since early stopping does this on purpose, and a warning when an exception was logged and swallowed.
+    since early stopping does this on purpose, and a warning when an exception was logged and swallowed. It is
+    silent where the flag EARLY_STOPPING has seen a stopper ask for the end.
 
     Why it matters: A program that catches its own crash prints "done" and exits 0 with half its steps taken.
 
@@ -30,10 +32,20 @@ class ShortRun(Rule):
     code = "TD-R004"
     title = "fewer steps than planned"
     severity = "warning"
-    listens = (Plan,)
+    listens = (Plan, Observation)
+
+    def __init__(self) -> None:
+        self._stopped: set[str] = set()  # processes that an early stopper has ended
+
+    def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
+        if isinstance(event, Observation) and event.probe == "early-stopping" and event.values.get("stop"):
+            self._stopped.add(process.label)
+        return ()
 
     def finish(self, view: View) -> Iterable[Finding]:
         for found in view.ranks():
+            if found.process.label in self._stopped:
+                continue
             planned = found.plan.steps if found.plan is not None else None
             if planned and 0 < found.step < planned and view.gone(found) and view.ending(found) == "ended":
                 return (self._short(found, planned),)

@@ -77,7 +77,7 @@ class LearningRateSpike(PerProcessRule[_State]):
     severity = "error"
     kept = _State
 
-    def step(self, process: ProcessDir, state: _State, event: Step) -> Finding | None:
+    def see(self, process: ProcessDir, state: _State, event: Step) -> Finding | None:
         if not event.lr or state.said:
             return None
         rate = max((value for value in event.lr if finite(value) is not None), default=0.0)

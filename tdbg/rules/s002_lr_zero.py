@@ -47,7 +47,7 @@ class LearningRateZero(PerProcessRule[_State]):
     severity = "warning"
     kept = _State
 
-    def step(self, process: ProcessDir, state: _State, event: Step) -> Finding | None:
+    def see(self, process: ProcessDir, state: _State, event: Step) -> Finding | None:
         rates = [value for value in event.lr if finite(value) is not None]
         if not event.lr or (state.said and not state.zeros):
             return None

@@ -4,7 +4,7 @@ import json
 
 from streams import HOST, Stream
 
-from tdbg.events import Note, Plan, Traceback
+from tdbg.events import Note, Observation, Plan, Traceback
 
 
 def first(run: Stream, code: str, exit_code: int = 0):
@@ -192,6 +192,15 @@ def test_fewer_steps_than_planned(one):
     assert (finding.severity, finding.title) == ("info", "rank 0 took 80 of 100 planned steps (Trainer)")
     run.emit(rank, crash(how="logged"))
     assert first(run, "TD-R004").severity == "warning"
+
+
+def test_an_early_stopper_ended_the_run(one):
+    run, rank = one
+    run.emit(rank, Plan(steps=100, source="Trainer"))
+    run.train(rank, [2.0] * 80)
+    run.emit(rank, Observation(probe="early-stopping", step=80, text="-", values={"stop": True}))
+    run.end(rank, 80)
+    assert run.codes() == []
 
 
 def test_all_planned_steps_taken(one):
