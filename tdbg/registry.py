@@ -1,10 +1,11 @@
 """Named things of one kind, kept in the order users see them."""
 
 import difflib
+import functools
 import importlib
 import pkgutil
-from collections.abc import Iterable, Iterator
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Generic, Protocol, TypeVar
 
 from tdbg.errors import TdbgError
 
@@ -60,7 +61,7 @@ class Registry(Generic[T]):
         for name in files:
             self._import(name)
         modules = {f"{self.package}.{name}" for name in files}
-        return [item for item in self._items.values() if getattr(item, "__module__", "") in modules]
+        return [item for item in self._items.values() if _module_of(item) in modules]
 
     def _import(self, name: str) -> None:
         whole = f"{self.package}.{name}"
@@ -74,15 +75,24 @@ class Registry(Generic[T]):
         if self._third_party_loaded:
             return []
         self._third_party_loaded = True
-        from importlib.metadata import entry_points
+        return self.add_points(points_of(self.group))
 
+    def add_points(self, points: Mapping[str, str]) -> list[str]:
+        """Import members by ``module:attribute``, by name; returns what failed, a line each."""
         failed = []
-        for point in entry_points(group=self.group):
+        for name, point in points.items():
+            module, _, attribute = point.partition(":")
             try:
-                self.add(point.load())
-            except Exception as error:  # a stranger's package must not take the command down
-                failed.append(f"{self.kind} {point.name!r} of {point.value}: {error}")
+                found: Any = importlib.import_module(module)
+                self.add(functools.reduce(getattr, attribute.split("."), found))
+            except Exception as error:  # guard: a stranger's package must not take us down
+                self.broken[point] = error
+                failed.append(f"{self.kind} {name!r} of {point}: {error}")
         return failed
+
+    def strangers(self) -> list[T]:
+        """The members that are not of ``package``."""
+        return [item for item in self._items.values() if not _module_of(item).startswith(f"{self.package}.")]
 
     def names(self) -> list[str]:
         """Every registered name, in order."""
@@ -106,3 +116,14 @@ class Registry(Generic[T]):
         near = difflib.get_close_matches(name, self._items, n=1)
         hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(self._items)}"
         raise TdbgError(f"no {self.kind} is named {name!r}", hint)
+
+
+def points_of(group: str) -> dict[str, str]:
+    """What installed packages registered under an entry-point group: name -> ``module:attribute``."""
+    from importlib.metadata import entry_points
+
+    return {point.name: point.value for point in entry_points(group=group)}
+
+
+def _module_of(item: object) -> str:
+    return str(getattr(item, "__module__", ""))

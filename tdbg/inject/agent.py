@@ -7,7 +7,7 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +25,12 @@ class Agent:
     Nothing here raises into the program, and nothing is written before there is something to say.
     """
 
-    def __init__(self, run_dir: Path, settings: Settings, *, speaks: bool) -> None:
+    def __init__(
+        self, run_dir: Path, settings: Settings, *, speaks: bool, third_party: Mapping[str, str] | None = None
+    ) -> None:
         self.run_dir = run_dir
         self.settings = settings
+        self.third_party = third_party or {}  # probes of other packages: name -> module:attribute
         self.speaks = speaks  # --exec: there is no supervisor to speak for the rank
         self.host = socket.gethostname()
         self.woke_at = time.perf_counter()
@@ -188,5 +191,7 @@ def agent(run_dir: str | None = None) -> Agent:
     if _agent is None:
         path = Path(run_dir or os.environ["TDBG_RUN_DIR"])
         state = json.loads((path / STATE_FILE).read_text(encoding="utf-8"))
-        _agent = Agent(path, Settings.from_dict(state["settings"]), speaks=state.get("speaks") == "rank")
+        settings = Settings.from_dict(state["settings"])
+        third_party = state.get("third_party_probes", {})
+        _agent = Agent(path, settings, speaks=state.get("speaks") == "rank", third_party=third_party)
     return _agent

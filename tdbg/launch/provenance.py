@@ -12,6 +12,7 @@ import tdbg
 from tdbg.config import Settings
 from tdbg.events import Start
 from tdbg.launch.join import me
+from tdbg.registry import points_of
 from tdbg.rundir import RunDir, allowed_env, redacted
 
 
@@ -31,6 +32,7 @@ def record(
         "exit": None,
         "supervisor": me(),
         "speaks": speaks,
+        "third_party_probes": points_of("tdbg.probes"),  # a rank does not look for them itself
         "env": allowed_env(environ),
         "git": None,
     }

@@ -72,6 +72,7 @@ class Rank:
             rank=env_rank(os.environ) or 0,
         )
         me.monitor = self.monitor
+        PROBES.add_points(me.third_party)
         self.monitor.attach(probes_for(me.settings.level, me.settings.flags))
         for name, error in PROBES.broken.items():
             me.failed(name, error)

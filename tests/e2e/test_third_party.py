@@ -1,0 +1,43 @@
+"""A probe of another package, found by its entry point when the run starts, works in the rank."""
+
+from pathlib import Path
+
+from tdbg.events import Observation
+from tests.e2e.conftest import EVERY_STEP, Runner, program
+
+PROBE = """
+from tdbg.probes import Probe
+
+class Losses(Probe):
+    name = "losses"
+    levels = ("basic",)
+    fields = {"loss": "the loss"}
+
+    def record_written(self, record):
+        self.see(f"loss {record.loss}", step=record.step, loss=record.loss)
+"""
+
+
+def package(folder: Path, point: str) -> dict[str, str]:
+    """An installed package with one probe; returns the environment that finds it."""
+    (folder / "losses_probe.py").write_text(PROBE)
+    info = folder / "losses_probe-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: losses-probe\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[tdbg.probes]\nlosses = {point}\n")
+    return {"PYTHONPATH": str(folder)}
+
+
+def test_it_watches_like_one_of_ours(watched: Runner, tmp_path: Path) -> None:
+    result = watched(program("plain"), EVERY_STEP, env=package(tmp_path, "losses_probe:Losses"))
+    assert result.code == 0, result.stderr
+    seen = [event for event in result.events(Observation) if event.probe == "losses"]
+    assert [event.values["loss"] for event in seen] == [step.loss for step in result.steps()]
+    assert result.codes == []
+
+
+def test_one_that_cannot_be_imported_is_named(watched: Runner, tmp_path: Path) -> None:
+    result = watched(program("plain"), EVERY_STEP, env=package(tmp_path, "losses_probe:Absent"))
+    assert result.code == 0, result.stderr
+    assert "losses_probe:Absent" in result.finding("TD-C005")["title"]
+    assert len(result.steps()) == len(result.printed())
