@@ -225,7 +225,7 @@ class Traceback(Event):
     exception: str = doc("class name", "")
     message: str = doc("its text, at most 2,000 characters", "")
     lines: list[str] = doc("the traceback, at most 60 lines", factory=list)
-    how: str = doc("uncaught, logged or printed", "uncaught")
+    how: str = doc("uncaught, thread (it ended a thread), logged or printed", "uncaught")
     where: str = doc("file:line of the innermost frame", "")
     pid: int = doc("process id", 0)
 

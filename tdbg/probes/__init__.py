@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from tdbg.events import Step
 from tdbg.flags import FLAGS, flag_of
+from tdbg.probes.budget import ALWAYS_STEPS
 from tdbg.probes.patches import Patches
 from tdbg.registry import Registry
 
@@ -29,18 +30,20 @@ class Probe:
 
     name = ""
     levels: tuple[str, ...] = ()  # levels it belongs to without being asked for by a flag
+    every: ClassVar[int] = 1  # steps from look to look where only a level asks for it: more for what changes slowly
     fields: ClassVar[dict[str, str]] = {}  # what `see` may tell: name (with its unit) -> a line for docs/probes.md
 
     def __init__(self, monitor: "Monitor") -> None:
         self.monitor = monitor
         self.on = True
         self.patches = Patches()
+        self.read_flags()
 
-    @property
-    def flags(self) -> tuple[str, ...]:
-        """The flags that are on and wake this probe."""
+    def read_flags(self) -> None:
+        """``flags``: those that are on and wake this probe. The monitor has them read anew when they change."""
         wanted = self.monitor.settings.flags
-        return tuple(flag.name for flag in FLAGS if flag.probe == self.name and wanted.get(flag.name))
+        self.flags = tuple(flag.name for flag in FLAGS if flag.probe == self.name and wanted.get(flag.name))
+        self._owner = next(iter(self.flags), flag_of(self.name))
 
     def threshold(self, name: str) -> float:
         """A bound of this probe's flag, as set or its default."""
@@ -51,7 +54,13 @@ class Probe:
 
         kind: a piece of work whose cost is remembered apart, by `work`; the probe's own if left out.
         """
-        return self.on and self.monitor.may(kind or self.name)
+        if not self.on or not self._is_due():
+            return False
+        return self.monitor.may(kind or self.name)
+
+    def _is_due(self) -> bool:
+        step = self.monitor.step + 1
+        return bool(self.flags) or step <= ALWAYS_STEPS or step % self.every == 0
 
     @contextlib.contextmanager
     def work(self, kind: str = "") -> Iterator[None]:
@@ -70,8 +79,7 @@ class Probe:
         text: the line. level: D, S, I, W or E, as in the log. flag: where the probe serves
         several flags. step: if it is not the running one. values: the facts behind the text; their names stand in ``fields``. At most one a step and part.
         """
-        owner = flag or next(iter(self.flags), flag_of(self.name))
-        self.monitor.observe(self, owner, part, text, values, level, step)
+        self.monitor.observe(self, flag or self._owner, part, text, values, level, step)
 
     def abstain(self, reason: str) -> None:
         """Say once why this probe cannot see what it is there for; to those who asked for it by its flag."""
@@ -172,6 +180,9 @@ class Probe:
     def clip_ended(self, total: Any) -> None:
         """Gradients have been clipped; ``total`` is the norm before, as the program was told."""
 
+    def gradients_bad(self) -> None:
+        """Gradients are not finite, and as the backward pass left them: the first-bad report comes next."""
+
     def step_ended(self, record: Step, optimizer: "Optimizer") -> None:
         """A step ended: fill in the record. Only on steps whose record is written."""
 
@@ -186,6 +197,9 @@ class Probe:
 
     def after_step(self, optimizer: "Optimizer") -> None:
         """A step ended, recorded or not: forget what belongs to it."""
+
+    def run_ends(self) -> None:
+        """The process leaves in good order: say what is still to be said."""
 
     def forked(self) -> None:
         """This is a new process: forget everything."""

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 from tdbg.events import number
 from tdbg.probes import PROBES, Probe
 from tdbg.probes.forward import short
-from tdbg.probes.modules import ModuleLook, Seen, Wish
+from tdbg.probes.modules import TURNS, ModuleLook, Seen, Wish
 
 MAX_NAMES = 8
 
@@ -16,7 +16,8 @@ class Backward(Probe):
     """The L2 norm of the gradient at each module's output: the flow from the loss back to the first layer.
 
     Reads:  the gradient that arrives at the output of every module, on steps that are sampled (`ModuleLook`).
-    Emits:  one line and one observation a looked-at step; the names once, and again when they change.
+    Emits:  one line and one observation a looked-at step; the names once, and again when they change. Without the
+            flag, below level extreme, the first and the last layer and eight modules in turn.
     Cost:   one reduction a module.
     Limits: with GradScaler the norms are divided by the scale of the step. A module whose output needs no
             gradient has none; compiled models are run eagerly on those steps.
@@ -27,6 +28,7 @@ class Backward(Probe):
     name = "backward"
     levels = ("advanced", "extreme")
     fields: ClassVar[dict[str, str]] = {
+        **TURNS,
         "modules": "paths of the modules, in the order of the forward pass; given when they change",
         "flow": "L2 norm of the gradient at each module's output, unscaled; null where none arrived",
         "first": "the flow at the first module that has one",
@@ -39,10 +41,12 @@ class Backward(Probe):
     }
 
     def attach(self) -> None:
-        self._key: tuple[str, ...] = ()
+        self._keys: dict[int, tuple[str, ...]] = {}  # by turn
 
     def changed(self) -> None:
-        self.monitor.modules.want(self, Wish(backward=True, exact=bool(self.flags), force_eager=bool(self.flags)))
+        asked = bool(self.flags)
+        every = asked or self.monitor.settings.level == "extreme"
+        self.monitor.modules.want(self, Wish(backward=True, every=every, exact=asked, force_eager=asked))
 
     def detach(self) -> None:
         self.monitor.modules.forget(self)
@@ -58,9 +62,7 @@ class Backward(Probe):
             self.abstain("no gradient arrived at any module's output")
             return
         bad = [row.path for row, flow in reached if not math.isfinite(flow)]
-        unreached = [
-            row.path for row in rows if row.leaf and row.place.trainable and row.graded and row.grad_norm is None
-        ]
+        unreached = [row.path for row in rows if row.leaf and row.place.trainable and row.graded and not row.reached]
         (first, first_flow), (last, last_flow) = reached[0], reached[-1]
         values: dict[str, Any] = {
             "flow": [short(flow) for flow in flows],
@@ -68,7 +70,8 @@ class Backward(Probe):
             "last": number(last_flow),
             "first_module": first.path,
             "last_module": last.path,
-            **self._names(rows),
+            **look.turns_told(),
+            **self._names(rows, look.turn),
         }
         if math.isfinite(last_flow) and first_flow < self.threshold("ratio") * last_flow:
             values["vanishes"] = True
@@ -84,9 +87,9 @@ class Backward(Probe):
             text += f"; none at {', '.join(unreached[:3])}" + (" ..." if len(unreached) > 3 else "")
         self.see(text, step=look.step, **values)
 
-    def _names(self, rows: list[Seen]) -> dict[str, Any]:
+    def _names(self, rows: list[Seen], turn: int) -> dict[str, Any]:
         key = tuple(row.path for row in rows)
-        if key == self._key:
+        if key == self._keys.get(turn):
             return {}
-        self._key = key
+        self._keys[turn] = key
         return {"modules": list(key)}

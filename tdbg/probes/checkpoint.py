@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from tdbg.probes import PROBES, saved
 from tdbg.probes.roots import unwrapped
 from tdbg.probes.state_keys import Difference, Shapes, compare, module_shapes, shapes_of, without
-from tdbg.probes.tensors import on_host
+from tdbg.probes.tensors import on_host, version
 from tdbg.probes.updates import EveryUpdate
 
 if TYPE_CHECKING:
@@ -350,7 +350,7 @@ class Checkpoint(EveryUpdate):
         """Keys did not fit although they were there under other names: unless something else fills them, it is told."""
         parameters = dict(module.named_parameters(remove_duplicate=False))
         watched: list[tuple[weakref.ref[Tensor], int, list[float]]] = [
-            (weakref.ref(parameter), _version(parameter), _begin(parameter))
+            (weakref.ref(parameter), version(parameter), _begin(parameter))
             for parameter in (parameters.get(name) for name in found.missing[:WATCHED])
             if parameter is not None
         ]
@@ -395,7 +395,6 @@ class Checkpoint(EveryUpdate):
         if isinstance(step, Tensor):
             step = float(step) if step.numel() == 1 and on_host(step) else None
         resume.optimizer_step = step if isinstance(step, int | float) else resume.optimizer_step
-        self.await_end()
 
     def _scheduler_made(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         self._schedulers.add(args[0])
@@ -519,10 +518,6 @@ def _is_partial(found: Difference) -> bool:
     return found.prefixed > 0 or found.placed <= NOTHING_SHARE * min(found.given, found.wanted)
 
 
-def _version(parameter: Tensor) -> int:
-    return -1 if parameter.is_inference() else parameter._version
-
-
 def _begin(parameter: Tensor) -> list[float]:
     """The first elements, on the host; elsewhere reading them would wait."""
     if not on_host(parameter) or parameter.is_meta or hasattr(parameter, "to_local"):
@@ -531,9 +526,9 @@ def _begin(parameter: Tensor) -> list[float]:
     return found
 
 
-def _is_as_before(ref: "weakref.ref[Tensor]", version: int, begin: list[float]) -> bool:
+def _is_as_before(ref: "weakref.ref[Tensor]", written: int, begin: list[float]) -> bool:
     parameter = ref()
-    return parameter is not None and _version(parameter) == version and _begin(parameter) == begin
+    return parameter is not None and version(parameter) == written and _begin(parameter) == begin
 
 
 # words

@@ -68,6 +68,7 @@ class Device(Probe):
 
     name = "device"
     levels = ("extreme",)
+    every = 16
     fields: ClassVar[dict[str, str]] = {
         "parameters": "how many parameters there are of each dtype and device; given when it changes",
         "buffers": "the same for buffers",

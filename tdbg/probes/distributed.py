@@ -1,6 +1,5 @@
 """DISTRIBUTED: process groups, every collective that Python calls, and who waits for whom."""
 
-import atexit
 import json
 import os
 import threading
@@ -422,12 +421,13 @@ class Distributed(Probe):
         if self._watchdog is None:
             self._watchdog = Watchdog(self.threshold("quiet_s"), self._pulse, self._quiet, self._stirred)
             self._watchdog.start()
-            atexit.register(self._stop_watching)
+
+    def run_ends(self) -> None:
+        self._stop_watching()
 
     def _stop_watching(self) -> None:
         watchdog, self._watchdog = self._watchdog, None
         if watchdog is not None:
-            atexit.unregister(self._stop_watching)
             watchdog.stop()
             watchdog.look(time.monotonic())  # what came back to life since the last look is told
 

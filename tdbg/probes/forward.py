@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 from tdbg.events import Number, number
 from tdbg.probes import PROBES, Probe
-from tdbg.probes.modules import ModuleLook, Seen, Wish
+from tdbg.probes.modules import TURNS, ModuleLook, Seen, Wish
 
 DEAD_SHARE = 0.999  # of the sample is zero
 MAX_NAMES = 8
@@ -18,7 +18,7 @@ class Forward(Probe):
 
     Reads:  the output of every module below the root, on steps that are sampled (`ModuleLook`).
     Emits:  one line and one observation a looked-at step; the names once, and again when they change. The
-            sampled figures with the flag or at level extreme.
+            sampled figures with the flag or at level extreme; else eight modules have their turn in each look.
     Cost:   one reduction a module; one sample of 1,024 elements as well.
     Limits: compiled models are run eagerly on those steps, where the numbers may differ in the last digits.
     """
@@ -26,6 +26,7 @@ class Forward(Probe):
     name = "forward"
     levels = ("advanced", "extreme")
     fields: ClassVar[dict[str, str]] = {
+        **TURNS,
         "modules": "paths of the modules, in the order of the forward pass; given when they change",
         "classes": "their classes; given with the paths",
         "shapes": "the shapes of their outputs; given with the paths",
@@ -43,12 +44,12 @@ class Forward(Probe):
     }
 
     def attach(self) -> None:
-        self._key: tuple[object, ...] = ()
+        self._keys: dict[int, tuple[object, ...]] = {}  # by turn
 
     def changed(self) -> None:
         asked = bool(self.flags)
         sample = asked or self.monitor.settings.level == "extreme"
-        self.monitor.modules.want(self, Wish(sample=sample, exact=asked, force_eager=asked))
+        self.monitor.modules.want(self, Wish(sample=sample, every=sample, exact=asked, force_eager=asked))
 
     def detach(self) -> None:
         self.monitor.modules.forget(self)
@@ -66,7 +67,8 @@ class Forward(Probe):
             "rms": [short(row.rms) for row in rows],
             **_samples(rows),
             "calls": sum(row.calls for row in look.seen),
-            **self._names(rows),
+            **look.turns_told(),
+            **self._names(rows, look.turn),
         }
         if bad:
             values["bad"] = bad[:MAX_NAMES]
@@ -82,12 +84,12 @@ class Forward(Probe):
             text += f", {len(dead)} all zero (first: {dead[0]})"
         self.see(text, step=look.step, **values)
 
-    def _names(self, rows: list[Seen]) -> dict[str, Any]:
+    def _names(self, rows: list[Seen], turn: int) -> dict[str, Any]:
         """Names and kinds, where they are not those of the last look."""
         key = tuple((row.path, row.shape, row.dtype, row.device) for row in rows)
-        if key == self._key:
+        if key == self._keys.get(turn):
             return {}
-        self._key = key
+        self._keys[turn] = key
         return {
             "modules": [row.path for row in rows],
             "classes": [row.place.module_class for row in rows],

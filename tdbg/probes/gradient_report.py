@@ -119,7 +119,6 @@ class GradientReport(Probe):
         self._jump = self.threshold("jump")
         for owner in (nn.utils, nn.utils.clip_grad):
             self.patch(owner, "clip_grad_norm_", before=self._note_limit)
-        self.patch(type(self.monitor), "report_bad_gradients", before=self._count_bad)
 
     def forked(self) -> None:
         self._due.clear()
@@ -286,10 +285,8 @@ class GradientReport(Probe):
 
     # a fault
 
-    def _count_bad(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Gradients are not finite and untouched yet: the only moment at which they can be counted."""
-        if self.monitor.bad_seen or args[0] is not self.monitor:
-            return
+    def gradients_bad(self) -> None:
+        """The only moment at which they can be counted."""
         begun = time.perf_counter()
         names = self.monitor.probe("gradient-norms")
         optimizers = [o for o in self.monitor.optimizers if self.monitor.is_main(o)]

@@ -75,6 +75,7 @@ class Memory(Probe):
 
     name = "memory"
     levels = ("advanced", "extreme")
+    every = 4
     fields: ClassVar[dict[str, str]] = {
         "host_mb": "resident memory of the process",
         "host_peak_mb": "the most it has been",
@@ -145,7 +146,7 @@ class Memory(Probe):
 
     def changed(self) -> None:
         if self._looks < ACTIVATION_LOOKS:
-            self.monitor.modules.want(self, Wish())
+            self.monitor.modules.want(self, Wish(every=True))
 
     def detach(self) -> None:
         self.monitor.modules.forget(self)
@@ -219,7 +220,7 @@ class Memory(Probe):
         self._marks.clear()
         if step >= self._parts_due and self._looks >= ACTIVATION_LOOKS:
             self._looks = 0
-            self.monitor.modules.want(self, Wish())
+            self.monitor.modules.want(self, Wish(every=True))
 
     def _tell(self, step: int, now: dict[str, float]) -> None:
         now["host_peak_mb"] = max(host_memory.peak_mb(), now.get("host_mb", 0.0))  # the system counts it lazily

@@ -19,7 +19,7 @@ from tdbg.probes import PROBES, Probe, module_tree, tensors
 from tdbg.probes.forward import short
 from tdbg.probes.live_tensors import is_out_of_memory
 from tdbg.probes.roots import clean_path, unwrapped
-from tdbg.probes.spread import sampled
+from tdbg.probes.spread import samples
 from tdbg.probes.tensors import checkable, local, walk
 from tdbg.probes.where import program_frame, short_path
 
@@ -285,10 +285,9 @@ class ModelBuild(Probe):
         if not held:
             return
         data = [local(parameter.detach()) for parameter in held]
-        samples = [sampled(one) for one in data]
-        rows = torch.stack([sample.to(data[0].device) for sample in samples])
+        rows = torch.cat([samples([one]).to(data[0].device) for one in data])
         norms = tensors.norms(
-            [one if one.numel() <= FULL_NORM_NUMEL else row for one, row in zip(data, samples, strict=True)]
+            [one if one.numel() <= FULL_NORM_NUMEL else row for one, row in zip(data, rows, strict=True)]
         )
         shares = (rows == 0).float().mean(1)
         values = torch.cat([norms, torch.stack([rows.mean(1), rows.std(1), shares], dim=1).flatten()])

@@ -26,7 +26,6 @@ from tdbg.probes import BASIC, PROBES, Probe, tensors
 from tdbg.probes.budget import ALWAYS_STEPS, Budget
 from tdbg.probes.changes import Changes
 from tdbg.probes.hooks import TorchHooks
-from tdbg.probes.modules import KIND as MODULES
 from tdbg.probes.modules import ModuleLook
 from tdbg.probes.plan import Plan, Planner
 from tdbg.probes.record import Recorder
@@ -169,6 +168,8 @@ class Monitor:
         order = {cls: place for place, cls in enumerate(wanted)}
         self.probes = sorted([*self.probes, *new], key=lambda probe: order[type(probe)])
         self._subscribe()
+        for probe in self.probes:
+            probe.read_flags()
         for probe in new:
             try:
                 probe.attach()
@@ -687,8 +688,9 @@ class Monitor:
             self.report_late([], record)
 
     def finish(self) -> None:
-        """The process ends: write what is pending."""
+        """The process ends: write what is pending, and have probes say their last."""
         self.recorder.finish_pending(self._write)
+        self.tell("run_ends")
 
     # between two steps
 
@@ -700,7 +702,7 @@ class Monitor:
         planner.rank, planner.world_size = self.rank, self.world_size
         planner.next(self.step, focus=focus)
         if self.modules.wanted and not self.plan.watch:
-            self.plan.watch = self.may(MODULES)  # a look begins at a call that is watched
+            self.plan.watch = self.may(self.modules.kind)  # a look begins at a call that is watched
 
     def may(self, kind: str) -> bool:
         """True if work that a flag or level asks for is to be done in the running step, and can be afforded."""
@@ -766,6 +768,8 @@ class Monitor:
 
     def report_bad_gradients(self, bad: list[tuple[str, Any]]) -> None:
         """Gradients are not finite and the optimizer has not used them."""
+        if not self.bad_seen:
+            self.tell("gradients_bad")
         self._first_bad("report_gradients", bad)
         if self.settings.stop_before_update:
             raise StopBeforeUpdate
@@ -875,5 +879,6 @@ def probes_for(level: str, flags: dict[str, Any]) -> list[type[Probe]]:
 
     woken = {flag.probe for flag in FLAGS if flag.probe and flags.get(flag.name)}
     if level == "basic":  # a flag's probe stands in the file of its name
-        return PROBES.some([*BASIC, *sorted(name.replace("-", "_") for name in woken)])
+        ours = PROBES.some([*BASIC, *sorted(name.replace("-", "_") for name in woken)])
+        return [*ours, *(probe for probe in PROBES.strangers() if level in probe.levels)]
     return [probe for probe in PROBES if level in probe.levels or probe.name in woken]

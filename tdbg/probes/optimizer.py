@@ -81,6 +81,7 @@ class OptimizerReport(Probe):
 
     name = "optimizer"
     levels = ("extreme",)
+    every = 8
     fields: ClassVar[dict[str, str]] = {
         "optimizer": "class of the optimizer",
         "groups": "GROUPS: hyperparameters, parameters and elements of each group, at most eight",

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from tdbg.probes import tensors
 from tdbg.probes.roots import Names, unwrapped
-from tdbg.probes.tensors import Bad, first_bad, is_sharded, look, walk
+from tdbg.probes.tensors import Bad, first_bad, is_sharded, look, version, walk
 
 if TYPE_CHECKING:
     from tdbg.probes.oplevel import Operation
@@ -66,7 +66,7 @@ class Call:
             module=weakref.ref(module),
             args=args,
             kwargs=kwargs,
-            versions=[_version(tensor) for tensor in taken],
+            versions=[version(tensor) for tensor in taken],
             rng=torch.get_rng_state(),
             device_rng=torch.cuda.get_rng_state() if device == "cuda" else None,
             autocast=mode,
@@ -109,7 +109,7 @@ class Call:
         """True if an argument was written to since the call."""
         if self.versions is None:
             return False
-        return [_version(tensor) for _, tensor in walk((self.args, self.kwargs))] != self.versions
+        return [version(tensor) for _, tensor in walk((self.args, self.kwargs))] != self.versions
 
 
 class _Keep:
@@ -123,10 +123,6 @@ class _Keep:
 
     def __call__(self, grad: Tensor) -> None:
         self.into[self.index] = grad.detach()
-
-
-def _version(tensor: Tensor) -> int:
-    return -1 if tensor.is_inference() else tensor._version
 
 
 @dataclass(slots=True)

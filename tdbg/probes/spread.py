@@ -1,5 +1,6 @@
 """A few elements of a tensor, evenly spread, without a copy."""
 
+from collections.abc import Sequence
 from typing import TypeVar
 
 import torch
@@ -9,6 +10,8 @@ from tdbg.probes.tensors import checkable, local
 
 T = TypeVar("T")
 SAMPLE = 1024  # elements
+# A sample is taken in runs: of elements further apart each would cost a cache line, as much as reading all of them.
+RUN = 64  # elements
 
 
 def spread(tensor: Tensor, count: int) -> Tensor | None:
@@ -22,35 +25,60 @@ def spread(tensor: Tensor, count: int) -> Tensor | None:
     data = local(tensor.detach())
     if data.is_complex() or data.numel() == 0:
         return None
-    flat = _in_a_row(data)
-    if flat is None or data.numel() <= count:
-        return flat
-    stride = max((data.numel() // count - 1) | 1, 1)
-    return flat[: count * stride : stride]
+    return strided(data, count)
 
 
-def sampled(data: Tensor) -> Tensor:
-    """A copy of SAMPLE elements as float32, evenly spread; those of a smaller tensor in turn."""
+def strided(data: Tensor, count: int) -> Tensor | None:
+    """The same of data that `spread` would not have to ask about; one operation."""
+    if not _in_a_row(data):
+        return None
+    numel = data.numel()
+    stride = max((numel // count - 1) | 1, 1) if numel > count else 1
+    return data.as_strided((min(numel, count),), (stride,), data.storage_offset())
+
+
+def runs(data: Tensor, count: int) -> Tensor | None:
+    """A view of ``count`` elements in runs of 64, evenly spread: (count / 64, 64). Cost: 2 us, and 4 cache lines a run.
+
+    None where there are no more than ``count``, or where no such view is possible.
+    """
+    numel = data.numel()
+    if numel <= count or not _in_a_row(data):
+        return None
+    rows = count // RUN
+    return data.as_strided((rows, RUN), ((numel - RUN) // (rows - 1), 1), data.storage_offset())
+
+
+def samples(found: Sequence[Tensor]) -> Tensor:
+    """A row of SAMPLE elements of each, evenly spread; those of a smaller tensor in turn.
+
+    Returns: (len(found), SAMPLE), float32, a copy. Cost: 5 us a row.
+    Raises: RuntimeError for tensors of unlike devices.
+    """
+    return torch.stack([_runs_of(data) for data in found]).flatten(1)
+
+
+def _runs_of(data: Tensor) -> Tensor:
+    """SAMPLE elements as float32, in rows of RUN."""
     if data.is_complex():
         data = data.real
-    count = data.numel()
-    if count < SAMPLE:
-        return data.flatten().repeat(-(-SAMPLE // count))[:SAMPLE].to(torch.float32)
-    part = spread(data, SAMPLE)
+    part = runs(data, SAMPLE)
+    if part is None and data.numel() > SAMPLE:
+        part = runs(data.contiguous(), SAMPLE)
     if part is None:
-        part = spread(data.contiguous(), SAMPLE)
-    assert part is not None  # what is contiguous lies in a row
-    return part.to(torch.float32, copy=True)
+        part = data.flatten().repeat(-(-SAMPLE // data.numel()))[:SAMPLE].view(-1, RUN)
+    return part if part.dtype == torch.float32 else part.to(torch.float32)
 
 
-def _in_a_row(data: Tensor) -> Tensor | None:
-    """All elements in any order, without a copy; None where that takes one."""
-    if data.is_contiguous():
-        return data.view(-1)
+def _in_a_row(data: Tensor) -> bool:
+    """True where all elements lie in a row, in whatever order."""
+    return data.is_contiguous() or _fills_its_span(data)
+
+
+def _fills_its_span(data: Tensor) -> bool:
+    """True where all elements lie in a row, in whatever order: channels last, transposed."""
     span = 1 + sum((size - 1) * stride for size, stride in zip(data.shape, data.stride(), strict=True))
-    if span == data.numel():  # channels last, transposed
-        return data.as_strided((data.numel(),), (1,), data.storage_offset())
-    return None
+    return span == data.numel()
 
 
 def evenly(items: list[T], count: int) -> list[T]:

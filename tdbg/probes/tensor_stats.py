@@ -12,23 +12,25 @@ from torch import Tensor
 from tdbg.events import Step
 from tdbg.probes import PROBES, Probe, tensors
 from tdbg.probes.forward import short
-from tdbg.probes.spread import sampled
+from tdbg.probes.spread import samples
 from tdbg.probes.tensors import checkable, local
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 PARTS = ("weight", "gradient")
+IN_TURN = 16  # parameters a look
 
 
 @PROBES.add
 class TensorStats(Probe):
-    """Norms of all weights (advanced); mean, rms, min and max of all weights and gradients (extreme).
+    """Norms of weights (advanced); mean, rms, min and max of weights and of gradients (extreme).
 
     Reads:  the main optimizer's parameters and their gradients when it is about to update, on sampled steps.
-    Emits:  one observation a looked-at step, in the order of the Params event; the last ones are kept as the
-            history that a trigger dumps.
-    Cost:   one foreach call over the weights; at extreme one `aminmax` and one sample a tensor besides.
+            Sixteen of them have their turn in each look; of gradients all norms are in the step's record.
+    Emits:  one observation a looked-at step, in the order of the Params event, null for those whose turn it is
+            not; the last ones are kept as the history that a trigger dumps.
+    Cost:   one foreach call; at extreme one `aminmax` and one sample a tensor besides.
     Limits: of a sharded parameter (FSDP) the shard of this rank. Gradients as they are at the update: clipped,
             and unscaled if the program unscales.
     """
@@ -50,6 +52,7 @@ class TensorStats(Probe):
         super().__init__(monitor)
         self.history: deque[dict[str, Any]] = deque(maxlen=max(monitor.settings.keep_steps, 1))
         self._key: tuple[int, ...] = ()
+        self._looks = 0
 
     def update_begins(self, optimizer: "Optimizer") -> None:
         if not self.monitor.is_main(optimizer) or not self.may():
@@ -60,12 +63,15 @@ class TensorStats(Probe):
                 self._look(parameters)
 
     def _look(self, parameters: list[Tensor]) -> None:
-        weights = [local(parameter.detach()) for parameter in parameters]
-        columns = [Column("weight_rms", range(len(parameters)), _norms(weights))]
+        turns = -(-len(parameters) // IN_TURN)
+        which = range(self._looks % turns, len(parameters), turns)
+        self._looks += 1
+        weights = [local(parameters[i].detach()) for i in which]
+        columns = [Column("weight_rms", which, _norms(weights))]
         if self.monitor.settings.level == "extreme":
-            graded = [i for i, parameter in enumerate(parameters) if parameter.grad is not None]
+            columns += _extremes("weight", which, weights)
+            graded = [i for i in which if parameters[i].grad is not None]
             grads = [local(parameters[i].grad) for i in graded]  # type: ignore[arg-type]
-            columns += _extremes("weight", range(len(parameters)), weights)
             if grads:
                 columns += [Column("gradient_rms", graded, _norms(grads)), *_extremes("gradient", graded, grads)]
         device = columns[0].values.device
@@ -88,8 +94,9 @@ class TensorStats(Probe):
     def keep(self, step: int, values: dict[str, Any]) -> None:
         """Tell of one look, and keep it."""
         self.history.append({"step": step, **values})
-        worst = max(values["weight_rms"], key=lambda value: value if isinstance(value, float) else math.inf)
-        text = f"{len(values['weight_rms'])} weights, rms at most {worst}"
+        known = [value for value in values["weight_rms"] if value is not None]
+        worst = max(known, key=lambda value: value if isinstance(value, float) else math.inf)
+        text = f"{len(known)} of {len(values['weight_rms'])} weights, rms at most {worst}"
         self.see(text, step=step, **values)
 
     def history_cleared(self) -> None:
@@ -139,7 +146,7 @@ def _extremes(part: str, which: Sequence[int], found: list[Tensor]) -> list[Colu
     pairs = [torch.aminmax(tensor.real if tensor.is_complex() else tensor) for tensor in found]
     low = torch.stack([pair.min for pair in pairs]) if _alike(found) else _stacked([pair.min for pair in pairs])
     high = torch.stack([pair.max for pair in pairs]) if _alike(found) else _stacked([pair.max for pair in pairs])
-    mean = torch.stack([sampled(tensor) for tensor in found]).mean(1)
+    mean = samples(found).mean(1)
     columns = {"min": low.to(torch.float32), "max": high.to(torch.float32), "mean": mean}
     return [Column(f"{part}_{name}", which, values) for name, values in columns.items()]
 

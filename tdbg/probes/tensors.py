@@ -43,6 +43,11 @@ def local(tensor: Tensor) -> Tensor:
     return tensor._values() if tensor.is_sparse else tensor
 
 
+def version(tensor: Tensor) -> int:
+    """Counts the writes to the tensor's storage; -1 where nobody counts (inference mode)."""
+    return -1 if tensor.is_inference() else tensor._version
+
+
 def on_host(tensor: Tensor) -> bool:
     """True where reading a value waits for nothing; elsewhere it is read a step late."""
     return tensor.device.type == "cpu"

@@ -284,7 +284,6 @@ class TrainingLoop(EveryUpdate):
             return None
         track = Track(weakref.ref(optimizer), type(optimizer).__name__, int(self.threshold("lasting")))
         self._tracks[id(optimizer)] = track
-        self.await_end()
         return track
 
     def _end_window(self, track: Track, step: int) -> None:

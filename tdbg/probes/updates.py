@@ -1,6 +1,5 @@
 """Being told of every update of every optimizer: the monitor tells probes only of the steps it watches."""
 
-import atexit
 from collections.abc import Callable
 from typing import Any
 
@@ -16,8 +15,6 @@ class EveryUpdate(Probe):
     Cost: 1 us a hook, booked on the probe. An update inside another's (a wrapping optimizer's) is told as well.
     """
 
-    _awaited = False
-
     def attach(self) -> None:
         hooks = self.monitor.hooks
         self._update_ears = [
@@ -27,21 +24,7 @@ class EveryUpdate(Probe):
         for listeners, tell in self._update_ears:
             listeners.append(tell)
 
-    def await_end(self) -> None:
-        """Have `run_ends` called when the process leaves. Registered this late, it comes before tdbg's own end."""
-        if not self._awaited:
-            self._awaited = True
-            atexit.register(self._at_exit)
-
-    def _at_exit(self) -> None:
-        if self.on:
-            self._guarded(self.run_ends)
-
-    def run_ends(self) -> None:
-        """The process leaves in good order."""
-
     def detach(self) -> None:
-        atexit.unregister(self._at_exit)
         for listeners, tell in self.__dict__.pop("_update_ears", ()):
             listeners.remove(tell)
         super().detach()

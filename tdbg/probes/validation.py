@@ -133,7 +133,6 @@ class Validation(EveryUpdate):
             now = None
         if now is None:
             now = self._pass = self._begin_pass(module)
-            self.await_end()
         _add_call(now, module, call)
         now.batches, now.own_batches = self._batches, self._own_batches
 

@@ -58,9 +58,8 @@ def test_a_signal_to_tdbg_reaches_the_child_once_and_its_code_comes_back(shell, 
     process = shell.start(sys.executable, shell.script(LISTENER), name)
     assert process.stdout.readline().startswith("ready")
     process.send_signal(NAMES[name])
-    out, _ = process.communicate(timeout=30)
-    assert out.splitlines() == [f"heard {name}", "total 1"]
-    assert process.returncode == 42
+    out, err = process.communicate(timeout=30)
+    assert (out.splitlines(), process.returncode) == ([f"heard {name}", "total 1"], 42), err
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGHUP", "SIGTERM", "SIGQUIT"])

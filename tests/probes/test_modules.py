@@ -1,6 +1,7 @@
 """The look at all modules: right figures, hooks only for one pass, and nothing of the program's changed."""
 
 import math
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -8,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from tdbg.events import Observation
-from tdbg.probes import tensors
-from tdbg.probes.spread import SAMPLE, sampled
+from tdbg.probes import modules, tensors
+from tdbg.probes.spread import SAMPLE, samples
 from tests.probes.conftest import Watch
 
 FLAGS = {"FORWARD": True, "BACKWARD": True}
@@ -140,13 +141,104 @@ def test_a_compiled_model_is_run_eagerly_for_the_look(watch: Callable[..., Watch
     torch._dynamo.reset()
 
 
+def deep(layers: int = 20) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(*(nn.Linear(8, 8) for _ in range(layers)))
+
+
+def test_without_a_flag_modules_have_their_turn(watch: Callable[..., Watch]) -> None:
+    one = watch(level="advanced", max_overhead=100.0)
+    model = deep()
+    rms = {}
+    for name, layer in model.named_children():
+        layer.register_forward_hook(lambda _, __, out, name=name: rms.update({name: out.norm().item() / 128**0.5}))
+    train(model, torch.randn(16, 8), steps=8)
+    whole, *looks = observed(one, "forward")
+    looks = [look for look in looks if "turn" in look.values]  # MEMORY looks at all modules twice
+    assert whole.values["modules"] == [*map(str, range(20)), ""]
+    turns = [look.values["turn"] for look in looks]
+    assert set(turns) == {1, 2, 3} and {look.values["turns"] for look in looks} == {3}
+    names = {look.values["turn"]: look.values["modules"] for look in looks if "modules" in look.values}
+    assert len(names) == 3, "names once a turn"
+    assert all(found[0] == "0" and found[-1] == "19" and len(found) <= 10 for found in names.values())
+    assert {name for found in names.values() for name in found} == set(map(str, range(20)))
+    last = looks[-1].values
+    assert last["rms"] == pytest.approx([rms[name] for name in names[last["turn"]]], rel=1e-3)
+    flows = [look.values for look in observed(one, "backward") if look.values.get("turn") == last["turn"]]
+    assert all(flow["first_module"] == "0" and flow["last_module"] == "19" for flow in flows)
+    assert one.failures == []
+
+
+def test_a_model_compiled_between_looks_is_let_alone(watch: Callable[..., Watch]) -> None:
+    one = watch(level="advanced", max_overhead=100.0)
+    model = deep()
+    train(model, torch.randn(16, 8), steps=4)
+    torch._dynamo.reset()
+    model.compile(backend="eager")
+    before = len(observed(one, "forward"))
+    train(model, torch.randn(16, 8), steps=4)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+    assert len(observed(one, "forward")) == before
+    torch._dynamo.reset()
+
+
+def test_an_output_that_is_written_into_is_read_before(watch: Callable[..., Watch]) -> None:
+    one = watch(level="extreme", max_overhead=100.0)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(inplace=True), nn.Linear(8, 2))
+    inputs = torch.randn(16, 8)
+    expected = model[0](inputs).detach().square().mean().sqrt().item()
+    train(model, inputs, steps=3)
+    first, second, _ = observed(one, "forward")
+    assert first.values["modules"] == ["1", "2", ""], "what it was before is not known"
+    assert second.values["modules"] == ["0", "1", "2", ""]
+    assert second.values["rms"][0] == pytest.approx(expected, rel=0.3)
+    assert second.values["min"][0] < 0.0 <= second.values["min"][1]
+
+
+def test_figures_are_the_same_whether_tensors_are_held_or_not(
+    watch: Callable[..., Watch], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def figures() -> list[dict[str, object]]:
+        one = watch(level="extreme", max_overhead=100.0)
+        train(deep(4), torch.ones(16, 8), steps=3)
+        return [event.values for probe in ("forward", "backward") for event in observed(one, probe)]
+
+    held = figures()
+    monkeypatch.setattr(modules, "HELD_BYTES", 0)
+    assert figures() == held
+
+
+def test_no_tensor_of_the_program_is_held_after_its_step(watch: Callable[..., Watch]) -> None:
+    one = watch(level="extreme", max_overhead=100.0)
+    outputs: list[weakref.ref[Tensor]] = []
+    model = deep(4)
+    model[1].register_forward_hook(lambda _, __, out: outputs.append(weakref.ref(out)))
+    train(model, torch.randn(16, 8), steps=3)
+    assert len(observed(one, "forward")) == 3
+    assert [ref() for ref in outputs] == [None, None, None]
+
+
+def test_large_outputs_are_estimated_from_a_sample(watch: Callable[..., Watch]) -> None:
+    one = watch(level="extreme", max_overhead=100.0)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 512), nn.Tanh())
+    inputs = torch.randn(128, 64)
+    rms = model(inputs).detach().square().mean().sqrt().item()
+    model.zero_grad()
+    train(model, inputs, steps=1)
+    (seen,) = observed(one, "forward")
+    assert seen.values["rms"][1] == pytest.approx(rms, rel=0.15)
+    assert one.failures == []
+
+
 @pytest.mark.parametrize("shape", [(128, 256), (3, 5), (1024,), (1025,), (64, 64, 8)])
 def test_samples_cover_the_tensor(shape: tuple[int, ...]) -> None:
     values = torch.arange(math.prod(shape), dtype=torch.float32).reshape(shape)
-    sample = sampled(values)
+    (sample,) = samples([values])
     assert sample.shape == (SAMPLE,)
     assert sample.mean().item() == pytest.approx(values.mean().item(), rel=0.15, abs=1.0)
     if values.dim() == 2 and values.numel() > SAMPLE:
         assert len({int(value) % shape[1] for value in sample}) > shape[1] // 2, "all columns have a chance"
-    transposed = sampled(values.transpose(0, -1))
+    (transposed,) = samples([values.transpose(0, -1)])
     assert transposed.mean().item() == pytest.approx(values.mean().item(), rel=0.15, abs=1.0)

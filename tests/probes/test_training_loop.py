@@ -584,7 +584,7 @@ def test_the_last_epoch_is_told_when_the_process_leaves(watch: Any) -> None:
     watched = watch(**FLAG)
     reset_after_the_update()
     assert len(seen(watched, "training-loop", "EPOCH")) == 1
-    watched.monitor.probe("training-loop")._at_exit()
+    watched.monitor.finish()
     assert [event.values["updates"] for event in seen(watched, "training-loop", "EPOCH")] == [12, 12]
 
 

@@ -120,7 +120,7 @@ def test_the_last_pass_is_told_when_the_process_leaves(watch: Any) -> None:
     train(model, batches(5))
     in_train_mode(model)
     assert not passes(watched)
-    watched.monitor.probe("validation")._at_exit()
+    watched.monitor.finish()
     assert [event.values["faults"] for event in passes(watched)] == [["train_mode"]]
 
 
