@@ -235,17 +235,13 @@ def tell_regions(monitor: "Monitor") -> None:
 
 def _introduce(session: Session, modules: "list[nn.Module]") -> None:
     """Make models and optimizers known that were built before the watch began."""
-    held: set[int] = set()
     if not modules:
         modules, optimizers = _in_memory()
         for optimizer in optimizers:
             session.monitor.optimizers.add(optimizer)
-        held = {id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
     children = {id(child) for module in modules for child in module.children()}
     for module in modules:
-        if id(module) in children or next(module.parameters(), None) is None:
-            continue
-        if not held or any(id(parameter) in held for parameter in module.parameters()):
+        if id(module) not in children and next(module.parameters(), None) is not None:
             _adopt(session, module)
 
 
