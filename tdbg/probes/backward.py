@@ -17,7 +17,7 @@ class Backward(Probe):
 
     Reads:  the gradient that arrives at the output of every module, on steps that are sampled (`ModuleLook`).
     Emits:  one line and one observation a looked-at step; the names once, and again when they change. Without the
-            flag, below level extreme, the first and the last layer and eight modules in turn.
+            flag, below level extreme, the first and the last layer and six modules in turn.
     Cost:   one reduction a module.
     Limits: with GradScaler the norms are divided by the scale of the step. A module whose output needs no
             gradient has none; compiled models are run eagerly on those steps.

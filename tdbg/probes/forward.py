@@ -9,7 +9,7 @@ from tdbg.probes.modules import TURNS, ModuleLook, Seen, Wish
 
 DEAD_SHARE = 0.999  # of the sample is zero
 MAX_NAMES = 8
-SAMPLED = ("mean", "min", "max", "zero_share")
+SAMPLED = ("mean", "std", "min", "max", "zero_share")
 
 
 @PROBES.add
@@ -17,9 +17,9 @@ class Forward(Probe):
     """Shape, dtype, device and size of each module's output, and whether it is finite.
 
     Reads:  the output of every module below the root, on steps that are sampled (`ModuleLook`).
-    Emits:  one line and one observation a looked-at step; the names once, and again when they change. The
-            sampled figures with the flag or at level extreme; else eight modules have their turn in each look.
-    Cost:   one reduction a module; one sample of 1,024 elements as well.
+    Emits:  one line and one observation a looked-at step; the names once, and again when they change. Of every
+            module with the flag or at level extreme; else the first, the last and six others in turn.
+    Cost:   one reduction and one sample of 1,024 elements a module.
     Limits: compiled models are run eagerly on those steps, where the numbers may differ in the last digits.
     """
 
@@ -34,6 +34,7 @@ class Forward(Probe):
         "devices": "the devices of their outputs; given with the paths",
         "rms": "root mean square of each output",
         "mean": "mean of a sample of each output",
+        "std": "standard deviation of the sample",
         "min": "smallest element of the sample",
         "max": "largest element of the sample",
         "zero_share": "share of the sample that is zero",
@@ -48,8 +49,8 @@ class Forward(Probe):
 
     def changed(self) -> None:
         asked = bool(self.flags)
-        sample = asked or self.monitor.settings.level == "extreme"
-        self.monitor.modules.want(self, Wish(sample=sample, every=sample, exact=asked, force_eager=asked))
+        every = asked or self.monitor.settings.level == "extreme"
+        self.monitor.modules.want(self, Wish(sample=True, every=every, exact=asked, force_eager=asked))
 
     def detach(self) -> None:
         self.monitor.modules.forget(self)

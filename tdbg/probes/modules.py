@@ -18,7 +18,7 @@ from tdbg.events import Step
 from tdbg.probes import tensors
 from tdbg.probes.compiler import hide, unseen
 from tdbg.probes.roots import clean_path, unwrapped
-from tdbg.probes.spread import SAMPLE, samples
+from tdbg.probes.spread import SAMPLE, samples, spread_of
 from tdbg.probes.tensors import checkable, local
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ HOOK: Any = "tdbg"
 # The names of this work in the budget: a look at all modules, and one at those whose turn it is.
 WHOLE = "all modules"
 PARTLY = "modules in turn"
-IN_TURN = 8  # modules a look, besides the first and the last layer
+IN_TURN = 6  # modules a look, besides the first and the last layer
 WHOLE_EVERY = 64  # looks: a model may be rebuilt, or take another path
 LARGE = 16_384  # elements; of larger tensors a norm is estimated from
 # A hook that computes runs with a cold cache, 25 us each; so it only keeps the tensor, and all are worked on together.
@@ -169,7 +169,7 @@ class ModuleLook:
     """Looks at the modules below the first root that runs in a step, when a probe wants it and it is affordable.
 
     ``seen`` is in the order of the forward pass; ``step`` is the step it speaks of. A look is at every module if a
-    probe wants that (``turn`` is 0 then), and at the first of a root; else eight and the first and last layer have
+    probe wants that (``turn`` is 0 then), and at the first of a root; else six and the first and last layer have
     their turn.
     Reads:  the first tensor of each module's output; the gradient that arrives there, if a probe wants it.
     Cost:   two hooks and one reduction a module (some 15 us), on the steps that are looked at. Of outputs above
@@ -557,9 +557,9 @@ def _norms(
     small = [index for index in range(len(found)) if index not in large] if large else list(range(len(found)))
     figures = []
     if small:
-        norms = torch._foreach_norm([_plain(found[index]) for index in small], 2, torch.float32)
+        norms_S = tensors.norms([found[index] for index in small])
         whose = [(rows[i], name, found[i].numel() ** -0.5 if name == "rms" else 1.0) for i in small]
-        figures.append(Figures(torch.stack(norms), whose))
+        figures.append(Figures(norms_S, whose))
     if large:
         rows_LS = samples([found[index] for index in large]) if rows_NS is None else rows_NS[large]
         norms_L = torch.linalg.vector_norm(rows_LS, dim=1)
@@ -569,17 +569,12 @@ def _norms(
     return figures
 
 
-def _plain(data: Tensor) -> Tensor:
-    """What the foreach norm can take: fp8 has few operators; the norm of float64 will not come as float32."""
-    if data.is_complex():
-        data = torch.view_as_real(data)
-    return data.to(torch.float32) if data.element_size() in (1, 8) else data
-
-
 def _sampled(rows: list[Seen], rows_NS: Tensor) -> Figures:
     """FIGURES of the sample of each."""
-    low_N, high_N = torch.aminmax(rows_NS, dim=1)
-    columns = [rows_NS.mean(1), rows_NS.std(1), low_N, high_N, (rows_NS == 0).float().mean(1)]
+    mean_N, norm_N = rows_NS.mean(1), torch.linalg.vector_norm(rows_NS, dim=1)
+    zero_N = (rows_NS == 0).sum(1) / SAMPLE
+    # amin and amax take half the time of aminmax
+    columns = [mean_N, spread_of(norm_N, mean_N), rows_NS.amin(1), rows_NS.amax(1), zero_N]
     return Figures(torch.stack(columns, dim=1).flatten(), [(row, name, 1.0) for row in rows for name in FIGURES])
 
 

@@ -1,6 +1,7 @@
 """A few elements of a tensor, evenly spread, without a copy."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TypeVar
 
 import torch
@@ -66,8 +67,19 @@ def _runs_of(data: Tensor) -> Tensor:
     if part is None and data.numel() > SAMPLE:
         part = runs(data.contiguous(), SAMPLE)
     if part is None:
-        part = data.flatten().repeat(-(-SAMPLE // data.numel()))[:SAMPLE].view(-1, RUN)
+        part = torch.take(data, _in_turn(data.numel(), data.device)).view(-1, RUN)
     return part if part.dtype == torch.float32 else part.to(torch.float32)
+
+
+@lru_cache(maxsize=256)
+def _in_turn(count: int, device: torch.device) -> Tensor:
+    """SAMPLE places in a tensor of ``count`` elements, from the first to the last and again."""
+    return torch.arange(SAMPLE, device=device) % count
+
+
+def spread_of(norms_N: Tensor, means_N: Tensor) -> Tensor:
+    """The standard deviation of samples, from their norms and means; it cancels where |mean| > 1,000 std."""
+    return (norms_N.square() / SAMPLE - means_N.square()).clamp_(min=0.0).sqrt_()
 
 
 def _in_a_row(data: Tensor) -> bool:

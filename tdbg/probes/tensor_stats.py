@@ -2,7 +2,7 @@
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -12,41 +12,45 @@ from torch import Tensor
 from tdbg.events import Step
 from tdbg.probes import PROBES, Probe, tensors
 from tdbg.probes.forward import short
-from tdbg.probes.spread import samples
+from tdbg.probes.spread import SAMPLE, samples, spread_of
 from tdbg.probes.tensors import checkable, local
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 PARTS = ("weight", "gradient")
-IN_TURN = 16  # parameters a look
+IN_TURN = 8  # parameters a look
 
 
 @PROBES.add
 class TensorStats(Probe):
-    """Norms of weights (advanced); mean, rms, min and max of weights and of gradients (extreme).
+    """Root mean square, mean, standard deviation, smallest and largest element of weights and gradients.
 
     Reads:  the main optimizer's parameters and their gradients when it is about to update, on sampled steps.
-            Sixteen of them have their turn in each look; of gradients all norms are in the step's record.
-    Emits:  one observation a looked-at step, in the order of the Params event, null for those whose turn it is
-            not; the last ones are kept as the history that a trigger dumps.
-    Cost:   one foreach call; at extreme one `aminmax` and one sample a tensor besides.
-    Limits: of a sharded parameter (FSDP) the shard of this rank. Gradients as they are at the update: clipped,
-            and unscaled if the program unscales.
+            Eight of them have their turn in each look; of gradients all norms are in the step's record.
+    Emits:  one observation a looked-at step; the last ones are kept as the history that a trigger dumps.
+    Cost:   one sample of 1,024 elements a tensor; at extreme one `aminmax` and one norm of all besides.
+    Limits: below extreme all figures are those of the sample. Of a sharded parameter (FSDP) the shard of this rank.
+            Gradients as they are at the update: clipped, and unscaled if the program unscales.
     """
 
     name = "tensor-stats"
     levels = ("advanced", "extreme")
+    every = 4
     fields: ClassVar[dict[str, str]] = {
         f"{part}_{name}": f"{text} of each {part}"
         for part in PARTS
         for name, text in (
             ("rms", "root mean square"),
             ("mean", "mean of a sample"),
-            ("min", "smallest"),
-            ("max", "largest"),
+            ("std", "standard deviation of the sample"),
+            ("min", "smallest element"),
+            ("max", "largest element"),
         )
-    } | {"names": "parameter names, in the order of the figures; given when they change"}
+    } | {
+        "which": "whose figures these are: places in the list of names",
+        "names": "the names of all parameters; given when they change",
+    }
 
     def __init__(self, monitor: Any) -> None:
         super().__init__(monitor)
@@ -64,19 +68,21 @@ class TensorStats(Probe):
 
     def _look(self, parameters: list[Tensor]) -> None:
         turns = -(-len(parameters) // IN_TURN)
-        which = range(self._looks % turns, len(parameters), turns)
+        which = list(range(self._looks % turns, len(parameters), turns))
         self._looks += 1
-        weights = [local(parameters[i].detach()) for i in which]
-        columns = [Column("weight_rms", which, _norms(weights))]
-        if self.monitor.settings.level == "extreme":
-            columns += _extremes("weight", which, weights)
-            graded = [i for i in which if parameters[i].grad is not None]
-            grads = [local(parameters[i].grad) for i in graded]  # type: ignore[arg-type]
-            if grads:
-                columns += [Column("gradient_rms", graded, _norms(grads)), *_extremes("gradient", graded, grads)]
+        exact = self.monitor.settings.level == "extreme"
+        columns = []
+        for part, found in (
+            ("weight", [(i, parameters[i].detach()) for i in which]),
+            ("gradient", [(i, parameters[i].grad) for i in which]),
+        ):
+            for indices, data in _by_device(found):
+                columns += _columns(part, indices, data, exact=exact)
+        if not columns:
+            return
         device = columns[0].values.device
         joined = torch.cat([column.values.to(device) for column in columns])
-        read = _Read(self, parameters, columns, self.monitor.step + 1)
+        read = _Read(self, parameters, which, columns, self.monitor.step + 1)
         if tensors.on_host(joined):
             read(joined.tolist(), None)
         else:
@@ -94,9 +100,9 @@ class TensorStats(Probe):
     def keep(self, step: int, values: dict[str, Any]) -> None:
         """Tell of one look, and keep it."""
         self.history.append({"step": step, **values})
-        known = [value for value in values["weight_rms"] if value is not None]
-        worst = max(known, key=lambda value: value if isinstance(value, float) else math.inf)
-        text = f"{len(known)} of {len(values['weight_rms'])} weights, rms at most {worst}"
+        known = [value for value in values.get("weight_rms", ()) if value is not None]
+        worst = max(known, key=lambda value: value if isinstance(value, float) else math.inf, default=0.0)
+        text = f"{len(known)} weights, rms at most {worst}"
         self.see(text, step=step, **values)
 
     def history_cleared(self) -> None:
@@ -119,41 +125,50 @@ class Column:
 class _Read:
     """Puts the columns that were read under their names."""
 
-    def __init__(self, probe: TensorStats, parameters: list[Tensor], columns: list[Column], step: int) -> None:
-        self.probe, self.parameters, self.step = probe, parameters, step
-        self.numel = [local(parameter).numel() for parameter in parameters]
+    def __init__(
+        self, probe: TensorStats, parameters: list[Tensor], which: list[int], columns: list[Column], step: int
+    ) -> None:
+        self.probe, self.parameters, self.which, self.step = probe, parameters, which, step
         self.columns = [(column.name, column.which) for column in columns]
 
     def __call__(self, values: list[float], record: Step | None) -> None:
-        kept = self.probe.names(self.parameters)
+        kept = {**self.probe.names(self.parameters), "which": self.which}
         start = 0
         for name, which in self.columns:
-            column: list[Any] = [None] * len(self.parameters)
-            for index, value in zip(which, values[start : start + len(which)], strict=True):
-                column[index] = short(value / self.numel[index] ** 0.5 if name.endswith("_rms") else value)
-            kept[name] = column
+            found = dict(zip(which, values[start : start + len(which)], strict=True))
+            before = kept.get(name, [None] * len(self.which))
+            kept[name] = [short(found[i]) if i in found else old for i, old in zip(self.which, before, strict=True)]
             start += len(which)
         self.probe.keep(self.step, kept)
 
 
-def _norms(found: list[Tensor]) -> Tensor:
-    """The L2 norm of each."""
-    return torch.stack([norm.to(torch.float32) for norm in torch._foreach_norm(found)])
+def _by_device(found: Iterable[tuple[int, Tensor | None]]) -> list[tuple[list[int], list[Tensor]]]:
+    """Indices and this rank's part of the tensors, those of one device together; empty shards are left out."""
+    groups: dict[torch.device, tuple[list[int], list[Tensor]]] = {}
+    for index, tensor in found:
+        data = local(tensor) if tensor is not None else None
+        if data is not None and data.numel():
+            indices, group = groups.setdefault(data.device, ([], []))
+            indices.append(index)
+            group.append(data)
+    return list(groups.values())
 
 
-def _extremes(part: str, which: Sequence[int], found: list[Tensor]) -> list[Column]:
-    """Smallest and largest element of each, and the mean of a sample."""
-    pairs = [torch.aminmax(tensor.real if tensor.is_complex() else tensor) for tensor in found]
-    low = torch.stack([pair.min for pair in pairs]) if _alike(found) else _stacked([pair.min for pair in pairs])
-    high = torch.stack([pair.max for pair in pairs]) if _alike(found) else _stacked([pair.max for pair in pairs])
-    mean = samples(found).mean(1)
-    columns = {"min": low.to(torch.float32), "max": high.to(torch.float32), "mean": mean}
+def _columns(part: str, which: Sequence[int], found: list[Tensor], *, exact: bool) -> list[Column]:
+    """The figures of tensors on one device. exact: rms, smallest and largest of all elements, not of a sample."""
+    rows_NS = samples(found)
+    mean_N, norm_N = rows_NS.mean(1), torch.linalg.vector_norm(rows_NS, dim=1)
+    columns = {"rms": norm_N / SAMPLE**0.5, "mean": mean_N, "std": spread_of(norm_N, mean_N)}
+    if exact:
+        sizes_N = torch.tensor([tensor.numel() for tensor in found], device=norm_N.device)
+        columns["rms"] = tensors.norms(found) / sizes_N.sqrt()
+        columns["min"], columns["max"] = _ends(found)
+    else:
+        columns["min"], columns["max"] = rows_NS.amin(1), rows_NS.amax(1)
     return [Column(f"{part}_{name}", which, values) for name, values in columns.items()]
 
 
-def _alike(found: list[Tensor]) -> bool:
-    return all(tensor.dtype == found[0].dtype for tensor in found)
-
-
-def _stacked(values: list[Tensor]) -> Tensor:
-    return torch.stack([value.to(torch.float32) for value in values])
+def _ends(found: list[Tensor]) -> tuple[Tensor, Tensor]:
+    pairs = [torch.aminmax(tensor.real if tensor.is_complex() else tensor) for tensor in found]
+    low = torch.stack([pair.min.to(torch.float32) for pair in pairs])
+    return low, torch.stack([pair.max.to(torch.float32) for pair in pairs])

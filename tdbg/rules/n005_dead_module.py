@@ -13,7 +13,7 @@ FIRST_STEPS = 3  # a module whose weights start at zero (LoRA, a residual's last
 
 @dataclass(slots=True)
 class _State:
-    in_a_row: dict[str, int] = field(default_factory=dict)  # module -> looks
+    in_a_row: dict[int, dict[str, int]] = field(default_factory=dict)  # turn -> module -> its looks
     since: dict[str, int] = field(default_factory=dict)
     said: bool = False
 
@@ -22,7 +22,7 @@ class _State:
 class DeadModule(ObservingRule[_State]):
     """Says when a module's output is zero all over, look after look.
 
-    What it does: With the flag FORWARD (or level advanced with samples) it follows the leaf modules whose sampled
+    What it does: With the flag FORWARD, or from level advanced, it follows the leaf modules whose sampled
     output is entirely zero. It speaks when one has been so in 5 looks in a row, after the first 3 steps.
 
     Why it matters: No gradient passes a dead ReLU: what lies before it along that path stops learning, and the
@@ -49,11 +49,13 @@ class DeadModule(ObservingRule[_State]):
         if event.step <= FIRST_STEPS or "zero_share" not in event.values:
             return None
         dead = list(event.values.get("dead", ()))
-        state.in_a_row = {name: state.in_a_row.get(name, 0) + 1 for name in dead}
+        turn = int(event.values.get("turn", 0))
+        before = state.in_a_row.get(turn, {})
+        looks = state.in_a_row[turn] = {name: before.get(name, 0) + 1 for name in dead}
         for name in dead:
-            if state.in_a_row[name] == 1:
+            if looks[name] == 1:
                 state.since[name] = event.step
-        lasting = [name for name in dead if state.in_a_row[name] >= LOOKS]
+        lasting = [name for name in dead if looks[name] >= LOOKS]
         if not lasting or state.said:
             return None
         state.said = True
