@@ -3,6 +3,7 @@
 import difflib
 import functools
 import importlib
+import importlib.util
 import pkgutil
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Generic, Protocol, TypeVar
@@ -84,7 +85,10 @@ class Registry(Generic[T]):
             module, _, attribute = point.partition(":")
             try:
                 found: Any = importlib.import_module(module)
-                self.add(functools.reduce(getattr, attribute.split("."), found))
+                item: Any = functools.reduce(getattr, attribute.split("."), found)
+                if self.package and importlib.util.find_spec(f"{self.package}.{item.name.replace('-', '_')}"):
+                    raise ValueError(f"{item.name!r} is the name of one of tdbg's own")
+                self.add(item)
             except Exception as error:  # guard: a stranger's package must not take us down
                 self.broken[point] = error
                 failed.append(f"{self.kind} {name!r} of {point}: {error}")

@@ -131,8 +131,8 @@ class AsyncTrainingLogger:
 
     async def check_tensor_anomalies_async(self, tensor: Tensor, name: str = "tensor") -> list[str]:
         """What is wrong with a tensor, in words; empty if all is finite. Each is logged as a warning."""
-        info = await _in_thread(lambda: self.debugger.analyze_tensor(tensor, name), tensor)
-        return self._warn([info.problem()] if not info.finite else [])
+        problem = await _in_thread(lambda: self.debugger.problem_of(tensor, name), tensor)
+        return self._warn([problem] if problem else [])
 
     async def check_gradient_anomalies_async(self, model: nn.Module) -> list[str]:
         """What is wrong with a model's gradients, in words: NaN, Inf, norms above 10 and below 1e-6; else empty.

@@ -157,9 +157,17 @@ class PyTorchDebugger:
         """
         if not isinstance(tensor, Tensor):
             raise TypeError(f"{name} is a {type(tensor).__name__}, not a tensor")
-        ((info, figures),) = self._look({name: tensor})
-        self._accuse(info, figures, masks=True)
+        info, _ = self._judged(tensor, name)
         return info
+
+    def problem_of(self, tensor: Tensor, name: str = "tensor") -> str:
+        """What is wrong with a tensor, in words; empty if nothing is, or if it is a mask. As `analyze_tensor` else."""
+        info, bad = self._judged(tensor, name)
+        return info.problem() if bad else ""
+
+    def _judged(self, tensor: Tensor, name: str) -> tuple[TensorInfo, bool]:
+        ((info, figures),) = self._look({name: tensor})
+        return info, self._accuse(info, figures, masks=True)
 
     def analyze_model_parameters(self, model: nn.Module) -> dict[str, TensorInfo]:
         """The exact figures of every parameter, by name; shared ones once. Those that are not finite are remembered.

@@ -9,8 +9,8 @@ class DebugLevel(StrEnum):
     """The levels of `tdbg run --level`, with the same meaning and the same text.
 
     OFF looks at nothing. BASIC: step records, gradient norms, the first NaN or Inf; for production and tests.
-    ADVANCED adds sampled statistics of modules and weights, and memory; for tests and development. EXTREME adds
-    figures of every tensor with a bounded history, and full error context; for development.
+    ADVANCED adds sampled statistics of modules, weights and gradients, some in each look, and memory; for tests and
+    development. EXTREME looks at every module, keeps a bounded history, and full error context; for development.
     """
 
     OFF = "off"

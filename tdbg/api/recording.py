@@ -8,7 +8,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tdbg.api.session import LOG, Session, tell_regions
+from tdbg.api.session import LOG, Session
 from tdbg.errors import LaunchError, TdbgError
 from tdbg.rundir import STATE_FILE, RunDir
 
@@ -28,7 +28,7 @@ def record(owner: str, settings: "Settings") -> Session | None:
     try:
         run, leads = _open(Path(settings.run_dir).absolute(), settings)
         begun = time.perf_counter()
-        agent = Agent(run.path, settings, speaks=False)
+        agent = Agent(run.path, settings, speaks=False, third_party=run.info().get("third_party_probes"))
         agent.hello()
     except (LaunchError, OSError) as error:
         LOG.warning("tdbg: %s; events are kept in memory", error)
@@ -40,7 +40,6 @@ def record(owner: str, settings: "Settings") -> Session | None:
 def _end(rank: Any, run: RunDir, leads: bool, code: int) -> None:
     import atexit
 
-    tell_regions(rank.monitor)
     rank.end()
     atexit.unregister(rank.end)
     rank.me.close()

@@ -1,6 +1,5 @@
 """`tdbg.region`: a named span of the program, timed in every step and shown in traces."""
 
-import atexit
 import functools
 import inspect
 import sys
@@ -11,7 +10,6 @@ from types import TracebackType
 from typing import Any, TypeVar, cast
 
 from tdbg.api.compiling import compiling
-from tdbg.api.session import current, tell_regions
 from tdbg.probes.regions import TOTALS
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -40,7 +38,6 @@ class _Frame:
 
 
 _now: ContextVar[_Frame | None] = ContextVar("tdbg_region", default=None)  # by thread, and by asyncio task
-_flushes = False
 
 
 class region:
@@ -84,8 +81,6 @@ class region:
         if frame.mark is not None:
             frame.mark.__exit__(kind, error, traceback)
         TOTALS.add(frame.path, 0.0 if frame.inner else ended - frame.begun)
-        if not _flushes:
-            _flush_at_exit()
 
     def __call__(self, function: F) -> F:
         """Time every call of ``function``."""
@@ -133,24 +128,3 @@ def _profiled(path: str) -> Any:
     mark = profiler.record_function(path)
     mark.__enter__()
     return mark
-
-
-def _flush_at_exit() -> None:
-    """What was added after the last record is told when the process ends."""
-    global _flushes
-    _flushes = True
-    atexit.register(_flush)
-    process = sys.modules.get("multiprocessing.process")
-    if process is not None and process.parent_process() is not None:
-        from multiprocessing.util import Finalize
-
-        Finalize(None, _flush, exitpriority=101)  # such children leave without atexit; before the rank's own end
-
-
-def _flush() -> None:
-    session = current()
-    if session is not None and len(TOTALS):
-        try:
-            tell_regions(session.monitor)
-        except Exception:  # a guard: the process ends in peace
-            pass

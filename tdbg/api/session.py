@@ -220,17 +220,9 @@ def _first_event(monitor: "Monitor") -> Start:
 
 def _end_memory(monitor: "Monitor", memory: Memory, code: int) -> None:
     monitor.finish()
-    tell_regions(monitor)
     cost: Cost = monitor.cost()
     memory.emit(cost)
     memory.emit(End(step=monitor.step, reason="exception" if code else "exit"))
-
-
-def tell_regions(monitor: "Monitor") -> None:
-    """Have the time spent in regions since the last record told: there will be no further one."""
-    probe = monitor.probe("regions")
-    if probe is not None:
-        probe.tell(monitor.step)
 
 
 def _introduce(session: Session, modules: "list[nn.Module]") -> None:

@@ -59,8 +59,10 @@ class Probe:
         return self.monitor.may(kind or self.name)
 
     def _is_due(self) -> bool:
-        step = self.monitor.step + 1
-        return bool(self.flags) or step <= ALWAYS_STEPS or step % self.every == 0
+        """True unless only the level asks, without a choice of steps, and this step is one to pass over."""
+        settings, step = self.monitor.settings, self.monitor.step + 1
+        chosen = bool(self.flags or settings.steps or settings.every)
+        return chosen or step <= ALWAYS_STEPS or step % self.every == 0
 
     @contextlib.contextmanager
     def work(self, kind: str = "") -> Iterator[None]:
@@ -190,13 +192,16 @@ class Probe:
         """A step's record is complete and written; on an accelerator this is one step late."""
 
     def modules_seen(self, look: "ModuleLook") -> None:
-        """The modules of a step were looked at, which a probe asks for with ``wants_modules``."""
+        """The modules of a step were looked at, which a probe asks for with `ModuleLook.want`."""
 
     def history_cleared(self) -> None:
         """The user asked to forget earlier steps."""
 
     def after_step(self, optimizer: "Optimizer") -> None:
         """A step ended, recorded or not: forget what belongs to it."""
+
+    def switched_off(self) -> None:
+        """tdbg is switched off for a while: leave nothing in place that costs."""
 
     def run_ends(self) -> None:
         """The process leaves in good order: say what is still to be said."""

@@ -20,7 +20,7 @@ class Backward(Probe):
             flag, below level extreme, the first and the last layer and six modules in turn.
     Cost:   one reduction a module.
     Limits: with GradScaler the norms are divided by the scale of the step. A module whose output needs no
-            gradient has none; compiled models are run eagerly on those steps.
+            gradient has none; compiled models are run eagerly on those steps, with the flag.
     Source: Glorot and Bengio 2010, "Understanding the difficulty of training deep feedforward neural
             networks", section 4: back-propagated gradients layer by layer.
     """

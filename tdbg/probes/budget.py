@@ -28,7 +28,8 @@ class Budget:
         self.by_part: defaultdict[str, float] = defaultdict(float)
         self._likely_s: dict[str, float] = {}
         self._spent_s: defaultdict[str, float] = defaultdict(float)
-        self._extras: set[str] = set()  # the kinds of work that flags and higher levels added
+        self._extras_before_s = 0.0  # spent on extras up to the step before
+        self._extras_step_s = 0.0  # what a step costs in which extras are looked at, smoothed
 
     def earned_s(self, now: float) -> float:
         """What the shares in force so far allow."""
@@ -65,8 +66,15 @@ class Budget:
         self._likely_s[kind] = seconds if before is None else before + SMOOTHING * (seconds - before)
         self._spent_s[kind] += seconds
         if extra:
-            self._extras.add(kind)
             self._spent_s[EXTRAS] += seconds
+
+    def step_done(self) -> None:
+        """A step has ended: what its extras cost together says how many such steps can be afforded."""
+        spent = self._spent_s[EXTRAS]
+        seconds, self._extras_before_s = spent - self._extras_before_s, spent
+        if seconds > 0.0:
+            before = self._extras_step_s
+            self._extras_step_s = before + SMOOTHING * (seconds - before) if before else seconds
 
     def spent_on(self, kind: str) -> float:
         """Seconds that went into one kind of work."""
@@ -106,7 +114,7 @@ class Budget:
 
     def extras_stride(self, kind: str, step_s: float) -> int:
         """The same for what flags and levels add: all of it is done on common steps, this kind among it."""
-        return self._stride(sum(map(self.likely_s, self._extras | {kind})), EXTRAS_SHARE * self.share * step_s)
+        return self._stride(max(self._extras_step_s, self.likely_s(kind)), EXTRAS_SHARE * self.share * step_s)
 
     @staticmethod
     def _stride(cost_s: float, earned_s: float) -> int:

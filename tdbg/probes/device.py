@@ -119,6 +119,9 @@ class Device(Probe):
         if self._window is not None:
             self._window.blind = True
 
+    def switched_off(self) -> None:
+        self._close()
+
     def detach(self) -> None:
         self._close()
         super().detach()

@@ -20,7 +20,8 @@ class Forward(Probe):
     Emits:  one line and one observation a looked-at step; the names once, and again when they change. Of every
             module with the flag or at level extreme; else the first, the last and six others in turn.
     Cost:   one reduction and one sample of 1,024 elements a module.
-    Limits: compiled models are run eagerly on those steps, where the numbers may differ in the last digits.
+    Limits: with the flag compiled models are run eagerly on those steps, where the last digits may differ; without
+            it what is inside them is not seen.
     """
 
     name = "forward"

@@ -168,7 +168,7 @@ class GradientNorms(Probe):
 
     def _keep_on_device(self, parameters: list[Tensor], indices: list[int], grads: list[Tensor], keep: bool) -> None:
         device = grads[0].device
-        norms = torch.stack([norm.to(device, torch.float32) for norm in torch._foreach_norm(grads)])
+        norms = tensors.norms(grads)
         scale = getattr(self.monitor.in_update, "grad_scale", None)
         if isinstance(scale, Tensor):  # a fused optimizer unscales as it updates
             norms = norms / scale.to(device)
@@ -280,8 +280,8 @@ def _fused_scale(optimizer: Any) -> float:
 
 def _norms(grads: list[Tensor]) -> Tensor:
     first = grads[0].dtype
-    if any(grad.dtype != first for grad in grads):
-        return torch.stack([norm.to(torch.float32) for norm in torch._foreach_norm(grads)])
+    if first.itemsize <= 2 or any(grad.dtype != first for grad in grads):  # in half precision a norm overflows early
+        return tensors.norms(grads)
     return torch.stack(torch._foreach_norm(grads))
 
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from tdbg.events import Step
+from tdbg.probes.tensors import local
 
 Then = Callable[[list[float], Step | None], None]
 
@@ -35,11 +36,11 @@ class LateReads:
 
     def start(self) -> None:
         """Start the one copy of everything asked for in this step."""
-        device = self._asked[0][0].device
-        parts = [values.to(device=device, dtype=torch.float32, non_blocking=True) for values, _ in self._asked]
+        asked, self._asked = self._asked, []  # whatever happens, they are not asked for again
+        device = asked[0][0].device
+        parts = [local(values).to(device=device, dtype=torch.float32, non_blocking=True) for values, _ in asked]
         joined = torch.cat(parts)
-        self._flying = [(values.numel(), then) for values, then in self._asked]
-        self._asked = []
+        self._flying = [(part.numel(), then) for part, (_, then) in zip(parts, asked, strict=True)]
         if device.type == "cuda":
             self._host = torch.empty(joined.shape, dtype=joined.dtype, pin_memory=True)
             self._host.copy_(joined, non_blocking=True)

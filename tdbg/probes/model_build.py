@@ -279,6 +279,8 @@ class ModelBuild(Probe):
             for name, parameter in module._parameters.items():
                 if parameter is None or is_lazy(parameter) or not checkable(parameter) or len(weights) >= MAX_WEIGHTS:
                     continue
+                if not local(parameter).numel():  # this rank's shard is empty
+                    continue
                 full = clean_path(f"{path}.{name}" if path else name)
                 weights.append(_weight(full, name, module, parameter))
                 held.append(parameter)

@@ -107,7 +107,7 @@ class Figures(NamedTuple):
         for (row, name, factor), value in zip(self.whose, values, strict=True):
             if name in FIGURES:
                 row.sample[name] = value
-            else:
+            elif name:
                 setattr(row, name, value * factor)
 
 
@@ -148,7 +148,7 @@ class Tour:
     @property
     def fresh(self) -> bool:
         """True if it is likely to be the model as it is now."""
-        return self.looks % WHOLE_EVERY != 0 and not self.compiled
+        return self.looks % WHOLE_EVERY != 0
 
     def next(self) -> list[tuple[nn.Module, Place]]:
         """The modules of this turn, evenly spread over the model."""
@@ -215,6 +215,9 @@ class ModuleLook:
 
     def _join_wishes(self) -> None:
         wishes = self._wishes.values()
+        if self._wish.force_eager != any(wish.force_eager for wish in wishes):
+            self._known.clear()  # it depends on that which modules can be looked at
+            self._tours.clear()
         self._wish = Wish(
             backward=any(wish.backward for wish in wishes),
             sample=any(wish.sample for wish in wishes),
@@ -239,6 +242,12 @@ class ModuleLook:
         tour = self._tours.get(root)
         return self._wish.every or tour is None or not tour.fresh
 
+    def _drop_compiled(self, root: nn.Module) -> None:
+        """Forget what is known of a root one of whose modules has been compiled since."""
+        for known in (self._tours, self._known):
+            if root in known and known[root].compiled:
+                del known[root]
+
     def turns_told(self) -> dict[str, int]:
         """TURNS of this look, for an observation."""
         return {"turn": self.turn, "turns": self.turns} if self.turn else {}
@@ -253,10 +262,11 @@ class ModuleLook:
         """A root is about to run with gradients: hook its modules, if this step is to be looked at."""
         if not self._wishes or self.step == self.monitor.step + 1:
             return
-        whole = self._whole(root)
-        if not self.monitor.may(WHOLE if whole else PARTLY):
+        if not self.monitor.may(WHOLE if self._whole(root) else PARTLY):
             return
         begun = time.perf_counter()
+        self._drop_compiled(root)
+        whole = self._whole(root)
         self._clear()
         self._running, self.step = True, self.monitor.step + 1
         self._last_root = weakref.ref(root)
@@ -325,8 +335,9 @@ class ModuleLook:
         """All modules have been seen: from now on, some at a time, in the order in which they ran."""
         root = self._last_root() if self._last_root is not None else None
         modules = {id(module): module for module in self._looked_at}
-        stops = [(weakref.ref(modules[key]), row.place) for key, row in self._rows.items()]
-        layers = [index for index, row in enumerate(self._rows.values()) if row.leaf and row.graded]
+        seen = [(modules[key], row) for key, row in self._rows.items() if key in modules]  # not DataParallel's replicas
+        stops = [(weakref.ref(module), row.place) for module, row in seen]
+        layers = [index for index, (_, row) in enumerate(seen) if row.leaf and row.graded]
         if root is not None and len(stops) > IN_TURN:
             before = self._tours.get(root)
             looks = before.looks if before is not None else 0
@@ -373,8 +384,10 @@ class ModuleLook:
     def _may_hold(self, tensor: Tensor) -> bool:
         """True if this tensor can be kept for a while, at no great cost of memory."""
         size = HELD_BYTES if tensor.is_sparse else tensor.nbytes
+        if size >= HELD_BYTES or self._held_bytes + size > HELD_ALL_BYTES:
+            return False
         self._held_bytes += size
-        return size < HELD_BYTES and self._held_bytes < HELD_ALL_BYTES
+        return True
 
     def _work_on(self, taken: list[Taken]) -> None:
         """Describe outputs, have their gradients come here, and compute their figures."""
@@ -410,7 +423,8 @@ class ModuleLook:
                 if self._may_hold(grad):
                     self._grads.append(Taken(row, grad, tensors.version(grad)))
                 else:
-                    self._figures += _norms("grad_norm", [row], [local(grad.detach())], exact=self._wish.exact)
+                    for rows, data in _by_device([(row, local(grad.detach()))]):
+                        self._figures += _norms("grad_norm", rows, data, exact=self._wish.exact)
         except Exception as error:  # guard
             self._wishes.clear()
             self.monitor.failed("modules", error)
@@ -434,8 +448,9 @@ class ModuleLook:
         if not figures:
             self._tell()
         else:
-            device = figures[0].values.device
-            values = torch.cat([part.values.to(device) for part in figures])
+            devices = [part.values.device for part in figures]
+            device = next((found for found in devices if found.type != "cpu"), devices[0])
+            values = torch.cat([part.values.to(device, non_blocking=True) for part in figures])
             fill = _Fill(figures, twins)
             if tensors.on_host(values):
                 fill(values.tolist())
@@ -537,6 +552,8 @@ def _by_device(found: list[tuple[Seen, Tensor]]) -> list[tuple[list[Seen], list[
     """Rows and data, those of one device together."""
     groups: dict[torch.device, tuple[list[Seen], list[Tensor]]] = {}
     for row, data in found:
+        if not data.numel():  # this rank's shard is empty
+            continue
         rows, group = groups.setdefault(data.device, ([], []))
         rows.append(row)
         group.append(data)
@@ -561,10 +578,13 @@ def _norms(
         whose = [(rows[i], name, found[i].numel() ** -0.5 if name == "rms" else 1.0) for i in small]
         figures.append(Figures(norms_S, whose))
     if large:
-        rows_LS = samples([found[index] for index in large]) if rows_NS is None else rows_NS[large]
+        # With a sample of each the norms of all are taken: choosing rows on a device would wait for it.
+        taken = large if rows_NS is None else list(range(len(found)))
+        rows_LS = samples([found[index] for index in large]) if rows_NS is None else rows_NS
         norms_L = torch.linalg.vector_norm(rows_LS, dim=1)
         each = SAMPLE**-0.5
-        whose = [(rows[i], name, each * (1.0 if name == "rms" else found[i].numel() ** 0.5)) for i in large]
+        factors = {i: each * (1.0 if name == "rms" else found[i].numel() ** 0.5) for i in large}
+        whose = [(rows[i], name if i in factors else "", factors.get(i, 0.0)) for i in taken]
         figures.append(Figures(norms_L, whose))
     return figures
 

@@ -4,6 +4,7 @@
 exceptions away from training; `record` gathers what a step's record holds.
 """
 
+import cmath
 import gc
 import math
 import sys
@@ -95,6 +96,7 @@ class Monitor:
         self.modules = ModuleLook(self)
         self.hooks = TorchHooks(self)
         self.probes: list[Probe] = []
+        self._told_broken: set[str] = set()
         self._failed_probes: set[type[Probe]] = set()  # a change of level does not bring them back
         self.suspects: Callable[[float], bool] | None = None  # is a loss between samples worth a record?
         self.metrics: dict[str, float] = {}  # the user's own, by name: the last value of each
@@ -160,6 +162,9 @@ class Monitor:
 
     def use(self, probes: Iterable[type[Probe]]) -> None:
         """Have exactly these probes at work: those that stay keep what they know."""
+        for name in [name for name in PROBES.broken if name not in self._told_broken]:
+            self._told_broken.add(name)
+            self._failed(name, PROBES.broken[name])
         wanted = list(probes)
         here = {type(probe) for probe in self.probes}
         for probe in [probe for probe in self.probes if type(probe) not in wanted]:
@@ -210,6 +215,8 @@ class Monitor:
             now = time.perf_counter()
             if on:
                 self.budget.rest(now - self._off_at)
+            else:
+                self.tell("switched_off")
             self._off_at = now
             self.active = on
             self.roots.pause(not on)
@@ -325,9 +332,12 @@ class Monitor:
         begun = time.perf_counter()
         self._unused_calls = 0
         fine = True
-        if isinstance(losses, Tensor) and losses.numel() == 1 and tensors.on_host(losses):
-            value = losses.item()
-            fine = math.isfinite(value) and not self._suspicious(value)
+        try:
+            if isinstance(losses, Tensor) and losses.numel() == 1 and tensors.on_host(losses):
+                value = losses.item()
+                fine = cmath.isfinite(value) and not self._suspicious(value)
+        except Exception as error:  # guard: a tensor that shows no value
+            self.failed("backward", error)
         self._idle_losses += 1
         self.budget.spend("backward_begins", time.perf_counter() - begun)
         return fine
@@ -337,7 +347,7 @@ class Monitor:
 
         The first of a step only: the others would make a record of a part of its losses.
         """
-        if self.suspects is None or self._idle_losses or self.scaling:
+        if self.suspects is None or self._idle_losses or self.scaling or isinstance(loss, complex):
             return False
         try:
             if not self.suspects(loss):
@@ -505,18 +515,19 @@ class Monitor:
     def update_ended(self, optimizer: Any) -> None:
         """An optimizer has stepped."""
         self.updates += 1
-        if not self.active:
-            self._unwatched_step(optimizer)
-            return
-        if self.in_update not in (None, optimizer):
-            return
-        if self.plan.deaf and not self.recorder.pending:
-            self._deaf_step(optimizer)
-            return
         begun = time.perf_counter()
-        self.in_update = None
-        self._evaluated = False
         try:
+            if not self.active:
+                self._unwatched_step(optimizer)
+                return
+            if self.in_update not in (None, optimizer):
+                return
+            if self.plan.deaf and not self.recorder.pending:
+                self._deaf_step(optimizer)
+                return
+            begun = time.perf_counter()
+            self.in_update = None
+            self._evaluated = False
             if self.plan.watch:
                 self.recorder.optimizer_s += max(begun - self._update_at, 0.0) if self._update_at else 0.0
                 self._step_ended(optimizer, begun, skipped=False)
@@ -676,7 +687,16 @@ class Monitor:
 
     def read_late(self, values: Tensor, then: Callable[[list[float], Step | None], None]) -> None:
         """Have a small device tensor read one step later, with all others in one copy."""
-        self.recorder.late.add(values, then)
+        self.recorder.late.add(values, lambda values, record: self._hand_over(then, values, record))
+
+    def _hand_over(
+        self, then: Callable[[list[float], Step | None], None], values: list[float], record: Step | None
+    ) -> None:
+        try:
+            then(values, record)
+        except Exception as error:  # guard: as around every probe call; the others get their values
+            owner = getattr(then, "probe", None)
+            self.failed(owner if isinstance(owner, Probe) else "late values", error)
 
     def _late_loss(self, values: list[float], record: Step | None) -> None:
         total = sum(values)
@@ -689,8 +709,12 @@ class Monitor:
 
     def finish(self) -> None:
         """The process ends: write what is pending, and have probes say their last."""
-        self.recorder.finish_pending(self._write)
-        self.tell("run_ends")
+        try:
+            self.recorder.finish_pending(self._write)
+        except Exception as error:  # guard: a device that failed gives no values
+            self.failed("late values", error)
+        if self.active:
+            self.tell("run_ends")
 
     # between two steps
 
@@ -881,4 +905,6 @@ def probes_for(level: str, flags: dict[str, Any]) -> list[type[Probe]]:
     if level == "basic":  # a flag's probe stands in the file of its name
         ours = PROBES.some([*BASIC, *sorted(name.replace("-", "_") for name in woken)])
         return [*ours, *(probe for probe in PROBES.strangers() if level in probe.levels)]
-    return [probe for probe in PROBES if level in probe.levels or probe.name in woken]
+    strangers = PROBES.strangers()
+    ours = [probe for probe in PROBES if probe not in strangers and (level in probe.levels or probe.name in woken)]
+    return [*ours, *(probe for probe in strangers if level in probe.levels)]

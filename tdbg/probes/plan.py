@@ -43,6 +43,7 @@ class Planner:
     def next(self, step: int, *, focus: bool) -> None:
         """Decide what is affordable after ``step``. focus: something is going on, put every step on record."""
         self.plan.extras.clear()
+        self.budget.step_done()
         if step < ALWAYS_STEPS:
             return
         now = time.perf_counter()

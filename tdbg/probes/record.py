@@ -113,8 +113,10 @@ class Recorder:
         """Complete and write the record that waits, if there is one."""
         if self.pending is not None:
             record, self.pending = self.pending, None
-            self.late.finish(record)
-            write(record)
+            try:
+                self.late.finish(record)
+            finally:
+                write(record)  # what is known of the step, should the device have failed meanwhile
 
     def keep(self, record: Step) -> None:
         """Settle whether the step was finite, and keep the record in the ring."""

@@ -73,6 +73,10 @@ class Regions(Probe):
     def step_ended(self, record: Step, optimizer: "Optimizer") -> None:
         self.tell(record.step)
 
+    def run_ends(self) -> None:
+        """What was added after the last record: there will be no further one."""
+        self.tell(self.monitor.step)
+
     def tell(self, step: int) -> None:
         """Tell what was added since the last time."""
         if not len(TOTALS):

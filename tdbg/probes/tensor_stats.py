@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 PARTS = ("weight", "gradient")
 IN_TURN = 8  # parameters a look
+HISTORY = 64  # looks that are kept
 
 
 @PROBES.add
@@ -54,7 +55,8 @@ class TensorStats(Probe):
 
     def __init__(self, monitor: Any) -> None:
         super().__init__(monitor)
-        self.history: deque[dict[str, Any]] = deque(maxlen=max(monitor.settings.keep_steps, 1))
+        self._history: deque[dict[str, Any]] = deque(maxlen=max(monitor.settings.keep_steps, HISTORY))
+        self._names: list[str] = []
         self._key: tuple[int, ...] = ()
         self._looks = 0
 
@@ -95,21 +97,27 @@ class TensorStats(Probe):
             return {}
         self._key = key
         gradients = self.monitor.probe("gradient-norms")
-        return {"names": [gradients.name_of(p) for p in parameters]} if gradients is not None else {}
+        self._names = [gradients.name_of(p) for p in parameters] if gradients is not None else []
+        return {"names": self._names} if self._names else {}
+
+    def history(self) -> list[dict[str, Any]]:
+        """The last looks, each with the names of the parameters it was at."""
+        names = dict(enumerate(self._names))
+        return [{**look, "names": [names.get(index, str(index)) for index in look["which"]]} for look in self._history]
 
     def keep(self, step: int, values: dict[str, Any]) -> None:
         """Tell of one look, and keep it."""
-        self.history.append({"step": step, **values})
+        self._history.append({"step": step, **{name: value for name, value in values.items() if name != "names"}})
         known = [value for value in values.get("weight_rms", ()) if value is not None]
         worst = max(known, key=lambda value: value if isinstance(value, float) else math.inf, default=0.0)
         text = f"{len(known)} weights, rms at most {worst}"
         self.see(text, step=step, **values)
 
     def history_cleared(self) -> None:
-        self.history.clear()
+        self._history.clear()
 
     def forked(self) -> None:
-        self.history.clear()
+        self._history.clear()
         self._key = ()
 
 
@@ -160,8 +168,8 @@ def _columns(part: str, which: Sequence[int], found: list[Tensor], *, exact: boo
     mean_N, norm_N = rows_NS.mean(1), torch.linalg.vector_norm(rows_NS, dim=1)
     columns = {"rms": norm_N / SAMPLE**0.5, "mean": mean_N, "std": spread_of(norm_N, mean_N)}
     if exact:
-        sizes_N = torch.tensor([tensor.numel() for tensor in found], device=norm_N.device)
-        columns["rms"] = tensors.norms(found) / sizes_N.sqrt()
+        norms = tensors.norms(found).unbind()
+        columns["rms"] = torch.stack([norm / tensor.numel() ** 0.5 for norm, tensor in zip(norms, found, strict=True)])
         columns["min"], columns["max"] = _ends(found)
     else:
         columns["min"], columns["max"] = rows_NS.amin(1), rows_NS.amax(1)

@@ -220,7 +220,7 @@ class Triggers(Probe):
             "values": event.values,
             "level": self.monitor.settings.level,
             "records": self.monitor.recorder.rows(),
-            "tensors": list(stats.history) if stats is not None else [],
+            "tensors": stats.history() if stats is not None else [],
         }
 
     def _save_batch(self, record: Step) -> str:

@@ -102,6 +102,7 @@ class Validation(EveryUpdate):
         self._pass: Pass | None = None
         self._ended: list[Pass] = []  # they wait for the update: their outputs may still go backward
         self._number = 0
+        self._since_epoch = self.monitor.epoch or 0  # what came before is not known
         self._last_step = -APART_STEPS  # the step after which the last pass came
         self._in_a_row = 0
         self._evaluated = self.monitor.eval_calls
@@ -114,7 +115,9 @@ class Validation(EveryUpdate):
         self._forget()
 
     def history_cleared(self) -> None:
+        number, said, since = self._number, self._said, self._since_epoch
         self._forget()
+        self._number, self._said, self._since_epoch = number, said, since  # facts of the run, not its history
 
     # what belongs to a pass
 
@@ -229,11 +232,17 @@ class Validation(EveryUpdate):
 
     def _miss_evaluation(self) -> None:
         epoch = self.monitor.epoch
-        if epoch is None or epoch < LATE_EPOCH or self._number or self._in_a_row or "none" in self._said:
+        if epoch is None or epoch - self._since_epoch < LATE_EPOCH or self._number or self._in_a_row:
+            return
+        if "none" in self._said:
             return
         self._said.add("none")
         self.see(
-            f"no evaluation was seen in {epoch} epochs", part="NONE", level="I", step=self.monitor.step, epochs=epoch
+            f"no evaluation was seen in {epoch - self._since_epoch} epochs",
+            part="NONE",
+            level="I",
+            step=self.monitor.step,
+            epochs=epoch - self._since_epoch,
         )
 
     def _tell_pass(self, ended: Pass) -> None:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from tdbg.events import Finding, Observation
 from tdbg.rules import RULES, ObservingRule
+from tdbg.rules._streaks import Streaks
 from tdbg.rules.text import figure, joined
 from tdbg.rules.view import finite
 from tdbg.rundir import ProcessDir
@@ -15,7 +16,7 @@ LOOKS = 5
 class _State:
     vanished: int = 0
     since: int = 0
-    unreached: dict[int, dict[str, int]] = field(default_factory=dict)  # turn -> module -> its looks in a row
+    unreached: Streaks = field(default_factory=Streaks)
     said: bool = False
 
 
@@ -52,10 +53,8 @@ class GradientFlow(ObservingRule[_State]):
         if state.said:
             return None
         unreached = list(values.get("unreached", ()))
-        turn = int(values.get("turn", 0))
-        before = state.unreached.get(turn, {})
-        state.unreached[turn] = {name: before.get(name, 0) + 1 for name in unreached}
-        lasting = [name for name in unreached if state.unreached[turn][name] >= LOOKS]
+        state.unreached.see(event, unreached)
+        lasting = state.unreached.lasting(LOOKS, unreached)
         state.vanished = state.vanished + 1 if values.get("vanishes") else 0
         if state.vanished == 1:
             state.since = event.step

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from tdbg.events import Finding, Observation
 from tdbg.rules import RULES, ObservingRule
+from tdbg.rules._streaks import Streaks
 from tdbg.rules.text import joined
 from tdbg.rundir import ProcessDir
 
@@ -13,8 +14,7 @@ FIRST_STEPS = 3  # a module whose weights start at zero (LoRA, a residual's last
 
 @dataclass(slots=True)
 class _State:
-    in_a_row: dict[int, dict[str, int]] = field(default_factory=dict)  # turn -> module -> its looks
-    since: dict[str, int] = field(default_factory=dict)
+    dead: Streaks = field(default_factory=Streaks)
     said: bool = False
 
 
@@ -49,17 +49,12 @@ class DeadModule(ObservingRule[_State]):
         if event.step <= FIRST_STEPS or "zero_share" not in event.values:
             return None
         dead = list(event.values.get("dead", ()))
-        turn = int(event.values.get("turn", 0))
-        before = state.in_a_row.get(turn, {})
-        looks = state.in_a_row[turn] = {name: before.get(name, 0) + 1 for name in dead}
-        for name in dead:
-            if looks[name] == 1:
-                state.since[name] = event.step
-        lasting = [name for name in dead if looks[name] >= LOOKS]
+        state.dead.see(event, dead)
+        lasting = state.dead.lasting(LOOKS, dead)
         if not lasting or state.said:
             return None
         state.said = True
-        since = state.since[lasting[0]]
+        since = state.dead.since[lasting[0]]
         return self.found(
             f"the output of {lasting[0]} has been zero since step {since}, rank {process.rank}",
             first_step=since,

@@ -16,7 +16,7 @@ class ShortRun(Rule):
     What it does: Where a framework says how many steps it means to take (Trainer, Lightning, a scheduler's
     total), compares that with the steps taken, in a process that ended as if all were well. It is `info`,
     since early stopping does this on purpose, and a warning when an exception was logged and swallowed. It is
-    silent where the flag EARLY_STOPPING has seen a stopper ask for the end.
+    silent where the flag EARLY_STOPPING has seen a stopper ask for the end, and no step came after that.
 
     Why it matters: A program that catches its own crash prints "done" and exits 0 with half its steps taken.
 
@@ -35,16 +35,16 @@ class ShortRun(Rule):
     listens = (Plan, Observation)
 
     def __init__(self) -> None:
-        self._stopped: set[str] = set()  # processes that an early stopper has ended
+        self._stopped: dict[str, int] = {}  # process -> the step at which an early stopper asked for the end
 
     def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
         if isinstance(event, Observation) and event.probe == "early-stopping" and event.values.get("stop"):
-            self._stopped.add(process.label)
+            self._stopped[process.label] = event.step
         return ()
 
     def finish(self, view: View) -> Iterable[Finding]:
         for found in view.ranks():
-            if found.process.label in self._stopped:
+            if not found.swallowed and self._stopped.get(found.process.label, -1) >= found.step:
                 continue
             planned = found.plan.steps if found.plan is not None else None
             if planned and 0 < found.step < planned and view.gone(found) and view.ending(found) == "ended":

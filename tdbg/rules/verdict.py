@@ -210,8 +210,9 @@ class Judge:
         self.view = View(run)
         self.findings: list[Finding] = []
         self.trouble = RULES.load_third_party()
-        self.trouble += [f"{name} could not be loaded: {error}" for name, error in RULES.broken.items()]
         self._rules: list[Rule] = [rule() for rule in RULES]
+        files = ((name, error) for name, error in RULES.broken.items() if ":" not in name)
+        self.trouble += [f"{name} could not be loaded: {error}" for name, error in files]
         self._listeners: dict[type[Event], list[Rule]] = {}
         for rule in self._rules:
             for kind in rule.listens:

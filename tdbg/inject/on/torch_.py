@@ -74,8 +74,6 @@ class Rank:
         me.monitor = self.monitor
         PROBES.add_points(me.third_party)
         self.monitor.attach(probes_for(me.settings.level, me.settings.flags))
-        for name, error in PROBES.broken.items():
-            me.failed(name, error)
         self.alternation = Alternation(self.monitor, me.settings.baseline) if me.settings.baseline else None
         self.startup_ms = (time.perf_counter() - begun) * 1e3
         self.monitor.budget.start_up_s = self.startup_ms / 1e3
@@ -172,8 +170,8 @@ class Rank:
             return
         self.ended = True
         with self.me.guard("end"):
+            reason = "exception" if self._uncaught() else "exit"  # first: what comes next may fail with the device
             self.monitor.finish()
-            reason = "exception" if self._uncaught() else "exit"
             if self.alternation is not None:
                 self._emit(self.alternation.result())
             cost = self.monitor.cost()

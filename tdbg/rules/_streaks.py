@@ -1,0 +1,32 @@
+"""Looks in a row, module by module, where a look may hold only those whose turn it is."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from tdbg.events import Observation
+
+
+@dataclass(slots=True)
+class Streaks:
+    """In how many looks in a row a module was found in some state, of the looks that held it."""
+
+    names: dict[int, list[str]] = field(default_factory=dict)  # turn -> the modules of its looks
+    looks: dict[str, int] = field(default_factory=dict)
+    since: dict[str, int] = field(default_factory=dict)  # the step of the first of them
+
+    def see(self, event: Observation, found: Iterable[str]) -> None:
+        """One look: ``found`` are the modules in that state."""
+        turn = int(event.values.get("turn", 0))
+        self.names[turn] = list(event.values.get("modules", self.names.get(turn, ())))
+        held = set(found)
+        for name in held.union(self.names[turn]):
+            if name not in held:
+                self.looks.pop(name, None)
+            elif self.looks.setdefault(name, 0) == 0:
+                self.since[name] = event.step
+            if name in held:
+                self.looks[name] += 1
+
+    def lasting(self, count: int, among: Iterable[str]) -> list[str]:
+        """Those found at least ``count`` times in a row."""
+        return [name for name in among if self.looks.get(name, 0) >= count]
