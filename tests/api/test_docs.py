@@ -37,7 +37,7 @@ def test_every_name_is_on_the_page():
 
 def test_every_method_of_the_debugger_is_on_the_page():
     text = PAGE.read_text(encoding="utf-8")
-    helpers = {"remember", "remember_error", "exploding", "vanishing"}
+    helpers = {"remember", "problem_of", "remember_error", "exploding", "vanishing"}
     for name in vars(PyTorchDebugger):
         assert name.startswith("_") or name in helpers or f"{name}(" in text, name
 
