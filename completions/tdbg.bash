@@ -4,7 +4,7 @@
 # commands below the command $1
 _tdbg_commands() {
     case "$1" in
-        '') reply='run report status control flags explain doctor demo hook' ;;
+        '') reply='run report status control filter-logs flags explain doctor demo hook' ;;
         'flags') reply='list show' ;;
         'hook') reply='install remove' ;;
         *) reply='' ;;
@@ -19,6 +19,7 @@ _tdbg_options() {
         'report') reply='--note --fail-on --json -h --help' ;;
         'status') reply='--watch --json -h --help' ;;
         'control') reply='-l --level -f --flag --no-flag --for --at-step --clear-history --wait --json -h --help' ;;
+        'filter-logs') reply='-f --flag -x --exclude-flag -p --prefix -r --ranks -t --type --level --steps --since --until -e --regex -v --invert-match -o --output --count --jobs -h --help' ;;
         'flags') reply='-h --help' ;;
         'flags list') reply='--json -h --help' ;;
         'flags show') reply='--json -h --help' ;;
@@ -66,6 +67,18 @@ _tdbg_kind() {
         'control --for') reply='N' ;;
         'control --at-step') reply='N' ;;
         'control --wait') reply='SECONDS' ;;
+        'filter-logs -f'|'filter-logs --flag') reply='FLAG' ;;
+        'filter-logs -x'|'filter-logs --exclude-flag') reply='FLAG' ;;
+        'filter-logs -p'|'filter-logs --prefix') reply='TEXT' ;;
+        'filter-logs -r'|'filter-logs --ranks') reply='RANGE' ;;
+        'filter-logs -t'|'filter-logs --type') reply='NAME' ;;
+        'filter-logs --level') reply='LOG_LEVEL' ;;
+        'filter-logs --steps') reply='RANGE' ;;
+        'filter-logs --since') reply='TEXT' ;;
+        'filter-logs --until') reply='TEXT' ;;
+        'filter-logs -e'|'filter-logs --regex') reply='TEXT' ;;
+        'filter-logs -o'|'filter-logs --output') reply='FILE' ;;
+        'filter-logs --jobs') reply='N' ;;
         'demo --fault') reply='FAULT' ;;
         'demo --steps') reply='N' ;;
         'demo --seed') reply='SEED' ;;
@@ -83,6 +96,7 @@ _tdbg_argument() {
         'report') reply='RUN' ;;
         'status') reply='RUN' ;;
         'control') reply='RUN' ;;
+        'filter-logs') reply='FILE' ;;
         'flags show') reply='FLAG' ;;
         'explain') reply='CODE' ;;
         *) reply='' ;;

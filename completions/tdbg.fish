@@ -1,8 +1,8 @@
 # fish completion for tdbg. Written by `tdbg docs`; change the source, not this file.
 
-set -g __tdbg_paths 'run' 'report' 'status' 'control' 'flags' 'flags list' 'flags show' 'explain' 'doctor' 'demo' 'hook' 'hook install' 'hook remove'
+set -g __tdbg_paths 'run' 'report' 'status' 'control' 'filter-logs' 'flags' 'flags list' 'flags show' 'explain' 'doctor' 'demo' 'hook' 'hook install' 'hook remove'
 set -g __tdbg_wrappers 'run'
-set -g __tdbg_valued 'run -f' 'run --flag' 'run --no-flag' 'run --preset' 'run -l' 'run --level' 'run --max-overhead' 'run --inject' 'run --profile-name' 'run --run-dir' 'run --name' 'run --stop-on' 'run --fail-on' 'run --baseline' 'run --log-level' 'run --disk-budget' 'run --progress-every' 'run --step-optimizer' 'run --keep-steps' 'run --every' 'run --steps' 'run --ranks' 'run --when' 'run --then' 'run --threshold' 'report --note' 'report --fail-on' 'control -l' 'control --level' 'control -f' 'control --flag' 'control --no-flag' 'control --for' 'control --at-step' 'control --wait' 'demo --fault' 'demo --steps' 'demo --seed' 'demo --run-dir' 'hook install --python' 'hook remove --python'
+set -g __tdbg_valued 'run -f' 'run --flag' 'run --no-flag' 'run --preset' 'run -l' 'run --level' 'run --max-overhead' 'run --inject' 'run --profile-name' 'run --run-dir' 'run --name' 'run --stop-on' 'run --fail-on' 'run --baseline' 'run --log-level' 'run --disk-budget' 'run --progress-every' 'run --step-optimizer' 'run --keep-steps' 'run --every' 'run --steps' 'run --ranks' 'run --when' 'run --then' 'run --threshold' 'report --note' 'report --fail-on' 'control -l' 'control --level' 'control -f' 'control --flag' 'control --no-flag' 'control --for' 'control --at-step' 'control --wait' 'filter-logs -f' 'filter-logs --flag' 'filter-logs -x' 'filter-logs --exclude-flag' 'filter-logs -p' 'filter-logs --prefix' 'filter-logs -r' 'filter-logs --ranks' 'filter-logs -t' 'filter-logs --type' 'filter-logs --level' 'filter-logs --steps' 'filter-logs --since' 'filter-logs --until' 'filter-logs -e' 'filter-logs --regex' 'filter-logs -o' 'filter-logs --output' 'filter-logs --jobs' 'demo --fault' 'demo --steps' 'demo --seed' 'demo --run-dir' 'hook install --python' 'hook remove --python'
 
 # Prints the command typed so far, such as `flags list`; `run --` once the wrapped command has begun.
 function __tdbg_state
@@ -223,6 +223,7 @@ complete -c tdbg -n '__tdbg_at \'\'' -a run -d 'Run a training or evaluation com
 complete -c tdbg -n '__tdbg_at \'\'' -a report -d 'Show the verdict of a run: findings, evidence, cost.'
 complete -c tdbg -n '__tdbg_at \'\'' -a status -d 'Show how far a run is: rank, step, rate, loss, level, last finding.'
 complete -c tdbg -n '__tdbg_at \'\'' -a control -d 'Change level and flags of a live run, on all ranks at one step.'
+complete -c tdbg -n '__tdbg_at \'\'' -a filter-logs -d 'Print log lines by flag, rank, level, step and time; whole records.'
 complete -c tdbg -n '__tdbg_at \'\'' -a flags -d 'List the debug flags, or show one.'
 complete -c tdbg -n '__tdbg_at \'\'' -a explain -d 'Explain a finding\'s code: what it means, why it matters, what to do.'
 complete -c tdbg -n '__tdbg_at \'\'' -a doctor -d 'Show what tdbg sees here: versions, settings and their sources.'
@@ -290,6 +291,24 @@ complete -c tdbg -n '__tdbg_at \'control\'' -l wait -x -d 'How long to wait for 
 complete -c tdbg -n '__tdbg_at \'control\'' -l json -d 'Print one JSON document.'
 complete -c tdbg -n '__tdbg_at \'control\'' -s h -l help -d 'Show this page and exit.'
 complete -c tdbg -n '__tdbg_at \'control\'' -a '(__tdbg_runs)'
+
+# tdbg filter-logs
+complete -c tdbg -n '__tdbg_at \'filter-logs\'' -s f -l flag -x -a '(__tdbg_FLAG)' -d 'Records of this flag, or of all below it.'
+complete -c tdbg -n '__tdbg_at \'filter-logs\'' -s x -l exclude-flag -x -a '(__tdbg_FLAG)' -d 'No records of this flag.'
+complete -c tdbg -n '__tdbg_at \'filter-logs\'' -s p -l prefix -x -d 'Records whose tag begins like this.'
+complete -c tdbg -n '__tdbg_at \'filter-logs\'' -s r -l ranks -x -d 'These ranks only: 0,3-5, or all. [default: all]'
+complete -c tdbg -n '__tdbg_at \'filter-logs\'' -s t -l type -x -d 'Which of tdbg\'s two logs: debug, info or both. [default: debug]'
+complete -c tdbg -n '__tdbg_at \'filter-logs\'' -l level -x -a '(__tdbg_LOG_LEVEL)' -d 'This level and above: DEBUG, STATS, INFO ...'
+complete -c tdbg -n '__tdbg_at \'filter-logs\'' -l steps -x -d 'These steps only: 100:200,500.'
+complete -c tdbg -n '__tdbg_at \'filter-logs\'' -l since -x -d 'From this time on, as the log writes it.'
+complete -c tdbg -n '__tdbg_at \'filter-logs\'' -l until -x -d 'Up to this time.'
+complete -c tdbg -n '__tdbg_at \'filter-logs\'' -s e -l regex -x -d 'Records in which this expression is found.'
+complete -c tdbg -n '__tdbg_at \'filter-logs\'' -s v -l invert-match -d 'The records that do not fit.'
+complete -c tdbg -n '__tdbg_at \'filter-logs\'' -s o -l output -r -F -d 'Write there instead of to stdout (-). [default: -]'
+complete -c tdbg -n '__tdbg_at \'filter-logs\'' -l count -d 'Only the number of records.'
+complete -c tdbg -n '__tdbg_at \'filter-logs\'' -l jobs -x -d 'Worker processes; 0: one a CPU. [default: 0]'
+complete -c tdbg -n '__tdbg_at \'filter-logs\'' -s h -l help -d 'Show this page and exit.'
+complete -c tdbg -n '__tdbg_at \'filter-logs\'' -r -F
 
 # tdbg flags
 complete -c tdbg -n '__tdbg_at \'flags\'' -a list -d 'List every flag with its group, short names and summary.'

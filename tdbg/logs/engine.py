@@ -1,0 +1,211 @@
+"""The engine of the filter: blocks of bytes in, whole records out, at the speed of `bytes.find`.
+
+A block is read into one buffer that is used again and again (a new object a read would double the CPU time). Only
+where a literal is found does Python look closer: back to the header, forward to the next one.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from tdbg.logs.formats import Format
+from tdbg.logs.query import Buffer, Matcher
+
+BLOCK_BYTES = 1 << 20
+LARGEST_BYTES = 4 << 20  # a record longer than that is judged by its beginning, and passes in pieces
+
+Emit = Callable[[memoryview], None]
+
+
+class Stream(Protocol):
+    """Where bytes come from: a file, a decompressor, a pipe."""
+
+    def readinto(self, into: memoryview) -> int | None: ...
+
+
+class Filter:
+    """Reads one stream and emits the records that count, in order, each whole.
+
+    begin, end: offsets; records that start in between are this filter's. The stream stands at ``begin``, or one byte
+    before it where ``begin`` is not 0, so that it can be seen whether a line starts there.
+    each: go record by record even where all of them count, for ``taken``, which else is not their number then.
+    """
+
+    def __init__(
+        self, matcher: Matcher, emit: Emit, *, begin: int = 0, end: int | None = None, each: bool = False
+    ) -> None:
+        self.matcher = matcher
+        self.format: type[Format] = matcher.format
+        self.emit = emit
+        self.taken = 0  # records
+        self._next_hit = matcher.next_hit()
+        self._everything = matcher.query.everything and not each
+        self._begin, self._end = begin, end
+        self._verdict: bool | None = None  # of the record that is too long for the buffer
+        self._buffer = bytearray(BLOCK_BYTES)
+
+    def run(self, stream: Stream) -> int:
+        """Filter the whole stream; returns the number of records that counted."""
+        kept = 0  # bytes at the front of the buffer that are not decided yet
+        base = self._begin - 1 if self._begin else 0  # offset of the buffer's first byte
+        first = self._begin > 0
+        while True:
+            view = memoryview(self._buffer)
+            got = stream.readinto(view[kept:]) or 0
+            filled, done = kept + got, got == 0
+            start = 0
+            if first and filled:
+                start = self._first_header(filled)
+                if start < 0:  # all of it belongs to a record of the unit before
+                    if done or self._over(base + filled):
+                        return self.taken
+                    base, kept = base + filled - 1, 1
+                    self._buffer[0] = self._buffer[filled - 1]
+                    continue
+                first = False
+            stop, last = self._limit(start, filled, base, done)
+            self._region(start, stop)
+            if last:
+                return self.taken
+            kept = filled - stop
+            if kept == len(self._buffer):
+                kept = self._too_long(filled)
+                stop = filled - kept
+            view.release()
+            self._buffer[:kept] = self._buffer[stop:filled]
+            base += stop
+
+    def _over(self, offset: int) -> bool:
+        return self._end is not None and offset >= self._end
+
+    def _first_header(self, filled: int) -> int:
+        """The first header behind the first byte, which is the one before this unit; -1 if there is none."""
+        at = self._buffer.find(b"\n", 0, filled)
+        while 0 <= at < filled - 1:
+            if self.format.header.match(self._buffer, at + 1, filled):
+                return at + 1
+            at = self._buffer.find(b"\n", at + 1, filled)
+        return -1
+
+    def _limit(self, start: int, filled: int, base: int, done: bool) -> tuple[int, bool]:
+        """Up to where records are complete, and whether the unit ends there."""
+        if self._over(base + filled):
+            at = self._next_header(max(self._end or 0, base + start) - base, start, filled)
+            if at >= 0:
+                return at, True
+        if done:
+            return filled, True
+        at = self._buffer.rfind(b"\n", start, filled)
+        while at > start:
+            if at + 1 < filled and self.format.header.match(self._buffer, at + 1, filled):
+                return at + 1, False
+            at = self._buffer.rfind(b"\n", start, at)
+        return start, False
+
+    def _next_header(self, at: int, start: int, filled: int) -> int:
+        """The first header at or behind ``at``; -1 if there is none yet."""
+        buffer = self._buffer
+        at = at if at <= start or buffer[at - 1] == 10 else buffer.find(b"\n", at, filled) + 1
+        while 0 < at < filled or at == start == 0:
+            if self.format.header.match(buffer, at, filled):
+                return at
+            at = buffer.find(b"\n", at, filled) + 1
+        return -1
+
+    def _too_long(self, filled: int) -> int:
+        """One record fills the buffer: a larger buffer, or pieces that follow the verdict on the first."""
+        if len(self._buffer) < LARGEST_BYTES:
+            larger = bytearray(LARGEST_BYTES)
+            larger[:filled] = self._buffer[:filled]
+            self._buffer = larger
+            return filled
+        if self._verdict is None:
+            self._verdict = self.matcher.accept(self._buffer, 0, filled)
+            self.taken += self._verdict
+        if self._verdict:
+            self.emit(memoryview(self._buffer)[:filled])
+        return 0
+
+    def _region(self, start: int, stop: int) -> None:
+        """Decide on the complete records in ``buffer[start:stop]``."""
+        if self._verdict is not None and stop > start:
+            start = self._rest_of_long(start, stop)
+        if stop <= start:
+            return
+        if self._everything:
+            self.taken += 1
+            self.emit(memoryview(self._buffer)[start:stop])
+        elif self._next_hit is None:
+            self._ask_all(start, stop)
+        else:
+            self._ask_hits(start, stop)
+
+    def _rest_of_long(self, start: int, stop: int) -> int:
+        """The end of the record that came in pieces."""
+        end = self._record_end(start, stop)
+        if self._verdict:
+            self.emit(memoryview(self._buffer)[start:end])
+        self._verdict = None
+        return end
+
+    def _ask_all(self, start: int, stop: int) -> None:
+        run = -1  # where a run of records that count began
+        at = start
+        while at < stop:
+            end = self._record_end(at, stop)
+            if self.matcher.accept(self._buffer, at, end):
+                self.taken += 1
+                run = at if run < 0 else run
+            elif run >= 0:
+                self.emit(memoryview(self._buffer)[run:at])
+                run = -1
+            at = end
+        if run >= 0:
+            self.emit(memoryview(self._buffer)[run:stop])
+
+    def _ask_hits(self, start: int, stop: int) -> None:
+        buffer, next_hit, accept = self._buffer, self._next_hit, self.matcher.accept
+        assert next_hit is not None
+        run = run_end = -1
+        at = start
+        while at < stop:
+            hit = next_hit(buffer, at, stop)
+            if hit < 0:
+                break
+            begin = self._record_start(hit, at)
+            end = self._record_end(begin, stop)
+            end = end if end > hit else self._record_end(hit, stop)
+            if accept(buffer, begin, end):
+                self.taken += 1
+                if run_end != begin:
+                    if run >= 0:
+                        self.emit(memoryview(buffer)[run:run_end])
+                    run = begin
+                run_end = end
+            at = end
+        if run >= 0:
+            self.emit(memoryview(buffer)[run:run_end])
+
+    def _record_start(self, hit: int, low: int) -> int:
+        """The header line of the record that holds ``hit``; ``low`` is where a record starts for certain."""
+        buffer, match = self._buffer, self.format.header.match
+        at = buffer.rfind(b"\n", low, hit) + 1 or low
+        while at > low and not match(buffer, at):
+            at = buffer.rfind(b"\n", low, at - 1) + 1 or low
+        return at
+
+    def _record_end(self, start: int, stop: int) -> int:
+        """Where the next record starts, or ``stop``."""
+        buffer, match = self._buffer, self.format.header.match
+        at = buffer.find(b"\n", start, stop) + 1
+        while 0 < at < stop and not match(buffer, at, stop):
+            at = buffer.find(b"\n", at, stop) + 1
+        return at or stop
+
+
+def whole(buffer: Buffer, matcher: Matcher) -> bytes:
+    """Filter bytes that are in memory; for small inputs and tests."""
+    import io
+
+    kept: list[bytes] = []
+    Filter(matcher, lambda view: kept.append(bytes(view))).run(io.BytesIO(buffer))
+    return b"".join(kept)

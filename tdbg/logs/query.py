@@ -1,0 +1,199 @@
+"""What is asked of a log: which records count. Compiled once for each format, then asked record by record."""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from tdbg import flags
+from tdbg.logs.formats import Format
+
+Buffer = bytes | bytearray
+# (buffer, from, to) -> where something that may count begins, or -1
+NextHit = Callable[[Buffer, int, int], int]
+MAX_FIND = 12  # literals looked for one by one; more of them go into one expression
+
+
+@dataclass(slots=True)
+class Query:
+    """What a record must be like; an empty query takes everything.
+
+    families: tag families without brackets (``DEBUG_FORWARD`` takes ``[DEBUG_FORWARD]`` and ``[DEBUG_FORWARD_X]``).
+    excluded: the same for what is left out. tags: exact tags with brackets, as a map of foreign spellings names them.
+    level: the least. ranks, steps: (first, last), inclusive. since, until: text as the log writes its times, any prefix of it.
+    """
+
+    families: tuple[str, ...] = ()
+    excluded: tuple[str, ...] = ()
+    tags: tuple[bytes, ...] = ()
+    prefixes: tuple[bytes, ...] = ()
+    level: int = 0
+    ranks: tuple[tuple[float, float], ...] = ()
+    steps: tuple[tuple[float, float], ...] = ()
+    since: bytes = b""
+    until: bytes = b""
+    pattern: re.Pattern[bytes] | None = None
+    invert: bool = False
+
+    @property
+    def by_tag(self) -> bool:
+        """True if only records with certain tags count."""
+        return bool(self.families or self.tags or self.prefixes)
+
+    @property
+    def everything(self) -> bool:
+        """True if no record is left out."""
+        return self == Query()
+
+
+def family(flag: str) -> str:
+    """The tags of a flag: ``LOSS.NULL_MASKING`` -> ``DEBUG_NULL_MASKING``."""
+    return flags.tag(flag).strip("[]")
+
+
+@dataclass(slots=True)
+class Matcher:
+    """A query, ready for the logs of one format."""
+
+    query: Query
+    format: type[Format]
+    rank: int | None = None  # of the file, where its path names it
+    _owned: dict[bytes, bool] = field(default_factory=dict)
+
+    @property
+    def possible(self) -> bool:
+        """False if no record of this file can count."""
+        query = self.query
+        out = query.ranks and self.rank is not None and not _within(self.rank, query.ranks)
+        return query.invert or not out
+
+    def next_hit(self) -> NextHit | None:
+        """How to find the next place that may count; None where every record has to be asked."""
+        query = self.query
+        if query.invert:
+            return None
+        if query.by_tag:
+            marks = [b"[" + name.encode() for name in query.families]
+            return _finder([*marks, *query.tags, *query.prefixes])
+        if query.pattern is not None:
+            search = query.pattern.search
+
+            def hit(buffer: Buffer, start: int, stop: int) -> int:
+                found = search(buffer, start, stop)
+                return -1 if found is None else found.start()
+
+            return hit
+        return None
+
+    def accept(self, buffer: Buffer, start: int, stop: int) -> bool:
+        """True if the record in ``buffer[start:stop]`` counts."""
+        return self._fits(buffer, start, stop) is not self.query.invert
+
+    def _fits(self, buffer: Buffer, start: int, stop: int) -> bool:
+        query = self.query
+        found = self.format.header.match(buffer, start, stop)
+        if found is None:  # lines before the first header of a file: they have nothing to be judged by
+            return query.everything or (query.pattern is not None and self._matches(buffer, start, stop))
+        if not self._tag_fits(found, buffer, start, stop):
+            return False
+        if query.level and (self.format.level(found) or 0) < query.level:
+            return False
+        if query.ranks and not self._rank_fits(found):
+            return False
+        if query.steps and not self._step_fits(found):
+            return False
+        if (query.since or query.until) and not self._time_fits(found):
+            return False
+        return query.pattern is None or self._matches(buffer, start, stop)
+
+    def _tag_fits(self, found: "re.Match[bytes]", buffer: Buffer, start: int, stop: int) -> bool:
+        query = self.query
+        if not query.by_tag and not query.excluded:
+            return True
+        tag = found["tag"] if "tag" in self.format.header.groupindex else None
+        if tag is None:
+            return not query.by_tag
+        known = self._owned.get(tag)
+        if known is None:
+            known = self._owned[tag] = self._owns(tag)
+        return known
+
+    def _owns(self, tag: bytes) -> bool:
+        query = self.query
+        word = tag.strip(b"[]").decode("utf-8", "replace")
+        if any(_in_family(word, name) for name in query.excluded):
+            return False
+        if not query.by_tag:
+            return True
+        if tag in query.tags or any(tag.startswith(prefix) for prefix in query.prefixes):
+            return True
+        return any(_in_family(word, name) for name in query.families)
+
+    def _rank_fits(self, found: "re.Match[bytes]") -> bool:
+        rank = self.rank
+        if rank is None and "rank" in self.format.header.groupindex and found["rank"]:
+            rank = int(found["rank"])
+        return rank is not None and _within(rank, self.query.ranks)
+
+    def _step_fits(self, found: "re.Match[bytes]") -> bool:
+        if "step" not in self.format.header.groupindex or not found["step"]:
+            return False
+        return _within(int(found["step"]), self.query.steps)
+
+    def _time_fits(self, found: "re.Match[bytes]") -> bool:
+        time = found["time"] if "time" in self.format.header.groupindex else None
+        if not time:
+            return False
+        time = time.replace(b" ", b"T", 1).replace(b",", b".").replace(b"/", b"-")
+        since, until = self.query.since, self.query.until
+        return time >= since and (not until or time[: len(until)] <= until)
+
+    def _matches(self, buffer: Buffer, start: int, stop: int) -> bool:
+        pattern = self.query.pattern
+        return pattern is not None and pattern.search(buffer, start, stop) is not None
+
+
+def _within(number: int, ranges: Sequence[tuple[float, float]]) -> bool:
+    return any(first <= number <= last for first, last in ranges)
+
+
+def _in_family(word: str, name: str) -> bool:
+    """True if the tag belongs to the family, and to no longer name of the flag table that begins alike."""
+    if word != name and not word.startswith(f"{name}_"):
+        return False
+    owner = flags.owner(f"[{word}]")
+    return owner is None or len(family(owner)) <= len(name)
+
+
+def _finder(literals: Sequence[bytes]) -> NextHit:
+    """The next of several literals. Each keeps where it was found last, so that nothing is searched twice."""
+    if len(literals) == 1:
+        (literal,) = literals
+        return lambda buffer, start, stop: buffer.find(literal, start, stop)
+    if len(literals) > MAX_FIND:
+        either = re.compile(b"|".join(map(re.escape, literals)))
+
+        def search(buffer: Buffer, start: int, stop: int) -> int:
+            found = either.search(buffer, start, stop)
+            return -1 if found is None else found.start()
+
+        return search
+    return _Several(literals)
+
+
+class _Several:
+    """The next hit of a few literals in one region of a buffer."""
+
+    def __init__(self, literals: Sequence[bytes]) -> None:
+        self._literals = literals
+        self._region = (-1, -1)
+        self._at: list[int] = []
+
+    def __call__(self, buffer: Buffer, start: int, stop: int) -> int:
+        if start == 0 or self._region[1] != stop or start < self._region[0]:
+            self._at = [buffer.find(literal, start, stop) for literal in self._literals]
+        else:
+            for index, at in enumerate(self._at):
+                if 0 <= at < start:
+                    self._at[index] = buffer.find(self._literals[index], start, stop)
+        self._region = (start, stop)
+        return min((at for at in self._at if at >= 0), default=-1)

@@ -1,0 +1,79 @@
+"""`tdbg filter-logs` as a user calls it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.logs.test_filter import records
+
+
+def call(*words: str, cwd: Path, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    command = [sys.executable, "-m", "tdbg", "filter-logs", *words]
+    return subprocess.run(command, cwd=cwd, input=stdin, capture_output=True, timeout=60, check=False)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    path = tmp_path / "debug_log_rank0.txt"
+    path.write_bytes(b"".join(records(60)))
+    return path
+
+
+def test_a_flag_brings_its_records_whole(log: Path) -> None:
+    done = call(log.name, "-f", "FORWARD", cwd=log.parent)
+    expected = b"".join(r for r in records(60) if b" [DEBUG_FORWARD] " in r.splitlines()[0])
+    assert (done.returncode, done.stdout, done.stderr) == (0, expected, b"")
+    inverted = call(log.name, "-f", "FORWARD", "-v", cwd=log.parent)
+    assert len(inverted.stdout) + len(expected) == log.stat().st_size
+
+
+def test_stdin_and_a_file_give_the_same(log: Path) -> None:
+    from_stdin = call("-", "--level", "ERROR", "--steps", "1:40", cwd=log.parent, stdin=log.read_bytes())
+    from_file = call(log.name, "--level", "ERROR", "--steps", "1:40", cwd=log.parent)
+    assert from_stdin.returncode == 0 and from_stdin.stdout == from_file.stdout != b""
+
+
+def test_count_and_nothing_found(log: Path) -> None:
+    assert call(log.name, "--count", "-f", "LR", cwd=log.parent).stdout == b"12\n"
+    nothing = call(log.name, "-f", "MEMORY", cwd=log.parent)
+    assert (nothing.returncode, nothing.stdout, nothing.stderr) == (1, b"", b"tdbg: no record fits\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "what", "next_"),
+    [
+        (("nowhere.log",), "there is no nowhere.log", "name a log file"),
+        (("debug_log_rank0.txt", "-f", "FORWRD"), "no flag is named 'FORWRD'", "did you mean FORWARD?"),
+        (("debug_log_rank0.txt", "-e", "("), "--regex '('", "regular expression"),
+        (("debug_log_rank0.txt", "--level", "LOUD"), "no log level 'LOUD'", "known: "),
+        (("debug_log_rank0.txt", "--ranks", "x"), "ranks cannot be 'x'", "numbers and ranges"),
+        (("debug_log_rank0.txt", "-o", "debug_log_rank0.txt"), "is one of the logs that are read", "choose another"),
+        (("debug_log_rank0.txt", "-t", "most"), "no log type 'most'", "debug, info or both"),
+    ],
+)
+def test_wrong_use_is_two_lines_and_exit_2(log: Path, words: tuple[str, ...], what: str, next_: str) -> None:
+    before = log.read_bytes()
+    done = call(*words, cwd=log.parent)
+    first, second = done.stderr.decode().splitlines()
+    assert done.returncode == 2 and done.stdout == b"" and what in first and next_ in second
+    assert log.read_bytes() == before
+
+
+def test_an_output_file_and_a_closed_pipe(log: Path) -> None:
+    done = call(log.name, "-o", "kept.txt", "-f", "FORWARD", cwd=log.parent)
+    assert done.returncode == 0 and done.stdout == b""
+    assert (log.parent / "kept.txt").read_bytes() == call(log.name, "-f", "FORWARD", cwd=log.parent).stdout
+    line = f"{sys.executable} -m tdbg filter-logs {log.name} | head -1 > /dev/null; echo ${{PIPESTATUS[0]}}"
+    piped = subprocess.run(["bash", "-c", line], cwd=log.parent, capture_output=True, text=True, timeout=60, check=True)
+    assert (piped.stdout, piped.stderr) == ("0\n", "")
+
+
+def test_no_torch_is_loaded(log: Path) -> None:
+    code = (
+        "import sys; from tdbg import cli; cli.main(['filter-logs', sys.argv[1], '--count']);"
+        " print(sorted({'torch', 'numpy', 'rich', 'yacs', 'wandb'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(log)], capture_output=True, text=True, check=True)
+    assert done.stdout == "60\n[]\n"

@@ -1,0 +1,165 @@
+"""The filter's engine: whole records, the same bytes whatever the blocks and workers."""
+
+import io
+import os
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tdbg.logs import engine, parallel
+from tdbg.logs.engine import Filter
+from tdbg.logs.formats import FORMATS, Lines, Stamped, Tdbg, sniff
+from tdbg.logs.query import Matcher, Query, family
+from tdbg.logs.sources import Source, find, rank_of
+from tdbg.logs.textlog import line
+
+TAGS = ("[DEBUG_FORWARD]", "[DEBUG_LR_STEP]", "[DEBUG_VALIDATION_METRICS]", "[DEBUG_VALIDATION]", "[monitor]")
+
+
+def records(count: int, rank: int = 0) -> list[bytes]:
+    """Records of tdbg's own log; each seventh has three lines, one of which looks like a tag."""
+    texts = ("loss 0.25", "[DEBUG_LR] in the message is no tag", "tensor:\n[DEBUG_FORWARD]\n 2.5, nan")
+    return [
+        line(1.76e9 + i, "DSIWEC"[i % 6], rank, i, TAGS[i % 5], texts[2] if i % 7 == 0 else texts[i % 2]).encode()
+        for i in range(count)
+    ]
+
+
+def kept(data: bytes, query: Query, **options: int) -> bytes:
+    """What the filter lets through."""
+    out: list[bytes] = []
+    found = Filter(Matcher(query, sniff(data)), lambda view: out.append(bytes(view)), **options)
+    found.run(io.BytesIO(data))  # type: ignore[arg-type]
+    return b"".join(out)
+
+
+def by_hand(found: list[bytes], wanted: "re.Pattern[bytes]") -> bytes:
+    return b"".join(record for record in found if wanted.search(record))
+
+
+HEAD = rb"^\S+ . r\d+ s\d+ "
+ASKED = [
+    (Query(families=(family("FORWARD"),)), HEAD + rb"\[DEBUG_FORWARD\]"),
+    (Query(families=(family("LR"),)), HEAD + rb"\[DEBUG_LR_STEP\]"),
+    (Query(families=(family("VALIDATION"),)), HEAD + rb"\[DEBUG_VALIDATION\]"),
+    (Query(families=(family("LR"), family("VALIDATION_METRICS"))), HEAD + rb"\[DEBUG_(LR_STEP|VALIDATION_METRICS)\]"),
+    (Query(excluded=(family("FORWARD"),)), HEAD + rb"\[(?!DEBUG_FORWARD\])"),
+    (Query(prefixes=(b"[mon",)), HEAD + rb"\[mon"),
+    (Query(level=30), rb"^\S+ [WEC] "),
+    (Query(steps=((3, 5), (40, 40))), rb"^\S+ . r\d+ s0*(3|4|5|40) "),
+    (Query(pattern=re.compile(rb"nan")), rb"nan"),
+    (Query(families=(family("FORWARD"),), level=40), rb"^\S+ [EC] r\d+ s\d+ \[DEBUG_FORWARD\]"),
+]
+
+
+@pytest.mark.parametrize(("query", "wanted"), ASKED)
+@pytest.mark.parametrize("block", [300, 4096, engine.BLOCK_BYTES])
+def test_whole_records_whatever_the_block(
+    query: Query, wanted: bytes, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "BLOCK_BYTES", block)
+    found = records(400)
+    assert kept(b"".join(found), query) == by_hand(found, re.compile(wanted))
+    query.invert = True
+    assert kept(b"".join(found), query) == b"".join(r for r in found if not re.search(wanted, r))
+    query.invert = False
+
+
+@pytest.mark.parametrize("cut", [1, 100, 5000, 20_000])
+def test_a_record_belongs_to_the_unit_it_starts_in(cut: int) -> None:
+    data, query = b"".join(records(400)), Query(level=20)
+    whole = kept(data, query)
+    parts = [
+        _unit(data, query, begin, min(begin + cut, len(data)))
+        for begin in range(0, len(data), cut)
+        if cut > 1 or begin < 300
+    ]
+    joined = b"".join(parts)
+    assert joined == (whole if cut > 1 else whole[: len(joined)])
+
+
+def _unit(data: bytes, query: Query, begin: int, end: int) -> bytes:
+    out: list[bytes] = []
+    stream = io.BytesIO(data)
+    stream.seek(max(begin - 1, 0))
+    last = None if end == len(data) else end
+    Filter(Matcher(query, Tdbg), lambda view: out.append(bytes(view)), begin=begin, end=last).run(stream)  # type: ignore[arg-type]
+    return b"".join(out)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.binary(max_size=3000), st.integers(min_value=64, max_value=700))
+def test_everything_in_is_everything_out(data: bytes, block: int) -> None:
+    before, engine.BLOCK_BYTES = engine.BLOCK_BYTES, block
+    try:
+        assert kept(data, Query()) == data
+        for form in FORMATS:
+            matcher = Matcher(Query(level=30, pattern=re.compile(rb"e")), form)
+            Filter(matcher, lambda view: None).run(io.BytesIO(data))  # type: ignore[arg-type]
+    finally:
+        engine.BLOCK_BYTES = before
+
+
+def test_a_record_too_long_for_any_buffer_is_judged_by_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "BLOCK_BYTES", 1000)
+    monkeypatch.setattr(engine, "LARGEST_BYTES", 4000)
+    long = line(1e9, "E", 0, 1, "[DEBUG_LR]", "\n".join("x" * 100 for _ in range(200))).encode()
+    other = line(1e9, "I", 0, 2, "[DEBUG_LR]", "short").encode()
+    assert kept(other + long + other, Query(level=40)) == long
+    assert kept(other + long + other, Query(level=20)) == other + long + other
+    assert kept(long + other, Query(families=(family("FORWARD"),))) == b""
+
+
+def test_workers_write_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parallel, "UNIT_BYTES", 3000)
+    monkeypatch.setattr(parallel, "SMALL_BYTES", 0)
+    for rank in (0, 1, 10):
+        (tmp_path / f"debug_log_rank{rank}.txt").write_bytes(b"".join(records(300, rank)))
+    sources = find([str(tmp_path)])
+    assert [source.rank for source in sources] == [0, 1, 10]
+    expected = b"".join(by_hand(records(300, rank), re.compile(rb"^\S+ [IWEC] ")) for rank in (0, 1, 10))
+    for jobs in (1, 2, 5):
+        target = tmp_path / f"out{jobs}"
+        handle = os.open(target, os.O_WRONLY | os.O_CREAT)
+        taken = parallel.run(sources, Query(level=20), handle, jobs)
+        os.close(handle)
+        assert (target.read_bytes(), taken) == (expected, 600)
+
+
+def test_rotated_parts_come_oldest_first_and_ranks_by_number(tmp_path: Path) -> None:
+    names = ["train.log", "train.log.1", "train.log.2", "train.log.10", "rank2.log", "rank10.log.gz", "notes.md"]
+    for name in names:
+        (tmp_path / name).write_bytes(b"x\n")
+    found = [os.path.basename(source.path) for source in find([str(tmp_path)])]
+    assert found == ["rank2.log", "rank10.log.gz", "train.log.10", "train.log.2", "train.log.1", "train.log"]
+
+
+@pytest.mark.parametrize(
+    ("path", "rank"),
+    [
+        ("run/rank0003/debug_log_rank3.txt.2", 3),
+        ("logs/rank12.log", 12),
+        ("logs/attempt_0/3/stdout.log", 3),
+        ("slurm-123_task7.out", 7),
+        ("train.log", None),
+        ("logs/frank1.log", None),
+    ],
+)
+def test_the_rank_is_in_the_path(path: str, rank: int | None) -> None:
+    assert rank_of(path) == rank
+
+
+def test_formats_are_recognised() -> None:
+    stamped = b"2026-11-20 03:06:40,123 - root - WARNING - [DEBUG_LR] low\nTraceback (most recent call last):\n  x\n"
+    assert sniff(stamped) is Stamped
+    assert kept(stamped * 3, Query(level=30)) == stamped * 3
+    assert kept(stamped * 3, Query(families=(family("LR"),))) == stamped * 3
+    assert kept(stamped * 3, Query(families=(family("FORWARD"),))) == b""
+    assert sniff(b"".join(records(5))) is Tdbg
+    assert sniff(b"step 1 loss 2\nstep 2 loss nan\n") is Lines
+    prefixed = b"[rank3]: 2026-11-20 03:06:40 ERROR bad\n"
+    assert kept(prefixed, Query(level=40)) == prefixed
+    assert isinstance(find([os.devnull])[0], Source)
