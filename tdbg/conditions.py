@@ -392,7 +392,7 @@ def check_pairs(when: Sequence[str], then: Sequence[str]) -> None:
     """TdbgError if there are actions without a condition."""
     if len(then) > len(when):
         raise TdbgError(
-            f"--then is given {len(then)} times, and --when {len(when)} times",
+            f"there are more --then ({len(then)}) than --when ({len(when)})",
             "give each --then its --when; the first action belongs to the first condition",
         )
 

@@ -147,7 +147,7 @@ def _choice(options: Iterable[str]) -> Callable[[str, Any], str]:
                 return option
         near = difflib.get_close_matches(str(value).lower(), [option.lower() for option in allowed], n=1)
         hint = f"did you mean {near[0]}? " if near else ""
-        raise TdbgError(f"{key} cannot be {value!r}", f"{hint}choose from: {', '.join(allowed)}")
+        raise TdbgError(f"{key} cannot be {value!r}", f"{hint}choose from: {', '.join(filter(None, allowed))}")
 
     return check
 

@@ -209,7 +209,11 @@ FLAGS: tuple[Flag, ...] = (
         aliases=("gradient_norms",),
         probe="gradient-report",
         thresholds=(
-            Threshold("explosion", 10.0, "a parameter's gradient norm above it explodes"),
+            Threshold(
+                "explosion",
+                10.0,
+                "a parameter's gradient norm above it is listed as exploding; a finding needs a jump as well",
+            ),
             Threshold("vanishing", 1e-6, "a parameter's gradient norm below it vanishes"),
             Threshold("jump", 10.0, "a norm so many times its running median is a jump", low=1.0),
         ),

@@ -5,6 +5,7 @@ complete or ignored, so a killed run leaves a readable directory. Readers create
 """
 
 import errno
+import glob
 import json
 import os
 import re
@@ -173,7 +174,7 @@ class RunDir:
     def open(cls, where: str | os.PathLike[str] | None = None) -> "RunDir":
         """The run at ``where`` (the directory, or a file in it), or the newest under ./tdbg_runs.
 
-        A name alone is looked for under ./tdbg_runs too. Raises TdbgError where there is no run.
+        A name alone is looked for under ./tdbg_runs too, with or without the time before it. Raises TdbgError where there is no run.
         """
         if where is None:
             runs = sorted(Path(RUNS).glob(f"*/{STATE_FILE}"), key=lambda path: path.stat().st_mtime)
@@ -187,6 +188,9 @@ class RunDir:
             for folder in (candidate, *candidate.parents[:3]):
                 if (folder / STATE_FILE).is_file():
                     return cls(folder)
+        named = sorted(Path(RUNS).glob(f"*-{glob.escape(given.name)}/{STATE_FILE}")) if given.name == str(where) else []
+        if named:  # `--name`: the newest of those that bear it
+            return cls(named[-1].parent)
         if given.exists():
             raise TdbgError(
                 f"{given} is not a run directory: it has no {STATE_FILE}", "name the directory `tdbg run` made"

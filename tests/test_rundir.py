@@ -299,3 +299,12 @@ def test_a_program_that_closes_every_file_keeps_its_own_clean(tmp_path: Path) ->
     assert steps == [1, 2, 3, 4, 5, 6]
     assert trouble == []
     writer.close()
+
+
+def test_a_run_is_found_by_the_name_it_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("20261121-031500-live", "20261121-041500-live", "20261121-051500-other"):
+        RunDir.create(Path("tdbg_runs") / folder, {})
+    assert RunDir.open("live").path.name == "20261121-041500-live"
+    with pytest.raises(TdbgError, match="there is no ive"):
+        RunDir.open("ive")

@@ -17,13 +17,21 @@ def log(flag: str, msg: str | Callable[[], str], part: str = "") -> None:
         is on. part: further words of the tag: ``log("LOSS.NULL_MASKING", "...", part="input")`` writes
         ``[DEBUG_NULL_MASKING_INPUT] ...``.
     Outside of a run the line goes to the logger ``tdbg`` at DEBUG. Inside torch.compile it does nothing.
-    Raises nothing but what ``msg()`` raises. Cost: about 0.3 us while off, 15 us while on.
+    Raises nothing; what ``msg()`` raises is in the line. Cost: about 0.3 us while off, 15 us while on.
     """
     if compiling() or not is_on(flag):
         return
     report(flag, live().get(canonical(flag), True))
     mark = tag(canonical(flag), part.strip().upper().replace(" ", "_"))
-    say(mark, msg if isinstance(msg, str) else str(msg()))
+    say(mark, _text(msg))
+
+
+def _text(msg: Any) -> str:
+    """The text, however it is given: a debug line that fails must not end the training it speaks of."""
+    try:
+        return str(msg() if callable(msg) else msg)
+    except Exception as error:  # guard: the program's own function
+        return f"(this line could not be made: {type(error).__name__}: {error})"
 
 
 def say(mark: str, text: str, level: str = "D") -> None:
