@@ -6,11 +6,14 @@ in a ring of pipes. A worker that dies breaks the ring, and the whole fails inst
 """
 
 import contextlib
+import gzip
 import os
 import struct
 import sys
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tdbg.errors import TdbgError
 from tdbg.logs.engine import Filter
@@ -89,9 +92,27 @@ def units_of(sources: Sequence[Source], known: type[Format] | None = None) -> li
 def _sniffed(source: Source) -> type[Format]:
     with contextlib.closing(source.open()) as stream:
         try:
-            return sniff(stream.read(SNIFF_BYTES) or b"")
-        except (OSError, EOFError):
+            return sniff(getattr(stream, "read1", stream.read)(SNIFF_BYTES) or b"")
+        except (OSError, EOFError, zlib.error):
             return sniff(b"")
+
+
+class _Readable:
+    """A packed stream up to where it is damaged: that counts as its end, and is told afterwards."""
+
+    def __init__(self, stream: Any) -> None:
+        # In small reads: one that meets the damage gives nothing of what it read before.
+        self._read = getattr(stream, "readinto1", stream.readinto)
+        self.error: Exception | None = None
+
+    def readinto(self, into: memoryview) -> int | None:
+        """As the stream's own."""
+        try:
+            found: int | None = self._read(into)
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            self.error = error
+            return 0
+        return found
 
 
 def run_unit(unit: Unit, query: Query, output: Output, *, each: bool = False) -> int:
@@ -102,7 +123,13 @@ def run_unit(unit: Unit, query: Query, output: Output, *, each: bool = False) ->
     with contextlib.closing(unit.source.open()) as stream:
         if unit.begin:
             stream.seek(unit.begin - 1)
-        return Filter(matcher, output.emit, begin=unit.begin, end=unit.end, each=each).run(stream)
+        readable = _Readable(stream)
+        taken = Filter(matcher, output.emit, begin=unit.begin, end=unit.end, each=each).run(readable)
+    if readable.error is not None:
+        output.flush()
+        what = f"{unit.source.path} is damaged: {readable.error}"
+        raise TdbgError(what, "what could be read before the damage was filtered; what follows is lost")
+    return taken
 
 
 def run(

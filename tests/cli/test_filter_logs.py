@@ -1,5 +1,6 @@
 """`tdbg filter-logs` as a user calls it."""
 
+import gzip
 import subprocess
 import sys
 from pathlib import Path
@@ -77,3 +78,12 @@ def test_no_torch_is_loaded(log: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code, str(log)], capture_output=True, text=True, check=True)
     assert done.stdout == "60\n[]\n"
+
+
+def test_a_damaged_gz_gives_what_it_holds_and_says_so(log: Path) -> None:
+    packed = gzip.compress(log.read_bytes())
+    (log.parent / "cut.log.gz").write_bytes(packed[: len(packed) // 2])
+    done = call("cut.log.gz", cwd=log.parent)
+    assert done.returncode == 2 and done.stdout and log.read_bytes().startswith(done.stdout)
+    first, second = done.stderr.decode().splitlines()
+    assert "cut.log.gz is damaged" in first and "before the damage" in second
