@@ -256,7 +256,7 @@ def test_a_terminal_that_is_closed_ends_tdbg_and_the_program() -> None:
     )
     words = ["-m", "tdbg", "run", "--", sys.executable, "sleep.py"]
     child = pexpect.spawn(sys.executable, words, timeout=30)
-    child.expect("up")
+    child.expect("up\r\n")  # all of it: a terminal closed within a write fails the write
     os.close(child.child_fd)
     _, status = os.waitpid(child.pid, 0)
     child.closed, child.terminated = True, True
