@@ -4,7 +4,7 @@ A block is read into one buffer that is used again and again (a new object a rea
 where a literal is found does Python look closer: back to the header, forward to the next one.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from tdbg.logs.formats import Format
@@ -45,6 +45,12 @@ class Filter:
 
     def run(self, stream: Stream) -> int:
         """Filter the whole stream; returns the number of records that counted."""
+        for _ in self.blocks(stream):
+            pass
+        return self.taken
+
+    def blocks(self, stream: Stream) -> Iterator[None]:
+        """The same block by block, for those who take turns between streams: what a block holds is emitted by then."""
         kept = 0  # bytes at the front of the buffer that are not decided yet
         base = self._begin - 1 if self._begin else 0  # offset of the buffer's first byte
         first = self._begin > 0
@@ -57,7 +63,7 @@ class Filter:
                 start = self._first_header(filled)
                 if start < 0:  # all of it belongs to a record of the unit before
                     if done or self._over(base + filled):
-                        return self.taken
+                        return
                     base, kept = base + filled - 1, 1
                     self._buffer[0] = self._buffer[filled - 1]
                     continue
@@ -65,7 +71,8 @@ class Filter:
             stop, last = self._limit(start, filled, base, done)
             self._region(start, stop)
             if last:
-                return self.taken
+                return
+            yield
             kept = filled - stop
             if kept == len(self._buffer):
                 kept = self._too_long(filled)
