@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from tdbg.control import Request
 from tdbg.events import Switch
+from tdbg.probes.aside import aside
 
 if TYPE_CHECKING:
     from tdbg.probes.monitor import Monitor
@@ -137,7 +138,9 @@ class Changes:
         else:
             monitor.switch(True)
             monitor.budget.change_share(settings.budget_pct, time.perf_counter())
-            monitor.use(probes_for(settings.level, settings.flags))
+            level, flags = settings.level, dict(settings.flags)
+            aside(lambda: probes_for(level, flags))
+            monitor.use(probes_for(level, flags))
         monitor.budget.start_up_s += time.perf_counter() - begun
         self._tell(why, asked, late)
 
