@@ -28,10 +28,18 @@ class Filter:
     begin, end: offsets; records that start in between are this filter's. The stream stands at ``begin``, or one byte
     before it where ``begin`` is not 0, so that it can be seen whether a line starts there.
     each: go record by record even where all of them count, for ``taken``, which else is not their number then.
+    block_bytes: of one read, for those who hold many files at once.
     """
 
     def __init__(
-        self, matcher: Matcher, emit: Emit, *, begin: int = 0, end: int | None = None, each: bool = False
+        self,
+        matcher: Matcher,
+        emit: Emit,
+        *,
+        begin: int = 0,
+        end: int | None = None,
+        each: bool = False,
+        block_bytes: int = 0,
     ) -> None:
         self.matcher = matcher
         self.format: type[Format] = matcher.format
@@ -41,7 +49,7 @@ class Filter:
         self._everything = matcher.query.everything and not each
         self._begin, self._end = begin, end
         self._verdict: bool | None = None  # of the record that is too long for the buffer
-        self._buffer = bytearray(BLOCK_BYTES)
+        self._buffer = bytearray(block_bytes or BLOCK_BYTES)
 
     def run(self, stream: Stream) -> int:
         """Filter the whole stream; returns the number of records that counted."""
