@@ -98,7 +98,7 @@ def asked(
     """The query that the options ask for; TdbgError for what cannot be asked."""
     import re
 
-    from tdbg.config import parse_ranges
+    from tdbg.ranges import parse_ranges
     from tdbg.flags import expand
     from tdbg.logs.query import Query, family
 

@@ -97,7 +97,7 @@ def _sniffed(source: Source) -> type[Format]:
             return sniff(b"")
 
 
-class _Readable:
+class Readable:
     """A packed stream up to where it is damaged: that counts as its end, and is told afterwards."""
 
     def __init__(self, stream: Any) -> None:
@@ -114,6 +114,12 @@ class _Readable:
             return 0
         return found
 
+    def complain(self, path: str) -> None:
+        """TdbgError if it was damaged."""
+        if self.error is not None:
+            what = f"{path} is damaged: {self.error}"
+            raise TdbgError(what, "what could be read before the damage was filtered; what follows is lost")
+
 
 def run_unit(unit: Unit, query: Query, output: Output, *, each: bool = False) -> int:
     """Filter one unit; returns how many records counted. each: see `Filter`."""
@@ -123,12 +129,11 @@ def run_unit(unit: Unit, query: Query, output: Output, *, each: bool = False) ->
     with contextlib.closing(unit.source.open()) as stream:
         if unit.begin:
             stream.seek(unit.begin - 1)
-        readable = _Readable(stream)
+        readable = Readable(stream)
         taken = Filter(matcher, output.emit, begin=unit.begin, end=unit.end, each=each).run(readable)
     if readable.error is not None:
         output.flush()
-        what = f"{unit.source.path} is damaged: {readable.error}"
-        raise TdbgError(what, "what could be read before the damage was filtered; what follows is lost")
+    readable.complain(unit.source.path)
     return taken
 
 
