@@ -45,6 +45,17 @@ def test_third_parties_join_through_entry_points(monkeypatch: pytest.MonkeyPatch
     assert again.load_third_party() == []
 
 
+@pytest.mark.parametrize("name", ["model-build", "device"])
+def test_a_stranger_may_not_take_the_name_of_one_of_ours(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(THIRD, "name", name)
+    probes: Registry[Thing] = Registry("probe", package="tdbg.probes", group="tdbg.probes")
+    (failed,) = probes.add_points({"mine": "tests.test_registry:THIRD"})
+    assert failed.endswith(f"{name!r} is the name of one of tdbg's own")
+    assert list(probes.broken) == ["tests.test_registry:THIRD"] and probes.strangers() == []
+    monkeypatch.undo()
+    assert probes.add_points({"mine": "tests.test_registry:THIRD"}) == [] and probes.strangers() == [THIRD]
+
+
 THIRD = Thing("third")
 
 

@@ -49,7 +49,7 @@ class _Look:
 
     limit: float | None = None  # given to clip_grad_norm_
     whole: bool = False  # that clipped all of the optimizer's parameters, by their L2 norm
-    frozen: set[int] = field(default_factory=set)  # indices of parameters that want no gradient
+    frozen: set[int] = field(default_factory=set)  # indices of parameters that want no gradient, or are empty
 
 
 WORDS = {  # kind of trouble -> how the line names it
@@ -149,7 +149,7 @@ class GradientReport(Probe):
         if len(self._due) >= MAX_DUE:
             self._due.pop(next(iter(self._due)))
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        self._clip.frozen = {index for index, p in enumerate(parameters) if not p.requires_grad}
+        self._clip.frozen = {index for index, p in enumerate(parameters) if not (p.requires_grad and p.numel())}
         self._due[self.monitor.step + 1] = self._clip
         key = tuple(map(id, parameters))
         if key != self._key:

@@ -326,7 +326,8 @@ class ModelBuild(Probe):
         for root in [] if self._roots else self.monitor.trained_roots():
             self._meet(root, train=True)  # a model that is never called as such
         if self._suspects is None:
-            wanted = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+            held = [p for group in optimizer.param_groups for p in group["params"]]
+            wanted = [p for p in held if p.requires_grad and p.numel()]  # FSDP gives an empty shard no gradient
             self._watched = len(wanted)
             self._suspects = {id(p): weakref.ref(p) for p in wanted}
         self._suspects = {

@@ -382,7 +382,7 @@ class Monitor:
         if not isinstance(found, Tensor):
             items = list(found)
             found = items[0] if len(items) == 1 else None
-        if not isinstance(found, Tensor) or found.numel() != 1:
+        if not isinstance(found, Tensor) or found.numel() != 1 or found.is_complex():
             return None
         if self.scaling:
             scaler = self.probe("loss-scaler")

@@ -259,7 +259,7 @@ class OptimizerReport(Probe):
             for parameter in group["params"]:
                 if parameter.grad is not None:
                     graded.append((parameter, group))
-                elif parameter.requires_grad:
+                elif parameter.requires_grad and parameter.numel():  # FSDP gives an empty shard no gradient
                     none.append(parameter)
         self._follow_none(none)
         moved = _Moved(self.monitor.step + 1, [], [], [])

@@ -291,3 +291,18 @@ def test_it_can_come_and_go_in_the_middle_of_a_run(watch: Start) -> None:
         loss.backward()
         optimizer.step()
     assert [event.step for event in told(seen)] == [3]
+
+
+def test_while_tdbg_is_switched_off_torch_is_as_it_was(watch: Start) -> None:
+    seen = watch(flags={"DEVICE": True})
+    steps = iter(range(1, 9))
+
+    def switch(loss: Tensor) -> None:
+        step = next(steps)
+        assert bool(set(METHODS) & set(vars(Tensor))) == (step not in (3, 4))
+        if step in (2, 4):
+            seen.monitor.switch(step == 4)
+            assert not set(METHODS) & set(vars(Tensor))
+
+    train(network(), 6, switch)
+    assert [event.step for event in told(seen)] == [1, 5, 6]

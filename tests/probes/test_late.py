@@ -2,13 +2,17 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from tdbg.probes import tensors
+from tdbg.events import Step
+from tdbg.probes import Probe, tensors
+from tdbg.probes.late import LateReads
+from tdbg.probes.monitor import probes_for
 
 from .conftest import Watch
 
@@ -77,3 +81,62 @@ def test_stop_before_update_reads_at_once(watch: Start) -> None:
     with pytest.raises(SystemExit):
         run(seen, bad_at=1)
     assert seen.bad[0].weights == "intact"
+
+
+class Rude(Probe):
+    """A probe whose late reader raises, and stands before the others'."""
+
+    name = "rude"
+
+    def update_begins(self, optimizer: Any) -> None:
+        self.monitor.read_late(torch.ones(1), self.read)
+
+    def read(self, values: list[float], record: Any) -> None:
+        raise ZeroDivisionError("planted")
+
+
+class RudeByName(Rude):
+    """The same with a reader that says whose it is."""
+
+    name = "rude-by-name"
+
+    class Reader:
+        def __init__(self, probe: Probe) -> None:
+            self.probe = probe
+
+        def __call__(self, values: list[float], record: Any) -> None:
+            raise ZeroDivisionError("planted")
+
+    def update_begins(self, optimizer: Any) -> None:
+        self.monitor.read_late(torch.ones(1), self.Reader(self))
+
+
+@pytest.mark.usefixtures("far")
+@pytest.mark.parametrize(("rude", "failed"), [(Rude, "late values"), (RudeByName, "rude-by-name")])
+def test_a_reader_that_raises_keeps_no_value_from_the_others(watch: Start, rude: type[Probe], failed: str) -> None:
+    seen = watch()
+    seen.monitor.use([rude, *probes_for("basic", {})])
+    told = run(seen)
+    assert {name for name, _ in seen.failures} == {failed}
+    assert (seen.monitor.probe(rude.name) is None) == (failed == rude.name), "a probe that is known is switched off"
+    assert [(record.loss, record.grad_norm) for record in seen.steps] == [
+        pytest.approx(pair, rel=1e-5) for pair in told
+    ]
+    seen.failures.clear()
+
+
+@pytest.mark.usefixtures("far")
+def test_a_device_that_fails_at_the_end_leaves_what_is_known(watch: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    finish = LateReads.finish
+
+    def fails(reads: LateReads, record: Step | None) -> None:
+        if record is not None and record.step == 5:
+            raise RuntimeError("device-side assert")
+        finish(reads, record)
+
+    monkeypatch.setattr(LateReads, "finish", fails)
+    seen = watch()
+    run(seen)
+    assert [name for name, _ in seen.failures] == ["late values"]
+    assert [record.loss is not None for record in seen.steps] == [True] * 4 + [False]
+    seen.failures.clear()

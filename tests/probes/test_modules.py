@@ -147,7 +147,7 @@ def deep(layers: int = 20) -> nn.Sequential:
 
 
 def test_without_a_flag_modules_have_their_turn(watch: Callable[..., Watch]) -> None:
-    one = watch(level="advanced", max_overhead=100.0)
+    one = watch(level="advanced", max_overhead=1e5)
     model = deep()
     rms = {}
     for name, layer in model.named_children():
@@ -245,3 +245,35 @@ def test_samples_cover_the_tensor(shape: tuple[int, ...]) -> None:
         assert len({int(value) % shape[1] for value in sample}) > shape[1] // 2, "all columns have a chance"
     (transposed,) = samples([values.transpose(0, -1)])
     assert transposed.mean().item() == pytest.approx(values.mean().item(), rel=0.15, abs=1.0)
+
+
+def replica(module: nn.Module) -> nn.Module:
+    """A copy as DataParallel makes them: it shares the hooks, and its parameters are plain tensors."""
+    made = module._replicate_for_data_parallel()  # type: ignore[no-untyped-call]
+    for name, child in module.named_children():
+        setattr(made, name, replica(child))
+    for name, parameter in module.named_parameters(recurse=False):
+        setattr(made, name, parameter.clone())
+    return made  # type: ignore[no-any-return]
+
+
+class Parallel(nn.Module):
+    """DataParallel on the host: one replica each half of the batch."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        parts = inputs.chunk(2)
+        made = [replica(self.module) for _ in parts]
+        return torch.cat([one(part) for one, part in zip(made, parts, strict=True)])
+
+
+def test_replicas_are_looked_at_and_have_no_turns(watch: Callable[..., Watch]) -> None:
+    one = watch(level="advanced", max_overhead=1e5)
+    train(Parallel(deep()), torch.randn(16, 8), steps=6)
+    looks = observed(one, "forward")
+    assert looks[0].values["modules"].count("module.7") == 2, "each replica has its part of the batch"
+    assert [(look.step, len(look.values["rms"])) for look in looks] == [(step, 2 * 21 + 1) for step in range(1, 7)]
+    assert not any("turn" in look.values for look in looks)

@@ -11,7 +11,7 @@ from torch import nn
 from tdbg.config import Selection
 from tdbg.errors import TdbgError
 from tdbg.events import Observation, ProbeOff
-from tdbg.probes import Probe
+from tdbg.probes import PROBES, Probe
 from tdbg.probes.budget import ALWAYS_STEPS, EXTRAS_SHARE, Budget
 from tdbg.probes.monitor import probes_for
 from tdbg.probes.plan import MAX_DEAF, Planner
@@ -182,3 +182,71 @@ def test_what_went_wrong_in_steps_nobody_looked_at_is_told_as_such(watch: Callab
     assert bad.weights == "updated" and "in one of steps" in bad.note
     first, last = (int(word.rstrip(":")) for word in bad.note.split() if word.rstrip(":").isdigit())
     assert bad.step == first <= 20 <= last
+
+
+class Last(Probe):
+    """A probe that says when it is switched off, and when the run ends."""
+
+    name = "last"
+
+    def switched_off(self) -> None:
+        self.see("off")
+
+    def run_ends(self) -> None:
+        self.see("end")
+
+
+@pytest.mark.parametrize(("switches", "said"), [([], ["end"]), ([False], ["off"]), ([False, True], ["off", "end"])])
+def test_the_last_word_is_not_asked_for_while_switched_off(
+    watch: Callable[..., Watch], switches: list[bool], said: list[str]
+) -> None:
+    one = watch()
+    one.monitor.use([*probes_for("basic", {}), Last])
+    train(2)
+    for on in switches:
+        one.monitor.switch(on)
+    one.monitor.finish()
+    assert [event.text for event in one.events if isinstance(event, Observation)] == said
+
+
+@pytest.mark.parametrize(
+    ("chosen", "steps"),
+    [
+        ({}, [*range(1, ALWAYS_STEPS + 1), 16, 32]),
+        ({"flags": {"DEVICE": True}}, list(range(1, 37))),
+        ({"every": 7}, [7, 14, 21, 28, 35]),
+        ({"steps": "3,17:19,33"}, [3, 17, 18, 19, 33]),
+    ],
+)
+def test_a_probes_own_rate_is_for_those_who_chose_no_steps(
+    watch: Callable[..., Watch], chosen: dict[str, Any], steps: list[int]
+) -> None:
+    one = watch(level="extreme", max_overhead=1e5, **chosen)
+    train(36)
+    looks = [event for event in one.events if isinstance(event, Observation) and event.probe == "device"]
+    assert [event.step for event in looks if not event.part] == steps
+
+
+def test_the_stride_of_extras_is_that_of_a_step_of_them() -> None:
+    budget = Budget(10.0, now=0.0)
+    budget.learn("once", 10.0, extra=True)
+    for _ in range(80):
+        budget.step_done()  # a step without extras is no cheap step of them
+        budget.learn("a", 0.004, extra=True)
+        budget.learn("b", 0.001, extra=True)
+        budget.learn("record", 1.0)
+        budget.step_done()
+    earned_s = EXTRAS_SHARE * 0.1 * 0.05
+    assert 1 < 0.005 / earned_s < 2
+    assert [budget.extras_stride(kind, 0.05) for kind in ("a", "b", "never done")] == [2, 2, 2]
+    assert budget.extras_stride("once", 0.05) == 1024
+
+
+def test_a_file_that_could_not_be_loaded_is_told_once(
+    watch: Callable[..., Watch], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(PROBES.broken, "elsewhere:Absent", ImportError("absent"))
+    one = watch()
+    one.monitor.use(probes_for("advanced", {}))
+    assert [name for name, _ in one.failures] == ["elsewhere:Absent"]
+    one.failures.clear()

@@ -82,6 +82,23 @@ def test_the_history_of_tensors_is_in_the_dump_at_higher_levels(every: Start) ->
     assert switches(seen) == [(QUIET, "extreme", "trigger")]
 
 
+def test_each_look_in_the_dump_names_its_tensors(every: Start) -> None:
+    seen = every(level="advanced", keep_steps=1, when=["step == 100"])
+    model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(6)))
+    names = [name for name, _ in model.named_parameters()]
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+    for _ in range(101):
+        model(torch.ones(2, 4)).square().sum().backward()
+        optimizer.step()
+    (story,) = seen.kept.values()
+    assert [look["names"] for look in story["tensors"]] == [
+        [names[i] for i in look["which"]] for look in story["tensors"]
+    ]
+    assert {name for look in story["tensors"] for name in look["names"]} == set(names)
+    told = [event for event in seen.events if isinstance(event, Observation) and event.probe == "tensor-stats"]
+    assert ["names" in event.values for event in told] == [True] + [False] * (len(told) - 1), "but told once"
+
+
 def test_extreme_stays_extreme(every: Start) -> None:
     seen = every(level="extreme")
     train(spike_at(QUIET, steps=QUIET + 2))
@@ -326,3 +343,16 @@ def test_looking_between_samples_cannot_hurt(seldom: Start, monkeypatch: pytest.
     assert [name for name, _ in seen.failures] == ["triggers"] and seen.monitor.suspects is None
     assert seen.monitor.step == 20
     seen.failures.clear()
+
+
+def test_a_complex_loss_between_samples_is_no_suspect(seldom: Start) -> None:
+    seen = seldom(when=["loss > 10"])
+    layer = nn.Linear(4, 1, dtype=torch.complex64)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=1e-6)
+    for step in range(1, 41):
+        loss = layer(torch.ones(1, 4, dtype=torch.complex64)).sum() * (1e3 + 1j if step == 25 else 1.0)
+        loss.backward(gradient=torch.ones_like(loss))
+        optimizer.step()
+        optimizer.zero_grad()
+    assert triggers(seen) == [] and seen.bad == [] and seen.monitor.step == 40
+    assert all(record.loss is None and record.grad_norm for record in seen.steps)

@@ -1,0 +1,49 @@
+"""Looks in a row, where a look may hold only the modules whose turn it is."""
+
+import pytest
+
+from tdbg.events import Observation
+from tdbg.rules._streaks import Streaks
+
+TURNS = {1: ["first", "a"], 2: ["first", "b"]}
+
+
+def look(step: int, turn: int, dead: list[str], *, probe: str = "forward", named: bool = False) -> Observation:
+    values = {"turn": turn, "turns": 2, "zero_share": [0.0, 1.0], "dead": dead, "unreached": dead}
+    return Observation(probe=probe, step=step, text="-", values=values | ({"modules": TURNS[turn]} if named else {}))
+
+
+def played(*dead: list[str]) -> Streaks:
+    """Looks at steps 1, 2, ..., each in its turn."""
+    streaks = Streaks()
+    for step, found in enumerate(dead, 1):
+        streaks.see(look(step, 2 - step % 2, found, named=step <= 2), found)
+    return streaks
+
+
+def test_a_look_in_which_a_module_has_no_turn_says_nothing_of_it():
+    streaks = played(["a"], [], ["a"], ["b"], ["a"])
+    assert streaks.looks == {"a": 3, "b": 1}
+    assert streaks.since == {"a": 1, "b": 4}
+    assert streaks.lasting(3, ["a", "b"]) == ["a"]
+
+
+def test_a_module_that_is_in_every_look_counts_in_every_look():
+    assert played(["first"], ["first"], ["first"]).looks == {"first": 3}
+
+
+def test_a_look_of_its_own_without_it_ends_the_row():
+    streaks = played(["a", "first"], ["first"], [], ["b"], ["a"], ["first"])
+    assert streaks.looks == {"a": 1, "first": 1}
+    assert (streaks.since["a"], streaks.since["first"]) == (5, 6)
+
+
+@pytest.mark.parametrize(("probe", "code"), [("forward", "TD-N005"), ("backward", "TD-G005")])
+@pytest.mark.parametrize("healthy", [False, True])
+def test_the_rules_count_own_turns(one, probe, code, healthy):
+    run, rank = one
+    run.train(rank, [2.0] * 30)
+    for step in range(11, 23):
+        dead = ["a"] if step % 2 and not (healthy and step in (15, 21)) else []
+        run.emit(rank, look(step, 2 - step % 2, dead, probe=probe, named=step <= 12))
+    assert run.codes() == ([] if healthy else [code])
