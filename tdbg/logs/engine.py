@@ -4,6 +4,7 @@ A block is read into one buffer that is used again and again (a new object a rea
 where a literal is found does Python look closer: back to the header, forward to the next one.
 """
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
@@ -46,6 +47,10 @@ class Filter:
         self.emit = emit
         self.taken = 0  # records
         self._next_hit = matcher.next_hit()
+        self._runs = matcher.runs(each=each)
+        self._start = self.format.start.match
+        header = self.format.header
+        self._record = re.compile(self.format.record(header.pattern), header.flags).match
         self._everything = matcher.query.everything and not each
         self._begin, self._end = begin, end
         self._verdict: bool | None = None  # of the record that is too long for the buffer
@@ -96,7 +101,7 @@ class Filter:
         """The first header behind the first byte, which is the one before this unit; -1 if there is none."""
         at = self._buffer.find(b"\n", 0, filled)
         while 0 <= at < filled - 1:
-            if self.format.header.match(self._buffer, at + 1, filled):
+            if self._start(self._buffer, at + 1, filled):
                 return at + 1
             at = self._buffer.find(b"\n", at + 1, filled)
         return -1
@@ -111,7 +116,7 @@ class Filter:
             return filled, True
         at = self._buffer.rfind(b"\n", start, filled)
         while at > start:
-            if at + 1 < filled and self.format.header.match(self._buffer, at + 1, filled):
+            if at + 1 < filled and self._start(self._buffer, at + 1, filled):
                 return at + 1, False
             at = self._buffer.rfind(b"\n", start, at)
         return start, False
@@ -121,7 +126,7 @@ class Filter:
         buffer = self._buffer
         at = at if at <= start or buffer[at - 1] == 10 else buffer.find(b"\n", at, filled) + 1
         while 0 < at < filled or at == start == 0:
-            if self.format.header.match(buffer, at, filled):
+            if self._start(buffer, at, filled):
                 return at
             at = buffer.find(b"\n", at, filled) + 1
         return -1
@@ -151,6 +156,8 @@ class Filter:
             self.emit(memoryview(self._buffer)[start:stop])
         elif self._next_hit is None:
             self._ask_all(start, stop)
+        elif self._runs is not None:
+            self._take_runs(start, stop)
         else:
             self._ask_hits(start, stop)
 
@@ -163,19 +170,39 @@ class Filter:
         return end
 
     def _ask_all(self, start: int, stop: int) -> None:
+        buffer, record, judge = self._buffer, self._record, self.matcher.judge
         run = -1  # where a run of records that count began
         at = start
         while at < stop:
-            end = self._record_end(at, stop)
-            if self.matcher.accept(self._buffer, at, end):
+            found = record(buffer, at, stop)
+            end = self._record_end(at, stop) if found is None else found.end()
+            if judge(found, buffer, at, end):
                 self.taken += 1
                 run = at if run < 0 else run
             elif run >= 0:
-                self.emit(memoryview(self._buffer)[run:at])
+                self.emit(memoryview(buffer)[run:at])
                 run = -1
             at = end
         if run >= 0:
-            self.emit(memoryview(self._buffer)[run:stop])
+            self.emit(memoryview(buffer)[run:stop])
+
+    def _take_runs(self, start: int, stop: int) -> None:
+        """Where the tag decides: one expression takes a hit's record and those that count behind it."""
+        buffer, next_hit = self._buffer, self._next_hit
+        assert next_hit is not None and self._runs is not None
+        match, rfind = self._runs.match, buffer.rfind
+        kept: list[bytes] = []
+        at = start
+        while (hit := next_hit(buffer, at, stop)) >= 0:
+            found = match(buffer, rfind(b"\n", at, hit) + 1 or at, stop)
+            if found is None:  # the literal stands elsewhere in the line
+                at = buffer.find(b"\n", hit, stop) + 1 or stop
+            else:
+                kept.append(found[0])
+                at = found.end()
+        if kept:
+            self.taken += len(kept)
+            self.emit(memoryview(b"".join(kept)))
 
     def _ask_hits(self, start: int, stop: int) -> None:
         buffer, next_hit, accept = self._buffer, self._next_hit, self.matcher.accept
@@ -202,7 +229,7 @@ class Filter:
 
     def _record_start(self, hit: int, low: int) -> int:
         """The header line of the record that holds ``hit``; ``low`` is where a record starts for certain."""
-        buffer, match = self._buffer, self.format.header.match
+        buffer, match = self._buffer, self._start
         at = buffer.rfind(b"\n", low, hit) + 1 or low
         while at > low and not match(buffer, at):
             at = buffer.rfind(b"\n", low, at - 1) + 1 or low
@@ -210,7 +237,7 @@ class Filter:
 
     def _record_end(self, start: int, stop: int) -> int:
         """Where the next record starts, or ``stop``."""
-        buffer, match = self._buffer, self.format.header.match
+        buffer, match = self._buffer, self._start
         at = buffer.find(b"\n", start, stop) + 1
         while 0 < at < stop and not match(buffer, at, stop):
             at = buffer.find(b"\n", at, stop) + 1

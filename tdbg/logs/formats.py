@@ -8,27 +8,46 @@ import re
 from collections.abc import Iterable
 from typing import ClassVar
 
+from tdbg.flags import tag
 from tdbg.logs.textlog import LEVELS
 from tdbg.registry import Registry
 
-# What launchers, tees and terminals put before a line: colours, `[rank3]:`, `[default3]:`, `3: `.
+# What launchers, tees and terminals put before a line: colours, `[rank3]:`, `[default3]:` (a local rank), `3: `.
+# Atomic: what is behind the prefix is judged once, never with a part of the prefix.
 COLOUR = rb"(?:\x1b\[[0-9;]*m)*"
 LAUNCHER = rb"(?:\[(?:rank|default)\d+\]:\s?|\d+: )?"
-PREFIX = COLOUR + LAUNCHER + COLOUR
-STAMP = rb"\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?"
+PREFIX = rb"(?>(?=\d\d\d\d-)|" + COLOUR + LAUNCHER + COLOUR + rb")"
+LAUNCHED = re.compile(COLOUR + rb"(?:\[rank(\d+)\]:|\[default(?P<local>\d+)\]:|(\d+): )")
+STAMP = rb"(?:\d{4}[-/]\d\d[-/]\d\d|\d\d/\d\d/\d{4})[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?"
 LETTERS = {letter.encode(): number for letter, number in LEVELS.items()}
 WORDS = {
     b"TRACE": 5,
     b"DEBUG": 10,
     b"STATS": 15,
     b"INFO": 20,
+    b"SUCCESS": 25,
     b"WARN": 30,
     b"WARNING": 30,
     b"ERROR": 40,
     b"CRITICAL": 50,
     b"FATAL": 50,
 }
-TAG = rb"\[[A-Z][A-Z0-9_.]*\]"
+LEVEL = rb"(?:TRACE|DEBUG|STATS|INFO|SUCCESS|WARN(?:ING)?|ERROR|CRITICAL|FATAL)"
+TAG = rb"\[(?!" + LEVEL + rb"\])[A-Z][A-Z0-9_.]*\]"
+GAP = rb"[ \t]*+(?:\x1b\[[0-9;]*m[ \t]*+)*+"
+SQUARE = rb"\[(?![A-Z][A-Z0-9_.]*+\])[^\]\n]{0,120}+\]:?"
+ROUND = rb"\([^)\n]{0,120}+\):?"
+# Up to the level: any words and brackets but a tag. Behind it: separators, brackets, one name that ends with a colon or
+# stands before a dash or a bar.
+BEFORE = (
+    rb"(?:[^\nA-Z\[]{1,60}+|(?<=\x1b)\[[0-9;]*m|(?!" + LEVEL + rb"(?!\w))[A-Z]\w*+"
+    rb"|\[(?![ ]*+" + LEVEL + rb"|[A-Z][A-Z0-9_.]*+\])[^\]\n]{0,120}+\]){0,8}+"
+)
+BEHIND = rb"(?:" + GAP + rb"(?:[-|:,>]++(?=\s)|\[[Rr]ank[ :=]?(?P<rank>\d+)\]|" + SQUARE + rb"|" + ROUND + rb"))*+"
+NAMED = (
+    rb"(?:" + GAP + rb"[^\s\[\]()|\x1b]++(?:\x1b\[[0-9;]*m[^\s\[\]()|\x1b]*+)*+"
+    rb"(?:(?<=:)(?=\s)|" + GAP + rb"[-|>]++(?=\s)))?+"
+)
 SNIFF_LINES = 400
 ENOUGH = 0.2  # of the lines looked at must be headers; the rest may be dumps and tracebacks
 
@@ -37,12 +56,26 @@ class Format:
     """How one kind of log writes a record's first line.
 
     header: matches a whole header from the line's first byte. Groups, where the format has them: ``time``, ``level``,
-    ``rank``, ``step``, ``tag`` (with its brackets, at its own column).
+        ``rank``, ``step``, ``tag`` (with its brackets, at its own column: a tag in the message is none).
+    start: whether a record starts at a line; it must fit wherever ``header`` does. The header itself, if not given.
+    lead: what ``header`` says of all before the tag. With it a run of records of one tag is found by one expression.
+    None of them has flags within its text.
     """
 
     name: ClassVar[str] = ""
     header: ClassVar[re.Pattern[bytes]]
+    start: ClassVar[re.Pattern[bytes]]
+    lead: ClassVar[bytes] = b""
     levels: ClassVar[dict[bytes, int]] = WORDS
+
+    def __init_subclass__(cls) -> None:
+        if "start" not in cls.__dict__:
+            cls.start = cls.header
+
+    @classmethod
+    def record(cls, header: bytes) -> bytes:
+        """The expression of a whole record that begins with this: up to the next one's start, or the end."""
+        return header + rb"[^\n]*+(?:\n(?!" + unnamed(cls.start.pattern) + rb"|\Z)[^\n]*+)*+\n?+"
 
     @classmethod
     def level(cls, found: "re.Match[bytes]") -> int | None:
@@ -50,63 +83,170 @@ class Format:
         word = found["level"] if "level" in cls.header.groupindex else None
         return cls.levels.get(word) if word else None
 
+    @classmethod
+    def rank(cls, found: "re.Match[bytes]") -> int | None:
+        """The rank that a record itself names: the launcher's prefix, else the header, else the prefix's local rank."""
+        prefix = LAUNCHED.match(found.string, found.start())
+        if prefix is not None and prefix["local"] is None:
+            return int(prefix[1] or prefix[3])
+        named = found["rank"] if "rank" in cls.header.groupindex else None
+        return int(named) if named else int(prefix["local"]) if prefix is not None else None
+
+    @classmethod
+    def tags(cls, found: "re.Match[bytes]") -> tuple[bytes, ...]:
+        """The tags of a record, with brackets."""
+        tag = found["tag"] if "tag" in cls.header.groupindex else None
+        return (tag,) if tag else ()
+
+    @classmethod
+    def marks(cls, family: str) -> tuple[bytes, ...]:
+        """Literals, one of which is in every record of a tag family."""
+        return (b"[" + family.encode(),)
+
+    @classmethod
+    def level_marks(cls, least: int) -> tuple[bytes, ...]:
+        """Literals, one of which is in every record of this level and above; none if there are no such literals."""
+        if cls.levels is not WORDS:
+            return ()
+        return tuple(word for word, number in WORDS.items() if number >= least and word != b"WARNING")  # WARN is in it
+
 
 FORMATS: Registry[type[Format]] = Registry("log format", group="tdbg.log_formats")
 
 
 @FORMATS.add
 class Tdbg(Format):
-    """tdbg's own: ``2026-11-20T03:06:40.000299 D r0003 s00020000 [DEBUG_FORWARD] ...``."""
+    """tdbg's own: ``2026-11-20T03:06:40.000299 D r0003 s00020000 [DEBUG_FORWARD] ...``; further lines are indented."""
 
     name = "tdbg"
-    header = re.compile(
+    lead = (
         PREFIX
-        + rb"(?P<time>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}) (?P<level>[DSIWEC]) r(?P<rank>\d{4,}) s(?P<step>\d{8,})"
-        rb" (?P<tag>\[[^\]\n]*\])?"
+        + rb"(?P<time>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}) (?P<level>[DSIWEC]) r(?P<rank>\d{4,}+) s(?P<step>\d{8,}+) "
     )
+    header = re.compile(lead + rb"(?P<tag>\[[^\]\n]*\])?")
+    start = re.compile(PREFIX + rb"\d{4}-\d\d-\d\dT\d\d:")
     levels = LETTERS
+
+    @classmethod
+    def level_marks(cls, least: int) -> tuple[bytes, ...]:
+        return tuple(b" %s r" % letter for letter, number in LETTERS.items() if number >= least)
 
 
 @FORMATS.add
 class Json(Format):
-    """One JSON object a line, as tdbg's records.jsonl and many services write it."""
+    """One JSON object a line, as tdbg's records.jsonl and many services write it; its flags count as tags."""
 
     name = "json"
     header = re.compile(
-        rb'\{(?=[^\n]*"(?:message|msg|text|event)")'
+        PREFIX + rb'\{(?=[^\n]*"(?:message|msg|text|event)")'
         rb'(?=(?:[^\n]*?"(?:time|timestamp|asctime|t|ts)": ?"?(?P<time>[^",}]+))?)'
         rb'(?=(?:[^\n]*?"(?:level|levelname|severity)": ?"(?P<level>[A-Za-z]+)")?)'
         rb'(?=(?:[^\n]*?"(?:rank|global_rank)": ?"?(?P<rank>\d+))?)'
         rb'(?=(?:[^\n]*?"(?:step|global_step|iteration)": ?"?(?P<step>\d+))?)'
-        rb"(?=(?:[^\n]*?\"(?:message|msg|text|event)\": ?\"(?P<tag>" + TAG + rb"))?)"
+        rb'(?=(?:[^\n]*?"flags": ?\[(?P<flags>[^\]\n]+)\])?)'
+        rb'(?=(?:[^\n]*?"(?:message|msg|text|event)": ?"(?P<tag>' + TAG + rb"))?)"
     )
+    start = re.compile(PREFIX + rb"\{")
 
     @classmethod
     def level(cls, found: "re.Match[bytes]") -> int | None:
         word = found["level"]
-        return cls.levels.get(word.upper()) if word else None
+        return cls.levels.get(word.upper()) or LETTERS.get(word) if word else None
+
+    @classmethod
+    def tags(cls, found: "re.Match[bytes]") -> tuple[bytes, ...]:
+        flags = re.findall(rb'"([^"]+)"', found["flags"] or b"")
+        return (*super().tags(found), *(tag(flag.decode("utf-8", "replace")).encode() for flag in flags))
+
+    @classmethod
+    def marks(cls, family: str) -> tuple[bytes, ...]:
+        return (b"[" + family.encode(), family.removeprefix(tag("").strip("[]")).encode() + b'"')
+
+    @classmethod
+    def level_marks(cls, least: int) -> tuple[bytes, ...]:
+        return ()
 
 
 @FORMATS.add
 class Stamped(Format):
-    """A line that begins with a date and a time, bracketed or not, as `logging` writes it with ``%(asctime)s``."""
+    """A line that begins with a date and a time, as `logging`, loguru, DeepSpeed and most others write it."""
 
     name = "stamped"
-    header = re.compile(
-        PREFIX + rb"[\[(]?(?P<time>" + STAMP + rb")"
-        rb"(?=(?:[^\n]{0,160}?\b(?P<level>TRACE|DEBUG|STATS|INFO|WARN(?:ING)?|ERROR|CRITICAL|FATAL)\b)?)"
-        rb"(?:[^\n]{0,240}?(?P<tag>\[(?!(?:TRACE|DEBUG|STATS|INFO|WARN(?:ING)?|ERROR|CRITICAL|FATAL)\])"
-        rb"[A-Z][A-Z0-9_.]+\]))?"
+    lead = (
+        PREFIX + rb"[\[(]?(?P<time>" + STAMP + rb")[\])]?"
+        rb"(?:"
+        + BEFORE
+        + rb"(?:\[[ ]*+)?(?<!_)(?P<level>"
+        + LEVEL
+        + rb")(?!\w)[ ]*+\]?:?)?+"
+        + BEHIND
+        + NAMED
+        + BEHIND.replace(b"?P<rank>", b"")
+        + GAP
     )
+    header = re.compile(lead + rb"(?P<tag>" + TAG + rb")?")
+    start = re.compile(PREFIX + rb"[\[(]?" + STAMP)
 
 
 @FORMATS.add
 class Glog(Format):
-    """glog's and NCCL-era torch's: ``[I1120 03:06:40.000299 ...``, ``W1120 03:06:40.000299 1234 file.py:12] ...``."""
+    """glog's, absl's and torch's: ``I1120 03:06:40.000299 1234 file.py:12] ...``, ``[W1120 03:06:40.000299 file.cpp:12] ...``."""
 
     name = "glog"
-    header = re.compile(PREFIX + rb"\[?(?P<level>[IWEF])(?P<time>\d{4} \d\d:\d\d:\d\d(?:\.\d+)?)")
-    levels: ClassVar[dict[bytes, int]] = {b"I": 20, b"W": 30, b"E": 40, b"F": 50}
+    lead = (
+        PREFIX + rb"\[?(?P<level>[IWEFVD])(?P<time>\d{4} \d\d:\d\d:\d\d(?:\.\d+)?)"
+        rb"(?:[^\]\n]{0,160}+\])?+" + GAP
+    )
+    header = re.compile(lead + rb"(?P<tag>" + TAG + rb")?")
+    start = re.compile(PREFIX + rb"\[?[IWEFVD]\d{4} \d\d:\d\d:\d\d")
+    levels: ClassVar[dict[bytes, int]] = {b"V": 10, b"D": 10, b"I": 20, b"W": 30, b"E": 40, b"F": 50}
+
+
+@FORMATS.add
+class Transformers(Format):
+    """transformers' own: ``[INFO|trainer.py:2134] 2026-11-20 03:06:40,123 >> ...``."""
+
+    name = "transformers"
+    lead = PREFIX + rb"\[(?P<level>" + LEVEL + rb")\|[^\]\n]{1,160}+\] (?P<time>" + STAMP + rb") >> "
+    header = re.compile(lead + rb"(?P<tag>" + TAG + rb")?")
+
+
+@FORMATS.add
+class Detectron(Format):
+    """detectron2's console: ``[11/20 03:06:40 d2.engine]: ...``, a level only from WARNING on."""
+
+    name = "detectron2"
+    lead = (
+        PREFIX
+        + rb"(?:(?P<level>"
+        + LEVEL
+        + rb"))?"
+        + GAP
+        + rb"\[(?P<time>\d\d/\d\d \d\d:\d\d:\d\d) [^\]\n]{1,120}+\]:"
+        + GAP
+    )
+    header = re.compile(lead + rb"(?P<tag>" + TAG + rb")?")
+
+    @classmethod
+    def level(cls, found: "re.Match[bytes]") -> int | None:
+        return WORDS.get(found["level"] or b"INFO")
+
+    @classmethod
+    def level_marks(cls, least: int) -> tuple[bytes, ...]:
+        return super().level_marks(least) if least > WORDS[b"INFO"] else ()
+
+
+@FORMATS.add
+class Nccl(Format):
+    """NCCL's: ``node1:1234:1301 [0] NCCL INFO ...``. The number is a device; a rank is not named."""
+
+    name = "nccl"
+    header = re.compile(
+        PREFIX
+        + rb"(?:\[(?P<time>"
+        + STAMP
+        + rb")\] )?[\w.-]+:\d+:\d+ \[\d+\] (?:\S+ )?NCCL (?P<level>INFO|WARN|TRACE)\b ?"
+    )
 
 
 @FORMATS.add
@@ -114,7 +254,8 @@ class Tagged(Format):
     """Only a tag and a message: ``[DEBUG_NULL_MASKING] 17 of 128``. No time, no level."""
 
     name = "tagged"
-    header = re.compile(PREFIX + rb"(?P<tag>" + TAG + rb")")
+    lead = PREFIX
+    header = re.compile(lead + rb"(?P<tag>" + TAG + rb")")
 
 
 @FORMATS.add
@@ -122,10 +263,10 @@ class Leveled(Format):
     """``logging``'s own: ``INFO:root:message``."""
 
     name = "leveled"
-    header = re.compile(
-        PREFIX + rb"(?P<level>TRACE|DEBUG|STATS|INFO|WARN(?:ING)?|ERROR|CRITICAL|FATAL)\b[:\s]"
-        rb"(?:[^\n]{0,160}?(?P<tag>" + TAG + rb"))?"
-    )
+    lead = PREFIX + rb"\[?(?P<level>" + LEVEL + rb")(?!\w)\]?:?(?:(?<=:)[\w.]++:)?+"
+    lead += rb"(?: (?P<time>\d\d-\d\d \d\d:\d\d:\d\d))?+" + BEHIND + GAP
+    header = re.compile(lead + rb"(?P<tag>" + TAG + rb")?")
+    start = re.compile(PREFIX + rb"\[?" + LEVEL + rb"(?!\w)")
 
 
 @FORMATS.add
@@ -133,7 +274,23 @@ class Lines(Format):
     """Nothing known: a record is a line that is not indented, with the indented ones and the traceback after it."""
 
     name = "lines"
-    header = re.compile(PREFIX + rb"(?P<tag>" + TAG + rb")?(?=[^\s])(?!Traceback \(most)")
+    lead = (
+        PREFIX + rb"(?=\S)(?!Traceback \(most|During handling of the above|The above exception was"
+        rb"|[\w.]+(?:Error|Exception|Interrupt|Exit)(?::|\s*$))"
+    )
+    header = re.compile(lead + rb"(?P<tag>" + TAG + rb")?", re.MULTILINE)
+
+
+def unnamed(pattern: bytes) -> bytes:
+    """An expression without the names of its groups, so that it can stand in another one."""
+    return re.sub(rb"\(\?P<\w+>", b"(?:", pattern)
+
+
+def sortable(time: bytes) -> bytes:
+    """A log's time as text that sorts among others of its kind: ``T`` between date and time, a point, the year first."""
+    if time[2:3] == time[5:6] == b"/":
+        time = time[6:10] + b"-" + time[:5] + time[10:]
+    return time.replace(b" ", b"T", 1).replace(b",", b".").replace(b"/", b"-")
 
 
 def sniff(sample: bytes) -> type[Format]:

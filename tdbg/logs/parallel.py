@@ -6,7 +6,6 @@ in a ring of pipes. A worker that dies breaks the ring, and the whole fails inst
 """
 
 import contextlib
-import gzip
 import os
 import struct
 import sys
@@ -46,12 +45,12 @@ class Output:
     def __init__(self, handle: int, wait: Callable[[], None] | None = None) -> None:
         self._handle = handle
         self._wait = wait
-        self._held: list[bytes] = []
+        self._held: list[bytes | memoryview] = []
         self._size = 0
 
     def emit(self, view: memoryview) -> None:
         """Take over some bytes; the buffer behind them may change afterwards."""
-        self._held.append(bytes(view))
+        self._held.append(view if view.readonly else bytes(view))
         self._size += len(view)
         if self._size >= HELD_BYTES or (self._wait is None and self._size >= SNIFF_BYTES):
             self.flush()
@@ -67,7 +66,7 @@ class Output:
         self._size = 0
 
 
-def _write(handle: int, pieces: list[bytes]) -> None:
+def _write(handle: int, pieces: list[bytes | memoryview]) -> None:
     done = os.writev(handle, pieces)
     left = sum(map(len, pieces)) - done
     if left:  # a pipe took a part
@@ -80,7 +79,7 @@ def units_of(sources: Sequence[Source], known: type[Format] | None = None) -> li
     """The parts of all files, in order. known: the format, where somebody named it."""
     units = []
     for source in sources:
-        found = known or _sniffed(source)
+        found = known or sniffed(source)
         if not source.seekable or source.size <= UNIT_BYTES:
             units.append(Unit(source, found))
             continue
@@ -89,10 +88,10 @@ def units_of(sources: Sequence[Source], known: type[Format] | None = None) -> li
     return units
 
 
-def _sniffed(source: Source) -> type[Format]:
+def sniffed(source: Source) -> type[Format]:
     with contextlib.closing(source.open()) as stream:
         try:
-            return sniff(getattr(stream, "read1", stream.read)(SNIFF_BYTES) or b"")
+            return sniff(stream.read(SNIFF_BYTES) or b"")
         except (OSError, EOFError, zlib.error):
             return sniff(b"")
 
@@ -101,15 +100,14 @@ class Readable:
     """A packed stream up to where it is damaged: that counts as its end, and is told afterwards."""
 
     def __init__(self, stream: Any) -> None:
-        # In small reads: one that meets the damage gives nothing of what it read before.
-        self._read = getattr(stream, "readinto1", stream.readinto)
+        self._read = stream.readinto
         self.error: Exception | None = None
 
     def readinto(self, into: memoryview) -> int | None:
         """As the stream's own."""
         try:
             found: int | None = self._read(into)
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        except (EOFError, zlib.error) as error:
             self.error = error
             return 0
         return found

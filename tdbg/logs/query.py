@@ -2,14 +2,15 @@
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tdbg import flags
-from tdbg.logs.formats import Format
+from tdbg.logs.formats import Format, sortable, unnamed
 
 Buffer = bytes | bytearray
 # (buffer, from, to) -> where something that may count begins, or -1
 NextHit = Callable[[Buffer, int, int], int]
+NEAR_BYTES = 8000
 MAX_FIND = 12  # literals looked for one by one; more of them go into one expression
 
 
@@ -68,32 +69,57 @@ class Matcher:
 
     def next_hit(self) -> NextHit | None:
         """How to find the next place that may count; None where every record has to be asked."""
+        literals = self.literals()
+        pattern = self.query.pattern
+        if literals:
+            return _finder(literals)
+        if pattern is None or self.query.invert:
+            return None
+        search = pattern.search
+
+        def hit(buffer: Buffer, start: int, stop: int) -> int:
+            found = search(buffer, start, stop)
+            return -1 if found is None else found.start()
+
+        return hit
+
+    def literals(self) -> tuple[bytes, ...]:
+        """Literals, one of which is in every record that counts; none if there are no such literals."""
         query = self.query
         if query.invert:
-            return None
+            return ()
         if query.by_tag:
-            marks = [b"[" + name.encode() for name in query.families]
-            return _finder([*marks, *query.tags, *query.prefixes])
-        if query.pattern is not None:
-            search = query.pattern.search
+            marks = (mark for name in query.families for mark in self.format.marks(name))
+            return tuple(dict.fromkeys((*marks, *query.tags, *query.prefixes)))
+        return self.format.level_marks(query.level) if query.level and query.pattern is None else ()
 
-            def hit(buffer: Buffer, start: int, stop: int) -> int:
-                found = search(buffer, start, stop)
-                return -1 if found is None else found.start()
+    def runs(self, *, each: bool) -> "re.Pattern[bytes] | None":
+        """What fits a run of records that count, from the first one's beginning; None where the tag alone does not decide.
 
-            return hit
-        return None
+        each: one record instead of a run.
+        """
+        query, form = self.query, self.format
+        only_tags = Query(families=query.families, tags=query.tags, prefixes=query.prefixes)
+        ranks = query.ranks and self.rank is None  # if the path names it, it has been asked
+        if not form.lead or not query.by_tag or ranks or _without_ranks(query) != only_tags:
+            return None
+        marks = [*map(_family_mark, query.families), *map(re.escape, (*query.tags, *query.prefixes))]
+        record = form.record(unnamed(form.lead) + b"(?:" + b"|".join(marks) + b")")
+        return re.compile(record if each else b"(?:" + record + b")++", form.header.flags)
 
     def accept(self, buffer: Buffer, start: int, stop: int) -> bool:
         """True if the record in ``buffer[start:stop]`` counts."""
-        return self._fits(buffer, start, stop) is not self.query.invert
+        return self.judge(self.format.header.match(buffer, start, stop), buffer, start, stop)
 
-    def _fits(self, buffer: Buffer, start: int, stop: int) -> bool:
+    def judge(self, header: "re.Match[bytes] | None", buffer: Buffer, start: int, stop: int) -> bool:
+        """The same for a header that has been looked at."""
+        return self._fits(header, buffer, start, stop) is not self.query.invert
+
+    def _fits(self, found: "re.Match[bytes] | None", buffer: Buffer, start: int, stop: int) -> bool:
         query = self.query
-        found = self.format.header.match(buffer, start, stop)
         if found is None:  # lines before the first header of a file: they have nothing to be judged by
             return query.everything or (query.pattern is not None and self._matches(buffer, start, stop))
-        if not self._tag_fits(found, buffer, start, stop):
+        if (query.excluded or query.by_tag) and not self._tag_fits(found):
             return False
         if query.level and (self.format.level(found) or 0) < query.level:
             return False
@@ -105,17 +131,12 @@ class Matcher:
             return False
         return query.pattern is None or self._matches(buffer, start, stop)
 
-    def _tag_fits(self, found: "re.Match[bytes]", buffer: Buffer, start: int, stop: int) -> bool:
-        query = self.query
-        if not query.by_tag and not query.excluded:
-            return True
-        tag = found["tag"] if "tag" in self.format.header.groupindex else None
-        if tag is None:
-            return not query.by_tag
-        known = self._owned.get(tag)
-        if known is None:
-            known = self._owned[tag] = self._owns(tag)
-        return known
+    def _tag_fits(self, found: "re.Match[bytes]") -> bool:
+        tags = self.format.tags(found)
+        for tag in tags:
+            if tag not in self._owned:
+                self._owned[tag] = self._owns(tag)
+        return any(self._owned[tag] for tag in tags) or not (self.query.by_tag or tags)
 
     def _owns(self, tag: bytes) -> bool:
         query = self.query
@@ -129,9 +150,7 @@ class Matcher:
         return any(_in_family(word, name) for name in query.families)
 
     def _rank_fits(self, found: "re.Match[bytes]") -> bool:
-        rank = self.rank
-        if rank is None and "rank" in self.format.header.groupindex and found["rank"]:
-            rank = int(found["rank"])
+        rank = self.format.rank(found) if self.rank is None else self.rank
         return rank is not None and _within(rank, self.query.ranks)
 
     def _step_fits(self, found: "re.Match[bytes]") -> bool:
@@ -143,7 +162,7 @@ class Matcher:
         time = found["time"] if "time" in self.format.header.groupindex else None
         if not time:
             return False
-        time = time.replace(b" ", b"T", 1).replace(b",", b".").replace(b"/", b"-")
+        time = sortable(time)
         since, until = self.query.since, self.query.until
         return time >= since and (not until or time[: len(until)] <= until)
 
@@ -154,6 +173,18 @@ class Matcher:
 
 def _within(number: int, ranges: Sequence[tuple[float, float]]) -> bool:
     return any(first <= number <= last for first, last in ranges)
+
+
+def _without_ranks(query: Query) -> Query:
+    return replace(query, ranks=())
+
+
+def _family_mark(name: str) -> bytes:
+    """What fits the tags of a family; the same as `_in_family`."""
+    longer = {family(flag.name) for flag in flags.FLAGS if family(flag.name).startswith(f"{name}_")}
+    others = "|".join(re.escape(other[len(name) :]) for other in sorted(longer))
+    but = rf"(?!(?:{others})[_\]])" if others else ""
+    return rf"\[{re.escape(name)}{but}(?:_[^\]\n]*+)?\]".encode()
 
 
 def _in_family(word: str, name: str) -> bool:
@@ -167,8 +198,7 @@ def _in_family(word: str, name: str) -> bool:
 def _finder(literals: Sequence[bytes]) -> NextHit:
     """The next of several literals. Each keeps where it was found last, so that nothing is searched twice."""
     if len(literals) == 1:
-        (literal,) = literals
-        return lambda buffer, start, stop: buffer.find(literal, start, stop)
+        return _single(literals[0])
     if len(literals) > MAX_FIND:
         either = re.compile(b"|".join(map(re.escape, literals)))
 
@@ -178,6 +208,20 @@ def _finder(literals: Sequence[bytes]) -> NextHit:
 
         return search
     return _Several(literals)
+
+
+def _single(literal: bytes) -> NextHit:
+    """One literal. Python prepares its search for far more than `NEAR_BYTES`, which costs more than a near hit."""
+    overlap = len(literal) - 1
+
+    def search(buffer: Buffer, start: int, stop: int) -> int:
+        near = start + NEAR_BYTES
+        if near >= stop:
+            return buffer.find(literal, start, stop)
+        found = buffer.find(literal, start, near)
+        return found if found >= 0 else buffer.find(literal, near - overlap, stop)
+
+    return search
 
 
 class _Several:

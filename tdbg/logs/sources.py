@@ -5,13 +5,12 @@ number. The rank is taken from the path, and the whole number counts: ``rank1`` 
 """
 
 import glob
-import gzip
 import importlib
-import io
 import itertools
 import os
 import re
 import sys
+import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,9 +54,9 @@ class Source:
         except OSError as error:
             raise TdbgError(f"{self.path}: {error.strerror}", "check its path and permissions") from None
         if self.packed == "gz":
-            return _unzip(raw)
+            return _Unzip(raw)
         if self.packed == "zst":
-            return _unzstd(raw, self.path)
+            return _Unzstd(raw, self.path)
         return raw
 
 
@@ -79,20 +78,108 @@ class _Stdin:
         """It is not ours to close."""
 
 
-def _unzip(raw: IO[bytes]) -> Any:
-    try:
-        igzip = importlib.import_module("isal.igzip")  # the extra `fast`: three times as fast
-    except ImportError:
-        return gzip.GzipFile(fileobj=raw, mode="rb")
-    return igzip.GzipFile(fileobj=raw, mode="rb")
+class _Unzip:
+    """A gzip stream, one member after the other. Where it is damaged, what came before has been read."""
+
+    CHUNK_BYTES, PIECE_BYTES = 1 << 17, 1 << 16  # a piece that meets damage is lost
+
+    def __init__(self, raw: IO[bytes]) -> None:
+        self._raw = raw
+        self._held = b""  # packed bytes
+        self._inflate: Any = None  # of the member that is being read
+        try:
+            self._zlib: Any = importlib.import_module("isal.isal_zlib")  # the extra `fast`: three times as fast
+        except ImportError:
+            self._zlib = zlib
+
+    def readinto(self, into: memoryview) -> int:
+        """Some bytes, 0 at the end; EOFError or zlib.error where it is damaged."""
+        while True:
+            if not self._held and not (self._inflate is not None and self._inflate.unconsumed_tail):
+                self._held = self._raw.read(self.CHUNK_BYTES)
+            if self._inflate is None:
+                self._held = self._held.lstrip(b"\0")  # padding between members, and at the end
+                if not self._held:
+                    return 0
+                self._inflate = self._zlib.decompressobj(31)
+            try:
+                piece = self._inflate.decompress(self._held, min(len(into), self.PIECE_BYTES))
+            except self._zlib.error as error:
+                raise zlib.error(str(error)) from None
+            at_end = not self._held
+            self._held = self._inflate.unused_data if self._inflate.eof else self._inflate.unconsumed_tail
+            if self._inflate.eof:
+                self._inflate = None
+            elif not piece and at_end:
+                raise EOFError("it ends in the middle")
+            if piece:
+                into[: len(piece)] = piece
+                return len(piece)
+
+    def read(self, count: int) -> bytes:
+        """The beginning."""
+        into = bytearray(count)
+        return bytes(into[: self.readinto(memoryview(into))])
+
+    def close(self) -> None:
+        """Close the file."""
+        self._raw.close()
 
 
-def _unzstd(raw: IO[bytes], path: str) -> Any:
-    try:
-        zstandard = importlib.import_module("zstandard")
-    except ImportError:
-        raise TdbgError(f"{path} is packed with zstd", "install the extra: pip install 'tdbg[fast]'") from None
-    return io.BufferedReader(zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True))
+class _Unzstd:
+    """A zstd stream, one frame after the other. The library ends quietly with a cut file, so that is looked at here."""
+
+    def __init__(self, raw: IO[bytes], path: str) -> None:
+        try:
+            zstandard = importlib.import_module("zstandard")
+        except ImportError:
+            raw.close()
+            raise TdbgError(f"{path} is packed with zstd", "install the extra: pip install 'tdbg[fast]'") from None
+        self._raw = raw
+        self._error: Any = zstandard.ZstdError
+        self._stream: Any = zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True, closefd=False)
+
+    def readinto(self, into: memoryview) -> int:
+        """Some bytes, 0 at the end; EOFError or zlib.error where it is damaged."""
+        try:
+            got = int(self._stream.readinto1(into[: _Unzip.PIECE_BYTES]))
+        except self._error as error:
+            raise zlib.error(str(error)) from None
+        if not got and not _ends_whole(self._raw):
+            raise EOFError("it ends in the middle")
+        return got
+
+    read = _Unzip.read
+
+    def close(self) -> None:
+        """Close the file."""
+        self._raw.close()
+
+
+def _ends_whole(raw: IO[bytes]) -> bool:
+    """True if the last frame of a zstd file is complete: from block to block (RFC 8878, 3.1.1), unpacking nothing."""
+    size, at = os.fstat(raw.fileno()).st_size, 0
+
+    def number(width: int) -> int:
+        nonlocal at
+        found = os.pread(raw.fileno(), width, at)
+        at += width
+        return int.from_bytes(found, "little")
+
+    while at < size:
+        if 0x184D2A50 <= number(4) <= 0x184D2A5F:  # a frame to skip
+            at += number(4)
+            continue
+        kind = number(1)
+        single = kind >> 5 & 1
+        at += (1 - single) + (0, 1, 2, 4)[kind & 3] + (single, 2, 4, 8)[kind >> 6]
+        last = 0
+        while not last and at < size:
+            block = number(3)
+            last = block & 1
+            at += 1 if block >> 1 & 3 == 1 else block >> 3
+        at += 4 * (kind >> 2 & 1) + (1 - last)  # its checksum; one byte too many if there was no last block
+    return at == size
 
 
 def find(paths: Sequence[str], kind: str = "debug") -> list[Source]:
