@@ -1,7 +1,8 @@
 """``python -m tdbg`` and the console script: a thin front before the command line.
 
 The two questions every shell and packager asks, `--version` and the bare `--help`, are answered from a
-string and a generated text, without loading a parser; the options stay declared in `tdbg.cli` alone.
+string and a generated text, and a plain `filter-logs` by its own small reader of the same options, without
+loading a parser, which would take longer than most logs. Everything else goes to `tdbg.cli`.
 """
 
 import os
@@ -28,9 +29,32 @@ def _front(args: list[str]) -> int:
             return 0
         except (OSError, AttributeError):  # closed pipe, full disk or no stdout: the whole CLI knows what to do
             pass
+    if args[:1] == ["filter-logs"]:
+        code = _filter_logs(args)
+        if code is not None:
+            return code
     from tdbg import cli
 
     return cli.main(args)
+
+
+def _filter_logs(args: list[str]) -> int | None:
+    """Answer it here; None where the whole command line has to look at it."""
+    from tdbg.logs.question import parse
+
+    question = parse(args[1:])
+    if question is None or sys.stdout is None:
+        return None
+    try:
+        from tdbg.logs.answer import answer
+
+        code = answer(question)
+        sys.stdout.flush()
+        return code
+    except (Exception, KeyboardInterrupt) as error:  # told as everywhere else
+        from tdbg import cli
+
+        return cli.failed(error, args)
 
 
 def _ready_text(args: list[str]) -> str:

@@ -135,13 +135,18 @@ def main(args: Sequence[str] | None = None) -> int:
         code = _call(words)
         sys.stdout.flush()  # here, where a full disk can still be told
         return code
-    except BrokenPipeError:  # the reader has seen enough: no failure
+    except (Exception, KeyboardInterrupt) as error:  # the one place where every failure ends
+        return failed(error, words)
+
+
+def failed(error: BaseException, words: list[str]) -> int:
+    """Say what ended a command line, and return its exit code."""
+    if isinstance(error, BrokenPipeError):  # the reader has seen enough: no failure
         close_quietly()
         return 0
-    except (KeyboardInterrupt, typer.Abort):
+    if isinstance(error, KeyboardInterrupt | typer.Abort) or not isinstance(error, Exception):
         return INTERRUPTED
-    except Exception as error:  # the one place where every failure ends
-        return _fail(error, words)
+    return _fail(error, words)
 
 
 def _call(args: list[str]) -> int:

@@ -51,7 +51,7 @@ def test_count_and_nothing_found(log: Path) -> None:
         (("debug_log_rank0.txt", "--level", "LOUD"), "no log level 'LOUD'", "known: "),
         (("debug_log_rank0.txt", "--ranks", "x"), "ranks cannot be 'x'", "numbers and ranges"),
         (("debug_log_rank0.txt", "-o", "debug_log_rank0.txt"), "is one of the logs that are read", "choose another"),
-        (("debug_log_rank0.txt", "-t", "most"), "no log type 'most'", "debug, info or both"),
+        (("debug_log_rank0.txt", "-t", "most"), "--type cannot be 'most'", "debug, info or both"),
     ],
 )
 def test_wrong_use_is_two_lines_and_exit_2(log: Path, words: tuple[str, ...], what: str, next_: str) -> None:

@@ -1,0 +1,363 @@
+"""The answer to a question: records as they were read, or one of the views of them."""
+
+import os
+import sys
+
+from tdbg.errors import TdbgError
+from tdbg.logs import parallel, sources
+from tdbg.logs.parallel import Output
+from tdbg.logs.question import JSONL, STDOUT, Question, check, query_of
+from tdbg.output import say
+
+TYPE_CHECKING = False  # what `typing` says, without its import
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from tdbg.logs.formats import Format
+    from tdbg.logs.query import Query
+    from tdbg.logs.records import Record
+    from tdbg.logs.sources import Source
+
+
+def answer(question: Question) -> int:
+    """Print what was asked for; returns the exit code: 1 where no record fits."""
+    check(question)
+    asked = Asked(question)
+    handle = open_output(question.output, [source.path for source in asked.sources])
+    try:
+        taken = VIEWS.get(question.views[0] if question.views else "", _plain)(asked, Output(handle), handle)
+    finally:
+        if handle > 2:
+            os.close(handle)
+    if not taken and not (question.count or question.diverge):
+        say("no record fits")
+    return 0 if taken else 1
+
+
+class Asked:
+    """A question with what it needs to be answered: the query, the files, their formats."""
+
+    def __init__(self, question: Question) -> None:
+        self.question = question
+        self.query: Query = query_of(question)
+        if question.map:
+            self._use_map()
+        self.known: type[Format] | None = _named(question.log_format)
+        self.sources: list[Source] = self.find()
+        self._formats: dict[str, type[Format]] = {}
+
+    def _use_map(self) -> None:
+        raise NotImplementedError
+
+    def find(self) -> "list[Source]":
+        """The files there are now."""
+        return sources.find(self.question.paths or [newest()], self.question.kind)
+
+    def form(self, source: "Source") -> "type[Format]":
+        """How a file is written; looked at once."""
+        if self.known is not None:
+            return self.known
+        if source.path not in self._formats:
+            self._formats[source.path] = parallel.sniffed(source)
+        return self._formats[source.path]
+
+    def logs(self, query: "Query | None" = None) -> "list[Iterator[Record]]":
+        """The records of each log that the query takes, this question's own if none is given."""
+        from tdbg.logs.records import logs_of, read
+
+        return [read(log, query or self.query, self.form) for log in logs_of(self.sources)]
+
+    def records(self) -> "Iterator[Record]":
+        """The records of all logs, one log after the other."""
+        for log in self.logs():
+            yield from log
+
+    def ordered(self) -> "Iterator[Record]":
+        """The records of all logs by time, or in turn where there are none."""
+        from tdbg.logs.merge import by_time, in_turn
+
+        timed = all("time" in self.form(source).header.groupindex for source in self.sources)
+        return by_time(self.logs(), lambda record: record.time) if timed else in_turn(self.logs())
+
+
+def _plain(asked: Asked, output: Output, handle: int) -> int:
+    question = asked.question
+    if question.before or question.after or question.context:
+        return _context(asked, output)
+    if question.format == JSONL:
+        return _each(asked, asked.records(), output)
+    return parallel.run(asked.sources, asked.query, handle, question.jobs or os.cpu_count() or 1, asked.known)
+
+
+def _each(
+    asked: Asked, records: "Iterable[Record]", output: Output, text: "Callable[[Record], bytes] | None" = None
+) -> int:
+    """Write records one by one, as text or as JSON."""
+    from tdbg.logs.merge import ended
+
+    if asked.question.format == JSONL:
+        text = as_json
+    taken = 0
+    for record in records:
+        data = ended(record.data if text is None else text(record))
+        output.emit(memoryview(data))
+        taken += 1
+    output.flush()
+    return taken
+
+
+def as_json(record: "Record") -> bytes:
+    """The record as one JSON object: time, rank, level, step, tag and flag where known, file, text."""
+    import json
+
+    from tdbg import flags
+    from tdbg.logs.tables import level_name
+
+    tag = record.tag.decode("utf-8", "replace")
+    row = {
+        "time": record.time.decode("utf-8", "replace") or None,
+        "rank": record.rank,
+        "level": level_name(record.level),
+        "step": record.step,
+        "tag": tag or None,
+        "flag": flags.owner(tag) if tag else None,
+        "file": record.source.path,
+        "text": record.data.decode("utf-8", "backslashreplace").rstrip("\n"),
+    }
+    return json.dumps({key: value for key, value in row.items() if value is not None}).encode() + b"\n"
+
+
+def _context(asked: Asked, output: Output) -> int:
+    from tdbg.logs.context import BREAK, around
+    from tdbg.logs.query import Matcher, Query
+
+    question = asked.question
+    matchers: dict[str, Matcher] = {}
+    taken = 0
+
+    def fits(record: "Record") -> bool:
+        nonlocal taken
+        path = record.source.path
+        if path not in matchers:
+            matchers[path] = Matcher(asked.query, asked.form(record.source), record.source.rank)
+        found = matchers[path].possible and matchers[path].accept(record.data, 0, len(record.data))
+        taken += found
+        return found
+
+    before, after = question.before or question.context, question.after or question.context
+    for log in asked.logs(Query()):
+        for record in around(log, fits, before, after):
+            if record is not None:
+                output.emit(memoryview(as_json(record) if question.format == JSONL else record.data))
+            elif question.format != JSONL:
+                output.emit(memoryview(BREAK))
+    output.flush()
+    return taken
+
+
+def _merge(asked: Asked, output: Output, handle: int) -> int:
+    from tdbg.logs.merge import by_time, labelled
+
+    return _each(asked, by_time(asked.logs()), output, labelled)
+
+
+def _follow(asked: Asked, output: Output, handle: int) -> int:
+    from tdbg.logs.follow import follow
+    from tdbg.logs.records import Record
+
+    times: dict[str, bytes] = {}
+
+    def emit(data: bytes, source: "Source") -> None:
+        if asked.question.format == JSONL:
+            record = Record(data, source, asked.form(source), times.get(source.path, b""))
+            times[source.path] = record.time
+            data = as_json(record)
+        output.emit(memoryview(data))
+        output.flush()
+
+    follow(asked.find, asked.query, asked.known, emit)
+    return 1
+
+
+def _collapse(asked: Asked, output: Output, handle: int) -> int:
+    from tdbg.logs.collapse import groups
+
+    taken = 0
+    for group in groups(asked.ordered(), _ranks(asked.sources)):
+        output.emit(memoryview(group.labelled()))
+        taken += 1
+    output.flush()
+    return taken
+
+
+def _diverge(asked: Asked, output: Output, handle: int) -> int:
+    from tdbg.logs.collapse import diverging, groups, kinds, span, step_of
+
+    ranks = _ranks(asked.sources)
+    seen = kinds(groups(asked.ordered(), ranks))
+    taken, steps, when = 0, set(), b""
+    for group in diverging(groups(asked.ordered(), ranks), seen):
+        steps.add(step_of(group.first))
+        when = when or group.first.time
+        taken += 1
+        output.emit(memoryview(group.labelled()))
+    output.flush()
+    if steps - {None}:
+        say(f"the first step in which ranks differ: {min(step for step in steps if step is not None)}")
+    elif taken:
+        say(f"ranks differ first at {when.decode() or 'the first record above'}")
+    else:
+        say(f"no difference between {span(ranks)}")
+    return taken
+
+
+def _silent(asked: Asked, output: Output, handle: int) -> int:
+    from tdbg.logs.records import logs_of
+    from tdbg.logs.silent import missing, signs
+    from tdbg.logs.tables import level_name
+
+    found = signs(logs_of(asked.sources), asked.form)
+    rows = []
+    for sign in found:
+        last = sign.last
+        text = last.first_line[last.body :].decode("utf-8", "replace")[:100] if last else "(no record)"
+        time, step, level = (last.time.decode(), last.step, level_name(last.level)) if last else (None, None, None)
+        quiet = None if sign.t is None else round(sign.quiet_s, 3)
+        rows.append((sign.rank, time, quiet, step, level, text))
+    table(handle, ("rank", "last", "quiet_s", "step", "level", "text"), rows, asked.question.format)
+    known = {sign.rank for sign in found if sign.rank is not None}
+    gone = missing(known, world_size(asked.sources))
+    if gone:
+        say(f"no log of rank {', '.join(map(str, gone))}")
+    quiet_first = next((sign for sign in found if sign.t is not None), None)
+    if quiet_first is not None and quiet_first.silent:
+        step = quiet_first.last.step if quiet_first.last else None
+        place = f" after step {step}" if step is not None else ""
+        say(
+            f"rank {quiet_first.rank} went quiet first{place}, {quiet_first.quiet_s:.1f} s before the last record of all"
+        )
+    elif quiet_first is not None and len(known) > 1:
+        say(f"no rank went quiet before the others (all within {quiet_first.quiet_s:.1f} s)")
+    return len(rows)
+
+
+def _errors(asked: Asked, output: Output, handle: int) -> int:
+    from tdbg.logs.collapse import span
+    from tdbg.logs.errors import clusters
+    from tdbg.logs.merge import ended
+
+    found = clusters(asked.ordered())
+    if asked.question.format == JSONL:
+        return _each(asked, (record for cluster in found for record in cluster.records), output)
+    for cluster in found:
+        first = min(cluster.records, key=lambda record: record.time)
+        ranks = span(-1 if record.rank is None else record.rank for record in cluster.records)
+        note = " (follows from another's failure, as a rule)" if cluster.consequence else ""
+        head = f"== {ranks}: {cluster.name}{note}\n".encode()
+        output.emit(memoryview(head + ended(first.data)))
+    output.flush()
+    return len(found)
+
+
+def _count(asked: Asked, output: Output, handle: int) -> int:
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    jobs = asked.question.jobs or os.cpu_count() or 1
+    taken = parallel.run(asked.sources, asked.query, nowhere, jobs, asked.known, each=True)
+    os.close(nowhere)
+    os.write(handle, f"{taken}\n".encode())
+    return taken
+
+
+def _stats(asked: Asked, output: Output, handle: int) -> int:
+    from tdbg.logs.tables import STATS_COLUMNS, stats
+
+    rows = stats(asked.records())
+    table(handle, STATS_COLUMNS, rows, asked.question.format)
+    return len(rows)
+
+
+def _list_prefixes(asked: Asked, output: Output, handle: int) -> int:
+    from tdbg.logs.tables import PREFIX_COLUMNS, prefixes
+
+    rows = prefixes(asked.records())
+    table(handle, PREFIX_COLUMNS, rows, asked.question.format)
+    return len(rows)
+
+
+VIEWS: "dict[str, Callable[[Asked, Output, int], int]]" = {
+    "merge": _merge,
+    "follow": _follow,
+    "collapse": _collapse,
+    "diverge": _diverge,
+    "silent": _silent,
+    "errors": _errors,
+    "count": _count,
+    "stats": _stats,
+    "list_prefixes": _list_prefixes,
+}
+
+
+def table(handle: int, columns: "Sequence[str]", rows: "Sequence[Sequence[object]]", form: str) -> None:
+    """A table to a file descriptor: as `tdbg.output.print_table` writes it, or a JSON object a row."""
+    import contextlib
+    import json
+
+    from tdbg.output import print_table
+
+    with contextlib.ExitStack() as stack:
+        if handle > 2:
+            file = stack.enter_context(open(os.dup(handle), "w", encoding="utf-8"))
+            stack.enter_context(contextlib.redirect_stdout(file))
+        if form == JSONL:
+            for row in rows:
+                print(json.dumps(dict(zip(columns, row, strict=True))))
+        else:
+            print_table(columns, rows)
+
+
+def world_size(found: "Sequence[Source]") -> int | None:
+    """How many ranks there were, where a run directory says so."""
+    import json
+    import pathlib
+
+    for folder in {parent for source in found for parent in pathlib.Path(source.path).parents[:3]}:
+        try:
+            run = json.loads((folder / sources.RUN_FILE).read_text(encoding="utf-8"))
+            ranks = run.get("ranks") or {}
+            sizes = [row.get("world_size") for row in ranks.values() if isinstance(row, dict)]
+        except (OSError, ValueError, AttributeError):
+            continue
+        return max([size for size in sizes if isinstance(size, int)], default=None)
+    return None
+
+
+def _ranks(found: "Sequence[Source]") -> set[int]:
+    return {-1 if source.rank is None else source.rank for source in found}
+
+
+def _named(name: str) -> "type[Format] | None":
+    if not name:
+        return None
+    from tdbg.logs.formats import FORMATS
+
+    return FORMATS[name]
+
+
+def newest() -> str:
+    """The newest run's directory."""
+    from tdbg.rundir import RunDir
+
+    return str(RunDir.open(None).path)
+
+
+def open_output(name: str, inputs: "Sequence[str]") -> int:
+    """The file descriptor to write to; never one of the inputs."""
+    if name == STDOUT:
+        sys.stdout.flush()
+        return 1
+    try:
+        if any(os.path.exists(path) and os.path.exists(name) and os.path.samefile(path, name) for path in inputs):
+            raise TdbgError(f"{name} is one of the logs that are read", "choose another file for --output")
+        return os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise TdbgError(f"cannot write {name}: {error.strerror}", "choose another file for --output") from None

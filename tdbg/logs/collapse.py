@@ -1,0 +1,133 @@
+"""What ranks say alike, once; and what only some of them say.
+
+Two records are alike if they are equal after what differs from rank to rank by nature is set aside: times, ranks,
+hosts, process ids, addresses. The n-th such record of one rank belongs to the n-th of another.
+"""
+
+import re
+from collections import OrderedDict, defaultdict
+from collections.abc import Iterable, Iterator
+
+from tdbg.logs.records import Record
+
+WINDOW = 4096  # groups that wait for the other ranks; the oldest leaves first
+WINDOW_BYTES = 32 << 20
+MAX_KINDS = 20_000  # sorts of records whose ranks are remembered
+
+_TIMES = (
+    rb"\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?|\b\d\d:\d\d:\d\d(?:[.,]\d+)?\b"
+    rb'|"(?:t|ts|time|timestamp)": ?[\d.]+'
+)
+_ADDRESSES = (
+    rb"0x[0-9a-fA-F]{4,}|\b\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?\b|\[[0-9a-f:]{4,}\]:\d+|\b(?:cuda|gpu|npu|xpu):?\d+\b"
+)
+_NCCL = rb"^[\w.-]+:\d+:\d+ \[\d+\]"  # host:pid:tid [gpu]
+_IS = rb"['\"]?(?: ?[=:#] ?| )?['\"]?"
+_NUMBERED = rb"(?<![a-z])(?:(?:global|local)[ _-]?)?(?:rank|pid|process|node|worker|port|tid|thread)" + _IS
+_NATURE = re.compile(
+    b"(?:" + _NCCL + b"|" + _TIMES + b"|" + _ADDRESSES + b")"
+    b"|(?P<name>" + _NUMBERED + rb"(?=\d+\b)|\b(?:host|hostname|node)['\"]?[=:] ?['\"]?)[\w.-]+",
+    re.MULTILINE | re.IGNORECASE,
+)
+_LAUNCHER = re.compile(rb"(?:\x1b\[[0-9;]*m)*\[(?:rank|default)\d+\]:\s?")
+_STEP = re.compile(rb"\b(?:global[ _]?)?(?:step|iter(?:ation)?)s?\b['\"]?[ =:#]{1,3}\[?(\d+)", re.IGNORECASE)
+_NUMBER = re.compile(rb"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|\b(?:nan|inf)\b", re.IGNORECASE)
+
+
+def alike(record: Record) -> bytes:
+    """The record without what differs by nature: equal for two ranks that say the same."""
+    message = record.data[record.body :] if record.body else _LAUNCHER.sub(b"", record.data)
+    return b"%d %s %s" % (record.level, str(record.step).encode(), _NATURE.sub(_blank, message.rstrip()))
+
+
+def _blank(found: "re.Match[bytes]") -> bytes:
+    return found["name"] + b"#" if found["name"] else b"#"
+
+
+def step_of(record: Record) -> int | None:
+    """The step of its header, else the one its text speaks of."""
+    if record.step is not None:
+        return record.step
+    found = _STEP.search(record.first_line, record.body)
+    return int(found[1]) if found else None
+
+
+def kind_of(text: bytes) -> bytes:
+    """A record without its numbers: the same line of the program."""
+    return _NUMBER.sub(b"#", text.partition(b"\n")[0])[:400]
+
+
+class Group:
+    """Records that are alike, of some ranks."""
+
+    __slots__ = ("first", "ranks", "text")
+
+    def __init__(self, first: Record, text: bytes) -> None:
+        self.first, self.text, self.ranks = first, text, {_name(first)}
+
+    def labelled(self, note: bytes = b"") -> bytes:
+        """The first of them, with the ranks that said it in front."""
+        return b"[%s]%s %s" % (span(self.ranks).encode(), note, self.first.data)
+
+
+def _name(record: Record) -> int:
+    return -1 if record.rank is None else record.rank
+
+
+def span(ranks: Iterable[int]) -> str:
+    """``r0-3,7``: ranks as ranges; one that is not known is ``r?``."""
+    parts: list[list[int]] = []
+    for rank in sorted(ranks):
+        if parts and rank >= 0 and parts[-1][1] == rank - 1 and parts[-1][0] >= 0:
+            parts[-1][1] = rank
+        else:
+            parts.append([rank, rank])
+    words = ["?" if low < 0 else str(low) if low == high else f"{low}-{high}" for low, high in parts]
+    return f"r{','.join(words)}"
+
+
+def groups(records: Iterable[Record], ranks: set[int]) -> Iterator[Group]:
+    """The records of all ranks as groups, in the order of their first ones.
+
+    A group leaves when every rank has said it, or when `WINDOW` later ones wait behind it. Memory: bounded by that.
+    """
+    waiting: OrderedDict[int, Group] = OrderedDict()
+    by_text: defaultdict[bytes, list[Group]] = defaultdict(list)
+    size = 0
+    for number, record in enumerate(records):
+        text, rank = alike(record), _name(record)
+        joined = next((group for group in by_text[text] if rank not in group.ranks), None)
+        if joined is None:
+            waiting[number] = group = Group(record, text)
+            by_text[text].append(group)
+            size += len(record.data)
+        else:
+            joined.ranks.add(rank)
+        while waiting:
+            number, oldest = next(iter(waiting.items()))
+            if not (oldest.ranks >= ranks or len(waiting) > WINDOW or size > WINDOW_BYTES):
+                break
+            del waiting[number]
+            by_text[oldest.text].remove(oldest)
+            if not by_text[oldest.text]:
+                del by_text[oldest.text]
+            size -= len(oldest.first.data)
+            yield oldest
+    yield from waiting.values()
+
+
+def kinds(found: Iterable[Group]) -> dict[bytes, set[int]]:
+    """Which ranks ever say a sort of record; what only rank 0 logs is no divergence."""
+    seen: dict[bytes, set[int]] = {}
+    for group in found:
+        kind = kind_of(group.text)
+        if kind in seen or len(seen) < MAX_KINDS:
+            seen.setdefault(kind, set()).update(group.ranks)
+    return seen
+
+
+def diverging(found: Iterable[Group], seen: dict[bytes, set[int]]) -> Iterator[Group]:
+    """The groups that some rank lacks which says this sort of record elsewhere."""
+    for group in found:
+        if group.ranks < seen.get(kind_of(group.text), set()):
+            yield group

@@ -1,0 +1,99 @@
+"""The first error of each rank, put together by what they are, causes before what they caused.
+
+One rank fails, and the others tell of it: of a connection closed, of a collective that took too long, of a signal
+from the launcher. Which is which is known by the words that PyTorch, NCCL and CUDA use.
+"""
+
+import re
+from collections.abc import Iterable
+
+from tdbg.logs.records import Record
+
+ERROR = 40
+TRACEBACK = b"Traceback (most recent call last)"
+LAST_LINE = re.compile(
+    rb"^(?:\S*: )?(?P<error>[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Warning)\b[^\n]*)", re.MULTILINE
+)
+
+
+class Signature:
+    """A known sort of failure. consequence: it follows from another rank's failure, as a rule."""
+
+    __slots__ = ("consequence", "name", "pattern")
+
+    def __init__(self, name: str, pattern: bytes, *, consequence: bool = False) -> None:
+        self.name, self.pattern, self.consequence = name, re.compile(pattern), consequence
+
+
+SIGNATURES = (  # the first that fits
+    Signature("out of device memory", rb"OutOfMemoryError|(?:CUDA|HIP) out of memory|CUBLAS_STATUS_ALLOC_FAILED"),
+    Signature("out of host memory", rb"MemoryError\b|Cannot allocate memory|oom-kill|Out of memory: Killed"),
+    Signature("device hardware (ECC, Xid, fallen off the bus)", rb"uncorrectable ECC|NVRM: Xid|fallen off the bus"),
+    Signature("device-side assert or illegal access", rb"device-side assert|illegal memory access|illegal instruction"),
+    Signature(
+        "shared memory of a loader worker", rb"DataLoader worker .*(?:killed|exited)|unable to (?:open|mmap) shared"
+    ),
+    Signature("no space left", rb"No space left on device|Disk quota exceeded"),
+    Signature(
+        "a collective timed out",
+        rb"collective operation timeout|Timed out waiting \d+ms|Watchdog caught|wait timeout after|DistBackendError.*timeout"
+        rb"|Timeout at NCCL|barrier.*timed? ?out",
+        consequence=True,
+    ),
+    Signature(
+        "the connection to another rank broke",
+        rb"Connection (?:closed by peer|reset by peer|refused)|ncclRemoteError|remote process exited|Socket Timeout"
+        rb"|Broken pipe|store.*(?:closed|unreachable)",
+        consequence=True,
+    ),
+    Signature(
+        "the launcher ended it",
+        rb"ChildFailedError|Sending process \d+ closing signal|SignalException|failed \(exitcode",
+        consequence=True,
+    ),
+    Signature("NCCL", rb"NCCL (?:error|failure)|ncclSystemError|ncclInternalError|ncclUnhandledCudaError"),
+)
+
+
+class Cluster:
+    """The first errors of ranks that are of one sort."""
+
+    __slots__ = ("consequence", "name", "records")
+
+    def __init__(self, name: str, consequence: bool) -> None:
+        self.name, self.consequence = name, consequence
+        self.records: list[Record] = []
+
+
+def is_error(record: Record) -> bool:
+    """True for a record of level ERROR and above, a traceback, or a known failure in what has no level."""
+    if record.level:
+        return record.level >= ERROR or TRACEBACK in record.data
+    return TRACEBACK in record.data or _signature(record) is not None
+
+
+def _signature(record: Record) -> Signature | None:
+    return next((found for found in SIGNATURES if found.pattern.search(record.data)), None)
+
+
+def clusters(records: Iterable[Record]) -> list[Cluster]:
+    """The first error of each rank, by sort; causes first, then in the order of time."""
+    first: dict[int | None, Record] = {}
+    for record in records:
+        if record.rank not in first and is_error(record):
+            first[record.rank] = record
+    found: dict[str, Cluster] = {}
+    for record in first.values():
+        name, consequence = _sort_of(record)
+        found.setdefault(name, Cluster(name, consequence)).records.append(record)
+    return sorted(found.values(), key=lambda cluster: (cluster.consequence, min(r.time for r in cluster.records)))
+
+
+def _sort_of(record: Record) -> tuple[str, bool]:
+    """What it is, and whether it follows from something else."""
+    signature = _signature(record)
+    if signature is not None:
+        return signature.name, signature.consequence
+    lines = LAST_LINE.findall(record.data)
+    text = lines[-1] if lines else record.data[record.body :].partition(b"\n")[0]
+    return re.sub(r"\d+", "#", text.decode("utf-8", "replace"))[:120].strip(), False

@@ -1,0 +1,205 @@
+"""What can be asked of logs: the options of `tdbg filter-logs`, declared once.
+
+`tdbg.cli.filter_logs` makes the command of it, with its help, manual page and completions. `parse` reads the same
+options without any library, so that a small log is read before a parser would have been loaded; whatever it does not
+know (help, an error, an abbreviation) it leaves to the command.
+"""
+
+from tdbg.errors import TdbgError
+
+TYPE_CHECKING = False  # what `typing` says, without its import
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from tdbg.logs.query import Query
+
+STDOUT = "-"
+TEXT, JSONL = "text", "jsonl"
+
+
+class Question:
+    """The options by name, at their defaults; see `OPTIONS` for what they mean."""
+
+    paths: "Sequence[str]" = ()
+    flag: "Sequence[str]" = ()
+    exclude_flag: "Sequence[str]" = ()
+    prefix: "Sequence[str]" = ()
+    ranks: str = "all"
+    kind: str = "debug"
+    level: str = ""
+    steps: str = ""
+    since: str = ""
+    until: str = ""
+    regex: str = ""
+    invert: bool = False
+    map: str = ""
+    after: int = 0
+    before: int = 0
+    context: int = 0
+    merge: bool = False
+    follow: bool = False
+    collapse: bool = False
+    diverge: bool = False
+    silent: bool = False
+    errors: bool = False
+    count: bool = False
+    stats: bool = False
+    list_prefixes: bool = False
+    output: str = STDOUT
+    format: str = TEXT
+    log_format: str = ""
+    jobs: int = 0
+
+    def __init__(self, **given: object) -> None:
+        for name, value in given.items():
+            setattr(self, name, value)
+
+    @property
+    def views(self) -> list[str]:
+        """The ways to look at the records that were asked for; at most one makes sense."""
+        return [name for name in VIEWS if getattr(self, name)]
+
+
+VIEWS = ("merge", "follow", "collapse", "diverge", "silent", "errors", "count", "stats", "list_prefixes")
+
+# field of Question -> names, kind of the value, help
+OPTIONS: dict[str, tuple[tuple[str, ...], str, str]] = {
+    "flag": (("--flag", "-f"), "FLAG", "Records of this flag, or of all below it; repeatable."),
+    "exclude_flag": (("--exclude-flag", "-x"), "FLAG", "No records of this flag; repeatable."),
+    "prefix": (("--prefix", "-p"), "TEXT", "Records whose tag begins like this; repeatable."),
+    "ranks": (("--ranks", "-r"), "RANGE", "These ranks only: 0,3-5, or all."),
+    "kind": (("--type", "-t"), "NAME", "Which of tdbg's two logs of a rank: debug, info or both."),
+    "level": (("--level",), "LOG_LEVEL", "This level and above: DEBUG, STATS, INFO ..."),
+    "steps": (("--steps",), "RANGE", "These steps only: 100:200,500."),
+    "since": (("--since",), "TEXT", "From this time on, as the log writes it, or its beginning: 2026-11-21T03."),
+    "until": (("--until",), "TEXT", "Up to this time."),
+    "regex": (("--regex", "-e"), "TEXT", "Records in which this expression is found."),
+    "invert": (("--invert-match", "-v"), "", "The records that do not fit."),
+    "map": (("--map",), "FILE", "How this program spells its flags, from `tdbg flags scan`."),
+    "after": (("--after-context", "-A"), "N", "So many records after each one that fits."),
+    "before": (("--before-context", "-B"), "N", "So many records before each one that fits."),
+    "context": (("--context", "-C"), "N", "So many records before and after."),
+    "merge": (("--merge",), "", "One stream of all logs, by time, each line with its rank."),
+    "follow": (("--follow", "-F"), "", "Go on as the logs grow, are rotated, and new ranks come."),
+    "collapse": (("--collapse",), "", "What several ranks say alike is printed once: [r0-63]."),
+    "diverge": (("--diverge",), "", "Only what some ranks say and others do not; names the first such step."),
+    "silent": (("--silent",), "", "The last sign of life of each rank; who went quiet first."),
+    "errors": (("--errors",), "", "The first error of each rank, causes before what they caused."),
+    "count": (("--count",), "", "Only the number of records."),
+    "stats": (("--stats",), "", "How many records and bytes by tag, rank and level."),
+    "list_prefixes": (("--list-prefixes",), "", "The tags there are, and the flag that owns each."),
+    "output": (("--output", "-o"), "FILE", "Write there instead of to stdout (-)."),
+    "format": (("--format",), "NAME", "text, as it was read, or jsonl: one JSON object a record."),
+    "log_format": (
+        ("--log-format",),
+        "NAME",
+        "How the logs are written, where that cannot be seen from their beginning.",
+    ),
+    "jobs": (("--jobs",), "N", "Worker processes; 0: one a CPU."),
+}
+
+
+def parse(words: "Sequence[str]") -> Question | None:
+    """The question a command line asks; None for what the whole parser has to look at."""
+    known = {name: field for field, (names, _, _) in OPTIONS.items() for name in names}
+    question = Question()
+    paths: list[str] = []
+    left = iter(words)
+    for word in left:
+        if word == "--":
+            paths += left
+        elif word == "-" or not word.startswith("-"):
+            paths.append(word)
+        elif not _option(question, word, known, left):
+            return None
+    question.paths = paths
+    return question
+
+
+def _option(question: Question, word: str, known: dict[str, str], left: "Iterator[str]") -> bool:
+    """Take one option and its value; False if that is not as plain as it can be."""
+    name, glued, value = word.partition("=") if word.startswith("--") else (word[:2], word[2:], word[2:])
+    if name not in known:
+        return False
+    field = known[name]
+    default = getattr(Question, field)
+    if isinstance(default, bool):
+        setattr(question, field, True)
+        return not glued
+    if not glued:
+        following = next(left, None)
+        if following is None or following.startswith("-"):
+            return False
+        value = following
+    if isinstance(default, int):
+        if not value.isdecimal():
+            return False
+        setattr(question, field, int(value))
+    elif isinstance(default, str):
+        setattr(question, field, value)
+    else:
+        setattr(question, field, [*getattr(question, field), value])
+    return True
+
+
+def query_of(question: Question) -> "Query":
+    """The query in it; TdbgError for what cannot be asked."""
+    import re
+
+    from tdbg.logs.query import Query, family
+    from tdbg.ranges import parse_ranges
+
+    try:
+        pattern = re.compile(question.regex.encode()) if question.regex else None
+    except re.error as error:
+        what = f"--regex {question.regex!r}: {error}"
+        raise TdbgError(what, "it is a Python regular expression, matched on bytes") from None
+    return Query(
+        families=tuple(family(name) for name in _flags(question.flag)),
+        excluded=tuple(family(name) for name in _flags(question.exclude_flag)),
+        prefixes=tuple(f"[{word.strip('[]')}".encode() for word in question.prefix),
+        level=level_number(question.level),
+        ranks=tuple(parse_ranges("ranks", "" if question.ranks == "all" else question.ranks, "-")),
+        steps=tuple(parse_ranges("steps", question.steps, ":")),
+        since=question.since.replace(" ", "T").encode(),
+        until=question.until.replace(" ", "T").encode(),
+        pattern=pattern,
+        invert=question.invert,
+    )
+
+
+def _flags(words: "Sequence[str]") -> "Iterator[str]":
+    if words:
+        from tdbg.flags import expand
+
+        for word in words:
+            yield from expand(word)
+
+
+def level_number(word: str) -> int:
+    """A level's number; TdbgError for a word that is none."""
+    from tdbg.logs.formats import WORDS
+
+    if not word:
+        return 0
+    found = WORDS.get(word.upper().encode())
+    if found is None:
+        known = ", ".join(name.decode() for name in WORDS)
+        raise TdbgError(f"there is no log level {word!r}", f"known: {known}")
+    return found
+
+
+def check(question: Question) -> None:
+    """TdbgError for options that do not go together, or words that are none of a few."""
+    _one_of("--type", question.kind, ("debug", "info", "both"))
+    _one_of("--format", question.format, (TEXT, JSONL))
+    views = [OPTIONS[name][0][0] for name in question.views]
+    if len(views) > 1:
+        raise TdbgError(f"{views[0]} and {views[1]} do not go together", "ask for one of them, then for the other")
+    if views and (question.before or question.after or question.context):
+        raise TdbgError(f"-A, -B and -C do not go together with {views[0]}", "leave one of them out")
+
+
+def _one_of(name: str, value: str, words: tuple[str, ...]) -> None:
+    if value not in words:
+        raise TdbgError(f"{name} cannot be {value!r}", f"write {name} {', '.join(words[:-1])} or {words[-1]}")
