@@ -17,7 +17,7 @@ def around(
     printed = skipped = False
     for record in records:
         if fits(record):
-            if printed and skipped and (before or after):
+            if printed and skipped:
                 yield None
             yield from held
             held.clear()

@@ -150,7 +150,7 @@ def query_of(question: Question) -> "Query":
     from tdbg.ranges import parse_ranges
 
     try:
-        pattern = re.compile(question.regex.encode()) if question.regex else None
+        pattern = re.compile(question.regex.encode(), re.MULTILINE) if question.regex else None
     except re.error as error:
         what = f"--regex {question.regex!r}: {error}"
         raise TdbgError(what, "it is a Python regular expression, matched on bytes") from None

@@ -1,0 +1,411 @@
+"""Merge, context, collapse, diverge, silent, errors, tables: on files as programs write them."""
+
+import json
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tdbg.errors import TdbgError
+from tdbg.logs import collapse, follow, silent, sources
+from tdbg.logs.answer import answer
+from tdbg.logs.collapse import span
+from tdbg.logs.context import around
+from tdbg.logs.formats import Stamped, Tdbg, sniff
+from tdbg.logs.query import Query
+from tdbg.logs.question import Question
+from tdbg.logs.records import Record, seconds, sortable, split
+from tdbg.logs.sources import Source
+
+Ask = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Ask:
+    """Ask a question in a folder of its own: exit code, stdout, stderr."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(**given_: object) -> tuple[int, str, str]:
+        code = answer(Question(**given_))
+        out, err = capfd.readouterr()
+        return code, out, err
+
+    return call
+
+
+def stamped(t: float, text: str, level: str = "INFO") -> str:
+    whole = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(1_790_000_000 + t))
+    return f"{whole},{int(t * 1000) % 1000:03d} {level} train: {text}\n"
+
+
+def write(name: str, *lines: str) -> Path:
+    path = Path(name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(lines))
+    return path
+
+
+def test_merge_is_by_time_with_the_rank_in_front(ask: Ask) -> None:
+    write("rank0.log", stamped(1, "a"), stamped(3, "c\nmore of c"))
+    write("rank1.log.1", stamped(0.5, "before"))
+    write("rank1.log", stamped(2, "b"), stamped(4, "d"))
+    code, out, _ = ask(paths=["."], merge=True)
+    texts = [line.rpartition("train: ")[2] for line in out.splitlines()]
+    assert code == 0 and texts == ["before", "a", "b", "c", "more of c", "d"]
+    assert [line[:7] for line in out.splitlines() if "train" in line] == [f"[rank{r}]" for r in (1, 0, 1, 0, 1)]
+
+
+def test_what_was_merged_can_be_filtered_by_rank_again(ask: Ask) -> None:
+    write("rank0.log", stamped(1, "a"), stamped(3, "c"))
+    write("rank12.log", stamped(2, "b"))
+    _, merged, _ = ask(paths=["."], merge=True)
+    Path("all.log").write_text(merged)
+    _, out, _ = ask(paths=["all.log"], ranks="12")
+    assert out == f"[rank12]: {stamped(2, 'b')}"
+
+
+def test_logs_without_times_cannot_be_merged_and_say_so(ask: Ask) -> None:
+    write("rank0.log", "[DEBUG_LR] a\n")
+    write("rank1.log", "[DEBUG_LR] b\n")
+    with pytest.raises(TdbgError, match="writes no times"):
+        ask(paths=["."], merge=True)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.lists(st.integers(0, 30), max_size=8).map(sorted), min_size=1, max_size=4))
+def test_merging_loses_nothing_and_orders_everything(times: list[list[int]]) -> None:
+    from tdbg.logs.merge import by_time
+
+    def log(rank: int) -> Iterator[Record]:
+        for number, t in enumerate(times[rank]):
+            yield Record(stamped(t, f"r{rank} n{number}").encode(), Source(f"rank{rank}.log", rank), Stamped, b"")
+
+    found = list(by_time([log(rank) for rank in range(len(times))]))
+    assert [record.time for record in found] == sorted(record.time for record in found)
+    assert len(found) == sum(map(len, times))
+    for rank in range(len(times)):
+        mine = [record.data for record in found if record.rank == rank]
+        assert mine == [record.data for record in log(rank)]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text("x.", max_size=30), st.integers(0, 4), st.integers(0, 4))
+def test_context_is_that_of_grep(marks: str, before: int, after: int) -> None:
+    import subprocess
+
+    text = "".join(f"{number}{mark}\n" for number, mark in enumerate(marks))
+    records = [Record(line.encode(), Source("x"), Tdbg, b"") for line in text.splitlines(keepends=True)]
+    found = around(records, lambda record: b"x" in record.data, before, after)
+    ours = b"".join(b"--\n" if record is None else record.data for record in found)
+    grep = subprocess.run(["grep", "-B", str(before), "-A", str(after), "x"], input=text.encode(), capture_output=True)
+    assert ours == grep.stdout
+
+
+def test_context_on_the_command_line(ask: Ask) -> None:
+    write("a.log", *(stamped(n, f"line {n}\ntail of {n}") for n in range(10)))
+    code, out, _ = ask(paths=["a.log"], regex="line [27]$", context=1)
+    assert code == 0 and [line.split()[-1] for line in out.splitlines() if "line" in line] == list("123678")
+    assert out.count("tail of") == 6 and out.count("--\n") == 1
+
+
+def ranks_of(count: int, lines: Callable[[int], list[str]]) -> None:
+    for rank in range(count):
+        write(f"rank{rank}.log", *lines(rank))
+
+
+def test_what_all_say_is_said_once(ask: Ask) -> None:
+    def lines(rank: int) -> list[str]:
+        own = [stamped(2 + rank / 100, "only here")] if rank == 5 else []
+        return [
+            stamped(
+                1 + rank / 100,
+                f"rank {rank} on host=gpu-{rank} pid {4000 + rank} at 10.0.0.{rank}:29500 <0x7f{rank:010x}>",
+            ),
+            *own,
+            stamped(3 + rank / 100, "step 1 loss 0.5\n    of two lines"),
+        ]
+
+    ranks_of(12, lines)
+    code, out, _ = ask(paths=["."], collapse=True)
+    heads = [line.partition("]")[0] + "]" for line in out.splitlines() if line.startswith("[r")]
+    assert code == 0 and heads == ["[r0-11]", "[r5]", "[r0-11]"] and out.count("of two lines") == 1
+
+
+def test_equal_lines_of_one_rank_stay_apart(ask: Ask) -> None:
+    ranks_of(2, lambda rank: [stamped(n, "again") for n in range(3 - rank)])
+    _, out, _ = ask(paths=["."], collapse=True)
+    assert [line.partition("]")[0] for line in out.splitlines()] == ["[r0-1", "[r0-1", "[r0"]
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(1, 5), st.lists(st.sampled_from("abc"), max_size=12), st.randoms())
+def test_collapsing_keeps_every_record_of_every_rank(count: int, texts: list[str], chance: random.Random) -> None:
+    said = [[text for text in texts if chance.random() < 0.7] for _ in range(count)]
+    records = [
+        Record(stamped(number, text).encode(), Source(f"rank{rank}.log", rank), Stamped, b"")
+        for rank in range(count)
+        for number, text in enumerate(said[rank])
+    ]
+    found = list(collapse.groups(records, set(range(count))))
+    for rank in range(count):
+        mine = sorted(group.text for group in found if rank in group.ranks)
+        assert mine == sorted(collapse.alike(record) for record in records if record.rank == rank)
+
+
+def test_the_window_bounds_what_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collapse, "WINDOW", 8)
+    records = (Record(stamped(n, f"n{n}").encode(), Source("rank0.log", 0), Stamped, b"") for n in range(100))
+    seen = 0
+    for number, _ in enumerate(collapse.groups(iter(records), {0, 1})):
+        seen = number + 1
+    assert seen == 100
+
+
+def test_only_what_differs_and_the_first_such_step(ask: Ask) -> None:
+    def lines(rank: int) -> list[str]:
+        bad = 0.125 if rank == 2 else 0.0
+        steps = [stamped(n + rank / 100, f"step {n} loss {1 / n + (bad if n >= 7 else 0):.4f}") for n in range(1, 10)]
+        return [*steps, *([stamped(20, "checkpoint saved"), stamped(21, "uploaded to /x")] if rank == 0 else [])]
+
+    ranks_of(4, lines)
+    code, out, err = ask(paths=["."], diverge=True)
+    assert code == 0 and err == "tdbg: the first step in which ranks differ: 7\n"
+    assert {line.partition("]")[0] for line in out.splitlines()} == {"[r0-1,3", "[r2"}
+    assert len(out.splitlines()) == 6 and "checkpoint" not in out  # only rank 0 ever writes that
+
+
+def test_no_difference(ask: Ask) -> None:
+    ranks_of(3, lambda rank: [stamped(n + rank / 100, f"step {n}") for n in range(5)])
+    assert ask(paths=["."], diverge=True) == (1, "", "tdbg: no difference between r0-2\n")
+
+
+@pytest.mark.parametrize(("one", "other", "same"), [
+    ("worker 3 died", "worker 4 died", True),
+    ("process failed", "process done", False),
+    ("took 12:00:01", "took 12:00:09", True),
+    ("loss 0.5", "loss 0.6", False),
+    ("on cuda:0", "on cuda:1", True),
+    ("gpu1:77:78 [0] NCCL INFO x", "gpu2:99:12 [3] NCCL INFO x", True),
+    ("hostname: a1", "hostname: b2", True),
+    ("operand 3", "operand 4", False),
+])  # fmt: skip
+def test_what_counts_as_alike(one: str, other: str, same: bool) -> None:
+    texts = [Record(stamped(1, text).encode(), Source("x"), Stamped, b"") for text in (one, other)]
+    first, second = (collapse._NATURE.sub(collapse._blank, text.encode()) for text in (one, other))
+    assert (first == second) is same
+    if "gpu1" not in one:  # NCCL writes no time in front
+        assert (collapse.alike(texts[0]) == collapse.alike(texts[1])) is same
+
+
+def test_json_logs_collapse_too(ask: Ask) -> None:
+    ranks_of(
+        2, lambda rank: [json.dumps({"time": 17e8 + rank, "rank": rank, "level": "INFO", "message": "hello"}) + "\n"]
+    )
+    _, out, _ = ask(paths=["."], collapse=True)
+    assert out.startswith("[r0-1] {") and len(out.splitlines()) == 1
+
+
+def test_spans() -> None:
+    assert span({0, 1, 2, 5, 7, 8}) == "r0-2,5,7-8" and span({3}) == "r3" and span({-1, 0}) == "r?,0"
+
+
+def test_who_went_quiet_first(ask: Ask) -> None:
+    ranks_of(4, lambda rank: [stamped(n / 10, f"step {n}") for n in range(30 if rank == 2 else 100)])
+    write("rank5.log", "")
+    code, out, err = ask(paths=["."], silent=True)
+    rows = [line.split("\t") for line in out.splitlines()]
+    assert code == 0 and rows[0][0] == "rank" and rows[1][0] == "2" and rows[1][2] == "7"
+    assert "tdbg: rank 2 went quiet first, 7.0 s before the last record of all" in err
+    assert "tdbg: no log of rank 4" in err and rows[-1][0] == "5" and rows[-1][-1] == "(no record)"
+
+
+def test_nobody_is_quiet_where_all_end_together(ask: Ask) -> None:
+    ranks_of(3, lambda rank: [stamped(n + rank / 1000, f"step {n}") for n in range(50)])
+    _, _, err = ask(paths=["."], silent=True)
+    assert err == "tdbg: no rank went quiet before the others (all within 0.0 s)\n"
+
+
+def test_only_the_end_of_a_large_log_is_read(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(silent, "TAIL_BYTES", 400)
+    ranks_of(2, lambda rank: [stamped(n, f"step {n}") for n in range(1000)])
+    _, out, _ = ask(paths=["."], silent=True)
+    assert out.count("step 999") == 2
+
+
+def test_first_errors_causes_before_what_they_caused(ask: Ask) -> None:
+    trace = (
+        'failed\nTraceback (most recent call last):\n  File "train.py", line 3, in <module>\nValueError: bad batch 17'
+    )
+    for rank in range(4):
+        told = (
+            stamped(9, trace, "ERROR")
+            if rank == 2
+            else stamped(5 + rank, f"Connection closed by peer [10.0.0.{rank}]:29500", "ERROR")
+        )
+        write(f"rank{rank}.log", stamped(1, "fine"), told, stamped(30, "later", "ERROR"))
+    code, out, _ = ask(paths=["."], errors=True)
+    heads = [line for line in out.splitlines() if line.startswith("==")]
+    assert code == 0 and heads[0] == "== r2: ValueError: bad batch #"
+    assert heads[1].startswith("== r0-1,3: the connection to another rank broke (follows")
+    assert "  File" in out and "later" not in out
+
+
+def test_a_healthy_log_has_no_errors(ask: Ask) -> None:
+    ranks_of(2, lambda rank: [stamped(n, "fine") for n in range(5)])
+    assert ask(paths=["."], errors=True) == (1, "", "tdbg: no record fits\n")
+
+
+def test_tables(ask: Ask) -> None:
+    write(
+        "rank0.log",
+        stamped(1, "[DEBUG_GRADIENTS_X] a"),
+        stamped(2, "[DEBUG_GRADIENTS_X] b"),
+        stamped(3, "[OURS] c", "DEBUG"),
+    )
+    _, out, _ = ask(paths=["rank0.log"], stats=True)
+    assert out.splitlines()[1].split("\t")[:5] == ["[DEBUG_GRADIENTS_X]", "GRADIENTS", "0", "INFO", "2"]
+    _, out, _ = ask(paths=["rank0.log"], list_prefixes=True)
+    assert [line.split("\t")[:3] for line in out.splitlines()[1:]] == [
+        ["[DEBUG_GRADIENTS_X]", "GRADIENTS", "2"],
+        ["[OURS]", "-", "1"],
+    ]
+    _, out, _ = ask(paths=["rank0.log"], list_prefixes=True, format="jsonl")
+    assert json.loads(out.splitlines()[1]) == {
+        "tag": "[OURS]",
+        "flag": None,
+        "records": 1,
+        "bytes": len(stamped(3, "[OURS] c", "DEBUG")),
+    }
+
+
+def test_records_as_json(ask: Ask) -> None:
+    write("rank3.log", stamped(1, "[DEBUG_LR] a\nb"), "")
+    _, out, _ = ask(paths=["rank3.log"], format="jsonl")
+    row = json.loads(out)
+    assert (row["rank"], row["level"], row["tag"], row["flag"]) == (3, "INFO", "[DEBUG_LR]", "SCHEDULING") or row[
+        "flag"
+    ] is not None
+    assert row["text"].endswith("a\nb") and row["time"].startswith("20")
+
+
+def test_a_table_into_a_file(ask: Ask) -> None:
+    write("rank0.log", stamped(1, "[OURS] c"))
+    assert ask(paths=["rank0.log"], list_prefixes=True, output="out.tsv") == (0, "", "")
+    assert Path("out.tsv").read_text().splitlines()[1].startswith("[OURS]\t")
+
+
+@pytest.mark.parametrize("text", ["2026-11-21 03:06:40,123", "2026/11/21T03:06:40.123456789", "2026-11-21T03:06:40Z", "1795000000.25", "1121 03:06:40.000299"])  # fmt: skip
+def test_times_in_seconds(text: str) -> None:
+    assert seconds(sortable(text.encode())) is not None
+
+
+def test_no_date_is_no_time() -> None:
+    assert seconds(b"") is None and seconds(b"tomorrow") is None
+
+
+def test_splitting_is_lossless() -> None:
+    data = b"before any header\n" + "".join(stamped(n, f"{n}\n  more") for n in range(5)).encode() + b"no newline"
+    assert b"".join(split(data, sniff(data))) == data
+
+
+class Following:
+    """A `follow` at work in a thread, and what it emitted."""
+
+    def __init__(self, folder: Path, query: Query) -> None:
+        self.seen: list[bytes] = []
+        self._end = threading.Event()
+        find = lambda: sources.find([str(folder)])  # noqa: E731
+        emit = lambda data, source: self.seen.append(data)  # noqa: E731
+        self._thread = threading.Thread(target=follow.follow, args=(find, query, None, emit, self._end.is_set))
+        self._thread.start()
+
+    def wait(self, count: int) -> list[bytes]:
+        end = time.monotonic() + 20
+        while len(self.seen) < count and time.monotonic() < end:
+            time.sleep(0.02)
+        return self.seen
+
+    def stop(self) -> list[bytes]:
+        self._end.set()
+        self._thread.join(20)
+        return self.seen
+
+
+def test_following_growth_rotation_truncation_and_new_ranks(tmp_path: Path) -> None:
+    log = tmp_path / "rank0.log"
+    lines = [stamped(n, f"line {n}\n    more of {n}").encode() for n in range(12)]
+    log.write_bytes(lines[0])
+    following = Following(tmp_path, Query())
+    try:
+        assert following.wait(1) == lines[:1]
+        with log.open("ab", buffering=0) as file:
+            file.write(lines[1])
+            file.write(lines[2][:20])  # half a line
+            time.sleep(0.5)
+            file.write(lines[2][20:])
+        assert following.wait(3) == lines[:3]
+        with log.open("ab", buffering=0) as file:  # the last words before it is rotated, and the first after
+            file.write(lines[3])
+            log.rename(tmp_path / "rank0.log.1")
+            file.write(lines[4])
+            log.write_bytes(lines[5])
+        assert following.wait(6) == lines[:6]
+        log.write_bytes(b"")  # cut short
+        time.sleep(0.4)
+        log.write_bytes(lines[6])
+        assert following.wait(7) == lines[:7]
+        (tmp_path / "rank1.log").write_bytes(lines[7])
+        assert following.wait(8) == lines[:8]
+        (tmp_path / "rank0.log.1").unlink()
+        log.rename(tmp_path / "rank0.log.1")
+        log.write_bytes(lines[8])  # perhaps with the inode of the deleted one
+        assert following.wait(9) == lines[:9]
+    finally:
+        assert following.stop() == lines[:9]
+
+
+def test_following_filters_whole_records(tmp_path: Path) -> None:
+    import re
+
+    log = tmp_path / "rank0.log"
+    log.write_bytes(b"")
+    following = Following(tmp_path, Query(pattern=re.compile(b"wanted")))
+    with log.open("ab", buffering=0) as file:
+        for n in range(30):
+            file.write(stamped(n, f"{'wanted' if n % 10 == 0 else 'other'} {n}\n    tail {n}").encode())
+            time.sleep(0.005)
+    assert len(following.wait(3)) == 3
+    assert all(b"wanted" in data and b"    tail" in data for data in following.stop())
+
+
+def test_following_stdin_ends_with_it(tmp_path: Path) -> None:
+    import subprocess
+    import sys
+
+    words = [sys.executable, "-m", "tdbg", "filter-logs", "-", "--follow", "-e", "b"]
+    process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=tmp_path)
+    assert process.stdin is not None and process.stdout is not None
+    process.stdin.write(stamped(1, "a").encode() + stamped(2, "b").encode())
+    process.stdin.flush()
+    assert process.stdout.readline() == stamped(2, "b").encode()  # while the pipe is open
+    process.stdin.close()
+    assert process.wait(20) == 0
+
+
+def test_ctrl_c_ends_following(tmp_path: Path) -> None:
+    import signal
+    import subprocess
+    import sys
+
+    (tmp_path / "a.log").write_text(stamped(1, "a"))
+    words = [sys.executable, "-m", "tdbg", "filter-logs", "a.log", "--follow"]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path)
+    assert process.stdout is not None and process.stdout.readline()
+    os.kill(process.pid, signal.SIGINT)
+    assert process.communicate(timeout=20) == (b"", b"") and process.returncode == 130
