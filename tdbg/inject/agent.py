@@ -45,6 +45,7 @@ class Agent:
         self._held: list[events.Event] = []
         self._logs = RankLogs(lambda: self.folder if self.rank is not None else None, lambda: self.rank or 0)
         self._at_fork: list[Callable[[], None]] = []
+        self._at_rank: list[Callable[[], None]] = []
         os.register_at_fork(after_in_child=self._forked)
 
     def _new_writer(self) -> EventWriter:
@@ -92,6 +93,8 @@ class Agent:
         held, self._held = self._held, []
         for event in held:
             self.emit(event)
+        for callback in self._at_rank:
+            callback()
 
     @property
     def folder(self) -> Path | None:
@@ -132,6 +135,14 @@ class Agent:
     def at_fork(self, callback: Callable[[], None]) -> None:
         """Have ``callback`` run in every forked child, before anything else of tdbg."""
         self._at_fork.append(callback)
+
+    def at_rank(self, callback: Callable[[], None]) -> None:
+        """Have ``callback`` run when this process has become a rank."""
+        self._at_rank.append(callback)
+
+    def charge(self, size: int) -> None:
+        """Count bytes of another file of the rank's against its disk budget."""
+        self._writer.written_bytes += size
 
     def _forked(self) -> None:
         with self.guard("fork"):

@@ -14,3 +14,13 @@ def when_imported(name: str, then: Callable[[Any], None]) -> None:
     waker = next((finder for finder in sys.meta_path if getattr(finder, "tdbg_boot", False)), None)
     if waker is not None:
         waker.wanted.setdefault(name, []).append(then)  # type: ignore[attr-defined]
+
+
+def passed_over_like(module: Any, function: Any) -> Any:
+    """``function``, which from now on looks like a part of ``module`` to those who walk the stack.
+
+    `logging` finds a record's caller by passing over the frames of its own file, and handlers of the program may do so
+    too: a frame of ours in between would be taken for the caller.
+    """
+    function.__code__ = function.__code__.replace(co_filename=module.__file__)
+    return function

@@ -18,6 +18,7 @@ from typing import Any
 from tdbg.events import Note, Traceback
 from tdbg.inject.agent import Agent
 from tdbg.inject.console import PACKAGES
+from tdbg.inject.imports import passed_over_like
 
 MESSAGE_CHARS = 2_000
 LINES = 60
@@ -168,7 +169,7 @@ def _watch_logging(recorder: Recorder) -> None:
                 recorder.record(info[1] if isinstance(info, tuple) else None, "logged")
         return real(self, record)
 
-    logging.Logger.callHandlers = callHandlers  # type: ignore[method-assign]
+    logging.Logger.callHandlers = passed_over_like(logging, callHandlers)  # type: ignore[method-assign]
 
 
 def _watch_print(recorder: Recorder) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from tdbg.control import CONTROL_FILE, Request, read
 from tdbg.events import End, Start, plain
-from tdbg.inject import children, tracebacks
+from tdbg.inject import children, records, tracebacks
 from tdbg.inject.agent import Agent, agent
 from tdbg.inject.imports import when_imported
 from tdbg.rundir import allowed_env, env_rank, redacted, write_json
@@ -33,6 +33,8 @@ def arrive(module: Any) -> None:
         children.install(me)
     if me.settings.level == "off":
         return
+    with me.guard("records"):
+        records.install(me)
     with me.guard("monitor"):
         Rank(me, begun)
 
@@ -169,6 +171,8 @@ class Rank:
             self._uncaught()
             return
         self.ended = True
+        with self.me.guard("records"):
+            records.install(self.me).finish()
         with self.me.guard("end"):
             reason = "exception" if self._uncaught() else "exit"  # first: what comes next may fail with the device
             self.monitor.finish()

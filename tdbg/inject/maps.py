@@ -1,0 +1,137 @@
+"""The guard maps of the program's own files, made in a thread of their own: no step waits for them."""
+
+import os
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from tdbg.inject.console import PACKAGES
+from tdbg.logs.guards import GuardMap, maps_below
+
+OWN = os.path.join(Path(__file__).parents[1], "")
+
+
+class Maps:
+    """Answers which map a file has. Of a tree that nobody asked about before, the answer comes later.
+
+    A whole tree is read at once, since who calls a function decides whether it is guarded. What was read is kept on
+    disk by content, so that only what changed is read again (`tdbg.logs.guards`). Cost of an answer: a dict look-up.
+    ready: called in the thread when all that was asked for is there.
+    """
+
+    def __init__(self, ready: Callable[[], None], failed: Callable[[Exception], None]) -> None:
+        # by the name that code objects bear; None: nothing in that file is guarded
+        self.known: dict[str, GuardMap | None] = {}
+        self._ready = ready
+        self._failed = failed
+        self._single: dict[str, GuardMap] = {}
+        self.forget()
+
+    def forget(self) -> None:
+        """In a forked child: the thread stayed in the parent."""
+        self._trees: dict[str, dict[str, GuardMap]] = {}
+        self._waiting: list[str] = []
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def busy(self) -> bool:
+        """True while maps are being made."""
+        return self._thread is not None
+
+    def start(self) -> None:
+        """Begin with the tree of the program itself."""
+        main = getattr(sys.modules.get("__main__"), "__file__", None)
+        if main and is_of_the_program(os.path.abspath(main)):
+            self._request(root_of(os.path.abspath(main)))
+
+    def of(self, file: str) -> GuardMap | None:
+        """The map of a file; None if nothing there is guarded. `pending` has to be asked first."""
+        return self.known.get(file)
+
+    def pending(self, file: str) -> bool:
+        """True if the answer for this file is not there yet; the first to ask sets the thread to work."""
+        if file in self.known:
+            return False
+        path = os.path.abspath(file)
+        if not file.endswith(".py") or not is_of_the_program(path):
+            self.known[file] = None
+            return False
+        root = root_of(path)
+        tree = self._trees.get(root)
+        if tree is None:
+            self._request(root)
+            return True
+        found = tree.get(path)
+        self.known[file] = found if found and (found.lines or found.passed_on) else None
+        return False
+
+    def alone(self, file: str) -> GuardMap:
+        """What the file says by itself, at once: for questions that cannot wait. Cost: 20 ms per 1,000 lines, once."""
+        if file not in self._single:
+            self._single[file] = GuardMap.of_file(os.path.abspath(file))
+        return self._single[file]
+
+    def wait(self, seconds: float) -> None:
+        """Give the thread some time to end."""
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(seconds)
+
+    def _request(self, root: str) -> None:
+        with self._lock:
+            if root in self._trees or root in self._waiting:
+                return
+            self._waiting.append(root)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="tdbg-guards", daemon=True)
+                self._thread.start()
+
+    def _work(self) -> None:
+        while True:
+            try:
+                tree = maps_below(self._waiting[0])
+            except Exception as error:  # a guard: without maps records have no flags
+                self._failed(error)
+                tree = {}
+            with self._lock:
+                self._trees[self._waiting.pop(0)] = tree
+                if self._waiting:
+                    continue
+                self._thread = None
+            self._single.clear()
+            self._ready()
+            return
+
+
+def is_of_the_program(path: str) -> bool:
+    """True unless the file belongs to Python, an installed package or tdbg; the package that was started always counts."""
+    if path.startswith(OWN):
+        return False
+    if not path.startswith(PACKAGES):
+        return True
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    package = str(spec.name).partition(".")[0] if spec is not None else ""
+    return bool(package) and any(path.startswith(os.path.join(folder, package, "")) for folder in PACKAGES)
+
+
+def root_of(path: str) -> str:
+    """The tree a file belongs to: the current folder, the script's, or else its own package's (or itself)."""
+    main = os.path.abspath(getattr(sys.modules.get("__main__"), "__file__", None) or "")
+    for base in (os.getcwd(), os.path.dirname(main)):
+        inside = os.path.join(base, "")
+        if path.startswith(inside) and main.startswith(inside) and base not in too_wide():
+            return base
+    folder = os.path.dirname(path)
+    if not os.path.exists(os.path.join(folder, "__init__.py")):
+        return path if folder in too_wide() else folder
+    while os.path.exists(os.path.join(os.path.dirname(folder), "__init__.py")):
+        folder = os.path.dirname(folder)
+    return folder
+
+
+def too_wide() -> tuple[str, ...]:
+    """Folders that hold more than one program."""
+    return ("/", os.path.expanduser("~"), tempfile.gettempdir(), *(folder.rstrip(os.sep) for folder in PACKAGES))

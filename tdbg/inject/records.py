@@ -1,0 +1,390 @@
+"""The program's own log records, in ``records.jsonl`` of the rank: each with its step and the flags that guard its call.
+
+Nothing the program can see is changed. Records are taken where a logger hands them to its handlers, so whatever
+factory, logger class or configuration the program sets, before or after, is its own. A record that a logger's level
+drops although a flag that is on guards its call is written from the arguments of the dropped call: neither
+factory, filters nor handlers of the program hear of it, and `isEnabledFor` answers what it always did.
+"""
+
+import functools
+import inspect
+import sys
+import threading
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from json.encoder import encode_basestring as quoted
+from types import FrameType
+from typing import Any
+
+from tdbg.inject.agent import Agent
+from tdbg.inject.imports import passed_over_like
+from tdbg.inject.maps import Maps
+from tdbg.logs.guards import NONE, Flags, GuardMap
+from tdbg.logs.textlog import KEPT_PARTS, ROTATE_BYTES, STATS, TextLog, stamp
+
+NAME = "records.jsonl"
+MAX_HELD = 10_000
+MAX_HELD_CHARS = 8_000_000
+MAX_CHARS = 4_000_000  # of one message
+MAX_PARTIAL = 20_000  # of a printed line that does not end
+SHARE = 0.25  # of the disk budget
+PATIENCE_S = 2.0
+CLIMB = 4  # functions that pass a message on, one to the next
+
+Place = tuple[str, int]  # a file as its code objects name it, and a line
+
+
+@dataclass(slots=True)
+class Spoken:
+    """A record on its way: what is known when it is made."""
+
+    t: float
+    level: str
+    logger: str
+    step: int
+    phase: str
+    text: str
+    places: list[Place]  # of the call, and where that only passes the message on, of its callers
+    suppressed: bool = False
+
+
+class Records:
+    """Writes the records of this process, as soon as it is a rank and the maps are there; until then a bounded number waits."""
+
+    def __init__(self, agent: Agent) -> None:
+        self.agent = agent
+        self.maps = Maps(self.flush, lambda error: agent.failed("guards", error))
+        budget = agent.settings.disk_budget_bytes
+        self._share_bytes = int(budget * SHARE)
+        part_bytes = max(min(ROTATE_BYTES, self._share_bytes // (KEPT_PARTS + 1)), 1)
+        self._log = TextLog(lambda: agent.folder / NAME if agent.folder else None, part_bytes)
+        self._written_bytes = 0
+        self.forget()
+
+    def forget(self) -> None:
+        """In a forked child: what waits, the file and the thread are the parent's."""
+        self._log.forget()
+        self.maps.forget()
+        self._held: list[Spoken] = []
+        self._held_chars = self.lost = self._written_bytes = 0
+        self._lock = threading.RLock()
+        self.local = threading.local()  # the record whose handlers run in a thread, and its unfinished line
+
+    def take(self, spoken: Spoken) -> None:
+        """Write a record, or have it wait."""
+        with self._lock:
+            waits = self.agent.rank is None or self._held or any(self.maps.pending(file) for file, _ in spoken.places)
+            if not waits:
+                self._write(spoken)
+                return
+            if len(self._held) >= MAX_HELD or self._held_chars > MAX_HELD_CHARS:
+                self.lost += 1
+                return
+            self._held.append(spoken)
+            self._held_chars += len(spoken.text)
+            if not self.maps.busy:
+                self.flush()
+
+    def flush(self, at_the_end: bool = False) -> None:
+        """Write what waits, if nothing is missing any more."""
+        with self.agent.guard("records"), self._lock:
+            if self.agent.rank is None:
+                return
+            missing = [file for spoken in self._held for file, _ in spoken.places if self.maps.pending(file)]
+            if missing and not at_the_end:
+                return
+            held, self._held, self._held_chars = self._held, [], 0
+            for spoken in held:
+                self._write(spoken)
+            if self.lost:
+                self.agent.note_once("records-lost", f"{self.lost:,} log records came before there was room for them")
+
+    def finish(self) -> None:
+        """The process leaves in good order."""
+        if self.agent.rank is not None:
+            self.maps.wait(PATIENCE_S)
+            self.flush(at_the_end=True)
+
+    def flags(self, places: list[Place]) -> Flags:
+        """The flags that guard a call."""
+        for file, line in places:
+            guards = self.maps.known.get(file)
+            if guards is None:
+                return NONE
+            found = guards.flags_at(line, self._on()) if line in guards.lines else NONE
+            if found or line not in guards.passed_on:
+                return found
+        return NONE
+
+    def _on(self) -> list[str]:
+        return [name for name, value in self.agent.settings.flags.items() if value is not False]
+
+    def _write(self, spoken: Spoken) -> None:
+        flags = self.flags(spoken.places)
+        if spoken.suppressed and not flags:
+            return
+        file, line = spoken.places[0] if spoken.places else ("", 0)
+        parts = [
+            f'{{"time": "{stamp(spoken.t)}", "level": {quoted(spoken.level)}, "rank": {self.agent.rank}',
+            f'"step": {spoken.step}',
+            f'"phase": "{spoken.phase}"' if spoken.phase else "",
+            f'"flags": [{", ".join(map(quoted, sorted(flags)))}]',
+            f'"logger": {quoted(spoken.logger)}, "file": {quoted(f"{file}:{line}")}',
+            '"suppressed": true' if spoken.suppressed else "",
+            f'"message": {quoted(spoken.text)}}}\n',
+        ]
+        text = ", ".join(filter(None, parts))
+        self._log.write(text)
+        self._count(len(text))
+
+    def _count(self, size: int) -> None:
+        """Take what is written from the rank's disk budget, up to the share that the parts of the file can fill."""
+        if self._written_bytes < self._share_bytes:
+            self.agent.charge(size)
+            self._written_bytes += size
+            if self._written_bytes >= self._share_bytes:
+                text = f"log records filled their share of the disk budget: the oldest in {NAME} make room"
+                self.agent.note_once("records-rotated", text)
+
+    # what is heard
+
+    def now(self) -> tuple[int, str]:
+        """Step and phase."""
+        monitor, torch = self.agent.monitor, sys.modules.get("torch")
+        if monitor is None or torch is None:
+            return self.agent.step, ""
+        return monitor.running_step, "train" if torch.is_grad_enabled() else "eval"
+
+    def hear(self, record: Any) -> None:
+        """A record that a logger hands to its handlers."""
+        try:
+            file, line = str(record.pathname), int(record.lineno or 0)
+            places = [(file, line)]
+            if self._may_pass_on(file, line):
+                places += _callers(sys._getframe(2), file, line)
+            text = message_of(record.msg, record.args, record)
+            step, phase = self.now()
+            t = record.created if isinstance(record.created, float) else time.time()
+            self.take(Spoken(t, str(record.levelname), str(record.name), step, phase, text, places))
+        except Exception as error:  # a guard: the program's record goes its way
+            self.agent.failed("records", error)
+
+    def _may_pass_on(self, file: str, line: int) -> bool:
+        guards = self.maps.known.get(file, self)
+        return guards is self or (isinstance(guards, GuardMap) and line in guards.passed_on)
+
+    def dropped(self, logger: Any, level: int, entry: FrameType, frame: FrameType) -> None:
+        """A call that its logger's level drops: if a flag guards it, it is written all the same.
+
+        entry: the logging method that was called. frame: who called it.
+        """
+        try:
+            file = frame.f_code.co_filename
+            guards = self.maps.alone(file) if self.maps.pending(file) else self.maps.known[file]
+            line = frame.f_lineno
+            if guards is None or not (line in guards.lines or line in guards.passed_on):
+                return
+            places = [(file, line), *(_callers(frame, file, line) if line in guards.passed_on else ())]
+            if not self.maps.busy and not self.flags(places):
+                return
+            msg, args, exc_info = arguments(entry, logger)
+            text = message_of(msg, args, exc_info=exc_info)
+            step, phase = self.now()
+            name = sys.modules["logging"].getLevelName(level)
+            self.take(Spoken(time.time(), str(name), str(logger.name), step, phase, text, places, suppressed=True))
+        except Exception as error:  # a guard: the call was dropped anyway
+            self.agent.failed("records", error)
+
+    def printed(self, text: str, frame: FrameType) -> None:
+        """A piece of text on its way to stdout; a record is what ends with a newline."""
+        local = self.local
+        if getattr(local, "record", None) is not None:  # a handler of a logger prints what is a record already
+            return
+        before = getattr(local, "partial", "")
+        if not before:
+            local.place = (frame.f_code.co_filename, frame.f_lineno)
+        whole = before + text
+        done, newline, rest = whole.rpartition("\n")
+        local.partial = rest.rpartition("\r")[2][-MAX_PARTIAL:]  # a progress bar overwrites itself
+        if newline and done.strip():
+            step, phase = self.now()
+            self.take(Spoken(time.time(), "STDOUT", "stdout", step, phase, cut(done), [local.place]))
+
+    def warned(self, message: Any) -> None:
+        """A warning that is about to be shown."""
+        text = f"{message.category.__name__}: {message.message}"
+        step, phase = self.now()
+        place = (str(message.filename), int(message.lineno))
+        self.take(Spoken(time.time(), "WARNING", "py.warnings", step, phase, cut(text), [place]))
+
+
+def message_of(msg: Any, args: Any, record: Any = None, exc_info: Any = None) -> str:
+    """The whole message with its traceback, whatever is wrong with it."""
+    try:
+        text = str(record.getMessage()) if record is not None else str(msg) % args if args else str(msg)
+    except Exception as error:  # wrong arguments, or a __str__ that raises: logging itself prints its complaint
+        text = f"{_safe(msg)} % {_safe(args)} ({type(error).__name__} in the making of this message)"
+    info = record.exc_info if record is not None else exc_info
+    if info:
+        info = info if isinstance(info, tuple) else sys.exc_info()
+        if info[0] is not None:
+            text = f"{text}\n{''.join(traceback.format_exception(*info)).rstrip()}"
+    stack = getattr(record, "stack_info", None)
+    return cut(f"{text}\n{stack}" if stack else text)
+
+
+def cut(text: str) -> str:
+    """A text no longer than a record may be."""
+    return text if len(text) <= MAX_CHARS else f"{text[:MAX_CHARS]}... ({len(text) - MAX_CHARS:,} characters left out)"
+
+
+def _safe(value: Any) -> str:
+    try:
+        return repr(value)
+    except Exception:  # a guard: the program's own object
+        return f"<{type(value).__name__}>"
+
+
+def _callers(frame: FrameType | None, file: str, line: int) -> Iterator[Place]:
+    """The callers of the place, innermost first, as far as functions that pass a message on are likely to reach."""
+    while frame is not None and (frame.f_code.co_filename != file or frame.f_lineno != line):
+        frame = frame.f_back
+    for _ in range(CLIMB):
+        frame = frame.f_back if frame is not None else None
+        if frame is None:
+            return
+        yield frame.f_code.co_filename, frame.f_lineno
+
+
+def arguments(frame: FrameType, logger: Any) -> tuple[Any, Any, Any]:
+    """Message, its arguments and exc_info of a logging method that was just called."""
+    code, values = frame.f_code, frame.f_locals
+    count = code.co_argcount + code.co_kwonlyargcount
+    names, rest = code.co_varnames[: code.co_argcount], list(code.co_varnames[count:])
+    args: Any = values.get(rest.pop(0), ()) if code.co_flags & inspect.CO_VARARGS else ()
+    keywords: Any = values.get(rest.pop(0), {}) if code.co_flags & inspect.CO_VARKEYWORDS else {}
+    msg = values[next(name for name in ("msg", *names[1:]) if name in names and name not in ("level", "lvl"))]
+    owner: Any = values.get(names[0])
+    if owner is not logger and hasattr(owner, "process"):  # an adapter adds to the message
+        msg, keywords = owner.process(msg, dict(keywords))
+    if len(args) == 1 and isinstance(args[0], dict) and args[0]:
+        args = args[0]  # as logging has it: "%(name)s", {"name": ...}
+    return msg, args, keywords.get("exc_info") or values.get("exc_info")
+
+
+_records: Records | None = None
+
+
+def install(agent: Agent) -> Records:
+    """Chain logging, warnings and stdout; once per process."""
+    global _records
+    if _records is None:
+        import logging
+
+        _records = Records(agent)
+        if logging.getLevelName(STATS) == f"Level {STATS}":  # the program's own name for 15 stands
+            logging.addLevelName(STATS, "STATS")
+        _hear_loggers(_records, logging)
+        _hear_what_is_dropped(_records, logging)
+        _hear_warnings(_records)
+        _hear_prints(_records)
+        agent.at_fork(_records.forget)
+        agent.at_rank(_records.flush)
+        _records.maps.start()
+    return _records
+
+
+def _hear_loggers(records: Records, logging: Any) -> None:
+    """``handle``, and ``callHandlers`` for logger classes with a handle of their own."""
+    for name in ("handle", "callHandlers"):
+        setattr(logging.Logger, name, passed_over_like(logging, _heard(getattr(logging.Logger, name), records)))
+
+
+def _heard(real: Callable[..., Any], records: Records) -> Callable[..., Any]:
+    @functools.wraps(real)
+    def method(self: Any, record: Any) -> Any:
+        local = records.local
+        before = getattr(local, "record", None)
+        if before is record:
+            return real(self, record)
+        records.hear(record)
+        local.record = record
+        try:
+            return real(self, record)
+        finally:
+            local.record = before
+
+    return method
+
+
+def _hear_what_is_dropped(records: Records, logging: Any) -> None:
+    real = logging.Logger.isEnabledFor
+    source = real.__code__.co_filename
+    known, nothing = records.maps.known, object()
+    frame_at = sys._getframe
+
+    @functools.wraps(real)
+    def isEnabledFor(self: Any, level: Any) -> Any:
+        answer = real(self, level)
+        if answer:
+            return answer
+        frame: Any = frame_at(1)
+        entry = None
+        while frame is not None and frame.f_code.co_filename == source:
+            entry, frame = frame, frame.f_back
+        if entry is None and _is_method_of(self, frame):  # one that the program gave its loggers
+            entry, frame = frame, frame.f_back
+        if entry and frame and known.get(frame.f_code.co_filename, nothing) is not None:
+            records.dropped(self, level, entry, frame)
+        return answer
+
+    logging.Logger.isEnabledFor = passed_over_like(logging, isEnabledFor)
+
+
+def _is_method_of(logger: Any, frame: FrameType) -> bool:
+    code = frame.f_code
+    return code.co_argcount > 1 and frame.f_locals.get(code.co_varnames[0]) is logger
+
+
+def _hear_warnings(records: Records) -> None:
+    """The one function that every shown warning goes through, whoever shows it."""
+    real = getattr(warnings, "_showwarnmsg", None)
+    if real is None:  # another Python: stderr has them still
+        return
+    plain = warnings._showwarnmsg_impl  # type: ignore[attr-defined]
+
+    @functools.wraps(real)
+    def show(message: Any) -> Any:
+        with records.agent.guard("records"):
+            caught = warnings._showwarnmsg_impl is not plain  # type: ignore[attr-defined]
+            logged = getattr(warnings.showwarning, "__module__", "") == "logging"
+            if not caught and not logged:
+                records.warned(message)
+        return real(message)
+
+    warnings._showwarnmsg = show  # type: ignore[attr-defined]
+
+
+def _hear_prints(records: Records) -> None:
+    """stdout stays the object it is: ``print`` asks it for its ``write``, and finds one that listens."""
+    stream = sys.stdout
+    real = getattr(stream, "write", None)
+    if real is None:
+        return
+
+    @functools.wraps(real)
+    def write(text: Any) -> Any:
+        done = real(text)
+        try:
+            records.printed(text, sys._getframe(1))
+        except Exception as error:  # a guard: it is printed already
+            records.agent.failed("records", error)
+        return done
+
+    try:
+        stream.write = write  # type: ignore[method-assign]
+    except AttributeError:  # a stream of another kind that takes no attributes
+        pass

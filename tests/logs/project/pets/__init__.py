@@ -1,0 +1,1 @@
+"""The package of the small training program."""

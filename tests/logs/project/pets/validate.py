@@ -1,0 +1,31 @@
+"""Validation, during which the package's loggers are set to WARNING: what its flags say is dropped by that level."""
+
+import logging
+
+import torch
+
+from pets.speak import told
+
+logger = logging.getLogger(__name__)
+
+
+class Validator:
+    def __init__(self, cfg):
+        self.cfg = cfg
+        self.log = logging.LoggerAdapter(logger, {})
+
+    def run(self, net, step):
+        net.eval()
+        with torch.no_grad():
+            out = net(torch.ones(2, 3, 8, 8))
+        net.train()
+        logger.info("validated")
+        if self.cfg.DEBUG.VALIDATION:
+            logger.debug("outputs %s", out.argmax(1).tolist())
+            told("VALIDATION", f"outputs {out.argmax(1).tolist()}", logger, 10)
+            self.log.info("[VAL] step %d", step)
+            told("VALIDATION", f"[VAL] step {step}", logger, 20)
+            logger.stats("[VAL_STATS] %.4f", out.mean().item())
+            told("VALIDATION", f"[VAL_STATS] {out.mean().item():.4f}", logger, 15)
+            logger.warning("validated with care")
+            told("VALIDATION", "validated with care", logger, 30)
