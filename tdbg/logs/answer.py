@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tdbg.logs.formats import Format
     from tdbg.logs.query import Query
     from tdbg.logs.records import Record
+    from tdbg.logs.silent import Sign
     from tdbg.logs.sources import Source
 
 
@@ -212,6 +213,7 @@ def _diverge(asked: Asked, output: Output, handle: int) -> int:
 
 
 def _silent(asked: Asked, output: Output, handle: int) -> int:
+    from tdbg.logs.collapse import step_of
     from tdbg.logs.records import logs_of
     from tdbg.logs.silent import missing, signs
     from tdbg.logs.tables import level_name
@@ -221,7 +223,7 @@ def _silent(asked: Asked, output: Output, handle: int) -> int:
     for sign in found:
         last = sign.last
         text = last.first_line[last.body :].decode("utf-8", "replace")[:100] if last else "(no record)"
-        time, step, level = (last.time.decode(), last.step, level_name(last.level)) if last else (None, None, None)
+        time, step, level = (last.time.decode(), step_of(last), level_name(last.level)) if last else (None, None, None)
         quiet = None if sign.t is None else round(sign.quiet_s, 3)
         rows.append((sign.rank, time, quiet, step, level, text))
     table(handle, ("rank", "last", "quiet_s", "step", "level", "text"), rows, asked.question.format)
@@ -229,16 +231,24 @@ def _silent(asked: Asked, output: Output, handle: int) -> int:
     gone = missing(known, world_size(asked.sources))
     if gone:
         say(f"no log of rank {', '.join(map(str, gone))}")
-    quiet_first = next((sign for sign in found if sign.t is not None), None)
-    if quiet_first is not None and quiet_first.silent:
-        step = quiet_first.last.step if quiet_first.last else None
-        place = f" after step {step}" if step is not None else ""
-        say(
-            f"rank {quiet_first.rank} went quiet first{place}, {quiet_first.quiet_s:.1f} s before the last record of all"
-        )
-    elif quiet_first is not None and len(known) > 1:
-        say(f"no rank went quiet before the others (all within {quiet_first.quiet_s:.1f} s)")
+    if found and found[0].t is not None and len(found) > 1:
+        _tell_first(found[0])
     return len(rows)
+
+
+def _tell_first(sign: "Sign") -> None:
+    """Who went quiet first, if anybody did."""
+    from tdbg.logs.collapse import step_of
+
+    if not sign.silent:
+        say(f"no rank went quiet before the others (all within {sign.quiet_s:.1f} s)")
+        return
+    step = step_of(sign.last) if sign.last else None
+    place = f" after step {step}" if step is not None else ""
+    say(f"rank {sign.rank} went quiet first{place}, {sign.quiet_s:.3g} s before the last record of all")
+    if sign.missed is not None:
+        text = sign.missed.first_line[sign.missed.body :].decode("utf-8", "replace").strip()[:100]
+        say(f"rank {sign.missed.rank} went on: {text}")
 
 
 def _errors(asked: Asked, output: Output, handle: int) -> int:
