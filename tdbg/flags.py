@@ -1,16 +1,14 @@
 """The debug flags: the one table that help, completion, filter and docs read."""
 
-import difflib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tdbg.errors import TdbgError
 
 LEVELS = ("off", "basic", "advanced", "extreme")  # how much is looked at, from nothing to everything
 
 
-@dataclass(frozen=True, slots=True)
-class Threshold:
+class Threshold(NamedTuple):
     """A bound that a probe or rule of a flag goes by, settable with ``--threshold FLAG.name=VALUE``."""
 
     name: str
@@ -20,8 +18,7 @@ class Threshold:
     high: float = float("inf")
 
 
-@dataclass(frozen=True, slots=True)
-class Flag:
+class Flag(NamedTuple):
     """A dotted name under DEBUG that a user can switch on, such as ``LOSS.NULL_MASKING``."""
 
     name: str
@@ -328,6 +325,8 @@ def threshold(text: str) -> tuple[str, float]:
     name = f"{canonical(flag)}.{leaf.lower()}"
     table = thresholds()
     if name not in table:
+        import difflib
+
         near = difflib.get_close_matches(name.lower(), [known.lower() for known in table], n=1)
         known = {known.lower(): known for known in table}
         hint = f"did you mean {known[near[0]]}?" if near else f"known: {', '.join(table)}"
@@ -380,6 +379,8 @@ def expand(name: str, known: Iterable[str] = ()) -> tuple[str, ...]:
         return found
     words = [*table, *extra, *(flag.leaf for flag in FLAGS), *(a for flag in FLAGS for a in flag.aliases)]
     folded = {word.lower(): word for word in reversed(words)}
+    import difflib
+
     near = difflib.get_close_matches(wanted.lower(), folded, n=1)
     hint = f"did you mean {folded[near[0]]}?" if near else "`tdbg flags list` shows every flag"
     raise TdbgError(f"no flag is named {name!r}", hint)
@@ -403,6 +404,8 @@ def preset(name: str) -> tuple[str, ...]:
     """The flags of one preset; TdbgError with the nearest name if there is none."""
     if name in PRESETS:
         return PRESETS[name]
+    import difflib
+
     near = difflib.get_close_matches(name, PRESETS, n=1)
     raise TdbgError(
         f"no preset is named {name!r}",

@@ -1,10 +1,6 @@
 """Named things of one kind, kept in the order users see them."""
 
-import difflib
-import functools
 import importlib
-import importlib.util
-import pkgutil
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -52,6 +48,8 @@ class Registry(Generic[T]):
         if self._loaded:
             return
         self._loaded = True  # set first: a member may read the registry while it is imported
+        import pkgutil
+
         path = importlib.import_module(self.package).__path__
         for module in sorted(pkgutil.iter_modules(path), key=lambda found: found.name):
             if not module.name.startswith("_"):
@@ -80,6 +78,9 @@ class Registry(Generic[T]):
 
     def add_points(self, points: Mapping[str, str]) -> list[str]:
         """Import members by ``module:attribute``, by name; returns what failed, a line each."""
+        import functools
+        import importlib.util
+
         failed = []
         for name, point in points.items():
             module, _, attribute = point.partition(":")
@@ -117,6 +118,8 @@ class Registry(Generic[T]):
             self.load_third_party()
         if name in self._items:
             return self._items[name]
+        import difflib
+
         near = difflib.get_close_matches(name, self._items, n=1)
         hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(self._items)}"
         raise TdbgError(f"no {self.kind} is named {name!r}", hint)

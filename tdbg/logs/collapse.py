@@ -8,6 +8,7 @@ import re
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Iterator
 
+from tdbg.logs.formats import LAUNCHED
 from tdbg.logs.records import Record
 
 WINDOW = 4096  # groups that wait for the other ranks; the oldest leaves first
@@ -29,14 +30,14 @@ _NATURE = re.compile(
     b"|(?P<name>" + _NUMBERED + rb"(?=\d+\b)|\b(?:host|hostname|node)['\"]?[=:] ?['\"]?)[\w.-]+",
     re.MULTILINE | re.IGNORECASE,
 )
-_LAUNCHER = re.compile(rb"(?:\x1b\[[0-9;]*m)*\[(?:rank|default)\d+\]:\s?")
 _STEP = re.compile(rb"\b(?:global[ _]?)?(?:step|iter(?:ation)?)s?\b['\"]?[ =:#]{1,3}\[?(\d+)", re.IGNORECASE)
 _NUMBER = re.compile(rb"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|\b(?:nan|inf)\b", re.IGNORECASE)
 
 
 def alike(record: Record) -> bytes:
     """The record without what differs by nature: equal for two ranks that say the same."""
-    message = record.data[record.body :] if record.body else _LAUNCHER.sub(b"", record.data)
+    launched = LAUNCHED.match(record.data)
+    message = record.data[max(record.body, launched.end() if launched else 0) :]
     return b"%d %s %s" % (record.level, str(record.step).encode(), _NATURE.sub(_blank, message.rstrip()))
 
 

@@ -6,7 +6,7 @@ done on bytes, so that what is printed is what was read. Standard library alone.
 
 import re
 from collections.abc import Iterable
-from typing import ClassVar
+from typing import ClassVar, cast
 
 from tdbg.flags import tag
 from tdbg.logs.textlog import LEVELS
@@ -52,6 +52,24 @@ SNIFF_LINES = 400
 ENOUGH = 0.2  # of the lines looked at must be headers; the rest may be dumps and tracebacks
 
 
+class _Expression:
+    """An expression that is compiled when it is first needed: most logs are told by the first formats of the list."""
+
+    def __init__(self, pattern: bytes, flags: int) -> None:
+        self._asked = pattern, flags
+        self._compiled: re.Pattern[bytes] | None = None
+
+    def __get__(self, instance: object, owner: type) -> re.Pattern[bytes]:
+        if self._compiled is None:
+            self._compiled = re.compile(*self._asked)
+        return self._compiled
+
+
+def expression(pattern: bytes, flags: int = 0) -> re.Pattern[bytes]:
+    """An attribute of a class that is a compiled expression; see `_Expression`."""
+    return cast(re.Pattern[bytes], _Expression(pattern, flags))
+
+
 class Format:
     """How one kind of log writes a record's first line.
 
@@ -70,7 +88,7 @@ class Format:
 
     def __init_subclass__(cls) -> None:
         if "start" not in cls.__dict__:
-            cls.start = cls.header
+            cls.start = cls.__dict__["header"]
 
     @classmethod
     def record(cls, header: bytes) -> bytes:
@@ -123,8 +141,8 @@ class Tdbg(Format):
         PREFIX
         + rb"(?P<time>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}) (?P<level>[DSIWEC]) r(?P<rank>\d{4,}+) s(?P<step>\d{8,}+) "
     )
-    header = re.compile(lead + rb"(?P<tag>\[[^\]\n]*\])?")
-    start = re.compile(PREFIX + rb"\d{4}-\d\d-\d\dT\d\d:")
+    header = expression(lead + rb"(?P<tag>\[[^\]\n]*\])?")
+    start = expression(PREFIX + rb"\d{4}-\d\d-\d\dT\d\d:")
     levels = LETTERS
 
     @classmethod
@@ -137,7 +155,7 @@ class Json(Format):
     """One JSON object a line, as tdbg's records.jsonl and many services write it; its flags count as tags."""
 
     name = "json"
-    header = re.compile(
+    header = expression(
         PREFIX + rb'\{(?=[^\n]*"(?:message|msg|text|event)")'
         rb'(?=(?:[^\n]*?"(?:time|timestamp|asctime|t|ts)": ?"?(?P<time>[^",}]+))?)'
         rb'(?=(?:[^\n]*?"(?:level|levelname|severity)": ?"(?P<level>[A-Za-z]+)")?)'
@@ -146,7 +164,7 @@ class Json(Format):
         rb'(?=(?:[^\n]*?"flags": ?\[(?P<flags>[^\]\n]+)\])?)'
         rb'(?=(?:[^\n]*?"(?:message|msg|text|event)": ?"(?P<tag>' + TAG + rb"))?)"
     )
-    start = re.compile(PREFIX + rb"\{")
+    start = expression(PREFIX + rb"\{")
 
     @classmethod
     def level(cls, found: "re.Match[bytes]") -> int | None:
@@ -184,8 +202,8 @@ class Stamped(Format):
         + BEHIND.replace(b"?P<rank>", b"")
         + GAP
     )
-    header = re.compile(lead + rb"(?P<tag>" + TAG + rb")?")
-    start = re.compile(PREFIX + rb"[\[(]?" + STAMP)
+    header = expression(lead + rb"(?P<tag>" + TAG + rb")?")
+    start = expression(PREFIX + rb"[\[(]?" + STAMP)
 
 
 @FORMATS.add
@@ -197,8 +215,8 @@ class Glog(Format):
         PREFIX + rb"\[?(?P<level>[IWEFVD])(?P<time>\d{4} \d\d:\d\d:\d\d(?:\.\d+)?)"
         rb"(?:[^\]\n]{0,160}+\])?+" + GAP
     )
-    header = re.compile(lead + rb"(?P<tag>" + TAG + rb")?")
-    start = re.compile(PREFIX + rb"\[?[IWEFVD]\d{4} \d\d:\d\d:\d\d")
+    header = expression(lead + rb"(?P<tag>" + TAG + rb")?")
+    start = expression(PREFIX + rb"\[?[IWEFVD]\d{4} \d\d:\d\d:\d\d")
     levels: ClassVar[dict[bytes, int]] = {b"V": 10, b"D": 10, b"I": 20, b"W": 30, b"E": 40, b"F": 50}
 
 
@@ -208,7 +226,7 @@ class Transformers(Format):
 
     name = "transformers"
     lead = PREFIX + rb"\[(?P<level>" + LEVEL + rb")\|[^\]\n]{1,160}+\] (?P<time>" + STAMP + rb") >> "
-    header = re.compile(lead + rb"(?P<tag>" + TAG + rb")?")
+    header = expression(lead + rb"(?P<tag>" + TAG + rb")?")
 
 
 @FORMATS.add
@@ -225,7 +243,7 @@ class Detectron(Format):
         + rb"\[(?P<time>\d\d/\d\d \d\d:\d\d:\d\d) [^\]\n]{1,120}+\]:"
         + GAP
     )
-    header = re.compile(lead + rb"(?P<tag>" + TAG + rb")?")
+    header = expression(lead + rb"(?P<tag>" + TAG + rb")?")
 
     @classmethod
     def level(cls, found: "re.Match[bytes]") -> int | None:
@@ -241,7 +259,7 @@ class Nccl(Format):
     """NCCL's: ``node1:1234:1301 [0] NCCL INFO ...``. The number is a device; a rank is not named."""
 
     name = "nccl"
-    header = re.compile(
+    header = expression(
         PREFIX
         + rb"(?:\[(?P<time>"
         + STAMP
@@ -255,7 +273,7 @@ class Tagged(Format):
 
     name = "tagged"
     lead = PREFIX
-    header = re.compile(lead + rb"(?P<tag>" + TAG + rb")")
+    header = expression(lead + rb"(?P<tag>" + TAG + rb")")
 
 
 @FORMATS.add
@@ -265,8 +283,8 @@ class Leveled(Format):
     name = "leveled"
     lead = PREFIX + rb"\[?(?P<level>" + LEVEL + rb")(?!\w)\]?:?(?:(?<=:)[\w.]++:)?+"
     lead += rb"(?: (?P<time>\d\d-\d\d \d\d:\d\d:\d\d))?+" + BEHIND + GAP
-    header = re.compile(lead + rb"(?P<tag>" + TAG + rb")?")
-    start = re.compile(PREFIX + rb"\[?" + LEVEL + rb"(?!\w)")
+    header = expression(lead + rb"(?P<tag>" + TAG + rb")?")
+    start = expression(PREFIX + rb"\[?" + LEVEL + rb"(?!\w)")
 
 
 @FORMATS.add
@@ -278,7 +296,7 @@ class Lines(Format):
         PREFIX + rb"(?=\S)(?!Traceback \(most|During handling of the above|The above exception was"
         rb"|[\w.]+(?:Error|Exception|Interrupt|Exit)(?::|\s*$))"
     )
-    header = re.compile(lead + rb"(?P<tag>" + TAG + rb")?", re.MULTILINE)
+    header = expression(lead + rb"(?P<tag>" + TAG + rb")?", re.MULTILINE)
 
 
 def unnamed(pattern: bytes) -> bytes:

@@ -3,7 +3,7 @@
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from tdbg.logs.records import LAUNCHER_RANK, Record, in_time
+from tdbg.logs.records import Record, in_time
 
 
 def by_time(logs: Sequence[Iterable[Record]], key: Callable[[Record], bytes] = in_time) -> Iterator[Record]:
@@ -37,7 +37,7 @@ def in_turn(logs: Sequence[Iterable[Record]]) -> Iterator[Record]:
 
 def labelled(record: Record) -> bytes:
     """The record with its rank in front, as launchers write it, where its own header does not say it."""
-    if record.rank is None or record.told_rank or LAUNCHER_RANK.match(record.data):
+    if record.rank is None or record.told_rank:
         return record.data
     return b"[rank%d]: %s" % (record.rank, record.data)
 

@@ -11,8 +11,7 @@ import struct
 import sys
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from tdbg.errors import TdbgError
 from tdbg.logs.engine import Filter
@@ -29,8 +28,7 @@ MAX_JOBS = 16
 PIPE_CLOSED, RING_BROKEN, FAILED = 32, 33, 34  # exit codes of workers
 
 
-@dataclass(frozen=True, slots=True)
-class Unit:
+class Unit(NamedTuple):
     """A part of a file: the records that start in it."""
 
     source: Source

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from tdbg import flags
 from tdbg.logs.formats import Format, sortable, unnamed
@@ -14,8 +14,7 @@ NEAR_BYTES = 8000
 MAX_FIND = 12  # literals looked for one by one; more of them go into one expression
 
 
-@dataclass(slots=True)
-class Query:
+class Query(NamedTuple):
     """What a record must be like; an empty query takes everything.
 
     families: tag families without brackets (``DEBUG_FORWARD`` takes ``[DEBUG_FORWARD]`` and ``[DEBUG_FORWARD_X]``).
@@ -51,14 +50,14 @@ def family(flag: str) -> str:
     return flags.tag(flag).strip("[]")
 
 
-@dataclass(slots=True)
 class Matcher:
-    """A query, ready for the logs of one format."""
+    """A query, ready for the logs of one format. rank: of the file, where its path names it."""
 
-    query: Query
-    format: type[Format]
-    rank: int | None = None  # of the file, where its path names it
-    _owned: dict[bytes, bool] = field(default_factory=dict)
+    __slots__ = ("_owned", "format", "query", "rank")
+
+    def __init__(self, query: Query, format: type[Format], rank: int | None = None) -> None:
+        self.query, self.format, self.rank = query, format, rank
+        self._owned: dict[bytes, bool] = {}
 
     @property
     def possible(self) -> bool:
@@ -176,7 +175,7 @@ def _within(number: int, ranges: Sequence[tuple[float, float]]) -> bool:
 
 
 def _without_ranks(query: Query) -> Query:
-    return replace(query, ranks=())
+    return query._replace(ranks=())
 
 
 def _family_mark(name: str) -> bytes:

@@ -11,13 +11,12 @@ from itertools import groupby
 
 from tdbg.errors import TdbgError
 from tdbg.logs.engine import Filter
-from tdbg.logs.formats import Format
+from tdbg.logs.formats import Format, sortable
 from tdbg.logs.query import Matcher, Query
 from tdbg.logs.sources import PARTS, Source
 
 SMALL_BLOCK_BYTES = 1 << 16  # many files are open at once
 LONGEST_BYTES = 4 << 20  # what is kept of a longer record for comparing; the filter's own output has all of it
-LAUNCHER_RANK = re.compile(rb"(?:\x1b\[[0-9;]*m)*\[rank(\d+)\]:")
 
 
 class Record:
@@ -48,12 +47,10 @@ class Record:
         if "tag" in known and found["tag"]:
             self.tag = found["tag"]
             self.body = found.start("tag")
-        told = found["rank"] if "rank" in known else None
-        self.told_rank = told is not None
+        named = form.rank(found)
+        self.told_rank = named is not None
         if self.rank is None:
-            launcher = LAUNCHER_RANK.match(data)
-            told = launcher[1] if launcher else told
-            self.rank = int(told) if told else None
+            self.rank = named
         if "step" in known and found["step"]:
             self.step = int(found["step"])
 
@@ -61,11 +58,6 @@ class Record:
     def first_line(self) -> bytes:
         """Up to the first newline."""
         return self.data.partition(b"\n")[0]
-
-
-def sortable(time: bytes) -> bytes:
-    """A log's time as text that sorts among others of its kind: ``T`` between date and time, a point, dashes."""
-    return time.replace(b" ", b"T", 1).replace(b",", b".").replace(b"/", b"-")
 
 
 def seconds(time: bytes) -> float | None:

@@ -4,7 +4,6 @@ A path is a file, a folder, a glob, a run directory, or ``-``. The parts of a ro
 number. The rank is taken from the path, and the whole number counts: ``rank1`` is not ``rank12``.
 """
 
-import glob
 import importlib
 import itertools
 import os
@@ -12,9 +11,7 @@ import re
 import sys
 import zlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from tdbg.errors import TdbgError
 
@@ -31,8 +28,7 @@ OWN_KINDS = {"debug": "debug_log_rank", "info": "info_log_rank"}
 RUN_FILE = "run.json"
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(NamedTuple):
     """One file of a log, or stdin."""
 
     path: str
@@ -202,7 +198,7 @@ def find(paths: Sequence[str], kind: str = "debug") -> list[Source]:
 
 def _files(path: str, kind: str) -> list[str]:
     if os.path.isdir(path):
-        files = _in_folder(Path(path), kind)
+        files = _in_folder(path, kind)
         if not files:
             raise TdbgError(
                 f"{path} holds no log", "name files, or a folder with .log, .txt, .out, .err or .jsonl files"
@@ -210,21 +206,30 @@ def _files(path: str, kind: str) -> list[str]:
         return files
     if os.path.lexists(path):
         return [path]
-    matched = sorted(glob.glob(path, recursive=True)) if glob.has_magic(path) else []
+    matched = _globbed(path)
     if not matched:
         raise TdbgError(f"there is no {path}", "name a log file, a folder, a run directory, or - for stdin")
-    return [file for name in matched for file in ([name] if os.path.isfile(name) else _in_folder(Path(name), kind))]
+    return [file for name in matched for file in ([name] if os.path.isfile(name) else _in_folder(name, kind))]
 
 
-def _in_folder(folder: Path, kind: str) -> list[str]:
-    names = [str(file) for file in folder.rglob("*") if PARTS.fullmatch(file.name) and file.is_file()]
+def _globbed(path: str) -> list[str]:
+    import glob
+
+    return sorted(glob.glob(path, recursive=True)) if glob.has_magic(path) else []
+
+
+def _in_folder(folder: str, kind: str) -> list[str]:
+    found = (
+        os.path.join(where, name) for where, _, names in os.walk(folder) for name in names if PARTS.fullmatch(name)
+    )
+    names = [name for name in found if os.path.isfile(name)]
     own = [name for name in names if _own_kind(name)]
     if own:  # of a run directory the logs only; events and the rest are no text for people
         kinds = {_own_kind(name) for name in own}
         wanted = set(OWN_KINDS) if kind == "both" else {kind} if kind in kinds else kinds
         names = [name for name in own if _own_kind(name) in wanted]
     else:
-        names = [name for name in names if not name.endswith(".json") and Path(name).name != RUN_FILE]
+        names = [name for name in names if not name.endswith(".json") and os.path.basename(name) != RUN_FILE]
     return sorted(names, key=_order)
 
 
@@ -260,7 +265,7 @@ def _source(path: str) -> Source:
 
 def rank_of(path: str) -> int | None:
     """The rank that a path names: ``rank3`` in the file's name or a folder's, torchrun's log tree, a task's number."""
-    parts = Path(path).parts
+    parts = [part for part in path.split(os.sep) if part]
     for text in reversed(parts[-4:]):
         found = RANK_IN_NAME.search(text)
         if found:

@@ -8,7 +8,10 @@ The header has a fixed width up to the tag; continuation lines are indented. Sta
 import os
 import time
 from collections.abc import Callable
-from pathlib import Path
+
+TYPE_CHECKING = False  # what `typing` says, without its import: a filter of logs reads the header's levels here
+if TYPE_CHECKING:
+    from pathlib import Path
 
 STATS = 15  # a level between DEBUG and INFO: figures that a person reads now and then
 LEVELS = {"D": 10, "S": STATS, "I": 20, "W": 30, "E": 40, "C": 50}
@@ -54,7 +57,7 @@ class TextLog:
     folder ends the log; ``lost`` counts the lines. Cost: one ``fstat`` and one ``write`` a line, 5 us.
     """
 
-    def __init__(self, path: Callable[[], Path | None], rotate_bytes: int = ROTATE_BYTES) -> None:
+    def __init__(self, path: Callable[[], "Path | None"], rotate_bytes: int = ROTATE_BYTES) -> None:
         self._path = path
         self._rotate_bytes = rotate_bytes
         self._fd = -1
@@ -122,12 +125,12 @@ class TextLog:
 class RankLogs:
     """The two logs of a rank: everything in ``debug_log_rankN.txt``, INFO and up in ``info_log_rankN.txt`` as well."""
 
-    def __init__(self, folder: Callable[[], Path | None], rank: Callable[[], int]) -> None:
+    def __init__(self, folder: Callable[[], "Path | None"], rank: Callable[[], int]) -> None:
         self._folder, self._rank = folder, rank
         self._debug = TextLog(lambda: self._path("debug"))
         self._info = TextLog(lambda: self._path("info"))
 
-    def _path(self, kind: str) -> Path | None:
+    def _path(self, kind: str) -> "Path | None":
         folder = self._folder()
         return None if folder is None else folder / f"{kind}_log_rank{self._rank()}.txt"
 

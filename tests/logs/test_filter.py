@@ -63,9 +63,8 @@ def test_whole_records_whatever_the_block(
     monkeypatch.setattr(engine, "BLOCK_BYTES", block)
     found = records(400)
     assert kept(b"".join(found), query) == by_hand(found, re.compile(wanted))
-    query.invert = True
-    assert kept(b"".join(found), query) == b"".join(r for r in found if not re.search(wanted, r))
-    query.invert = False
+    left = kept(b"".join(found), query._replace(invert=True))
+    assert left == b"".join(r for r in found if not re.search(wanted, r))
 
 
 @pytest.mark.parametrize("cut", [1, 100, 5000, 20_000])
