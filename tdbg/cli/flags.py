@@ -1,15 +1,16 @@
-"""`tdbg flags`: the table of debug flags, as a list and one by one."""
+"""`tdbg flags`: the table of debug flags; which lines of a program they open; what those of a run really did."""
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from tdbg.cli import options
 from tdbg.flags import FLAGS, PRESETS, Flag, expand
-from tdbg.output import print_json, print_table
+from tdbg.output import print_json, print_table, say
 
 app = options.group(
-    """List the debug flags, or show one.
+    """List the debug flags, show one, scan a program's source for them, or look at what those of a run did.
 
     A flag is switched on with `tdbg run -f FLAG`. The leading DEBUG. may be written or left out, upper and
     lower case are the same, and a name above others (LOSS) means all below it.
@@ -67,6 +68,76 @@ def show(
         print_json("flags", found)
         return
     print("\n\n".join(_text(item) for item in found))
+
+
+@app.command()
+def scan(
+    source: Annotated[Path, typer.Argument(metavar="DIR", help="A folder of Python files, or one file.")],
+    output: Annotated[
+        str, typer.Option("--output", "-o", metavar="FILE", help="Write the map there instead of to stdout (-).")
+    ] = "-",
+    function: Annotated[
+        list[str] | None,
+        typer.Option("--function", metavar="NAME", help="A function of the program that is asked for a flag by name."),
+    ] = None,
+) -> int:
+    """Map the flags of a program to the log lines they open.
+
+    The source is read, never run. The map (TOML) names the tags and texts of each flag; a text that is also printed
+    without the flag is listed as ambiguous, and not used. A log that was written without tdbg can be searched with it.
+
+    Examples:
+        tdbg flags scan . -o map.toml
+        tdbg flags scan src/train --function debug_on
+    """
+    from tdbg.errors import TdbgError
+    from tdbg.logs import guards, tagmap
+
+    if not source.exists():
+        raise TdbgError(f"there is no {source}", "name the folder of the program's Python files")
+    maps = guards.maps_below(source, (*guards.CHECKERS, *(function or ())))
+    found = tagmap.build(maps.values())
+    text = tagmap.dump(found)
+    if output == "-":
+        print(text, end="")
+    else:
+        Path(output).write_text(text, encoding="utf-8")
+    calls = sum(bool(call.flags) for item in maps.values() for call in item.calls)
+    say(f"{calls:,} log calls under {len(found.entries):,} flags; {len(found.ambiguous):,} ambiguous texts")
+    return 0 if found.entries else 1
+
+
+@app.command()
+def doctor(
+    run: Annotated[str | None, typer.Argument(metavar="RUN", help="A run directory; without one, the newest.")] = None,
+    json: options.Json = False,
+) -> int:
+    """Show what the flags of a run really did.
+
+    Flags on whose records a logger's level drops, that no code reads, that the program's config rejects or has on of
+    itself; records printed while their flag was off; prefixes that no flag owns. The exit code is 1 if a flag that was
+    on had no effect.
+
+    Examples:
+        tdbg flags doctor
+        tdbg flags doctor tdbg_runs/20261121-031500-train --json
+    """
+    from dataclasses import asdict
+
+    from tdbg.launch.scan import roots
+    from tdbg.logs.examine import examine
+    from tdbg.rundir import RunDir
+
+    found = RunDir.open(run)
+    info = found.info()
+    checks = examine(found, roots(info.get("command", []), Path(info.get("cwd", "."))))
+    if json:
+        print_json("flags-doctor", [asdict(check) for check in checks])
+    else:
+        print_table(
+            ("flag", "check", "status", "found", "next"), [(c.name, c.kind, c.status, c.found, c.next) for c in checks]
+        )
+    return 1 if any(check.status == "problem" for check in checks) else 0
 
 
 def _text(item: dict[str, Any]) -> str:

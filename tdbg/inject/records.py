@@ -323,7 +323,8 @@ def _heard(real: Callable[..., Any], records: Records) -> Callable[..., Any]:
 def _hear_what_is_dropped(records: Records, logging: Any) -> None:
     real = logging.Logger.isEnabledFor
     source = real.__code__.co_filename
-    known, nothing = records.maps.known, object()
+    known: dict[str, Any] = records.maps.known
+    nothing = object()
     frame_at = sys._getframe
 
     @functools.wraps(real)
@@ -337,8 +338,11 @@ def _hear_what_is_dropped(records: Records, logging: Any) -> None:
             entry, frame = frame, frame.f_back
         if entry is None and _is_method_of(self, frame):  # one that the program gave its loggers
             entry, frame = frame, frame.f_back
-        if entry and frame and known.get(frame.f_code.co_filename, nothing) is not None:
-            records.dropped(self, level, entry, frame)
+        if entry and frame:
+            guards = known.get(frame.f_code.co_filename, nothing)
+            line = frame.f_lineno if guards else 0
+            if guards is nothing or (guards and (line in guards.lines or line in guards.passed_on)):
+                records.dropped(self, level, entry, frame)
         return answer
 
     logging.Logger.isEnabledFor = passed_over_like(logging, isEnabledFor)

@@ -31,7 +31,7 @@ def known_flags(command: Sequence[str], cwd: Path) -> set[str]:
     """The names, without ``DEBUG.`` and in upper case, of every flag the program's files mention."""
     found: set[str] = set()
     parsed = 0
-    for path in _files(_roots(command, cwd)):
+    for path in _files(roots(command, cwd)):
         text = _read(path)
         if not text or (not PROMISING.search(text) and path.parent.name != "debug"):
             continue
@@ -43,21 +43,21 @@ def known_flags(command: Sequence[str], cwd: Path) -> set[str]:
     return {name for name in names if not any(other.startswith(f"{name}.") for other in names)}
 
 
-def _roots(command: Sequence[str], cwd: Path) -> list[Path]:
+def roots(command: Sequence[str], cwd: Path) -> list[Path]:
     """The folders of the script or module, then the current one (but never a home folder or the root)."""
     words = [part for word in command for part in (_split(word) if " " in word else [word])]
-    roots = []
+    found = []
     for place, word in enumerate(words):
         path = cwd / word
         if word.endswith(".py") and path.is_file():
-            roots.append(path.resolve().parent)
+            found.append(path.resolve().parent)
         elif word in ("-m", "--module") and place + 1 < len(words) and not words[place + 1].startswith(LAUNCHERS):
             top = words[place + 1].partition(".")[0]
-            roots += [folder / top for folder in (cwd, cwd / "src") if (folder / top).is_dir()]
+            found += [folder / top for folder in (cwd, cwd / "src") if (folder / top).is_dir()]
     here = cwd.resolve()
     if here not in (Path.home(), Path(here.anchor), Path("/tmp")):
-        roots.append(here)
-    return list(dict.fromkeys(roots))
+        found.append(here)
+    return list(dict.fromkeys(found))
 
 
 def _split(word: str) -> list[str]:

@@ -106,7 +106,7 @@ class Facts:
     calls: list[LogCall] = field(default_factory=list)
     wrappers: dict[str, list[int]] = field(
         default_factory=dict
-    )  # a function -> place and line of the message it passes on
+    )  # a function -> place and line of the message it passes on, 1 if it adds to it
     flags: list[str] = field(default_factory=list)  # every flag the file asks for
 
 
@@ -118,6 +118,7 @@ class GuardMap:
     calls: list[LogCall] = field(default_factory=list)
     passing_on: Flags = NONE  # functions that only pass a message on: who calls them is the one who speaks
     passed_on: frozenset[int] = frozenset()  # the lines where they do so
+    asked: Flags = NONE  # every flag that the file asks for
 
     @classmethod
     def of_file(cls, path: str | os.PathLike[str], checkers: Sequence[str] = CHECKERS) -> "GuardMap":
@@ -140,7 +141,7 @@ def resolved(found: Iterable[str], on: Iterable[str] | None) -> Flags:
     return frozenset(
         name.removeprefix("?")
         for name in found
-        if name[0] != "?" or known is None or any(covers(name[1:], other) for other in known)
+        if name[0] != "?" or known is None or any(covers(name[1:], other) or covers(other, name[1:]) for other in known)
     )
 
 
@@ -155,7 +156,8 @@ def either(*sides: Flags) -> Flags:
 @cache
 def flag_name(text: str) -> str:
     """A flag as the table spells it; a name that is not in the table in upper case."""
-    name = canonical(text)
+    word = text.removeprefix("DEBUG.")
+    name = canonical(word[len("debug_") :] if word.lower().startswith("debug_") else word)
     table = {flag.name: flag.name for flag in FLAGS}
     leaves = {flag.leaf: flag.name for flag in FLAGS} | {flag.name.replace(".", "_"): flag.name for flag in FLAGS}
     return table.get(name) or leaves.get(name, name)
@@ -552,6 +554,8 @@ class _Reader:
         children = [*node.args, *(key.value for key in node.keywords)]
         if isinstance(node.func, ast.Attribute):
             children.append(node.func.value)
+        elif not isinstance(node.func, ast.Name):
+            children.append(node.func)
         for child in children:
             self.expression(child, flags, scope, in_log or message is not None)
 
@@ -563,7 +567,7 @@ class _Reader:
             last = message.values[-1].value
         named = isinstance(last, ast.Name) and (last is message or last.id in MESSAGE_NAMES)
         if owner and isinstance(last, ast.Name) and named and last.id in set(owner[-1].params) - scope.assigned.keys():
-            self.facts.wrappers[scope.name] = [owner[-1].params.index(last.id), line]
+            self.facts.wrappers[scope.name] = [owner[-1].params.index(last.id), line, int(last is not message)]
 
     def _message(self, node: ast.Call, name: str) -> ast.expr | None:
         """The message of a call that logs or prints; None for other calls."""
@@ -689,11 +693,18 @@ def link(files: Mapping[str, Facts], others: Iterable[bytes] = ()) -> dict[str, 
             references.setdefault(name, []).extend(made)
     single = {name: found[0] for name, found in functions.items() if len(found) == 1 and found[0].told}
     symbols = _symbols(single, references)
-    passing = {name for facts in files.values() for name in facts.wrappers if name in single}
+    passing = {  # where the message stands among what a caller gives, and whether something is put before it
+        name: (place - single[name].is_method, adds)
+        for facts in files.values()
+        for name, (place, _, adds) in facts.wrappers.items()
+        if name in single
+    }
     guards: dict[str, Flags] = {}
     for _ in range(MAX_ROUNDS):
         before = dict(guards)
-        for name in single.keys() - passing:  # whoever passes a message on speaks for the one caller, not for all
+        for name in (
+            single.keys() - passing.keys()
+        ):  # whoever passes a message on speaks for the one caller, not for all
             sides = [
                 _settled(place.flags, symbols) | guards.get(place.inside, NONE)
                 for place in references.get(name, [])
@@ -705,7 +716,7 @@ def link(files: Mapping[str, Facts], others: Iterable[bytes] = ()) -> dict[str, 
             break
     for name in _named(guards, others):
         del guards[name]
-    return {path: _map(facts, guards, symbols, passing, files, single) for path, facts in files.items()}
+    return {path: _map(facts, guards, symbols, passing) for path, facts in files.items()}
 
 
 def _named(names: Mapping[str, Flags], texts: Iterable[bytes]) -> set[str]:
@@ -744,34 +755,33 @@ def _map(
     facts: Facts,
     guards: Mapping[str, Flags],
     symbols: Mapping[str, Flags],
-    passing: set[str],
-    files: Mapping[str, Facts],
-    single: Mapping[str, Function],
+    passing: Mapping[str, tuple[int, int]],
 ) -> GuardMap:
     lines = {line: _settled(flags, symbols) for line, flags in facts.lines.items()}
     for name, flags in guards.items():
         for function in facts.functions.get(name, []):
             for line in range(function.first, function.last + 1):
                 lines[line] = lines.get(line, NONE) | flags
-    passed_on = frozenset(facts.wrappers[name][1] for name in passing & facts.wrappers.keys())
-    places = {
-        name: own.wrappers[name][0] - single[name].is_method
-        for own in files.values()
-        for name in own.wrappers
-        if name in passing
-    }
+    passed_on = frozenset(facts.wrappers[name][1] for name in passing.keys() & facts.wrappers.keys())
     calls = []
     for call in facts.calls:
         if call.first in passed_on and call.inside in passing:
             continue  # its text is the caller's
         shape = call.shape
         if call.callee:
-            if call.callee not in passing or places[call.callee] >= len(call.given):
+            place, adds = passing.get(call.callee, (0, 0))
+            if call.callee not in passing or place >= len(call.given):
                 continue
-            shape = ["", *call.given[places[call.callee]]]  # something may come before it
+            shape = ["", *call.given[place]][1 - adds :]
         known = _settled(call.flags, symbols) | guards.get(call.inside, NONE)
         calls.append(LogCall(call.first, call.last, list(shape), sorted(known), call.inside))
-    return GuardMap({line: flags for line, flags in lines.items() if flags}, calls, frozenset(passing), passed_on)
+    return GuardMap(
+        {line: flags for line, flags in lines.items() if flags},
+        calls,
+        frozenset(passing),
+        passed_on,
+        frozenset(facts.flags),
+    )
 
 
 def files_below(root: str | os.PathLike[str]) -> Iterator[str]:

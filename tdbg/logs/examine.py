@@ -1,0 +1,135 @@
+"""What the flags of a run really did: which spoke, which were silenced by a level, which nobody reads."""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tdbg.events import Injection
+from tdbg.flags import FLAGS, covers, owner
+from tdbg.logs.guards import files_below, maps_below
+from tdbg.rundir import RunDir
+
+RECORDS = "records.jsonl*"
+TAG = re.compile(r"\s*(\[[A-Z][A-Z0-9_]*\])")
+MAX_TAGS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing about a flag, a logger or a prefix: ``ok``, a ``note``, or a ``problem`` and what to do about it."""
+
+    name: str
+    kind: str
+    found: str
+    status: str = "note"
+    next: str = ""
+
+
+class Tally:
+    """The records of a run, counted."""
+
+    def __init__(self, on: Sequence[str]) -> None:
+        self.on = on
+        self.total = 0
+        self.by_flag: Counter[str] = Counter()
+        self.suppressed: Counter[tuple[str, str, str]] = Counter()  # flag, logger, level
+        self.while_off: Counter[str] = Counter()
+        self.strange: Counter[str] = Counter()  # tags no flag owns
+
+    def add(self, record: dict[str, Any]) -> None:
+        """Count one record."""
+        flags = [str(flag) for flag in record.get("flags", [])]
+        found = TAG.match(str(record.get("message", "")))
+        whose = owner(found[1]) if found else None
+        self.total += 1
+        for flag in flags:
+            self.by_flag[flag] += 1
+            if record.get("suppressed"):
+                self.suppressed[flag, str(record.get("logger")), str(record.get("level"))] += 1
+        named = flags or ([whose] if whose else [])
+        if named and not any(covers(flag, name) or covers(name, flag) for flag in named for name in self.on):
+            for flag in named:
+                self.while_off[flag] += 1
+        if found and not whose and not flags:
+            self.strange[found[1]] += 1
+
+
+def records(run: RunDir) -> Iterator[dict[str, Any]]:
+    """The log records of every rank; torn lines are passed over."""
+    for path in sorted(run.path.glob(f"rank*/**/{RECORDS}")):
+        with path.open("rb") as file:
+            for line in file:
+                try:
+                    found = json.loads(line)
+                except ValueError:
+                    continue
+                if isinstance(found, dict):
+                    yield found
+
+
+def examine(run: RunDir, roots: Sequence[Path]) -> list[Check]:
+    """Every check of a run. roots: where the program's source is; without it nothing is said of what code reads."""
+    wanted = run.info().get("settings", {}).get("flags", {})
+    injected = [event for process in run.processes() for event in process.events() if isinstance(event, Injection)]
+    left_on = {event.flag for event in injected if event.status == "already" and event.where.partition(" ")[0] != "env"}
+    on = [*(name for name, value in wanted.items() if value is not False), *left_on]
+    tally = Tally(on)
+    for record in records(run):
+        tally.add(record)
+    asked = _asked(roots)
+    checks = [check for flag in dict.fromkeys(on) for check in _of_flag(flag, tally, injected, asked)]
+    for flag, count in tally.while_off.most_common():
+        text = f"{count:,} records while the flag was off"
+        checks.append(
+            Check(flag, "printed while off", text, "note", "put their call behind the flag, or lower its level")
+        )
+    for mark, count in tally.strange.most_common(MAX_TAGS):
+        checks.append(Check(mark, "no flag's prefix", f"{count:,} records begin with it", "note"))
+    if not tally.total:
+        checks.append(
+            Check("records", "no records", "no rank wrote log records", "note", "only processes that step do")
+        )
+    return checks
+
+
+def _asked(roots: Sequence[Path]) -> set[str] | None:
+    """Every flag the source asks for; None where there is no source."""
+    there = [root for root in roots if root.exists() and next(files_below(root), None)]
+    if not there:
+        return None
+    return {flag for root in there for found in maps_below(root).values() for flag in found.asked}
+
+
+def _of_flag(flag: str, tally: Tally, injected: Sequence[Injection], asked: set[str] | None) -> Iterator[Check]:
+    entry = next((item for item in FLAGS if item.name == flag), None)
+    own = entry is not None and bool(entry.probe or entry.group == "torch")  # works without the program's help
+    count = tally.by_flag[flag]
+    about = [event for event in injected if event.flag == flag]
+    took = any(event.status in ("set", "already") for event in about)
+    for event in about:
+        if event.status == "rejected" and not took:
+            yield Check(flag, "rejected", f"{event.where} has no place for it", "problem", event.hint)
+            break
+    for event in about:
+        if event.status == "already" and event.where.partition(" ")[0] != "env":
+            text = f"{event.where} had it on without tdbg"
+            yield Check(flag, "left on", text, "note", "switch it off there, or each run pays for it")
+            break
+    read = asked is None or any(covers(flag, name) or covers(name, flag) for name in asked)
+    if not read and not own:
+        yield Check(
+            flag, "nobody reads it", "no source file asks for this flag", "problem", "it changes nothing: leave it out"
+        )
+    elif not count and read and asked is not None and not own:
+        text = "the source asks for it, and no record came of it"
+        yield Check(flag, "silent", text, "problem", "was its code reached? an if around it may not hold")
+    for (name, logger, level), dropped in tally.suppressed.items():
+        if name == flag:
+            text = f"{dropped:,} of {count:,} records are in tdbg's files alone: {logger} drops {level}"
+            yield Check(flag, "suppressed by a level", text, "note", f"lower the level of the logger {logger}")
+    if count and not any(name == flag for name, _, _ in tally.suppressed):
+        yield Check(flag, "ok", f"{count:,} records", "ok")

@@ -1,0 +1,135 @@
+"""The map of a program's own spellings, and what it finds in a plain text log."""
+
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tdbg.cli import main
+from tdbg.errors import TdbgError
+from tdbg.logs.guards import link, maps_below, read
+from tdbg.logs.tagmap import Spelling, TagMap, build, dump, load
+from tests.logs.test_records import FLAGS, PROJECT, environment, scores, truth
+
+IF_AMP = "if cfg.DEBUG.AMP: "
+
+
+def made(*lines: str) -> TagMap:
+    return build(link({"a": read("\n".join(lines).encode())}).values())
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        ("log.info('values of %s and %5.2f', a, b)", "values of {} and {}"),
+        ("log.info('100%% of values: %d' % a)", "100% of values: {}"),
+        ("log.info('all of it, 100%')", "all of it, 100%"),
+        ("log.info(f'value {a:.3f}, {b!r}')", "value {}, {}"),
+        ("log.info('value {} of {{it}}'.format(a))", "value {} of {{it}}"),
+        ("log.info('value ' + str(a) + ' seen')", "value {} seen"),
+        ("log.info('value\\n%s', a)", "value"),
+        ("log.log(10, 'value %s', a)", "value {}"),
+        ("print('value', a, 'seen')", "value {} seen"),
+        ("tqdm.write(f'value {a}')", "value {}"),
+        ("log.info('%s of %s values', 'some', a)", "some of {} values"),
+    ],
+)
+def test_texts_of_calls(call: str, text: str) -> None:
+    assert [item.text for item in made(f"{IF_AMP}{call}").entries["AMP"].texts] == [text]
+    assert Spelling.of(text).text == text
+
+
+def test_tags_stand_for_all_their_texts() -> None:
+    found = made(f"{IF_AMP}log.info('[AMP] a %d', a)", f"{IF_AMP}log.info(f'{{T}} b')", "T = '[AMP]'")
+    assert (found.entries["AMP"].tags, found.entries["AMP"].texts) == (["[AMP]"], [])
+    assert found.flags_of(b"2026-01-01 10:00:00 INFO x: [AMP] whatever") == {"AMP"}
+    assert found.flags_of(b"x[AMP] whatever") == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("lines", "ambiguous"),
+    [
+        ((f"{IF_AMP}log.info('same text')", "log.info('same text')"), {"same text": ["", "AMP"]}),
+        ((f"{IF_AMP}log.info('same text')", "if cfg.DEBUG.LR: log.info('same text')"), {"same text": ["AMP", "LR"]}),
+        ((f"{IF_AMP}log.info('value %s', a)", "log.info('value of it')"), {}),
+        ((f"{IF_AMP}log.info('%s: %d', a, b)",), {"{}: {}": ["AMP"]}),
+        ((f"{IF_AMP}log.info('[T] a')", "log.info('[T] b')"), {}),
+    ],
+)
+def test_what_is_printed_elsewhere_too_is_not_used(lines: tuple[str, ...], ambiguous: dict[str, list[str]]) -> None:
+    found = made(*lines)
+    assert found.ambiguous == ambiguous
+    assert not found.flags_of(b"2026-01-01 x: same text") and not found.flags_of(b"INFO value of it")
+
+
+def test_texts_that_differ_by_what_stands_before_them() -> None:
+    found = made(f"{IF_AMP}log.info('labels %s', a)", "log.info('no labels in this batch')")
+    assert found.flags_of(b"INFO: labels 1, 2") == {"AMP"}
+    assert found.flags_of(b"INFO: no labels in this batch") == frozenset()
+
+
+def test_the_closer_text_counts() -> None:
+    found = made(f"{IF_AMP}log.info('value of it')", "log.info('value %s', a)")
+    assert found.flags_of(b"INFO value of it") == {"AMP"} and not found.flags_of(b"INFO value of 3")
+
+
+def test_the_file_is_read_as_it_was_written(tmp_path: Path) -> None:
+    found = made(
+        f"{IF_AMP}log.info('a \"quoted\" \\\\ {{brace}} %s \\u0001 \\u00fc', a)",
+        "if cfg.DEBUG.OWN.THING: log.info('[T] x')",
+        f"{IF_AMP}log.info('labels %s', a)",
+        "log.info('no labels in this batch')",
+    )
+    (tmp_path / "map.toml").write_text(dump(found), encoding="utf-8")
+    again = load(tmp_path / "map.toml")
+    assert (again.entries, again.unflagged) == (found.entries, found.unflagged)
+    assert again.literals("OWN") == (b"[T]",) and again.tags("OWN.THING") == (b"[T]",)
+
+
+@pytest.mark.parametrize("text", ["[A]\ntags = 3", "A = 1", "[A", "[A]\ntags = ['']\ntexts = []"])
+def test_what_is_no_map(tmp_path: Path, text: str) -> None:
+    (tmp_path / "map.toml").write_text(text)
+    with pytest.raises(TdbgError):
+        load(tmp_path / "map.toml")
+
+
+def test_a_map_that_is_not_there() -> None:
+    with pytest.raises(TdbgError, match="No such file"):
+        load("/nowhere/map.toml")
+
+
+def test_a_plain_text_log(tmp_path: Path) -> None:
+    """The project run without tdbg, its flags on in its own config."""
+    opts = [word for flag in FLAGS for word in (f"DEBUG.{flag}", "True")]
+    command = [sys.executable, str(PROJECT / "train.py"), *opts]
+    subprocess.run(command, cwd=tmp_path, env=environment(tmp_path), check=True, timeout=100, capture_output=True)
+    shown = [line for line in truth(tmp_path) if line["shown"]]
+    wanted = Counter((flag, line["text"].partition("\n")[0]) for line in shown for flag in line["flags"])
+    known = build(maps_below(PROJECT).values())
+    found: Counter[tuple[str, str]] = Counter()
+    for line in (tmp_path / "out" / "train_rank0.log").read_bytes().splitlines():
+        for flag in known.flags_of(line):
+            found[flag, line.decode().partition(": ")[2]] += 1
+    recall, precision = scores(found, wanted)
+    print(f"with the map: {wanted.total()} lines, recall {recall:.2%}, precision {precision:.2%}")
+    assert recall >= 0.99 and precision >= 0.97
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = tmp_path / "map.toml"
+    assert main(["flags", "scan", str(PROJECT), "-o", str(target)]) == 0
+    assert "22 log calls under 9 flags" in capsys.readouterr().err
+    assert main(["flags", "scan", str(PROJECT)]) == 0
+    assert capsys.readouterr().out == target.read_text()
+    assert set(load(target).entries) == set(FLAGS)
+    assert main(["flags", "scan", str(tmp_path)]) == 1
+    assert main(["flags", "scan", str(tmp_path / "nowhere")]) == 2
+
+
+def test_a_function_of_the_programs_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.py").write_text("if wants('AMP'): log.info('its text')\n")
+    assert main(["flags", "scan", str(tmp_path)]) == 1
+    assert main(["flags", "scan", str(tmp_path), "--function", "wants"]) == 0
+    assert '"its text"' in capsys.readouterr().out
