@@ -15,10 +15,15 @@ import random
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
-FRONT, PAGE = 5.0, 8.0  # the targets: answered by the thin front; any other help page
+FRONT, PAGE, FILTER = (
+    5.0,
+    8.0,
+    2.5,
+)  # the targets: answered by the thin front; any other help page; a small log filtered
 BARE = [sys.executable, "-c", "pass"]
 
 
@@ -28,15 +33,19 @@ def tdbg(*words: str) -> list[str]:
     return [str(script), *words] if script.exists() else [sys.executable, "-m", "tdbg", *words]
 
 
-def commands() -> dict[str, tuple[list[str], float | None]]:
-    """What is measured: name -> (command line, target)."""
+def commands(log: Path) -> dict[str, tuple[list[str], float | None]]:
+    """What is measured: name -> (command line, target). log: where a small log is written."""
     from tdbg.cli import generate
+
+    log.write_text("".join(f"2026-11-20 03:06:{n:02d},123 INFO train: [DEBUG_LR] step {n}\n" for n in range(60)))
 
     found: dict[str, tuple[list[str], float | None]] = {
         "python -c pass (A/A)": (BARE, None),
         "python -c 'import typer'": ([sys.executable, "-c", "import typer"], None),
         "tdbg --version": (tdbg("--version"), FRONT),
         "tdbg --help": (tdbg("--help"), FRONT),
+        "tdbg filter-logs FILE": (tdbg("filter-logs", str(log)), FILTER),
+        "tdbg filter-logs FILE -f LR": (tdbg("filter-logs", str(log), "-f", "LR"), FILTER),
     }
     for page in generate.all_pages()[1:]:
         found[f"{page.path} --help"] = (tdbg(*page.words[1:], "--help"), PAGE)
@@ -77,8 +86,10 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="exit 1 if a target is missed")
     options = parser.parse_args()
     random.seed(options.seed)
-    wanted = commands()
-    ratios = measure({name: line for name, (line, _target) in wanted.items()}, options.rounds)
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # an installed package has its bytecode
+    with tempfile.TemporaryDirectory() as folder:
+        wanted = commands(Path(folder) / "train.log")
+        ratios = measure({name: line for name, (line, _target) in wanted.items()}, options.rounds)
     print(
         f"# {platform.python_implementation()} {platform.python_version()}, {os.cpu_count()} CPUs, {options.rounds} rounds"
     )

@@ -1,6 +1,5 @@
 """What tdbg says and prints: talk on stderr, data on stdout, one envelope for JSON."""
 
-import json
 import os
 import sys
 from collections.abc import Iterable, Sequence
@@ -34,6 +33,8 @@ def plain(value: Any) -> str:
 
 def print_json(kind: str, payload: Any) -> None:
     """One JSON document on stdout: ``{"kind": ..., "version": 1, "data": ...}``."""
+    import json
+
     print(json.dumps({"kind": kind, "version": 1, "data": payload}, indent=2, default=str))
 
 

@@ -85,6 +85,8 @@ def _plain(asked: Asked, output: Output, handle: int) -> int:
     question = asked.question
     if question.before or question.after or question.context:
         return _context(asked, output)
+    if any(sources.is_records(source.path) for source in asked.sources):
+        return _each(asked, asked.ordered(), output)
     if question.format == JSONL:
         return _each(asked, asked.records(), output)
     return parallel.run(asked.sources, asked.query, handle, question.jobs or os.cpu_count() or 1, asked.known)
@@ -100,11 +102,20 @@ def _each(
         text = as_json
     taken = 0
     for record in records:
-        data = ended(record.data if text is None else text(record))
+        data = ended(shown(record) if text is None else text(record))
         output.emit(memoryview(data))
         taken += 1
     output.flush()
     return taken
+
+
+def shown(record: "Record") -> bytes:
+    """As it was read; what tdbg wrote down of the program's own records, as text."""
+    if not sources.is_records(record.source.path):
+        return record.data
+    from tdbg.logs.render import as_text
+
+    return as_text(record.data)
 
 
 def as_json(record: "Record") -> bytes:
@@ -114,6 +125,8 @@ def as_json(record: "Record") -> bytes:
     from tdbg import flags
     from tdbg.logs.tables import level_name
 
+    if sources.is_records(record.source.path):
+        return record.data
     tag = record.tag.decode("utf-8", "replace")
     row = {
         "time": record.time.decode("utf-8", "replace") or None,
@@ -149,7 +162,7 @@ def _context(asked: Asked, output: Output) -> int:
     for log in asked.logs(Query()):
         for record in around(log, fits, before, after):
             if record is not None:
-                output.emit(memoryview(as_json(record) if question.format == JSONL else record.data))
+                output.emit(memoryview(as_json(record) if question.format == JSONL else shown(record)))
             elif question.format != JSONL:
                 output.emit(memoryview(BREAK))
     output.flush()
@@ -159,12 +172,13 @@ def _context(asked: Asked, output: Output) -> int:
 def _merge(asked: Asked, output: Output, handle: int) -> int:
     from tdbg.logs.merge import by_time, labelled
 
-    return _each(asked, by_time(asked.logs()), output, labelled)
+    return _each(asked, by_time(asked.logs()), output, lambda record: labelled(record, shown(record)))
 
 
 def _follow(asked: Asked, output: Output, handle: int) -> int:
     from tdbg.logs.follow import follow
     from tdbg.logs.records import Record
+    from tdbg.logs.render import as_text
 
     times: dict[str, bytes] = {}
 
@@ -173,6 +187,8 @@ def _follow(asked: Asked, output: Output, handle: int) -> int:
             record = Record(data, source, asked.form(source), times.get(source.path, b""))
             times[source.path] = record.time
             data = as_json(record)
+        elif sources.is_records(source.path):
+            data = as_text(data)
         output.emit(memoryview(data))
         output.flush()
 
@@ -185,7 +201,7 @@ def _collapse(asked: Asked, output: Output, handle: int) -> int:
 
     taken = 0
     for group in groups(asked.ordered(), _ranks(asked.sources)):
-        output.emit(memoryview(group.labelled()))
+        output.emit(memoryview(group.labelled(shown(group.first))))
         taken += 1
     output.flush()
     return taken
@@ -201,7 +217,7 @@ def _diverge(asked: Asked, output: Output, handle: int) -> int:
         steps.add(step_of(group.first))
         when = when or group.first.time
         taken += 1
-        output.emit(memoryview(group.labelled()))
+        output.emit(memoryview(group.labelled(shown(group.first))))
     output.flush()
     if steps - {None}:
         say(f"the first step in which ranks differ: {min(step for step in steps if step is not None)}")
@@ -264,7 +280,7 @@ def _errors(asked: Asked, output: Output, handle: int) -> int:
         ranks = span(-1 if record.rank is None else record.rank for record in cluster.records)
         note = " (follows from another's failure, as a rule)" if cluster.consequence else ""
         head = f"== {ranks}: {cluster.name}{note}\n".encode()
-        output.emit(memoryview(head + ended(first.data)))
+        output.emit(memoryview(head + ended(shown(first))))
     output.flush()
     return len(found)
 

@@ -66,9 +66,9 @@ class Group:
     def __init__(self, first: Record, text: bytes) -> None:
         self.first, self.text, self.ranks = first, text, {_name(first)}
 
-    def labelled(self, note: bytes = b"") -> bytes:
-        """The first of them, with the ranks that said it in front."""
-        return b"[%s]%s %s" % (span(self.ranks).encode(), note, self.first.data)
+    def labelled(self, text: bytes) -> bytes:
+        """The first of them, as it is shown, with the ranks that said it in front."""
+        return b"[%s] %s" % (span(self.ranks).encode(), text if text.endswith(b"\n") else text + b"\n")
 
 
 def _name(record: Record) -> int:

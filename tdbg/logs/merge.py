@@ -35,11 +35,9 @@ def in_turn(logs: Sequence[Iterable[Record]]) -> Iterator[Record]:
                 yield record
 
 
-def labelled(record: Record) -> bytes:
-    """The record with its rank in front, as launchers write it, where its own header does not say it."""
-    if record.rank is None or record.told_rank:
-        return record.data
-    return b"[rank%d]: %s" % (record.rank, record.data)
+def labelled(record: Record, text: bytes) -> bytes:
+    """The record, as it is shown, with its rank in front, as launchers write it, where its header does not say it."""
+    return text if record.rank is None or record.told_rank else b"[rank%d]: %s" % (record.rank, text)
 
 
 def ended(data: bytes) -> bytes:

@@ -25,6 +25,7 @@ RANK_IN_NAME = re.compile(r"(?:^|[^a-z0-9])(?:global[-_]?)?rank[-_=]?(\d+)(?!\d)
 TASK_IN_NAME = re.compile(r"(?:^|[._-])(?:task|proc|worker)[-_]?(\d+)(?!\d)", re.IGNORECASE)
 ATTEMPT = re.compile(r"attempt_\d+")
 OWN_KINDS = {"debug": "debug_log_rank", "info": "info_log_rank"}
+RECORDS = "records.jsonl"  # the program's own log records, as tdbg wrote them down
 RUN_FILE = "run.json"
 
 
@@ -223,14 +224,19 @@ def _in_folder(folder: str, kind: str) -> list[str]:
         os.path.join(where, name) for where, _, names in os.walk(folder) for name in names if PARTS.fullmatch(name)
     )
     names = [name for name in found if os.path.isfile(name)]
-    own = [name for name in names if _own_kind(name)]
+    own = [name for name in names if _own_kind(name) or is_records(name)]
     if own:  # of a run directory the logs only; events and the rest are no text for people
-        kinds = {_own_kind(name) for name in own}
+        kinds = {_own_kind(name) for name in own} - {""}
         wanted = set(OWN_KINDS) if kind == "both" else {kind} if kind in kinds else kinds
-        names = [name for name in own if _own_kind(name) in wanted]
+        names = [name for name in own if _own_kind(name) in wanted or (is_records(name) and kind != "info")]
     else:
         names = [name for name in names if not name.endswith(".json") and os.path.basename(name) != RUN_FILE]
     return sorted(names, key=_order)
+
+
+def is_records(path: str) -> bool:
+    """True for the file of the program's own records in a run directory, or a rotated part of it."""
+    return os.path.basename(path).startswith(RECORDS)
 
 
 def _own_kind(name: str) -> str:
