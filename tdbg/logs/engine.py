@@ -13,6 +13,9 @@ from tdbg.logs.query import Buffer, Matcher
 
 BLOCK_BYTES = 1 << 20
 LARGEST_BYTES = 4 << 20  # a record longer than that is judged by its beginning, and passes in pieces
+LOOKS, LOOK_BYTES = 4096, 400  # how many kinds of headers are remembered, and how long ones
+ZEROS = bytes.maketrans(b"123456789", b"0" * 9)
+TWO, ZERO, DASH, TEE, CLOSES = b"20-T]"
 
 Emit = Callable[[memoryview], None]
 
@@ -47,7 +50,10 @@ class Filter:
         self.emit = emit
         self.taken = 0  # records
         self._next_hit = matcher.next_hit()
-        self._runs = matcher.runs(each=each)
+        self._by_tag_alone = matcher.by_tag_alone
+        literals = matcher.literals()
+        self._literal = literals[0] if len(literals) == 1 else b""
+        self._alike: dict[bytes, bool] = {}  # a header's beginning and tag, its digits as zeros -> whether it counts
         self._start = self.format.start.match
         header = self.format.header
         self._record = re.compile(self.format.record(header.pattern), header.flags).match
@@ -156,8 +162,8 @@ class Filter:
             self.emit(memoryview(self._buffer)[start:stop])
         elif self._next_hit is None:
             self._ask_all(start, stop)
-        elif self._runs is not None:
-            self._take_runs(start, stop)
+        elif self._by_tag_alone:
+            self._ask_tags(start, stop)
         else:
             self._ask_hits(start, stop)
 
@@ -186,23 +192,60 @@ class Filter:
         if run >= 0:
             self.emit(memoryview(buffer)[run:stop])
 
-    def _take_runs(self, start: int, stop: int) -> None:
-        """Where the tag decides: one expression takes a hit's record and those that count behind it."""
-        buffer, next_hit = self._buffer, self._next_hit
-        assert next_hit is not None and self._runs is not None
-        match, rfind = self._runs.match, buffer.rfind
-        kept: list[bytes] = []
-        at = start
-        while (hit := next_hit(buffer, at, stop)) >= 0:
-            found = match(buffer, rfind(b"\n", at, hit) + 1 or at, stop)
-            if found is None:  # the literal stands elsewhere in the line
-                at = buffer.find(b"\n", hit, stop) + 1 or stop
-            else:
-                kept.append(found[0])
-                at = found.end()
+    def _ask_tags(self, start: int, stop: int) -> None:
+        """Where the tag decides. What the loop does is what a dense log costs: no call in it that could be saved."""
+        buffer, alike, column, literal = self._buffer, self._alike, self.format.column, self._literal
+        find, rfind = buffer.find, buffer.rfind
+        seek, width = (find, len(literal)) if literal else (self._seek, 0)
+        kept: list[bytearray] = []
+        at = low = start  # low: where a line starts
+        while (hit := seek(literal, at, stop)) >= 0:
+            begin = rfind(b"\n", low, hit) + 1 or low
+            # The first lines are short cuts for tdbg's own format, the others say the same for all.
+            if not (
+                hit - begin == column
+                and width
+                and hit + width < stop
+                and buffer[hit + width] == CLOSES
+                and buffer[begin + 10] == TEE
+                and buffer[begin + 4] == DASH
+                and buffer[begin] == TWO
+            ):
+                behind = find(b"]", hit, stop) + 1
+                look = bytes(buffer[begin:hit]).translate(ZEROS) + buffer[hit:behind]
+                counts = alike.get(look)
+                if counts is None:
+                    counts = self._look(look, begin, hit, stop)
+                if not counts:
+                    at, low = hit + 1, begin
+                    continue
+            end = find(b"\n", hit, stop) + 1 or stop
+            if not (
+                column and end + 4 < stop and buffer[end + 4] == DASH and buffer[end] == TWO and buffer[end + 1] == ZERO
+            ):
+                end = self._record_end(begin, stop)
+            kept.append(buffer[begin:end])
+            at = low = end
         if kept:
             self.taken += len(kept)
             self.emit(memoryview(b"".join(kept)))
+
+    def _seek(self, literal: bytes, start: int, stop: int) -> int:
+        """The next hit of several literals."""
+        assert self._next_hit is not None
+        return self._next_hit(self._buffer, start, stop)
+
+    def _look(self, look: bytes, begin: int, hit: int, stop: int) -> bool:
+        """Whether the tag at ``hit`` is that of a record that starts at ``begin`` and counts."""
+        found = self.format.header.match(self._buffer, begin, stop)
+        counts = (
+            found is not None and found.start("tag") == hit and self.matcher.judge(found, self._buffer, begin, stop)
+        )
+        if len(look) < LOOK_BYTES:
+            if len(self._alike) == LOOKS:
+                self._alike.clear()
+            self._alike[look] = counts
+        return counts
 
     def _ask_hits(self, start: int, stop: int) -> None:
         buffer, next_hit, accept = self._buffer, self._next_hit, self.matcher.accept

@@ -76,14 +76,17 @@ class Format:
     header: matches a whole header from the line's first byte. Groups, where the format has them: ``time``, ``level``,
         ``rank``, ``step``, ``tag`` (with its brackets, at its own column: a tag in the message is none).
     start: whether a record starts at a line; it must fit wherever ``header`` does. The header itself, if not given.
-    lead: what ``header`` says of all before the tag. With it a run of records of one tag is found by one expression.
-    None of them has flags within its text.
+    lead: what ``header`` says of all before the tag; a digit in it is like any other. With it headers that look alike
+        are judged once, which makes a filter by tags faster.
+    column: where the tag of nearly all headers is, if such a line with a bracket there that begins like ``20??-??-??T``
+        surely is a header, and any line that begins like ``20??-`` the first of a record.
     """
 
     name: ClassVar[str] = ""
     header: ClassVar[re.Pattern[bytes]]
     start: ClassVar[re.Pattern[bytes]]
     lead: ClassVar[bytes] = b""
+    column: ClassVar[int] = 0
     levels: ClassVar[dict[bytes, int]] = WORDS
 
     def __init_subclass__(cls) -> None:
@@ -142,7 +145,8 @@ class Tdbg(Format):
         + rb"(?P<time>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}) (?P<level>[DSIWEC]) r(?P<rank>\d{4,}+) s(?P<step>\d{8,}+) "
     )
     header = expression(lead + rb"(?P<tag>\[[^\]\n]*\])?")
-    start = expression(PREFIX + rb"\d{4}-\d\d-\d\dT\d\d:")
+    start = expression(PREFIX + rb"\S")  # whatever is not indented
+    column = 45
     levels = LETTERS
 
     @classmethod

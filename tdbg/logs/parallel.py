@@ -10,7 +10,7 @@ import os
 import struct
 import sys
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from tdbg.errors import TdbgError
@@ -22,6 +22,7 @@ from tdbg.logs.sources import Source, total_bytes
 UNIT_BYTES = 8 << 20
 SMALL_BYTES = 64 << 20  # below that one process is faster than several
 HELD_BYTES = 8 << 20
+PACKED = 8  # so much smaller are packed logs, about
 SNIFF_BYTES = 1 << 16
 MAX_PIECES = 512  # of one writev
 MAX_JOBS = 16
@@ -105,7 +106,7 @@ class Readable:
         """As the stream's own."""
         try:
             found: int | None = self._read(into)
-        except (EOFError, zlib.error) as error:
+        except (EOFError, zlib.error, OSError) as error:
             self.error = error
             return 0
         return found
@@ -113,8 +114,9 @@ class Readable:
     def complain(self, path: str) -> None:
         """TdbgError if it was damaged."""
         if self.error is not None:
-            what = f"{path} is damaged: {self.error}"
-            raise TdbgError(what, "what could be read before the damage was filtered; what follows is lost")
+            what = "cannot be read" if isinstance(self.error, OSError) else "is damaged"
+            hint = "what could be read before the damage was filtered; what follows is lost"
+            raise TdbgError(f"{path} {what}: {self.error}", hint)
 
 
 def run_unit(unit: Unit, query: Query, output: Output, *, each: bool = False) -> int:
@@ -127,9 +129,12 @@ def run_unit(unit: Unit, query: Query, output: Output, *, each: bool = False) ->
             stream.seek(unit.begin - 1)
         readable = Readable(stream)
         taken = Filter(matcher, output.emit, begin=unit.begin, end=unit.end, each=each).run(readable)
-    if readable.error is not None:
+        shorter = unit.end is None and unit.source.seekable and os.fstat(stream.fileno()).st_size < unit.source.size
+    if readable.error is not None or shorter:
         output.flush()
     readable.complain(unit.source.path)
+    if shorter:
+        raise TdbgError(f"{unit.source.path} became shorter while it was read", "what was cut off may be missing")
     return taken
 
 
@@ -145,13 +150,37 @@ def run(
     """Filter all files into a file descriptor; returns how many records counted (exactly so with ``each``)."""
     units = units_of(sources, known)
     jobs = min(jobs, len(units), MAX_JOBS)
-    alone = jobs <= 1 or total_bytes(sources) < SMALL_BYTES or any(unit.source.path == "-" for unit in units)
+    alone = jobs <= 1 or _plain_bytes(sources) < SMALL_BYTES or any(unit.source.path == "-" for unit in units)
     if not alone:
         return _Ring(units, query, handle, jobs, each=each).run()
     output = Output(handle)
-    taken = sum(run_unit(unit, query, output, each=each) for unit in units)
+    taken, troubles = _run_units(units, query, output, each=each)
     output.flush()
+    for error in troubles[:-1]:
+        _complain(error)
+    if troubles:
+        raise troubles[-1]
     return taken
+
+
+def _run_units(units: Iterable[Unit], query: Query, output: Output, *, each: bool) -> tuple[int, list[TdbgError]]:
+    """How many records counted, and what could not be read: that keeps nobody from reading the rest."""
+    taken, troubles = 0, []
+    for unit in units:
+        try:
+            taken += run_unit(unit, query, output, each=each)
+        except TdbgError as error:
+            troubles.append(error)
+    return taken, troubles
+
+
+def _complain(error: Exception) -> None:
+    os.write(2, f"tdbg: {error}\n".encode("utf-8", "backslashreplace"))
+
+
+def _plain_bytes(sources: Sequence[Source]) -> int:
+    """How much text there is to look through, about."""
+    return total_bytes(sources) + (PACKED - 1) * total_bytes(source for source in sources if source.packed)
 
 
 class _Ring:
@@ -159,6 +188,7 @@ class _Ring:
 
     def __init__(self, units: Sequence[Unit], query: Query, handle: int, jobs: int, *, each: bool) -> None:
         self.units, self.query, self.handle, self.jobs, self.each = units, query, handle, jobs, each
+        self.parent = os.getpid()
 
     def run(self) -> int:
         turns = [os.pipe() for _ in range(self.jobs)]
@@ -187,21 +217,26 @@ class _Ring:
                 for end in ends:
                     if end not in (mine, following):
                         os.close(end)
-            taken = 0
+            taken, failed = 0, False
             for place in range(number, len(self.units), self.jobs):
+                if os.getppid() != self.parent:
+                    return  # nobody waits for this any more
                 output = Output(self.handle, lambda: _await(mine))
-                taken += run_unit(self.units[place], self.query, output, each=self.each)
+                found, troubles = _run_units([self.units[place]], self.query, output, each=self.each)
                 output.flush()
+                taken, failed = taken + found, failed or bool(troubles)
+                for error in troubles:
+                    _complain(error)
                 if place + 1 < len(self.units):
                     os.write(following, b"t")
             os.write(counts[1], struct.pack("<q", taken))
-            code = 0
+            code = FAILED if failed else 0
         except BrokenPipeError:
             code = PIPE_CLOSED
         except _RingBroken:
             code = RING_BROKEN
-        except TdbgError as error:
-            os.write(2, f"tdbg: {error}\n".encode())
+        except Exception as error:  # guard: what went wrong is told; a worker has no other way
+            _complain(error)
         finally:
             os._exit(code)
 
@@ -211,8 +246,11 @@ class _Ring:
         codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
         if PIPE_CLOSED in codes:
             raise BrokenPipeError
+        if min(codes) < 0:
+            what = f"a worker of the filter was killed by signal {-min(codes)}"
+            raise TdbgError(what, "what it printed is incomplete; --jobs 1 needs the least memory")
         if any(codes):
-            raise TdbgError("a worker of the filter failed", "what it printed is incomplete; --jobs 1 may tell more")
+            raise TdbgError("not all logs could be read", "what was printed is incomplete, for the reasons above")
         return int(sum(value for (value,) in struct.iter_unpack("<q", found)))
 
 

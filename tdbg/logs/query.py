@@ -5,12 +5,11 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from tdbg import flags
-from tdbg.logs.formats import Format, sortable, unnamed
+from tdbg.logs.formats import Format, sortable
 
 Buffer = bytes | bytearray
 # (buffer, from, to) -> where something that may count begins, or -1
 NextHit = Callable[[Buffer, int, int], int]
-NEAR_BYTES = 8000
 MAX_FIND = 12  # literals looked for one by one; more of them go into one expression
 
 
@@ -92,19 +91,13 @@ class Matcher:
             return tuple(dict.fromkeys((*marks, *query.tags, *query.prefixes)))
         return self.format.level_marks(query.level) if query.level and query.pattern is None else ()
 
-    def runs(self, *, each: bool) -> "re.Pattern[bytes] | None":
-        """What fits a run of records that count, from the first one's beginning; None where the tag alone does not decide.
-
-        each: one record instead of a run.
-        """
-        query, form = self.query, self.format
+    @property
+    def by_tag_alone(self) -> bool:
+        """True if a record's tag decides whether it counts, and stands where a format says: behind its ``lead``."""
+        query = self.query
         only_tags = Query(families=query.families, tags=query.tags, prefixes=query.prefixes)
-        ranks = query.ranks and self.rank is None  # if the path names it, it has been asked
-        if not form.lead or not query.by_tag or ranks or _without_ranks(query) != only_tags:
-            return None
-        marks = [*map(_family_mark, query.families), *map(re.escape, (*query.tags, *query.prefixes))]
-        record = form.record(unnamed(form.lead) + b"(?:" + b"|".join(marks) + b")")
-        return re.compile(record if each else b"(?:" + record + b")++", form.header.flags)
+        by_rank = query.ranks and self.rank is None  # if the path names it, it has been asked
+        return bool(self.format.lead and query.by_tag and not by_rank and query._replace(ranks=()) == only_tags)
 
     def accept(self, buffer: Buffer, start: int, stop: int) -> bool:
         """True if the record in ``buffer[start:stop]`` counts."""
@@ -174,18 +167,6 @@ def _within(number: int, ranges: Sequence[tuple[float, float]]) -> bool:
     return any(first <= number <= last for first, last in ranges)
 
 
-def _without_ranks(query: Query) -> Query:
-    return query._replace(ranks=())
-
-
-def _family_mark(name: str) -> bytes:
-    """What fits the tags of a family; the same as `_in_family`."""
-    longer = {family(flag.name) for flag in flags.FLAGS if family(flag.name).startswith(f"{name}_")}
-    others = "|".join(re.escape(other[len(name) :]) for other in sorted(longer))
-    but = rf"(?!(?:{others})[_\]])" if others else ""
-    return rf"\[{re.escape(name)}{but}(?:_[^\]\n]*+)?\]".encode()
-
-
 def _in_family(word: str, name: str) -> bool:
     """True if the tag belongs to the family, and to no longer name of the flag table that begins alike."""
     if word != name and not word.startswith(f"{name}_"):
@@ -197,7 +178,8 @@ def _in_family(word: str, name: str) -> bool:
 def _finder(literals: Sequence[bytes]) -> NextHit:
     """The next of several literals. Each keeps where it was found last, so that nothing is searched twice."""
     if len(literals) == 1:
-        return _single(literals[0])
+        (literal,) = literals
+        return lambda buffer, start, stop: buffer.find(literal, start, stop)
     if len(literals) > MAX_FIND:
         either = re.compile(b"|".join(map(re.escape, literals)))
 
@@ -207,20 +189,6 @@ def _finder(literals: Sequence[bytes]) -> NextHit:
 
         return search
     return _Several(literals)
-
-
-def _single(literal: bytes) -> NextHit:
-    """One literal. Python prepares its search for far more than `NEAR_BYTES`, which costs more than a near hit."""
-    overlap = len(literal) - 1
-
-    def search(buffer: Buffer, start: int, stop: int) -> int:
-        near = start + NEAR_BYTES
-        if near >= stop:
-            return buffer.find(literal, start, stop)
-        found = buffer.find(literal, start, near)
-        return found if found >= 0 else buffer.find(literal, near - overlap, stop)
-
-    return search
 
 
 class _Several:

@@ -4,6 +4,7 @@ A path is a file, a folder, a glob, a run directory, or ``-``. The parts of a ro
 number. The rank is taken from the path, and the whole number counts: ``rank1`` is not ``rank12``.
 """
 
+import contextlib
 import importlib
 import itertools
 import os
@@ -36,6 +37,7 @@ class Source(NamedTuple):
     rank: int | None = None
     packed: str = ""  # gz or zst
     size: int = 0
+    inode: int = 0
 
     @property
     def seekable(self) -> bool:
@@ -46,15 +48,32 @@ class Source(NamedTuple):
         """The bytes, from the beginning; TdbgError where they cannot be read."""
         if self.path == STDIN:
             return _Stdin()
-        try:
-            raw = open(self.path, "rb", buffering=0)  # noqa: SIM115 - whoever asked closes it
-        except OSError as error:
-            raise TdbgError(f"{self.path}: {error.strerror}", "check its path and permissions") from None
+        raw = self._raw()
         if self.packed == "gz":
             return _Unzip(raw)
         if self.packed == "zst":
             return _Unzstd(raw, self.path)
         return raw
+
+    def _raw(self) -> IO[bytes]:
+        """The file that was found, even if rotation gave it another name since."""
+        try:
+            raw = open(self.path, "rb", buffering=0)  # noqa: SIM115 - whoever asked closes it
+            if not self.inode or os.fstat(raw.fileno()).st_ino == self.inode:
+                return raw
+            raw.close()
+            problem = "another file has its name by now"
+        except OSError as error:
+            problem = error.strerror or "cannot be opened"
+        folder = os.path.dirname(self.path) or "."
+        for name in os.listdir(folder) if self.inode and os.path.isdir(folder) else ():
+            with contextlib.suppress(OSError):
+                path = os.path.join(folder, name)
+                if name.startswith(os.path.basename(self.path)) and os.stat(path).st_ino == self.inode:
+                    return open(path, "rb", buffering=0)
+        raise TdbgError(
+            f"{self.path}: {problem}", "check its path and permissions; a log that moves is best read with -F"
+        )
 
 
 class _Stdin:
@@ -263,10 +282,10 @@ def _source(path: str) -> Source:
     packed = path.rpartition(".")[2]
     packed = packed if packed in ("gz", "zst") else ""
     try:
-        size = os.stat(path).st_size
+        status = os.stat(path)
     except OSError as error:
         raise TdbgError(f"{path}: {error.strerror}", "check its path and permissions") from None
-    return Source(path, rank_of(path), packed, size)
+    return Source(path, rank_of(path), packed, status.st_size, status.st_ino)
 
 
 def rank_of(path: str) -> int | None:
