@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from tdbg.api.flags import flag as flag
     from tdbg.api.levels import DebugLevel as DebugLevel
     from tdbg.api.lines import log as log
+    from tdbg.api.loggers import create_logger as create_logger
     from tdbg.api.metrics import metric as metric
     from tdbg.api.regions import region as region
     from tdbg.api.switches import clear_history as clear_history
@@ -44,6 +45,7 @@ API = (  # the names of tdbg.api; any other is a submodule or an error
     "DiffusionModelDebugger",
     "TrainingPhase",
     "AsyncTrainingLogger",
+    "create_logger",
 )
 
 

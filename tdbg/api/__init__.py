@@ -26,6 +26,7 @@ NAMES = {
     "DiffusionModelDebugger": "diffusion",
     "TrainingPhase": "asynchronous",
     "AsyncTrainingLogger": "asynchronous",
+    "create_logger": "loggers",
 }
 
 

@@ -125,10 +125,12 @@ class TextLog:
 class RankLogs:
     """The two logs of a rank: everything in ``debug_log_rankN.txt``, INFO and up in ``info_log_rankN.txt`` as well."""
 
-    def __init__(self, folder: Callable[[], "Path | None"], rank: Callable[[], int]) -> None:
+    def __init__(
+        self, folder: Callable[[], "Path | None"], rank: Callable[[], int], rotate_bytes: int = ROTATE_BYTES
+    ) -> None:
         self._folder, self._rank = folder, rank
-        self._debug = TextLog(lambda: self._path("debug"))
-        self._info = TextLog(lambda: self._path("info"))
+        self._debug = TextLog(lambda: self._path("debug"), rotate_bytes)
+        self._info = TextLog(lambda: self._path("info"), rotate_bytes)
 
     def _path(self, kind: str) -> "Path | None":
         folder = self._folder()
