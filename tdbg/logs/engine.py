@@ -15,6 +15,7 @@ BLOCK_BYTES = 1 << 20
 LARGEST_BYTES = 4 << 20  # a record longer than that is judged by its beginning, and passes in pieces
 LOOKS, LOOK_BYTES = 4096, 400  # how many kinds of headers are remembered, and how long ones
 ZEROS = bytes.maketrans(b"123456789", b"0" * 9)
+SLACK = 16  # so that looking a little further needs no care
 TWO, ZERO, DASH, TEE, CLOSES = b"20-T]"
 
 Emit = Callable[[memoryview], None]
@@ -60,7 +61,7 @@ class Filter:
         self._everything = matcher.query.everything and not each
         self._begin, self._end = begin, end
         self._verdict: bool | None = None  # of the record that is too long for the buffer
-        self._buffer = bytearray(block_bytes or BLOCK_BYTES)
+        self._buffer = bytearray((block_bytes or BLOCK_BYTES) + SLACK)  # never read into
 
     def run(self, stream: Stream) -> int:
         """Filter the whole stream; returns the number of records that counted."""
@@ -75,7 +76,7 @@ class Filter:
         first = self._begin > 0
         while True:
             view = memoryview(self._buffer)
-            got = stream.readinto(view[kept:]) or 0
+            got = stream.readinto(view[kept:-SLACK]) or 0
             filled, done = kept + got, got == 0
             start = 0
             if first and filled:
@@ -93,7 +94,7 @@ class Filter:
                 return
             yield
             kept = filled - stop
-            if kept == len(self._buffer):
+            if kept == len(self._buffer) - SLACK:
                 kept = self._too_long(filled)
                 stop = filled - kept
             view.release()
@@ -139,8 +140,8 @@ class Filter:
 
     def _too_long(self, filled: int) -> int:
         """One record fills the buffer: a larger buffer, or pieces that follow the verdict on the first."""
-        if len(self._buffer) < LARGEST_BYTES:
-            larger = bytearray(LARGEST_BYTES)
+        if filled < LARGEST_BYTES:
+            larger = bytearray(LARGEST_BYTES + SLACK)
             larger[:filled] = self._buffer[:filled]
             self._buffer = larger
             return filled
@@ -202,15 +203,7 @@ class Filter:
         while (hit := seek(literal, at, stop)) >= 0:
             begin = rfind(b"\n", low, hit) + 1 or low
             # The first lines are short cuts for tdbg's own format, the others say the same for all.
-            if not (
-                hit - begin == column
-                and width
-                and hit + width < stop
-                and buffer[hit + width] == CLOSES
-                and buffer[begin + 10] == TEE
-                and buffer[begin + 4] == DASH
-                and buffer[begin] == TWO
-            ):
+            if hit - begin != column or buffer[hit + width] != CLOSES or buffer[begin + 10] != TEE or not width:
                 behind = find(b"]", hit, stop) + 1
                 look = bytes(buffer[begin:hit]).translate(ZEROS) + buffer[hit:behind]
                 counts = alike.get(look)
@@ -220,9 +213,7 @@ class Filter:
                     at, low = hit + 1, begin
                     continue
             end = find(b"\n", hit, stop) + 1 or stop
-            if not (
-                column and end + 4 < stop and buffer[end + 4] == DASH and buffer[end] == TWO and buffer[end + 1] == ZERO
-            ):
+            if buffer[end + 4] != DASH or buffer[end] != TWO or buffer[end + 1] != ZERO or not column:
                 end = self._record_end(begin, stop)
             kept.append(buffer[begin:end])
             at = low = end
