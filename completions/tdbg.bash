@@ -5,7 +5,7 @@
 _tdbg_commands() {
     case "$1" in
         '') reply='run report status control filter-logs flags explain doctor demo hook' ;;
-        'flags') reply='list show' ;;
+        'flags') reply='list show scan doctor' ;;
         'hook') reply='install remove' ;;
         *) reply='' ;;
     esac
@@ -19,10 +19,12 @@ _tdbg_options() {
         'report') reply='--note --fail-on --json -h --help' ;;
         'status') reply='--watch --json -h --help' ;;
         'control') reply='-l --level -f --flag --no-flag --for --at-step --clear-history --wait --json -h --help' ;;
-        'filter-logs') reply='-f --flag -x --exclude-flag -p --prefix -r --ranks -t --type --level --steps --since --until -e --regex -v --invert-match -o --output --count --jobs -h --help' ;;
+        'filter-logs') reply='-f --flag -x --exclude-flag -p --prefix -r --ranks -t --type --level --steps --since --until -e --regex -v --invert-match --map -A --after-context -B --before-context -C --context --merge -F --follow --collapse --diverge --silent --errors --count --stats --list-prefixes -o --output --format --log-format --jobs -h --help' ;;
         'flags') reply='-h --help' ;;
         'flags list') reply='--json -h --help' ;;
         'flags show') reply='--json -h --help' ;;
+        'flags scan') reply='-o --output --function -h --help' ;;
+        'flags doctor') reply='--json -h --help' ;;
         'explain') reply='--json -h --help' ;;
         'doctor') reply='--json -h --help' ;;
         'demo') reply='--fault --steps --seed --run-dir -h --help' ;;
@@ -77,8 +79,16 @@ _tdbg_kind() {
         'filter-logs --since') reply='TEXT' ;;
         'filter-logs --until') reply='TEXT' ;;
         'filter-logs -e'|'filter-logs --regex') reply='TEXT' ;;
+        'filter-logs --map') reply='FILE' ;;
+        'filter-logs -A'|'filter-logs --after-context') reply='N' ;;
+        'filter-logs -B'|'filter-logs --before-context') reply='N' ;;
+        'filter-logs -C'|'filter-logs --context') reply='N' ;;
         'filter-logs -o'|'filter-logs --output') reply='FILE' ;;
+        'filter-logs --format') reply='NAME' ;;
+        'filter-logs --log-format') reply='NAME' ;;
         'filter-logs --jobs') reply='N' ;;
+        'flags scan -o'|'flags scan --output') reply='FILE' ;;
+        'flags scan --function') reply='NAME' ;;
         'demo --fault') reply='FAULT' ;;
         'demo --steps') reply='N' ;;
         'demo --seed') reply='SEED' ;;
@@ -98,6 +108,8 @@ _tdbg_argument() {
         'control') reply='RUN' ;;
         'filter-logs') reply='FILE' ;;
         'flags show') reply='FLAG' ;;
+        'flags scan') reply='DIR' ;;
+        'flags doctor') reply='RUN' ;;
         'explain') reply='CODE' ;;
         *) reply='' ;;
     esac

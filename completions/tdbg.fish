@@ -1,8 +1,8 @@
 # fish completion for tdbg. Written by `tdbg docs`; change the source, not this file.
 
-set -g __tdbg_paths 'run' 'report' 'status' 'control' 'filter-logs' 'flags' 'flags list' 'flags show' 'explain' 'doctor' 'demo' 'hook' 'hook install' 'hook remove'
+set -g __tdbg_paths 'run' 'report' 'status' 'control' 'filter-logs' 'flags' 'flags list' 'flags show' 'flags scan' 'flags doctor' 'explain' 'doctor' 'demo' 'hook' 'hook install' 'hook remove'
 set -g __tdbg_wrappers 'run'
-set -g __tdbg_valued 'run -f' 'run --flag' 'run --no-flag' 'run --preset' 'run -l' 'run --level' 'run --max-overhead' 'run --inject' 'run --profile-name' 'run --run-dir' 'run --name' 'run --stop-on' 'run --fail-on' 'run --baseline' 'run --log-level' 'run --disk-budget' 'run --progress-every' 'run --step-optimizer' 'run --keep-steps' 'run --every' 'run --steps' 'run --ranks' 'run --when' 'run --then' 'run --threshold' 'report --note' 'report --fail-on' 'control -l' 'control --level' 'control -f' 'control --flag' 'control --no-flag' 'control --for' 'control --at-step' 'control --wait' 'filter-logs -f' 'filter-logs --flag' 'filter-logs -x' 'filter-logs --exclude-flag' 'filter-logs -p' 'filter-logs --prefix' 'filter-logs -r' 'filter-logs --ranks' 'filter-logs -t' 'filter-logs --type' 'filter-logs --level' 'filter-logs --steps' 'filter-logs --since' 'filter-logs --until' 'filter-logs -e' 'filter-logs --regex' 'filter-logs -o' 'filter-logs --output' 'filter-logs --jobs' 'demo --fault' 'demo --steps' 'demo --seed' 'demo --run-dir' 'hook install --python' 'hook remove --python'
+set -g __tdbg_valued 'run -f' 'run --flag' 'run --no-flag' 'run --preset' 'run -l' 'run --level' 'run --max-overhead' 'run --inject' 'run --profile-name' 'run --run-dir' 'run --name' 'run --stop-on' 'run --fail-on' 'run --baseline' 'run --log-level' 'run --disk-budget' 'run --progress-every' 'run --step-optimizer' 'run --keep-steps' 'run --every' 'run --steps' 'run --ranks' 'run --when' 'run --then' 'run --threshold' 'report --note' 'report --fail-on' 'control -l' 'control --level' 'control -f' 'control --flag' 'control --no-flag' 'control --for' 'control --at-step' 'control --wait' 'filter-logs -f' 'filter-logs --flag' 'filter-logs -x' 'filter-logs --exclude-flag' 'filter-logs -p' 'filter-logs --prefix' 'filter-logs -r' 'filter-logs --ranks' 'filter-logs -t' 'filter-logs --type' 'filter-logs --level' 'filter-logs --steps' 'filter-logs --since' 'filter-logs --until' 'filter-logs -e' 'filter-logs --regex' 'filter-logs --map' 'filter-logs -A' 'filter-logs --after-context' 'filter-logs -B' 'filter-logs --before-context' 'filter-logs -C' 'filter-logs --context' 'filter-logs -o' 'filter-logs --output' 'filter-logs --format' 'filter-logs --log-format' 'filter-logs --jobs' 'flags scan -o' 'flags scan --output' 'flags scan --function' 'demo --fault' 'demo --steps' 'demo --seed' 'demo --run-dir' 'hook install --python' 'hook remove --python'
 
 # Prints the command typed so far, such as `flags list`; `run --` once the wrapped command has begun.
 function __tdbg_state
@@ -224,7 +224,7 @@ complete -c tdbg -n '__tdbg_at \'\'' -a report -d 'Show the verdict of a run: fi
 complete -c tdbg -n '__tdbg_at \'\'' -a status -d 'Show how far a run is: rank, step, rate, loss, level, last finding.'
 complete -c tdbg -n '__tdbg_at \'\'' -a control -d 'Change level and flags of a live run, on all ranks at one step.'
 complete -c tdbg -n '__tdbg_at \'\'' -a filter-logs -d 'Print log lines by flag, rank, level, step and time; whole records.'
-complete -c tdbg -n '__tdbg_at \'\'' -a flags -d 'List the debug flags, or show one.'
+complete -c tdbg -n '__tdbg_at \'\'' -a flags -d 'List the debug flags, what they open and what they did.'
 complete -c tdbg -n '__tdbg_at \'\'' -a explain -d 'Explain a finding\'s code: what it means, why it matters, what to do.'
 complete -c tdbg -n '__tdbg_at \'\'' -a doctor -d 'Show what tdbg sees here: versions, settings and their sources.'
 complete -c tdbg -n '__tdbg_at \'\'' -a demo -d 'Train a small model under tdbg, with a fault if you like.'
@@ -293,19 +293,33 @@ complete -c tdbg -n '__tdbg_at \'control\'' -s h -l help -d 'Show this page and 
 complete -c tdbg -n '__tdbg_at \'control\'' -a '(__tdbg_runs)'
 
 # tdbg filter-logs
-complete -c tdbg -n '__tdbg_at \'filter-logs\'' -s f -l flag -x -a '(__tdbg_FLAG)' -d 'Records of this flag, or of all below it.'
-complete -c tdbg -n '__tdbg_at \'filter-logs\'' -s x -l exclude-flag -x -a '(__tdbg_FLAG)' -d 'No records of this flag.'
-complete -c tdbg -n '__tdbg_at \'filter-logs\'' -s p -l prefix -x -d 'Records whose tag begins like this.'
+complete -c tdbg -n '__tdbg_at \'filter-logs\'' -s f -l flag -x -a '(__tdbg_FLAG)' -d 'Records of this flag, or of all below it; repeatable.'
+complete -c tdbg -n '__tdbg_at \'filter-logs\'' -s x -l exclude-flag -x -a '(__tdbg_FLAG)' -d 'No records of this flag; repeatable.'
+complete -c tdbg -n '__tdbg_at \'filter-logs\'' -s p -l prefix -x -d 'Records whose tag begins like this; repeatable.'
 complete -c tdbg -n '__tdbg_at \'filter-logs\'' -s r -l ranks -x -d 'These ranks only: 0,3-5, or all. [default: all]'
-complete -c tdbg -n '__tdbg_at \'filter-logs\'' -s t -l type -x -d 'Which of tdbg\'s two logs: debug, info or both. [default: debug]'
+complete -c tdbg -n '__tdbg_at \'filter-logs\'' -s t -l type -x -d 'Which of tdbg\'s two logs of a rank: debug, info or both. [default: debug]'
 complete -c tdbg -n '__tdbg_at \'filter-logs\'' -l level -x -a '(__tdbg_LOG_LEVEL)' -d 'This level and above: DEBUG, STATS, INFO ...'
 complete -c tdbg -n '__tdbg_at \'filter-logs\'' -l steps -x -d 'These steps only: 100:200,500.'
-complete -c tdbg -n '__tdbg_at \'filter-logs\'' -l since -x -d 'From this time on, as the log writes it.'
+complete -c tdbg -n '__tdbg_at \'filter-logs\'' -l since -x -d 'From this time on, as the log writes it, or its beginning: 2026-11-21T03.'
 complete -c tdbg -n '__tdbg_at \'filter-logs\'' -l until -x -d 'Up to this time.'
 complete -c tdbg -n '__tdbg_at \'filter-logs\'' -s e -l regex -x -d 'Records in which this expression is found.'
 complete -c tdbg -n '__tdbg_at \'filter-logs\'' -s v -l invert-match -d 'The records that do not fit.'
-complete -c tdbg -n '__tdbg_at \'filter-logs\'' -s o -l output -r -F -d 'Write there instead of to stdout (-). [default: -]'
+complete -c tdbg -n '__tdbg_at \'filter-logs\'' -l map -r -F -d 'How this program spells its flags, from `tdbg flags scan`.'
+complete -c tdbg -n '__tdbg_at \'filter-logs\'' -s A -l after-context -x -d 'So many records after each one that fits. [default: 0]'
+complete -c tdbg -n '__tdbg_at \'filter-logs\'' -s B -l before-context -x -d 'So many records before each one that fits. [default: 0]'
+complete -c tdbg -n '__tdbg_at \'filter-logs\'' -s C -l context -x -d 'So many records before and after. [default: 0]'
+complete -c tdbg -n '__tdbg_at \'filter-logs\'' -l merge -d 'One stream of all logs, by time, each line with its rank.'
+complete -c tdbg -n '__tdbg_at \'filter-logs\'' -s F -l follow -d 'Go on as the logs grow, are rotated, and new ranks come.'
+complete -c tdbg -n '__tdbg_at \'filter-logs\'' -l collapse -d 'What several ranks say alike is printed once: [r0-63].'
+complete -c tdbg -n '__tdbg_at \'filter-logs\'' -l diverge -d 'Only what some ranks say and others do not; names the first such step.'
+complete -c tdbg -n '__tdbg_at \'filter-logs\'' -l silent -d 'The last sign of life of each rank; who went quiet first.'
+complete -c tdbg -n '__tdbg_at \'filter-logs\'' -l errors -d 'The first error of each rank, causes before what they caused.'
 complete -c tdbg -n '__tdbg_at \'filter-logs\'' -l count -d 'Only the number of records.'
+complete -c tdbg -n '__tdbg_at \'filter-logs\'' -l stats -d 'How many records and bytes by tag, rank and level.'
+complete -c tdbg -n '__tdbg_at \'filter-logs\'' -l list-prefixes -d 'The tags there are, and the flag that owns each.'
+complete -c tdbg -n '__tdbg_at \'filter-logs\'' -s o -l output -r -F -d 'Write there instead of to stdout (-). [default: -]'
+complete -c tdbg -n '__tdbg_at \'filter-logs\'' -l format -x -d 'text, as it was read, or jsonl: one JSON object a record. [default: text]'
+complete -c tdbg -n '__tdbg_at \'filter-logs\'' -l log-format -x -d 'How the logs are written, where that cannot be seen from their beginning.'
 complete -c tdbg -n '__tdbg_at \'filter-logs\'' -l jobs -x -d 'Worker processes; 0: one a CPU. [default: 0]'
 complete -c tdbg -n '__tdbg_at \'filter-logs\'' -s h -l help -d 'Show this page and exit.'
 complete -c tdbg -n '__tdbg_at \'filter-logs\'' -r -F
@@ -313,6 +327,8 @@ complete -c tdbg -n '__tdbg_at \'filter-logs\'' -r -F
 # tdbg flags
 complete -c tdbg -n '__tdbg_at \'flags\'' -a list -d 'List every flag with its group, short names and summary.'
 complete -c tdbg -n '__tdbg_at \'flags\'' -a show -d 'Show one flag: when to use it, its tag, short names and presets.'
+complete -c tdbg -n '__tdbg_at \'flags\'' -a scan -d 'Map the flags of a program to the log lines they open.'
+complete -c tdbg -n '__tdbg_at \'flags\'' -a doctor -d 'Show what the flags of a run really did.'
 complete -c tdbg -n '__tdbg_at \'flags\'' -s h -l help -d 'Show this page and exit.'
 
 # tdbg flags list
@@ -323,6 +339,17 @@ complete -c tdbg -n '__tdbg_at \'flags list\'' -s h -l help -d 'Show this page a
 complete -c tdbg -n '__tdbg_at \'flags show\'' -l json -d 'Print one JSON document.'
 complete -c tdbg -n '__tdbg_at \'flags show\'' -s h -l help -d 'Show this page and exit.'
 complete -c tdbg -n '__tdbg_at \'flags show\'' -a '(__tdbg_FLAG)'
+
+# tdbg flags scan
+complete -c tdbg -n '__tdbg_at \'flags scan\'' -s o -l output -r -F -d 'Write the map there instead of to stdout (-). [default: -]'
+complete -c tdbg -n '__tdbg_at \'flags scan\'' -l function -x -d 'A function of the program that is asked for a flag by name.'
+complete -c tdbg -n '__tdbg_at \'flags scan\'' -s h -l help -d 'Show this page and exit.'
+complete -c tdbg -n '__tdbg_at \'flags scan\'' -a '(__fish_complete_directories)'
+
+# tdbg flags doctor
+complete -c tdbg -n '__tdbg_at \'flags doctor\'' -l json -d 'Print one JSON document.'
+complete -c tdbg -n '__tdbg_at \'flags doctor\'' -s h -l help -d 'Show this page and exit.'
+complete -c tdbg -n '__tdbg_at \'flags doctor\'' -a '(__tdbg_runs)'
 
 # tdbg explain
 complete -c tdbg -n '__tdbg_at \'explain\'' -l json -d 'Print one JSON document.'

@@ -46,6 +46,10 @@ class Settings:
     fail_on: str = setting("turn exit code 0 into 1 when there is a finding of this severity", "never")
     strict_flags: bool = setting("a flag that the program's config rejects ends the rank with exit code 2", False)
     baseline: int = setting("alternate blocks of N steps with tdbg off and on and report the ratio", 0)
+    records: bool = setting("keep the program's own log records with the flags that guard them", True)
+    flag_functions: list[str] = setting(
+        "functions of the program that are asked for a flag by name", factory=lambda: ["check_debug_flag"]
+    )
     forbid_flags: bool = setting("refuse to start while any debug flag is on", False)
     log_level: str = setting("level of the program's own console log", "")
     disk_budget: str = setting("bytes a rank may write, such as 500MB", "1GB")
@@ -265,6 +269,8 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "stop_before_update": _boolean,
     "fail_on": _choice(FAIL_ON),
     "strict_flags": _boolean,
+    "records": _boolean,
+    "flag_functions": _words,
     "baseline": _whole,
     "forbid_flags": _boolean,
     "log_level": _choice(("", *LOG_LEVELS)),

@@ -10,7 +10,7 @@ from tdbg.flags import FLAGS, PRESETS, Flag, expand
 from tdbg.output import print_json, print_table, say
 
 app = options.group(
-    """List the debug flags, show one, scan a program's source for them, or look at what those of a run did.
+    """List the debug flags, what they open and what they did.
 
     A flag is switched on with `tdbg run -f FLAG`. The leading DEBUG. may be written or left out, upper and
     lower case are the same, and a name above others (LOSS) means all below it.

@@ -4,7 +4,7 @@ import os
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tdbg.inject.console import PACKAGES
@@ -18,12 +18,15 @@ class Maps:
 
     A whole tree is read at once, since who calls a function decides whether it is guarded. What was read is kept on
     disk by content, so that only what changed is read again (`tdbg.logs.guards`). Cost of an answer: a dict look-up.
-    ready: called in the thread when all that was asked for is there.
+    functions: those of the program that are asked for a flag by name. ready: called in the thread when all that was asked for is there.
     """
 
-    def __init__(self, ready: Callable[[], None], failed: Callable[[Exception], None]) -> None:
+    def __init__(
+        self, functions: Sequence[str], ready: Callable[[], None], failed: Callable[[Exception], None]
+    ) -> None:
         # by the name that code objects bear; None: nothing in that file is guarded
         self.known: dict[str, GuardMap | None] = {}
+        self._functions = functions
         self._ready = ready
         self._failed = failed
         self._single: dict[str, GuardMap] = {}
@@ -33,7 +36,7 @@ class Maps:
         """In a forked child: the thread stayed in the parent."""
         self._trees: dict[str, dict[str, GuardMap]] = {}
         self._waiting: list[str] = []
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may log too
         self._thread: threading.Thread | None = None
 
     @property
@@ -71,7 +74,7 @@ class Maps:
     def alone(self, file: str) -> GuardMap:
         """What the file says by itself, at once: for questions that cannot wait. Cost: 20 ms per 1,000 lines, once."""
         if file not in self._single:
-            self._single[file] = GuardMap.of_file(os.path.abspath(file))
+            self._single[file] = GuardMap.of_file(os.path.abspath(file), self._functions)
         return self._single[file]
 
     def wait(self, seconds: float) -> None:
@@ -92,7 +95,7 @@ class Maps:
     def _work(self) -> None:
         while True:
             try:
-                tree = maps_below(self._waiting[0])
+                tree = maps_below(self._waiting[0], self._functions)
             except Exception as error:  # a guard: without maps records have no flags
                 self._failed(error)
                 tree = {}

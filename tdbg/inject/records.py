@@ -56,7 +56,7 @@ class Records:
 
     def __init__(self, agent: Agent) -> None:
         self.agent = agent
-        self.maps = Maps(self.flush, lambda error: agent.failed("guards", error))
+        self.maps = Maps(agent.settings.flag_functions, self.flush, lambda error: agent.failed("guards", error))
         budget = agent.settings.disk_budget_bytes
         self._share_bytes = int(budget * SHARE)
         part_bytes = max(min(ROTATE_BYTES, self._share_bytes // (KEPT_PARTS + 1)), 1)
@@ -70,11 +70,18 @@ class Records:
         self.maps.forget()
         self._held: list[Spoken] = []
         self._held_chars = self.lost = self._written_bytes = 0
+        self.spent_s = 0.0
         self._lock = threading.RLock()
         self.local = threading.local()  # the record whose handlers run in a thread, and its unfinished line
 
-    def take(self, spoken: Spoken) -> None:
-        """Write a record, or have it wait."""
+    def take(self, spoken: Spoken, begun: float) -> None:
+        """Write a record, or have it wait. begun: when the work on it began, by `time.perf_counter`."""
+        try:
+            self._take(spoken)
+        finally:
+            self.spent_s += time.perf_counter() - begun
+
+    def _take(self, spoken: Spoken) -> None:
         with self._lock:
             waits = self.agent.rank is None or self._held or any(self.maps.pending(file) for file, _ in spoken.places)
             if not waits:
@@ -160,6 +167,7 @@ class Records:
 
     def hear(self, record: Any) -> None:
         """A record that a logger hands to its handlers."""
+        begun = time.perf_counter()
         try:
             file, line = str(record.pathname), int(record.lineno or 0)
             places = [(file, line)]
@@ -168,7 +176,7 @@ class Records:
             text = message_of(record.msg, record.args, record)
             step, phase = self.now()
             t = record.created if isinstance(record.created, float) else time.time()
-            self.take(Spoken(t, str(record.levelname), str(record.name), step, phase, text, places))
+            self.take(Spoken(t, str(record.levelname), str(record.name), step, phase, text, places), begun)
         except Exception as error:  # a guard: the program's record goes its way
             self.agent.failed("records", error)
 
@@ -181,6 +189,7 @@ class Records:
 
         entry: the logging method that was called. frame: who called it.
         """
+        begun = time.perf_counter()
         try:
             file = frame.f_code.co_filename
             guards = self.maps.alone(file) if self.maps.pending(file) else self.maps.known[file]
@@ -194,12 +203,15 @@ class Records:
             text = message_of(msg, args, exc_info=exc_info)
             step, phase = self.now()
             name = sys.modules["logging"].getLevelName(level)
-            self.take(Spoken(time.time(), str(name), str(logger.name), step, phase, text, places, suppressed=True))
+            self.take(
+                Spoken(time.time(), str(name), str(logger.name), step, phase, text, places, suppressed=True), begun
+            )
         except Exception as error:  # a guard: the call was dropped anyway
             self.agent.failed("records", error)
 
     def printed(self, text: str, frame: FrameType) -> None:
         """A piece of text on its way to stdout; a record is what ends with a newline."""
+        begun = time.perf_counter()
         local = self.local
         if getattr(local, "record", None) is not None:  # a handler of a logger prints what is a record already
             return
@@ -211,14 +223,15 @@ class Records:
         local.partial = rest.rpartition("\r")[2][-MAX_PARTIAL:]  # a progress bar overwrites itself
         if newline and done.strip():
             step, phase = self.now()
-            self.take(Spoken(time.time(), "STDOUT", "stdout", step, phase, cut(done), [local.place]))
+            self.take(Spoken(time.time(), "STDOUT", "stdout", step, phase, cut(done), [local.place]), begun)
 
     def warned(self, message: Any) -> None:
         """A warning that is about to be shown."""
+        begun = time.perf_counter()
         text = f"{message.category.__name__}: {message.message}"
         step, phase = self.now()
         place = (str(message.filename), int(message.lineno))
-        self.take(Spoken(time.time(), "WARNING", "py.warnings", step, phase, cut(text), [place]))
+        self.take(Spoken(time.time(), "WARNING", "py.warnings", step, phase, cut(text), [place]), begun)
 
 
 def message_of(msg: Any, args: Any, record: Any = None, exc_info: Any = None) -> str:
@@ -295,6 +308,17 @@ def install(agent: Agent) -> Records:
         agent.at_rank(_records.flush)
         _records.maps.start()
     return _records
+
+
+def finish() -> None:
+    """The process leaves in good order."""
+    if _records is not None:
+        _records.finish()
+
+
+def spent_ms() -> float:
+    """Time that went into records."""
+    return round(_records.spent_s * 1e3, 3) if _records is not None else 0.0
 
 
 def _hear_loggers(records: Records, logging: Any) -> None:

@@ -129,7 +129,7 @@ def test_fish(place, line, whole):
 def test_fish_offers_nothing_else(place):
     assert fish("tdbg run -f LOSS.NU", place) == ["LOSS.NULL_MASKING"]
     assert fish("tdbg run --max-overhead ", place) == []
-    assert fish("tdbg flags ", place) == ["list", "show"]
+    assert fish("tdbg flags ", place) == ["doctor", "list", "scan", "show"]
 
 
 def offers_of_bash(words: list[str], place: Path) -> list[str]:

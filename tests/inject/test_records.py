@@ -247,6 +247,16 @@ def test_level_off_hooks_nothing(play: Any) -> None:
     assert (out, said) == ("logging False\n", [])
 
 
+def test_records_switched_off(play: Any) -> None:
+    out, _, said = play("step(); print('write' in vars(sys.stdout))", records=False)
+    assert (out, said) == ("False\n", [])
+
+
+def test_a_function_of_the_programs_own(play: Any) -> None:
+    text = "step()\ndef wants(name): return True\nif wants('AMP'): log.error('x')\n"
+    assert [r["flags"] for r in play(text, flag_functions=["wants"])[2]] == [["AMP"]]
+
+
 def test_the_disk_budget_holds(play: Any, tmp_path: Path) -> None:
     _, _, said = play(
         """

@@ -33,8 +33,9 @@ def arrive(module: Any) -> None:
         children.install(me)
     if me.settings.level == "off":
         return
-    with me.guard("records"):
-        records.install(me)
+    if me.settings.records:
+        with me.guard("records"):
+            records.install(me)
     with me.guard("monitor"):
         Rank(me, begun)
 
@@ -172,7 +173,7 @@ class Rank:
             return
         self.ended = True
         with self.me.guard("records"):
-            records.install(self.me).finish()
+            records.finish()
         with self.me.guard("end"):
             reason = "exception" if self._uncaught() else "exit"  # first: what comes next may fail with the device
             self.monitor.finish()
@@ -180,6 +181,7 @@ class Rank:
                 self._emit(self.alternation.result())
             cost = self.monitor.cost()
             cost.errors, cost.dropped = self.me.errors, self.me.dropped
+            cost.records_ms = records.spent_ms()
             self._emit(cost)
             self._emit(End(step=self.monitor.step, reason=reason))
 
