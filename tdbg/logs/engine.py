@@ -131,11 +131,13 @@ class Filter:
     def _next_header(self, at: int, start: int, filled: int) -> int:
         """The first header at or behind ``at``; -1 if there is none yet."""
         buffer = self._buffer
-        at = at if at <= start or buffer[at - 1] == 10 else buffer.find(b"\n", at, filled) + 1
-        while 0 < at < filled or at == start == 0:
+        inside = self._verdict is not None  # the buffer begins within a record, not with a line
+        if inside if at == start else buffer[at - 1] != 10:
+            at = buffer.find(b"\n", at, filled) + 1 or filled
+        while at < filled:
             if self._start(buffer, at, filled):
                 return at
-            at = buffer.find(b"\n", at, filled) + 1
+            at = buffer.find(b"\n", at, filled) + 1 or filled
         return -1
 
     def _too_long(self, filled: int) -> int:

@@ -228,7 +228,7 @@ class _Ring:
                 for error in troubles:
                     _complain(error)
                 if place + 1 < len(self.units):
-                    os.write(following, b"t")
+                    _pass_on(following)
             os.write(counts[1], struct.pack("<q", taken))
             code = FAILED if failed else 0
         except BrokenPipeError:
@@ -244,18 +244,25 @@ class _Ring:
         with os.fdopen(counts, "rb") as file:
             found = file.read()
         codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
-        if PIPE_CLOSED in codes:
-            raise BrokenPipeError
         if min(codes) < 0:
             what = f"a worker of the filter was killed by signal {-min(codes)}"
             raise TdbgError(what, "what it printed is incomplete; --jobs 1 needs the least memory")
+        if PIPE_CLOSED in codes:
+            raise BrokenPipeError
         if any(codes):
             raise TdbgError("not all logs could be read", "what was printed is incomplete, for the reasons above")
         return int(sum(value for (value,) in struct.iter_unpack("<q", found)))
 
 
 class _RingBroken(Exception):
-    """The worker before this one is gone."""
+    """The worker before or behind this one is gone."""
+
+
+def _pass_on(turn: int) -> None:
+    try:
+        os.write(turn, b"t")
+    except BrokenPipeError:  # not that of the output
+        raise _RingBroken from None
 
 
 def _await(turn: int) -> None:

@@ -110,7 +110,9 @@ class Matcher:
     def _fits(self, found: "re.Match[bytes] | None", buffer: Buffer, start: int, stop: int) -> bool:
         query = self.query
         if found is None:  # lines before the first header of a file: they have nothing to be judged by
-            return query.everything or (query.pattern is not None and self._matches(buffer, start, stop))
+            return query._replace(invert=False).everything or (
+                query.pattern is not None and self._matches(buffer, start, stop)
+            )
         if (query.excluded or query.by_tag) and not self._tag_fits(found):
             return False
         if query.level and (self.format.level(found) or 0) < query.level:

@@ -133,9 +133,12 @@ class _Unzip:
                 return len(piece)
 
     def read(self, count: int) -> bytes:
-        """The beginning."""
-        into = bytearray(count)
-        return bytes(into[: self.readinto(memoryview(into))])
+        """So many bytes; fewer at the end, or before damage."""
+        into, filled = memoryview(bytearray(count)), 0
+        with contextlib.suppress(EOFError, zlib.error):
+            while filled < count and (got := self.readinto(into[filled:])):
+                filled += got
+        return bytes(into[:filled])
 
     def close(self) -> None:
         """Close the file."""

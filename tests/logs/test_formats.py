@@ -1,0 +1,298 @@
+"""Each kind of log that people have: where its records begin, and what their headers say."""
+
+import io
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from tdbg.errors import TdbgError
+from tdbg.logs.engine import whole
+from tdbg.logs.formats import FORMATS, Format, sniff, sortable
+from tdbg.logs.query import Matcher, Query, family
+
+TRACEBACK = b'Traceback (most recent call last):\n  File "t.py", line 3, in f\n    x\nValueError: bad\n'
+GREEN, BOLD, OFF = b"\x1b[32m", b"\x1b[1m", b"\x1b[0m"
+# name of the kind -> format, records, and of the last one: level, rank, tag
+KINDS: dict[str, tuple[str, list[bytes], tuple[int | None, int | None, bytes | None]]] = {
+    "tdbg": (
+        "tdbg",
+        [
+            b"2026-11-21T03:06:40.000299 D r0003 s00000012 [DEBUG_LR] two\n    lines\n",
+            b"2026-11-21T03:06:40.000299 W r0003 s00000012 [DEBUG_LR] one\n",
+        ],
+        (30, 3, b"[DEBUG_LR]"),
+    ),
+    "basicConfig": (
+        "leveled",
+        [b"INFO:root:a\n", b"WARNING:pkg.mod:[DEBUG_LR] b\n" + TRACEBACK],
+        (30, None, b"[DEBUG_LR]"),
+    ),
+    "asctime levelname": (
+        "stamped",
+        [b"2026-11-21 03:06:40,123 INFO a\n", b"2026-11-21 03:06:40,123 ERROR [DEBUG_LR] b\n" + TRACEBACK],
+        (40, None, b"[DEBUG_LR]"),
+    ),
+    "asctime - name - levelname": (
+        "stamped",
+        [
+            b"2026-11-21 03:06:40,123 - root - INFO - see [DEBUG_LR]\n",
+            b"2026-11-21 03:06:40,123 - a.b - DEBUG - [DEBUG_LR] b\n",
+        ],
+        (10, None, b"[DEBUG_LR]"),
+    ),
+    "levelname name:": (
+        "stamped",
+        [b"2026-11-21 03:06:40,123 INFO a\n", b"2026-11-21 03:06:40,123 [INFO] train.loop: [DEBUG_LR] b\n"],
+        (20, None, b"[DEBUG_LR]"),
+    ),
+    "loguru": (
+        "stamped",
+        [
+            b"2026-11-21 03:06:40.123 | SUCCESS  | mod:fn:12 - a\n",
+            b"2026-11-21 03:06:40.123 | INFO     | mod:fn:12 - [DEBUG_LR] msg\n" + TRACEBACK,
+        ],
+        (20, None, b"[DEBUG_LR]"),
+    ),
+    "loguru in colours": (
+        "stamped",
+        [
+            GREEN
+            + b"2026-11-21 03:06:40.123"
+            + OFF
+            + b" | "
+            + BOLD
+            + b"WARNING "
+            + OFF
+            + b" | "
+            + GREEN
+            + b"mod"
+            + OFF
+            + b":"
+            + GREEN
+            + b"fn"
+            + OFF
+            + b":"
+            + GREEN
+            + b"12"
+            + OFF
+            + b" - "
+            + BOLD
+            + b"[DEBUG_LR] msg"
+            + OFF
+            + b"\n",
+        ],
+        (30, None, b"[DEBUG_LR]"),
+    ),
+    "glog": (
+        "glog",
+        [b"I1121 03:06:40.123000 140123 file.py:12] a\n", b"W1121 03:06:40.123000 140123 file.py:12] [DEBUG_LR] b\n"],
+        (30, None, b"[DEBUG_LR]"),
+    ),
+    "torchrun": (
+        "glog",
+        [
+            b"W1121 03:06:40.123000 1234 torch/distributed/run.py:792] \n",
+            b"E1121 03:06:41.000000 1234 torch/x.py:1] failed\n",
+        ],
+        (40, None, None),
+    ),
+    "torch's C++": (
+        "glog",
+        [b"[rank1]:[W1121 03:06:40.123456789 ProcessGroupNCCL.cpp:12] Warning: x (function y)\n"],
+        (30, 1, None),
+    ),
+    "old torchrun": (
+        "stamped",
+        [b"[2026-11-21 03:06:40,123] torch.distributed.run: [WARNING] *****\n"],
+        (30, None, None),
+    ),
+    "nccl": (
+        "nccl",
+        [
+            b"node-1:1234:1301 [0] NCCL INFO Bootstrap : Using eth0\n",
+            b"node-1:1234:1301 [1] 12.5 NCCL WARN Cuda failure\n",
+        ],
+        (30, None, None),
+    ),
+    "HF Trainer": (
+        "lines",
+        [
+            b"{'loss': 0.5, 'learning_rate': 5e-05, 'epoch': 0.1}\n",
+            TRACEBACK.replace(b"T", b"x\nT", 1),
+            b"{'loss': nan}\n",
+        ],
+        (None, None, None),
+    ),
+    "transformers": (
+        "transformers",
+        [b"[INFO|trainer.py:2134] 2026-11-21 03:06:40,123 >> ***** Running training *****\n"],
+        (20, None, None),
+    ),
+    "accelerate's examples": (
+        "stamped",
+        [
+            b"11/21/2026 03:06:40 - INFO - __main__ - ***** Running training *****\n",
+            b"11/21/2026 03:06:40 - ERROR - a.b - x\n",
+        ],
+        (40, None, None),
+    ),
+    "DeepSpeed": (
+        "stamped",
+        [
+            b"[2026-11-21 03:06:40,123] [INFO] [comm.py:637:init] cdb=None\n",
+            b"[2026-11-21 03:06:40,123] [WARNING] [engine.py:12:fn] [Rank 7] [DEBUG_LR] msg\n",
+        ],
+        (30, 7, b"[DEBUG_LR]"),
+    ),
+    "detectron2": (
+        "detectron2",
+        [
+            GREEN + b"[11/21 03:06:40 d2.engine]: " + OFF + b"Starting\n",
+            b"\x1b[5m\x1b[31mWARNING" + OFF + b" " + GREEN + b"[11/21 03:06:40 d2.engine]: " + OFF + b"[DEBUG_LR] b\n",
+        ],
+        (30, None, b"[DEBUG_LR]"),
+    ),
+    "detectron2's file": ("stamped", [b"[11/21/2026 03:06:40] d2.engine INFO: a\n"], (20, None, None)),
+    "vLLM": ("leveled", [b"INFO 11-21 03:06:40 [core.py:12] [DEBUG_LR] x\n"], (20, None, b"[DEBUG_LR]")),
+    "structlog": (
+        "json",
+        [
+            b'{"event": "a", "level": "info"}\n',
+            b'{"level": "warning", "rank": 2, "event": "[DEBUG_LR] b", "timestamp": "2026-11-21T03:06:40Z"}\n',
+        ],
+        (30, 2, b"[DEBUG_LR]"),
+    ),
+    "records.jsonl": (
+        "json",
+        [
+            b'{"time": 1.7e9, "level": "DEBUG", "rank": 2, "step": 7, "flags": ["OTHER"], "message": "[DEBUG_FORWARD] x"}\n',
+            b'{"time": 1.7e9, "level": "INFO", "rank": 2, "step": 7, "flags": ["LR"], "message": "no prefix at all"}\n',
+        ],
+        (20, 2, b"[DEBUG_LR]"),
+    ),
+    "tqdm": (
+        "lines",
+        [b"Epoch 0:   0%|          | 0/10\rEpoch 0: 100%|####| 10/10 [00:01<00:00]\n", b"`Trainer.fit` stopped\n"],
+        (None, None, None),
+    ),
+    "rank prefix": (
+        "stamped",
+        [b"[rank3]: 2026-11-21 03:06:40 ERROR bad\n[rank3]:   indented\n", b"[rank12]: 2026-11-21 03:06:40 INFO x\n"],
+        (20, 12, None),
+    ),
+    "local rank prefix": ("stamped", [b"[default3]:2026-11-21 03:06:40 ERROR bad\n"], (40, 3, None)),
+    "local rank prefix and a field": (
+        "tdbg",
+        [b"[default1]:2026-11-21T03:06:40.000299 W r0009 s00000012 [DEBUG_LR] x\n[default1]:    more\n"],
+        (30, 9, b"[DEBUG_LR]"),
+    ),
+    "srun -l": ("stamped", [b" 3: ".lstrip() + b"2026-11-21 03:06:40 ERROR bad\n"], (40, 3, None)),
+}
+
+
+def split(data: bytes, form: type[Format]) -> list[bytes]:
+    """The records, told by what starts one."""
+    lines = io.BytesIO(data).readlines()
+    found: list[bytes] = []
+    for line in lines:
+        if form.start.match(line) or not found:
+            found.append(line)
+        else:
+            found[-1] += line
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_of_log_is_known_and_split_into_records(kind: str) -> None:
+    name, records, (level, rank, tag) = KINDS[kind]
+    data = b"".join(line for line in records * 3)
+    form = sniff(data)
+    assert form.name == name
+    assert split(data, form) == records * 3
+    found = form.header.match(records[-1])
+    assert found is not None
+    assert (form.level(found), form.rank(found), next(iter(form.tags(found)), None)) == (level, rank, tag)
+
+
+@pytest.mark.parametrize("kind", [kind for kind, (_, _, (_, _, tag)) in KINDS.items() if tag])
+def test_a_flag_takes_the_records_of_each_kind_that_have_its_tag(kind: str) -> None:
+    name, records, _ = KINDS[kind]
+    wanted = [record for record in records if record is records[-1] or name == "tdbg"]
+    matcher = Matcher(Query(families=(family("LR"),)), FORMATS[name])
+    assert whole(b"".join(records * 2), matcher) == b"".join(wanted * 2)
+    other = Matcher(Query(families=(family("MEMORY"),)), FORMATS[name])
+    assert whole(b"".join(records * 2), other) == b""
+
+
+@pytest.mark.parametrize("kind", [kind for kind, (_, _, (level, _, _)) in KINDS.items() if level and level >= 30])
+def test_a_level_takes_the_records_of_each_kind_that_have_it(kind: str) -> None:
+    name, records, _ = KINDS[kind]
+    form = FORMATS[name]
+    wanted = [record for record in records if (form.level(form.header.match(record)) or 0) >= 30]  # type: ignore[arg-type]
+    assert wanted and whole(b"".join(records), Matcher(Query(level=30), form)) == b"".join(wanted)
+
+
+def test_a_tag_in_a_message_or_a_traceback_is_none() -> None:
+    record = (
+        b"2026-11-21 03:06:40,123 - a - INFO - the loss of [DEBUG_LR] is 1\n"
+        b'Traceback (most recent call last):\n[DEBUG_LR]\n  "[DEBUG_LR]"\nValueError: [DEBUG_LR]\n'
+    )
+    assert whole(record * 2, Matcher(Query(families=(family("LR"),)), sniff(record))) == b""
+    own = b"2026-11-21T03:06:40.000299 D r0003 s00000012 [DEBUG_FORWARD] x\n    " + b" " * 41 + b"[DEBUG_LR] y\n"
+    assert whole(own * 2, Matcher(Query(families=(family("LR"),)), sniff(own))) == b""
+
+
+def test_a_wide_rank_or_step_moves_the_tag() -> None:
+    wide = b"2026-11-21T03:06:40.000299 D r12345 s123456789 [DEBUG_LR] x\n"
+    usual = b"2026-11-21T03:06:40.000299 D r0003 s00000012 [DEBUG_LR] x\n    more\n"
+    matcher = Matcher(Query(families=(family("LR"),)), sniff(usual))
+    assert whole(usual + wide + usual, matcher) == usual + wide + usual
+
+
+def test_times_sort_as_text() -> None:
+    assert sortable(b"11/21/2026 03:06:40") == b"2026-11-21T03:06:40"
+    assert sortable(b"2026/11/21 03:06:40,5") == b"2026-11-21T03:06:40.5"
+    query = Query(since=b"2026-11-21T03:06:41", until=b"2026-11-21T03:07")
+    lines = [b"11/21/2026 03:06:4%d - INFO - a - x\n" % second for second in range(4)]
+    assert whole(b"".join(lines), Matcher(query, sniff(lines[0]))) == b"".join(lines[1:])
+
+
+def test_a_format_of_another_package_is_found_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "strange_logs.py").write_text(
+        textwrap.dedent(
+            """
+            import re
+            from tdbg.logs.formats import Format
+
+            class Strange(Format):
+                name = "strange"
+                header = re.compile(rb"<<(?P<tag>\\[[A-Z_]+\\])?")
+            """
+        )
+    )
+    info = tmp_path / "strange_logs-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: strange-logs\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[tdbg.log_formats]\nstrange = strange_logs:Strange\n")
+    code = (
+        "import sys; from tdbg.logs.formats import FORMATS; from tdbg.logs.engine import whole\n"
+        "from tdbg.logs.query import Matcher, Query\n"
+        "FORMATS['lines']; assert 'strange_logs' not in sys.modules\n"
+        "data = b'<<[DEBUG_LR] a\\nb\\n<<[DEBUG_FORWARD] c\\n'\n"
+        "sys.stdout.buffer.write(whole(data, Matcher(Query(families=('DEBUG_LR',)), FORMATS['strange'])))"
+    )
+    root = str(Path(__file__).parents[2])
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"PYTHONPATH": f"{tmp_path}:{root}"},
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.stdout, done.stderr) == (b"<<[DEBUG_LR] a\nb\n", b"")
+    with pytest.raises(TdbgError, match="no log format is named 'stamp'") as caught:
+        FORMATS["stamp"]
+    assert "did you mean stamped?" in caught.value.hint
