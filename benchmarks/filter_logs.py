@@ -207,7 +207,7 @@ def measure(found: list[Row], rounds: int, out: Path) -> None:
                     row.runs[one].append(took)
 
 
-def identical(rg: str, lines: list[Path], packed: Path, unpacked: Path, out: Path) -> Iterator[tuple[str, bool]]:
+def identical(rg: str, lines: list[Path], packed: Path, unpacked: list[Path], out: Path) -> Iterator[tuple[str, bool]]:
     """Whether the same records are the same bytes, however they are read; line by line, the same as ripgrep's."""
     flag = FLAG_OF[1]
     folder = str(lines[0].parent)
@@ -216,13 +216,13 @@ def identical(rg: str, lines: list[Path], packed: Path, unpacked: Path, out: Pat
     for jobs in ("1", "2", "5"):
         run(tdbg("filter-logs", folder, "-f", flag, "--jobs", jobs), out)
         yield f"lines, --jobs {jobs}, and ripgrep", digest(out) == expected
-    run(tdbg("filter-logs", str(unpacked), "-f", flag), out)
+    run(tdbg("filter-logs", str(unpacked[0].parent), "-f", flag), out)
     expected = digest(out)
     run(tdbg("filter-logs", str(packed), "-f", flag), out)
     yield "plain and .gz", digest(out) == expected
     whole = out.with_suffix(".whole")
     with whole.open("wb") as joined:
-        for file in sorted(unpacked.iterdir()):
+        for file in unpacked:
             with file.open("rb") as source:
                 shutil.copyfileobj(source, joined)
     run(tdbg("filter-logs", "-", "-f", flag), out, stdin=whole)
@@ -293,16 +293,15 @@ def main() -> int:
     with tempfile.TemporaryDirectory(dir=options.dir) as place, tempfile.TemporaryDirectory(dir=memory) as light:
         folder, out = Path(place), Path(light) / "out"
         lines = corpus(folder / "lines", size, multi=False)
-        corpus(folder / "records", size)
+        whole = corpus(folder / "records", size)
         corpus(folder / "logging", size, "logging")
-        whole = corpus(folder / "unpacked", min(size // 4, RANKS * PART_BYTES))
         apart(lambda: pack(whole, folder / "packed"))
         hidden = folder / "hidden" / "isal"
         hidden.mkdir(parents=True)
         (hidden / "__init__.py").write_text("raise ImportError('hidden by the benchmark')\n")
         found = rows(rg, folder / "lines", folder / "records", folder / "logging", folder / "packed", hidden.parent)
         random.seed(options.seed)
-        same = list(identical(rg, lines, folder / "packed", folder / "unpacked", out))
+        same = list(identical(rg, lines, folder / "packed", whole, out))
         measure(found, options.rounds, out)
         peak = large(folder, options.large, out) if options.large else 0.0
     version = subprocess.run([rg, "--version"], capture_output=True, text=True, check=True).stdout.split("\n")[0]

@@ -296,3 +296,18 @@ def test_a_format_of_another_package_is_found_by_its_name(tmp_path: Path, monkey
     with pytest.raises(TdbgError, match="no log format is named 'stamp'") as caught:
         FORMATS["stamp"]
     assert "did you mean stamped?" in caught.value.hint
+
+
+def test_a_rank_is_that_of_the_path_then_of_the_launcher_then_of_the_header() -> None:
+    def line(prefix: bytes) -> bytes:
+        return prefix + b"2026-11-21T03:06:40.000299 W r0009 s00000012 [DEBUG_LR] x\n"
+
+    kinds = {b"": 9, b"[rank3]: ": 3, b"3: ": 3, b"[default3]:": 9}
+    for prefix, rank in kinds.items():
+        data = line(prefix)
+        for wanted in (3, 9):
+            matcher = Matcher(Query(ranks=((wanted, wanted),)), FORMATS["tdbg"])
+            assert whole(data, matcher) == (data if wanted == rank else b"")
+    for rank, kept in ((5, True), (9, False)):
+        matcher = Matcher(Query(ranks=((rank, rank),)), FORMATS["tdbg"], 5)
+        assert matcher.possible is kept and whole(line(b"[rank9]: "), matcher) == (line(b"[rank9]: ") if kept else b"")

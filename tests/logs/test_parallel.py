@@ -269,3 +269,34 @@ def test_a_worker_that_is_killed_by_hand_ends_the_others(tmp_path: Path) -> None
     assert child.wait(60) == 2 and b"killed by signal 9" in said
     child.stdout.close()
     child.stderr.close()
+
+
+@pytest.mark.parametrize("packed", ["gz", "zst"])
+@pytest.mark.parametrize("isal", [True, False])
+def test_flipped_bits_in_an_archive_are_told(
+    tmp_path: Path, packed: str, isal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not isal:
+        monkeypatch.setitem(sys.modules, "isal.isal_zlib", None)
+    data = b"".join(records(9000))
+    whole = bytearray(
+        gzip.compress(data) if packed == "gz" else zstandard.ZstdCompressor(write_checksum=True).compress(data)
+    )
+    path = tmp_path / f"rank0.log.{packed}"
+    path.write_bytes(whole)
+    assert filtered(find([str(path)]), Query()) == data
+    for at in range(len(whole) - 400, len(whole) - 300):
+        whole[at] ^= 0xFF
+    path.write_bytes(whole)
+    with tempfile.TemporaryFile() as out:
+        with pytest.raises(TdbgError, match="is damaged"):
+            parallel.run(find([str(path)]), Query(), out.fileno(), 1)
+        out.seek(0)
+        assert data.startswith(out.read()[:100_000])
+
+
+def test_not_an_archive_at_all_is_told(tmp_path: Path) -> None:
+    for packed in ("gz", "zst"):
+        (tmp_path / f"x.log.{packed}").write_bytes(b"plain text\n" * 9)
+        with pytest.raises(TdbgError, match="is damaged"):
+            filtered(find([str(tmp_path / f"x.log.{packed}")]), Query())
