@@ -42,7 +42,7 @@ def metric(name: str, value: Any) -> None:
             value = _of_other(name, value, session)
         if value is None:
             return
-    _keep(session, name, value, session.monitor.running_step)
+    _keep(session, name, value, session.monitor.spoken_step)
 
 
 def _keep(session: Session, name: str, value: float, step: int) -> None:
@@ -89,7 +89,7 @@ def _read_late(name: str, tensor: Any, session: Session) -> None:
         _refuse(session, "metric-late", f"metric {name!r}: {MAX_LATE} device values are on their way already")
         return
     session.late_values += 1
-    step = session.monitor.running_step
+    step = session.monitor.spoken_step
 
     def arrived(values: list[float], record: "Step | None") -> None:
         session.late_values -= 1

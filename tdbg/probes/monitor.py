@@ -286,8 +286,8 @@ class Monitor:
             self._held.append(say)
 
     def line(self, mark: str, text: str, level: str = "D") -> None:
-        """A line in the rank's log; held back until this process is one."""
-        step = self.running_step
+        """A line of the program's in the rank's log; held back until this process is one."""
+        step = self.spoken_step
         self.when_rank(lambda: self._log(level, step, mark, text))
 
     def _tell_of(self, event: Observation, mark: str, level: str) -> None:
@@ -298,6 +298,14 @@ class Monitor:
     def running_step(self) -> int:
         """The step that is running; while its record is made, and in evaluation, the last one done."""
         return self.step if self._ending or not torch.is_grad_enabled() else self.step + 1
+
+    @property
+    def spoken_step(self) -> int:
+        """The step that the program itself speaks of now: people print what a step was like after its update.
+
+        So the running one counts once its forward pass has begun, and until then the last one done.
+        """
+        return self.running_step if self.calls or self._threads.calls or not self.step else self.step
 
     @property
     def epoch(self) -> int | None:
