@@ -41,14 +41,9 @@ class Asked:
     def __init__(self, question: Question) -> None:
         self.question = question
         self.query: Query = query_of(question)
-        if question.map:
-            self._use_map()
         self.known: type[Format] | None = _named(question.log_format)
         self.sources: list[Source] = self.find()
         self._formats: dict[str, type[Format]] = {}
-
-    def _use_map(self) -> None:
-        raise NotImplementedError
 
     def find(self) -> "list[Source]":
         """The files there are now."""

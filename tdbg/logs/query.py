@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from tdbg import flags
 from tdbg.logs.formats import Format, sortable
@@ -13,11 +13,24 @@ NextHit = Callable[[Buffer, int, int], int]
 MAX_FIND = 12  # literals looked for one by one; more of them go into one expression
 
 
+class Spelled(Protocol):
+    """Flags as a program spells them itself, from a map of its source.
+
+    literals: one of them is in the first line of every record of these flags.
+    """
+
+    literals: tuple[bytes, ...]
+
+    def fits(self, line: bytes) -> bool:
+        """True if a record with this first line is of one of the flags."""
+
+
 class Query(NamedTuple):
     """What a record must be like; an empty query takes everything.
 
     families: tag families without brackets (``DEBUG_FORWARD`` takes ``[DEBUG_FORWARD]`` and ``[DEBUG_FORWARD_X]``).
-    excluded: the same for what is left out. tags: exact tags with brackets, as a map of foreign spellings names them.
+    excluded: the same for what is left out. tags: exact tags with brackets.
+    spelled, spelled_out: what else counts as of these families, and of the excluded ones.
     level: the least. ranks, steps: (first, last), inclusive. since, until: text as the log writes its times, any prefix of it.
     """
 
@@ -32,11 +45,13 @@ class Query(NamedTuple):
     until: bytes = b""
     pattern: re.Pattern[bytes] | None = None
     invert: bool = False
+    spelled: Spelled | None = None
+    spelled_out: Spelled | None = None
 
     @property
     def by_tag(self) -> bool:
         """True if only records with certain tags count."""
-        return bool(self.families or self.tags or self.prefixes)
+        return bool(self.families or self.tags or self.prefixes or self.spelled)
 
     @property
     def everything(self) -> bool:
@@ -56,7 +71,7 @@ class Matcher:
 
     def __init__(self, query: Query, format: type[Format], rank: int | None = None) -> None:
         self.query, self.format, self.rank = query, format, rank
-        self._owned: dict[bytes, bool] = {}
+        self._owned: dict[bytes, bool | None] = {}
 
     @property
     def possible(self) -> bool:
@@ -88,7 +103,8 @@ class Matcher:
             return ()
         if query.by_tag:
             marks = (mark for name in query.families for mark in self.format.marks(name))
-            return tuple(dict.fromkeys((*marks, *query.tags, *query.prefixes)))
+            spelled = query.spelled.literals if query.spelled is not None else ()
+            return tuple(dict.fromkeys((*marks, *query.tags, *query.prefixes, *spelled)))
         return self.format.level_marks(query.level) if query.level and query.pattern is None else ()
 
     @property
@@ -113,7 +129,7 @@ class Matcher:
             return query._replace(invert=False).everything or (
                 query.pattern is not None and self._matches(buffer, start, stop)
             )
-        if (query.excluded or query.by_tag) and not self._tag_fits(found):
+        if (query.excluded or query.by_tag) and not self._flags_fit(found, buffer, start, stop):
             return False
         if query.level and (self.format.level(found) or 0) < query.level:
             return False
@@ -125,23 +141,34 @@ class Matcher:
             return False
         return query.pattern is None or self._matches(buffer, start, stop)
 
-    def _tag_fits(self, found: "re.Match[bytes]") -> bool:
-        tags = self.format.tags(found)
+    def _flags_fit(self, found: "re.Match[bytes]", buffer: Buffer, start: int, stop: int) -> bool:
+        query, tags = self.query, self.format.tags(found)
         for tag in tags:
             if tag not in self._owned:
                 self._owned[tag] = self._owns(tag)
-        return any(self._owned[tag] for tag in tags) or not (self.query.by_tag or tags)
+        if any(self._owned[tag] is False for tag in tags) or self._spelled(query.spelled_out, buffer, start, stop):
+            return False
+        return (
+            not query.by_tag
+            or any(self._owned[tag] for tag in tags)
+            or self._spelled(query.spelled, buffer, start, stop)
+        )
 
-    def _owns(self, tag: bytes) -> bool:
+    def _owns(self, tag: bytes) -> bool | None:
+        """True for a tag that is asked for, False for one that is excluded."""
         query = self.query
         word = tag.strip(b"[]").decode("utf-8", "replace")
         if any(_in_family(word, name) for name in query.excluded):
             return False
-        if not query.by_tag:
-            return True
         if tag in query.tags or any(tag.startswith(prefix) for prefix in query.prefixes):
             return True
-        return any(_in_family(word, name) for name in query.families)
+        return any(_in_family(word, name) for name in query.families) or None
+
+    def _spelled(self, spelled: Spelled | None, buffer: Buffer, start: int, stop: int) -> bool:
+        if spelled is None:
+            return False
+        end = buffer.find(b"\n", start, stop)
+        return spelled.fits(bytes(buffer[start : stop if end < 0 else end]))
 
     def _rank_fits(self, found: "re.Match[bytes]") -> bool:
         rank = self.format.rank(found) if self.rank is None else self.rank

@@ -9,7 +9,7 @@ from tdbg.errors import TdbgError
 
 TYPE_CHECKING = False  # what `typing` says, without its import
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from tdbg.logs.query import Query
 
@@ -154,9 +154,9 @@ def query_of(question: Question) -> "Query":
     except re.error as error:
         what = f"--regex {question.regex!r}: {error}"
         raise TdbgError(what, "it is a Python regular expression, matched on bytes") from None
-    return Query(
-        families=tuple(family(name) for name in _flags(question.flag)),
-        excluded=tuple(family(name) for name in _flags(question.exclude_flag)),
+    query = Query(
+        families=() if question.map else tuple(map(family, _flags(question.flag))),
+        excluded=() if question.map else tuple(map(family, _flags(question.exclude_flag))),
         prefixes=tuple(f"[{word.strip('[]')}".encode() for word in question.prefix),
         level=level_number(question.level),
         ranks=tuple(parse_ranges("ranks", "" if question.ranks == "all" else question.ranks, "-")),
@@ -166,14 +166,30 @@ def query_of(question: Question) -> "Query":
         pattern=pattern,
         invert=question.invert,
     )
+    return _with_map(query, question) if question.map else query
 
 
-def _flags(words: "Sequence[str]") -> "Iterator[str]":
+def _with_map(query: "Query", question: Question) -> "Query":
+    """The query with what a map says of the flags; flags that only the map knows are flags as well."""
+    from tdbg.logs.query import family
+    from tdbg.logs.tagmap import Spoken, load
+
+    found = load(question.map)
+    wanted, excluded = (list(_flags(words, found.entries)) for words in (question.flag, question.exclude_flag))
+    return query._replace(
+        families=tuple(map(family, wanted)),
+        excluded=tuple(map(family, excluded)),
+        spelled=Spoken(found, wanted) if wanted else None,
+        spelled_out=Spoken(found, excluded) if excluded else None,
+    )
+
+
+def _flags(words: "Sequence[str]", known: "Iterable[str]" = ()) -> "Iterator[str]":
     if words:
         from tdbg.flags import expand
 
         for word in words:
-            yield from expand(word)
+            yield from expand(word, known)
 
 
 def level_number(word: str) -> int:

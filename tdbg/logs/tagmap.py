@@ -137,6 +137,19 @@ class TagMap:
         return re.compile(b"|".join(map(re.escape, sorted(literals))) or rb"(?!)")
 
 
+class Spoken:
+    """Some flags of a map, as a query asks for them (`tdbg.logs.query.Spelled`)."""
+
+    def __init__(self, found: TagMap, flags: Iterable[str]) -> None:
+        self._map = found
+        self._flags = {name for flag in flags for name in found.known(flag)}
+        self.literals = tuple(dict.fromkeys(literal for flag in self._flags for literal in found.literals(flag)))
+
+    def fits(self, line: bytes) -> bool:
+        """True if a record with this first line is of one of these flags."""
+        return not self._flags.isdisjoint(self._map.flags_of(line))
+
+
 def _literals(entry: Entry) -> list[str]:
     return [*entry.tags, *(text.literal for text in entry.texts)]
 
