@@ -248,7 +248,9 @@ class _Reader:
         self.scopes: dict[ast.AST, _Scope] = {}
         self.attributes: dict[str, list[tuple[ast.expr | None, _Scope]]] = {}
         self.asked: set[str] = set()
-        self._open: set[int] = set()  # expressions being looked up: an alias may lead back to itself
+        self._aliases: dict[tuple[_Scope | None, str], Flags] = {}
+        self._open: set[int] = set()  # paths being looked up
+        self._met: set[str] = set()  # references that are noted
         top = _Scope(tree, None, "")
         self._collect(tree, top)
         self.block(tree.body, NONE, top)
@@ -393,10 +395,10 @@ class _Reader:
                 return NONE
             if node.id not in home.assigned:
                 return frozenset({f"@{home.name}:{node.id}"})
-            return self._alias([(value, home) for value in home.assigned[node.id]])
+            return self._alias((home, node.id), [(value, home) for value in home.assigned[node.id]])
         if isinstance(node, ast.Attribute):
             if node.attr in self.attributes:
-                return self._alias(self.attributes[node.attr])
+                return self._alias((None, node.attr), self.attributes[node.attr])
             return frozenset({f"@{node.attr}()"})  # perhaps a property
         return NONE
 
@@ -404,18 +406,15 @@ class _Reader:
         self.asked |= found
         return found
 
-    def _alias(self, values: Sequence[tuple[ast.expr | None, _Scope]]) -> Flags:
+    def _alias(self, key: tuple[_Scope | None, str], values: Sequence[tuple[ast.expr | None, _Scope]]) -> Flags:
         """What all values of a variable stand for; ``dbg = False`` to begin with says nothing."""
-        sides = []
-        for value, scope in values:
-            if value is None or id(value) in self._open:
-                return NONE
-            if _is_off(value):
-                continue
-            self._open.add(id(value))
-            sides.append(self.test(value, scope)[0])
-            self._open.discard(id(value))
-        return either(*sides) if sides and all(sides) else NONE
+        if key not in self._aliases:
+            self._aliases[key] = NONE  # while it is looked up: an alias may lead back to itself
+            sides = []
+            if not any(value is None for value, _ in values):
+                sides = [self.test(value, scope)[0] for value, scope in values if value and not _is_off(value)]
+            self._aliases[key] = either(*sides) if sides and all(sides) else NONE
+        return self._aliases[key]
 
     # statements
 
@@ -631,9 +630,10 @@ class _Reader:
     def _refer(self, name: str, reference: Reference) -> None:
         if not name:
             return
-        known = self.facts.references.setdefault(name, [])
-        if reference not in known:
-            known.append(reference)
+        mark = f"{name} {reference}"
+        if mark not in self._met:
+            self._met.add(mark)
+            self.facts.references.setdefault(name, []).append(reference)
 
 
 def _name(node: ast.AST) -> str:
@@ -800,7 +800,7 @@ def files_below(root: str | os.PathLike[str]) -> Iterator[str]:
             name
             for name in folders
             if not name.startswith(".") and name not in SKIPPED
-            and not os.path.exists(os.path.join(folder, name, "pyvenv.cfg"))
+            and not any(os.path.exists(os.path.join(folder, name, mark)) for mark in ("pyvenv.cfg", "run.json"))
         )  # fmt: skip
         for name in sorted(names):
             if name.endswith(".py"):

@@ -33,11 +33,11 @@ def arrive(module: Any) -> None:
         children.install(me)
     if me.settings.level == "off":
         return
+    with me.guard("monitor"):
+        Rank(me, begun)
     if me.settings.records:
         with me.guard("records"):
             records.install(me)
-    with me.guard("monitor"):
-        Rank(me, begun)
 
 
 def _is_child_of_a_rank() -> bool:
