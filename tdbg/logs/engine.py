@@ -54,10 +54,10 @@ class Filter:
         self._by_tag_alone = matcher.by_tag_alone
         literals = matcher.literals()
         self._literal = literals[0] if len(literals) == 1 else b""
-        self._alike: dict[bytes, bool] = {}  # a header's beginning and tag, its digits as zeros -> whether it counts
+        self._alike: dict[
+            bytes, bool
+        ] = {}  # a header's beginning, its digits as zeros, and its tag -> whether it counts
         self._start = self.format.start.match
-        header = self.format.header
-        self._record = re.compile(self.format.record(header.pattern), header.flags).match
         self._everything = matcher.query.everything and not each
         self._begin, self._end = begin, end
         self._verdict: bool | None = None  # of the record that is too long for the buffer
@@ -179,7 +179,9 @@ class Filter:
         return end
 
     def _ask_all(self, start: int, stop: int) -> None:
-        buffer, record, judge = self._buffer, self._record, self.matcher.judge
+        header = self.format.header
+        record = re.compile(self.format.record(header.pattern), header.flags).match
+        buffer, judge = self._buffer, self.matcher.judge
         run = -1  # where a run of records that count began
         at = start
         while at < stop:
@@ -198,7 +200,7 @@ class Filter:
     def _ask_tags(self, start: int, stop: int) -> None:
         """Where the tag decides. What the loop does is what a dense log costs: no call in it that could be saved."""
         buffer, alike, column, literal = self._buffer, self._alike, self.format.column, self._literal
-        find, rfind = buffer.find, buffer.rfind
+        find, rfind, starts = buffer.find, buffer.rfind, self._start
         seek, width = (find, len(literal)) if literal else (self._seek, 0)
         kept: list[bytearray] = []
         at = low = start  # low: where a line starts
@@ -206,8 +208,9 @@ class Filter:
             begin = rfind(b"\n", low, hit) + 1 or low
             # The first lines are short cuts for tdbg's own format, the others say the same for all.
             if hit - begin != column or buffer[hit + width] != CLOSES or buffer[begin + 10] != TEE or not width:
-                behind = find(b"]", hit, stop) + 1
-                look = bytes(buffer[begin:hit]).translate(ZEROS) + buffer[hit:behind]
+                look = bytes(buffer[begin:hit]).translate(ZEROS)
+                if not width or buffer[hit + width] != CLOSES:  # the tag is not the literal itself
+                    look += b"\n" + buffer[hit : find(b"]", hit, stop) + 1]
                 counts = alike.get(look)
                 if counts is None:
                     counts = self._look(look, begin, hit, stop)
@@ -215,7 +218,8 @@ class Filter:
                     at, low = hit + 1, begin
                     continue
             end = find(b"\n", hit, stop) + 1 or stop
-            if buffer[end + 4] != DASH or buffer[end] != TWO or buffer[end + 1] != ZERO or not column:
+            sure = buffer[end + 4] == DASH and buffer[end] == TWO and buffer[end + 1] == ZERO and column
+            if not sure and end < stop and not starts(buffer, end, stop):
                 end = self._record_end(begin, stop)
             kept.append(buffer[begin:end])
             at = low = end

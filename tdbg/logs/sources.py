@@ -97,7 +97,7 @@ class _Stdin:
 class _Unzip:
     """A gzip stream, one member after the other. Where it is damaged, what came before has been read."""
 
-    CHUNK_BYTES, PIECE_BYTES = 1 << 17, 1 << 16  # a piece that meets damage is lost
+    CHUNK_BYTES, PIECE_BYTES = 1 << 17, 1 << 17  # a piece that meets damage is lost
 
     def __init__(self, raw: IO[bytes]) -> None:
         self._raw = raw
