@@ -70,6 +70,22 @@ def test_texts_that_differ_by_what_stands_before_them() -> None:
     assert found.flags_of(b"INFO: no labels in this batch") == frozenset()
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"its text",
+        b"\x1b[32mINFO\x1b[0m its text\x1b[0m",
+        b'{"level": "INFO", "message": "its text", "step": 3}',
+        b"[rank3]: INFO:root:its text\r\n",
+        b"2026-01-01 10:00:00,123 - train - INFO - its text",
+    ],
+)
+def test_whatever_stands_around_a_text(line: bytes) -> None:
+    found = made(f"{IF_AMP}log.info('its text')")
+    assert found.flags_of(line) == {"AMP"}
+    assert not found.flags_of(line.replace(b"text", b"text too")) and not found.flags_of(line.replace(b"its", b"fits"))
+
+
 def test_the_closer_text_counts() -> None:
     found = made(f"{IF_AMP}log.info('value of it')", "log.info('value %s', a)")
     assert found.flags_of(b"INFO value of it") == {"AMP"} and not found.flags_of(b"INFO value of 3")
