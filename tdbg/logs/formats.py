@@ -88,6 +88,7 @@ class Format:
     lead: ClassVar[bytes] = b""
     column: ClassVar[int] = 0
     levels: ClassVar[dict[bytes, int]] = WORDS
+    needs: ClassVar[bytes] = b""
 
     def __init_subclass__(cls) -> None:
         if "start" not in cls.__dict__:
@@ -140,6 +141,7 @@ class Tdbg(Format):
     """tdbg's own: ``2026-11-20T03:06:40.000299 D r0003 s00020000 [DEBUG_FORWARD] ...``; further lines are indented."""
 
     name = "tdbg"
+    needs = b" r0"
     lead = (
         PREFIX
         + rb"(?P<time>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}) (?P<level>[DSIWEC]) r(?P<rank>\d{4,}+) s(?P<step>\d{8,}+) "
@@ -159,6 +161,7 @@ class Json(Format):
     """One JSON object a line, as tdbg's records.jsonl and many services write it; its flags count as tags."""
 
     name = "json"
+    needs = b'{"'
     header = expression(
         PREFIX + rb'\{(?=[^\n]*"(?:message|msg|text|event)")'
         rb'(?=(?:[^\n]*?"(?:time|timestamp|asctime|t|ts)": ?"?(?P<time>[^",}]+))?)'
@@ -322,7 +325,7 @@ def sniff(sample: bytes) -> type[Format]:
         lines = lines[:-1]  # the last one may be cut
     told = [line for line in lines if line.strip()]
     for candidate in FORMATS:
-        if _share(candidate, told) >= ENOUGH:
+        if candidate.needs in sample and _share(candidate, told) >= ENOUGH:
             return candidate
     return Lines
 
