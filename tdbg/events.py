@@ -333,7 +333,7 @@ class Metric(Event):
 
     TYPE: ClassVar[str] = "metric"
 
-    step: int = doc("the step that was running, or the last one done", 0)
+    step: int = doc("the step that was running; after an update, and in evaluation, the last one done", 0)
     name: str = doc("the program's name for it; conditions know it as metric.NAME", "")
     value: Number = doc("the number", 0.0)
 

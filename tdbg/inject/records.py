@@ -163,7 +163,7 @@ class Records:
         monitor, torch = self.agent.monitor, sys.modules.get("torch")
         if monitor is None or torch is None:
             return self.agent.step, ""
-        return monitor.running_step, "train" if torch.is_grad_enabled() else "eval"
+        return monitor.spoken_step, "train" if torch.is_grad_enabled() else "eval"
 
     def hear(self, record: Any) -> None:
         """A record that a logger hands to its handlers."""

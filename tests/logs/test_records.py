@@ -114,7 +114,7 @@ def test_the_programs_own_log_is_what_it_was(folder: Path, tmp_path: Path) -> No
 def test_steps_phases_and_prints(folder: Path) -> None:
     said = records(folder / "run")
     steps = [line["step"] for line in said if line["message"].startswith("step ")]
-    assert steps == [2, 3, 4, 5, 6, 7]  # logged after the update: the next step is running
+    assert steps == [1, 2, 3, 4, 5, 6]  # logged after the update
     assert [line["level"] for line in said if line["message"] == "trained"] == ["STDOUT"]
     assert all(list(line)[:4] == ["time", "level", "rank", "step"] for line in said)
     assert [line["time"] for line in said] == sorted(line["time"] for line in said)
