@@ -52,7 +52,8 @@ def test_whatever_the_small_reader_takes_the_whole_parser_takes_alike(words: lis
 
 
 def test_it_takes_what_people_write(monkeypatch: pytest.MonkeyPatch) -> None:
-    words = ["logs", "-f", "GRADIENTS", "--flag=AMP", "-r", "0,3-5", "--level", "WARNING", "-C", "2", "-v", "--count", "-o", "out.txt", "--jobs", "2", "-fLR"]
+    line = "logs -f GRADIENTS --flag=AMP -r 0,3-5 --level WARNING -C 2 -v --count -o out.txt --jobs 2 -fLR"
+    words = line.split()
     small, whole = parse(words), by_typer(words, monkeypatch)
     assert small is not None and whole is not None and fields(small) == fields(whole)
     assert list(small.flag) == ["GRADIENTS", "AMP", "LR"] and small.context == 2 and small.invert

@@ -221,7 +221,10 @@ def test_who_went_quiet_first(ask: Ask) -> None:
     code, out, err = ask(paths=["."], silent=True)
     rows = [line.split("\t") for line in out.splitlines()]
     assert code == 0 and rows[0][0] == "rank" and rows[1][0] == "2" and rows[1][2] == "7"
-    assert "tdbg: rank 2 went quiet first after step 29, 7 s before the last record of all\ntdbg: rank 0 went on: step 30" in err
+    assert (
+        "tdbg: rank 2 went quiet first after step 29, 7 s before the last record of all\ntdbg: rank 0 went on: step 30"
+        in err
+    )
     assert "tdbg: no log of rank 4" in err and rows[-1][0] == "5" and rows[-1][-1] == "(no record)"
 
 
