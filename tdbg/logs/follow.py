@@ -111,7 +111,7 @@ class Tail:
         """The record if it fits; what is no header goes on with the one before, and as that was judged."""
         if self._matcher is None:
             self._matcher = Matcher(self._query, self._known or sniff(data + b"\n"), self.source.rank)
-        if self._verdict is None or self._matcher.format.header.match(data):
+        if self._verdict is None or self._matcher.format.start.match(data):
             self._verdict = self._matcher.possible and self._matcher.accept(data, 0, len(data))
         if self._verdict:
             yield data

@@ -81,7 +81,7 @@ def seconds(time: bytes) -> float | None:
 
 def split(data: bytes, form: type[Format]) -> Iterator[bytes]:
     """The records that a run of bytes consists of."""
-    match, at = form.header.match, 0
+    match, at = form.start.match, 0
     while at < len(data):
         end = data.find(b"\n", at) + 1
         while 0 < end < len(data) and not match(data, end):
@@ -119,7 +119,7 @@ def _whole(source: Source, query: Query, form: type[Format]) -> Iterator[bytes]:
         for _ in _then_end(reader.blocks(readable)):
             for run in found:
                 for data in split(run, form):
-                    if held and not form.header.match(data):
+                    if held and not form.start.match(data):
                         if len(held) < LONGEST_BYTES:
                             held = _cut(held + data)
                         continue

@@ -21,6 +21,7 @@ BLOCK_LINES = 6
 VERDICT_LINES = 10
 SHOWN_FINDINGS = 4
 SHOWN_ENDINGS = 3
+TOLD_RECORDS_PCT = 0.05
 
 
 @dataclass(slots=True, kw_only=True)
@@ -149,6 +150,11 @@ class Verdict:
         more = f" and {len(told) - 1} more: see `tdbg report {self.run}`" if len(told) > 1 else ""
         return [f"trigger: {_trigger_line(told[0])}{more}"]
 
+    def _records(self) -> str:
+        """What keeping the program's own log records took, where that is worth a word: the budget does not hold it."""
+        pct = self.cost["records_pct"]
+        return f", log records {pct:.2f} %" if pct >= TOLD_RECORDS_PCT else ""
+
     def _cost_lines(self) -> list[str]:
         lines = []
         if self.cost.get("pct") is not None:
@@ -156,7 +162,7 @@ class Verdict:
             at = f", rank {worst['rank']} {worst['pct']:.2f} %" if len(self.cost["ranks"]) > 1 else ""
             lines.append(
                 f"cost of tdbg: {self.cost['pct']:.2f} % of the wall time (budget {self.cost['budget_pct']:g} %){at}"
-                f", start-up {self.cost['startup_ms']:.0f} ms"
+                f", start-up {self.cost['startup_ms']:.0f} ms{self._records()}"
             )
         if self.baseline and self.baseline["low"] is None:
             lines.append(
@@ -323,6 +329,7 @@ def _cost(view: View) -> dict[str, Any]:
         "pct": 100 * sum(row["own_ms"] for row in rows) / sum(row["wall_ms"] for row in rows),
         "budget_pct": max(map(_budget_pct, costs)),
         "startup_ms": max(cost.startup_ms for cost in costs),
+        "records_pct": 100 * sum(cost.records_ms for cost in costs) / sum(row["wall_ms"] for row in rows),
         "worst": max(rows, key=lambda row: row["pct"]),
         "errors": sum(cost.errors for cost in costs),
         "dropped": sum(cost.dropped for cost in costs),

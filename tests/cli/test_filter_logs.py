@@ -87,3 +87,35 @@ def test_a_damaged_gz_gives_what_it_holds_and_says_so(log: Path) -> None:
     assert done.returncode == 2 and done.stdout and log.read_bytes().startswith(done.stdout)
     first, second = done.stderr.decode().splitlines()
     assert "cut.log.gz is damaged" in first and "before the damage" in second
+
+
+def test_a_map_finds_the_lines_that_do_not_carry_the_flag_s_name(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "if cfg.DEBUG.LOSS.NULL_MASKING:\n    log.info('%d targets have no label', n)\n    log.info('[NULLS] mask')\n"
+        "if cfg.DEBUG.OWN.THING:\n    log.info('a thing of ours: %s', x)\n"
+    )
+    head = "2026-11-20 03:06:40,123 INFO train: "
+    mine = [f"{head}17 targets have no label\n    tail\n", f"{head}[NULLS] mask\n", f"{head}[DEBUG_NULL_MASKING_X] y\n"]
+    (tmp_path / "a.log").write_text(
+        "".join([f"{head}step 1\n", *mine, f"{head}a thing of ours: 3\n", f"{head}step 2\n"])
+    )
+    scan = [sys.executable, "-m", "tdbg", "flags", "scan", ".", "-o", "map.toml"]
+    assert subprocess.run(scan, cwd=tmp_path, capture_output=True, check=False).returncode == 0
+    found = call("a.log", "-f", "LOSS.NULL_MASKING", "--map", "map.toml", cwd=tmp_path)
+    assert (found.returncode, found.stdout.decode()) == (0, "".join(mine))
+    own = call("a.log", "-f", "OWN.THING", "--map", "map.toml", cwd=tmp_path)
+    assert own.stdout.decode() == f"{head}a thing of ours: 3\n"
+    rest = call("a.log", "-x", "LOSS", "--map", "map.toml", cwd=tmp_path)
+    assert rest.stdout.decode().count("\n") == 3 and "label" not in rest.stdout.decode()
+    unknown = call("a.log", "-f", "OWN.THING", cwd=tmp_path)
+    assert unknown.returncode == 2 and b"no flag is named" in unknown.stderr
+    missing = call("a.log", "-f", "LOSS", "--map", "none.toml", cwd=tmp_path)
+    assert missing.returncode == 2 and b"none.toml" in missing.stderr
+
+
+def test_it_loads_nothing_heavy(log: Path) -> None:
+    words = [sys.executable, "-X", "importtime", "-m", "tdbg", "filter-logs", log.name, "-f", "FORWARD"]
+    done = subprocess.run(words, cwd=log.parent, capture_output=True, text=True, check=True)
+    loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert not loaded & {"torch", "numpy", "rich", "yacs", "wandb", "typer", "dataclasses", "msgspec", "tdbg.cli"}
+    assert "tdbg.logs.engine" in loaded
