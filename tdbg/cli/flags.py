@@ -101,10 +101,23 @@ def scan(
     if output == "-":
         print(text, end="")
     else:
-        Path(output).write_text(text, encoding="utf-8")
+        _write_map(Path(output), text)
     calls = sum(bool(call.flags) for item in maps.values() for call in item.calls)
     say(f"{calls:,} log calls under {len(found.entries):,} flags; {len(found.ambiguous):,} ambiguous texts")
     return 0 if found.entries else 1
+
+
+def _write_map(path: Path, text: str) -> None:
+    """Write it; never over anything but a map."""
+    from tdbg.errors import TdbgError
+
+    first = text.partition("\n")[0].encode()
+    try:
+        if path.exists() and path.stat().st_size and not path.read_bytes().startswith(first):
+            raise TdbgError(f"{path} is no map, and is left as it is", "choose another file for --output")
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise TdbgError(f"cannot write {path}: {error.strerror}", "choose another file for --output") from None
 
 
 @app.command()

@@ -43,25 +43,31 @@ class Asked:
         self.query: Query = query_of(question)
         self.known: type[Format] | None = _named(question.log_format)
         self.sources: list[Source] = self.find()
-        self._formats: dict[str, type[Format]] = {}
+        self._looked: dict[str, tuple[Source, type[Format]]] = {}
 
     def find(self) -> "list[Source]":
         """The files there are now."""
         return sources.find(self.question.paths or [newest()], self.question.kind)
 
+    def _look(self, source: "Source") -> "tuple[Source, type[Format]]":
+        """A file and how it is written; looked at once."""
+        if source.path not in self._looked:
+            self._looked[source.path] = parallel.look_at(source, self.known)
+        return self._looked[source.path]
+
     def form(self, source: "Source") -> "type[Format]":
-        """How a file is written; looked at once."""
-        if self.known is not None:
-            return self.known
-        if source.path not in self._formats:
-            self._formats[source.path] = parallel.sniffed(source)
-        return self._formats[source.path]
+        """How a file is written."""
+        return self._look(source)[1]
+
+    def looked_at(self) -> "list[Source]":
+        """The files, with what could be seen of how they are written."""
+        return [self._look(source)[0] for source in self.sources]
 
     def logs(self, query: "Query | None" = None) -> "list[Iterator[Record]]":
         """The records of each log that the query takes, this question's own if none is given."""
         from tdbg.logs.records import logs_of, read
 
-        return [read(log, query or self.query, self.form) for log in logs_of(self.sources)]
+        return [read(log, query or self.query, self.form) for log in logs_of(self.looked_at())]
 
     def records(self) -> "Iterator[Record]":
         """The records of all logs, one log after the other."""
@@ -203,13 +209,12 @@ def _collapse(asked: Asked, output: Output, handle: int) -> int:
 
 
 def _diverge(asked: Asked, output: Output, handle: int) -> int:
-    from tdbg.logs.collapse import diverging, groups, kinds, span, step_of
+    from tdbg.logs.collapse import diverging, groups, kinds, span
 
-    ranks = _ranks(asked.sources)
-    seen = kinds(groups(asked.ordered(), ranks))
+    seen, ranks = kinds(groups(asked.ordered(), _ranks(asked.sources)))
     taken, steps, when = 0, set(), b""
-    for group in diverging(groups(asked.ordered(), ranks), seen):
-        steps.add(step_of(group.first))
+    for group in diverging(groups(asked.ordered(), ranks), seen, ranks):
+        steps.add(group.first.step)
         when = when or group.first.time
         taken += 1
         output.emit(memoryview(group.labelled(shown(group.first))))
@@ -219,47 +224,52 @@ def _diverge(asked: Asked, output: Output, handle: int) -> int:
     elif taken:
         say(f"ranks differ first at {when.decode() or 'the first record above'}")
     else:
-        say(f"no difference between {span(ranks)}")
+        alone = len(ranks) > 1 and any(len(said) == 1 for said in seen.values())
+        say(f"no difference between {span(ranks)}{', but for what one rank alone ever writes' if alone else ''}")
     return taken
 
 
 def _silent(asked: Asked, output: Output, handle: int) -> int:
-    from tdbg.logs.collapse import step_of
     from tdbg.logs.records import logs_of
     from tdbg.logs.silent import missing, signs
     from tdbg.logs.tables import level_name
 
-    found = signs(logs_of(asked.sources), asked.form)
+    found = signs(logs_of(asked.looked_at()), asked.form, asked.query)
     rows = []
     for sign in found:
         last = sign.last
-        text = last.first_line[last.body :].decode("utf-8", "replace")[:100] if last else "(no record)"
-        time, step, level = (last.time.decode(), step_of(last), level_name(last.level)) if last else (None, None, None)
-        quiet = None if sign.t is None else round(sign.quiet_s, 3)
-        rows.append((sign.rank, time, quiet, step, level, text))
+        quiet = None if sign.quiet_s is None else round(sign.quiet_s, 3)
+        time, level, text = (
+            (last.time.decode(), level_name(last.level), last.title) if last else ("", None, "(no record)")
+        )
+        rows.append((sign.rank, time or None, quiet, sign.step, level, text))
     table(handle, ("rank", "last", "quiet_s", "step", "level", "text"), rows, asked.question.format)
-    known = {sign.rank for sign in found if sign.rank is not None}
-    gone = missing(known, world_size(asked.sources))
-    if gone:
+    gone = missing({sign.rank for sign in found if sign.rank is not None}, world_size(asked.sources))
+    if gone and not asked.query.ranks:
         say(f"no log of rank {', '.join(map(str, gone))}")
-    if found and found[0].t is not None and len(found) > 1:
-        _tell_first(found[0])
+    alive = [sign for sign in found if sign.records]
+    if len(alive) > 1:
+        _tell_first(alive)
     return len(rows)
 
 
-def _tell_first(sign: "Sign") -> None:
-    """Who went quiet first, if anybody did."""
-    from tdbg.logs.collapse import step_of
+def _tell_first(found: "Sequence[Sign]") -> None:
+    """Who went quiet first, if anybody stopped in the middle of what others went on with."""
+    from tdbg.logs.collapse import span
 
-    if not sign.silent:
-        say(f"no rank went quiet before the others (all within {sign.quiet_s:.1f} s)")
+    stopped = [sign for sign in found if sign.missed is not None]
+    if not stopped:
+        apart = max((sign.quiet_s for sign in found if sign.quiet_s is not None), default=None)
+        within = "" if apart is None else f"; their last records are {apart:.3g} s apart"
+        say(f"no rank stopped in the middle of what others went on with{within}")
         return
-    step = step_of(sign.last) if sign.last else None
-    place = f" after step {step}" if step is not None else ""
-    say(f"rank {sign.rank} went quiet first{place}, {sign.quiet_s:.3g} s before the last record of all")
-    if sign.missed is not None:
-        text = sign.missed.first_line[sign.missed.body :].decode("utf-8", "replace").strip()[:100]
-        say(f"rank {sign.missed.rank} went on: {text}")
+    first = stopped[0]
+    ranks = span(-1 if sign.rank is None else sign.rank for sign in stopped if sign.step == first.step)
+    place = f" after step {first.step}" if first.step is not None else ""
+    quiet = f", {first.quiet_s:.3g} s before the last record of all" if first.quiet_s else ""
+    say(f"{ranks} went quiet first{place}{quiet}")
+    if first.missed is not None:
+        say(f"{span([-1 if first.missed.rank is None else first.missed.rank])} went on: {first.missed.title}")
 
 
 def _errors(asked: Asked, output: Output, handle: int) -> int:

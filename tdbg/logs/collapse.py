@@ -8,11 +8,11 @@ import re
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Iterator
 
-from tdbg.logs.formats import LAUNCHED
 from tdbg.logs.records import Record
 
 WINDOW = 4096  # groups that wait for the other ranks; the oldest leaves first
 WINDOW_BYTES = 32 << 20
+WARNING = 30
 MAX_KINDS = 20_000  # sorts of records whose ranks are remembered
 
 _TIMES = (
@@ -30,27 +30,16 @@ _NATURE = re.compile(
     b"|(?P<name>" + _NUMBERED + rb"(?=\d+\b)|\b(?:host|hostname|node)['\"]?[=:] ?['\"]?)[\w.-]+",
     re.MULTILINE | re.IGNORECASE,
 )
-_STEP = re.compile(rb"\b(?:global[ _]?)?(?:step|iter(?:ation)?)s?\b['\"]?[ =:#]{1,3}\[?(\d+)", re.IGNORECASE)
 _NUMBER = re.compile(rb"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|\b(?:nan|inf)\b", re.IGNORECASE)
 
 
 def alike(record: Record) -> bytes:
     """The record without what differs by nature: equal for two ranks that say the same."""
-    launched = LAUNCHED.match(record.data)
-    message = record.data[max(record.body, launched.end() if launched else 0) :]
-    return b"%d %s %s" % (record.level, str(record.step).encode(), _NATURE.sub(_blank, message.rstrip()))
+    return b"%d %s %s" % (record.level, str(record.step).encode(), _NATURE.sub(_blank, record.text.rstrip()))
 
 
 def _blank(found: "re.Match[bytes]") -> bytes:
     return found["name"] + b"#" if found["name"] else b"#"
-
-
-def step_of(record: Record) -> int | None:
-    """The step of its header, else the one its text speaks of."""
-    if record.step is not None:
-        return record.step
-    found = _STEP.search(record.first_line, record.body)
-    return int(found[1]) if found else None
 
 
 def kind_of(text: bytes) -> bytes:
@@ -117,18 +106,24 @@ def groups(records: Iterable[Record], ranks: set[int]) -> Iterator[Group]:
     yield from waiting.values()
 
 
-def kinds(found: Iterable[Group]) -> dict[bytes, set[int]]:
-    """Which ranks ever say a sort of record; what only rank 0 logs is no divergence."""
+def kinds(found: Iterable[Group]) -> tuple[dict[bytes, set[int]], set[int]]:
+    """Which ranks ever say a sort of record, and all ranks that say anything."""
     seen: dict[bytes, set[int]] = {}
+    ranks: set[int] = set()
     for group in found:
+        ranks |= group.ranks
         kind = kind_of(group.text)
         if kind in seen or len(seen) < MAX_KINDS:
             seen.setdefault(kind, set()).update(group.ranks)
-    return seen
+    return seen, ranks
 
 
-def diverging(found: Iterable[Group], seen: dict[bytes, set[int]]) -> Iterator[Group]:
-    """The groups that some rank lacks which says this sort of record elsewhere."""
+def diverging(found: Iterable[Group], seen: dict[bytes, set[int]], ranks: set[int]) -> Iterator[Group]:
+    """The groups that some rank lacks.
+
+    What one rank alone ever says is its task (checkpoints, evaluation), unless it is a warning or worse.
+    """
     for group in found:
-        if group.ranks < seen.get(kind_of(group.text), set()):
+        its_task = len(seen.get(kind_of(group.text), ())) == 1 and group.first.level < WARNING
+        if group.ranks < ranks and not its_task:
             yield group

@@ -7,13 +7,10 @@ from the launcher. Which is which is known by the words that PyTorch, NCCL and C
 import re
 from collections.abc import Iterable
 
+from tdbg.logs.formats import ERROR, TRACEBACK
 from tdbg.logs.records import Record
 
-ERROR = 40
-TRACEBACK = b"Traceback (most recent call last)"
-LAST_LINE = re.compile(
-    rb"^(?:\S*: )?(?P<error>[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Warning)\b[^\n]*)", re.MULTILINE
-)
+LAST_LINE = re.compile(rb"^(?:\S*: )?([A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Warning)\b[^\n]*)", re.MULTILINE)
 
 
 class Signature:
@@ -31,7 +28,8 @@ SIGNATURES = (  # the first that fits
     Signature("device hardware (ECC, Xid, fallen off the bus)", rb"uncorrectable ECC|NVRM: Xid|fallen off the bus"),
     Signature("device-side assert or illegal access", rb"device-side assert|illegal memory access|illegal instruction"),
     Signature(
-        "shared memory of a loader worker", rb"DataLoader worker .*(?:killed|exited)|unable to (?:open|mmap) shared"
+        "a loader worker died (killed: host memory; bus error: shared memory)",
+        rb"DataLoader worker .*(?:killed|exited)|unable to (?:open|mmap) shared|insufficient shared memory",
     ),
     Signature("no space left", rb"No space left on device|Disk quota exceeded"),
     Signature(
@@ -94,6 +92,6 @@ def _sort_of(record: Record) -> tuple[str, bool]:
     signature = _signature(record)
     if signature is not None:
         return signature.name, signature.consequence
-    lines = LAST_LINE.findall(record.data)
-    text = lines[-1] if lines else record.data[record.body :].partition(b"\n")[0]
-    return re.sub(r"\d+", "#", text.decode("utf-8", "replace"))[:120].strip(), False
+    lines = LAST_LINE.findall(record.text)
+    text = lines[-1].decode("utf-8", "replace") if lines else record.title
+    return re.sub(r"\d+", "#", text)[:120].strip(), False

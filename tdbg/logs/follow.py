@@ -32,7 +32,7 @@ class Tail:
         self.source = source
         self._query, self._known = query, known
         self._matcher: Matcher | None = None
-        self._stream: Any = source.open()
+        self._stream: Any = None if source.path == STDIN else source.open()  # stdin is read as it comes
         self._held = b""  # the last record, which may go on
         self._verdict: bool | None = None  # of a record that passes in pieces
         self._last = time.monotonic()

@@ -14,10 +14,13 @@ from tdbg.registry import Registry
 
 # What launchers, tees and terminals put before a line: colours, `[rank3]:`, `[default3]:` (a local rank), `3: `.
 # Atomic: what is behind the prefix is judged once, never with a part of the prefix.
-COLOUR = rb"(?:\x1b\[[0-9;]*m)*"
+COLOUR = rb"(?:\xef\xbb\xbf)?(?:\x1b\[[0-9;]*m)*"  # and a byte order mark, at the beginning of a file
 LAUNCHER = rb"(?:\[(?:rank|default)\d+\]:\s?|\d+: )?"
 PREFIX = rb"(?>(?=\d\d\d\d-)|" + COLOUR + LAUNCHER + COLOUR + rb")"
 LAUNCHED = re.compile(COLOUR + rb"(?:\[rank(\d+)\]:|\[default(?P<local>\d+)\]:|(\d+): )")
+STEP = re.compile(rb"\b(?:global[ _]?)?(?:step|iter(?:ation)?)s?\b['\"]?[ =:#]{1,3}\[?(\d+)", re.IGNORECASE)
+TRACEBACK = b"Traceback (most recent call last)"
+ERROR = 40
 STAMP = rb"(?:\d{4}[-/]\d\d[-/]\d\d|\d\d/\d\d/\d{4})[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?"
 LETTERS = {letter.encode(): number for letter, number in LEVELS.items()}
 WORDS = {
@@ -48,6 +51,8 @@ NAMED = (
     rb"(?:" + GAP + rb"[^\s\[\]()|\x1b]++(?:\x1b\[[0-9;]*m[^\s\[\]()|\x1b]*+)*+"
     rb"(?:(?<=:)(?=\s)|" + GAP + rb"[-|>]++(?=\s)))?+"
 )
+# `shapes.py:5` or `my.app shapes.py:5]`, with nothing to set them off from the message.
+PLACE = rb"(?:" + GAP + rb"(?:[\w.]++[ \t]+)?+[\w./-]+\.py:\d++\]?+(?=\s))?+"
 SNIFF_LINES = 400
 ENOUGH = 0.2  # of the lines looked at must be headers; the rest may be dumps and tracebacks
 
@@ -115,6 +120,16 @@ class Format:
         return int(named) if named else int(prefix["local"]) if prefix is not None else None
 
     @classmethod
+    def step(cls, found: "re.Match[bytes]") -> int | None:
+        """The step that the header names, else the first line's text: ``step 12``, ``iteration: 12/100``."""
+        named = found["step"] if "step" in cls.header.groupindex else None
+        if named:
+            return int(named)
+        end = found.string.find(b"\n", found.end(), found.endpos)
+        said = STEP.search(found.string, found.end(), found.endpos if end < 0 else end)
+        return int(said[1]) if said else None
+
+    @classmethod
     def tags(cls, found: "re.Match[bytes]") -> tuple[bytes, ...]:
         """The tags of a record, with brackets."""
         tag = found["tag"] if "tag" in cls.header.groupindex else None
@@ -130,7 +145,8 @@ class Format:
         """Literals, one of which is in every record of this level and above; none if there are no such literals."""
         if cls.levels is not WORDS:
             return ()
-        return tuple(word for word, number in WORDS.items() if number >= least and word != b"WARNING")  # WARN is in it
+        words = (word for word, number in WORDS.items() if number >= least and word != b"WARNING")  # WARN is in it
+        return (*words, TRACEBACK) if least <= ERROR else tuple(words)
 
 
 FORMATS: Registry[type[Format]] = Registry("log format", group="tdbg.log_formats")
@@ -176,6 +192,8 @@ class Json(Format):
     @classmethod
     def level(cls, found: "re.Match[bytes]") -> int | None:
         word = found["level"]
+        if word == b"STDOUT":  # what the program printed, in tdbg's records of it
+            return WORDS[b"INFO"]
         return cls.levels.get(word.upper()) or LETTERS.get(word) if word else None
 
     @classmethod
@@ -205,6 +223,7 @@ class Stamped(Format):
         + LEVEL
         + rb")(?!\w)[ ]*+\]?:?)?+"
         + BEHIND
+        + PLACE
         + NAMED
         + BEHIND.replace(b"?P<rank>", b"")
         + GAP

@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 
 from tdbg.errors import TdbgError
 from tdbg.logs.engine import Filter
-from tdbg.logs.formats import Format, sniff
+from tdbg.logs.formats import LAUNCHED, Format, sniff
 from tdbg.logs.query import Matcher, Query
 from tdbg.logs.sources import Source, total_bytes
+from tdbg.logs.untangle import Untangled, is_tangled
 
 UNIT_BYTES = 8 << 20
 SMALL_BYTES = 64 << 20  # below that one process is faster than several
@@ -29,12 +30,13 @@ PIPE_CLOSED, RING_BROKEN, FAILED = 32, 33, 34  # exit codes of workers
 
 
 class Unit(NamedTuple):
-    """A part of a file: the records that start in it."""
+    """A part of a file: the records that start in it. more: another file follows."""
 
     source: Source
     format: type[Format]
     begin: int = 0
     end: int | None = None
+    more: bool = False
 
 
 class Output:
@@ -45,11 +47,18 @@ class Output:
         self._wait = wait
         self._held: list[bytes | memoryview] = []
         self._size = 0
+        self._last = b"\n"
+
+    def end_line(self) -> None:
+        """End the last line, so that what follows from another file is one of its own."""
+        if self._last != b"\n":
+            self.emit(memoryview(b"\n"))
 
     def emit(self, view: memoryview) -> None:
         """Take over some bytes; the buffer behind them may change afterwards."""
         self._held.append(view if view.readonly else bytes(view))
         self._size += len(view)
+        self._last = view[-1:].tobytes() or self._last
         if self._size >= HELD_BYTES or (self._wait is None and self._size >= SNIFF_BYTES):
             self.flush()
 
@@ -73,25 +82,37 @@ def _write(handle: int, pieces: list[bytes | memoryview]) -> None:
             rest = rest[os.write(handle, rest) :]
 
 
-def units_of(sources: Sequence[Source], known: type[Format] | None = None) -> list[Unit]:
-    """The parts of all files, in order. known: the format, where somebody named it."""
+def units_of(sources: Sequence[Source], known: type[Format] | None = None, *, as_it_is: bool = False) -> list[Unit]:
+    """The parts of all files, in order.
+
+    known: the format, where somebody named it. as_it_is: mixed lines of several ranks stay mixed.
+    """
     units = []
-    for source in sources:
-        found = known or sniffed(source)
+    for source, found in (look_at(source, known) for source in sources):
+        source = source._replace(tangled=source.tangled and not as_it_is)
         if not source.seekable or source.size <= UNIT_BYTES:
             units.append(Unit(source, found))
             continue
         starts = range(0, source.size, UNIT_BYTES)
         units += [Unit(source, found, at, at + UNIT_BYTES if at + UNIT_BYTES < source.size else None) for at in starts]
-    return units
+    return [unit._replace(more=unit.source.path != units[-1].source.path) for unit in units]
 
 
-def sniffed(source: Source) -> type[Format]:
+def look_at(source: Source, known: type[Format] | None = None) -> tuple[Source, type[Format]]:
+    """How a file is written, from its beginning; and whether the lines of several ranks are mixed in it."""
     with contextlib.closing(source.open()) as stream:
         try:
-            return sniff(stream.read(SNIFF_BYTES) or b"")
+            sample = stream.read(SNIFF_BYTES) or b""
         except (OSError, EOFError, zlib.error):
-            return sniff(b"")
+            sample = b""
+    tangled = source.rank is None and LAUNCHED.search(sample[:SNIFF_BYTES]) is not None and is_tangled(sample)
+    return source._replace(tangled=tangled), known or sniff(sample)
+
+
+def opened(source: Source, form: type[Format]) -> Any:
+    """The bytes of a file, each record's lines together."""
+    stream = source.open()
+    return Untangled(stream, form) if source.tangled else stream
 
 
 class Readable:
@@ -123,12 +144,14 @@ def run_unit(unit: Unit, query: Query, output: Output, *, each: bool = False) ->
     matcher = Matcher(query, unit.format, unit.source.rank)
     if not matcher.possible:
         return 0
-    with contextlib.closing(unit.source.open()) as stream:
+    with contextlib.closing(opened(unit.source, unit.format)) as stream:
         if unit.begin:
             stream.seek(unit.begin - 1)
         readable = Readable(stream)
         taken = Filter(matcher, output.emit, begin=unit.begin, end=unit.end, each=each).run(readable)
         shorter = unit.end is None and unit.source.seekable and os.fstat(stream.fileno()).st_size < unit.source.size
+    if unit.more:
+        output.end_line()
     if readable.error is not None or shorter:
         output.flush()
     readable.complain(unit.source.path)
@@ -147,7 +170,7 @@ def run(
     each: bool = False,
 ) -> int:
     """Filter all files into a file descriptor; returns how many records counted (exactly so with ``each``)."""
-    units = units_of(sources, known)
+    units = units_of(sources, known, as_it_is=query.everything)
     jobs = min(jobs, len(units), MAX_JOBS)
     alone = jobs <= 1 or _plain_bytes(sources) < SMALL_BYTES or any(unit.source.path == "-" for unit in units)
     if not alone:

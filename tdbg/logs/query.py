@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from tdbg import flags
-from tdbg.logs.formats import Format, sortable
+from tdbg.logs.formats import ERROR, TRACEBACK, Format, sortable
 
 Buffer = bytes | bytearray
 # (buffer, from, to) -> where something that may count begins, or -1
@@ -126,12 +126,13 @@ class Matcher:
     def _fits(self, found: "re.Match[bytes] | None", buffer: Buffer, start: int, stop: int) -> bool:
         query = self.query
         if found is None:  # lines before the first header of a file: they have nothing to be judged by
-            return query._replace(invert=False).everything or (
-                query.pattern is not None and self._matches(buffer, start, stop)
-            )
+            if not query._replace(invert=False, level=0, pattern=None).everything:
+                return False
+            bad = query.level <= ERROR and buffer.find(TRACEBACK, start, stop) >= 0
+            return (not query.level or bad) and (query.pattern is None or self._matches(buffer, start, stop))
         if (query.excluded or query.by_tag) and not self._flags_fit(found, buffer, start, stop):
             return False
-        if query.level and (self.format.level(found) or 0) < query.level:
+        if query.level and self._level(found, buffer, start, stop) < query.level:
             return False
         if query.ranks and not self._rank_fits(found):
             return False
@@ -170,14 +171,20 @@ class Matcher:
         end = buffer.find(b"\n", start, stop)
         return spelled.fits(bytes(buffer[start : stop if end < 0 else end]))
 
+    def _level(self, found: "re.Match[bytes]", buffer: Buffer, start: int, stop: int) -> int:
+        """The record's level; a traceback that nobody logged is an error."""
+        level = self.format.level(found)
+        if level is not None:
+            return level
+        return ERROR if buffer.find(TRACEBACK, start, stop) >= 0 else 0
+
     def _rank_fits(self, found: "re.Match[bytes]") -> bool:
         rank = self.format.rank(found) if self.rank is None else self.rank
         return rank is not None and _within(rank, self.query.ranks)
 
     def _step_fits(self, found: "re.Match[bytes]") -> bool:
-        if "step" not in self.format.header.groupindex or not found["step"]:
-            return False
-        return _within(int(found["step"]), self.query.steps)
+        step = self.format.step(found)
+        return step is not None and _within(step, self.query.steps)
 
     def _time_fits(self, found: "re.Match[bytes]") -> bool:
         time = found["time"] if "time" in self.format.header.groupindex else None
@@ -185,11 +192,16 @@ class Matcher:
             return False
         time = sortable(time)
         since, until = self.query.since, self.query.until
-        return time >= since and (not until or time[: len(until)] <= until)
+        clock = time.partition(b"T")[2]  # a time of day is asked for without a date
+        return _of(since, time, clock) >= since and (not until or _of(until, time, clock)[: len(until)] <= until)
 
     def _matches(self, buffer: Buffer, start: int, stop: int) -> bool:
         pattern = self.query.pattern
         return pattern is not None and pattern.search(buffer, start, stop) is not None
+
+
+def _of(wanted: bytes, time: bytes, clock: bytes) -> bytes:
+    return clock if wanted[2:3] == b":" else time
 
 
 def _within(number: int, ranges: Sequence[tuple[float, float]]) -> bool:

@@ -161,8 +161,8 @@ def query_of(question: Question) -> "Query":
         level=level_number(question.level),
         ranks=tuple(parse_ranges("ranks", "" if question.ranks == "all" else question.ranks, "-")),
         steps=tuple(parse_ranges("steps", question.steps, ":")),
-        since=question.since.replace(" ", "T").encode(),
-        until=question.until.replace(" ", "T").encode(),
+        since=_time("--since", question.since),
+        until=_time("--until", question.until),
         pattern=pattern,
         invert=question.invert,
     )
@@ -192,6 +192,23 @@ def _flags(words: "Sequence[str]", known: "Iterable[str]" = ()) -> "Iterator[str
             yield from expand(word, known)
 
 
+def _time(name: str, text: str) -> bytes:
+    """A time as logs have it when they are compared; TdbgError for what is none."""
+    import re
+
+    from tdbg.logs.formats import sortable
+
+    month, day, clock = r"(?:0[1-9]|1[0-2])", r"(?:0[1-9]|[12]\d|3[01])", r"\d\d(?::\d\d(?::\d\d(?:\.\d+)?)?)?"
+    date = rf"\d{{4}}(?:-{month}(?:-{day}(?:T{clock}(?:Z|[+-]\d\d:?\d\d)?)?)?)?"
+    found = sortable(text.strip().encode())
+    known = rf"{date}|\d\d:\d\d(?::\d\d(?:\.\d+)?)?|{month}{day}T{clock}|{month}-{day}T{clock}|\d{{9,}}(?:\.\d+)?"
+    if text and not re.fullmatch(known, found.decode("utf-8", "replace")):
+        raise TdbgError(
+            f"{name} cannot be {text!r}", "write a time as the log does, or its beginning: 2026-11-21 03:06"
+        )
+    return found
+
+
 def level_number(word: str) -> int:
     """A level's number; TdbgError for a word that is none."""
     from tdbg.logs.formats import WORDS
@@ -209,6 +226,9 @@ def check(question: Question) -> None:
     """TdbgError for options that do not go together, or words that are none of a few."""
     _one_of("--type", question.kind, ("debug", "info", "both"))
     _one_of("--format", question.format, (TEXT, JSONL))
+    for name in ("after", "before", "context", "jobs"):
+        if getattr(question, name) < 0:
+            raise TdbgError(f"{OPTIONS[name][0][0]} cannot be negative", f"write {OPTIONS[name][0][0]} 0 or more")
     views = [OPTIONS[name][0][0] for name in question.views]
     if len(views) > 1:
         raise TdbgError(f"{views[0]} and {views[1]} do not go together", "ask for one of them, then for the other")

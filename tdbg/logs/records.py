@@ -11,7 +11,7 @@ from itertools import groupby
 
 from tdbg.errors import TdbgError
 from tdbg.logs.engine import Filter
-from tdbg.logs.formats import Format, sortable
+from tdbg.logs.formats import LAUNCHED, Format, sortable
 from tdbg.logs.query import Matcher, Query
 from tdbg.logs.sources import PARTS, Source
 
@@ -23,41 +23,61 @@ class Record:
     """One record, and what it says of itself.
 
     time: as text that sorts, empty where there is none; a record without a time has that of the one before it.
-    level: as a number, 0 where there is none. told_rank: its own header says the rank. body: where in ``data`` the tag
-    or the message begins.
+    level: as a number, 0 where there is none. told_rank: its own header says the rank. text: its tag and message.
     """
 
-    __slots__ = ("body", "data", "level", "rank", "source", "step", "tag", "time", "told_rank")
+    __slots__ = ("_body", "_json", "data", "level", "rank", "source", "step", "tag", "time", "told_rank")
 
     def __init__(self, data: bytes, source: Source, form: type[Format], before: bytes) -> None:
         self.data = data
         self.source = source
         self.rank = source.rank
-        self.level, self.tag, self.body, self.told_rank = 0, b"", 0, False
+        self.level, self.tag, self._body, self.told_rank = 0, b"", 0, False
+        self._json = form.name == "json"
         self.step: int | None = None
         self.time = before
         found = form.header.match(data)
         if found is None:
             return
         known = form.header.groupindex
-        self.body = found.end()
+        self._body = found.end()
         self.level = form.level(found) or 0
         if "time" in known and found["time"]:
             self.time = sortable(found["time"])
         if "tag" in known and found["tag"]:
             self.tag = found["tag"]
-            self.body = found.start("tag")
+            self._body = found.start("tag")
         named = form.rank(found)
         self.told_rank = named is not None
         if self.rank is None:
             self.rank = named
-        if "step" in known and found["step"]:
-            self.step = int(found["step"])
+        self.step = form.step(found)
 
     @property
-    def first_line(self) -> bytes:
-        """Up to the first newline."""
-        return self.data.partition(b"\n")[0]
+    def text(self) -> bytes:
+        """Tag and message, without what the header says."""
+        if self._json:
+            found = _message(self.data)
+            if found is not None:
+                return found
+        launched = LAUNCHED.match(self.data)
+        return self.data[max(self._body, launched.end() if launched else 0) :]
+
+    @property
+    def title(self) -> str:
+        """The first line of the text, short enough for a table."""
+        return self.text.strip().partition(b"\n")[0].decode("utf-8", "replace")[:100]
+
+
+def _message(data: bytes) -> bytes | None:
+    import json
+
+    try:
+        row = json.loads(data[data.index(b"{") :])
+        found = next((row[key] for key in ("message", "msg", "text", "event") if key in row), None)
+    except ValueError:
+        return None
+    return found.encode("utf-8", "backslashreplace") if isinstance(found, str) else None
 
 
 def seconds(time: bytes) -> float | None:
@@ -106,14 +126,14 @@ def read(log: Sequence[Source], query: Query, form: Callable[[Source], type[Form
 
 def _whole(source: Source, query: Query, form: type[Format]) -> Iterator[bytes]:
     """Each record's bytes; one that came in pieces is cut, with a mark."""
-    from tdbg.logs.parallel import Readable
+    from tdbg.logs.parallel import Readable, opened
 
     matcher = Matcher(query, form, source.rank)
     if not matcher.possible:
         return
     found: list[bytes] = []
     held = b""  # the last record so far: more of it may follow
-    with contextlib.closing(source.open()) as stream:
+    with contextlib.closing(opened(source, form)) as stream:
         readable = Readable(stream)
         reader = Filter(matcher, lambda view: found.append(bytes(view)), block_bytes=SMALL_BLOCK_BYTES)
         for _ in _then_end(reader.blocks(readable)):

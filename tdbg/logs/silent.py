@@ -1,37 +1,32 @@
 """The last sign of life of each rank: who went quiet first."""
 
 import contextlib
-import itertools
 import os
 from collections.abc import Callable, Sequence
-from statistics import median
 
-from tdbg.logs.collapse import alike, kind_of, step_of
+from tdbg.logs.collapse import alike, kind_of
 from tdbg.logs.formats import Format
+from tdbg.logs.parallel import opened
+from tdbg.logs.query import Matcher, Query
 from tdbg.logs.records import Record, seconds, split
 from tdbg.logs.sources import Source
 
 TAIL_BYTES = 1 << 18
 LOOKED_AT = 200  # of a rank's last records
-MIN_GAP_S = 1.0
-TIMES_USUAL = 5.0  # a gap that long against the rank's own usual one is silence
 
 
 class Sign:
-    """The last records of one rank. quiet_s: before the last record of all; usual_s: between its own, as a rule.
+    """The last records of one rank. quiet_s: before the last record of all, where there are times.
 
     missed: the first record of another rank that it would have written as well, had it gone on.
     """
 
-    __slots__ = ("missed", "quiet_s", "rank", "records", "t", "usual_s")
+    __slots__ = ("missed", "quiet_s", "rank", "records", "t")
 
     def __init__(self, rank: int | None, records: list[Record]) -> None:
         self.rank, self.records = rank, records
-        times = [time for record in records if (time := seconds(record.time)) is not None]
-        gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
-        self.t = times[-1] if times else None
-        self.usual_s = median(gaps) if gaps else 0.0
-        self.quiet_s = 0.0
+        self.t = seconds(records[-1].time) if records else None
+        self.quiet_s: float | None = None
         self.missed: Record | None = None
 
     @property
@@ -40,9 +35,9 @@ class Sign:
         return self.records[-1] if self.records else None
 
     @property
-    def silent(self) -> bool:
-        """True if it is quiet for longer than it is wont to be, or stopped in the middle of what others went on with."""
-        return self.missed is not None or self.quiet_s > max(MIN_GAP_S, TIMES_USUAL * self.usual_s)
+    def step(self) -> int | None:
+        """The last step that it speaks of."""
+        return next((record.step for record in reversed(self.records) if record.step is not None), None)
 
 
 def _find_missed(found: Sequence[Sign]) -> None:
@@ -54,65 +49,65 @@ def _find_missed(found: Sequence[Sign]) -> None:
     for record in (record for sign in found for record in sign.records):
         said.setdefault(_key(record), record)
     for sign in found:
-        if sign.t is None:
-            continue
         mine = {_key(record) for record in sign.records}
         sorts = {sort for sort, _ in mine}
         last = max((step for _, step in mine if isinstance(step, int)), default=0)
         for (sort, what), record in said.items():
             if (sort, what) in mine or sort not in sorts:
                 continue
-            if what >= last if isinstance(what, int) else (seconds(record.time) or 0.0) > sign.t:
+            later = sign.t is not None and (seconds(record.time) or 0.0) > sign.t
+            if what >= last if isinstance(what, int) else later:
                 sign.missed = record
                 break
 
 
 def _key(record: Record) -> tuple[bytes, int | bytes]:
-    text, step = alike(record), step_of(record)
-    return kind_of(text), text if step is None else step
+    text = alike(record)
+    return kind_of(text), text if record.step is None else record.step
 
 
-def signs(logs: Sequence[Sequence[Source]], form: Callable[[Source], type[Format]]) -> list[Sign]:
+def signs(logs: Sequence[Sequence[Source]], form: Callable[[Source], type[Format]], query: Query) -> list[Sign]:
     """One sign a rank, the first to go quiet first; only the ends of the files are read."""
     found: dict[int | None, Sign] = {}
     for log in logs:
-        for sign in _of_log(log, form):
+        for sign in _of_log(log, form, query):
             known = found.get(sign.rank)
-            if known is None or (sign.t or 0.0) > (known.t or 0.0):
+            if known is None or not known.records or (sign.t or 0.0) > (known.t or 0.0):
                 found[sign.rank] = sign
-    told = [sign for sign in found.values() if sign.t is not None]
-    newest = max((sign.t or 0.0 for sign in told), default=0.0)
-    for sign in told:
-        sign.quiet_s = newest - (sign.t or 0.0)
+    newest = max((sign.t for sign in found.values() if sign.t is not None), default=None)
+    for sign in found.values():
+        if sign.t is not None and newest is not None:
+            sign.quiet_s = newest - sign.t
     _find_missed(list(found.values()))
-    return sorted(
-        found.values(), key=lambda sign: (sign.t is None, sign.missed is None, sign.t or 0.0, _place(sign.rank))
-    )
+    return sorted(found.values(), key=_place)
 
 
-def _place(rank: int | None) -> int:
-    return -1 if rank is None else rank
+def _place(sign: Sign) -> tuple[object, ...]:
+    rank = -1 if sign.rank is None else sign.rank
+    return not sign.records, sign.missed is None, sign.t or 0.0, sign.step or 0, rank
 
 
-def _of_log(log: Sequence[Source], form: Callable[[Source], type[Format]]) -> list[Sign]:
+def _of_log(log: Sequence[Source], form: Callable[[Source], type[Format]], query: Query) -> list[Sign]:
     """The signs in the last part of a log that has a record; ranks that share a log are told apart by its headers."""
     for source in reversed(log):
         kind = form(source)
+        matcher = Matcher(query, kind, source.rank)
         by_rank: dict[int | None, list[Record]] = {}
         before = b""
-        for data in split(_end(source), kind):
+        for data in split(_end(source, kind), kind) if matcher.possible else ():
             record = Record(data, source, kind, before)
-            if kind.header.match(data):
-                before = record.time
+            before = record.time
+            if kind.header.match(data) and matcher.accept(data, 0, len(data)):
                 by_rank.setdefault(record.rank, []).append(record)
         if by_rank:
             return [Sign(rank, records[-LOOKED_AT:]) for rank, records in by_rank.items()]
-    return [Sign(log[-1].rank, [])] if log[-1].rank is not None else []
+    rank = log[-1].rank
+    return [Sign(rank, [])] if rank is not None and Matcher(query, form(log[-1]), rank).possible else []
 
 
-def _end(source: Source) -> bytes:
+def _end(source: Source, form: type[Format]) -> bytes:
     """The last bytes of a file, from the beginning of a line; of a packed one or a pipe all has to be gone through."""
-    with contextlib.closing(source.open()) as stream:
+    with contextlib.closing(opened(source, form)) as stream:
         if source.seekable:
             size = stream.seek(0, os.SEEK_END)
             stream.seek(max(size - TAIL_BYTES, 0))

@@ -38,16 +38,17 @@ class Source(NamedTuple):
     packed: str = ""  # gz or zst
     size: int = 0
     inode: int = 0
+    tangled: bool = False  # lines of several ranks, mixed
 
     @property
     def seekable(self) -> bool:
         """True if it can be read in units side by side."""
-        return self.path != STDIN and not self.packed
+        return not (self.path == STDIN or self.packed or self.tangled)
 
     def open(self) -> Any:
         """The bytes, from the beginning; TdbgError where they cannot be read."""
         if self.path == STDIN:
-            return _Stdin()
+            return _stdin()
         raw = self._raw()
         if self.packed == "gz":
             return _Unzip(raw)
@@ -92,6 +93,39 @@ class _Stdin:
 
     def close(self) -> None:
         """It is not ours to close."""
+
+
+class _PackedStdin:
+    """A gzip stream through a pipe; what was looked at of its beginning is given again."""
+
+    def __init__(self) -> None:
+        self._stream = _Unzip(sys.stdin.buffer)
+        self._sample = b""
+
+    def readinto(self, into: memoryview) -> int:
+        """As that of a file."""
+        count = min(len(into), len(self._sample))
+        into[:count], self._sample = self._sample[:count], self._sample[count:]
+        return count or self._stream.readinto(into)
+
+    def read(self, count: int) -> bytes:
+        """The beginning, which stays where it is."""
+        self._sample = self._sample or self._stream.read(count)
+        return self._sample
+
+    def close(self) -> None:
+        """It is not ours to close."""
+
+
+_packed_stdin: _PackedStdin | None = None
+
+
+def _stdin() -> Any:
+    """Stdin, unpacked if it is packed."""
+    global _packed_stdin
+    if _packed_stdin is None and _Stdin().read(2) == b"\x1f\x8b":
+        _packed_stdin = _PackedStdin()
+    return _packed_stdin or _Stdin()
 
 
 class _Unzip:
@@ -246,14 +280,31 @@ def _in_folder(folder: str, kind: str) -> list[str]:
         os.path.join(where, name) for where, _, names in os.walk(folder) for name in names if PARTS.fullmatch(name)
     )
     names = [name for name in found if os.path.isfile(name)]
-    own = [name for name in names if _own_kind(name) or is_records(name)]
-    if own:  # of a run directory the logs only; events and the rest are no text for people
-        kinds = {_own_kind(name) for name in own} - {""}
-        wanted = set(OWN_KINDS) if kind == "both" else {kind} if kind in kinds else kinds
-        names = [name for name in own if _own_kind(name) in wanted or (is_records(name) and kind != "info")]
-    else:
-        names = [name for name in names if not name.endswith(".json") and os.path.basename(name) != RUN_FILE]
+    runs = _run_directories(folder)
+    others = [name for name in names if not name.endswith(".json") and not _is_below(name, runs)]
+    if others:
+        return sorted(others, key=_order)
+    own = [name for name in names if _own_kind(name) or is_records(name)]  # events and the rest are no text for people
+    kinds = {_own_kind(name) for name in own} - {""}
+    if own and kind == "info" and not kinds:
+        raise TdbgError(f"{folder} has no info log", "leave out --type info: there may be other records")
+    wanted = set(OWN_KINDS) if kind == "both" else {kind} if kind in kinds else kinds
+    names = [name for name in own if _own_kind(name) in wanted or (is_records(name) and kind != "info")]
     return sorted(names, key=_order)
+
+
+def _run_directories(folder: str) -> list[str]:
+    """The run directories in a folder; itself, if it is one or a part of one."""
+    above = os.path.abspath(folder)
+    for _ in range(2):
+        if os.path.isfile(os.path.join(above, RUN_FILE)):
+            return [folder]
+        above = os.path.dirname(above)
+    return [where for where, _, names in os.walk(folder) if RUN_FILE in names]
+
+
+def _is_below(name: str, folders: Sequence[str]) -> bool:
+    return any(name.startswith(os.path.join(folder, "")) for folder in folders)
 
 
 def is_records(path: str) -> bool:

@@ -93,5 +93,5 @@ def test_a_stopped_rank_is_the_first_to_be_silent(train: list[subprocess.Popen[b
     done = filtered("--silent")
     rows = [line.split("\t") for line in done.stdout.splitlines()]
     assert [row[0] for row in rows] == ["rank", "1", "0"] and "step 12: loss" in rows[1][-1]
-    assert "tdbg: rank 1 went quiet first after step 12" in done.stderr
-    assert "tdbg: rank 0 went on: step 12: backward" in done.stderr
+    assert "tdbg: r1 went quiet first after step 12" in done.stderr
+    assert "tdbg: r0 went on: step 12: backward" in done.stderr

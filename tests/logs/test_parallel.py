@@ -83,7 +83,9 @@ def test_workers_blocks_units_and_packing_change_no_byte(
         engine.BLOCK_BYTES, parallel.UNIT_BYTES, parallel.SMALL_BYTES = block, unit, 0
         for path in (plain, gz, zst):
             assert filtered(find([str(path)]), query, jobs) == expected
-        assert filtered(find([str(gz), str(plain)]), query, jobs) == expected * 2
+        between = b"\n" if expected and not expected.endswith(b"\n") else b""  # a line of the next file is its own
+        assert filtered(find([str(gz), str(plain)]), query, jobs) == expected + between + expected
+        assert filtered(find([str(plain), str(gz)]), query, jobs) == expected + between + expected
 
 
 @settings(max_examples=40, deadline=None)
@@ -135,7 +137,7 @@ def test_a_cut_archive_gives_what_it_holds_and_is_told_and_the_other_files_are_r
             parallel.run(find([str(tmp_path)]), Query(), out.fileno(), 1)
         out.seek(0)
         got = out.read()
-    assert got.endswith(data) and len(got) > len(data) and data.startswith(got[: -len(data)])
+    assert got.endswith(data) and len(got) > len(data) and data.startswith(got[: -len(data)].removesuffix(b"\n"))
 
 
 @pytest.mark.parametrize("end", [b"", b"\0" * 512])

@@ -222,16 +222,157 @@ def test_who_went_quiet_first(ask: Ask) -> None:
     rows = [line.split("\t") for line in out.splitlines()]
     assert code == 0 and rows[0][0] == "rank" and rows[1][0] == "2" and rows[1][2] == "7"
     assert (
-        "tdbg: rank 2 went quiet first after step 29, 7 s before the last record of all\ntdbg: rank 0 went on: step 30"
-        in err
+        "tdbg: r2 went quiet first after step 29, 7 s before the last record of all\ntdbg: r0 went on: step 30" in err
     )
     assert "tdbg: no log of rank 4" in err and rows[-1][0] == "5" and rows[-1][-1] == "(no record)"
+
+
+def test_a_task_of_one_rank_accuses_nobody(ask: Ask) -> None:
+    after = [stamped(200, "evaluation 0.7"), stamped(300, "checkpoint saved")]
+    ranks_of(
+        3, lambda rank: [*(stamped(n + rank / 100, f"step {n}") for n in range(20)), *(after if rank == 0 else [])]
+    )
+    _, _, err = ask(paths=["."], silent=True)
+    assert err.startswith("tdbg: no rank stopped in the middle of what others went on with")
+
+
+def test_the_silent_view_is_filtered_like_the_others(ask: Ask) -> None:
+    ranks_of(3, lambda rank: [stamped(n, f"step {n}") for n in range(20)])
+    _, out, _ = ask(paths=["."], silent=True, ranks="0,1", steps=":7")
+    assert [line.split("\t")[::3] for line in out.splitlines()[1:]] == [["0", "7"], ["1", "7"]]
+
+
+def test_without_times_the_steps_tell(ask: Ask) -> None:
+    lines = [f"[rank{rank}]: step {n} done\n" for n in range(20) for rank in range(4) if rank != 3 or n < 14]
+    write("all.log", *lines)
+    _, out, err = ask(paths=["all.log"], silent=True)
+    assert err.startswith("tdbg: r3 went quiet first after step 13\n") and len(out.splitlines()) == 5
+
+
+TANGLED = (
+    "[rank3]: 2026-11-20 03:06:40,100 INFO t: step 1\n",
+    "[rank0]: 2026-11-20 03:06:40,101 INFO t: step 1\n",
+    "[rank3]: Traceback (most recent call last):\n",
+    "[rank0]: 2026-11-20 03:06:40,102 INFO t: step 2\n",
+    '[rank3]:   File "t.py", line 3, in <module>\n',
+    "[rank1]: 2026-11-20 03:06:41,102 ERROR t: Connection closed by peer\n",
+    "[rank3]: KeyError: 'a'\n",
+    "[rank0]: 2026-11-20 03:06:42,102 INFO t: step 3\n",
+)
+
+
+@pytest.mark.parametrize("timed", [True, False])
+def test_mixed_lines_of_ranks_are_put_together(ask: Ask, timed: bool) -> None:
+    import re
+
+    lines = TANGLED if timed else tuple(re.sub(r"2026\S+ \S+ ", "", line) for line in TANGLED)
+    write("all.log", *lines)
+    assert ask(paths=["all.log"])[1] == "".join(lines)  # nothing is asked: as it is
+    _, out, _ = ask(paths=["all.log"], ranks="3")
+    assert out == "".join(line for line in lines if line.startswith("[rank3]"))
+    _, out, _ = ask(paths=["all.log"], regex="KeyError", ranks="3")
+    assert out.endswith("KeyError: 'a'\n") and "Traceback" in out and "rank0" not in out
+    _, out, _ = ask(paths=["all.log"], errors=True)
+    heads = [line for line in out.splitlines() if line.startswith("==")]
+    assert heads[0] == "== r3: KeyError: 'a'" and heads[1].startswith("== r1: the connection")
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["2026-11-20 03:06:40 INFO a", "  more", "x"])), max_size=30)
+)
+def test_putting_together_loses_no_line_and_keeps_each_ranks_order(said: list[tuple[int, str]]) -> None:
+    import io
+
+    from tdbg.logs.untangle import Untangled
+
+    lines = [f"[rank{rank}]: {text} {number}\n".encode() for number, (rank, text) in enumerate(said)]
+    stream, into = Untangled(io.BytesIO(b"".join(lines)), Stamped), memoryview(bytearray(37))
+    out = b""
+    while got := stream.readinto(into):
+        out += bytes(into[:got])
+    found = out.splitlines(keepends=True)
+    assert sorted(found) == sorted(lines)
+    for rank in range(4):
+        mark = f"[rank{rank}]".encode()
+        assert [line for line in found if line.startswith(mark)] == [line for line in lines if line.startswith(mark)]
+
+
+@pytest.mark.parametrize(
+    ("since", "until", "count"),
+    [
+        ("2026-11-20 03:00:04,200", "", 2),
+        ("", "2026-11-20 03:00:04,200", 3),
+        ("03:00:04.100", "03:00:04.200", 2),
+        ("2026-11-20T03:00", "2026-11-20", 4),
+    ],
+)
+def test_times_as_the_log_writes_them(ask: Ask, since: str, until: str, count: int) -> None:
+    write("a.log", *(f"2026-11-20 03:00:04,{n}00 INFO t: {n}\n" for n in range(4)))
+    assert ask(paths=["a.log"], since=since, until=until)[1].count("\n") == count
+
+
+@pytest.mark.parametrize("text", ["yesterday", "2026-13-45", "25", "03"])
+def test_what_is_no_time(ask: Ask, text: str) -> None:
+    write("a.log", stamped(1, "a"))
+    with pytest.raises(TdbgError, match="--since cannot be"):
+        ask(paths=["a.log"], since=text)
+
+
+def test_steps_that_only_the_text_tells(ask: Ask) -> None:
+    texts = ["step 5 loss=nan", "Step: 6/100", "global_step=7", "iteration 8/ 100", "[step 9]", "no number"]
+    write("a.log", *(stamped(n, text) for n, text in enumerate(texts)))
+    assert ask(paths=["a.log"], steps="6:8")[1].count("\n") == 3
+
+
+def test_a_folder_that_also_holds_runs(ask: Ask) -> None:
+    write("train.log", stamped(1, "mine"))
+    write("tdbg_runs/a/run.json", "{}")
+    write("tdbg_runs/a/rank0000/debug_log_rank0.txt", "2026-11-20T03:06:40.000299 D r0000 s00000001 [DEBUG_LR] x\n")
+    assert ask(paths=["."])[1] == stamped(1, "mine")
+    for path in ("tdbg_runs", "tdbg_runs/a", "tdbg_runs/a/rank0000"):
+        assert "[DEBUG_LR] x" in ask(paths=[path])[1]
+
+
+def test_a_traceback_that_nobody_logged_is_an_error(ask: Ask) -> None:
+    write(
+        "stderr.log",
+        "[rank0]: Traceback (most recent call last):\n[rank0]:   File x\n[rank0]: ValueError: y\n",
+        "fine\n",
+    )
+    assert "ValueError" in ask(paths=["stderr.log"], level="ERROR")[1]
+
+
+def test_a_file_without_a_last_newline_does_not_run_into_the_next(ask: Ask) -> None:
+    write("a.log", stamped(1, "a").rstrip("\n"))
+    write("b.log", stamped(2, "b"))
+    assert ask(paths=["a.log", "b.log"])[1] == stamped(1, "a") + stamped(2, "b")
+
+
+def test_warnings_of_one_rank_are_a_difference(ask: Ask) -> None:
+    ranks_of(4, lambda rank: [stamped(1, "x"), *([stamped(2, "overflow", "WARNING")] if rank == 1 else [])])
+    assert "overflow" in ask(paths=["."], diverge=True)[1]
+
+
+def test_what_one_rank_never_says_is_a_difference(ask: Ask) -> None:
+    ranks_of(
+        4,
+        lambda rank: [
+            line
+            for n in range(3)
+            for line in ([stamped(n, f"step {n}")] + ([stamped(n, f"step {n} reduced")] if rank != 2 else []))
+        ],
+    )
+    _, out, _ = ask(paths=["."], diverge=True)
+    assert out.count("[r0-1,3]") == 3
 
 
 def test_nobody_is_quiet_where_all_end_together(ask: Ask) -> None:
     ranks_of(3, lambda rank: [stamped(n + rank / 1000, f"step {n}") for n in range(50)])
     _, _, err = ask(paths=["."], silent=True)
-    assert err == "tdbg: no rank went quiet before the others (all within 0.0 s)\n"
+    assert (
+        err == "tdbg: no rank stopped in the middle of what others went on with; their last records are 0.002 s apart\n"
+    )
 
 
 def test_only_the_end_of_a_large_log_is_read(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
