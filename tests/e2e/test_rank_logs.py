@@ -1,5 +1,6 @@
 """The logs of two real ranks: what both say, where they differ, and who went quiet first."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -15,6 +16,7 @@ import logging, os, signal, sys, torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 dist.init_process_group("gloo")
 rank, wrong, stopped = dist.get_rank(), int(sys.argv[1]), int(sys.argv[2])
+open(f"{os.getpid()}.pid", "w").close()
 form = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 logging.basicConfig(filename=f"train_rank{rank}.log", level=logging.INFO, format=form)
 log = logging.getLogger("train")
@@ -50,11 +52,11 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def train() -> Iterator[list[subprocess.Popen[bytes]]]:
     started: list[subprocess.Popen[bytes]] = []
     yield started
+    ranks = [int(path.stem) for path in Path().glob("*.pid")]  # torchrun starts them in sessions of their own
     for process in started:
-        try:
-            os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
+        for pid in (process.pid, *ranks):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         process.wait()
 
 
