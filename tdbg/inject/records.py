@@ -59,7 +59,7 @@ class Records:
         self.maps = Maps(agent.settings.flag_functions, self.flush, lambda error: agent.failed("guards", error))
         budget = agent.settings.disk_budget_bytes
         self._share_bytes = int(budget * SHARE)
-        part_bytes = max(min(ROTATE_BYTES, self._share_bytes // (KEPT_PARTS + 1)), 1)
+        self._part_bytes = part_bytes = max(min(ROTATE_BYTES, self._share_bytes // (KEPT_PARTS + 1)), 1)
         self._log = TextLog(lambda: agent.folder / NAME if agent.folder else None, part_bytes)
         self._written_bytes = 0
         self.forget()
@@ -144,6 +144,9 @@ class Records:
             f'"message": {quoted(spoken.text)}}}\n',
         ]
         text = ", ".join(filter(None, parts))
+        if len(text) > self._part_bytes:  # under a tiny disk budget
+            self.agent.note_once("records-left-out", f"log records too large for the disk budget are not in {NAME}")
+            return
         self._log.write(text)
         self._count(len(text))
 
