@@ -145,8 +145,7 @@ class Format:
         """Literals, one of which is in every record of this level and above; none if there are no such literals."""
         if cls.levels is not WORDS:
             return ()
-        words = (word for word, number in WORDS.items() if number >= least and word != b"WARNING")  # WARN is in it
-        return (*words, TRACEBACK) if least <= ERROR else tuple(words)
+        return tuple(word for word, number in WORDS.items() if number >= least and word != b"WARNING")  # WARN is in it
 
 
 FORMATS: Registry[type[Format]] = Registry("log format", group="tdbg.log_formats")

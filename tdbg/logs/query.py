@@ -105,7 +105,8 @@ class Matcher:
             marks = (mark for name in query.families for mark in self.format.marks(name))
             spelled = query.spelled.literals if query.spelled is not None else ()
             return tuple(dict.fromkeys((*marks, *query.tags, *query.prefixes, *spelled)))
-        return self.format.level_marks(query.level) if query.level and query.pattern is None else ()
+        words = self.format.level_marks(query.level) if query.level and query.pattern is None else ()
+        return (*words, TRACEBACK) if words and query.level <= ERROR else words  # one that nobody logged has no level
 
     @property
     def by_tag_alone(self) -> bool:
