@@ -31,6 +31,10 @@ class _Swallowed:
         return max(self.logged, self.threads)
 
 
+# Agents of torch elastic wait for each other when all is done, and log it if one was quicker: nothing is wrong.
+EXIT_BARRIER = 'distributed/elastic/utils/store.py", line'
+
+
 @RULES.add
 class ExceptionRule(Rule):
     """Reports exceptions with step and rank: those that ended a process, and those only logged.
@@ -67,6 +71,8 @@ class ExceptionRule(Rule):
     def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
         self._capped = self._capped or (isinstance(event, Note) and event.code == CAPPED)
         if not isinstance(event, Traceback) or event.exception.rpartition(".")[2] in ON_PURPOSE:
+            return ()
+        if event.how == "logged" and not process.is_rank and any(EXIT_BARRIER in line for line in event.lines):
             return ()
         return self._uncaught(process, event) if event.how == "uncaught" else self._logged(process, event)
 
