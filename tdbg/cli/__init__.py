@@ -139,12 +139,12 @@ def main(args: Sequence[str] | None = None) -> int:
         return failed(error, words)
 
 
-def failed(error: BaseException, words: list[str]) -> int:
+def failed(error: Exception | KeyboardInterrupt, words: list[str]) -> int:
     """Say what ended a command line, and return its exit code."""
     if isinstance(error, BrokenPipeError):  # the reader has seen enough: no failure
         close_quietly()
         return 0
-    if isinstance(error, KeyboardInterrupt | typer.Abort) or not isinstance(error, Exception):
+    if isinstance(error, KeyboardInterrupt | typer.Abort):
         return INTERRUPTED
     return _fail(error, words)
 

@@ -41,5 +41,6 @@ def _parameters() -> list[inspect.Parameter]:
     ]
 
 
-command.__signature__ = inspect.Signature(_parameters(), return_annotation=int)  # type: ignore[attr-defined]
-command.__annotations__ = {found.name: found.annotation for found in _parameters()}
+PARAMETERS = _parameters()
+command.__signature__ = inspect.Signature(PARAMETERS, return_annotation=int)  # type: ignore[attr-defined]
+command.__annotations__ = {found.name: found.annotation for found in PARAMETERS}

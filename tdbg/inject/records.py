@@ -23,9 +23,8 @@ from tdbg.inject.agent import Agent
 from tdbg.inject.imports import passed_over_like
 from tdbg.inject.maps import Maps
 from tdbg.logs.guards import NONE, Flags, GuardMap
-from tdbg.logs.textlog import KEPT_PARTS, ROTATE_BYTES, STATS, TextLog, stamp
+from tdbg.logs.textlog import KEPT_PARTS, RECORDS, ROTATE_BYTES, STATS, TextLog, stamp
 
-NAME = "records.jsonl"
 MAX_HELD = 10_000
 MAX_HELD_CHARS = 8_000_000
 MAX_CHARS = 4_000_000  # of one message
@@ -60,7 +59,7 @@ class Records:
         budget = agent.settings.disk_budget_bytes
         self._share_bytes = int(budget * SHARE)
         self._part_bytes = part_bytes = max(min(ROTATE_BYTES, self._share_bytes // (KEPT_PARTS + 1)), 1)
-        self._log = TextLog(lambda: agent.folder / NAME if agent.folder else None, part_bytes)
+        self._log = TextLog(lambda: agent.folder / RECORDS if agent.folder else None, part_bytes)
         self._written_bytes = 0
         self.forget()
 
@@ -145,7 +144,7 @@ class Records:
         ]
         text = ", ".join(filter(None, parts))
         if len(text) > self._part_bytes:  # under a tiny disk budget
-            self.agent.note_once("records-left-out", f"log records too large for the disk budget are not in {NAME}")
+            self.agent.note_once("records-left-out", f"log records too large for the disk budget are not in {RECORDS}")
             return
         self._log.write(text)
         self._count(len(text))
@@ -156,7 +155,7 @@ class Records:
             self.agent.charge(size)
             self._written_bytes += size
             if self._written_bytes >= self._share_bytes:
-                text = f"log records filled their share of the disk budget: the oldest in {NAME} make room"
+                text = f"log records filled their share of the disk budget: the oldest in {RECORDS} make room"
                 self.agent.note_once("records-rotated", text)
 
     # what is heard

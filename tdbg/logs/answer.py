@@ -211,6 +211,8 @@ def _collapse(asked: Asked, output: Output, handle: int) -> int:
 def _diverge(asked: Asked, output: Output, handle: int) -> int:
     from tdbg.logs.collapse import diverging, groups, kinds, span
 
+    if any(source.pipe for source in asked.sources):
+        raise TdbgError("--diverge reads its logs twice, which a pipe does not allow", "write it to a file first")
     seen, ranks = kinds(groups(asked.ordered(), _ranks(asked.sources)))
     taken, steps, when = 0, set(), b""
     for group in diverging(groups(asked.ordered(), ranks), seen, ranks):

@@ -11,9 +11,9 @@ from typing import Any
 from tdbg.events import Injection
 from tdbg.flags import FLAGS, covers, owner
 from tdbg.logs.guards import files_below, maps_below
+from tdbg.logs.textlog import RECORDS
 from tdbg.rundir import RunDir
 
-RECORDS = "records.jsonl*"
 TAG = re.compile(r"\s*(\[[A-Z][A-Z0-9_]*\])")
 MAX_TAGS = 20
 
@@ -60,7 +60,7 @@ class Tally:
 
 def records(run: RunDir) -> Iterator[dict[str, Any]]:
     """The log records of every rank; torn lines are passed over."""
-    for path in sorted(run.path.glob(f"rank*/**/{RECORDS}")):
+    for path in sorted(run.path.glob(f"rank*/**/{RECORDS}*")):
         with path.open("rb") as file:
             for line in file:
                 try:

@@ -32,7 +32,12 @@ class Tail:
         self.source = source
         self._query, self._known = query, known
         self._matcher: Matcher | None = None
-        self._stream: Any = None if source.path == STDIN else source.open()  # stdin is read as it comes
+        self._fd = -1  # of a pipe, which is read as it comes
+        self._stream: Any = None
+        if source.pipe:
+            self._fd = 0 if source.path == STDIN else os.open(source.path, os.O_RDONLY)
+        else:
+            self._stream = source.open()
         self._held = b""  # the last record, which may go on
         self._verdict: bool | None = None  # of a record that passes in pieces
         self._last = time.monotonic()
@@ -48,10 +53,10 @@ class Tail:
             yield from self._release()
 
     def _read(self) -> bytes:
-        if self.source.path == STDIN:
-            if not select.select([0], [], [], 0)[0]:
+        if self.source.pipe:
+            if not select.select([self._fd], [], [], 0)[0]:
                 return b""
-            data = os.read(0, READ_BYTES)
+            data = os.read(self._fd, READ_BYTES)
             self.ended = not data
             return data
         if self.source.seekable and os.fstat(self._stream.fileno()).st_size < self._at:
@@ -82,8 +87,10 @@ class Tail:
 
     def close(self) -> None:
         """Close the file; stdin is not ours to close."""
-        if self.source.path != STDIN:
+        if self._stream is not None:
             self._stream.close()
+        elif self._fd > 0:
+            os.close(self._fd)
 
     def _take(self, data: bytes) -> Iterator[bytes]:
         held = self._held + data
@@ -169,8 +176,8 @@ class _Tails:
         return [tail for tail in self._tails.values() if not tail.ended]
 
     def going_on(self) -> bool:
-        """False once there is nothing but an ended stdin."""
-        return any(not tail.ended or tail.source.path != STDIN for tail in self._tails.values())
+        """False once there is nothing but ended pipes."""
+        return any(not (tail.ended and tail.source.pipe) for tail in self._tails.values())
 
     def look(self, sources: list[Source]) -> None:
         """Open what is new, forget what is gone."""

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from tdbg.errors import TdbgError
 from tdbg.logs.engine import Filter
-from tdbg.logs.formats import LAUNCHED, Format, sniff
+from tdbg.logs.formats import Format, sniff
 from tdbg.logs.query import Matcher, Query
 from tdbg.logs.sources import Source, total_bytes
 from tdbg.logs.untangle import Untangled, is_tangled
@@ -105,8 +105,7 @@ def look_at(source: Source, known: type[Format] | None = None) -> tuple[Source, 
             sample = stream.read(SNIFF_BYTES) or b""
         except (OSError, EOFError, zlib.error):
             sample = b""
-    tangled = source.rank is None and LAUNCHED.search(sample[:SNIFF_BYTES]) is not None and is_tangled(sample)
-    return source._replace(tangled=tangled), known or sniff(sample)
+    return source._replace(tangled=source.rank is None and is_tangled(sample)), known or sniff(sample)
 
 
 def opened(source: Source, form: type[Format]) -> Any:
@@ -172,7 +171,7 @@ def run(
     """Filter all files into a file descriptor; returns how many records counted (exactly so with ``each``)."""
     units = units_of(sources, known, as_it_is=query.everything)
     jobs = min(jobs, len(units), MAX_JOBS)
-    alone = jobs <= 1 or _plain_bytes(sources) < SMALL_BYTES or any(unit.source.path == "-" for unit in units)
+    alone = jobs <= 1 or _plain_bytes(sources) < SMALL_BYTES or any(unit.source.pipe for unit in units)
     if not alone:
         return _Ring(units, query, handle, jobs, each=each).run()
     output = Output(handle)

@@ -29,14 +29,13 @@ class Query(NamedTuple):
     """What a record must be like; an empty query takes everything.
 
     families: tag families without brackets (``DEBUG_FORWARD`` takes ``[DEBUG_FORWARD]`` and ``[DEBUG_FORWARD_X]``).
-    excluded: the same for what is left out. tags: exact tags with brackets.
+    excluded: the same for what is left out.
     spelled, spelled_out: what else counts as of these families, and of the excluded ones.
     level: the least. ranks, steps: (first, last), inclusive. since, until: text as the log writes its times, any prefix of it.
     """
 
     families: tuple[str, ...] = ()
     excluded: tuple[str, ...] = ()
-    tags: tuple[bytes, ...] = ()
     prefixes: tuple[bytes, ...] = ()
     level: int = 0
     ranks: tuple[tuple[float, float], ...] = ()
@@ -51,7 +50,7 @@ class Query(NamedTuple):
     @property
     def by_tag(self) -> bool:
         """True if only records with certain tags count."""
-        return bool(self.families or self.tags or self.prefixes or self.spelled)
+        return bool(self.families or self.prefixes or self.spelled)
 
     @property
     def everything(self) -> bool:
@@ -104,7 +103,7 @@ class Matcher:
         if query.by_tag:
             marks = (mark for name in query.families for mark in self.format.marks(name))
             spelled = query.spelled.literals if query.spelled is not None else ()
-            return tuple(dict.fromkeys((*marks, *query.tags, *query.prefixes, *spelled)))
+            return tuple(dict.fromkeys((*marks, *query.prefixes, *spelled)))
         words = self.format.level_marks(query.level) if query.level and query.pattern is None else ()
         return (*words, TRACEBACK) if words and query.level <= ERROR else words  # one that nobody logged has no level
 
@@ -112,7 +111,7 @@ class Matcher:
     def by_tag_alone(self) -> bool:
         """True if a record's tag decides whether it counts, and stands where a format says: behind its ``lead``."""
         query = self.query
-        only_tags = Query(families=query.families, tags=query.tags, prefixes=query.prefixes)
+        only_tags = Query(families=query.families, prefixes=query.prefixes)
         by_rank = query.ranks and self.rank is None  # if the path names it, it has been asked
         return bool(self.format.lead and query.by_tag and not by_rank and query._replace(ranks=()) == only_tags)
 
@@ -162,7 +161,7 @@ class Matcher:
         word = tag.strip(b"[]").decode("utf-8", "replace")
         if any(_in_family(word, name) for name in query.excluded):
             return False
-        if tag in query.tags or any(tag.startswith(prefix) for prefix in query.prefixes):
+        if any(tag.startswith(prefix) for prefix in query.prefixes):
             return True
         return any(_in_family(word, name) for name in query.families) or None
 

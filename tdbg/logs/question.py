@@ -144,20 +144,21 @@ def _option(question: Question, word: str, known: dict[str, str], left: "Iterato
 
 def query_of(question: Question) -> "Query":
     """The query in it; TdbgError for what cannot be asked."""
+    import os
     import re
 
     from tdbg.logs.query import Query, family
     from tdbg.ranges import parse_ranges
 
     try:
-        pattern = re.compile(question.regex.encode(), re.MULTILINE) if question.regex else None
+        pattern = re.compile(os.fsencode(question.regex), re.MULTILINE) if question.regex else None
     except re.error as error:
         what = f"--regex {question.regex!r}: {error}"
         raise TdbgError(what, "it is a Python regular expression, matched on bytes") from None
     query = Query(
         families=() if question.map else tuple(map(family, _flags(question.flag))),
         excluded=() if question.map else tuple(map(family, _flags(question.exclude_flag))),
-        prefixes=tuple(f"[{word.strip('[]')}".encode() for word in question.prefix),
+        prefixes=tuple(os.fsencode(f"[{word.strip('[]')}") for word in question.prefix),
         level=level_number(question.level),
         ranks=tuple(parse_ranges("ranks", "" if question.ranks == "all" else question.ranks, "-")),
         steps=tuple(parse_ranges("steps", question.steps, ":")),
@@ -200,7 +201,7 @@ def _time(name: str, text: str) -> bytes:
 
     month, day, clock = r"(?:0[1-9]|1[0-2])", r"(?:0[1-9]|[12]\d|3[01])", r"\d\d(?::\d\d(?::\d\d(?:\.\d+)?)?)?"
     date = rf"\d{{4}}(?:-{month}(?:-{day}(?:T{clock}(?:Z|[+-]\d\d:?\d\d)?)?)?)?"
-    found = sortable(text.strip().encode())
+    found = sortable(text.strip().encode("utf-8", "replace"))
     known = rf"{date}|\d\d:\d\d(?::\d\d(?:\.\d+)?)?|{month}{day}T{clock}|{month}-{day}T{clock}|\d{{9,}}(?:\.\d+)?"
     if text and not re.fullmatch(known, found.decode("utf-8", "replace")):
         raise TdbgError(

@@ -9,12 +9,14 @@ import importlib
 import itertools
 import os
 import re
+import stat
 import sys
 import zlib
 from collections.abc import Iterable, Sequence
 from typing import IO, Any, NamedTuple
 
 from tdbg.errors import TdbgError
+from tdbg.logs.textlog import RECORDS
 
 STDIN = "-"
 # base name, number of a rotated part, date of one, packing
@@ -26,7 +28,6 @@ RANK_IN_NAME = re.compile(r"(?:^|[^a-z0-9])(?:global[-_]?)?rank[-_=]?(\d+)(?!\d)
 TASK_IN_NAME = re.compile(r"(?:^|[._-])(?:task|proc|worker)[-_]?(\d+)(?!\d)", re.IGNORECASE)
 ATTEMPT = re.compile(r"attempt_\d+")
 OWN_KINDS = {"debug": "debug_log_rank", "info": "info_log_rank"}
-RECORDS = "records.jsonl"  # the program's own log records, as tdbg wrote them down
 RUN_FILE = "run.json"
 
 
@@ -38,17 +39,18 @@ class Source(NamedTuple):
     packed: str = ""  # gz or zst
     size: int = 0
     inode: int = 0
+    pipe: bool = False  # stdin, or a named one: it can be read once
     tangled: bool = False  # lines of several ranks, mixed
 
     @property
     def seekable(self) -> bool:
         """True if it can be read in units side by side."""
-        return not (self.path == STDIN or self.packed or self.tangled)
+        return not (self.pipe or self.packed or self.tangled)
 
     def open(self) -> Any:
         """The bytes, from the beginning; TdbgError where they cannot be read."""
-        if self.path == STDIN:
-            return _stdin()
+        if self.pipe:
+            return _pipe(self.path)
         raw = self._raw()
         if self.packed == "gz":
             return _Unzip(raw)
@@ -77,11 +79,11 @@ class Source(NamedTuple):
         )
 
 
-class _Stdin:
+class _Pipe:
     """What comes through a pipe, as it comes; its beginning can be looked at without taking it."""
 
-    def __init__(self) -> None:
-        self._buffer: Any = sys.stdin.buffer
+    def __init__(self, buffer: Any) -> None:
+        self._buffer = buffer
 
     def readinto(self, into: memoryview) -> int:
         """As much as there is, at least a byte; 0 at the end."""
@@ -92,14 +94,14 @@ class _Stdin:
         return bytes(self._buffer.peek(count)[:count])
 
     def close(self) -> None:
-        """It is not ours to close."""
+        """It is read once, by whoever asks: it stays open."""
 
 
-class _PackedStdin:
+class _PackedPipe:
     """A gzip stream through a pipe; what was looked at of its beginning is given again."""
 
-    def __init__(self) -> None:
-        self._stream = _Unzip(sys.stdin.buffer)
+    def __init__(self, buffer: Any) -> None:
+        self._stream = _Unzip(buffer)
         self._sample = b""
 
     def readinto(self, into: memoryview) -> int:
@@ -114,18 +116,25 @@ class _PackedStdin:
         return self._sample
 
     def close(self) -> None:
-        """It is not ours to close."""
+        """It is read once, by whoever asks: it stays open."""
 
 
-_packed_stdin: _PackedStdin | None = None
+_pipes: dict[object, _Pipe | _PackedPipe] = {}  # those that were opened: a second opening would find the rest alone
 
 
-def _stdin() -> Any:
-    """Stdin, unpacked if it is packed."""
-    global _packed_stdin
-    if _packed_stdin is None and _Stdin().read(2) == b"\x1f\x8b":
-        _packed_stdin = _PackedStdin()
-    return _packed_stdin or _Stdin()
+def _pipe(path: str) -> _Pipe | _PackedPipe:
+    """Stdin or a named pipe (``<(zcat x.gz)``), unpacked if it is packed."""
+    key = sys.stdin if path == STDIN else path
+    if key is None:
+        raise TdbgError("stdin is closed", "name a file, or pipe something into it")
+    if key not in _pipes:
+        try:
+            buffer = sys.stdin.buffer if path == STDIN else open(path, "rb")  # noqa: SIM115 - see _pipes
+        except OSError as error:
+            raise TdbgError(f"{path}: {error.strerror}", "check its path and permissions") from None
+        found = _Pipe(buffer)
+        _pipes[key] = _PackedPipe(buffer) if found.read(2) == b"\x1f\x8b" else found
+    return _pipes[key]
 
 
 class _Unzip:
@@ -241,16 +250,15 @@ def find(paths: Sequence[str], kind: str = "debug") -> list[Source]:
     kind: debug, info or both: which of tdbg's two logs of a rank; what a folder has only one of is read in any case.
     Raises TdbgError for a path that is not there, and for one that holds no log.
     """
-    found: list[Source] = []
+    found: dict[str, Source] = {}
     for path in paths:
         if path == STDIN:
-            found.append(Source(STDIN))
+            found[STDIN] = Source(STDIN, pipe=True)
             continue
         for file in _files(path, kind):
-            source = _source(file)
-            if source.path not in {known.path for known in found}:
-                found.append(source)
-    return found
+            if file not in found:
+                found[file] = _source(file)
+    return list(found.values())
 
 
 def _files(path: str, kind: str) -> list[str]:
@@ -276,11 +284,13 @@ def _globbed(path: str) -> list[str]:
 
 
 def _in_folder(folder: str, kind: str) -> list[str]:
-    found = (
-        os.path.join(where, name) for where, _, names in os.walk(folder) for name in names if PARTS.fullmatch(name)
-    )
+    found: list[str] = []
+    runs = [folder] if _is_in_run(folder) else []
+    for where, _, files in os.walk(folder):
+        found += (os.path.join(where, name) for name in files if PARTS.fullmatch(name))
+        if RUN_FILE in files:
+            runs.append(where)
     names = [name for name in found if os.path.isfile(name)]
-    runs = _run_directories(folder)
     others = [name for name in names if not name.endswith(".json") and not _is_below(name, runs)]
     if others:
         return sorted(others, key=_order)
@@ -293,14 +303,10 @@ def _in_folder(folder: str, kind: str) -> list[str]:
     return sorted(names, key=_order)
 
 
-def _run_directories(folder: str) -> list[str]:
-    """The run directories in a folder; itself, if it is one or a part of one."""
-    above = os.path.abspath(folder)
-    for _ in range(2):
-        if os.path.isfile(os.path.join(above, RUN_FILE)):
-            return [folder]
-        above = os.path.dirname(above)
-    return [where for where, _, names in os.walk(folder) if RUN_FILE in names]
+def _is_in_run(folder: str) -> bool:
+    """True for a part of a run directory, such as the folder of one rank."""
+    path = os.path.abspath(folder)
+    return any(os.path.isfile(os.path.join(path, *[os.pardir] * up, RUN_FILE)) for up in (1, 2))
 
 
 def _is_below(name: str, folders: Sequence[str]) -> bool:
@@ -339,6 +345,8 @@ def _source(path: str) -> Source:
         status = os.stat(path)
     except OSError as error:
         raise TdbgError(f"{path}: {error.strerror}", "check its path and permissions") from None
+    if stat.S_ISFIFO(status.st_mode):
+        return Source(path, rank_of(path), pipe=True)
     return Source(path, rank_of(path), packed, status.st_size, status.st_ino)
 
 

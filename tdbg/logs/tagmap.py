@@ -108,10 +108,6 @@ class TagMap:
         found = [literal for name in self.known(flag) for literal in _literals(self.entries[name])]
         return tuple(dict.fromkeys(literal.encode() for literal in found))
 
-    def tags(self, flag: str) -> tuple[bytes, ...]:
-        """The flag's tags, with their brackets."""
-        return tuple(tag.encode() for name in self.known(flag) for tag in self.entries[name].tags)
-
     def flags_of(self, first_line: bytes) -> Flags:
         """The flags that open a line like this. Cost: 4 us a line, 13 us one that fits (small maps)."""
         line = first_line.rstrip(b"\r\n")

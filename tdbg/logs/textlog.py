@@ -13,6 +13,7 @@ TYPE_CHECKING = False  # what `typing` says, without its import: a filter of log
 if TYPE_CHECKING:
     from pathlib import Path
 
+RECORDS = "records.jsonl"  # beside the two logs: the program's own log records
 STATS = 15  # a level between DEBUG and INFO: figures that a person reads now and then
 LEVELS = {"D": 10, "S": STATS, "I": 20, "W": 30, "E": 40, "C": 50}
 INDENT = "    "

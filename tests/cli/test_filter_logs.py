@@ -119,3 +119,37 @@ def test_it_loads_nothing_heavy(log: Path) -> None:
     loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert not loaded & {"torch", "numpy", "rich", "yacs", "wandb", "typer", "dataclasses", "msgspec", "tdbg.cli"}
     assert "tdbg.logs.engine" in loaded
+
+
+def test_a_named_pipe_is_read_once_and_whole(tmp_path: Path) -> None:
+    text = "".join(f"2026-11-20 03:06:40,123 INFO t: {n}\n" for n in range(30_000))
+    (tmp_path / "a.log").write_text(text)
+    (tmp_path / "a.log.gz").write_bytes(gzip.compress(text.encode()))
+    for inner in ("cat a.log", "cat a.log.gz"):
+        for view, expected in (("", text), ("-e 9999", text.splitlines(keepends=True)[9999]), ("--count", "30000\n")):
+            line = f"{sys.executable} -m tdbg filter-logs <({inner}) {view}"
+            done = subprocess.run(["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True, check=False)
+            assert (done.returncode, done.stdout.startswith(expected)) == (0, True), (line, done.stderr)
+            assert view or done.stdout == text
+    packed = subprocess.run(
+        [sys.executable, "-m", "tdbg", "filter-logs", "-"],
+        input=(tmp_path / "a.log.gz").read_bytes(),
+        capture_output=True,
+        check=False,
+    )
+    assert packed.stdout.decode() == text
+
+
+def test_what_a_pipe_cannot_give(log: Path) -> None:
+    twice = call("-", "--diverge", cwd=log.parent, stdin=log.read_bytes())
+    assert twice.returncode == 2 and b"reads its logs twice" in twice.stderr
+    line = f"{sys.executable} -m tdbg filter-logs - <&-"
+    closed = subprocess.run(["bash", "-c", line], capture_output=True, check=False)
+    assert closed.returncode == 2 and closed.stderr.startswith(b"tdbg: stdin is closed\n")
+
+
+def test_bytes_that_are_no_text_on_the_command_line(tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_bytes(b"2026-11-20 03:06:40,123 INFO t: caf\xe9\n2026-11-20 03:06:41,123 INFO t: b\n")
+    words: list[str | bytes] = [sys.executable, "-m", "tdbg", "filter-logs", "a.log", "-e", b"caf\xe9"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, check=False)
+    assert (done.returncode, done.stdout.count(b"\n")) == (0, 1)

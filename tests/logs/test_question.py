@@ -68,7 +68,7 @@ def test_every_option_is_a_field_and_every_field_an_option() -> None:
     declared = {name for name in vars(Question) if not name.startswith("_") and name not in ("paths", "views")}
     assert declared == set(OPTIONS)
     assert set(answer.VIEWS) <= declared
-    assert {found.name for found in filter_logs._parameters()} == {"paths", *OPTIONS}
+    assert {found.name for found in filter_logs.PARAMETERS} == {"paths", *OPTIONS}
 
 
 @pytest.mark.parametrize(
