@@ -168,6 +168,29 @@ def test_the_end_of_a_thread_is_a_warning_and_no_crash_of_the_rank(one):
     assert run.judge().ranks[0]["ended"] == "ended"
 
 
+def test_a_launcher_that_waits_in_vain_for_the_others_at_the_end_is_no_finding(stream):
+    from torch.distributed.elastic.utils import store
+
+    run = stream()
+    pair(run, (3, 3))
+    barrier = f'  File "{store.__file__}", line 220, in barrier'
+    lines = ["Traceback (most recent call last):", barrier, "torch.distributed.DistStoreError: timed out"]
+    parts = {"how": "logged", "exception": "torch.distributed.DistStoreError", "lines": lines}
+    run.emit("other/launcher-1", crash(**parts))
+    assert run.codes() == []
+    run.emit("other/launcher-1", crash(**{**parts, "how": "uncaught"}))
+    assert run.codes() == ["TD-R003"]
+
+
+def test_the_same_barrier_failing_in_a_rank_is_a_finding(stream):
+    from torch.distributed.elastic.utils import store
+
+    run = stream()
+    zero, _ = pair(run, (3, 3))
+    run.emit(zero, crash(how="logged", lines=[f'  File "{store.__file__}", line 220, in barrier']))
+    assert run.codes() == ["TD-R003"]
+
+
 def test_logged_and_then_uncaught_is_one_finding(one):
     run, rank = one
     run.train(rank, [2.0] * 3)
