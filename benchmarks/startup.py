@@ -19,11 +19,8 @@ import tempfile
 import time
 from pathlib import Path
 
-FRONT, PAGE, FILTER = (
-    5.0,
-    8.0,
-    2.5,
-)  # the targets: answered by the thin front; any other help page; a small log filtered
+# The targets: answered by the thin front; any other help page; a small log filtered.
+FRONT, PAGE, FILTER = 5.0, 8.0, 2.5
 BARE = [sys.executable, "-c", "pass"]
 
 

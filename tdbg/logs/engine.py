@@ -6,14 +6,19 @@ where a literal is found does Python look closer: back to the header, forward to
 
 import re
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from tdbg.logs.formats import Format
 from tdbg.logs.query import Buffer, Matcher
 
+if TYPE_CHECKING:
+    from tdbg.logs.dense import Block
+
 BLOCK_BYTES = 1 << 20
 LARGEST_BYTES = 4 << 20  # a record longer than that is judged by its beginning, and passes in pieces
 LOOKS, LOOK_BYTES = 4096, 400  # how many kinds of headers are remembered, and how long ones
+DENSE_HITS = 600  # in a block; with more of them numpy is faster than the loop over hits
+DENSE_BLOCKS = 8  # the loop's time for so many of them is that of importing numpy
 ZEROS = bytes.maketrans(b"123456789", b"0" * 9)
 SLACK = 16  # so that looking a little further needs no care
 TWO, ZERO, DASH, TEE, CLOSES = b"20-T]"
@@ -27,13 +32,33 @@ class Stream(Protocol):
     def readinto(self, into: memoryview) -> int | None: ...
 
 
+class Density:
+    """Whether hits are so dense that numpy is worth its import. One for all files that a process filters in turn."""
+
+    __slots__ = ("_blocks", "_dense")
+
+    def __init__(self) -> None:
+        self._blocks, self._dense = 0, False
+
+    @property
+    def high(self) -> bool:
+        """True if the next block is one for numpy."""
+        return self._dense and self._blocks >= DENSE_BLOCKS
+
+    def learn(self, hits: int, size: int) -> None:
+        """So many hits were in so many bytes; small pieces say nothing."""
+        if size >= BLOCK_BYTES // 4:
+            self._dense = hits * BLOCK_BYTES >= DENSE_HITS * size
+            self._blocks += self._dense
+
+
 class Filter:
     """Reads one stream and emits the records that count, in order, each whole.
 
     begin, end: offsets; records that start in between are this filter's. The stream stands at ``begin``, or one byte
     before it where ``begin`` is not 0, so that it can be seen whether a line starts there.
     each: go record by record even where all of them count, for ``taken``, which else is not their number then.
-    block_bytes: of one read, for those who hold many files at once.
+    block_bytes: of one read, for those who hold many files at once. density: known from the files before.
     """
 
     def __init__(
@@ -45,6 +70,7 @@ class Filter:
         end: int | None = None,
         each: bool = False,
         block_bytes: int = 0,
+        density: Density | None = None,
     ) -> None:
         self.matcher = matcher
         self.format: type[Format] = matcher.format
@@ -52,8 +78,10 @@ class Filter:
         self.taken = 0  # records
         self._next_hit = matcher.next_hit()
         self._by_tag_alone = matcher.by_tag_alone
-        literals = matcher.literals()
+        self._literals = literals = matcher.literals()
         self._literal = literals[0] if len(literals) == 1 else b""
+        self._density = density or Density()
+        self._block: Block | None = None
         self._alike: dict[
             bytes, bool
         ] = {}  # a header's beginning, its digits as zeros, and its tag -> whether it counts
@@ -166,7 +194,10 @@ class Filter:
         elif self._next_hit is None:
             self._ask_all(start, stop)
         elif self._by_tag_alone:
-            self._ask_tags(start, stop)
+            taken = self.taken
+            if not (self.format.column and self._density.high and self._ask_block(start, stop)):
+                self._ask_tags(start, stop)
+            self._density.learn(self.taken - taken, stop - start)
         else:
             self._ask_hits(start, stop)
 
@@ -226,6 +257,39 @@ class Filter:
         if kept:
             self.taken += len(kept)
             self.emit(memoryview(b"".join(kept)))
+
+    def _ask_block(self, start: int, stop: int) -> bool:
+        """The same by numpy; False if these lines are not what it is for."""
+        if self._block is None or self._block.buffer is not self._buffer:
+            from tdbg.logs.dense import Block
+
+            self._block = Block(self._buffer)
+        found = self._block.records(
+            start,
+            stop,
+            self.format.column,
+            self._literals,
+            starts=self._start,
+            counts=lambda begin: self._counts(begin, stop),
+        )
+        if found is None:
+            return False
+        runs, taken = found
+        self.taken += taken
+        if runs:
+            self.emit(memoryview(b"".join([self._buffer[begin:end] for begin, end in runs])))
+        return True
+
+    def _counts(self, begin: int, stop: int) -> bool:
+        """Whether the record that starts at ``begin`` counts."""
+        found = self.format.header.match(self._buffer, begin, stop)
+        hit = found.start("tag") if found is not None else -1
+        if hit < 0:
+            return False
+        close = self._buffer.find(b"]", hit, stop) + 1
+        look = bytes(self._buffer[begin:hit]).translate(ZEROS) + b"\n" + self._buffer[hit:close]
+        counts = self._alike.get(look)
+        return self._look(look, begin, hit, stop) if counts is None else counts
 
     def _seek(self, literal: bytes, start: int, stop: int) -> int:
         """The next hit of several literals."""

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tdbg.logs import engine, parallel
-from tdbg.logs.engine import Filter
+from tdbg.logs.engine import Density, Filter
 from tdbg.logs.formats import FORMATS, Lines, Stamped, Tdbg, sniff
 from tdbg.logs.query import Matcher, Query, family
 from tdbg.logs.sources import Source, find, rank_of
@@ -87,6 +87,62 @@ def _unit(data: bytes, query: Query, begin: int, end: int) -> bytes:
     last = None if end == len(data) else end
     Filter(Matcher(query, Tdbg), lambda view: out.append(bytes(view)), begin=begin, end=last).run(stream)  # type: ignore[arg-type]
     return b"".join(out)
+
+
+class Always(Density):
+    """Every block is one for numpy."""
+
+    high = True
+
+
+LINES = st.sampled_from(
+    [
+        *(line(1.76e9, "D", 3, 7, tag, "text").encode() for tag in TAGS),
+        line(1.76e9, "D", 12_345, 7, TAGS[0], "a rank of five digits").encode(),
+        line(1.76e9, "W", 3, 7, "[DEBUG_FORWARD_X]", "of the family").encode(),
+        line(1.76e9, "I", 3, 7, "[monitor]", "[DEBUG_FORWARD] in the message").encode(),
+        b"[rank1]:" + line(1.76e9, "D", 3, 7, TAGS[0], "after a launcher's prefix").encode(),
+        b"    indented [DEBUG_FORWARD]\n",
+        b"\n",
+        b"not indented\n",
+        b"2026-11-20T[DEBUG_FORWARD]\n",
+        b"2026-",
+        b"[DEBUG_FORWARD]",
+    ]
+)
+FAMILIES = st.sampled_from(
+    [
+        Query(families=(family("FORWARD"),)),
+        Query(families=(family("FORWARD"), family("VALIDATION"))),
+        Query(prefixes=(b"[DEBUG_V", b"[m")),
+        Query(families=(family("LR"),), prefixes=(b"[DEBUG_LR",)),
+    ]
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(LINES, max_size=60), FAMILIES, st.integers(min_value=300, max_value=4000), st.integers(0, 40))
+def test_dense_blocks_give_the_same_bytes(parts: list[bytes], query: Query, block: int, ordinary: int) -> None:
+    data = b"".join([*records(ordinary), *parts, *records(ordinary)])
+
+    def filtered(density: Density) -> tuple[bytes, int]:
+        out: list[bytes] = []
+        found = Filter(Matcher(query, Tdbg), lambda view: out.append(bytes(view)), block_bytes=block, density=density)
+        return b"".join(out), found.run(io.BytesIO(data))  # type: ignore[arg-type]
+
+    assert filtered(Always()) == filtered(Density())
+
+
+def test_numpy_is_imported_for_many_dense_blocks_alone() -> None:
+    dense, size = Density(), engine.BLOCK_BYTES
+    for _ in range(engine.DENSE_BLOCKS):
+        assert not dense.high
+        dense.learn(10_000, size)
+    assert dense.high
+    dense.learn(10_000, 100)
+    assert dense.high
+    dense.learn(3, size)
+    assert not dense.high
 
 
 @settings(max_examples=60, deadline=None)
