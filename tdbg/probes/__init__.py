@@ -58,11 +58,16 @@ class Probe:
             return False
         return self.monitor.may(kind or self.name)
 
+    @property
+    def by_level_alone(self) -> bool:
+        """True if a level has it at work, and nobody asked for it by a flag or chose the steps."""
+        settings = self.monitor.settings
+        return not (self.flags or settings.steps or settings.every)
+
     def _is_due(self) -> bool:
-        """True unless only the level asks, without a choice of steps, and this step is one to pass over."""
-        settings, step = self.monitor.settings, self.monitor.step + 1
-        chosen = bool(self.flags or settings.steps or settings.every)
-        return chosen or step <= ALWAYS_STEPS or step % self.every == 0
+        """True unless only the level asks, and this step is one to pass over."""
+        step = self.monitor.step + 1
+        return not self.by_level_alone or step <= ALWAYS_STEPS or step % self.every == 0
 
     @contextlib.contextmanager
     def work(self, kind: str = "") -> Iterator[None]:

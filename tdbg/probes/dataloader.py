@@ -10,6 +10,7 @@ from torch import Tensor
 from tdbg.events import Step
 from tdbg.probes import PROBES, Probe, batches, tensors
 from tdbg.probes.batches import Part, Prints
+from tdbg.probes.budget import ALWAYS_STEPS
 from tdbg.probes.feeds import (
     ENOUGH,
     Feed,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 CONTENT = "dataloader"  # kinds of work in the budget: a look at a batch,
 PRINT = "dataloader-print"  # its fingerprint, the range of its labels
 LABELS = "dataloader-labels"
+STRIDE = 2  # steps from look to look where the level advanced alone asks
 LOOKS_A_STEP = 4  # batches looked at while one step runs (accumulation, evaluation) whatever it costs
 MAX_PRINTS = 4096
 MAX_CLASSES = 1024
@@ -57,8 +59,9 @@ class DataLoading(Probe):
 
     Reads:  the batch as the program gets it, the loader iterator's settings and the indices its sampler gave.
             Labels are compared with the width of the root's output. No sample is fetched for it.
-    Emits:  LOADER once a loader; BATCH on sampled batches (RANGE a step late for those on an accelerator); EPOCH
-            at the end of a pass; WAIT, REPEAT, CONSTANT, NONFINITE, LABELS, SAMPLER and ERROR where there is cause.
+    Emits:  LOADER once a loader; BATCH on sampled batches, for the level advanced alone in every other step (RANGE a
+            step late for those on an accelerator); EPOCH at the end of a pass; WAIT, REPEAT, CONSTANT, NONFINITE,
+            LABELS, SAMPLER and ERROR where there is cause.
     Cost:   two microseconds a batch; a look at a batch 0.1 to 1 ms, sampled.
     Limits: with workers the wait is seen, not the time a worker took. Of batches on an accelerator shapes and,
             a step late, the range; no labels, fingerprints or equal samples. Loaders other than torch's own
@@ -201,7 +204,7 @@ class DataLoading(Probe):
         step = self.monitor.step
         self._looks = self._looks + 1 if step == self._step else 1
         self._step = step
-        if self._affords(CONTENT):
+        if not self._passes_over() and self._affords(CONTENT):
             with self.work(CONTENT):
                 self._look(feed, current, batch, wait_s)
         elif feed.width and "LABELS" not in feed.said and self._affords(LABELS):
@@ -210,6 +213,12 @@ class DataLoading(Probe):
         if "repeat" not in feed.said and self._affords(PRINT):
             with self.work(PRINT):
                 self._compare(feed, current, batch, loader_iter)
+
+    def _passes_over(self) -> bool:
+        """True if this batch is the only one of its step so far, and the level leaves out this step."""
+        step = self.monitor.step + 1
+        rare = self.by_level_alone and self.monitor.settings.level != "extreme"
+        return rare and step > ALWAYS_STEPS and step % STRIDE > 0 and self._looks == 1
 
     def _affords(self, kind: str) -> bool:
         """True if this batch may be looked at; while one step runs (evaluation) only the first are free."""

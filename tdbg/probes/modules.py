@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from tdbg.events import Step
 from tdbg.probes import tensors
+from tdbg.probes.budget import ALWAYS_STEPS
 from tdbg.probes.compiler import hide, unseen
 from tdbg.probes.roots import clean_path, unwrapped
 from tdbg.probes.spread import SAMPLE, samples, spread_of
@@ -32,6 +33,7 @@ HOOK: Any = "tdbg"
 WHOLE = "all modules"
 PARTLY = "modules in turn"
 IN_TURN = 6  # modules a look, besides the first and the last layer
+STRIDE = 2  # steps from look to look where the level advanced alone asks
 WHOLE_EVERY = 64  # looks: a model may be rebuilt, or take another path
 LARGE = 16_384  # elements; of larger tensors a norm is estimated from
 # A hook that computes runs with a cold cache, 25 us each; so it only keeps the tensor, and all are worked on together.
@@ -118,6 +120,7 @@ class Wish:
     backward: bool = False
     sample: bool = False
     every: bool = False  # every module in each look, instead of some in turn
+    stride: int = 1  # steps from look to look
     exact: bool = False  # norms of all elements, also of large tensors
     force_eager: bool = False  # look inside compiled models too, by running such steps uncompiled
 
@@ -170,7 +173,7 @@ class ModuleLook:
 
     ``seen`` is in the order of the forward pass; ``step`` is the step it speaks of. A look is at every module if a
     probe wants that (``turn`` is 0 then), and at the first of a root; else six and the first and last layer have
-    their turn.
+    their turn. Where the level advanced alone asks, it is at every other step.
     Reads:  the first tensor of each module's output; the gradient that arrives there, if a probe wants it.
     Cost:   two hooks and one reduction a module (some 15 us), on the steps that are looked at. Of outputs above
             16,384 elements a sample of 1,024 is read unless a probe wants exact norms.
@@ -222,6 +225,7 @@ class ModuleLook:
             backward=any(wish.backward for wish in wishes),
             sample=any(wish.sample for wish in wishes),
             every=any(wish.every for wish in wishes),
+            stride=min((wish.stride for wish in wishes), default=1),
             exact=any(wish.exact for wish in wishes),
             force_eager=any(wish.force_eager for wish in wishes),
         )
@@ -260,7 +264,8 @@ class ModuleLook:
 
     def begin(self, root: nn.Module) -> None:
         """A root is about to run with gradients: hook its modules, if this step is to be looked at."""
-        if not self._wishes or self.step == self.monitor.step + 1:
+        step = self.monitor.step + 1
+        if not self._wishes or self.step == step or (step > ALWAYS_STEPS and step % self._wish.stride):
             return
         if not self.monitor.may(WHOLE if self._whole(root) else PARTLY):
             return
@@ -268,7 +273,7 @@ class ModuleLook:
         self._drop_compiled(root)
         whole = self._whole(root)
         self._clear()
-        self._running, self.step = True, self.monitor.step + 1
+        self._running, self.step = True, step
         self._last_root = weakref.ref(root)
         if whole:
             self.turn = self.turns = 0
