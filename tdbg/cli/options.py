@@ -5,12 +5,14 @@ completions of all shells follow from it: a new option gets its completion from 
 are joined by a bar (``CODE|SEVERITY``).
 """
 
-from collections.abc import Callable, Iterable
+import inspect
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from tdbg.asked import Asked
 from tdbg.cli import pages
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -41,6 +43,27 @@ Wrapped = Annotated[
     list[str] | None,
     typer.Argument(metavar=COMMAND, help="The command and its own options, passed on untouched."),
 ]
+
+
+def declare(
+    command: Callable[..., int],
+    question: type[Asked],
+    options: Mapping[str, tuple[tuple[str, ...], str, str]],
+    paths: Any,
+) -> None:
+    """Give a function that takes ``**given`` the options of a table, as typer reads them from a signature."""
+    found = [("paths", list[str] | None, paths, None)]
+    for name, (names, kind, help_text) in options.items():
+        default = getattr(question, name)
+        many = not isinstance(default, str | bool | int)
+        option = typer.Option(*names, metavar=kind or None, help=help_text)
+        found.append((name, list[str] | None if many else type(default), option, None if many else default))
+    parameters = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, about])
+        for name, kind, about, default in found
+    ]
+    command.__signature__ = inspect.Signature(parameters, return_annotation=int)  # type: ignore[attr-defined]
+    command.__annotations__ = {found.name: found.annotation for found in parameters}
 
 
 class Command(TyperCommand):

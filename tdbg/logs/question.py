@@ -1,10 +1,6 @@
-"""What can be asked of logs: the options of `tdbg filter-logs`, declared once.
+"""What can be asked of logs: the options of `tdbg filter-logs`, declared once (see `tdbg.asked`)."""
 
-`tdbg.cli.filter_logs` makes the command of it, with its help, manual page and completions. `parse` reads the same
-options without any library, so that a small log is read before a parser would have been loaded; whatever it does not
-know (help, an error, an abbreviation) it leaves to the command.
-"""
-
+from tdbg.asked import Asked, read
 from tdbg.errors import TdbgError
 
 TYPE_CHECKING = False  # what `typing` says, without its import
@@ -17,10 +13,9 @@ STDOUT = "-"
 TEXT, JSONL = "text", "jsonl"
 
 
-class Question:
+class Question(Asked):
     """The options by name, at their defaults; see `OPTIONS` for what they mean."""
 
-    paths: "Sequence[str]" = ()
     flag: "Sequence[str]" = ()
     exclude_flag: "Sequence[str]" = ()
     prefix: "Sequence[str]" = ()
@@ -49,10 +44,6 @@ class Question:
     format: str = TEXT
     log_format: str = ""
     jobs: int = 0
-
-    def __init__(self, **given: object) -> None:
-        for name, value in given.items():
-            setattr(self, name, value)
 
     @property
     def views(self) -> list[str]:
@@ -101,45 +92,7 @@ OPTIONS: dict[str, tuple[tuple[str, ...], str, str]] = {
 
 def parse(words: "Sequence[str]") -> Question | None:
     """The question a command line asks; None for what the whole parser has to look at."""
-    known = {name: field for field, (names, _, _) in OPTIONS.items() for name in names}
-    question = Question()
-    paths: list[str] = []
-    left = iter(words)
-    for word in left:
-        if word == "--":
-            paths += left
-        elif word == "-" or not word.startswith("-"):
-            paths.append(word)
-        elif not _option(question, word, known, left):
-            return None
-    question.paths = paths
-    return question
-
-
-def _option(question: Question, word: str, known: dict[str, str], left: "Iterator[str]") -> bool:
-    """Take one option and its value; False if that is not as plain as it can be."""
-    name, glued, value = word.partition("=") if word.startswith("--") else (word[:2], word[2:], word[2:])
-    if name not in known:
-        return False
-    field = known[name]
-    default = getattr(Question, field)
-    if isinstance(default, bool):
-        setattr(question, field, True)
-        return not glued
-    if not glued:
-        following = next(left, None)
-        if following is None or following.startswith("-"):
-            return False
-        value = following
-    if isinstance(default, int):
-        if not value.isdecimal():
-            return False
-        setattr(question, field, int(value))
-    elif isinstance(default, str):
-        setattr(question, field, value)
-    else:
-        setattr(question, field, [*getattr(question, field), value])
-    return True
+    return read(Question(), OPTIONS, words)
 
 
 def query_of(question: Question) -> "Query":
