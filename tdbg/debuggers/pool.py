@@ -1,0 +1,95 @@
+"""Host memory that copies wait in until they are written: bounded by bytes, handed out in buffers that are used again."""
+
+import threading
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from tdbg.errors import TdbgError
+
+POLICIES = ("block", "drop", "sample")
+RING_BYTES = 256_000_000
+PATIENCE_S = 60.0  # of a training step for a disk that does not take what is captured
+KEPT = 4  # free buffers of one size
+
+
+class Full(Exception):
+    """There is no room, and the policy is not to wait."""
+
+
+class Pool:
+    """Buffers of uint8 on the host, at most so many bytes of them at a time.
+
+    A buffer may be larger than the whole pool: then it is alone in it. Freed ones of a size that was asked for lately
+    are kept, so that a steady program takes no new memory from the system, which would cost more than the copy.
+
+    policy: ``block`` waits for room, ``drop`` does not, ``sample`` as drop, and whoever asks should ask more rarely.
+    alive: False once nobody will free anything any more.
+    """
+
+    def __init__(
+        self, limit_bytes: int = RING_BYTES, policy: str = "block", alive: Callable[[], bool] = lambda: True
+    ) -> None:
+        self.limit_bytes, self.policy, self._alive = limit_bytes, policy, alive
+        self.used_bytes = 0
+        self.waited_s = 0.0
+        self._free: dict[int, list[Tensor]] = {}
+        self._free_bytes = 0
+        self._changed = threading.Condition()
+
+    def take(self, size: int) -> Tensor:
+        """A buffer of ``size`` bytes; `Full` where there is no room and none is waited for.
+
+        Raises TdbgError if room does not come within a minute, or whoever frees it is gone.
+        """
+        with self._changed:
+            if not self._has_room(size):
+                self._wait(size)
+            self.used_bytes += size
+            kept = self._free.get(size)
+            if kept:
+                self._free_bytes -= size
+                return kept.pop()
+        return torch.empty(size, dtype=torch.uint8, pin_memory=torch.cuda.is_initialized())
+
+    def _has_room(self, size: int) -> bool:
+        if self.used_bytes and self.used_bytes + size > self.limit_bytes:
+            return False
+        over = self.used_bytes + self._free_bytes + size - self.limit_bytes
+        if over > 0 and not self._free.get(size):  # what is kept for others must make room
+            self._free.clear()
+            self._free_bytes = 0
+        return True
+
+    def _wait(self, size: int) -> None:
+        if self.policy != "block":
+            raise Full
+        begun = time.monotonic()
+        while not self._has_room(size):
+            self._changed.wait(0.2)
+            if not self._alive():
+                raise TdbgError("what was captured cannot be written", "see the reason above; nothing more is captured")
+            if time.monotonic() - begun > PATIENCE_S:
+                raise TdbgError(
+                    f"the disk has not taken what was captured for {PATIENCE_S:.0f} s",
+                    "capture less, or with --capture-policy drop",
+                )
+        self.waited_s += time.monotonic() - begun
+
+    def give(self, buffer: Tensor) -> None:
+        """The buffer is free again."""
+        size = buffer.numel()
+        with self._changed:
+            self.used_bytes -= size
+            kept = self._free.setdefault(size, [])
+            if len(kept) < KEPT and self.used_bytes + self._free_bytes + size <= self.limit_bytes:
+                kept.append(buffer)
+                self._free_bytes += size
+            self._changed.notify_all()
+
+    @property
+    def crowded(self) -> bool:
+        """True if more than half of the room is taken."""
+        return 2 * self.used_bytes > self.limit_bytes

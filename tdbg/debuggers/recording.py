@@ -1,0 +1,171 @@
+"""Datapoints on their way to the disk: a thread writes what passes have copied, and whoever captures is told of trouble."""
+
+import ctypes
+import queue
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from tdbg.debuggers.pool import Full, Pool
+from tdbg.debuggers.tap import Copied, Form
+from tdbg.errors import TdbgError
+from tdbg.pages.writer import Item, PageWriter
+
+DRAIN_S = 60.0
+
+
+class Job(NamedTuple):
+    """One pass: what it copied, and what is said of it."""
+
+    copied: Copied
+    key: str | int
+    about: dict[str, Any]  # of `PageWriter.add`: keys, split, scalars, step, epoch, phase
+
+
+class Recording:
+    """Writes in a thread of its own; every datapoint is written, or counted as dropped with its reason.
+
+    A failure of the disk or of the thread is raised by the next `put` and by `close`; nothing waits for a thread that
+    is gone. open: makes the writer, in the thread, when the first datapoint comes.
+    """
+
+    def __init__(self, open: Callable[[], PageWriter], pool: Pool | None = None) -> None:
+        self._open = open
+        self.pool = pool or Pool()
+        self.pool.alive = self._is_alive
+        self.written = self.bytes = 0
+        self.dropped: Counter[str] = Counter()
+        self.error: Exception | None = None
+        self._told = False
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._waiting = 0
+        self._idle = threading.Condition()
+        self._writer: PageWriter | None = None
+        self._thread: threading.Thread | None = None
+        self._layouts: dict[int, Any] = {}
+
+    def put(self, job: Job) -> None:
+        """Have it written; raises what kept earlier ones from it, once."""
+        if self.error is not None:
+            self.drop(len(job.about.get("keys") or (0,)), "not written")
+            self._release(job.copied)
+            self._raise()
+            return
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="tdbg-capture", daemon=True)
+            self._thread.start()
+        with self._idle:
+            self._waiting += 1
+        self._jobs.put(job)
+
+    def drop(self, count: int, reason: str) -> None:
+        """So many datapoints are not kept; told in the pages when there are any."""
+        self.dropped[reason] += count
+
+    def drain(self, seconds: float = DRAIN_S) -> bool:
+        """Wait until all is written; False if it took too long or cannot be."""
+        until = time.monotonic() + seconds
+        with self._idle:
+            while self._waiting and self._is_alive():
+                if not self._idle.wait(min(0.2, max(until - time.monotonic(), 0.0))) and time.monotonic() > until:
+                    return False
+            return not self._waiting
+
+    def close(self, seconds: float = DRAIN_S) -> None:
+        """Write the rest, seal the last page, end the thread; raises what went wrong and was not told yet."""
+        thread = self._thread
+        if thread is not None:
+            self._jobs.put(None)
+            thread.join(seconds)
+            if thread.is_alive():
+                raise TdbgError(
+                    f"what was captured is not written after {seconds:.0f} s", "`tdbg inspect-pages recover` saves it"
+                )
+            self._thread = None
+        self._raise()
+
+    def _is_alive(self) -> bool:
+        return self._thread is not None and self._thread.is_alive() and self.error is None
+
+    def _raise(self) -> None:
+        if self.error is not None and not self._told:
+            self._told = True
+            raise self.error
+
+    # in the thread
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            try:
+                if self.error is None:
+                    self._write(job)
+                else:
+                    self.drop(len(job.about.get("keys") or (0,)), "not written")
+            except Exception as error:  # guard: told by the next put
+                self.error = error
+                self.drop(len(job.about.get("keys") or (0,)), "not written")
+            finally:
+                self._release(job.copied)
+                with self._idle:
+                    self._waiting -= 1
+                    self._idle.notify_all()
+        try:
+            if self._writer is not None:
+                for reason, count in self.dropped.items():
+                    self._writer.drop(count, reason)
+                self._writer.close()
+        except Exception as error:  # guard
+            self.error = self.error or error
+
+    def _write(self, job: Job) -> None:
+        for event in job.copied.events:
+            event.synchronize()
+        if self._writer is None:
+            self._writer = self._open()
+        copied, writer = job.copied, self._writer
+        if copied.whole and copied.plan is not None and copied.buffer is not None:
+            layout = self._layout(writer, copied.plan.forms)
+            writer.add_flat(job.key, layout, memory(copied.buffer), **job.about)
+        else:
+            writer.add(job.key, [_item(form, data) for form, data in parts(copied)], **job.about)
+        self.written += 1
+        self.bytes += sum(form.nbytes for form in copied.forms())
+
+    def _layout(self, writer: PageWriter, forms: tuple[Form, ...]) -> Any:
+        found = self._layouts.get(id(forms))
+        if found is None:
+            found = self._layouts[id(forms)] = writer.layout([(f.path, _dtype(f), tuple(f.shape), {}) for f in forms])
+        return found
+
+    def _release(self, copied: Copied) -> None:
+        for buffer in copied.buffers():
+            self.pool.give(buffer)
+
+
+def memory(buffer: Tensor) -> memoryview:
+    """The bytes of a host buffer, without a copy and without numpy."""
+    size = buffer.numel()
+    return memoryview((ctypes.c_char * size).from_address(buffer.data_ptr())).cast("B") if size else memoryview(b"")
+
+
+def parts(copied: Copied) -> Iterable[tuple[Form, memoryview]]:
+    """Each tensor that came, with its bytes."""
+    if copied.plan is not None and copied.buffer is not None:
+        whole = memory(copied.buffer)
+        for form, offset in zip(copied.plan.forms[: copied.filled], copied.plan.offsets, strict=False):
+            yield form, whole[offset : offset + form.nbytes]
+    for loose in copied.loose:
+        yield loose.form, memory(loose.buffer)
+
+
+def _dtype(form: Form) -> str:
+    return str(form.dtype).removeprefix("torch.")
+
+
+def _item(form: Form, data: memoryview) -> Item:
+    return Item(form.path, _dtype(form), tuple(form.shape), data)

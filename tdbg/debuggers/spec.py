@@ -1,0 +1,64 @@
+"""What to capture, and when: `--capture` and the options around it, as data."""
+
+from typing import NamedTuple
+
+from tdbg.errors import TdbgError
+
+KINDS = ("output", "input", "grad")
+PHASES = ("train", "val", "eval")
+
+
+class Spec(NamedTuple):
+    """Which layers, and what of each: ``layers.*.attn:output,input``."""
+
+    pattern: str
+    kinds: tuple[str, ...] = ("output",)
+
+    @classmethod
+    def parse(cls, text: str) -> "Spec":
+        """TdbgError for a kind that there is not."""
+        pattern, colon, kinds = text.strip().rpartition(":")
+        if not colon:
+            return cls(text.strip())
+        found = tuple(word.strip() for word in kinds.split(",") if word.strip())
+        for kind in found:
+            if kind not in KINDS:
+                raise TdbgError(
+                    f"--capture {text!r}: a layer has no {kind!r}",
+                    f"write 'layers.*.attn:output,input,grad'; what there is: {', '.join(KINDS)}",
+                )
+        if not pattern or not found:
+            raise TdbgError(f"--capture {text!r} names no layer", "write 'layers.*.attn:output', or '*' for all")
+        return cls(pattern, found)
+
+
+class Epochs(NamedTuple):
+    """Which epochs: every Nth and the last, the last alone, or all (the rule of checkpoints).
+
+    every: 0 for the last alone. What the last one is, is known in advance only where ``count`` is given.
+    """
+
+    every: int = 1
+
+    @classmethod
+    def parse(cls, text: str) -> "Epochs":
+        """``all``, ``latest`` or a number above 0."""
+        word = text.strip().lower()
+        if word in ("", "all"):
+            return cls(1)
+        if word == "latest":
+            return cls(0)
+        if not word.isdecimal() or int(word) == 0:
+            raise TdbgError(f"epochs cannot be {text!r}", "write a number above 0, latest or all")
+        return cls(int(word))
+
+    def indices(self, count: int) -> list[int]:
+        """Of so many epochs, from 0: (10, every 3) -> 2, 5, 8, 9."""
+        if count <= 0:
+            return []
+        chosen = set(range(self.every - 1, count, self.every)) if self.every else set()
+        return sorted(chosen | {count - 1})
+
+    def wants(self, epoch: int) -> bool:
+        """True if this epoch is one, however many there are; the last one cannot be told."""
+        return bool(self.every) and (epoch + 1) % self.every == 0

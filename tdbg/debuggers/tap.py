@@ -1,0 +1,334 @@
+"""The hooks of one pass: each copies what a module took or put out, at once, before anything can change it.
+
+The first pass finds out what there is to copy; the following ones copy into buffers that are laid out as the page will
+be, so that a hook is one call of ``copy_`` and the writer writes all of it at once.
+"""
+
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from tdbg.debuggers.pool import Full, Pool
+from tdbg.pages.dtypes import DTYPES
+from tdbg.probes import tensors
+from tdbg.probes.compiler import hide, unseen
+
+ALIGN = 64
+MAX_PLANS = 64
+HOST = torch.device("cpu")
+HOOK: Any = "tdbg-capture"  # in a module's own table of hooks, for one pass
+
+
+class Target(NamedTuple):
+    """One module to look at, and what of it."""
+
+    path: str
+    module: "weakref.ref[nn.Module]"
+    kinds: tuple[str, ...]
+
+
+class Form(NamedTuple):
+    """What one copied tensor is like: the same in each pass of a steady program."""
+
+    path: str
+    dtype: torch.dtype
+    shape: torch.Size
+    device: torch.device = HOST
+
+    @property
+    def nbytes(self) -> int:
+        """Of the copy, which holds no gaps."""
+        return self.shape.numel() * self.dtype.itemsize
+
+
+@dataclass(slots=True)
+class Plan:
+    """Where each tensor of a pass goes in one buffer, in the order in which they come."""
+
+    forms: tuple[Form, ...]
+    offsets: tuple[int, ...]
+    nbytes: int
+
+    @classmethod
+    def of(cls, forms: Sequence[Form]) -> "Plan":
+        """Each at a multiple of 64 bytes."""
+        offsets, end = [], 0
+        for form in forms:
+            offsets.append(end)
+            end += -(-form.nbytes // ALIGN) * ALIGN
+        return cls(tuple(forms), tuple(offsets), end)
+
+    def views(self, buffer: Tensor) -> list[Tensor]:
+        """The buffer's parts as tensors of their kind."""
+        return [
+            buffer[offset : offset + form.nbytes].view(form.dtype).view(form.shape)
+            for form, offset in zip(self.forms, self.offsets, strict=True)
+        ]
+
+
+class Loose(NamedTuple):
+    """A tensor outside of any plan, in a buffer of its own."""
+
+    form: Form
+    buffer: Tensor
+
+
+@dataclass(slots=True)
+class Copied:
+    """All that one pass copied: in one buffer by a plan, and single tensors where it left the plan."""
+
+    plan: Plan | None = None
+    buffer: Tensor | None = None
+    filled: int = 0  # tensors of the plan that came
+    loose: list[Loose] = field(default_factory=list)
+    calls: dict[str, int] = field(default_factory=dict)  # how often each module ran
+    skipped: dict[str, str] = field(default_factory=dict)  # path -> why it could not be copied
+    events: list[Any] = field(default_factory=list)  # of devices whose copies are on their way
+
+    @property
+    def whole(self) -> bool:
+        """True if the buffer is full and there is nothing else."""
+        return self.plan is not None and self.filled == len(self.plan.forms) and not self.loose
+
+    def forms(self) -> list[Form]:
+        """What came, in order."""
+        planned = self.plan.forms[: self.filled] if self.plan is not None else ()
+        return [*planned, *(loose.form for loose in self.loose)]
+
+    def buffers(self) -> list[Tensor]:
+        """All of them, to be given back."""
+        return [*([self.buffer] if self.buffer is not None else []), *(loose.buffer for loose in self.loose)]
+
+
+class Tap:
+    """Hooks some modules for one pass at a time and hands over copies of what they took and put out.
+
+    Paths are ``layers.4.attn:output``; ``layers.4.attn#1:output`` for a second call in the same pass, and
+    ``layers.4.attn:output.0`` for the first tensor of a tuple. Gradients arrive until `end` is called.
+    Cost: one ``copy_`` a tensor and some 3 us.
+    """
+
+    def __init__(self, pool: Pool, failed: Callable[[Exception], None]) -> None:
+        self.pool, self._failed = pool, failed
+        self._plans: dict[Form, Plan] = {}  # by what comes first
+        self._views: dict[int, tuple[Tensor, Plan, list[Tensor]]] = {}  # by id of the buffer
+        self._hooked: list[nn.Module] = []
+        self._copied: Copied | None = None
+        self._ready: list[Tensor] = []
+        self._ready_forms: tuple[Form, ...] = ()
+        self._full = False
+        self._thread = 0
+
+    @property
+    def running(self) -> bool:
+        """True between `begin` and `end`."""
+        return self._copied is not None
+
+    def count(self) -> int:
+        """How many modules carry hooks."""
+        return len(self._hooked)
+
+    def begin(self, targets: Sequence[Target]) -> None:
+        """Hook them; what they carry is gone after `unhook`."""
+        self._copied, self._ready, self._full = Copied(), [], False
+        self._thread = threading.get_ident()
+        for target in targets:
+            module = target.module()
+            if module is None:
+                continue
+            if "input" in target.kinds:
+                module._forward_pre_hooks[HOOK] = _Before(self, target)
+                module._forward_pre_hooks_with_kwargs[HOOK] = True
+            module._forward_hooks[HOOK] = _After(self, target)
+            self._hooked.append(module)
+
+    def unhook(self) -> None:
+        """The forward pass is over."""
+        for module in self._hooked:
+            for table in (module._forward_pre_hooks, module._forward_pre_hooks_with_kwargs, module._forward_hooks):
+                table.pop(HOOK, None)
+        self._hooked = []
+
+    def end(self) -> Copied | None:
+        """What this pass copied; None if there was no room for it, or there was no pass."""
+        self.unhook()
+        copied, self._copied, self._ready = self._copied, None, []
+        if copied is None:
+            return None
+        if self._full:
+            self.release(copied)
+            return None
+        forms = copied.forms()
+        if forms and not copied.whole:
+            if len(self._plans) >= MAX_PLANS:
+                self._plans.clear()
+                self._views.clear()
+            self._plans[forms[0]] = Plan.of(forms)
+        for device in {form.device for form in forms} - {HOST}:
+            copied.events.append(_event(device))
+        return copied
+
+    def release(self, copied: Copied) -> None:
+        """Give its memory back."""
+        for buffer in copied.buffers():
+            self.pool.give(buffer)
+
+    # called by the hooks
+
+    def before(self, target: Target, args: Any, kwargs: Any) -> None:
+        """A module is about to run: its inputs, before it may write into them."""
+        if threading.get_ident() != self._thread:  # inference beside training is not this pass
+            return
+        number = self._copied.calls.get(target.path, 0) if self._copied is not None else 0
+        self._take(_name(target.path, number, "input"), [*args, kwargs] if kwargs else list(args))
+
+    def after(self, target: Target, output: Any) -> None:
+        """A module has returned."""
+        copied = self._copied
+        if copied is None or threading.get_ident() != self._thread:
+            return
+        number = copied.calls.get(target.path, 0)
+        copied.calls[target.path] = number + 1
+        if "output" in target.kinds:
+            self._take(_name(target.path, number, "output"), output)
+        if "grad" in target.kinds:
+            self._await_gradient(_name(target.path, number, "grad"), output)
+
+    def _await_gradient(self, name: str, output: Any) -> None:
+        for path, tensor in _tensors(name, output):
+            if tensor.requires_grad:
+                tensor.register_hook(_Gradient(self, path, self._copied))
+
+    def gradient(self, path: str, of: Copied | None, grad: Tensor) -> None:
+        """A gradient has arrived; one of an earlier pass is not this pass's."""
+        if of is not None and of is self._copied:
+            self._take(path, grad)
+
+    def _take(self, name: str, value: Any) -> None:
+        if self._copied is None or self._full:
+            return
+        try:
+            if isinstance(value, Tensor):
+                self._copy(name, value)
+            else:
+                for path, tensor in _tensors(name, value):
+                    self._copy(path, tensor)
+        except Full:
+            self._full = True
+        except Exception as error:  # guard: the pass is lost, training goes on
+            self._full = True
+            self._failed(error)
+
+    def _copy(self, path: str, tensor: Tensor) -> None:
+        copied = self._copied
+        assert copied is not None
+        place = copied.filled
+        if place < len(self._ready):
+            form = self._ready_forms[place]
+            if form.path == path and form.shape == tensor.shape and form.dtype is tensor.dtype:
+                self._ready[place].copy_(tensor.detach(), non_blocking=True)
+                copied.filled = place + 1
+                return
+        self._copy_new(copied, path, tensor)
+
+    def _copy_new(self, copied: Copied, path: str, tensor: Tensor) -> None:
+        """The first tensor of a pass, which tells the plan; or one that no plan knew."""
+        tensor = tensors.local(tensor)
+        why = _unfit(tensor)
+        if why:
+            copied.skipped[path] = why
+            return
+        form = Form(path, tensor.dtype, tensor.shape, tensor.device)
+        plan = self._plans.get(form) if copied.plan is None and not copied.loose else None
+        if plan is not None:
+            copied.plan, copied.buffer = plan, self.pool.take(plan.nbytes)
+            self._ready, self._ready_forms = self._views_of(copied.buffer, plan), plan.forms
+            self._copy(path, tensor)
+            return
+        buffer = self.pool.take(form.nbytes)
+        copied.loose.append(Loose(form, buffer))
+        if form.nbytes:
+            buffer.view(form.dtype).view(form.shape).copy_(tensor.detach(), non_blocking=True)
+
+    def _views_of(self, buffer: Tensor, plan: Plan) -> list[Tensor]:
+        known = self._views.get(id(buffer))
+        if known is None or known[0] is not buffer or known[1] is not plan:
+            if len(self._views) >= MAX_PLANS:
+                self._views.clear()
+            known = self._views[id(buffer)] = (buffer, plan, plan.views(buffer))
+        return known[2]
+
+
+class _Before:
+    """Stands before one module for one pass."""
+
+    __slots__ = ("tap", "target")
+
+    def __init__(self, tap: Tap, target: Target) -> None:
+        self.tap, self.target = tap, target
+
+    def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        if not torch.compiler.is_compiling():
+            unseen(self.tap.before, self.target, args, kwargs)
+
+
+class _After:
+    """Stands behind one module for one pass."""
+
+    __slots__ = ("tap", "target")
+
+    def __init__(self, tap: Tap, target: Target) -> None:
+        self.tap, self.target = tap, target
+
+    def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
+        if not torch.compiler.is_compiling():
+            unseen(self.tap.after, self.target, output)
+
+
+class _Gradient:
+    """The hook of one output's gradient; a pickled tensor must not carry it."""
+
+    __slots__ = ("of", "path", "tap")
+    __torch_unserializable__ = True
+
+    def __init__(self, tap: Tap, path: str, of: Copied | None) -> None:
+        self.tap, self.path, self.of = tap, path, of
+
+    def __call__(self, grad: Tensor) -> None:
+        self.tap.gradient(self.path, self.of, grad)
+
+
+hide(_Before.__call__)
+hide(_After.__call__)
+
+
+def _name(path: str, number: int, kind: str) -> str:
+    return f"{path}#{number}:{kind}" if number else f"{path}:{kind}"
+
+
+def _tensors(name: str, value: Any) -> list[tuple[str, Tensor]]:
+    """The tensors in a structure, each under its own path."""
+    return [(name if path == "tensor" else f"{name}.{path}", tensor) for path, tensor in tensors.walk(value)]
+
+
+def _unfit(tensor: Tensor) -> str:
+    """Why it cannot be copied as plain bytes; empty if it can."""
+    if tensor.is_meta:
+        return "on the meta device: there are no values"
+    if tensor.layout is not torch.strided:
+        return f"its layout is {str(tensor.layout).removeprefix('torch.')}"
+    if tensor.is_quantized or str(tensor.dtype).removeprefix("torch.") not in DTYPES:
+        return f"its elements are {str(tensor.dtype).removeprefix('torch.')}"
+    return ""
+
+
+def _event(device: torch.device) -> Any:
+    """What has to happen on a device before its copies are there."""
+    event = torch.Event(device.type)
+    event.record(torch.accelerator.current_stream(device))
+    return event
