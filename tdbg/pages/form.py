@@ -4,6 +4,7 @@ import base64
 import json
 import math
 import re
+from collections.abc import Callable
 from typing import Any
 
 FORMAT = "tdbg-pages"
@@ -108,7 +109,7 @@ def _no_constant(word: str) -> Any:
     raise ValueError(f"{word} is no JSON")
 
 
-_scan = json.JSONDecoder(parse_constant=_no_constant).scan_once
+_scan: Callable[[str, int], tuple[Any, int]] = vars(json.JSONDecoder(parse_constant=_no_constant))["scan_once"]
 
 
 def decoded(text: bytes | str) -> Any:

@@ -8,7 +8,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 from tdbg.errors import TdbgError
 from tdbg.pages.dtypes import DTYPES, Dtype
@@ -130,12 +130,12 @@ def _piece(item: Any) -> Piece:
     return Piece(path, dtype, tuple(shape), offset, length, note)
 
 
-def whole(value: Any) -> bool:
+def whole(value: Any) -> TypeGuard[int]:
     """True for a whole number from 0 that fits into 63 bits, and for no bool."""
     return type(value) is int and 0 <= value < 1 << 63
 
 
-def is_shape(value: Any) -> bool:
+def is_shape(value: Any) -> TypeGuard[list[int]]:
     """True for a list of whole numbers that can be a tensor's shape; the product is bounded too."""
     return (
         isinstance(value, list)

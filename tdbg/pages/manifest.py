@@ -13,6 +13,10 @@ from tdbg.pages.form import FORMAT, JOURNAL_NAME, MAJOR, MANIFEST, MINOR, PAGE_N
 LARGEST_BYTES = 1 << 20
 
 
+class VersionError(TdbgError):
+    """The files are of a major version of the format that this tdbg does not know."""
+
+
 def check(folder: Path, run: str) -> None:
     """TdbgError if the folder holds the pages of another run, or pages that nobody can tell whose they are.
 
@@ -64,7 +68,7 @@ def check_version(version: Any, path: object) -> None:
     """TdbgError for a major version that this tdbg does not know; a newer minor one only adds fields."""
     major = version.get("major") if isinstance(version, dict) else None
     if major != MAJOR:
-        raise TdbgError(
+        raise VersionError(
             f"{path} is of version {major!r} of the page format; this tdbg reads version {MAJOR}",
             "read it with the tdbg that wrote it, or a newer one",
         )

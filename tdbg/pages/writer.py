@@ -127,10 +127,9 @@ class PageWriter:
         self._own()
         if not items:
             return self._add(key, None, [], fields)
-        if any([item[4] for item in items]):
-            structure = tuple([(item[0], item[1], tuple(item[2]), item[4]) for item in items])
-        else:
-            structure = tuple([(item[0], item[1], tuple(item[2])) for item in items])
+        structure: tuple[Any, ...] = tuple([(item[0], item[1], tuple(item[2])) for item in items])
+        if any(item[4] for item in items):
+            structure = tuple([(*spec, item[4]) for spec, item in zip(structure, items, strict=True)])
         layout = self._layout_of(structure)
         return self._add(key, layout, _pieces(layout, items), fields)
 

@@ -1,0 +1,243 @@
+"""A datapoint as a reader sees it, and its tensors, whose bytes are read when they are asked for."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from tdbg.errors import TdbgError
+from tdbg.pages.dtypes import Dtype
+from tdbg.pages.folder import PageFile
+from tdbg.pages.form import unmarked
+from tdbg.pages.layout import LARGEST, Layout, whole
+
+if TYPE_CHECKING:
+    import numpy
+
+READ_LIMIT = 4 << 30  # bytes that one call reads: a file with a hole may claim any size
+PLACE = ("t", "key", "seq", "page", "base", "length", "layout", "crc")
+FIELDS = ("step", "epoch", "phase", "scalars", "stats", "flags", "keys", "split")
+
+
+class Tensor:
+    """One stored tensor. dtype: of the table in `tdbg.pages.dtypes`. shape: torch's. note: scale, zero point and such."""
+
+    __slots__ = ("_page", "at", "dtype", "nbytes", "note", "path", "shape")
+
+    def __init__(
+        self,
+        path: str,
+        dtype: Dtype,
+        shape: tuple[int, ...],
+        note: Mapping[str, Any],
+        page: PageFile,
+        at: int,
+        nbytes: int,
+    ) -> None:
+        self.path, self.dtype, self.shape, self.note = path, dtype, shape, note
+        self.nbytes = nbytes
+        self.at = at  # where it begins in its page's file
+        self._page = page
+
+    def __repr__(self) -> str:
+        return f"<Tensor {self.path} {self.dtype.name}{list(self.shape)}>"
+
+    def read(self) -> bytes:
+        """All its bytes, with one read. Raises TdbgError where they are not there, or more than 4 GB."""
+        return self.part(0, self.nbytes)
+
+    def part(self, start: int, stop: int) -> bytes:
+        """The bytes from ``start`` up to ``stop`` of them. Raises what `read` raises."""
+        start, stop = max(start, 0), min(stop, self.nbytes)
+        if stop - start > READ_LIMIT:
+            raise TdbgError(
+                f"{self.path} in {self._page.path} has {self.nbytes:,} bytes, too many to read at once",
+                "look at a slice of it",
+            )
+        return self._page.read(self.at + start, stop - start) if stop > start else b""
+
+    def chunks(self, size: int = 16 << 20) -> Iterator[bytes]:
+        """All its bytes in pieces of whole elements, each of at most ``size`` bytes. Raises what `read` raises."""
+        size = max(size // self.dtype.size, 1) * self.dtype.size
+        for start in range(0, self.nbytes, size):
+            yield self.part(start, start + size)
+
+    def row(self, index: int) -> "Tensor":
+        """One row along the first dimension, as a tensor of its own; nothing is read. Raises TdbgError if there is none."""
+        rows = self.shape[0] if self.shape else 0
+        if not 0 <= index < rows:
+            raise TdbgError(f"{self.path} of shape {list(self.shape)} has no row {index}", f"it has {rows} rows")
+        nbytes, rest = divmod(self.nbytes, rows)
+        if rest or (self.dtype.counts_values and self.nbytes // rows * self.dtype.packed != math.prod(self.shape[1:])):
+            raise TdbgError(f"a row of {self.path} does not begin at a byte", "read the whole tensor")
+        return Tensor(
+            self.path,
+            self.dtype,
+            self.shape[1:],
+            _note_of_row(self.note, index),
+            self._page,
+            self.at + index * nbytes,
+            nbytes,
+        )
+
+    def read_row(self, index: int) -> bytes:
+        """The bytes of one row along the first dimension, and no others. Raises TdbgError."""
+        return self.row(index).read()
+
+    def numbers(self) -> list[Any]:
+        """Its values as Python numbers, in row order. For small tensors: about 1 us an element."""
+        from tdbg.pages import values
+
+        return values.numbers(self.read(), self.dtype, self.shape, self.note)
+
+    def array(self) -> "numpy.ndarray[Any, Any]":
+        """Its values as a numpy array, widened where numpy has no such type (see `tdbg.pages.values.array`)."""
+        from tdbg.pages import values
+
+        return values.array(self.read(), self.dtype, self.shape, self.note)
+
+
+def _note_of_row(note: Mapping[str, Any], index: int) -> Mapping[str, Any]:
+    """What a note about a tensor says of one row: of scales along an axis its own, or one axis less."""
+    axis = note.get("axis")
+    if type(axis) is not int:
+        return note
+    if axis > 0:
+        return {**note, "axis": axis - 1}
+    left = {name: value for name, value in note.items() if name not in ("axis", "scales", "zero_points")}
+    try:
+        return {**left, "scale": note["scales"][index], "zero_point": note["zero_points"][index]}
+    except (LookupError, TypeError):
+        raise TdbgError("the scales of a quantised tensor are not whole", "`tdbg inspect-pages verify`") from None
+
+
+class Datapoint:
+    """What was captured at once. key: the program's name for it. seq: its number among those of its writer.
+
+    writer: the name of its journal. page: the number of its page, None if it has scalars alone. keys: of a batch that
+    is stored once, the id of each row; split: the paths that have these rows. row: None, or which row of the batch
+    this is. more: whatever else the writer told. Text fields are as they were captured: not safe for a terminal.
+    """
+
+    __slots__ = (
+        "_layout", "_page", "_tensors", "base", "crc", "epoch", "flags", "key", "keys", "length", "more", "page",
+        "phase", "rank", "row", "scalars", "seq", "split", "stats", "step", "writer",
+    )  # fmt: skip
+
+    def __init__(
+        self, record: dict[str, Any], layout: Layout | None, page: PageFile | None, rank: int, writer: str, marks: bool
+    ) -> None:
+        """Raises ValueError for a record that cannot be true. marks: it holds values that JSON has no word for."""
+        get: Callable[..., Any] = record.get
+        self.rank, self.writer = rank, writer
+        self.row: int | None = None
+        self._layout, self._page = layout, page
+        self._tensors: dict[str, Tensor] | None = None
+        self.key: str | int = get("key")
+        self.seq: int = get("seq")
+        self.page: int | None = get("page")
+        self.base: int = get("base", 0)
+        self.length: int = get("length", 0)
+        self.crc: int | None = get("crc")
+        self.step: int = get("step", 0)
+        self.epoch: int | None = get("epoch")
+        self.phase: str = get("phase", "")
+        self.scalars: dict[str, Any] = get("scalars", {})
+        self.stats: dict[str, Any] = get("stats", {})
+        self.flags: list[str] = get("flags", [])
+        self.keys: list[str | int] | None = get("keys")
+        self.split: list[str] = get("split", [])
+        self.more = {name: value for name, value in record.items() if name not in KNOWN}
+        self._check()
+        if marks:
+            self.scalars, self.stats, self.more = (unmarked(found) for found in (self.scalars, self.stats, self.more))
+            if not all(isinstance(found, dict) for found in (self.scalars, self.stats, self.more)):
+                raise ValueError("its scalars are no object")
+
+    def _check(self) -> None:
+        if not _is_key(self.key) or not whole(self.seq):
+            raise ValueError("it has no key or no number")
+        if self._layout is not None and not self._fits(self._layout):
+            raise ValueError("its place and its layout do not fit together")
+        if type(self.step) is not int or (self.epoch is not None and type(self.epoch) is not int):
+            raise ValueError("its step or its epoch is no number")
+        if not (isinstance(self.phase, str) and isinstance(self.scalars, dict) and isinstance(self.stats, dict)):
+            raise ValueError("its phase, scalars or stats are of a wrong type")
+        if not _are(str, self.flags) or not _are(str, self.split) or (self.crc is not None and not whole(self.crc)):
+            raise ValueError("its flags, its checksum or what is split are of a wrong type")
+        if self.keys is not None and not (isinstance(self.keys, list) and all(map(_is_key, self.keys))):
+            raise ValueError("its keys are no list of numbers and texts")
+
+    def _fits(self, layout: Layout) -> bool:
+        return whole(self.base) and self.length == layout.length and self.base + self.length <= LARGEST
+
+    def __repr__(self) -> str:
+        return f"<Datapoint {self.key!r} rank {self.rank} number {self.seq}>"
+
+    @property
+    def tensors(self) -> Mapping[str, Tensor]:
+        """By path, in the order they were captured in; nothing is read."""
+        if self._tensors is None:
+            self._tensors = self._found()
+        return self._tensors
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its tensors; of a row, the whole batch's. No tensor is looked at."""
+        return sum(piece.length for piece in self._layout.pieces) if self._layout else 0
+
+    @property
+    def layout(self) -> Layout | None:
+        """What its tensors are and where they lie; None if it has none."""
+        return self._layout
+
+    def data(self) -> bytes:
+        """All its bytes in its page, gaps included: what its checksum is of. Raises TdbgError."""
+        if self._page is None:
+            return b""
+        if self.length > READ_LIMIT:
+            raise TdbgError(f"datapoint {self.key!r} is too large to be read at once", "read its tensors")
+        return self._page.read(self.base, self.length)
+
+    def rows(self) -> Iterator["Datapoint"]:
+        """Itself; of a batch that is stored once, a datapoint for each row, with the row's own key."""
+        if self.keys is None:
+            yield self
+            return
+        for index in range(len(self.keys)):
+            yield self.of_row(index)
+
+    def of_row(self, index: int) -> "Datapoint":
+        """The datapoint of one row of a batch: what is split gives that row, the rest is the batch's."""
+        assert self.keys is not None
+        found = Datapoint.__new__(Datapoint)
+        for name in Datapoint.__slots__:
+            setattr(found, name, getattr(self, name))
+        found.key, found.row, found._tensors = self.keys[index], index, None
+        split = {path: self.scalars.get(path) for path in self.split}
+        rows = {p: list_[index] for p, list_ in split.items() if isinstance(list_, list) and len(list_) > index}
+        found.scalars = {**self.scalars, **rows}
+        return found
+
+    def _found(self) -> dict[str, Tensor]:
+        if self._layout is None or self._page is None:
+            return {}
+        page, base = self._page, self.base
+        found = {
+            path: Tensor(path, dtype, shape, note, page, base + offset, length)
+            for path, dtype, shape, offset, length, note in self._layout.pieces
+        }
+        if self.row is None:
+            return found
+        split = set(self.split)
+        return {path: tensor.row(self.row) if path in split else tensor for path, tensor in found.items()}
+
+
+KNOWN = frozenset((*PLACE, *FIELDS))
+
+
+def _is_key(value: Any) -> bool:
+    return isinstance(value, str) or type(value) is int
+
+
+def _are(kind: type, value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, kind) for item in value)
