@@ -190,13 +190,16 @@ class Datapoint:
         """What its tensors are and where they lie; None if it has none."""
         return self._layout
 
-    def data(self) -> bytes:
-        """All its bytes in its page, gaps included: what its checksum is of. Raises TdbgError."""
-        if self._page is None:
-            return b""
-        if self.length > READ_LIMIT:
-            raise TdbgError(f"datapoint {self.key!r} is too large to be read at once", "read its tensors")
-        return self._page.read(self.base, self.length)
+    @property
+    def file(self) -> PageFile | None:
+        """The page it lies in; None if it has scalars alone."""
+        return self._page
+
+    def chunks(self, size: int = 16 << 20) -> Iterator[bytes]:
+        """All its bytes in its page, gaps included, piece by piece: what its checksum is of. Raises TdbgError."""
+        for start in range(0, self.length if self._page else 0, size):
+            assert self._page is not None
+            yield self._page.read(self.base + start, min(size, self.length - start))
 
     def rows(self) -> Iterator["Datapoint"]:
         """Itself; of a batch that is stored once, a datapoint for each row, with the row's own key."""

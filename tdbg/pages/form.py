@@ -56,6 +56,11 @@ def encoded(value: Any) -> bytes:
         return json.dumps(json.loads(text), separators=(",", ":")).encode()
 
 
+def compact(value: Any) -> bytes:
+    """JSON that was read, marks and all, as text again."""
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
 def _marked(value: Any, depth: int) -> Any:
     """``value`` as JSON can hold it."""
     if depth > 100:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeGuard
 
 from tdbg.errors import TdbgError
 from tdbg.pages.dtypes import DTYPES, Dtype
-from tdbg.pages.form import ALIGN, FRAME_LIMIT, aligned, encoded
+from tdbg.pages.form import ALIGN, FRAME_LIMIT, aligned, encoded, unmarked
 
 DIMENSIONS = 64  # numpy's limit, and far beyond torch's use
 LARGEST = 1 << 62  # bytes: offsets stay within 64 bits, whatever is added to them
@@ -127,7 +127,7 @@ def _piece(item: Any) -> Piece:
         raise ValueError(f"{path!r} is of an unknown dtype, {str(name)[:40]!r}")
     if not is_shape(shape) or dtype.nbytes(shape) != length:
         raise ValueError(f"{path!r}: its shape and its {length} bytes do not fit together")
-    return Piece(path, dtype, tuple(shape), offset, length, note)
+    return Piece(path, dtype, tuple(shape), offset, length, unmarked(note) if note else NO_NOTE)
 
 
 def whole(value: Any) -> TypeGuard[int]:

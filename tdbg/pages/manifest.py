@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tdbg.errors import TdbgError
+from tdbg.pages import disk
 from tdbg.pages.form import FORMAT, JOURNAL_NAME, MAJOR, MANIFEST, MINOR, PAGE_NAME
 
 LARGEST_BYTES = 1 << 20
@@ -83,21 +84,9 @@ def publish(folder: Path, about: Mapping[str, Any]) -> int:
     record = {"format": FORMAT, "version": {"major": MAJOR, "minor": MINOR}, **about}
     text = json.dumps(record, ensure_ascii=True, indent=1) + "\n"
     ready = folder / f".{MANIFEST}.{socket.gethostname()}.{os.getpid()}"
+    ready.write_text(text, encoding="ascii")
     try:
-        ready.write_text(text, encoding="ascii")
-        _link(ready, path)
+        disk.publish(ready, path)
     except FileExistsError:
         check(folder, str(about["run"]))
-    finally:
-        ready.unlink(missing_ok=True)
     return len(text)
-
-
-def _link(ready: Path, path: Path) -> None:
-    """Let a whole file appear under its name, and never in place of another's."""
-    try:
-        os.link(ready, path)
-    except FileExistsError:
-        raise
-    except OSError:  # no hard links there
-        os.rename(ready, path)

@@ -11,7 +11,7 @@ from tdbg.pages import header, layout, manifest
 from tdbg.pages.datapoint import Datapoint
 from tdbg.pages.dtypes import BY_STORED, DTYPES
 from tdbg.pages.folder import Folder, PageFile
-from tdbg.pages.form import DATAPOINT, FORMAT, JOURNAL_NAME, MARK, PAGE_NAME, decoded, encoded, page_name
+from tdbg.pages.form import DATAPOINT, FORMAT, JOURNAL_NAME, MARK, PAGE_NAME, compact, decoded, encoded, page_name
 from tdbg.pages.journal import Frames
 from tdbg.pages.layout import Layout, Piece, whole
 
@@ -68,6 +68,10 @@ class Source:
         return self.rank, str(self.folder.path), began if isinstance(began, int | float) else 0.0, self.name
 
     def __iter__(self) -> Iterator[Datapoint]:
+        return (datapoint for datapoint, _ in self.with_bodies())
+
+    def with_bodies(self) -> Iterator[tuple[Datapoint, bytes]]:
+        """Each datapoint and its record's JSON text."""
         raise NotImplementedError
 
     def holding(self, needles: Iterable[bytes]) -> Iterator[Datapoint]:
@@ -131,11 +135,12 @@ class JournalSource(Source):
     def __len__(self) -> int:
         return len(self._datapoints)
 
-    def __iter__(self) -> Iterator[Datapoint]:
+    def with_bodies(self) -> Iterator[tuple[Datapoint, bytes]]:
         for index in self._datapoints:
-            found = self._datapoint(index, self.frames.body(index))
+            body = self.frames.body(index)
+            found = self._datapoint(index, body)
             if found is not None:
-                yield found
+                yield found, body
 
     def holding(self, needles: Iterable[bytes]) -> Iterator[Datapoint]:
         """Those whose records hold one of these texts, or may hold it in another spelling."""
@@ -228,6 +233,7 @@ class SealedSource(Source):
         self.file = PageFile(folder, name)
         self.size = self.file.size()
         self.after = after
+        self.met: set[str] = set()  # the tensors of the header that a record names
         try:
             length = header.length_of(self.file.read(0, min(8, self.size)), self.size)
             self.metadata, self.tensors = header.parse(self.file.read(8, length), self.size)
@@ -248,13 +254,13 @@ class SealedSource(Source):
         """Itself."""
         return self.file
 
-    def __iter__(self) -> Iterator[Datapoint]:
-        return self.holding((b"",))
-
     def holding(self, needles: Iterable[bytes]) -> Iterator[Datapoint]:
         """All of them, whatever their records hold."""
+        return iter(self)
+
+    def with_bodies(self) -> Iterator[tuple[Datapoint, bytes]]:
         if not self.ours:
-            yield self._plain()
+            yield self._plain(), b""
             return
         for record in self.records:
             try:
@@ -263,7 +269,7 @@ class SealedSource(Source):
                 self.problems.tell(self.path, f"a datapoint of its header cannot be read: {error}")
                 continue
             if found.seq > self.after:
-                yield found
+                yield found, compact(record)
 
     def _take(self) -> None:
         major = self.metadata.get("version", "").partition(".")[0]

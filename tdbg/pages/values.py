@@ -130,9 +130,10 @@ def _array(data: bytes, dtype: Dtype) -> "Array":
         return wide
     flat = numpy.frombuffer(data, "u1")
     if dtype.kind == "bool":
-        return numpy.not_equal(flat, 0)
+        return flat.astype("bool")
     kind = "f4" if dtype.kind == "float" else "i1" if dtype.name.startswith("int") else "u1"
-    return numpy.array(codes(dtype), kind)[flat].reshape(-1)
+    wide = numpy.array(codes(dtype), kind)[flat]
+    return wide.reshape(-1)
 
 
 @functools.cache
