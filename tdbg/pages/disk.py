@@ -62,16 +62,14 @@ def _write(fd: int, pieces: Sequence[memoryview], offset: int) -> int:
 
 
 def publish(ready: Path, path: Path) -> None:
-    """Let a whole file appear under its name; FileExistsError if there is one, which stays. Raises OSError."""
+    """Let a whole file appear under its name; FileExistsError if there is one, and both stay. Raises OSError."""
     try:
         os.link(ready, path)
         ready.unlink()
     except FileExistsError:
-        ready.unlink(missing_ok=True)
         raise
     except OSError:  # no hard links there
         if path.exists():
-            ready.unlink(missing_ok=True)
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from None
         os.rename(ready, path)
 

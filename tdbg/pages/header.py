@@ -60,7 +60,8 @@ def _named(layout: Layout) -> Iterable[tuple[str, Piece]]:
 
 def _tail(name: str, piece: Piece) -> str:
     shape = ",".join(map(str, piece.dtype.stored_shape(piece.shape)))
-    return f'{name}":{{"dtype":"{piece.dtype.stored}","shape":[{shape}],"data_offsets":['
+    text = json.dumps(name, ensure_ascii=False)[1:-1]
+    return f'{text}":{{"dtype":"{piece.dtype.stored}","shape":[{shape}],"data_offsets":['
 
 
 def _quoted_bytes(body: bytes) -> int:

@@ -4,7 +4,6 @@ Standard library alone: it is made inside a training rank.
 """
 
 import itertools
-import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -146,7 +145,7 @@ def is_shape(value: Any) -> TypeGuard[list[int]]:
 
 
 def tensor_names(pieces: Iterable[Piece]) -> list[str]:
-    """The names of the pieces in a sealed page's header: JSON text without its quotes, each name one of its own.
+    """The names of the pieces in a sealed page's header, each one of its own.
 
     Other readers take valid Unicode only: what is none (undecodable bytes in a name) becomes question marks there.
     """
@@ -156,4 +155,4 @@ def tensor_names(pieces: Iterable[Piece]) -> list[str]:
         while name in names:
             name = f"{clean}#{len(names)}"
         names[name] = None
-    return [json.dumps(name, ensure_ascii=False)[1:-1] for name in names]
+    return list(names)

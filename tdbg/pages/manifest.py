@@ -89,4 +89,6 @@ def publish(folder: Path, about: Mapping[str, Any]) -> int:
         disk.publish(ready, path)
     except FileExistsError:
         check(folder, str(about["run"]))
+    finally:
+        ready.unlink(missing_ok=True)
     return len(text)

@@ -6,7 +6,7 @@ import stat
 import time
 import zlib
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ from tdbg.errors import TdbgError
 from tdbg.pages import disk, header, manifest
 from tdbg.pages.datapoint import Datapoint
 from tdbg.pages.folder import Folder
-from tdbg.pages.form import MANIFEST, PAGE_NAME, decoded, journal_name, page_name
+from tdbg.pages.form import MANIFEST, PAGE_NAME, journal_name, page_name
 from tdbg.pages.header import Entries, Placed, Stored
 from tdbg.pages.journal import frame, pack
 from tdbg.pages.layout import Layout, tensor_names
@@ -46,8 +46,8 @@ def verify(path: str | os.PathLike[str]) -> list[Problem]:
         for datapoint in found:
             _check(datapoint, found, sealed, spans)
         _tell_shared(spans, found.problems)
-        for source in sealed.values():
-            _tell_unnamed(source, found.problems)
+        for page in sealed.values():
+            _tell_unnamed(page, found.problems)
         for source, part, _ in _parts(found):
             state = "is being filled" if alive(source) else "was never sealed; `tdbg inspect-pages recover` seals it"
             found.problems.tell(part, state, grave=False)
@@ -150,8 +150,8 @@ def _differences(datapoint: Datapoint, layout: Layout, page: SealedSource) -> It
     """What the header of a page says otherwise than the record of a datapoint."""
     if datapoint.base < page.data:
         yield "it begins within the header"
-    for text, piece in zip(tensor_names(layout.pieces), layout.pieces, strict=True):
-        name = f"{datapoint.seq:08d}/{decoded(f'"{text}"')}"
+    for path, piece in zip(tensor_names(layout.pieces), layout.pieces, strict=True):
+        name = f"{datapoint.seq:08d}/{path}"
         begin = datapoint.base + piece.offset
         wanted = Stored(piece.dtype.stored, piece.dtype.stored_shape(piece.shape), begin, begin + piece.length)
         stored = page.tensors.get(name)
@@ -248,32 +248,40 @@ def _write_journal(
         found.problems.tell(pages[0].path, "its writer still lives: its journal is left alone", grave=False)
         return []
     pages.sort(key=lambda page: page.number or 0)
-    frames = [pack({"t": "open", **{key: value for key, value in pages[0].opened.items() if key != "t"}})]
-    known: set[int] = set()
-    count = 0
-    for page in pages:
-        frames.append(pack({"t": "page", "page": page.number, "data": page.data}))
-        for datapoint, body in page.with_bodies():
-            if datapoint.layout is not None and datapoint.layout.id not in known:
-                known.add(datapoint.layout.id)
-                frames.append(frame(datapoint.layout.body))
-            frames.append(frame(body))
-            count += 1
-        frames.append(pack({"t": "seal", "page": page.number, "size": page.size}))
-    frames.append(pack({"t": "end", "recovered": True}))
-    path = _publish(folder, rank, name, b"".join(frames))
+    ready = folder / f".recovering.{os.getpid()}"
+    try:
+        with open(ready, "wb") as file:
+            count = sum(_frames(pages, file.write))
+        path = _publish(ready, folder, rank, name)
+    finally:
+        ready.unlink(missing_ok=True)
     return [f"wrote {path}: {count} datapoints of {len(pages)} sealed pages"]
 
 
-def _publish(folder: Path, rank: int, writer: str, data: bytes) -> Path:
+def _frames(pages: list[SealedSource], write: Callable[[bytes], object]) -> Iterator[int]:
+    """Write the records of these pages; the number of datapoints of each."""
+    write(pack({"t": "open", **{key: value for key, value in pages[0].opened.items() if key != "t"}}))
+    known: set[int] = set()
+    for page in pages:
+        write(pack({"t": "page", "page": page.number, "data": page.data}))
+        count = 0
+        for datapoint, body in page.with_bodies():
+            if datapoint.layout is not None and datapoint.layout.id not in known:
+                known.add(datapoint.layout.id)
+                write(frame(datapoint.layout.body))
+            write(frame(body))
+            count += 1
+        write(pack({"t": "seal", "page": page.number, "size": page.size}))
+        yield count
+    write(pack({"t": "end", "recovered": True}))
+
+
+def _publish(ready: Path, folder: Path, rank: int, writer: str) -> Path:
     """Under the writer's own name, or one beside it."""
     stem = writer.removeprefix(f"r{rank:04d}-")
-    names = [stem if stem.isascii() and "/" not in stem else "lost"]
-    names += [f"{names[0]}-recovered{number or ''}" for number in range(1000)]
-    for name in names:
+    stem = stem if stem.isascii() and stem.replace("-", "").isalnum() else "lost"
+    for name in (stem, *(f"{stem}-recovered{number or ''}" for number in range(1000))):
         path = folder / journal_name(rank, name)
-        ready = folder / f".{path.name}.{os.getpid()}"
-        ready.write_bytes(data)
         with contextlib.suppress(FileExistsError):
             disk.publish(ready, path)
             return path
