@@ -1,21 +1,24 @@
 """A datapoint as a reader sees it, and its tensors, whose bytes are read when they are asked for."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tdbg.errors import TdbgError
 from tdbg.pages.dtypes import Dtype
 from tdbg.pages.folder import PageFile
 from tdbg.pages.form import unmarked
-from tdbg.pages.layout import LARGEST, Layout, whole
+from tdbg.pages.layout import LARGEST, Layout
 
 if TYPE_CHECKING:
     import numpy
 
 READ_LIMIT = 4 << 30  # bytes that one call reads: a file with a hole may claim any size
-PLACE = ("t", "key", "seq", "page", "base", "length", "layout", "crc")
-FIELDS = ("step", "epoch", "phase", "scalars", "stats", "flags", "keys", "split")
+PLACE = {"t": str, "key": str, "seq": int, "page": int, "base": int, "length": int, "layout": int, "crc": int}
+FIELDS = {"step": int, "epoch": int, "phase": str, "scalars": dict, "stats": dict}
+LISTS = {"flags": list, "keys": list, "split": list}
+TYPES: dict[str, type] = {**PLACE, **FIELDS, **LISTS}
+OPTIONAL = frozenset(TYPES) - {"key", "seq", "base", "length"}  # may be null too
 
 
 class Tensor:
@@ -113,62 +116,110 @@ def _note_of_row(note: Mapping[str, Any], index: int) -> Mapping[str, Any]:
 class Datapoint:
     """What was captured at once. key: the program's name for it. seq: its number among those of its writer.
 
-    writer: the name of its journal. page: the number of its page, None if it has scalars alone. keys: of a batch that
-    is stored once, the id of each row; split: the paths that have these rows. row: None, or which row of the batch
-    this is. more: whatever else the writer told. Text fields are as they were captured: not safe for a terminal.
+    writer: the name of its journal. page: the number of its page, None if it has scalars alone. row: which row this is
+    of a batch that is stored once, else None. Texts are as they were captured: not safe for a terminal.
     """
 
     __slots__ = (
-        "_layout", "_page", "_tensors", "base", "crc", "epoch", "flags", "key", "keys", "length", "more", "page",
-        "phase", "rank", "row", "scalars", "seq", "split", "stats", "step", "writer",
-    )  # fmt: skip
+        "_layout",
+        "_page",
+        "_record",
+        "_tensors",
+        "base",
+        "key",
+        "length",
+        "page",
+        "rank",
+        "row",
+        "seq",
+        "writer",
+    )
 
     def __init__(
         self, record: dict[str, Any], layout: Layout | None, page: PageFile | None, rank: int, writer: str, marks: bool
     ) -> None:
         """Raises ValueError for a record that cannot be true. marks: it holds values that JSON has no word for."""
-        get: Callable[..., Any] = record.get
-        self.rank, self.writer = rank, writer
-        self.row: int | None = None
-        self._layout, self._page = layout, page
-        self._tensors: dict[str, Tensor] | None = None
-        self.key: str | int = get("key")
-        self.seq: int = get("seq")
-        self.page: int | None = get("page")
-        self.base: int = get("base", 0)
-        self.length: int = get("length", 0)
-        self.crc: int | None = get("crc")
-        self.step: int = get("step", 0)
-        self.epoch: int | None = get("epoch")
-        self.phase: str = get("phase", "")
-        self.scalars: dict[str, Any] = get("scalars", {})
-        self.stats: dict[str, Any] = get("stats", {})
-        self.flags: list[str] = get("flags", [])
-        self.keys: list[str | int] | None = get("keys")
-        self.split: list[str] = get("split", [])
-        self.more = {name: value for name, value in record.items() if name not in KNOWN}
-        self._check()
+        for name, value in record.items():  # what is done here is done for each datapoint of a listing
+            usual = TYPES.get(name)
+            if usual is not type(value):
+                _check_other(name, value)
+            elif usual is list:
+                _check_list(name, value)
+        self.rank, self.writer, self.row, self._tensors = rank, writer, None, None
+        self._layout, self._page, self._record = layout, page, record
+        try:
+            self.key, self.seq = record["key"], record["seq"]
+        except KeyError:
+            raise ValueError("it has no key or no number") from None
+        if layout is None:
+            self.page, self.base, self.length = None, 0, 0
+        else:
+            self.page, self.base, self.length = record["page"], record.get("base", -1), record.get("length")
+            if self.base < 0 or self.length != layout.length or self.base > LARGEST:
+                raise ValueError("its place and its layout do not fit together")
+        if self.seq < 0 or self.seq > LARGEST:
+            raise ValueError("its number is below 0")
         if marks:
-            self.scalars, self.stats, self.more = (unmarked(found) for found in (self.scalars, self.stats, self.more))
-            if not all(isinstance(found, dict) for found in (self.scalars, self.stats, self.more)):
-                raise ValueError("its scalars are no object")
+            self._unmark()
 
-    def _check(self) -> None:
-        if not _is_key(self.key) or not whole(self.seq):
-            raise ValueError("it has no key or no number")
-        if self._layout is not None and not self._fits(self._layout):
-            raise ValueError("its place and its layout do not fit together")
-        if type(self.step) is not int or (self.epoch is not None and type(self.epoch) is not int):
-            raise ValueError("its step or its epoch is no number")
-        if not (isinstance(self.phase, str) and isinstance(self.scalars, dict) and isinstance(self.stats, dict)):
-            raise ValueError("its phase, scalars or stats are of a wrong type")
-        if not _are(str, self.flags) or not _are(str, self.split) or (self.crc is not None and not whole(self.crc)):
-            raise ValueError("its flags, its checksum or what is split are of a wrong type")
-        if self.keys is not None and not (isinstance(self.keys, list) and all(map(_is_key, self.keys))):
-            raise ValueError("its keys are no list of numbers and texts")
+    def _unmark(self) -> None:
+        self._record = {name: value if name in PLACE else unmarked(value) for name, value in self._record.items()}
+        if type(self.scalars) is not dict or type(self.stats) is not dict:
+            raise ValueError("its scalars are no object")
 
-    def _fits(self, layout: Layout) -> bool:
-        return whole(self.base) and self.length == layout.length and self.base + self.length <= LARGEST
+    @property
+    def step(self) -> int:
+        """The step it was captured in."""
+        return self._record.get("step") or 0
+
+    @property
+    def epoch(self) -> int | None:
+        """The epoch, where the writer knew it."""
+        return self._record.get("epoch")
+
+    @property
+    def phase(self) -> str:
+        """train, eval, or what the program calls it; may be empty."""
+        return self._record.get("phase") or ""
+
+    @property
+    def scalars(self) -> Mapping[str, Any]:
+        """Numbers, texts and small structures by path; of a row, its own where they are split."""
+        found: dict[str, Any] = self._record.get("scalars") or {}
+        if self.row is None:
+            return found
+        split = ((path, found.get(path)) for path in self.split)
+        return {**found, **{p: rows[self.row] for p, rows in split if isinstance(rows, list) and len(rows) > self.row}}
+
+    @property
+    def stats(self) -> Mapping[str, Any]:
+        """What was worked out when it was captured, by path."""
+        return self._record.get("stats") or {}
+
+    @property
+    def flags(self) -> list[str]:
+        """Marks of the writer, such as that a layer did not run."""
+        return self._record.get("flags") or []
+
+    @property
+    def keys(self) -> list[str | int] | None:
+        """Of a batch that is stored once, the id of each row."""
+        return self._record.get("keys")
+
+    @property
+    def split(self) -> list[str]:
+        """The paths whose first dimension is the rows of the batch."""
+        return self._record.get("split") or []
+
+    @property
+    def crc(self) -> int | None:
+        """CRC-32 of its bytes in the page, gaps included; None if the writer made none."""
+        return self._record.get("crc")
+
+    @property
+    def more(self) -> Mapping[str, Any]:
+        """Whatever else the writer told."""
+        return {name: value for name, value in self._record.items() if name not in TYPES}
 
     def __repr__(self) -> str:
         return f"<Datapoint {self.key!r} rank {self.rank} number {self.seq}>"
@@ -216,9 +267,6 @@ class Datapoint:
         for name in Datapoint.__slots__:
             setattr(found, name, getattr(self, name))
         found.key, found.row, found._tensors = self.keys[index], index, None
-        split = {path: self.scalars.get(path) for path in self.split}
-        rows = {p: list_[index] for p, list_ in split.items() if isinstance(list_, list) and len(list_) > index}
-        found.scalars = {**self.scalars, **rows}
         return found
 
     def _found(self) -> dict[str, Tensor]:
@@ -235,12 +283,14 @@ class Datapoint:
         return {path: tensor.row(self.row) if path in split else tensor for path, tensor in found.items()}
 
 
-KNOWN = frozenset((*PLACE, *FIELDS))
+def _check_other(name: str, value: Any) -> None:
+    """A field that is not of the usual type: ValueError, unless it may be missing, is unknown, or is a key."""
+    usual = TYPES.get(name)
+    if usual is None or (value is None and name in OPTIONAL) or (name == "key" and type(value) is int):
+        return
+    raise ValueError(f"its {name} is no {usual.__name__}")
 
 
-def _is_key(value: Any) -> bool:
-    return isinstance(value, str) or type(value) is int
-
-
-def _are(kind: type, value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(item, kind) for item in value)
+def _check_list(name: str, found: list[Any]) -> None:
+    if not all(isinstance(item, str) or (name == "keys" and type(item) is int) for item in found):
+        raise ValueError(f"its {name} are of a wrong type")

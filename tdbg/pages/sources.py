@@ -59,6 +59,7 @@ class Source:
         self.path = folder.path / name
         self.problems = problems
         self.opened: dict[str, Any] = {}
+        self.writer = name.removesuffix(".journal")  # the name of its journal, without the ending
         self._files: dict[int, PageFile] = {}
 
     @property
@@ -88,17 +89,14 @@ class Source:
 
     def _made(self, record: dict[str, Any], layouts: Callable[[Any], Layout], text: bytes) -> Datapoint:
         """Raises ValueError for a record that cannot be true."""
-        found, number = record.get("layout"), record.get("page")
-        if found is not None and not (whole(number) and number < 10**12):
+        found = record.get("layout")
+        if found is None:
+            return Datapoint(record, None, None, self.rank, self.writer, _MARK in text)
+        number: Any = record.get("page")
+        page = self._files.get(number) or self.page(number) if type(number) is int and 0 <= number < 10**12 else None
+        if page is None:
             raise ValueError("it has no page")
-        at = layouts(found) if found is not None else None
-        page = self.page(number) if at is not None and number is not None else None
-        return Datapoint(record, at, page, self.rank, self.writer, _MARK in text)
-
-    @property
-    def writer(self) -> str:
-        """The name of the journal, without its ending."""
-        return self.name.removesuffix(".journal")
+        return Datapoint(record, layouts(found), page, self.rank, self.writer, _MARK in text)
 
 
 class JournalSource(Source):
@@ -162,9 +160,9 @@ class JournalSource(Source):
 
     def layout(self, id: Any) -> Layout:
         """A layout of this journal. Raises ValueError if it has none of this id, or one that cannot be true."""
-        found = self._read.get(id) if whole(id) else None
+        found = self._read.get(id) if type(id) is int else None
         if found is None:
-            if not whole(id) or id not in self._layouts:
+            if type(id) is not int or id not in self._layouts:
                 raise ValueError("its layout is not in the journal")
             found = self._read[id] = layout.read(self.frames.record(self._layouts[id]))
             if len(self._read) > LAYOUTS:
@@ -244,12 +242,6 @@ class SealedSource(Source):
         except ValueError as error:
             raise TdbgError(f"{self.path}: {error}", "it is no safetensors file, or was cut off") from None
 
-    @property
-    def writer(self) -> str:
-        """The name of the journal that its writer kept."""
-        found = self._json("writer") if self.ours else None
-        return found if isinstance(found, str) else self.path.stem
-
     def page(self, number: int) -> PageFile:
         """Itself."""
         return self.file
@@ -278,6 +270,8 @@ class SealedSource(Source):
         if not isinstance(records, list) or not isinstance(layouts, list):
             raise ValueError("its header holds no datapoints")
         self.opened = opened if isinstance(opened, dict) else {}
+        writer = self._json("writer")
+        self.writer = writer if isinstance(writer, str) else self.path.stem
         if whole(self.opened.get("rank")):
             self.rank = self.opened["rank"]
         self.records = [record for record in records if isinstance(record, dict)]
