@@ -143,18 +143,21 @@ class Datapoint:
             usual = TYPES.get(name)
             if usual is not type(value):
                 _check_other(name, value)
-            elif usual is list:
+            elif type(value) is list:
                 _check_list(name, value)
-        self.rank, self.writer, self.row, self._tensors = rank, writer, None, None
+        self.rank, self.writer = rank, writer
+        self.row: int | None = None
+        self._tensors: dict[str, Tensor] | None = None
         self._layout, self._page, self._record = layout, page, record
         try:
-            self.key, self.seq = record["key"], record["seq"]
+            self.key: str | int = record["key"]
+            self.seq: int = record["seq"]
         except KeyError:
             raise ValueError("it has no key or no number") from None
-        if layout is None:
-            self.page, self.base, self.length = None, 0, 0
-        else:
-            self.page, self.base, self.length = record["page"], record.get("base", -1), record.get("length")
+        self.page: int | None = None
+        self.base = self.length = 0
+        if layout is not None:
+            self.page, self.base, self.length = record["page"], record.get("base", -1), record.get("length", -1)
             if self.base < 0 or self.length != layout.length or self.base > LARGEST:
                 raise ValueError("its place and its layout do not fit together")
         if self.seq < 0 or self.seq > LARGEST:
@@ -164,7 +167,7 @@ class Datapoint:
 
     def _unmark(self) -> None:
         self._record = {name: value if name in PLACE else unmarked(value) for name, value in self._record.items()}
-        if type(self.scalars) is not dict or type(self.stats) is not dict:
+        if not all(isinstance(self._record.get(name), dict | None) for name in ("scalars", "stats")):
             raise ValueError("its scalars are no object")
 
     @property

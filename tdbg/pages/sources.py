@@ -158,7 +158,7 @@ class JournalSource(Source):
                 return found.seq
         return -1
 
-    def layout(self, id: Any) -> Layout:
+    def layout(self, id: object) -> Layout:
         """A layout of this journal. Raises ValueError if it has none of this id, or one that cannot be true."""
         found = self._read.get(id) if type(id) is int else None
         if found is None:
