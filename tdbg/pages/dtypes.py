@@ -3,6 +3,8 @@
 Standard library alone: the writer in a rank and the readers that never load torch share this table.
 """
 
+import math
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 Kind = Literal["float", "int", "uint", "bool", "complex", "bits"]
@@ -23,6 +25,30 @@ class Dtype(NamedTuple):
     mantissa: int = 0
     bias: int = 0
     packed: int = 1
+
+    @property
+    def counts_values(self) -> bool:
+        """True if a shape counts values, and not stored elements: of the quantised types of less than a byte."""
+        return self.packed > 1 and self.name.startswith("quint")
+
+    def stored_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """The shape under the safetensors name; where that is U8 for want of a name, the last dimension is bytes.
+
+        A 0-d tensor of such a type has the shape (size,).
+        """
+        if self.stored != "U8":
+            return tuple(shape)
+        if self.counts_values:
+            return (*shape[:-1], -(-shape[-1] // self.packed)) if shape else (1,)
+        if self.size == 1:
+            return tuple(shape)
+        return (*shape[:-1], shape[-1] * self.size) if shape else (self.size,)
+
+    def nbytes(self, shape: Sequence[int]) -> int:
+        """Bytes of a tensor of ``shape``, as torch holds it. Of packed quantised types each row starts a new byte."""
+        if self.counts_values:
+            return math.prod(self.stored_shape(shape))
+        return math.prod(shape) * self.size
 
 
 def _table() -> dict[str, Dtype]:

@@ -1,0 +1,94 @@
+"""Writing at an offset, whole or not at all as far as the caller can tell. Standard library alone."""
+
+import errno
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+PIECES = min(os.sysconf("SC_IOV_MAX"), 1024) if os.sysconf_names.get("SC_IOV_MAX") else 16
+
+
+def view(data: Any) -> memoryview:
+    """The bytes of anything that lies in memory in one piece, not copied. Raises ValueError or TypeError for others."""
+    found = memoryview(data)
+    if not found.c_contiguous:
+        raise ValueError("its bytes do not lie in one piece")
+    if found.itemsize == 1 and found.ndim == 1:
+        return found
+    if not found.nbytes:
+        return memoryview(b"")
+    try:
+        return found.cast("B")
+    except (TypeError, ValueError):  # a format that has no cast (ctypes' own): copied after all
+        return memoryview(found.tobytes())
+
+
+def write_at(fd: int, pieces: Sequence[memoryview], offset: int) -> int:
+    """Write the pieces one behind the other from ``offset``; returns where they end.
+
+    Goes on after a short write. Raises OSError; then any part of the bytes may have been written.
+    """
+    for first in range(0, len(pieces), PIECES):
+        some = pieces[first : first + PIECES]
+        wanted = sum(map(len, some))
+        done = _write(fd, some, offset) if wanted else 0
+        if done < wanted:
+            _finish(fd, some, done, offset)
+        offset += wanted
+    return offset
+
+
+def _finish(fd: int, pieces: Sequence[memoryview], done: int, offset: int) -> None:
+    """The rest of pieces of which ``done`` bytes are written."""
+    for piece in pieces:
+        size = len(piece)
+        while done < size:
+            count = _write(fd, [piece[done:]], offset + done)
+            if not count:
+                raise OSError(errno.EIO, "the disk takes no more bytes and gives no reason")
+            done += count
+        done -= size
+        offset += size
+
+
+def _write(fd: int, pieces: Sequence[memoryview], offset: int) -> int:
+    if len(pieces) == 1:
+        return os.pwrite(fd, pieces[0], offset)
+    if hasattr(os, "pwritev"):
+        return os.pwritev(fd, pieces, offset)
+    os.lseek(fd, offset, os.SEEK_SET)
+    return os.writev(fd, pieces)
+
+
+def publish(ready: Path, path: Path) -> None:
+    """Let a whole file appear under its name; FileExistsError if there is one, and both stay. Raises OSError."""
+    try:
+        os.link(ready, path)
+        ready.unlink()
+    except FileExistsError:
+        raise
+    except OSError:  # no hard links there
+        if path.exists():
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from None
+        os.rename(ready, path)
+
+
+def identity(fd: int) -> tuple[int, int]:
+    """Which file a descriptor is; OSError if it is none any more."""
+    found = os.fstat(fd)
+    return found.st_dev, found.st_ino
+
+
+def sync(fd: int) -> None:
+    """Data, and the length of the file, on the disk."""
+    getattr(os, "fdatasync", os.fsync)(fd)
+
+
+def sync_folder(folder: Path) -> None:
+    """The names in a folder on the disk."""
+    fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

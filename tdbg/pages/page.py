@@ -1,0 +1,135 @@
+"""The page that is being filled, and how it is sealed. Standard library alone."""
+
+import contextlib
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tdbg.pages import disk, header
+from tdbg.pages.form import ALIGN, PAGE_NAME, page_name
+from tdbg.pages.header import Entries, Placed
+from tdbg.pages.layout import Layout
+
+
+class Page:
+    """An open ``.part`` file: room for a header, then datapoints.
+
+    data: where tensors begin. end: where the next datapoint goes. header_bytes: the most its header will take.
+    """
+
+    def __init__(self, path: Path, number: int, data: int, about: Mapping[str, Any]) -> None:
+        """Create the file. Raises FileExistsError if there is one of this name."""
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        self._identity = disk.identity(self._fd)
+        self.path, self.number = path, number
+        self.data = self.end = data
+        self.placed: list[Placed] = []
+        self._about = about
+        self._entries: dict[int, Entries] = {}
+        self.recorded = False  # the journal knows of it
+        self.header_bytes = least_header_bytes(about)
+
+    @classmethod
+    def create(cls, folder: Path, rank: int, data: int, about: Mapping[str, Any]) -> "Page":
+        """A page of the next number that is free in the folder, whoever else writes there at this moment."""
+        number = 1 + max((page for owner, page, _ in pages(folder) if owner == rank), default=-1)
+        while True:
+            path = folder / page_name(rank, number, sealed=False)
+            try:
+                made = cls(path, number, data, about)
+            except FileExistsError:
+                number += 1
+                continue
+            # Whoever had this number before us has sealed it by now: a .part and its sealed page are never both there.
+            if not path.with_suffix(".safetensors").exists():
+                return made
+            made.discard()
+            number += 1
+
+    def cost(self, entries: Entries, layout: Layout, body: bytes) -> int:
+        """The most bytes that one more datapoint adds to the header."""
+        return header.cost(entries, body) + (0 if layout.id in self._entries else entries.layout_bytes)
+
+    def write(self, pieces: Sequence[memoryview], *, durable: bool = False) -> None:
+        """The bytes of one datapoint, at ``end``. Raises OSError; the next try takes the same place."""
+        try:
+            disk.write_at(self._fd, pieces, self.end)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._fd, max(self.end, self.data))  # what half a datapoint took of a full disk
+            raise
+        if durable:
+            disk.sync(self._fd)
+
+    def hold(self, placed: Placed, entries: Entries) -> None:
+        """Count a datapoint that is written, before its record is: its place is never given to another."""
+        self.end = placed.base + placed.layout.length
+        self.header_bytes += self.cost(entries, placed.layout, placed.body)
+        self._entries[placed.layout.id] = entries
+        self.placed.append(placed)
+
+    def withdraw(self) -> None:
+        """The record of the last datapoint could not be written: it does not count, and its place stays empty."""
+        self.placed.pop()
+
+    def seal(self, *, durable: bool = False) -> int:
+        """Write the header and give the file its final name; returns its size. It is closed then, whatever happens.
+
+        Raises OSError; the page stays a ``.part``, which the journal describes.
+        """
+        try:
+            start = header.build(self.placed, self._entries, self._about, self.data, self.end)
+            finish(self._fd, self.path, start, self.end, durable=durable)
+        finally:
+            self.close()
+        return self.end
+
+    def discard(self) -> None:
+        """Take the file away: it holds nothing that counts."""
+        if self.mine():
+            self.path.unlink(missing_ok=True)
+        self.close()
+
+    def mine(self) -> bool:
+        """False if the program closed the file behind our back: its number may be a file of the program's by now."""
+        try:
+            return disk.identity(self._fd) == self._identity
+        except OSError:
+            return False
+
+    def sync(self) -> None:
+        """All that is written on the disk."""
+        disk.sync(self._fd)
+
+    def close(self) -> None:
+        """Leave the file as it is."""
+        fd, ours = self._fd, self._fd >= 0 and self.mine()
+        self._fd = -1
+        if ours:
+            os.close(fd)
+
+
+def finish(fd: int, path: Path, start: bytes, size: int, *, durable: bool) -> None:
+    """Make a safetensors file of a ``.part``: its header, its size, its name. Raises OSError."""
+    disk.write_at(fd, [memoryview(start)], 0)
+    if os.fstat(fd).st_size != size:
+        os.ftruncate(fd, size)
+    if durable:
+        disk.sync(fd)
+    os.rename(path, path.with_suffix(".safetensors"))
+    if durable:
+        disk.sync_folder(path.parent)
+
+
+def least_header_bytes(about: Mapping[str, Any]) -> int:
+    """The header of a page that holds nothing, with room for its alignment."""
+    return header.LENGTH_BYTES + len(header.build([], {}, about, 1 << 40, 1 << 40)) + ALIGN
+
+
+def pages(folder: Path) -> Iterable[tuple[int, int, str]]:
+    """(rank, number, "part" or "safetensors") of each page in a folder."""
+    for name in os.listdir(folder):
+        found = PAGE_NAME.fullmatch(name)
+        if found:
+            yield int(found[1]), int(found[2]), found[3]

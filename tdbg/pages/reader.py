@@ -1,0 +1,207 @@
+"""Reads captured tensors: a run, a rank's folder, a folder of pages, one page. Never torch, and nothing is executed.
+
+Every file is taken for hostile: what is not as it should be is told in ``problems``, or raised as a TdbgError.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from tdbg.errors import TdbgError
+from tdbg.pages import manifest
+from tdbg.pages.datapoint import Datapoint, Tensor
+from tdbg.pages.folder import Folder, find
+from tdbg.pages.form import JOURNAL_NAME, MANIFEST, PAGE_NAME
+from tdbg.pages.sources import Drop, JournalSource, Problem, Problems, SealedSource, Source, needles
+
+__all__ = ["Datapoint", "Drop", "NoPagesError", "PageSet", "Problem", "Tensor"]
+
+
+class NoPagesError(TdbgError):
+    """There are no pages of tdbg's own at this place."""
+
+
+class Layer(NamedTuple):
+    """What was captured under one path. dtypes, shapes: all that occur. datapoints: how many have it."""
+
+    path: str
+    dtypes: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    datapoints: int
+    nbytes: int
+
+
+class PageSet:
+    """Datapoints of one or many ranks, in the order (rank, number).
+
+    problems: what is wrong, as far as it was met: of single records it is known once they were read.
+    Cost: `open` reads the journals; a page is opened when a tensor of it is read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.problems = Problems()
+        self.sources: list[Source] = []
+        self.folders: list[Folder] = []
+        self._only: tuple[int, int] | None = None  # the rank and number of the one page that was asked for
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> "PageSet":
+        """What is captured at and below ``path``, a folder or one file: a page, a journal, a plain safetensors file.
+
+        Raises NoPagesError where there is none, TdbgError for what cannot be read and for a version it does not know.
+        """
+        found = cls(Path(path))
+        if found.path.is_dir():
+            for folder in find(found.path):
+                found._add_folder(Folder(folder))
+        elif found.path.exists():
+            found._add_file(Folder(found.path.parent), found.path.name)
+        else:
+            raise NoPagesError(f"there is no {path}", "name a run, a folder of pages or a page")
+        if not found.folders:
+            raise NoPagesError(f"{path} holds no pages", "capture some with `tdbg run --capture`")
+        found.sources.sort(key=lambda source: source.order)
+        return found
+
+    def __iter__(self) -> Iterator[Datapoint]:
+        for source in self.sources:
+            yield from filter(self._wanted, source)
+
+    def rows(self) -> Iterator[Datapoint]:
+        """The same, and each row of a batch that is stored once as a datapoint of its own."""
+        for datapoint in self:
+            yield from datapoint.rows()
+
+    def find(self, key: str | int) -> list[Datapoint]:
+        """Those of this key, whether it is a number or its text; of a batch the row. In order; none is an empty list."""
+        text, texts = str(key), needles(key)
+        found: list[Datapoint] = []
+        for source in self.sources:
+            for datapoint in filter(self._wanted, source.holding(texts)):
+                if str(datapoint.key) == text:
+                    found.append(datapoint)
+                keys = datapoint.keys or ()
+                found += (datapoint.of_row(index) for index, one in enumerate(keys) if str(one) == text)
+        return found
+
+    def layers(self) -> list[Layer]:
+        """What was captured, path by path, in the order of first appearance. Cost: reads every record."""
+        dtypes: dict[str, dict[str, None]] = {}
+        shapes: dict[str, dict[tuple[int, ...], None]] = {}
+        sums: dict[str, list[int]] = {}
+        for datapoint in self:
+            for piece in datapoint.layout.pieces if datapoint.layout else ():
+                total = sums.setdefault(piece.path, [0, 0])
+                total[0] += 1
+                total[1] += piece.length
+                dtypes.setdefault(piece.path, {})[piece.dtype.name] = None
+                shapes.setdefault(piece.path, {})[piece.shape] = None
+        return [Layer(path, tuple(dtypes[path]), tuple(shapes[path]), *total) for path, total in sums.items()]
+
+    @property
+    def drops(self) -> list[Drop]:
+        """What the writers left out, and why."""
+        return [drop for source in self.sources if isinstance(source, JournalSource) for drop in source.drops]
+
+    def _wanted(self, datapoint: Datapoint) -> bool:
+        return self._only is None or self._only == (datapoint.rank, datapoint.page)
+
+    def close(self) -> None:
+        """Close the files; reading opens them again."""
+        for folder in self.folders:
+            folder.close()
+
+    def __enter__(self) -> "PageSet":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _add_folder(self, folder: Folder) -> None:
+        self.folders.append(folder)
+        names = folder.names()
+        if MANIFEST in names:
+            self._check_manifest(folder)
+        else:
+            self.problems.tell(folder.path, f"has no {MANIFEST}", grave=False)
+        found_ones = (self._journal(folder, name) for name in names if JOURNAL_NAME.fullmatch(name))
+        journals = [found for found in found_ones if found]
+        self.sources += journals
+        known = {source.writer: source for source in journals}
+        sealed = {(source.rank, page): size for source in journals for page, size in source.sealed.items()}
+        there = [(name, int(page[1]), int(page[2])) for name in names if (page := PAGE_NAME.fullmatch(name))]
+        for name, rank, number in there:
+            if name.endswith(".safetensors"):
+                self._add_sealed(folder, name, sealed.get((rank, number)), known)
+        for source in journals:
+            for number in sorted(source.pages.keys() - {page for _, rank, page in there if rank == source.rank}):
+                self.problems.tell(folder.path, f"page {number} of rank {source.rank} is missing")
+        self._tell_orphans(folder, names, journals)
+
+    def _check_manifest(self, folder: Folder) -> None:
+        try:
+            text = folder.read(MANIFEST, 0, manifest.LARGEST_BYTES)
+        except (FileNotFoundError, TdbgError) as error:
+            self.problems.tell(folder.path / MANIFEST, str(error))
+            return
+        try:
+            manifest.checked(text, folder.path / MANIFEST)
+        except manifest.VersionError:
+            raise
+        except TdbgError as error:
+            self.problems.tell(folder.path / MANIFEST, str(error))
+
+    def _journal(self, folder: Folder, name: str) -> JournalSource | None:
+        try:
+            return JournalSource(folder, name, self.problems)
+        except manifest.VersionError:
+            raise
+        except TdbgError as error:
+            self.problems.tell(folder.path / name, str(error))
+            return None
+
+    def _add_sealed(self, folder: Folder, name: str, size: int | None, known: dict[str, JournalSource]) -> None:
+        """A sealed page: its header is read only where no journal tells that all of it is known."""
+        try:
+            if size is not None:
+                there = folder.size(name)
+                if there != size:
+                    self.problems.tell(folder.path / name, f"has {there:,} bytes, and was sealed with {size:,}")
+                return
+            found = SealedSource(folder, name, self.problems)
+        except manifest.VersionError:
+            raise
+        except (TdbgError, FileNotFoundError) as error:
+            self.problems.tell(folder.path / name, str(error))
+            return
+        if found.ours:
+            journal = known.get(found.writer)
+            found.after = journal.last_seq() if journal else -1
+        self.sources.append(found)
+
+    def _tell_orphans(self, folder: Folder, names: list[str], journals: list[JournalSource]) -> None:
+        """Pages that were being filled, and whose journal is lost: nobody knows what lies where in them."""
+        known = {(source.rank, page) for source in journals for page in source.pages}
+        for name in names:
+            found = PAGE_NAME.fullmatch(name)
+            if found and found[3] == "part" and (int(found[1]), int(found[2])) not in known:
+                self.problems.tell(folder.path / name, "is in no journal: nobody can tell what lies in it")
+
+    def _add_file(self, folder: Folder, name: str) -> None:
+        """One journal, one page, or any safetensors file."""
+        found = PAGE_NAME.fullmatch(name)
+        if JOURNAL_NAME.fullmatch(name):
+            self.folders.append(folder)
+            self.sources.append(JournalSource(folder, name, self.problems))
+        elif found and found[3] == "part":
+            self._add_folder(folder)
+            self._only = int(found[1]), int(found[2])
+        elif name.endswith(".safetensors"):
+            self.folders.append(folder)
+            self.sources.append(SealedSource(folder, name, self.problems))
+        else:
+            raise NoPagesError(
+                f"{folder.path / name} is no page", "name a run, a folder of pages or a .safetensors file"
+            )
