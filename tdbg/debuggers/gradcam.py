@@ -135,7 +135,9 @@ def _leaves_of(layer: nn.Module) -> Iterator[list[Tensor]]:
             raise TdbgError("the model runs its layer under inference_mode", "gradients need no_grad there instead")
         leaf = found.detach().clone().requires_grad_()
         leaves.append(leaf)
-        return _replaced(output, found, leaf.clone())
+        with torch.enable_grad():  # a frozen trunk may run under no_grad; what follows it does not
+            behind = leaf.clone()
+        return _replaced(output, found, behind)
 
     handle = layer.register_forward_hook(cut)
     try:
