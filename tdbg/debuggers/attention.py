@@ -1,0 +1,185 @@
+"""Attention: where a layer looks.
+
+Shapes: B batch, H heads, L queries, S keys.
+"""
+
+import threading
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tdbg.debuggers import DEBUGGERS
+from tdbg.debuggers.base import ForwardDebugger
+from tdbg.debuggers.copies import snapshot
+from tdbg.debuggers.figures import numbers
+from tdbg.debuggers.hooks import Hook, Hooks
+from tdbg.debuggers.layers import inner
+from tdbg.debuggers.taps import LIMIT_MB, TAPS, Call, NoWeights
+from tdbg.probes.tensors import walk
+
+SURE = 1e-2  # how far from 1 the sum of a row of weights may be, in half precision
+NO_WEIGHTS = (
+    "no attention weights: the output holds none, and neither scaled_dot_product_attention nor nn.MultiheadAttention ran "
+    "in it. Weights worked out by hand are the output of a softmax or dropout layer, if there is one"
+)
+NOT_ROWS = "rows do not sum to 1: taken as the layer gave it"
+
+
+@DEBUGGERS.add
+class Attention(ForwardDebugger):
+    """The attention weights of a layer.
+
+    They are taken from, in this order: ``scaled_dot_product_attention`` and ``nn.MultiheadAttention`` calls while the
+    layer runs (worked out again from the same queries, keys and masks, before dropout); the weights in its output, as
+    Hugging Face's attention modules return them, ``(out, weights)``; an output that is a plain attention tensor. An
+    ``nn.MultiheadAttention`` needs no ``need_weights``; an ``nn.TransformerEncoderLayer`` stands for its self-attention.
+    What the model computes is the same to the last bit.
+
+    per_head: give BHLS also where an ``nn.MultiheadAttention`` is asked for the average over its heads (BLS).
+    limit_mb: weights that are larger (H * L * S floats a datapoint) are not worked out; a ``note`` says so.
+    Returns ``layer_name``, ``attention_map`` (B(H)LS), ``source`` and ``attention_stats``: entropy (mean over all rows of
+    -sum(a log(a + 1e-8)), nats), max_attention, attention_distribution (mean over dim 0). ``dropout_p`` is there if the
+    layer dropped weights, ``note`` if there is no map or it is odd. A layer in which several calls ran has the first
+    one's, and ``others`` those of each other by its number.
+    Limits: a fused kernel of another library (flash-attn, xformers) and flex_attention are not seen.
+    Cost:   the product of queries and keys again, and a copy of the weights to the host.
+    """
+
+    name = "attention"
+
+    def __init__(self, layer_name: str, *, per_head: bool = False, limit_mb: float = LIMIT_MB) -> None:
+        super().__init__(layer_name)
+        self.per_head = per_head
+        self.limit_mb = limit_mb
+
+    @property
+    def _running(self) -> "_Running":
+        running: _Running = self.__dict__.setdefault("_running_by_thread", _Running())
+        return running
+
+    def process_forward(self, module: nn.Module, input: Any, output: Any) -> dict[str, Any]:
+        """What was heard while the layer ran, or what its output holds."""
+        running = self._running.layers
+        heard = running[-1] if running else []
+        return self._told(heard or [self._in_output(output)])
+
+    def _told(self, heard: list[dict[str, Any]]) -> dict[str, Any]:
+        first, *more = heard
+        others = {"others": {str(number): row for number, row in enumerate(more, start=1)}} if more else {}
+        return {"layer_name": self.layer_name, **first, **others}
+
+    # what runs in the layer
+
+    def _watch(self, layer: nn.Module, hooks: Hooks) -> None:
+        target = attention_in(layer)
+        if target is not None:  # a hook there would keep torch's encoder from its fused path, and change bits
+            hooks.add(TAPS.listen(_OfModule(self, target)))
+            return
+        hooks.add(layer.register_forward_pre_hook(Hook(self, self._enter)))
+        super()._watch(layer, hooks)
+        hooks.add(layer.register_forward_hook(Hook(self, self._leave), always_call=True))
+        hooks.add(TAPS.listen(_WhileRunning(self)))
+
+    def _hooked(self, layer: nn.Module) -> bool:
+        target = attention_in(layer)
+        heard = (listener for listener in TAPS.listeners if isinstance(listener, _OfModule))
+        return super()._hooked(layer) or any(each.owner is self and each.module is target for each in heard)
+
+    def _enter(self, module: nn.Module, args: Any) -> None:
+        self._running.layers.append([])
+
+    def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
+        if self._running.layers:
+            self._running.layers.pop()
+
+    def heard(self, call: Call) -> dict[str, Any]:
+        """What is told of one call of an attention function."""
+        dropped = {"dropout_p": call.dropout_p} if call.dropout_p else {}
+        try:
+            weights = call.weights(per_head=self.per_head, limit_mb=self.limit_mb)
+        except NoWeights as error:
+            return {"source": call.kind, "note": str(error), **dropped}
+        return {"source": call.kind, **_figures(weights), **dropped}
+
+    # what is in the output
+
+    def _in_output(self, output: Any) -> dict[str, Any]:
+        if isinstance(output, Tensor):
+            odd = {} if _are_rows(output) else {"note": NOT_ROWS}
+            return {"source": "output", **_figures(output), **odd} if output.dim() >= 2 else {"note": NO_WEIGHTS}
+        found = _weights_in(output)
+        return {"note": NO_WEIGHTS} if found is None else {"source": "output", **_figures(found)}
+
+
+class _Running(threading.local):
+    """The layers that run in a thread, each with what was heard in it."""
+
+    def __init__(self) -> None:
+        self.layers: list[list[dict[str, Any]]] = []
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), ()
+
+
+class _WhileRunning:
+    """Listens to all attention in a layer while it runs in this thread."""
+
+    def __init__(self, owner: Attention) -> None:
+        self.owner = owner
+
+    def wants(self, call: Call) -> bool:
+        return bool(self.owner._running.layers)
+
+    def hear(self, call: Call) -> None:
+        self.owner._running.layers[-1].append(self.owner.heard(call))
+
+
+class _OfModule:
+    """Listens to one nn.MultiheadAttention, which it knows by its output projection."""
+
+    def __init__(self, owner: Attention, module: nn.MultiheadAttention) -> None:
+        self.owner, self.module = owner, module
+
+    def wants(self, call: Call) -> bool:
+        return call.out_weight is not None and call.out_weight is self.module.out_proj.weight
+
+    def hear(self, call: Call) -> None:
+        self.owner._keep(snapshot(self.owner._told([self.owner.heard(call)])))
+
+
+def attention_in(layer: nn.Module) -> nn.MultiheadAttention | None:
+    """The module that can be listened to instead of being hooked: nn.MultiheadAttention, also in an encoder layer."""
+    found = inner(layer.self_attn) if isinstance(layer, nn.TransformerEncoderLayer) else layer
+    same = isinstance(found, nn.MultiheadAttention) and type(found).forward is nn.MultiheadAttention.forward
+    return found if same and isinstance(found, nn.MultiheadAttention) else None
+
+
+def _figures(weights: Tensor) -> dict[str, Any]:
+    data = numbers(weights)
+    if not data.numel():
+        return {"attention_map": weights, "note": "the attention map is empty"}
+    entropy, highest = torch.stack([-(data * (data + 1e-8).log()).sum(-1).mean(), data.max()]).tolist()
+    stats = {"entropy": entropy, "max_attention": highest, "attention_distribution": data.mean(0)}
+    return {"attention_map": weights, "attention_stats": stats}
+
+
+def _are_rows(tensor: Tensor) -> bool:
+    """True if every row is a distribution, or 0 where all was masked."""
+    if tensor.dim() < 2 or not tensor.is_floating_point() or not tensor.numel():
+        return False
+    sum_ = numbers(tensor).sum(-1)
+    return bool((tensor >= 0).all() & (((sum_ - 1).abs() < SURE) | (sum_ == 0)).all())
+
+
+def _weights_in(output: Any) -> Tensor | None:
+    """The attention weights in what an attention module returned; dropout may have been at them."""
+    tensors = [(path, tensor) for path, tensor in walk(output) if tensor.is_floating_point() and tensor.dim() >= 2]
+    named = next((tensor for path, tensor in tensors if "attn" in path or "attention" in path), None)
+    rows = next((tensor for _, tensor in tensors if _are_rows(tensor)), None)
+    second = output[1] if isinstance(output, list | tuple) and len(output) > 1 else None
+    square = second if isinstance(second, Tensor) and second.dim() >= 3 else None
+    for found in (named, rows, square):
+        if found is not None:
+            return found
+    return None

@@ -1,0 +1,181 @@
+"""What a debugger is: something that looks at one datapoint, and one that takes a layer's output as it runs."""
+
+import threading
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from torch import nn
+
+from tdbg.debuggers.copies import snapshot
+from tdbg.debuggers.hooks import Hook, Hooks, hookable, seen_through, watching
+from tdbg.debuggers.layers import get_layer_by_name, inner
+from tdbg.errors import TdbgError
+from tdbg.probes.roots import UNHOOKED
+
+MAX_CALLS = 256  # calls of a layer that are kept until they are read; of more, the last ones
+
+
+class BaseDebugger(ABC):
+    """Looks at one datapoint after the model has worked on it.
+
+    A subclass writes ``__call__``. One that needs hooks writes `attach` too; what it puts in place is removed by
+    whoever called it. ``name`` is its word in the registry, needed only there.
+    """
+
+    name: ClassVar[str] = ""
+
+    @abstractmethod
+    def __call__(self, datapoint: Mapping[str, Any], model: nn.Module) -> Any:
+        """What is to be kept of this datapoint: a mapping of tensors, numbers, text, or of more mappings.
+
+        datapoint: ``inputs``, ``outputs``, ``labels`` and ``meta_info`` of one datapoint, or of a batch.
+        Returns None or {} where there is nothing to keep; `missing` tells why.
+        """
+
+    def attach(self, model: nn.Module) -> Hooks:
+        """Put in place what must be there while the model runs: nothing, unless a subclass says otherwise."""
+        return Hooks()
+
+    def missing(self, model: nn.Module) -> str:
+        """Why the last call gave None, in words."""
+        return "not executed"
+
+
+class _Calls(threading.local):
+    """What a layer's calls gave since they were last read, in one thread."""
+
+    def __init__(self) -> None:
+        self.kept: deque[Any] = deque(maxlen=MAX_CALLS)
+        self.dropped = 0
+
+    def clear(self) -> None:
+        self.kept.clear()
+        self.dropped = 0
+
+    def __reduce__(self) -> tuple[Any, ...]:  # a debugger may be copied; what it holds of a thread is not
+        return type(self), ()
+
+
+class ForwardDebugger(BaseDebugger):
+    """Takes something out of one layer's output whenever it runs.
+
+    A subclass writes `process_forward`. What that returns is copied at once (`snapshot`), so nothing that happens
+    to the output later can change it. Each thread has captures of its own.
+    layer_name: a path, as `get_layer_by_name` takes it.
+
+    Captures are those of the last pass of the model that was given to `attach`: its next pass lets them go, and so
+    does reading them. A layer that ran several times in a pass keeps all calls (256, the last ones).
+    """
+
+    def __init__(self, layer_name: str) -> None:
+        self.layer_name = layer_name
+
+    @abstractmethod
+    def process_forward(self, module: nn.Module, input: Any, output: Any) -> Any:
+        """What to keep of one call of the layer. input: its positional arguments; both are live, and not to be changed.
+
+        Runs within the forward pass. An exception reaches whoever called the model.
+        """
+
+    @property
+    def _calls(self) -> _Calls:
+        calls: _Calls = self.__dict__.setdefault("_calls_by_thread", _Calls())  # a subclass may not call __init__
+        return calls
+
+    @property
+    def last_capture(self) -> Any:
+        """What the layer's last call in this thread gave; None if there was none since it was last read."""
+        kept = self._calls.kept
+        return kept[-1] if kept else None
+
+    @last_capture.setter
+    def last_capture(self, value: Any) -> None:
+        self._calls.clear()
+        if value is not None:
+            self._calls.kept.append(value)
+
+    @property
+    def captures(self) -> tuple[Any, ...]:
+        """What each call of the layer gave in this thread's last pass, first to last."""
+        return tuple(self._calls.kept)
+
+    def forward_hook_fn(self, module: nn.Module, input: Any, output: Any) -> None:
+        """The layer's forward hook; for ``register_forward_hook`` too, where `attach` is not wanted."""
+        if watching():
+            self._keep(snapshot(self.process_forward(module, input, output)))
+
+    def _keep(self, capture: Any) -> None:
+        calls = self._calls
+        calls.dropped += len(calls.kept) == MAX_CALLS
+        calls.kept.append(capture)
+
+    def __call__(self, datapoint: Mapping[str, Any], model: nn.Module) -> Any:
+        """What the layer gave in the last pass, which is then forgotten; None if it did not run.
+
+        Of several calls it is what the last one gave, with those before it, in order, under ``earlier_calls`` (and
+        ``calls_dropped``, if there were more than are kept); a list of all where they are no mappings.
+        """
+        calls = self._calls
+        kept, dropped = list(calls.kept), calls.dropped
+        calls.clear()
+        return joined(kept, dropped)
+
+    def attach(self, model: nn.Module) -> Hooks:
+        """Hook the layer, until ``remove()`` or the end of a ``with``. Raises TdbgError if there is no such layer.
+
+        A compiled model runs uncompiled meanwhile. A copy of the model does not carry the hooks.
+        """
+        layer = get_layer_by_name(model, self.layer_name)
+        return self._attached(model, layer)
+
+    def _attached(self, model: nn.Module, layer: nn.Module) -> Hooks:
+        self._refuse_twice(layer)
+        hooks = Hooks()
+        try:
+            hooks.enter(seen_through(model))
+            self._watch_passes(model, hooks)
+            self._watch(layer, hooks)
+        except BaseException:
+            hooks.remove()
+            raise
+        return hooks
+
+    def _watch_passes(self, model: nn.Module, hooks: Hooks) -> None:
+        """Have every pass of the model begin without captures."""
+        root = inner(model)
+        if not isinstance(root, UNHOOKED):  # torch's encoder would leave its fused path
+            hooks.add(root.register_forward_pre_hook(Hook(self, self._begin), prepend=True))
+
+    def _begin(self, module: nn.Module, args: Any) -> None:
+        self._calls.clear()
+
+    def _watch(self, layer: nn.Module, hooks: Hooks) -> None:
+        """Put the hooks of the layer itself in place."""
+        hooks.add(hookable(self.layer_name, layer).register_forward_hook(Hook(self, self.forward_hook_fn)))
+
+    def _hooked(self, layer: nn.Module) -> bool:
+        return any(isinstance(hook, Hook) and hook.owner is self for hook in layer._forward_hooks.values())
+
+    def _refuse_twice(self, layer: nn.Module) -> None:
+        if self._hooked(layer):
+            text = f"this {type(self).__name__} is attached to {self.layer_name!r} already"
+            raise TdbgError(text, "remove() what attach() returned first")
+
+    def missing(self, model: nn.Module) -> str:
+        """Why the last call gave None: the layer did not run, or nobody attached the debugger."""
+        if self._hooked(get_layer_by_name(model, self.layer_name)):
+            return f"not executed: {self.layer_name!r} did not run in the last pass"
+        return f"not executed: {self.layer_name!r} carries no hook of this {type(self).__name__}; see attach()"
+
+
+def joined(kept: list[Any], dropped: int = 0) -> Any:
+    """Several calls as one result, as `ForwardDebugger.__call__` says."""
+    if len(kept) < 2:
+        return kept[0] if kept else None
+    *earlier, last = kept
+    if not all(isinstance(capture, Mapping) for capture in kept):
+        return kept
+    more = {"calls_dropped": dropped} if dropped else {}
+    return {**last, "earlier_calls": earlier, **more}

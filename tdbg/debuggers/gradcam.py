@@ -1,0 +1,191 @@
+"""GradCAM: which places of a layer's output speak for a class.
+
+Shapes: B batch, K classes, C channels.
+"""
+
+import contextlib
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tdbg.debuggers import DEBUGGERS
+from tdbg.debuggers.base import BaseDebugger, joined
+from tdbg.debuggers.copies import snapshot
+from tdbg.debuggers.figures import channel_dim, spatial_dims, stats, time_first
+from tdbg.debuggers.layers import get_layer_by_name
+from tdbg.debuggers.second_pass import gradients_on, run_again
+from tdbg.errors import TdbgError
+from tdbg.probes.tensors import walk
+
+Classes = int | Sequence[int] | Tensor | None
+
+
+@DEBUGGERS.add
+class GradCAM(BaseDebugger):
+    """The gradient-weighted class activation map of a layer, from a second forward pass of its own.
+
+    target_layer: a path; the last convolution, as a rule, or a block of a transformer (BTC).
+    target_class: one for all datapoints, one for each, or None for the one with the highest score.
+    channel_dim: where the layer's channels are, if its kind does not say (see `channel_dim`).
+    score: what to explain instead of a class: takes the model's output, gives a number per datapoint (B).
+
+    Returns ``target_layer``, ``target_class`` (int64, B; -1 with ``score``), ``gradcam`` (B and the layer's spatial
+    dimensions, float32, not scaled: relu(sum_C(mean of the gradient over space x activation))) and ``gradcam_stats``.
+    None if the layer did not run. Of a layer that ran several times: see `ForwardDebugger.__call__`.
+
+    Works within ``no_grad`` and ``inference_mode``, with frozen parameters, with a model in training mode (it runs in
+    eval mode meanwhile). Gradients, modes, buffers, random states and hooks are as before afterwards, also after an
+    exception. The pass calls the program's own hooks, and that of an FSDP model communicates: every rank must call it.
+    Raises TdbgError if there is no such layer, class or score, or if no gradient reaches the layer (a model that runs
+    under its own ``no_grad`` or ``inference_mode``).
+    Cost: one forward pass, and backward down to the layer.
+    Source: Selvaraju et al. 2017, "Grad-CAM: Visual Explanations from Deep Networks via Gradient-based Localization".
+    """
+
+    name = "gradcam"
+
+    def __init__(
+        self,
+        target_layer: str,
+        target_class: Classes = None,
+        *,
+        channel_dim: int | None = None,
+        score: Callable[[Any], Tensor] | None = None,
+    ) -> None:
+        self.target_layer = target_layer
+        self.target_class = target_class
+        self.channel_dim = channel_dim
+        self.score = score
+
+    def __call__(self, datapoint: Mapping[str, Any], model: nn.Module) -> Any:
+        layer = get_layer_by_name(model, self.target_layer)
+        with gradients_on(model, datapoint["inputs"]):
+            with _leaves_of(layer) as leaves:
+                output = run_again(model, datapoint["inputs"])
+            if not leaves:
+                return None
+            score, classes_B = self._score_of(output)
+            grads = self._gradients(score, leaves)
+            calls = [
+                self._told(layer, leaf, grad, classes_B)
+                for leaf, grad in zip(leaves, grads, strict=True)
+                if grad is not None
+            ]
+        return snapshot(joined(calls))
+
+    def missing(self, model: nn.Module) -> str:
+        """Why the last call gave None."""
+        return f"not executed: {self.target_layer!r} did not run"
+
+    def _score_of(self, output: Any) -> tuple[Tensor, Tensor]:
+        """The sum of all datapoints' scores, and the class of each."""
+        if self.score is not None:
+            score_B = self.score(output)
+            return score_B.sum(), torch.full((score_B.numel(),), -1)
+        logits_BK = _logits(output)
+        classes_B = _classes(self.target_class, logits_BK)
+        return logits_BK.gather(1, classes_B[:, None]).sum(), classes_B
+
+    def _gradients(self, score: Tensor, leaves: list[Tensor]) -> Sequence[Tensor | None]:
+        found: Sequence[Tensor | None] = (None,)
+        if score.requires_grad:
+            found = torch.autograd.grad(score, leaves, allow_unused=True)
+        if all(grad is None for grad in found):
+            text = f"no gradient reaches {self.target_layer!r} from the score"
+            hint = "is there a no_grad, inference_mode, detach or argmax in the model, behind or around that layer?"
+            raise TdbgError(text, hint)
+        return found
+
+    def _told(self, layer: nn.Module, leaf: Tensor, grad: Tensor, classes_B: Tensor) -> dict[str, Any]:
+        map_B = self._map(layer, leaf.detach().float(), grad.float())
+        return {
+            "gradcam": map_B,
+            "target_layer": self.target_layer,
+            "target_class": classes_B,
+            "gradcam_stats": stats(map_B),
+        }
+
+    def _map(self, layer: nn.Module, activation: Tensor, grad: Tensor) -> Tensor:
+        channel = self.channel_dim if self.channel_dim is not None else channel_dim(layer, activation)
+        dims = spatial_dims(layer, activation, channel)
+        if channel is None or not dims:
+            text = f"the output of {self.target_layer!r} has no places to map: its shape is {list(activation.shape)}"
+            raise TdbgError(text, "choose a layer that gives BCHW or BTC")
+        weight = grad.mean(dims, keepdim=True)
+        found = (weight * activation).sum(channel).relu()
+        return found.transpose(0, 1) if time_first(layer, activation) else found
+
+
+@contextlib.contextmanager
+def _leaves_of(layer: nn.Module) -> Iterator[list[Tensor]]:
+    """Cut the graph at a layer: each of its outputs becomes a leaf that gradients end at, in the order of the calls.
+
+    So parameters take no part, frozen ones neither, and an in-place operation behind the layer changes a copy.
+    """
+    leaves: list[Tensor] = []
+
+    def cut(module: nn.Module, args: Any, output: Any) -> Any:
+        found = next((tensor for _, tensor in walk(output) if tensor.is_floating_point()), None)
+        if found is None:
+            return None
+        if torch.is_inference_mode_enabled():
+            raise TdbgError("the model runs its layer under inference_mode", "gradients need no_grad there instead")
+        leaf = found.detach().clone().requires_grad_()
+        leaves.append(leaf)
+        with torch.enable_grad():  # a frozen trunk may run under no_grad; what follows it does not
+            behind = leaf.clone()
+        return _replaced(output, found, behind)
+
+    handle = layer.register_forward_hook(cut)
+    try:
+        yield leaves
+    finally:
+        handle.remove()
+
+
+def _replaced(value: Any, old: Tensor, new: Tensor) -> Any:
+    """The same structure with another tensor in one place."""
+    if value is old:
+        return new
+    if isinstance(value, tuple) and hasattr(value, "_make"):
+        return value._make(_replaced(item, old, new) for item in value)
+    if isinstance(value, list | tuple):
+        return type(value)(_replaced(item, old, new) for item in value)
+    if isinstance(value, Mapping):
+        copied: Any = copy.copy(value)
+        for key, item in value.items():
+            copied[key] = _replaced(item, old, new)
+        return copied
+    return value
+
+
+def _logits(output: Any) -> Tensor:
+    """One score per datapoint and class out of what a model returned: BK; over places (BKHW) they are averaged."""
+    if not isinstance(output, Tensor) and isinstance(named := _named(output, "logits"), Tensor):
+        output = named
+    found = next((tensor for _, tensor in walk(output) if tensor.is_floating_point()), None)
+    if found is None or found.dim() == 0:
+        raise TdbgError("the model's output holds no scores of classes", "say what to explain: GradCAM(..., score=...)")
+    logits_BK = found[:, None] if found.dim() == 1 else found
+    return logits_BK.flatten(2).mean(2) if logits_BK.dim() > 2 else logits_BK
+
+
+def _named(output: Any, name: str) -> Any:
+    return output.get(name) if isinstance(output, Mapping) else getattr(output, name, None)
+
+
+def _classes(wanted: Classes, logits_BK: Tensor) -> Tensor:
+    """The class of each datapoint (B)."""
+    batch, classes = logits_BK.shape
+    if wanted is None:
+        return logits_BK.detach().argmax(1)
+    found_B = torch.as_tensor(wanted, dtype=torch.int64, device=logits_BK.device).reshape(-1)
+    if found_B.numel() not in (1, batch):
+        text = f"target_class names {found_B.numel()} classes for {batch} datapoints"
+        raise TdbgError(text, "give one class, or one for each datapoint")
+    if bool(((found_B < 0) | (found_B >= classes)).any()):
+        raise TdbgError(f"target_class is {found_B.tolist()}, but the model has {classes} classes", "they count from 0")
+    return found_B.expand(batch)

@@ -1,0 +1,102 @@
+"""Gradients: what arrives at a layer in backward."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from tdbg.debuggers import DEBUGGERS
+from tdbg.debuggers.base import ForwardDebugger, joined
+from tdbg.debuggers.copies import copy_of
+from tdbg.debuggers.figures import measured, stats
+from tdbg.debuggers.hooks import watching
+from tdbg.debuggers.layers import get_layer_by_name
+from tdbg.probes.roots import clean_path
+from tdbg.probes.tensors import walk
+
+TOO_EARLY = "no gradient is here: ask between backward() and zero_grad()"
+
+
+@DEBUGGERS.add
+class Gradients(ForwardDebugger):
+    """The gradients of a layer's parameters, and that of its output, after ``backward()``.
+
+    values: False keeps only their figures.
+    Returns ``layer_name`` and
+
+    - ``parameter_grads`` {name: tensor} and ``parameter_grad_stats`` {name: norm, mean, std, min, max, shape} of all
+      parameters of the layer and the layers inside, as their ``grad`` stands when the debugger is called;
+      ``without_grad`` lists those that have none;
+    - ``output_grad`` and ``output_grad_stats`` of the output that a gradient reached (in the last backward), of several
+      tensors the first, ``others`` by path;
+    - ``note`` if there is no gradient at all.
+
+    Gradients are taken as they are: still times the scale under a GradScaler, a shard's under FSDP. The output needs
+    the debugger attached, parameters do not. Nothing of the graph is held: only copies of gradients.
+    Limits: no gradient of an output inside a checkpoint with ``use_reentrant=True``.
+    Cost:   a copy to the host of each gradient, which waits on an accelerator.
+    """
+
+    name = "gradients"
+
+    def __init__(self, layer_name: str, *, values: bool = True) -> None:
+        super().__init__(layer_name)
+        self.values = values
+
+    def forward_hook_fn(self, module: nn.Module, input: Any, output: Any) -> None:
+        if watching():
+            self._keep(self.process_forward(module, input, output))  # filled later, so it must not be a copy
+
+    def process_forward(self, module: nn.Module, input: Any, output: Any) -> dict[str, dict[str, Any]]:
+        """A table that fills when gradients arrive at the output: path -> what is told."""
+        arrived: dict[str, dict[str, Any]] = {}
+        for path, tensor in walk(output):
+            if tensor.requires_grad:
+                tensor.register_hook(_Arrival(arrived, path, values=self.values))
+        return arrived
+
+    def __call__(self, datapoint: Mapping[str, Any], model: nn.Module) -> dict[str, Any]:
+        calls = self._calls
+        kept, dropped = [_one_call(arrived) for arrived in calls.kept], calls.dropped
+        calls.clear()
+        result = {"layer_name": self.layer_name, **(joined(kept, dropped) or {}), **self._of_parameters(model)}
+        if not result["parameter_grad_stats"] and not any(kept):
+            result["note"] = TOO_EARLY
+        return result
+
+    def _of_parameters(self, model: nn.Module) -> dict[str, Any]:
+        layer = get_layer_by_name(model, self.layer_name)
+        named = {clean_path(name): parameter.grad for name, parameter in layer.named_parameters()}
+        grads = {name: grad for name, grad in named.items() if grad is not None}
+        found: dict[str, Any] = {"parameter_grad_stats": {name: _figures(grad) for name, grad in grads.items()}}
+        if self.values:
+            found["parameter_grads"] = {name: copy_of(grad) for name, grad in grads.items()}
+        without = [name for name, grad in named.items() if grad is None]
+        return {**found, "without_grad": without} if without else found
+
+
+class _Arrival:
+    """The hook of one output's gradient. It holds a table of copies alone, so the graph can go when it wants to."""
+
+    __torch_unserializable__ = True  # a pickled tensor must not carry it
+    __slots__ = ("arrived", "path", "values")
+
+    def __init__(self, arrived: dict[str, dict[str, Any]], path: str, *, values: bool) -> None:
+        self.arrived, self.path, self.values = arrived, path, values
+
+    def __call__(self, grad: Tensor) -> None:
+        told: dict[str, Any] = {"output_grad_stats": _figures(grad)}
+        self.arrived[self.path] = {**told, "output_grad": copy_of(grad)} if self.values else told
+
+
+def _figures(grad: Tensor) -> dict[str, Any]:
+    return {"norm": measured(grad).norm, **stats(grad)}
+
+
+def _one_call(arrived: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    """What one call of the layer got: the first tensor's, and those of the others by path."""
+    if not arrived:
+        return {}
+    first, *more = sorted(arrived)
+    others = {"others": {path: arrived[path] for path in more}} if more else {}
+    return {**arrived[first], **others}

@@ -1,0 +1,134 @@
+"""A second forward pass with gradients that leaves the model, and the program, as they were."""
+
+import contextlib
+import inspect
+import random
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from tdbg.debuggers.hooks import seen_through, unwatched
+from tdbg.errors import TdbgError
+from tdbg.probes.roots import unwrapped
+from tdbg.probes.tensors import walk
+
+
+@contextlib.contextmanager
+def gradients_on(model: nn.Module, inputs: Any) -> Iterator[None]:
+    """Inside, autograd records, also within ``torch.no_grad()`` and ``torch.inference_mode()``; all is put back.
+
+    The model is in eval mode, as a whole. Put back are: the modes of all its modules, the random states of torch (of
+    the host and of the devices that the model and the inputs are on), Python and numpy, the caller's gradient and
+    inference mode. Debuggers do not look, and a compiled model runs uncompiled.
+    """
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(unwatched())
+        stack.enter_context(seen_through(model))
+        stack.enter_context(_same_random_states(model, inputs))
+        stack.enter_context(_eval_mode(model))
+        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.enable_grad())
+        stack.enter_context(_without_autocast_cache())
+        yield
+
+
+@contextlib.contextmanager
+def _eval_mode(model: nn.Module) -> Iterator[None]:
+    """The flags alone: a model's own ``eval()`` may do more than set them."""
+    training = [module for module in model.modules() if module.training]
+    try:
+        for module in training:
+            module.training = False
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+@contextlib.contextmanager
+def _same_random_states(model: nn.Module, inputs: Any) -> Iterator[None]:
+    tensors = [*model.parameters(), *model.buffers(), *(tensor for _, tensor in walk(inputs))]
+    devices = {tensor.device for tensor in tensors if tensor.device.type not in ("cpu", "meta")}
+    own, numpy = random.getstate(), sys.modules.get("numpy")
+    theirs = numpy.random.get_state() if numpy is not None else None
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch.random.fork_rng(devices=[]))
+        for kind in {device.type for device in devices}:
+            found = [device for device in devices if device.type == kind]
+            stack.enter_context(torch.random.fork_rng(devices=found, device_type=kind))
+        try:
+            yield
+        finally:
+            random.setstate(own)
+            if numpy is not None and theirs is not None:
+                numpy.random.set_state(theirs)
+
+
+@contextlib.contextmanager
+def _without_autocast_cache() -> Iterator[None]:
+    """Autocast's copies of the weights from the program's own pass cannot be used: they were made without gradients."""
+    before = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(before)
+
+
+def run_again(model: nn.Module, inputs: Any) -> Any:
+    """The model's output for copies of these inputs, without a trace in its buffers. Call it in `gradients_on`.
+
+    inputs: a tensor is the one argument; a tuple or list, and a mapping, are the arguments by place and by name where
+        the model's ``forward`` takes so many and these, else the one argument too.
+    DDP, DataParallel and torch.compile are left out of it. What the model keeps elsewhere than in parameters and
+    buffers (a counter, a cache) it may change.
+    Raises what the model raises; TdbgError for a scripted model.
+    """
+    root = unwrapped(model)
+    if isinstance(root, torch.jit.ScriptModule):
+        raise TdbgError("a scripted model takes no hooks", "use the debugger before scripting")
+    args, kwargs = _arguments(root, _prepared(inputs, _device_of(root)))
+    return functional_call(root, _stand_ins(root), args, kwargs)
+
+
+def _stand_ins(root: nn.Module) -> dict[str, Tensor]:
+    """Copies that stand in for the buffers, which a pass may change, and for what was made in inference mode."""
+    buffers = {name: buffer.detach().clone() for name, buffer in root.named_buffers()}
+    born = {name: p.detach().clone() for name, p in root.named_parameters() if p.is_inference()}
+    return {**buffers, **born}
+
+
+def _device_of(root: nn.Module) -> torch.device | None:
+    """Where the inputs belong; None if the model is on several devices, or has no parameters."""
+    devices = {parameter.device for parameter in root.parameters()}
+    return devices.pop() if len(devices) == 1 else None
+
+
+def _prepared(value: Any, device: torch.device | None) -> Any:
+    """The same structure with copies of its tensors, which the model may change and autograd may keep."""
+    if isinstance(value, Tensor):
+        copied = value.detach().clone()
+        return copied if device is None else copied.to(device)
+    if isinstance(value, Mapping):
+        return {key: _prepared(item, device) for key, item in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_make"):
+        return value._make(_prepared(item, device) for item in value)
+    if isinstance(value, list | tuple):
+        return type(value)(_prepared(item, device) for item in value)
+    return value
+
+
+def _arguments(root: nn.Module, inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    signature = inspect.signature(root.forward)
+    with contextlib.suppress(TypeError):  # it does not take them so
+        if isinstance(inputs, Mapping):
+            signature.bind(**inputs)
+            return (), dict(inputs)
+        if isinstance(inputs, list | tuple):
+            signature.bind(*inputs)
+            return tuple(inputs), {}
+    return (inputs,), {}
