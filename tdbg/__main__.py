@@ -8,6 +8,10 @@ loading a parser, which would take longer than most logs. Everything else goes t
 import os
 import sys
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 
 def main() -> int:
     """Run the command line; returns the exit code."""
@@ -29,8 +33,8 @@ def _front(args: list[str]) -> int:
             return 0
         except (OSError, AttributeError):  # closed pipe, full disk or no stdout: the whole CLI knows what to do
             pass
-    if args[:1] == ["filter-logs"]:
-        code = _filter_logs(args)
+    if args[:1] == ["filter-logs"] or args[:1] == ["inspect-pages"]:
+        code = _guarded(_filter_logs if args[0] == "filter-logs" else _inspect_pages, args)
         if code is not None:
             return code
     from tdbg import cli
@@ -38,23 +42,33 @@ def _front(args: list[str]) -> int:
     return cli.main(args)
 
 
-def _filter_logs(args: list[str]) -> int | None:
-    """Answer it here; None where the whole command line has to look at it."""
-    from tdbg.logs.question import parse
-
-    question = parse(args[1:])
-    if question is None or sys.stdout is None:
-        return None
+def _guarded(answer: "Callable[[list[str]], int | None]", args: list[str]) -> int | None:
+    """What a quick command answers; None where the whole command line has to look at it."""
     try:
-        from tdbg.logs.answer import answer
-
-        code = answer(question)
-        sys.stdout.flush()
-        return code
+        return answer(args[1:])
     except (Exception, KeyboardInterrupt) as error:  # told as everywhere else
         from tdbg import cli
 
         return cli.failed(error, args)
+
+
+def _filter_logs(words: list[str]) -> int | None:
+    from tdbg.logs.question import parse
+
+    question = parse(words)
+    if question is None or sys.stdout is None:
+        return None
+    from tdbg.logs.answer import answer
+
+    code = answer(question)
+    sys.stdout.flush()
+    return code
+
+
+def _inspect_pages(words: list[str]) -> int | None:
+    from tdbg.pages.commands import thin
+
+    return thin(words)
 
 
 def _ready_text(args: list[str]) -> str:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     Q = TypeVar("Q", bound="Asked")
-    Options = Mapping[str, tuple[tuple[str, ...], str, str]]
+Options = dict[str, tuple[tuple[str, ...], str, str]]
 
 
 class Asked:

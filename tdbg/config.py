@@ -17,6 +17,8 @@ LEVELS = flag_table.LEVELS
 INJECTS = ("auto", "yacs", "hydra", "argparse", "argv", "env", "none")
 FAIL_ON = ("never", "info", "warning", "error", "critical")
 LOG_LEVELS = ("DEBUG", "STATS", "INFO", "WARNING", "ERROR", "CRITICAL")
+PHASES = ("train", "val", "eval")
+CAPTURE_POLICIES = ("block", "drop", "sample")
 # Share of the wall time each level may cost, in percent, unless --max-overhead says otherwise.
 BUDGET_PCT = {"off": 0.0, "basic": 1.0, "advanced": 3.0, "extreme": 10.0}
 
@@ -61,6 +63,14 @@ class Settings:
     steps: str = setting("flags and levels look at these steps only, such as 100:200,500", "")
     ranks: str = setting("flags and levels look on these ranks only, such as 0,3-5", "")
     thresholds: dict[str, float] = setting("bounds of probes and rules: FLAG.name -> number", factory=dict)
+    capture: list[str] = setting("layers whose tensors are kept: 'layers.*.attn:output,input,grad'", factory=list)
+    capture_stats: bool = setting("keep figures of captured tensors instead of the tensors", False)
+    capture_every: int = setting("capture every Nth step", 1)
+    capture_steps: str = setting("capture these steps only, such as 100:200,500", "")
+    capture_epochs: str = setting("capture these epochs only: every Nth and the last, latest, or all", "")
+    capture_phase: list[str] = setting("capture in these phases only: train, val, eval", factory=list)
+    capture_budget: str = setting("bytes a rank may capture, such as 2GB", "2GB")
+    capture_policy: str = setting("where the disk is too slow: block, drop or sample", "block")
     when: list[str] = setting("conditions over a step's record", factory=list)
     then: list[str] = setting("what to do when the condition in the same place comes true", factory=list)
 
@@ -68,6 +78,11 @@ class Settings:
         """A bound of the flag table, such as ``GRADIENTS.explosion``: as set, or its default."""
         found = self.thresholds.get(name)
         return flag_table.thresholds()[name].default if found is None else found
+
+    @property
+    def capture_budget_bytes(self) -> int:
+        """``capture_budget`` in bytes."""
+        return parse_bytes(self.capture_budget)
 
     @property
     def budget_pct(self) -> float:
@@ -258,6 +273,17 @@ def read_flags(value: Any, known: Iterable[str] = ()) -> dict[str, flag_table.Va
     return found
 
 
+def _epochs(key: str, value: Any) -> str:
+    word = str(value).strip().lower()
+    if word not in ("", "all", "latest") and not (word.isdecimal() and int(word)):
+        raise TdbgError(f"{key} cannot be {value!r}", "write a number above 0, latest or all")
+    return word
+
+
+def _phases(key: str, value: Any) -> list[str]:
+    return [_choice(PHASES)(key, word) for word in _words(key, value)]
+
+
 _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "level": _choice(LEVELS),
     "inject": _choice(INJECTS),
@@ -283,6 +309,14 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "steps": _ranges(":"),
     "ranks": _ranges("-"),
     "thresholds": _thresholds,
+    "capture": _texts(lambda text: None),
+    "capture_stats": _boolean,
+    "capture_every": _whole,
+    "capture_steps": _ranges(":"),
+    "capture_epochs": _epochs,
+    "capture_phase": _phases,
+    "capture_budget": _size,
+    "capture_policy": _choice(CAPTURE_POLICIES),
     "when": _texts(check_condition),
     "then": _texts(check_action),
 }

@@ -53,6 +53,7 @@ COMMANDS = (
     Entry("status", "Show how far a run is: rank, step, rate, loss, level, last finding."),
     Entry("control", "Change level and flags of a live run, on all ranks at one step."),
     Entry("filter-logs", "Print log lines by flag, rank, level, step and time; whole records."),
+    Entry("inspect-pages", "Open captured tensors: list, show, compare, export, repair."),
     Entry("flags", "List the debug flags, what they open and what they did."),
     Entry("explain", "Explain a finding's code: what it means, why it matters, what to do."),
     Entry("doctor", "Show what tdbg sees here: versions, settings and their sources."),

@@ -86,6 +86,36 @@ Steps = Annotated[
 Ranks = Annotated[
     str | None, typer.Option("--ranks", metavar="RANGE", help="Flags and levels look on these ranks only: 0,3-5.")
 ]
+Capture = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--capture",
+        metavar="TEXT",
+        help="Keep what these layers put out: 'layers.*.attn:output,input,grad'; repeatable.",
+    ),
+]
+CaptureStats = Annotated[
+    bool | None, typer.Option("--capture-stats", help="Keep figures of the captured tensors, not the tensors.")
+]
+CaptureEvery = Annotated[int | None, typer.Option("--capture-every", metavar="N", help="Capture every Nth step.")]
+CaptureSteps = Annotated[
+    str | None, typer.Option("--capture-steps", metavar="RANGE", help="Capture these steps only: 100:200,500.")
+]
+CaptureEpochs = Annotated[
+    str | None,
+    typer.Option("--capture-epochs", metavar="TEXT", help="Capture every Nth epoch and the last; latest; or all."),
+]
+CapturePhase = Annotated[
+    list[str] | None,
+    typer.Option("--capture-phase", metavar="TEXT", help="Capture in this phase only: train, val or eval; repeatable."),
+]
+CaptureBudget = Annotated[
+    str | None, typer.Option("--capture-budget", metavar="SIZE", help="What a rank may capture, such as 2GB.")
+]
+CapturePolicy = Annotated[
+    str | None,
+    typer.Option("--capture-policy", metavar="TEXT", help="Where the disk is too slow: block, drop or sample."),
+]
 When = Annotated[
     list[str] | None,
     typer.Option("--when", metavar="TEXT", help="A condition on step records, such as 'loss > 10 or skipped'."),
@@ -129,6 +159,14 @@ def command(
     every: Every = None,
     steps: Steps = None,
     ranks: Ranks = None,
+    capture: Capture = None,
+    capture_stats: CaptureStats = None,
+    capture_every: CaptureEvery = None,
+    capture_steps: CaptureSteps = None,
+    capture_epochs: CaptureEpochs = None,
+    capture_phase: CapturePhase = None,
+    capture_budget: CaptureBudget = None,
+    capture_policy: CapturePolicy = None,
     when: When = None,
     then: Then = None,
     threshold: Thresholds = None,
@@ -174,6 +212,14 @@ def command(
         "every": every,
         "steps": steps,
         "ranks": ranks,
+        "capture": capture,
+        "capture_stats": capture_stats,
+        "capture_every": capture_every,
+        "capture_steps": capture_steps,
+        "capture_epochs": capture_epochs,
+        "capture_phase": capture_phase,
+        "capture_budget": capture_budget,
+        "capture_policy": capture_policy,
         "when": when,
         "then": then,
         "thresholds": threshold,

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from tdbg.errors import TdbgError
 
-POLICIES = ("block", "drop", "sample")
 RING_BYTES = 256_000_000
 PATIENCE_S = 60.0  # of a training step for a disk that does not take what is captured
 KEPT = 4  # free buffers of one size
@@ -26,18 +25,20 @@ class Pool:
     are kept, so that a steady program takes no new memory from the system, which would cost more than the copy.
 
     policy: ``block`` waits for room, ``drop`` does not, ``sample`` as drop, and whoever asks should ask more rarely.
-    alive: False once nobody will free anything any more.
     """
 
-    def __init__(
-        self, limit_bytes: int = RING_BYTES, policy: str = "block", alive: Callable[[], bool] = lambda: True
-    ) -> None:
-        self.limit_bytes, self.policy, self._alive = limit_bytes, policy, alive
+    def __init__(self, limit_bytes: int = RING_BYTES, policy: str = "block") -> None:
+        self.limit_bytes, self.policy = limit_bytes, policy
+        self._alive: Callable[[], bool] = lambda: True
         self.used_bytes = 0
         self.waited_s = 0.0
         self._free: dict[int, list[Tensor]] = {}
         self._free_bytes = 0
         self._changed = threading.Condition()
+
+    def watch(self, alive: Callable[[], bool]) -> None:
+        """alive: False once nobody will free anything any more."""
+        self._alive = alive
 
     def take(self, size: int) -> Tensor:
         """A buffer of ``size`` bytes; `Full` where there is no room and none is waited for.

@@ -5,18 +5,20 @@ import queue
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
-from tdbg.debuggers.pool import Full, Pool
-from tdbg.debuggers.tap import Copied, Form
+from tdbg.debuggers.pool import Pool
+from tdbg.debuggers.tap import MAX_PLANS, Copied, Form
 from tdbg.errors import TdbgError
+from tdbg.pages.layout import Layout
 from tdbg.pages.writer import Item, PageWriter
+from tdbg.probes.tensors import checkable, measure
 
 DRAIN_S = 60.0
+FIGURES = ("count", "nan", "inf", "mean", "std", "low", "high")
 
 
 class Job(NamedTuple):
@@ -31,13 +33,14 @@ class Recording:
     """Writes in a thread of its own; every datapoint is written, or counted as dropped with its reason.
 
     A failure of the disk or of the thread is raised by the next `put` and by `close`; nothing waits for a thread that
-    is gone. open: makes the writer, in the thread, when the first datapoint comes.
+    is gone. open: makes the writer, in the thread, when the first datapoint comes. stats: figures of the tensors are
+    written, and not the tensors.
     """
 
-    def __init__(self, open: Callable[[], PageWriter], pool: Pool | None = None) -> None:
-        self._open = open
+    def __init__(self, open: Callable[[], PageWriter], pool: Pool | None = None, *, stats: bool = False) -> None:
+        self._open, self._stats = open, stats
         self.pool = pool or Pool()
-        self.pool.alive = self._is_alive
+        self.pool.watch(self._is_alive)
         self.written = self.bytes = 0
         self.dropped: Counter[str] = Counter()
         self.error: Exception | None = None
@@ -47,7 +50,7 @@ class Recording:
         self._idle = threading.Condition()
         self._writer: PageWriter | None = None
         self._thread: threading.Thread | None = None
-        self._layouts: dict[int, Any] = {}
+        self._layouts: dict[int, tuple[tuple[Form, ...], Layout]] = {}
 
     def put(self, job: Job) -> None:
         """Have it written; raises what kept earlier ones from it, once."""
@@ -128,7 +131,10 @@ class Recording:
         if self._writer is None:
             self._writer = self._open()
         copied, writer = job.copied, self._writer
-        if copied.whole and copied.plan is not None and copied.buffer is not None:
+        if self._stats:
+            about = {name: value for name, value in job.about.items() if name != "split"}
+            writer.add(job.key, [], scalars=figures_of(copied), **about)
+        elif copied.whole and copied.plan is not None and copied.buffer is not None:
             layout = self._layout(writer, copied.plan.forms)
             writer.add_flat(job.key, layout, memory(copied.buffer), **job.about)
         else:
@@ -136,11 +142,14 @@ class Recording:
         self.written += 1
         self.bytes += sum(form.nbytes for form in copied.forms())
 
-    def _layout(self, writer: PageWriter, forms: tuple[Form, ...]) -> Any:
-        found = self._layouts.get(id(forms))
-        if found is None:
-            found = self._layouts[id(forms)] = writer.layout([(f.path, _dtype(f), tuple(f.shape), {}) for f in forms])
-        return found
+    def _layout(self, writer: PageWriter, forms: tuple[Form, ...]) -> Layout:
+        known = self._layouts.get(id(forms))
+        if known is None or known[0] is not forms:
+            if len(self._layouts) >= MAX_PLANS:
+                self._layouts.clear()
+            found = writer.layout([(form.path, _dtype(form), tuple(form.shape)) for form in forms])
+            known = self._layouts[id(forms)] = forms, found
+        return known[1]
 
     def _release(self, copied: Copied) -> None:
         for buffer in copied.buffers():
@@ -161,6 +170,24 @@ def parts(copied: Copied) -> Iterable[tuple[Form, memoryview]]:
             yield form, whole[offset : offset + form.nbytes]
     for loose in copied.loose:
         yield loose.form, memory(loose.buffer)
+
+
+def figures_of(copied: Copied) -> dict[str, Any]:
+    """Exact figures of each tensor that came, under its path."""
+    found: list[tuple[Form, Tensor]] = []
+    if copied.plan is not None and copied.buffer is not None:
+        views = copied.plan.views(copied.buffer)
+        found += zip(copied.plan.forms[: copied.filled], views, strict=False)
+    found += [(loose.form, loose.buffer.view(loose.form.dtype).view(loose.form.shape)) for loose in copied.loose]
+    measured = [(form, tensor) for form, tensor in found if checkable(tensor)]
+    rows = measure([tensor for _, tensor in measured])
+    return {
+        f"{form.path}/{name}": getattr(figures, name)
+        for (form, _), figures in zip(measured, rows, strict=True)
+        if figures is not None
+        for name in FIGURES
+        if getattr(figures, name) is not None
+    }
 
 
 def _dtype(form: Form) -> str:

@@ -99,6 +99,7 @@ class Monitor:
         self._told_broken: set[str] = set()
         self._failed_probes: set[type[Probe]] = set()  # a change of level does not bring them back
         self.suspects: Callable[[float], bool] | None = None  # is a loss between samples worth a record?
+        self.lasting: list[type[Probe]] = []  # at work whatever the level and the flags are
         self.metrics: dict[str, float] = {}  # the user's own, by name: the last value of each
         self._subscribers: dict[str, list[tuple[Probe, Callable[..., None]]]] = {}
         self.world_size = 1
@@ -165,7 +166,7 @@ class Monitor:
         for name in [name for name in PROBES.broken if name not in self._told_broken]:
             self._told_broken.add(name)
             self._failed(name, PROBES.broken[name])
-        wanted = list(probes)
+        wanted = [*probes, *self.lasting]
         here = {type(probe) for probe in self.probes}
         for probe in [probe for probe in self.probes if type(probe) not in wanted]:
             self._drop(probe)
@@ -202,6 +203,7 @@ class Monitor:
 
     def detach(self) -> None:
         """Take every hook and patch away."""
+        self.lasting = []
         self.use([])
         self.modules.detach()
         self.roots.detach()
@@ -419,7 +421,7 @@ class Monitor:
     def _call_begins(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         if self.rerunning or not self.active or torch.jit._trace.is_tracing() or _capturing():
             return
-        if self.plan.deaf and torch.is_grad_enabled():
+        if self.plan.deaf and torch.is_grad_enabled() and not self._subscribers["must_watch"]:
             return
         begun = time.perf_counter()
         try:
@@ -449,12 +451,26 @@ class Monitor:
         self._called = True
         if self.recorder.began_at == 0.0:
             self.recorder.began_at = now
+        if self._must_watch():
+            if torch.is_grad_enabled():
+                self.plan.watch, self.plan.deaf = True, 0
+            return True
         if torch.is_grad_enabled():
             return self.plan.watch
         if self.eval_calls < ALWAYS_STEPS or self.budget.allows(("eval",), now):
             return True
         self.eval_calls += 1
         return False
+
+    def _must_watch(self) -> bool:
+        """True if a probe asks for the next call, whatever it costs."""
+        asked = False
+        for probe, method in self._subscribers["must_watch"]:
+            try:
+                asked = method() or asked
+            except Exception as error:  # guard: around every probe call
+                self.failed(probe, error)
+        return asked
 
     def _call_ended(self, module: nn.Module, args: Any, output: Any) -> None:
         begun = time.perf_counter()

@@ -76,6 +76,10 @@ class Rank:
         )
         me.monitor = self.monitor
         PROBES.add_points(me.third_party)
+        if me.settings.capture:
+            from tdbg.debuggers.capture import Capture
+
+            self.monitor.lasting.append(Capture.into(lambda: me.folder))
         self.monitor.attach(probes_for(me.settings.level, me.settings.flags))
         self.alternation = Alternation(self.monitor, me.settings.baseline) if me.settings.baseline else None
         self.startup_ms = (time.perf_counter() - begun) * 1e3

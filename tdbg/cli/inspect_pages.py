@@ -1,0 +1,52 @@
+"""`tdbg inspect-pages`: captured tensors, offline."""
+
+import os
+from typing import Any
+
+import typer
+
+from tdbg.asked import Asked
+from tdbg.cli import options
+from tdbg.pages.commands import NAMES, Subcommand, load
+
+
+class Pages(options.Group):
+    """A path alone lists what is there."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """As typer's; a first word that is no subcommand but a path stands for ``ls``."""
+        if args and args[0] not in self.commands and os.path.exists(args[0]):
+            args = ["ls", *args]
+        return super().resolve_command(ctx, args)
+
+
+app = options.group(
+    """Open captured tensors: list, show, compare, export, repair.
+
+    What `tdbg run --capture` and the debuggers kept is read where it lies, without torch and without running anything
+    that is in it. A path alone lists.
+
+    Examples:
+        tdbg inspect-pages tdbg_runs/20261121-031500-train
+        tdbg inspect-pages show 17/layers.4.attn:output
+    """,
+    Pages,
+)
+
+
+def _add(name: str, found: Subcommand) -> None:
+    def command(**given: Any) -> int:
+        question: Asked = found.Question(**{key: value for key, value in given.items() if value is not None})
+        return found.answer(question)
+
+    metavar, text = found.ARGUMENTS
+    command.__doc__ = found.HELP
+    options.declare(command, found.Question, found.OPTIONS, typer.Argument(metavar=metavar, help=text))
+    app.command(name)(command)
+
+
+for _name in NAMES:
+    try:
+        _add(_name, load(_name))
+    except ModuleNotFoundError:
+        pass

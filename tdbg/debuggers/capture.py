@@ -1,0 +1,314 @@
+"""`tdbg run --capture`: what chosen layers put out, in chosen steps, kept in pages, without a change to the program."""
+
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from tdbg.config import Selection
+from tdbg.debuggers.hooks import seen_through
+from tdbg.debuggers.layers import select
+from tdbg.debuggers.pool import Pool
+from tdbg.debuggers.recording import Job, Recording
+from tdbg.debuggers.spec import Epochs, Spec
+from tdbg.debuggers.tap import Copied, Tap, Target
+from tdbg.errors import TdbgError
+from tdbg.pages.writer import BudgetExceeded, PageWriter
+from tdbg.probes import Probe
+from tdbg.probes.feeds import Feeds
+from tdbg.probes.roots import unwrapped
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
+    from tdbg.probes.monitor import Monitor
+    from tdbg.probes.rerun import Call
+
+MAX_RARITY = 64  # policy sample: at the rarest one pass in so many
+
+
+class Capture(Probe):
+    """Copies of what layers take and put out, and of the gradients there, a datapoint a call of the root module.
+
+    Reads:  outputs (and inputs, and the gradient of the output) of the modules that `--capture` names, in the steps,
+            epochs and phases asked for. The ids of a batch are ``meta_info['idx']`` of it, else the sampler's indices.
+    Emits:  LAYERS once a root: what is captured; DONE at the end: datapoints, bytes, what was dropped and why.
+    Cost:   one copy a tensor at its hook, some 3 us beside the copy itself; a thread writes. It is asked for, so the
+            budget of cost does not ration it: its share is told in the report. `--capture-budget` bounds the bytes.
+    Limits: of a compiled model the steps that are captured run uncompiled. Tensors that are no plain data (sparse) are
+            named, not kept.
+    """
+
+    name = "capture"
+    fields: ClassVar[dict[str, str]] = {
+        "layers": "paths of the layers that are captured, at most 64",
+        "count": "how many there are",
+        "root": "class of the root module",
+        "datapoints": "passes that were written",
+        "bytes": "bytes of tensors in them",
+        "dropped": "what was left out: reason -> passes",
+        "skipped": "tensors that could not be copied: path -> reason, at most eight",
+        "waited_s": "how long the program waited for the disk",
+    }
+
+    def __init__(self, monitor: "Monitor") -> None:
+        super().__init__(monitor)
+        settings = monitor.settings
+        self.specs = [Spec.parse(text) for text in settings.capture]
+        self.phases = settings.capture_phase
+        self.epochs = Epochs.parse(settings.capture_epochs)
+        self.selection = Selection(settings.capture_every, settings.capture_steps, settings.ranks)
+        self._feeds = Feeds()
+        self._begin()
+
+    def _begin(self) -> None:
+        settings = self.monitor.settings
+        self.pool = Pool(policy=settings.capture_policy)
+        self.tap = Tap(self.pool, self._failed)
+        self._targets: weakref.WeakKeyDictionary[nn.Module, list[Target]] = weakref.WeakKeyDictionary()
+        self._recording: Recording | None = None
+        self._folder: Callable[[], Path | None] | None = None
+        self._ids: list[Any] | None = None
+        self._about: dict[str, Any] = {}
+        self._key: str | int = 0
+        self._passes = self._since = 0  # of policy sample: passes since the last one that was taken
+        self._rarity = 1
+        self._over = False  # the bytes asked for are written
+        self._skipped: dict[str, str] = {}
+        self._eager: Any = None
+
+    @classmethod
+    def into(cls, folder: Callable[[], Path | None]) -> type["Capture"]:
+        """The probe with the place where its pages go: a function that knows the rank's folder once there is one."""
+        return type("Capture", (cls,), {"folder": staticmethod(folder)})
+
+    @staticmethod
+    def folder() -> Path | None:
+        """Where pages go; None as long as nobody knows."""
+        return None
+
+    def attach(self) -> None:
+        from torch.utils.data import dataloader
+
+        base = dataloader._BaseDataLoaderIter
+        self.patch(base, "_next_index", after=lambda seconds, args, kwargs, result: self._feeds.asked(args[0], result))
+
+    def detach(self) -> None:
+        self.tap.unhook()
+        self._close()
+        super().detach()
+
+    def forked(self) -> None:
+        self._begin()
+
+    # which passes
+
+    def must_watch(self) -> bool:
+        return self._wanted(torch.is_grad_enabled())
+
+    def _wanted(self, graded: bool) -> bool:
+        if self._over:
+            return False
+        phase = self._phase(graded)
+        if self.phases and phase not in self.phases:
+            return False
+        if not self.selection.rank(self.monitor.rank):
+            return False
+        epoch = self.monitor.epoch
+        if self.monitor.settings.capture_epochs and epoch is not None and not self.epochs.wants(epoch):
+            return False
+        number = self.monitor.eval_calls + 1 if phase == "eval" else self.monitor.running_step
+        return self.selection.step(number)
+
+    def _phase(self, graded: bool) -> str:
+        if graded:
+            return "train"
+        return "val" if self.monitor.updates else "eval"
+
+    def batch_taken(self, batch: Any, wait_s: float, loader_iter: Any) -> None:
+        handed = list(self._feeds.handed_out(loader_iter))
+        self._ids = ids_of(batch) or handed or None
+
+    # one pass
+
+    def call_begins(self, module: nn.Module, call: "Call") -> None:
+        self._finish()
+        if not self._wanted(call.graded) or not self._has_turn():
+            return
+        targets = self._targets_of(module)
+        if not targets:
+            return
+        self._eager = seen_through(module)
+        self._eager.__enter__()
+        phase = self._phase(call.graded)
+        step = self.monitor.eval_calls + 1 if phase == "eval" else self.monitor.running_step
+        self._about = {"step": step, "epoch": self.monitor.epoch, "phase": phase}
+        keys, samples = self._ids, call.samples
+        if keys is not None and samples is not None and len(keys) == samples and samples > 1:
+            self._about["keys"] = keys
+        self._key = keys[0] if keys is not None and len(keys) == 1 else step
+        self.tap.begin(targets)
+
+    def _has_turn(self) -> bool:
+        """Policy sample: passes are taken the more rarely the fuller the memory is."""
+        if self.monitor.settings.capture_policy != "sample":
+            return True
+        self._since += 1
+        if self._since < self._rarity:
+            self._dropped("sampled")
+            return False
+        self._since = 0
+        self._rarity = min(2 * self._rarity, MAX_RARITY) if self.pool.crowded else max(self._rarity // 2, 1)
+        return True
+
+    def _targets_of(self, module: nn.Module) -> list[Target]:
+        known = self._targets.get(module)
+        if known is None:
+            known = self._targets[module] = list(self._found(module))
+            if known:
+                paths = [target.path for target in known]
+                self.see(
+                    f"capturing {len(paths)} layers of {type(unwrapped(module)).__name__}: {', '.join(paths[:4])}"
+                    + (" ..." if paths[4:] else ""),
+                    part="LAYERS",
+                    level="I",
+                    layers=paths[:64],
+                    count=len(paths),
+                    root=type(unwrapped(module)).__name__,
+                )
+        return known
+
+    def _found(self, module: nn.Module) -> Iterator[Target]:
+        """The modules that are asked for; what is asked for in vain is said."""
+        kinds: dict[str, tuple[weakref.ref[nn.Module], tuple[str, ...]]] = {}
+        for spec in self.specs:
+            try:
+                found = select(module, spec.pattern)
+            except TdbgError as error:
+                self.monitor.note(f"capture-{spec.pattern}", f"--capture: {error}; {error.hint}")
+                continue
+            for path, layer in found.items():
+                before = kinds.get(path, (None, ()))[1]
+                kinds[path] = weakref.ref(layer), tuple(dict.fromkeys((*before, *spec.kinds)))
+        for path, (layer_ref, wanted) in kinds.items():
+            yield Target(path or "root", layer_ref, wanted)
+
+    def call_ended(self, module: nn.Module, call: "Call", output: Any) -> None:
+        self.tap.unhook()
+        self._leave_eager()
+        if self.tap.running and not call.graded:
+            self._finish()
+
+    def update_begins(self, optimizer: "Optimizer") -> None:
+        self._finish()
+
+    def after_step(self, optimizer: "Optimizer") -> None:
+        self._finish()
+
+    def _leave_eager(self) -> None:
+        eager, self._eager = self._eager, None
+        if eager is not None:
+            eager.__exit__(None, None, None)
+
+    def _finish(self) -> None:
+        """The pass is over, and its gradients have come: hand over what it copied."""
+        self._leave_eager()
+        if not self.tap.running:
+            return
+        copied = self.tap.end()
+        if copied is None:
+            self._dropped("no room")
+            return
+        self._skipped |= dict(list(copied.skipped.items())[: 8 - len(self._skipped)])
+        if not copied.forms():
+            self.tap.release(copied)
+            return
+        self._put(copied)
+
+    def _put(self, copied: Copied) -> None:
+        self.monitor.become_rank_now()
+        if self._recording is None:
+            self._recording = Recording(self._writer, self.pool, stats=self.monitor.settings.capture_stats)
+        about = {**self._about, "calls": {path: count for path, count in copied.calls.items() if count > 1}}
+        keys = about.get("keys")
+        if keys:
+            about["split"] = [form.path for form in copied.forms() if form.shape[:1] == (len(keys),)]
+        about = {name: value for name, value in about.items() if value not in (None, {})}
+        try:
+            self._recording.put(Job(copied, self._key, about))
+        except BudgetExceeded as error:  # no fault: it is what was asked for
+            self._over = True
+            self.monitor.note("capture-budget", f"capture ended after step {self.monitor.step}: {error}")
+
+    def _writer(self) -> PageWriter:
+        folder = type(self).folder()
+        if folder is None:
+            raise TdbgError("there is no folder for pages", "this process is no rank")
+        settings = self.monitor.settings
+        return PageWriter(
+            folder / "pages",
+            run=folder.parent.name,
+            rank=self.monitor.rank,
+            world_size=self.monitor.world_size,
+            budget_bytes=settings.capture_budget_bytes,
+        )
+
+    def _dropped(self, reason: str) -> None:
+        if self._recording is None:
+            self._recording = Recording(self._writer, self.pool)
+        self._recording.drop(1, reason)
+
+    def _failed(self, error: Exception) -> None:
+        self.monitor.failed(self, error)
+
+    # the end
+
+    def run_ends(self) -> None:
+        self._finish()
+        self._close()
+
+    def _close(self) -> None:
+        recording, self._recording = self._recording, None
+        if recording is None:
+            return
+        try:
+            recording.close()
+        finally:
+            self._tell(recording)
+
+    def _tell(self, recording: Recording) -> None:
+        lost = ", ".join(f"{count:,} {reason}" for reason, count in recording.dropped.items())
+        text = f"captured {recording.written:,} passes, {recording.bytes / 1e6:,.1f} MB"
+        text += f"; left out: {lost}" if lost else ""
+        if self._skipped:
+            text += f"; cannot be kept: {', '.join(f'{path} ({why})' for path, why in self._skipped.items())}"
+        self.see(
+            text,
+            part="DONE",
+            level="I",
+            datapoints=recording.written,
+            bytes=recording.bytes,
+            dropped=dict(recording.dropped),
+            skipped=self._skipped,
+            waited_s=round(self.pool.waited_s, 3),
+        )
+
+
+def ids_of(batch: Any) -> list[Any]:
+    """The ids in ``meta_info['idx']`` of a batch: of an int, a list or a tensor; none if there are none."""
+    found = batch.get("meta_info") if isinstance(batch, dict) else None
+    if isinstance(found, dict):
+        found = found.get("idx")
+    elif isinstance(found, list | tuple) and found and all(isinstance(item, dict) and "idx" in item for item in found):
+        found = [item["idx"] for item in found]
+    else:
+        return []
+    if isinstance(found, Tensor):
+        found = found.reshape(-1).tolist() if found.numel() <= 1 << 16 else []
+    elif not isinstance(found, list | tuple):
+        found = [found]
+    plain = [item.item() if hasattr(item, "item") else item for item in found]
+    return plain if all(isinstance(item, int | str) and not isinstance(item, bool) for item in plain) else []

@@ -1,0 +1,49 @@
+"""The subcommands of `tdbg inspect-pages`, each in a file of its own.
+
+Such a file holds ``HELP`` (its page; the first line is the summary), ``ARGUMENTS`` (how a usage line names its words,
+and what they are), ``Question`` (a `tdbg.asked.Asked`), ``OPTIONS``, and ``answer(question) -> int``, the exit code.
+"""
+
+import importlib
+import sys
+from typing import Protocol
+
+from tdbg.asked import Asked, Options, read
+
+# The order of the help page.
+NAMES = ("ls", "show", "stats", "find", "diff", "export", "html", "verify", "recover", "convert")
+
+
+class Subcommand(Protocol):
+    """What a file of this package holds."""
+
+    HELP: str
+    ARGUMENTS: tuple[str, str]
+    Question: type[Asked]
+    OPTIONS: Options
+
+    def answer(self, question: Asked) -> int: ...
+
+
+def load(name: str) -> Subcommand:
+    """The file of a subcommand."""
+    found: Subcommand = importlib.import_module(f"{__name__}.{name}")
+    return found
+
+
+def thin(words: list[str]) -> int | None:
+    """Answer a plain command line without a parser of options; None for what the whole command line has to look at."""
+    import os
+
+    if not words or words[0].startswith("-") or sys.stdout is None:
+        return None
+    name, rest = (words[0], words[1:]) if words[0] in NAMES else ("ls", words)
+    if name == "ls" and words[0] != "ls" and not os.path.exists(words[0]):
+        return None
+    found = load(name)
+    question = read(found.Question(), found.OPTIONS, rest)
+    if question is None:
+        return None
+    code = found.answer(question)
+    sys.stdout.flush()
+    return code
