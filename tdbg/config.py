@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tdbg import flags as flag_table
+from tdbg.capture import PHASES, Epochs, check_spec
 from tdbg.conditions import check_action, check_condition, check_pairs
 from tdbg.errors import TdbgError
 from tdbg.ranges import parse_ranges
@@ -17,7 +18,6 @@ LEVELS = flag_table.LEVELS
 INJECTS = ("auto", "yacs", "hydra", "argparse", "argv", "env", "none")
 FAIL_ON = ("never", "info", "warning", "error", "critical")
 LOG_LEVELS = ("DEBUG", "STATS", "INFO", "WARNING", "ERROR", "CRITICAL")
-PHASES = ("train", "val", "eval")
 CAPTURE_POLICIES = ("block", "drop", "sample")
 # Share of the wall time each level may cost, in percent, unless --max-overhead says otherwise.
 BUDGET_PCT = {"off": 0.0, "basic": 1.0, "advanced": 3.0, "extreme": 10.0}
@@ -274,10 +274,8 @@ def read_flags(value: Any, known: Iterable[str] = ()) -> dict[str, flag_table.Va
 
 
 def _epochs(key: str, value: Any) -> str:
-    word = str(value).strip().lower()
-    if word not in ("", "all", "latest") and not (word.isdecimal() and int(word)):
-        raise TdbgError(f"{key} cannot be {value!r}", "write a number above 0, latest or all")
-    return word
+    Epochs.parse(str(value), key)
+    return str(value).strip().lower()
 
 
 def _phases(key: str, value: Any) -> list[str]:
@@ -309,7 +307,7 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "steps": _ranges(":"),
     "ranks": _ranges("-"),
     "thresholds": _thresholds,
-    "capture": _texts(lambda text: None),
+    "capture": _texts(check_spec),
     "capture_stats": _boolean,
     "capture_every": _whole,
     "capture_steps": _ranges(":"),
@@ -416,7 +414,20 @@ def resolve(
     for source in sources:
         _apply(settings, origin, source, tuple(known_flags))
     check_pairs(settings.when, settings.then)
+    _check_capture(settings, origin)
     return settings, origin
+
+
+def _check_capture(settings: Settings, origin: Mapping[str, str]) -> None:
+    """Options about capturing where nothing is captured are a mistake."""
+    if settings.capture and settings.level == "off":
+        raise TdbgError("at level off nothing is captured", "leave out --level off, or --capture")
+    alone = [name for name, source in origin.items() if name.startswith("capture_") and source == "option"]
+    if alone and not settings.capture:
+        raise TdbgError(
+            f"--{alone[0].replace('_', '-')} is there, and no --capture",
+            "name layers: --capture 'layers.*.attn:output'",
+        )
 
 
 def _apply(settings: Settings, origin: dict[str, str], source: Source, known: tuple[str, ...]) -> None:

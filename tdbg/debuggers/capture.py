@@ -1,6 +1,8 @@
 """`tdbg run --capture`: what chosen layers put out, in chosen steps, kept in pages, without a change to the program."""
 
+import shutil
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -8,12 +10,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from tdbg.capture import Epochs, Spec
 from tdbg.config import Selection
 from tdbg.debuggers.hooks import seen_through
 from tdbg.debuggers.layers import select
 from tdbg.debuggers.pool import Pool
 from tdbg.debuggers.recording import Job, Recording
-from tdbg.debuggers.spec import Epochs, Spec
 from tdbg.debuggers.tap import Copied, Tap, Target
 from tdbg.errors import TdbgError
 from tdbg.pages.writer import BudgetExceeded, PageWriter
@@ -50,6 +52,7 @@ class Capture(Probe):
         "datapoints": "passes that were written",
         "bytes": "bytes of tensors in them",
         "dropped": "what was left out: reason -> passes",
+        "not_executed": "layers asked for that ran in no captured pass, at most 64",
         "skipped": "tensors that could not be copied: path -> reason, at most eight",
         "waited_s": "how long the program waited for the disk",
     }
@@ -70,7 +73,8 @@ class Capture(Probe):
         self.tap = Tap(self.pool, self._failed)
         self._targets: weakref.WeakKeyDictionary[nn.Module, list[Target]] = weakref.WeakKeyDictionary()
         self._recording: Recording | None = None
-        self._folder: Callable[[], Path | None] | None = None
+        self._totals = Totals()
+        self._epoch: int | None = None  # whose pages are being written, where epochs have folders of their own
         self._ids: list[Any] | None = None
         self._about: dict[str, Any] = {}
         self._key: str | int = 0
@@ -78,6 +82,7 @@ class Capture(Probe):
         self._rarity = 1
         self._over = False  # the bytes asked for are written
         self._skipped: dict[str, str] = {}
+        self._idle: dict[str, None] = {}  # layers that have not run yet
         self._eager: Any = None
 
     @classmethod
@@ -116,9 +121,6 @@ class Capture(Probe):
         if self.phases and phase not in self.phases:
             return False
         if not self.selection.rank(self.monitor.rank):
-            return False
-        epoch = self.monitor.epoch
-        if self.monitor.settings.capture_epochs and epoch is not None and not self.epochs.wants(epoch):
             return False
         number = self.monitor.eval_calls + 1 if phase == "eval" else self.monitor.running_step
         return self.selection.step(number)
@@ -170,6 +172,7 @@ class Capture(Probe):
             known = self._targets[module] = list(self._found(module))
             if known:
                 paths = [target.path for target in known]
+                self._idle |= dict.fromkeys(paths)
                 self.see(
                     f"capturing {len(paths)} layers of {type(unwrapped(module)).__name__}: {', '.join(paths[:4])}"
                     + (" ..." if paths[4:] else ""),
@@ -223,6 +226,9 @@ class Capture(Probe):
             self._dropped("no room")
             return
         self._skipped |= dict(list(copied.skipped.items())[: 8 - len(self._skipped)])
+        if self._idle:
+            for path in copied.calls:
+                self._idle.pop(path, None)
         if not copied.forms():
             self.tap.release(copied)
             return
@@ -230,18 +236,31 @@ class Capture(Probe):
 
     def _put(self, copied: Copied) -> None:
         self.monitor.become_rank_now()
-        if self._recording is None:
-            self._recording = Recording(self._writer, self.pool, stats=self.monitor.settings.capture_stats)
         about = {**self._about, "calls": {path: count for path, count in copied.calls.items() if count > 1}}
         keys = about.get("keys")
         if keys:
             about["split"] = [form.path for form in copied.forms() if form.shape[:1] == (len(keys),)]
         about = {name: value for name, value in about.items() if value not in (None, {})}
         try:
-            self._recording.put(Job(copied, self._key, about))
+            self._recording_of(about.get("epoch")).put(Job(copied, self._key, about))
         except BudgetExceeded as error:  # no fault: it is what was asked for
             self._over = True
             self.monitor.note("capture-budget", f"capture ended after step {self.monitor.step}: {error}")
+
+    def _recording_of(self, epoch: int | None) -> Recording:
+        """Where a datapoint goes; with a choice of epochs each of them has a folder."""
+        if self.monitor.settings.capture_epochs and epoch != self._epoch:
+            self._close(self._pages())
+            self._epoch = epoch
+        if self._recording is None:
+            self._recording = Recording(self._writer, self.pool, stats=self.monitor.settings.capture_stats)
+        return self._recording
+
+    def _pages(self) -> Path | None:
+        """The folder of the pages; of an epoch that is there only as long as it is the last, to be removed after it."""
+        epoch = self._epoch
+        folder = type(self).folder() if epoch is not None and not self.epochs.wants(epoch) else None
+        return None if folder is None else folder / "pages" / f"epoch_{epoch}"
 
     def _writer(self) -> PageWriter:
         folder = type(self).folder()
@@ -249,17 +268,15 @@ class Capture(Probe):
             raise TdbgError("there is no folder for pages", "this process is no rank")
         settings = self.monitor.settings
         return PageWriter(
-            folder / "pages",
+            folder / "pages" if self._epoch is None else folder / "pages" / f"epoch_{self._epoch}",
             run=folder.parent.name,
             rank=self.monitor.rank,
             world_size=self.monitor.world_size,
-            budget_bytes=settings.capture_budget_bytes,
+            budget_bytes=max(settings.capture_budget_bytes - self._totals.on_disk, 1),
         )
 
     def _dropped(self, reason: str) -> None:
-        if self._recording is None:
-            self._recording = Recording(self._writer, self.pool)
-        self._recording.drop(1, reason)
+        self._recording_of(self._about.get("epoch")).drop(1, reason)
 
     def _failed(self, error: Exception) -> None:
         self.monitor.failed(self, error)
@@ -268,33 +285,66 @@ class Capture(Probe):
 
     def run_ends(self) -> None:
         self._finish()
-        self._close()
+        try:
+            self._close()
+        finally:
+            if self._totals.written or self._totals.dropped or self._idle:
+                self._tell()
 
-    def _close(self) -> None:
+    def _close(self, superseded: Path | None = None) -> None:
+        """Have all of it written. superseded: a folder that is of no use any more, as another epoch has come."""
         recording, self._recording = self._recording, None
         if recording is None:
             return
         try:
             recording.close()
+        except BudgetExceeded:
+            pass
         finally:
-            self._tell(recording)
+            self._totals.add(recording, kept=superseded is None)
+        if superseded is not None:
+            shutil.rmtree(superseded, ignore_errors=True)
 
-    def _tell(self, recording: Recording) -> None:
-        lost = ", ".join(f"{count:,} {reason}" for reason, count in recording.dropped.items())
-        text = f"captured {recording.written:,} passes, {recording.bytes / 1e6:,.1f} MB"
+    def _tell(self) -> None:
+        found = self._totals
+        lost = ", ".join(f"{count:,} {reason}" for reason, count in found.dropped.items())
+        text = f"captured {found.written:,} passes, {found.bytes / 1e6:,.1f} MB"
         text += f"; left out: {lost}" if lost else ""
         if self._skipped:
             text += f"; cannot be kept: {', '.join(f'{path} ({why})' for path, why in self._skipped.items())}"
+        if self._idle:
+            idle = ", ".join(list(self._idle)[:8]) + (" ..." if len(self._idle) > 8 else "")
+            text += f"; not executed: {idle}"
+            self.monitor.note("capture-not-executed", f"layers asked for were not executed: {idle}")
         self.see(
             text,
             part="DONE",
             level="I",
-            datapoints=recording.written,
-            bytes=recording.bytes,
-            dropped=dict(recording.dropped),
+            datapoints=found.written,
+            bytes=found.bytes,
+            dropped=dict(found.dropped),
             skipped=self._skipped,
+            not_executed=list(self._idle)[:64],
             waited_s=round(self.pool.waited_s, 3),
         )
+
+
+class Totals:
+    """What became of all passes, over all recordings."""
+
+    def __init__(self) -> None:
+        self.written = self.bytes = self.on_disk = 0
+        self.dropped: Counter[str] = Counter()
+
+    def add(self, recording: Recording, *, kept: bool) -> None:
+        """A recording has ended. kept: what it wrote stays."""
+        self.dropped.update(recording.dropped)
+        if kept:
+            self.written += recording.written
+            self.bytes += recording.bytes
+            self.on_disk += recording.on_disk
+        else:
+            self.dropped["of an epoch that was not the last"] += recording.written
 
 
 def ids_of(batch: Any) -> list[Any]:

@@ -14,7 +14,7 @@ from tdbg.debuggers.pool import Pool
 from tdbg.debuggers.tap import MAX_PLANS, Copied, Form
 from tdbg.errors import TdbgError
 from tdbg.pages.layout import Layout
-from tdbg.pages.writer import Item, PageWriter
+from tdbg.pages.writer import BudgetExceeded, Item, PageWriter
 from tdbg.probes.tensors import checkable, measure
 
 DRAIN_S = 60.0
@@ -52,10 +52,15 @@ class Recording:
         self._thread: threading.Thread | None = None
         self._layouts: dict[int, tuple[tuple[Form, ...], Layout]] = {}
 
+    @property
+    def on_disk(self) -> int:
+        """Bytes of its files."""
+        return 0 if self._writer is None else self._writer.written_bytes
+
     def put(self, job: Job) -> None:
         """Have it written; raises what kept earlier ones from it, once."""
         if self.error is not None:
-            self.drop(len(job.about.get("keys") or (0,)), "not written")
+            self.drop(1, "not written")
             self._release(job.copied)
             self._raise()
             return
@@ -67,7 +72,7 @@ class Recording:
         self._jobs.put(job)
 
     def drop(self, count: int, reason: str) -> None:
-        """So many datapoints are not kept; told in the pages when there are any."""
+        """So many passes are not kept; told in the pages when there are any."""
         self.dropped[reason] += count
 
     def drain(self, seconds: float = DRAIN_S) -> bool:
@@ -108,10 +113,10 @@ class Recording:
                 if self.error is None:
                     self._write(job)
                 else:
-                    self.drop(len(job.about.get("keys") or (0,)), "not written")
+                    self.drop(1, "not written")
             except Exception as error:  # guard: told by the next put
                 self.error = error
-                self.drop(len(job.about.get("keys") or (0,)), "not written")
+                self.drop(1, "over budget" if isinstance(error, BudgetExceeded) else "not written")
             finally:
                 self._release(job.copied)
                 with self._idle:

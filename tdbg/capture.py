@@ -41,15 +41,15 @@ class Epochs(NamedTuple):
     every: int = 1
 
     @classmethod
-    def parse(cls, text: str) -> "Epochs":
-        """``all``, ``latest`` or a number above 0."""
+    def parse(cls, text: str, name: str = "epochs") -> "Epochs":
+        """``all``, ``latest`` or a number above 0; TdbgError for anything else. name: of the option."""
         word = text.strip().lower()
         if word in ("", "all"):
             return cls(1)
         if word == "latest":
             return cls(0)
         if not word.isdecimal() or int(word) == 0:
-            raise TdbgError(f"epochs cannot be {text!r}", "write a number above 0, latest or all")
+            raise TdbgError(f"{name} cannot be {text!r}", "write a number above 0, latest or all")
         return cls(int(word))
 
     def indices(self, count: int) -> list[int]:
@@ -62,3 +62,8 @@ class Epochs(NamedTuple):
     def wants(self, epoch: int) -> bool:
         """True if this epoch is one, however many there are; the last one cannot be told."""
         return bool(self.every) and (epoch + 1) % self.every == 0
+
+
+def check_spec(text: str) -> None:
+    """TdbgError for a ``--capture`` that cannot be."""
+    Spec.parse(text)

@@ -1,0 +1,111 @@
+"""Trains a small net with in-place operations over two epochs, each followed by a validation pass.
+
+It keeps what its layers put out by hooks of its own, as clones, and saves them for the test. ``--ddp`` for torchrun.
+"""
+
+import argparse
+import os
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from common import leave_group, tell
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset
+
+SAMPLES, BATCH, EPOCHS = 24, 8, 2
+
+
+class Pictures(Dataset):
+    """Noise with a label; each sample names itself."""
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, index: int) -> dict[str, object]:
+        generator = torch.Generator().manual_seed(index)
+        return {
+            "inputs": torch.randn(3, 8, 8, generator=generator),
+            "labels": index % 4,
+            "meta_info": {"idx": 100 + index},
+        }
+
+
+class Net(nn.Module):
+    """A convolution whose output is written into, a layer that runs twice, and one that never runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3, padding=1)
+        self.act = nn.ReLU(inplace=True)
+        self.mix = nn.Conv2d(4, 4, 1)
+        self.head = nn.Linear(4 * 8 * 8, 4)
+        self.unused = nn.Linear(2, 2)
+
+    def forward(self, x_BCHW: Tensor) -> Tensor:
+        x_BCHW = self.act(self.conv(x_BCHW))
+        x_BCHW = self.mix(self.mix(x_BCHW))
+        return self.head(x_BCHW.flatten(1))
+
+
+class Kept:
+    """What the program itself sees of its layers."""
+
+    def __init__(self, net: Net) -> None:
+        self.found: dict[str, Tensor] = {}
+        self.place = ""
+        for name in ("conv", "mix", "head"):
+            getattr(net, name).register_forward_hook(lambda _, __, out, name=name: self.keep(name, out))
+
+    def keep(self, name: str, out: Tensor) -> None:
+        """Clone an output; of a second call in the same pass, under a name of its own."""
+        key = f"{self.place}/{name}:output"
+        key = f"{self.place}/{name}#1:output" if key in self.found else key
+        self.found[key] = out.detach().clone()
+        if out.requires_grad and name == "conv":
+            place = self.place
+            out.register_hook(lambda grad: self.found.__setitem__(f"{place}/conv:grad", grad.clone()))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--ddp", action="store_true")
+    parser.add_argument("--die-at", type=int, default=0)
+    args = parser.parse_args()
+    rank = 0
+    if args.ddp:
+        dist.init_process_group("gloo")
+        rank = dist.get_rank()
+    torch.manual_seed(0)
+    net = Net()
+    kept = Kept(net)
+    model = DistributedDataParallel(net, find_unused_parameters=True) if args.ddp else net
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    train, val = (DataLoader(Pictures(), BATCH, shuffle=False) for _ in range(2))
+    step = passes = 0
+    for _epoch in range(EPOCHS):
+        model.train()
+        for batch in train:
+            step += 1
+            if step == args.die_at:
+                os.kill(os.getpid(), 9)
+            kept.place = f"train{step}"
+            loss = nn.functional.cross_entropy(model(batch["inputs"] * (rank + 1)), batch["labels"])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        model.eval()
+        with torch.no_grad():
+            for batch in val:
+                passes += 1
+                kept.place = f"val{passes}"
+                model(batch["inputs"] * (rank + 1))
+    torch.save(kept.found, Path(f"kept{rank}.pt"))
+    tell("done", rank=rank, steps=step, passes=passes)
+    if args.ddp:
+        leave_group()
+
+
+if __name__ == "__main__":
+    main()

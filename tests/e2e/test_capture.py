@@ -1,0 +1,145 @@
+"""`tdbg run --capture`: what the program's own hooks saw is what is in the pages, bit for bit."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tdbg.events import Observation
+from tdbg.pages.reader import PageSet
+from tests.e2e.conftest import Result, Runner, program, same_output, torchrun
+
+TRAIN = [*range(1, 7)]
+
+
+def own(result: Result, rank: int = 0) -> dict[str, Any]:
+    """What the program kept itself."""
+    return torch.load(result.folder.parent / f"kept{rank}.pt", weights_only=True)
+
+
+def equal(tensor: Any, expected: torch.Tensor) -> bool:
+    return tuple(tensor.shape) == tuple(expected.shape) and tensor.read() == expected.contiguous().numpy().tobytes()
+
+
+def told(result: Result, part: str) -> list[Observation]:
+    return [event for event in result.events(Observation) if event.probe == "capture" and event.part == part]
+
+
+def test_outputs_inputs_and_gradients_are_those_of_the_program(watched: Runner, bare: Runner) -> None:
+    words = program("layers")
+    result = watched(words, ["--capture", "conv:output,input,grad", "--capture", "mix", "--capture", "h*d"])
+    same_output(result, bare(words))
+    expected, pages = own(result), PageSet.open(result.folder)
+    found = list(pages)
+    assert not list(pages.problems)
+    assert [(point.phase, point.step, point.epoch) for point in found] == [
+        *(("train", step, 0) for step in (1, 2, 3)), *(("val", 3, 0) for _ in range(3)),
+        *(("train", step, 1) for step in (4, 5, 6)), *(("val", 6, 1) for _ in range(3)),
+    ]  # fmt: skip
+    passes = 0
+    for point in found:
+        passes += point.phase == "val"
+        place = f"train{point.step}" if point.phase == "train" else f"val{passes}"
+        kinds = ["conv:input.0", "conv:output", "mix:output", "mix#1:output", "head:output"]
+        assert list(point.tensors) == [*kinds, *(["conv:grad"] if point.phase == "train" else [])]
+        for path, tensor in point.tensors.items():
+            if path != "conv:input.0":
+                assert equal(tensor, expected[f"{place}/{path}"]), (place, path)
+        assert point.tensors["conv:output"].array().min() < 0, "before the ReLU wrote into it"
+        assert point.keys == [100 + 8 * ((point.seq % 6) % 3) + row for row in range(8)]
+    (datapoint, again, *_) = pages.find(117)
+    assert datapoint.row == 1 and datapoint.step == 3 and again.phase == "val"
+    assert datapoint.tensors["head:output"].read() == expected["train3/head:output"][1].numpy().tobytes()
+    (layers,) = told(result, "LAYERS")
+    assert layers.values["layers"] == ["conv", "mix", "head"]
+    (done,) = told(result, "DONE")
+    assert done.values["datapoints"] == 12 and done.values["dropped"] == {}
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--capture-every", "2"], [("train", 2), ("train", 4), ("val", 6), ("val", 6), ("val", 6), ("train", 6)]),
+        (["--capture-phase", "val"], [("val", 3)] * 3 + [("val", 6)] * 3),
+        (["--capture-phase", "train", "--capture-steps", "2:3,6"], [("train", 2), ("train", 3), ("train", 6)]),
+        (["--capture-phase", "train", "--capture-epochs", "2"], [("train", 4), ("train", 5), ("train", 6)]),
+        (["--capture-phase", "train", "--capture-epochs", "latest"], [("train", 4), ("train", 5), ("train", 6)]),
+        (["--capture-phase", "val", "--capture-epochs", "all"], [("val", 3)] * 3 + [("val", 6)] * 3),
+    ],
+)
+def test_which_passes(watched: Runner, options: list[str], expected: list[tuple[str, int]]) -> None:
+    result = watched(program("layers"), ["--capture", "head", *options])
+    assert result.code == 0
+    assert sorted((point.phase, point.step) for point in PageSet.open(result.folder)) == sorted(expected)
+
+
+def test_ranks_have_pages_of_their_own(watched: Runner) -> None:
+    result = watched(torchrun("layers", "--ddp"), ["--capture", "conv", "--capture-phase", "train"])
+    assert result.code == 0, result.stderr
+    points = list(PageSet.open(result.folder))
+    assert [(point.rank, point.step) for point in points] == [(rank, step) for rank in (0, 1) for step in TRAIN]
+    for rank in (0, 1):
+        expected = own(result, rank)
+        for point in (point for point in points if point.rank == rank):
+            assert equal(point.tensors["conv:output"], expected[f"train{point.step}/conv:output"])
+
+
+def test_a_layer_that_is_not_there_is_said_with_the_nearest(watched: Runner, bare: Runner) -> None:
+    result = watched(program("layers"), ["--capture", "cnv"])
+    same_output(result, bare(program("layers")))
+    assert any("no layer matches 'cnv'" in line and "did you mean conv?" in line for line in result.said), result.stderr
+    assert not list(result.folder.rglob("*.journal"))
+
+
+def test_a_layer_that_never_runs_is_said(watched: Runner) -> None:
+    result = watched(program("layers"), ["--capture", "unused", "--capture", "head"])
+    assert result.code == 0
+    (done,) = told(result, "DONE")
+    assert done.values["not_executed"] == ["unused"]
+    assert any("unused" in line and "not executed" in line for line in result.said)
+
+
+def test_figures_instead_of_tensors(watched: Runner) -> None:
+    result = watched(program("layers"), ["--capture", "head", "--capture-stats", "--capture-phase", "train"])
+    points, expected = list(PageSet.open(result.folder)), own(result)
+    assert [point.step for point in points] == TRAIN and not any(point.tensors for point in points)
+    for point in points:
+        tensor = expected[f"train{point.step}/head:output"]
+        assert point.scalars["head:output/mean"] == pytest.approx(tensor.mean().item(), rel=1e-5)
+        assert point.scalars["head:output/high"] == pytest.approx(tensor.max().item())
+        assert (point.scalars["head:output/nan"], point.scalars["head:output/count"]) == (0, 32)
+
+
+def test_the_budget_ends_it_and_nothing_else(watched: Runner, bare: Runner) -> None:
+    result = watched(program("layers"), ["--capture", "conv", "--capture-budget", "100kB"])
+    same_output(result, bare(program("layers")))
+    pages = sum(path.stat().st_size for path in result.folder.rglob("pages/*"))
+    assert 0 < pages <= 100_000
+    assert any("capture ended after step" in line for line in result.said), result.stderr
+    (done,) = told(result, "DONE")
+    assert done.values["datapoints"] == len(list(PageSet.open(result.folder))) > 0
+    assert sum(done.values["dropped"].values()) + done.values["datapoints"] == 12
+
+
+def test_a_killed_run_leaves_what_was_written(watched: Runner) -> None:
+    result = watched(program("layers", "--die-at", "5"), ["--capture", "conv:output"])
+    assert result.code == 137
+    pages = PageSet.open(result.folder)
+    points = list(pages)
+    assert 1 <= len(points) <= 7 and [point.seq for point in points] == [*range(len(points))]
+    for point in points:
+        assert all(len(tensor.read()) == tensor.nbytes for tensor in point.tensors.values())
+
+
+def test_a_wrong_word_is_told_before_the_start(watched: Runner) -> None:
+    for options, text in (
+        (["--capture", "conv:outputs"], "a layer has no 'outputs'"),
+        (["--capture", "conv", "--capture-phase", "test"], "capture-phase cannot be 'test'"),
+        (["--capture", "conv", "--capture-epochs", "0"], "capture-epochs cannot be '0'"),
+        (["--capture", "conv", "--level", "off"], "at level off nothing is captured"),
+        (["--capture-every", "2"], "--capture-every is there, and no --capture"),
+    ):
+        result = watched(program("layers"), options)
+        assert result.code == 2 and text in result.stderr, result.stderr
+        assert not Path(result.folder).exists()
