@@ -1,0 +1,346 @@
+"""What capturing is made of: bounded memory, the hooks of one pass, the thread that writes."""
+
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tdbg.debuggers import pool as pools
+from tdbg.debuggers.pool import Full, Pool
+from tdbg.debuggers.recording import Job, Recording, parts
+from tdbg.debuggers.tap import Copied, Tap, Target
+from tdbg.errors import TdbgError
+from tdbg.pages.reader import PageSet
+from tdbg.pages.writer import PageWriter
+
+# The pool
+
+
+def test_memory_is_bounded_and_used_again() -> None:
+    pool = Pool(1000, "drop")
+    first = pool.take(600)
+    with pytest.raises(Full):
+        pool.take(600)
+    assert not pool.crowded or pool.used_bytes == 600
+    pool.give(first)
+    assert pool.used_bytes == 0
+    assert pool.take(600) is first, "memory that was free already"
+
+
+def test_free_buffers_of_other_sizes_make_room() -> None:
+    pool = Pool(1000, "drop")
+    pool.give(pool.take(900))
+    other = pool.take(800)
+    assert other.numel() == 800 and pool.used_bytes + pool._free_bytes <= 1000
+
+
+def test_a_buffer_larger_than_all_is_alone() -> None:
+    pool = Pool(1000, "drop")
+    large = pool.take(5000)
+    with pytest.raises(Full):
+        pool.take(1)
+    pool.give(large)
+    assert pool.take(1).numel() == 1
+
+
+def test_whoever_blocks_goes_on_when_there_is_room() -> None:
+    pool = Pool(1000)
+    held = pool.take(1000)
+    threading.Timer(0.2, pool.give, [held]).start()
+    begun = time.monotonic()
+    assert pool.take(500).numel() == 500
+    assert 0.1 < time.monotonic() - begun < 5 and pool.waited_s > 0.1
+
+
+def test_nobody_waits_for_the_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = Pool(1000)
+    pool.take(1000)
+    pool.watch(lambda: False)
+    with pytest.raises(TdbgError, match="cannot be written"):
+        pool.take(1)
+    pool.watch(lambda: True)
+    monkeypatch.setattr(pools, "PATIENCE_S", 0.3)
+    with pytest.raises(TdbgError, match="has not taken"):
+        pool.take(1)
+
+
+# The hooks
+
+
+class Net(nn.Module):
+    """In-place operations, a layer that runs twice, a tuple, keyword arguments, a view of something large."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(1, 2, 3)
+        self.act = nn.ReLU(inplace=True)
+        self.pair = Pair()
+        self.same = nn.Linear(4, 4)
+        self.never = nn.Linear(1, 1)
+
+    def forward(self, x_BCHW: Tensor, *, scale: float = 1.0) -> Tensor:
+        x_BCHW = self.act(self.conv(x_BCHW))
+        small_B4, _ = self.pair(x_BCHW, scale=torch.tensor(scale))
+        return self.same(self.same(small_B4))
+
+
+class Pair(nn.Module):
+    """Writes into its input, and returns a view and a number."""
+
+    def forward(self, x_BCHW: Tensor, *, scale: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        return x_BCHW.mul_(scale).flatten(1)[:, :4], {"mean": x_BCHW.mean()}
+
+
+def targets(net: nn.Module, **kinds: str) -> list[Target]:
+    modules = dict(net.named_modules())
+    return [Target(path, weakref.ref(modules[path]), tuple(words.split())) for path, words in kinds.items()]
+
+
+def raises(error: Exception) -> None:
+    raise error
+
+
+def one_pass(
+    tap: Tap, net: nn.Module, wanted: list[Target], *args: Any, backward: bool = False, **kwargs: Any
+) -> Copied:
+    tap.begin(wanted)
+    out = net(*args, **kwargs)
+    tap.unhook()
+    if backward:
+        out.sum().backward()
+    copied = tap.end()
+    assert copied is not None and tap.count() == 0
+    return copied
+
+
+def values(copied: Copied) -> dict[str, Tensor]:
+    return {
+        form.path: torch.frombuffer(bytearray(data) or bytearray(1), dtype=form.dtype)[: form.shape.numel()].view(
+            form.shape
+        )
+        for form, data in parts(copied)
+    }
+
+
+@pytest.fixture
+def net() -> Net:
+    torch.manual_seed(0)
+    return Net()
+
+
+def test_what_is_copied_is_what_was_there(net: Net) -> None:
+    tap, x_BCHW = Tap(Pool(), raises), torch.randn(2, 1, 6, 6)
+    wanted = targets(net, conv="output grad", pair="input output", same="output")
+    conv = net.conv(x_BCHW).detach()
+    found = values(one_pass(tap, net, wanted, x_BCHW, backward=True, scale=3.0))
+    assert list(found) == [
+        "conv:output", "pair:input.0", "pair:input.1.scale", "pair:output.0", "pair:output.1.mean",
+        "same:output", "same#1:output", "conv:grad",
+    ]  # fmt: skip
+    assert torch.equal(found["conv:output"], conv) and conv.min() < 0
+    assert torch.equal(found["pair:input.0"], conv.relu()), "before the module wrote into it"
+    assert torch.equal(found["pair:output.0"], (3 * conv.relu()).flatten(1)[:, :4])
+    assert torch.equal(found["same#1:output"], net.same(found["same:output"]).detach())
+    grad = torch.autograd.grad(net(x_BCHW, scale=3.0).sum(), net.conv.bias)[0]
+    assert torch.allclose(found["conv:grad"].sum((0, 2, 3)), grad)
+
+
+def test_a_steady_program_is_copied_by_plan_into_the_same_memory(net: Net) -> None:
+    tap, wanted = Tap(Pool(), raises), targets(net, conv="output", same="output", act="input")
+    first = one_pass(tap, net, wanted, torch.zeros(2, 1, 6, 6))
+    assert not first.whole and len(first.loose) == 4
+    tap.release(first)
+    buffers = set()
+    for number in range(4):
+        x_BCHW = torch.randn(2, 1, 6, 6)
+        copied = one_pass(tap, net, wanted, x_BCHW)
+        assert copied.whole and copied.buffer is not None, number
+        assert torch.equal(values(copied)["conv:output"], net.conv(x_BCHW))
+        assert copied.plan is not None and all(offset % 64 == 0 for offset in copied.plan.offsets)
+        buffers.add(id(copied.buffer))
+        tap.release(copied)
+    assert len(buffers) == 1 and tap.pool.used_bytes == 0
+
+
+def test_two_passes_on_their_way_do_not_share_memory(net: Net) -> None:
+    tap, wanted = Tap(Pool(), raises), targets(net, conv="output")
+    inputs = [torch.randn(2, 1, 6, 6) for _ in range(5)]
+    passes = [one_pass(tap, net, wanted, x_BCHW) for x_BCHW in inputs]
+    for copied, x_BCHW in zip(passes, inputs, strict=True):
+        assert torch.equal(values(copied)["conv:output"], net.conv(x_BCHW))
+
+
+def test_another_batch_size_is_another_plan_and_both_stay(net: Net) -> None:
+    tap, wanted = Tap(Pool(), raises), targets(net, conv="output", same="output")
+    for size in (2, 3, 2, 3, 1):
+        x_BCHW = torch.randn(size, 1, 6, 6)
+        copied = one_pass(tap, net, wanted, x_BCHW)
+        assert torch.equal(values(copied)["conv:output"], net.conv(x_BCHW))
+        whole = copied.whole
+        tap.release(copied)
+    assert not whole, "one sample a batch is new"
+    copied = one_pass(tap, net, wanted, torch.zeros(2, 1, 6, 6))
+    assert copied.whole
+
+
+def test_a_pass_that_leaves_its_plan_is_whole_all_the_same(net: Net) -> None:
+    tap, wanted = Tap(Pool(), raises), targets(net, conv="output", pair="output", same="output")
+    x_BCHW = torch.randn(2, 1, 6, 6)
+    tap.release(one_pass(tap, net, wanted, x_BCHW))
+    net.same = nn.Linear(4, 5)  # the second call of it fails, and the shape is another
+    net.never.register_forward_hook(lambda *_: None)
+    tap.begin(targets(net, conv="output", pair="output", same="output"))
+    with pytest.raises(RuntimeError):
+        net(x_BCHW)
+    copied = tap.end()
+    assert copied is not None and copied.plan is not None and not copied.whole
+    found = values(copied)
+    assert torch.equal(found["conv:output"], net.conv(x_BCHW)) and found["same:output"].shape == (2, 5)
+
+
+def test_views_are_stored_as_small_as_they_are() -> None:
+    class View(nn.Module):
+        def forward(self, x_N: Tensor) -> Tensor:
+            return x_N[:10]
+
+    net, tap = nn.Sequential(View()), Tap(Pool(), raises)
+    copied = one_pass(tap, net, targets(net, **{"0": "output"}), torch.zeros(1 << 20))
+    assert sum(buffer.numel() for buffer in copied.buffers()) == 40
+
+
+def test_what_is_no_plain_data_is_named() -> None:
+    class Odd(nn.Module):
+        def forward(self, x_NN: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            return x_NN.to_sparse(), x_NN.to("meta"), x_NN
+
+    net, tap = nn.Sequential(Odd()), Tap(Pool(), raises)
+    copied = one_pass(tap, net, targets(net, **{"0": "output"}), torch.eye(3))
+    assert [form.path for form in copied.forms()] == ["0:output.2"]
+    assert copied.skipped == {
+        "0:output.0": "its layout is sparse_coo",
+        "0:output.1": "on the meta device: there are no values",
+    }
+
+
+def test_another_thread_s_pass_is_not_this_one_s(net: Net) -> None:
+    tap, other = Tap(Pool(), raises), torch.full((2, 1, 6, 6), 9.0)
+    tap.begin(targets(net, conv="output"))
+    thread = threading.Thread(target=lambda: net(other))
+    thread.start()
+    thread.join()
+    x_BCHW = torch.randn(2, 1, 6, 6)
+    net(x_BCHW)
+    copied = tap.end()
+    assert copied is not None and copied.calls == {"conv": 1}
+    assert torch.equal(values(copied)["conv:output"], net.conv(x_BCHW))
+
+
+def test_nothing_of_the_program_is_held(net: Net) -> None:
+    tap, alive = Tap(Pool(), raises), []
+    net.conv.register_forward_hook(lambda _, __, out: alive.append(weakref.ref(out)))
+    copied = one_pass(tap, net, targets(net, conv="output grad"), torch.randn(2, 1, 6, 6), backward=True)
+    assert copied.forms() and alive[0]() is None
+
+
+def test_no_room_costs_the_pass_and_nothing_else(net: Net) -> None:
+    tap = Tap(Pool(100, "drop"), raises)
+    held = tap.pool.take(90)
+    tap.begin(targets(net, conv="output", same="output"))
+    net(torch.randn(2, 1, 6, 6))
+    assert tap.end() is None and tap.pool.used_bytes == 90
+    tap.pool.give(held)
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.bfloat16, torch.float16, torch.float64, torch.complex64, torch.float8_e4m3fn, torch.bool]
+)
+def test_element_types(dtype: torch.dtype, tmp_path: Path) -> None:
+    class Cast(nn.Module):
+        def forward(self, x_N: Tensor) -> Tensor:
+            return x_N.to(dtype)
+
+    net, tap = nn.Sequential(Cast()), Tap(Pool(), raises)
+    recording = Recording(lambda: PageWriter(tmp_path), tap.pool)
+    x_N = torch.randn(33)
+    for number in range(2):
+        recording.put(Job(one_pass(tap, net, targets(net, **{"0": "output"}), x_N), number, {}))
+    recording.close()
+    for point in PageSet.open(tmp_path):
+        tensor = point.tensors["0:output"]
+        expected = x_N.to(dtype).contiguous()
+        assert tensor.dtype.name == str(dtype).removeprefix("torch.") and tensor.shape == (33,)
+        assert tensor.read() == bytes(expected.view(torch.uint8).tolist())
+
+
+# The thread
+
+
+def jobs(count: int, tap: Tap, net: nn.Module) -> Iterator[Job]:
+    for number in range(count):
+        yield Job(one_pass(tap, net, targets(net, conv="output"), torch.full((2, 1, 6, 6), float(number))), number, {})
+
+
+def test_all_is_written_in_order(net: Net, tmp_path: Path) -> None:
+    tap = Tap(Pool(), raises)
+    recording = Recording(lambda: PageWriter(tmp_path), tap.pool)
+    for job in jobs(50, tap, net):
+        recording.put(job)
+    assert recording.drain(30)
+    assert (recording.written, tap.pool.used_bytes) == (50, 0)
+    recording.close()
+    points = list(PageSet.open(tmp_path))
+    assert [point.key for point in points] == [*range(50)]
+    for point in points:
+        expected = net.conv(torch.full((2, 1, 6, 6), float(point.key)))
+        assert point.tensors["conv:output"].read() == expected.detach().numpy().tobytes()
+
+
+class Broken(PageWriter):
+    """Fails after some datapoints."""
+
+    left = 3
+
+    def _add(self, *args: Any, **kwargs: Any) -> int:
+        self.left -= 1
+        if self.left < 0:
+            raise OSError(28, "No space left on device")
+        return super()._add(*args, **kwargs)
+
+
+@pytest.mark.parametrize("broken", [lambda folder: lambda: Broken(folder), lambda folder: lambda: 1 / 0])
+def test_what_fails_is_raised_once_counted_and_hangs_nobody(
+    net: Net, tmp_path: Path, broken: Callable[[Path], Callable[[], PageWriter]]
+) -> None:
+    tap = Tap(Pool(5000), raises)
+    recording = Recording(broken(tmp_path), tap.pool)
+    raised = 0
+    for job in jobs(40, tap, net):
+        try:
+            recording.put(job)
+        except (OSError, ZeroDivisionError):
+            raised += 1
+    try:
+        recording.close(10)
+    except (OSError, ZeroDivisionError):
+        raised += 1
+    assert raised == 1
+    assert recording.written + sum(recording.dropped.values()) == 40 and recording.written in (0, 3)
+    assert tap.pool.used_bytes == 0
+    if recording.written:
+        assert len(list(PageSet.open(tmp_path))) == 3
+
+
+def test_dropped_ones_stand_in_the_pages(net: Net, tmp_path: Path) -> None:
+    tap = Tap(Pool(), raises)
+    recording = Recording(lambda: PageWriter(tmp_path), tap.pool)
+    recording.put(next(jobs(1, tap, net)))
+    recording.drop(7, "no room")
+    recording.close()
+    assert [(drop.count, drop.reason) for drop in PageSet.open(tmp_path).drops] == [(7, "no room")]
+    assert not any(thread.name == "tdbg-capture" for thread in threading.enumerate())
