@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from tdbg.capture import Epochs, Spec
 from tdbg.config import Selection
 from tdbg.debuggers.hooks import seen_through
+from tdbg.debuggers.ids import batch_ids
 from tdbg.debuggers.layers import select
 from tdbg.debuggers.pool import Pool
-from tdbg.debuggers.recording import Job, Recording
+from tdbg.debuggers.recording import Pass, Recording
 from tdbg.debuggers.tap import Copied, Tap, Target
 from tdbg.errors import TdbgError
 from tdbg.pages.writer import BudgetExceeded, PageWriter
@@ -132,7 +133,7 @@ class Capture(Probe):
 
     def batch_taken(self, batch: Any, wait_s: float, loader_iter: Any) -> None:
         handed = list(self._feeds.handed_out(loader_iter))
-        self._ids = ids_of(batch) or handed or None
+        self._ids = [*batch_ids(batch)] or handed or None
 
     # one pass
 
@@ -242,7 +243,8 @@ class Capture(Probe):
             about["split"] = [form.path for form in copied.forms() if form.shape[:1] == (len(keys),)]
         about = {name: value for name, value in about.items() if value not in (None, {})}
         try:
-            self._recording_of(about.get("epoch")).put(Job(copied, self._key, about))
+            stats = self.monitor.settings.capture_stats
+            self._recording_of(about.get("epoch")).put(Pass(copied, self.pool, self._key, about, stats=stats))
         except BudgetExceeded as error:  # no fault: it is what was asked for
             self._over = True
             self.monitor.note("capture-budget", f"capture ended after step {self.monitor.step}: {error}")
@@ -253,7 +255,7 @@ class Capture(Probe):
             self._close(self._pages())
             self._epoch = epoch
         if self._recording is None:
-            self._recording = Recording(self._writer, self.pool, stats=self.monitor.settings.capture_stats)
+            self._recording = Recording(self._writer, self.pool)
         return self._recording
 
     def _pages(self) -> Path | None:
@@ -345,20 +347,3 @@ class Totals:
             self.on_disk += recording.on_disk
         else:
             self.dropped["of an epoch that was not the last"] += recording.written
-
-
-def ids_of(batch: Any) -> list[Any]:
-    """The ids in ``meta_info['idx']`` of a batch: of an int, a list or a tensor; none if there are none."""
-    found = batch.get("meta_info") if isinstance(batch, dict) else None
-    if isinstance(found, dict):
-        found = found.get("idx")
-    elif isinstance(found, list | tuple) and found and all(isinstance(item, dict) and "idx" in item for item in found):
-        found = [item["idx"] for item in found]
-    else:
-        return []
-    if isinstance(found, Tensor):
-        found = found.reshape(-1).tolist() if found.numel() <= 1 << 16 else []
-    elif not isinstance(found, list | tuple):
-        found = [found]
-    plain = [item.item() if hasattr(item, "item") else item for item in found]
-    return plain if all(isinstance(item, int | str) and not isinstance(item, bool) for item in plain) else []

@@ -46,14 +46,28 @@ class Pool:
         Raises TdbgError if room does not come within a minute, or whoever frees it is gone.
         """
         with self._changed:
-            if not self._has_room(size):
-                self._wait(size)
-            self.used_bytes += size
+            self._enter(size)
             kept = self._free.get(size)
             if kept:
                 self._free_bytes -= size
                 return kept.pop()
         return torch.empty(size, dtype=torch.uint8, pin_memory=torch.cuda.is_initialized())
+
+    def reserve(self, size: int) -> None:
+        """Count ``size`` bytes of memory from elsewhere among those handed out; raises as `take`."""
+        with self._changed:
+            self._enter(size)
+
+    def free(self, size: int) -> None:
+        """Such memory is gone."""
+        with self._changed:
+            self.used_bytes -= size
+            self._changed.notify_all()
+
+    def _enter(self, size: int) -> None:
+        if not self._has_room(size):
+            self._wait(size)
+        self.used_bytes += size
 
     def _has_room(self, size: int) -> bool:
         if self.used_bytes and self.used_bytes + size > self.limit_bytes:

@@ -6,14 +6,14 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import Tensor
 
 from tdbg.debuggers.pool import Pool
-from tdbg.debuggers.tap import MAX_PLANS, Copied, Form
+from tdbg.debuggers.tap import Copied, Form
 from tdbg.errors import TdbgError
-from tdbg.pages.layout import Layout
+from tdbg.pages.layout import UnstorableError
 from tdbg.pages.writer import BudgetExceeded, Item, PageWriter
 from tdbg.probes.tensors import checkable, measure
 
@@ -21,26 +21,54 @@ DRAIN_S = 60.0
 FIGURES = ("count", "nan", "inf", "mean", "std", "low", "high")
 
 
-class Job(NamedTuple):
-    """One pass: what it copied, and what is said of it."""
+class Job:
+    """Something to be written: what one pass copied, or what debuggers made of one datapoint."""
 
-    copied: Copied
-    key: str | int
-    about: dict[str, Any]  # of `PageWriter.add`: keys, split, scalars, step, epoch, phase
+    def write(self, writer: PageWriter) -> int:
+        """Write it, in the thread; returns the bytes of its tensors."""
+        raise NotImplementedError
+
+    def release(self) -> None:
+        """Give its memory back, written or not."""
+
+
+class Pass(Job):
+    """What one pass copied. about: fields of `PageWriter.add`. stats: figures of the tensors, and not the tensors."""
+
+    def __init__(
+        self, copied: Copied, pool: Pool, key: str | int, about: dict[str, Any], *, stats: bool = False
+    ) -> None:
+        self.copied, self.pool, self.key, self.about, self.stats = copied, pool, key, about, stats
+
+    def write(self, writer: PageWriter) -> int:
+        copied = self.copied
+        for event in copied.events:
+            event.synchronize()
+        if self.stats:
+            about = {name: value for name, value in self.about.items() if name != "split"}
+            writer.add(self.key, [], scalars=figures_of(copied), **about)
+        elif copied.whole and copied.plan is not None and copied.buffer is not None:
+            writer.add_flat(self.key, copied.plan.layout, memory(copied.buffer), **self.about)
+        else:
+            writer.add(self.key, [_item(form, data) for form, data in parts(copied)], **self.about)
+        return sum(form.nbytes for form in copied.forms())
+
+    def release(self) -> None:
+        for buffer in self.copied.buffers():
+            self.pool.give(buffer)
 
 
 class Recording:
     """Writes in a thread of its own; every datapoint is written, or counted as dropped with its reason.
 
     A failure of the disk or of the thread is raised by the next `put` and by `close`; nothing waits for a thread that
-    is gone. open: makes the writer, in the thread, when the first datapoint comes. stats: figures of the tensors are
-    written, and not the tensors.
+    is gone. open: makes the writer, in the thread, when the first datapoint comes. pool: where jobs have their
+    memory, so that nobody waits there for a thread that is gone.
     """
 
-    def __init__(self, open: Callable[[], PageWriter], pool: Pool | None = None, *, stats: bool = False) -> None:
-        self._open, self._stats = open, stats
-        self.pool = pool or Pool()
-        self.pool.watch(self._is_alive)
+    def __init__(self, open: Callable[[], PageWriter], pool: Pool) -> None:
+        self._open = open
+        pool.watch(self._is_alive)
         self.written = self.bytes = 0
         self.dropped: Counter[str] = Counter()
         self.error: Exception | None = None
@@ -50,7 +78,6 @@ class Recording:
         self._idle = threading.Condition()
         self._writer: PageWriter | None = None
         self._thread: threading.Thread | None = None
-        self._layouts: dict[int, tuple[tuple[Form, ...], Layout]] = {}
 
     @property
     def on_disk(self) -> int:
@@ -61,7 +88,7 @@ class Recording:
         """Have it written; raises what kept earlier ones from it, once."""
         if self.error is not None:
             self.drop(1, "not written")
-            self._release(job.copied)
+            job.release()
             self._raise()
             return
         if self._thread is None:
@@ -97,6 +124,11 @@ class Recording:
             self._thread = None
         self._raise()
 
+    def abandon(self) -> None:
+        """Nobody will ask again: the thread writes the rest and ends by itself."""
+        if self._thread is not None:
+            self._jobs.put(None)
+
     def _is_alive(self) -> bool:
         return self._thread is not None and self._thread.is_alive() and self.error is None
 
@@ -114,11 +146,13 @@ class Recording:
                     self._write(job)
                 else:
                     self.drop(1, "not written")
+            except UnstorableError as error:  # this one cannot be kept, the others can
+                self.drop(1, str(error))
             except Exception as error:  # guard: told by the next put
                 self.error = error
                 self.drop(1, "over budget" if isinstance(error, BudgetExceeded) else "not written")
             finally:
-                self._release(job.copied)
+                job.release()
                 with self._idle:
                     self._waiting -= 1
                     self._idle.notify_all()
@@ -131,40 +165,16 @@ class Recording:
             self.error = self.error or error
 
     def _write(self, job: Job) -> None:
-        for event in job.copied.events:
-            event.synchronize()
         if self._writer is None:
             self._writer = self._open()
-        copied, writer = job.copied, self._writer
-        if self._stats:
-            about = {name: value for name, value in job.about.items() if name != "split"}
-            writer.add(job.key, [], scalars=figures_of(copied), **about)
-        elif copied.whole and copied.plan is not None and copied.buffer is not None:
-            layout = self._layout(writer, copied.plan.forms)
-            writer.add_flat(job.key, layout, memory(copied.buffer), **job.about)
-        else:
-            writer.add(job.key, [_item(form, data) for form, data in parts(copied)], **job.about)
+        self.bytes += job.write(self._writer)
         self.written += 1
-        self.bytes += sum(form.nbytes for form in copied.forms())
-
-    def _layout(self, writer: PageWriter, forms: tuple[Form, ...]) -> Layout:
-        known = self._layouts.get(id(forms))
-        if known is None or known[0] is not forms:
-            if len(self._layouts) >= MAX_PLANS:
-                self._layouts.clear()
-            found = writer.layout([(form.path, _dtype(form), tuple(form.shape)) for form in forms])
-            known = self._layouts[id(forms)] = forms, found
-        return known[1]
-
-    def _release(self, copied: Copied) -> None:
-        for buffer in copied.buffers():
-            self.pool.give(buffer)
 
 
-def memory(buffer: Tensor) -> memoryview:
-    """The bytes of a host buffer, without a copy and without numpy."""
-    size = buffer.numel()
-    return memoryview((ctypes.c_char * size).from_address(buffer.data_ptr())).cast("B") if size else memoryview(b"")
+def memory(tensor: Tensor) -> memoryview:
+    """The bytes of a contiguous host tensor, without a copy and without numpy; valid as long as the tensor is."""
+    size = tensor.nbytes
+    return memoryview((ctypes.c_char * size).from_address(tensor.data_ptr())).cast("B") if size else memoryview(b"")
 
 
 def parts(copied: Copied) -> Iterable[tuple[Form, memoryview]]:

@@ -8,6 +8,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 
 from tdbg.debuggers.pool import Full, Pool
 from tdbg.pages.dtypes import DTYPES
+from tdbg.pages.layout import Layout, Spec
 from tdbg.probes import tensors
 from tdbg.probes.compiler import hide, unseen
 
@@ -46,7 +48,7 @@ class Form(NamedTuple):
         return self.shape.numel() * self.dtype.itemsize
 
 
-@dataclass(slots=True)
+@dataclass
 class Plan:
     """Where each tensor of a pass goes in one buffer, in the order in which they come."""
 
@@ -62,6 +64,13 @@ class Plan:
             offsets.append(end)
             end += -(-form.nbytes // ALIGN) * ALIGN
         return cls(tuple(forms), tuple(offsets), end)
+
+    @cached_property
+    def layout(self) -> Layout:
+        """The same for the page."""
+        return Layout.plan(
+            [Spec(form.path, str(form.dtype).removeprefix("torch."), tuple(form.shape)) for form in self.forms]
+        )
 
     def views(self, buffer: Tensor) -> list[Tensor]:
         """The buffer's parts as tensors of their kind."""
@@ -87,6 +96,7 @@ class Copied:
     filled: int = 0  # tensors of the plan that came
     loose: list[Loose] = field(default_factory=list)
     calls: dict[str, int] = field(default_factory=dict)  # how often each module ran
+    grads: dict[str, int] = field(default_factory=dict)  # how often a gradient arrived
     skipped: dict[str, str] = field(default_factory=dict)  # path -> why it could not be copied
     events: list[Any] = field(default_factory=list)  # of devices whose copies are on their way
 
@@ -207,7 +217,9 @@ class Tap:
     def gradient(self, path: str, of: Copied | None, grad: Tensor) -> None:
         """A gradient has arrived; one of an earlier pass is not this pass's."""
         if of is not None and of is self._copied:
-            self._take(path, grad)
+            number = of.grads.get(path, 0)
+            of.grads[path] = number + 1
+            self._take(f"{path}#{number}" if number else path, grad)
 
     def _take(self, name: str, value: Any) -> None:
         if self._copied is None or self._full:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from tdbg.debuggers import pool as pools
 from tdbg.debuggers.pool import Full, Pool
-from tdbg.debuggers.recording import Job, Recording, parts
+from tdbg.debuggers.recording import Pass, Recording, parts
 from tdbg.debuggers.tap import Copied, Tap, Target
 from tdbg.errors import TdbgError
 from tdbg.pages.reader import PageSet
@@ -269,7 +269,7 @@ def test_element_types(dtype: torch.dtype, tmp_path: Path) -> None:
     recording = Recording(lambda: PageWriter(tmp_path), tap.pool)
     x_N = torch.randn(33)
     for number in range(2):
-        recording.put(Job(one_pass(tap, net, targets(net, **{"0": "output"}), x_N), number, {}))
+        recording.put(Pass(one_pass(tap, net, targets(net, **{"0": "output"}), x_N), tap.pool, number, {}))
     recording.close()
     for point in PageSet.open(tmp_path):
         tensor = point.tensors["0:output"]
@@ -281,9 +281,10 @@ def test_element_types(dtype: torch.dtype, tmp_path: Path) -> None:
 # The thread
 
 
-def jobs(count: int, tap: Tap, net: nn.Module) -> Iterator[Job]:
+def jobs(count: int, tap: Tap, net: nn.Module) -> Iterator[Pass]:
     for number in range(count):
-        yield Job(one_pass(tap, net, targets(net, conv="output"), torch.full((2, 1, 6, 6), float(number))), number, {})
+        copied = one_pass(tap, net, targets(net, conv="output"), torch.full((2, 1, 6, 6), float(number)))
+        yield Pass(copied, tap.pool, number, {})
 
 
 def test_all_is_written_in_order(net: Net, tmp_path: Path) -> None:

@@ -1,0 +1,267 @@
+"""Several debuggers on one model, datapoint after datapoint, into pages."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tdbg.capture import Epochs
+from tdbg.debuggers.base import BaseDebugger, ForwardDebugger
+from tdbg.debuggers.copies import snapshot
+from tdbg.debuggers.hooks import Hooks
+from tdbg.debuggers.ids import batch_ids
+from tdbg.debuggers.pool import RING_BYTES, Pool
+from tdbg.debuggers.recording import Job, Recording, memory
+from tdbg.errors import TdbgError
+from tdbg.pages.writer import Item, PageWriter
+
+MAX_DEPTH = 32
+FOLDER = "debugger"
+
+
+def checkpoint_indices(method: str | int, epochs: int) -> list[int]:
+    """The epochs, from 0, whose datapoints are kept: ``'all'``, ``'latest'``, or every Nth and the last.
+
+    Raises TdbgError for another word, and for a number below 1.
+    """
+    return Epochs.parse(str(method), "checkpoint_method").indices(epochs)
+
+
+class SequentialDebugger:
+    """Runs debuggers in the order of their configuration and writes what they give to pages as it comes.
+
+    debuggers_config: ``{'name': ..., 'debugger_config': {'class': C, 'args': {...}}}`` each (or ``{'class', 'args'}``
+        with the class's name for a name). The class is a live one. A name that occurs twice is an AssertionError.
+    model: whose layers forward debuggers hook, as long as ``enabled`` is true and no longer.
+    page_size_mb: of a page, 1,000,000 bytes each; honoured to one datapoint.
+    output_dir: where pages go as they are filled. Without one they wait in a folder beside the working directory
+        (``.tdbg-pages-...``), which a killed process leaves behind, until `save_all` names their place.
+    ring_bytes: of host memory that datapoints may wait in; whoever brings more waits for the disk.
+
+    What is brought is copied at once. An output that cannot be stored is named in ``dropped``, and the others of the
+    datapoint are kept. The disk's errors are raised by the next call, `flush`, `save_all` or `reset_buffer`.
+    """
+
+    def __init__(
+        self,
+        debuggers_config: Sequence[Mapping[str, Any]],
+        model: nn.Module,
+        page_size_mb: float = 100,
+        *,
+        output_dir: str | os.PathLike[str] | None = None,
+        ring_bytes: int = RING_BYTES,
+        run: str = "",
+        rank: int = 0,
+    ) -> None:
+        self.model = model
+        self.page_size = int(page_size_mb * 1_000_000)
+        self.output_dir: Path | None = Path(output_dir) if output_dir is not None else None
+        self.debuggers: dict[str, BaseDebugger] = {}
+        self.forward_debuggers: dict[str, list[ForwardDebugger]] = {}
+        self.dropped: dict[str, int] = {}  # what could not be stored: "name/path: why" -> how often
+        self._run, self._rank = run, rank
+        self._pool = Pool(ring_bytes)
+        self._hooks: list[Hooks] = []
+        self._on = False
+        self._recording: Recording | None = None
+        self._spool: Path | None = None
+        for config in debuggers_config:
+            self._add(config)
+
+    def _add(self, config: Mapping[str, Any]) -> None:
+        made = config.get("debugger_config", config)
+        cls, args = made["class"], made.get("args") or {}
+        name = str(config.get("name") or cls.__name__)
+        assert name not in self.debuggers, f"Duplicate debugger name: {name}"
+        found = cls(**args)
+        self.debuggers[name] = found
+        if isinstance(found, ForwardDebugger):
+            self.forward_debuggers.setdefault(found.layer_name, []).append(found)
+
+    @property
+    def enabled(self) -> bool:
+        """True while hooks are in place and calls keep something."""
+        return self._on
+
+    @enabled.setter
+    def enabled(self, on: bool) -> None:
+        if on == self._on:
+            return
+        hooks, self._hooks = self._hooks, []
+        for handle in hooks:
+            handle.remove()
+        self._on = False
+        if on:
+            try:
+                for debugger in self.debuggers.values():
+                    self._hooks.append(debugger.attach(self.model))
+            except BaseException:
+                for handle in self._hooks:
+                    handle.remove()
+                self._hooks = []
+                raise
+            self._on = True
+
+    def __call__(self, datapoint: Mapping[str, Any]) -> dict[str, Any]:
+        """Run all debuggers on a datapoint that the model has worked on; {} while disabled.
+
+        datapoint: ``inputs``, ``labels``, ``outputs`` and ``meta_info``, whose ``idx`` names it: an int, a text, a list
+            or tensor of one, or of as many as the batch has samples.
+        Returns name -> what the debugger gave. An exception of a debugger is the caller's.
+        """
+        if not self._on:
+            return {}
+        found = {name: debugger(datapoint, self.model) for name, debugger in self.debuggers.items()}
+        kept = {name: value for name, value in found.items() if value is not None and value != {}}
+        if kept:
+            self.add_to_buffer(ids_of(datapoint), kept)
+        return found
+
+    def add_to_buffer(self, idx: Any, outputs: Mapping[str, Any]) -> None:
+        """Have the outputs of one datapoint (or of a batch, if ``idx`` has several ids) written."""
+        ids = idx if isinstance(idx, list) else [idx]
+        points = _Outputs(ids, outputs, self._pool)
+        for why in points.refused:
+            self.dropped[why] = self.dropped.get(why, 0) + 1
+        if self._recording is None:
+            self._recording = Recording(self._writer, self._pool)
+        self._recording.put(points)
+
+    def _writer(self) -> PageWriter:
+        folder = self.output_dir
+        if folder is None:
+            folder = self._spool = self._spool or Path(tempfile.mkdtemp(prefix=".tdbg-pages-", dir="."))
+        return PageWriter(folder, run=self._run, rank=self._rank, page_bytes=self.page_size)
+
+    def flush(self) -> None:
+        """Wait until all that was brought is written. Raises what kept it from that."""
+        if self._recording is not None and not self._recording.drain():
+            self._recording.close()
+
+    def save_all(self, output_dir: str | os.PathLike[str] | None = None) -> None:
+        """Write the rest, seal the last page, and have all pages in ``output_dir``.
+
+        Raises TdbgError if that folder holds something already; the pages stay where they are then.
+        """
+        self._end()
+        target = Path(output_dir) if output_dir is not None else self.output_dir
+        if target is None:
+            raise TdbgError("save_all was not told where to", "save_all('results/debugger')")
+        if self._spool is not None:
+            _move(self._spool, target)
+            self._spool = None
+        self.output_dir = target
+
+    def reset_buffer(self) -> None:
+        """Write the rest, and forget what was not saved: pages that wait for a place are removed."""
+        self._end()
+        if self._spool is not None:
+            shutil.rmtree(self._spool, ignore_errors=True)
+            self._spool = None
+
+    def _end(self) -> None:
+        recording, self._recording = self._recording, None
+        if recording is not None:
+            try:
+                recording.close()
+            finally:
+                for why, count in recording.dropped.items():
+                    self.dropped[why] = self.dropped.get(why, 0) + count
+
+    def close(self) -> None:
+        """Remove the hooks and write the rest; where no place was named the pages stay in their waiting folder."""
+        self.enabled = False
+        self._end()
+
+    def __enter__(self) -> "SequentialDebugger":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        recording = getattr(self, "_recording", None)
+        if recording is not None:
+            recording.abandon()
+
+
+def _move(spool: Path, target: Path) -> None:
+    if target.exists() and any(target.iterdir()):
+        raise TdbgError(f"{target} is not empty", f"name a new folder; the pages are in {spool} until then")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if target.exists():
+        target.rmdir()
+    shutil.move(str(spool), str(target))
+
+
+class _Outputs(Job):
+    """What debuggers gave for one datapoint or batch, copied, with the bytes it holds counted in the pool."""
+
+    def __init__(self, ids: list[Any], outputs: Mapping[str, Any], pool: Pool) -> None:
+        self.ids, self.pool = ids, pool
+        self.tensors: dict[str, Tensor] = {}
+        self.scalars: dict[str, Any] = {}
+        self.notes: dict[str, str] = {}  # path -> what stood there, if it was no mapping
+        self.refused: list[str] = []
+        for name, value in outputs.items():
+            self._take(str(name), value, ())
+        self.nbytes = sum(tensor.nbytes for tensor in self.tensors.values())
+        pool.reserve(self.nbytes)
+
+    def _take(self, path: str, value: Any, around: tuple[int, ...]) -> None:
+        if id(value) in around or len(around) > MAX_DEPTH:
+            self.refused.append(f"{path}: it contains itself")
+        elif isinstance(value, Mapping):
+            for key, item in value.items():
+                self._take(f"{path}/{key}", item, (*around, id(value)))
+        elif isinstance(value, Tensor) or hasattr(value, "__array_interface__"):
+            self._take_tensor(path, value)
+        elif isinstance(value, list | tuple) and not _is_plain(value):
+            self.notes[path] = type(value).__name__
+            for index, item in enumerate(value):
+                self._take(f"{path}/{index}", item, (*around, id(value)))
+        elif _is_plain(value):
+            self.scalars[path] = value
+        else:
+            self.refused.append(f"{path}: a {type(value).__name__} cannot be stored")
+
+    def _take_tensor(self, path: str, value: Any) -> None:
+        try:
+            tensor = value if isinstance(value, Tensor) else torch.from_numpy(value)
+            self.tensors[path] = snapshot(tensor).contiguous()
+        except (TypeError, ValueError, RuntimeError) as error:
+            self.refused.append(f"{path}: {error}")
+
+    def write(self, writer: PageWriter) -> int:
+        items = [
+            Item(path, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), memory(tensor))
+            for path, tensor in self.tensors.items()
+        ]
+        more = {"containers": self.notes} if self.notes else {}
+        key, keys = self.ids[0], self.ids if len(self.ids) > 1 else None
+        split = [path for path, tensor in self.tensors.items() if tensor.shape[:1] == (len(self.ids),)]
+        batch = {"keys": keys, "split": split} if keys else {}
+        writer.add(key, items, scalars=self.scalars, **batch, **more)
+        return self.nbytes
+
+    def release(self) -> None:
+        self.pool.free(self.nbytes)
+
+
+def _is_plain(value: Any) -> bool:
+    if value is None or isinstance(value, bool | int | float | str):
+        return True
+    return isinstance(value, list | tuple) and all(isinstance(item, bool | int | float | str) for item in value)
+
+
+def ids_of(datapoint: Mapping[str, Any]) -> list[Any]:
+    """The ids in ``meta_info['idx']``; TdbgError where there are none."""
+    found = batch_ids(datapoint)
+    if not found:
+        raise TdbgError("the datapoint has no meta_info['idx']", "give it one: an int, a text, or one a sample")
+    return found
