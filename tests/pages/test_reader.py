@@ -54,7 +54,7 @@ def test_a_run_is_read_in_the_order_of_ranks_and_numbers(tmp_path: Path) -> None
     assert assert_whole(found) == 9
     assert found.problems == []
     assert [datapoint.rank for datapoint in found.find("k1")] == [2, 2, 10]
-    assert len(PageSet.open(tmp_path / "rank0002")) == 6 if hasattr(found, "__len__") else True
+    assert len(list(PageSet.open(tmp_path / "rank0002"))) == 6
 
 
 def test_one_page_or_one_journal_is_enough(tmp_path: Path) -> None:
@@ -105,7 +105,9 @@ def test_rows_of_a_batch_are_read_alone(tmp_path: Path) -> None:
     shapes = [Item("x", "float32", (4, 2, 3), data), Item("w", "uint8", (3,), b"abc")]
     shapes.append(Item("q", "quint8", (4, 2), bytes(range(8)), note))
     with PageWriter(tmp_path) as writer:
-        writer.add("b", shapes, keys=[5, "six", 5, 8], split=["x", "q", "label"], scalars={"label": [1, 2, 3, 4], "n": 9})
+        writer.add(
+            "b", shapes, keys=[5, "six", 5, 8], split=["x", "q", "label"], scalars={"label": [1, 2, 3, 4], "n": 9}
+        )
     found = PageSet.open(tmp_path)
     one, other = found.find(5)
     assert (one.row, other.row, other.key) == (0, 2, 5)
@@ -184,7 +186,7 @@ def test_a_torn_journal_gives_what_stands_before_the_tear(tmp_path: Path) -> Non
     filled(tmp_path, 5)
     journal = next(tmp_path.glob("*.journal"))
     whole = journal.read_bytes()
-    ends = [offset for offset, _ in scan(whole)][FRAMES - 1 :] + [len(whole)]
+    ends = [*[offset for offset, _ in scan(whole)][FRAMES - 1 :], len(whole)]
     for cut in range(ends[1], len(whole), 7):
         journal.write_bytes(whole[:cut])
         count = sum(end <= cut for end in ends[1:])
@@ -194,7 +196,7 @@ def test_a_torn_journal_gives_what_stands_before_the_tear(tmp_path: Path) -> Non
 
 def test_sealed_pages_tell_what_a_broken_or_lost_journal_cannot(tmp_path: Path) -> None:
     written(tmp_path, 30, page_bytes=20_000)
-    assert len(sealed(tmp_path)) > 3
+    assert len(sealed(tmp_path)) == 3
     journal = next(tmp_path.glob("*.journal"))
     data = bytearray(journal.read_bytes())
     offsets = [offset for offset, record in scan(bytes(data)) if record["t"] == "dp"]
@@ -307,7 +309,9 @@ def test_a_layout_with_a_field_of_a_wrong_type(tmp_path: Path, field: str, value
 
 
 @pytest.mark.parametrize("place", range(6))
-@pytest.mark.parametrize("value", [*WRONG, [2**62, 2**62], [-1], [1] * 100, [2**20] * 3, "float32", "quint4x2"], ids=repr)
+@pytest.mark.parametrize(
+    "value", [*WRONG, [2**62, 2**62], [-1], [1] * 100, [2**20] * 3, "float32", "quint4x2"], ids=repr
+)
 def test_an_item_of_a_layout_with_a_field_of_a_wrong_type(tmp_path: Path, place: int, value: Any) -> None:
     folder = with_records(tmp_path, lambda records: records[2]["items"][1].__setitem__(place, value))
     _read_all(folder)
@@ -343,7 +347,9 @@ def test_a_place_beyond_the_page_is_an_error(tmp_path: Path) -> None:
             datapoint.tensors["flags"].read()
 
 
-def test_a_file_with_a_hole_may_claim_any_size_and_takes_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_with_a_hole_may_claim_any_size_and_takes_no_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     size = 1 << 42
 
     def change(records: list[dict[str, Any]]) -> None:
@@ -460,7 +466,12 @@ def test_what_is_no_plain_file_holds_nobody_up(tmp_path: Path, name: str, kind: 
 
 def _read_all(path: Path) -> None:
     """Read all there is, through every door; TdbgError alone may come of it."""
-    for use in (_read, verify, lambda where: PageSet.open(where).layers(), lambda where: PageSet.open(where).find("k1")):
+    for use in (
+        _read,
+        verify,
+        lambda where: PageSet.open(where).layers(),
+        lambda where: PageSet.open(where).find("k1"),
+    ):
         try:
             use(path)
         except TdbgError:
@@ -494,7 +505,9 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 
 
 MUTATIONS = st.lists(
-    st.tuples(st.sampled_from(["flip", "cut", "splice", "zero", "grow"]), st.integers(0, 1 << 20), st.integers(0, 1 << 20)),
+    st.tuples(
+        st.sampled_from(["flip", "cut", "splice", "zero", "grow"]), st.integers(0, 1 << 20), st.integers(0, 1 << 20)
+    ),
     min_size=1,
     max_size=4,
 )
@@ -556,16 +569,16 @@ def test_a_flipped_bit_of_a_page_changes_one_tensor_at_most(
     folder = tmp_path_factory.mktemp("flipped")
     for name, found in sample.items():
         changed = bytearray(found)
-        if name.endswith("safetensors"):
-            changed[int(where * len(changed))] ^= 1 << bit
+        if name == "r0000-000000.safetensors":
+            at = int(where * len(changed))
+            changed[at] ^= 1 << bit
         (folder / name).write_bytes(changed)
     wrong = []
     for datapoint in PageSet.open(folder):  # through the journal: a header that lies changes nothing
         for path, tensor in datapoint.tensors.items():
             if tensor.read() != content(datapoint.key, path, tensor.nbytes):
-                wrong.append((datapoint.page, tensor.at <= int(where * len(changed)) < tensor.at + tensor.nbytes))
-    assert len(wrong) <= 1
-    assert wrong == [] or wrong[0][0] == 0
+                wrong.append((datapoint.page, tensor.at <= at < tensor.at + tensor.nbytes))
+    assert wrong in ([], [(0, True)])
     for path in folder.iterdir():
         path.unlink()
     folder.rmdir()
@@ -586,8 +599,11 @@ def test_checksums_find_a_flipped_bit_of_the_data(tmp_path: Path) -> None:
 # --- cost ---
 
 
+PEAK_MB = """next(int(line.split()[1]) >> 10 for line in open("/proc/self/status") if line.startswith("VmHWM"))"""  # ru_maxrss would be that of the parent too
+
+
 def child(code: str, *args: object) -> str:
-    command = [sys.executable, "-c", code, *map(str, args)]
+    command = [sys.executable, "-c", code.replace("PEAK_MB", PEAK_MB), *map(str, args)]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
 
 
@@ -612,7 +628,7 @@ def test_12_000_tensors_are_listed_fast_and_one_is_found_in_little_memory(tmp_pa
         for number in range(100):
             writer.add(f"k{number}", [Item(f"layers.{n}/output", "float32", (4, 4), data) for n in range(120)])
     code = """
-import resource, sys, time
+import sys, time
 from tdbg.pages.reader import PageSet
 begin = time.process_time()
 count = sum(len(datapoint.tensors) for datapoint in PageSet.open(sys.argv[1]))
@@ -620,7 +636,7 @@ listed = time.process_time() - begin
 begin = time.process_time()
 (found,) = PageSet.open(sys.argv[1]).find("k77")
 found.tensors["layers.7/output"].read()
-print(count, listed, time.process_time() - begin, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+print(count, listed, time.process_time() - begin, PEAK_MB)
 """
     count, listed, found, rss = map(float, child(code, tmp_path).split())
     assert count == 12_000
@@ -638,9 +654,9 @@ def test_a_journal_is_not_kept_in_memory(tmp_path: Path) -> None:
         for number in range(7000):  # 63 MB
             file.write(pack({**body, "seq": number}))
     code = """
-import resource, sys
+import sys
 from tdbg.pages.reader import PageSet
-print(sum(1 for _ in PageSet.open(sys.argv[1])), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+print(sum(1 for _ in PageSet.open(sys.argv[1])), PEAK_MB)
 """
     count, rss = map(int, child(code, tmp_path).split())
     assert count == 7000
