@@ -38,7 +38,8 @@ class Capture(Probe):
 
     Reads:  outputs (and inputs, and the gradient of the output) of the modules that `--capture` names, in the steps,
             epochs and phases asked for. The ids of a batch are ``meta_info['idx']`` of it, else the sampler's indices.
-    Emits:  LAYERS once a root: what is captured; DONE at the end: datapoints, bytes, what was dropped and why.
+    Emits:  LAYERS once a root: what is captured; MISSING for a name that matches nothing; OVER when the bytes asked for
+            are used up; DONE at the end: passes, bytes, what was left out and why.
     Cost:   one copy a tensor at its hook, some 3 us beside the copy itself; a thread writes. It is asked for, so the
             budget of cost does not ration it: its share is told in the report. `--capture-budget` bounds the bytes.
     Limits: of a compiled model the steps that are captured run uncompiled. Tensors that are no plain data (sparse) are
@@ -50,6 +51,9 @@ class Capture(Probe):
         "layers": "paths of the layers that are captured, at most 64",
         "count": "how many there are",
         "root": "class of the root module",
+        "pattern": "MISSING: what was asked for and matches no layer",
+        "hint": "MISSING: the nearest names",
+        "why": "the reason in words",
         "datapoints": "passes that were written",
         "bytes": "bytes of tensors in them",
         "dropped": "what was left out: reason -> passes",
@@ -192,7 +196,9 @@ class Capture(Probe):
             try:
                 found = select(module, spec.pattern)
             except TdbgError as error:
-                self.monitor.note(f"capture-{spec.pattern}", f"--capture: {error}; {error.hint}")
+                root = type(unwrapped(module)).__name__
+                text = f"--capture: {error}; {error.hint}"
+                self.see(text, "MISSING", "W", pattern=spec.pattern, root=root, hint=error.hint or "", why=str(error))
                 continue
             for path, layer in found.items():
                 before = kinds.get(path, (None, ()))[1]
@@ -247,7 +253,7 @@ class Capture(Probe):
             self._recording_of(about.get("epoch")).put(Pass(copied, self.pool, self._key, about, stats=stats))
         except BudgetExceeded as error:  # no fault: it is what was asked for
             self._over = True
-            self.monitor.note("capture-budget", f"capture ended after step {self.monitor.step}: {error}")
+            self.see(f"capturing ended: {error}", "OVER", "W", why=str(error))
 
     def _recording_of(self, epoch: int | None) -> Recording:
         """Where a datapoint goes; with a choice of epochs each of them has a folder."""
@@ -317,7 +323,6 @@ class Capture(Probe):
         if self._idle:
             idle = ", ".join(list(self._idle)[:8]) + (" ..." if len(self._idle) > 8 else "")
             text += f"; not executed: {idle}"
-            self.monitor.note("capture-not-executed", f"layers asked for were not executed: {idle}")
         self.see(
             text,
             part="DONE",

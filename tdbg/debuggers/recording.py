@@ -87,7 +87,7 @@ class Recording:
     def put(self, job: Job) -> None:
         """Have it written; raises what kept earlier ones from it, once."""
         if self.error is not None:
-            self.drop(1, "not written")
+            self.drop(1, self._why())
             job.release()
             self._raise()
             return
@@ -124,6 +124,9 @@ class Recording:
             self._thread = None
         self._raise()
 
+    def _why(self) -> str:
+        return "over budget" if isinstance(self.error, BudgetExceeded) else "not written"
+
     def abandon(self) -> None:
         """Nobody will ask again: the thread writes the rest and ends by itself."""
         if self._thread is not None:
@@ -145,12 +148,12 @@ class Recording:
                 if self.error is None:
                     self._write(job)
                 else:
-                    self.drop(1, "not written")
+                    self.drop(1, self._why())
             except UnstorableError as error:  # this one cannot be kept, the others can
                 self.drop(1, str(error))
             except Exception as error:  # guard: told by the next put
                 self.error = error
-                self.drop(1, "over budget" if isinstance(error, BudgetExceeded) else "not written")
+                self.drop(1, self._why())
             finally:
                 job.release()
                 with self._idle:

@@ -250,11 +250,11 @@ class Tap:
 
     def _copy_new(self, copied: Copied, path: str, tensor: Tensor) -> None:
         """The first tensor of a pass, which tells the plan; or one that no plan knew."""
-        tensor = tensors.local(tensor)
         why = _unfit(tensor)
         if why:
             copied.skipped[path] = why
             return
+        tensor = tensors.local(tensor)
         form = Form(path, tensor.dtype, tensor.shape, tensor.device)
         plan = self._plans.get(form) if copied.plan is None and not copied.loose else None
         if plan is not None:

@@ -75,7 +75,7 @@ class Verdict:
 
     def lines(self, limit: int = VERDICT_LINES) -> list[str]:
         """The short form for the end of a run, at most ``limit`` lines."""
-        tail = [*self._rank_lines(), *self._trigger_lines(), *self._cost_lines()]
+        tail = [*self._rank_lines(), *self._trigger_lines(), *self._capture_lines(), *self._cost_lines()]
         if self.findings:
             tail.append(f"more: `tdbg report {self.run}`, `tdbg explain {self.findings[0].code}`")
         room = max(limit - 1 - len(tail), 1)
@@ -149,6 +149,11 @@ class Verdict:
             return []
         more = f" and {len(told) - 1} more: see `tdbg report {self.run}`" if len(told) > 1 else ""
         return [f"trigger: {_trigger_line(told[0])}{more}"]
+
+    def _capture_lines(self) -> list[str]:
+        """What was captured by the first rank, and how to open it."""
+        last = self.looks.get("capture", {}).get("last", "")
+        return [f"{clip(last, 140)}: `tdbg inspect-pages {self.run}`"] if last.startswith("captured") else []
 
     def _records(self) -> str:
         """What keeping the program's own log records took, where that is worth a word: the budget does not hold it."""

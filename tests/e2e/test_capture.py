@@ -55,6 +55,7 @@ def test_outputs_inputs_and_gradients_are_those_of_the_program(watched: Runner, 
     assert layers.values["layers"] == ["conv", "mix", "head"]
     (done,) = told(result, "DONE")
     assert done.values["datapoints"] == 12 and done.values["dropped"] == {}
+    assert result.codes == []
 
 
 @pytest.mark.parametrize(
@@ -88,7 +89,9 @@ def test_ranks_have_pages_of_their_own(watched: Runner) -> None:
 def test_a_layer_that_is_not_there_is_said_with_the_nearest(watched: Runner, bare: Runner) -> None:
     result = watched(program("layers"), ["--capture", "cnv"])
     same_output(result, bare(program("layers")))
-    assert any("no layer matches 'cnv'" in line and "did you mean conv?" in line for line in result.said), result.stderr
+    finding = result.finding("TD-C020")
+    assert finding["severity"] == "error"
+    assert finding["title"] == "--capture 'cnv': no layer of Net matches; did you mean conv?, rank 0"
     assert not list(result.folder.rglob("*.journal"))
 
 
@@ -97,7 +100,9 @@ def test_a_layer_that_never_runs_is_said(watched: Runner) -> None:
     assert result.code == 0
     (done,) = told(result, "DONE")
     assert done.values["not_executed"] == ["unused"]
-    assert any("unused" in line and "not executed" in line for line in result.said)
+    finding = result.finding("TD-C020")
+    assert (finding["severity"], finding["title"]) == ("warning", "unused not executed in any captured pass, rank 0")
+    assert any(line.startswith("tdbg: captured 12 passes") and "tdbg inspect-pages" in line for line in result.said)
 
 
 def test_figures_instead_of_tensors(watched: Runner) -> None:
@@ -116,10 +121,11 @@ def test_the_budget_ends_it_and_nothing_else(watched: Runner, bare: Runner) -> N
     same_output(result, bare(program("layers")))
     pages = sum(path.stat().st_size for path in result.folder.rglob("pages/*"))
     assert 0 < pages <= 100_000
-    assert any("capture ended after step" in line for line in result.said), result.stderr
+    finding = result.finding("TD-C020")
+    assert finding["severity"] == "info" and "capturing ended at step" in finding["title"]
     (done,) = told(result, "DONE")
     assert done.values["datapoints"] == len(list(PageSet.open(result.folder))) > 0
-    assert sum(done.values["dropped"].values()) + done.values["datapoints"] == 12
+    assert set(done.values["dropped"]) == {"over budget"} and done.values["datapoints"] < 12
 
 
 def test_a_killed_run_leaves_what_was_written(watched: Runner) -> None:
