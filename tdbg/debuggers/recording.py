@@ -133,7 +133,7 @@ class Recording:
             self._jobs.put(None)
 
     def _is_alive(self) -> bool:
-        return self._thread is not None and self._thread.is_alive() and self.error is None
+        return self._thread is not None and self._thread.is_alive()
 
     def _raise(self) -> None:
         if self.error is not None and not self._told:

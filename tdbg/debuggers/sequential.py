@@ -4,6 +4,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,7 @@ class SequentialDebugger:
     ) -> None:
         self.model = model
         self.page_size = int(page_size_mb * 1_000_000)
-        self.output_dir: Path | None = Path(output_dir) if output_dir is not None else None
+        self.output_dir: Path | None = None  # where the last pages were saved
         self.debuggers: dict[str, BaseDebugger] = {}
         self.forward_debuggers: dict[str, list[ForwardDebugger]] = {}
         self.dropped: dict[str, int] = {}  # what could not be stored: "name/path: why" -> how often
@@ -69,6 +70,7 @@ class SequentialDebugger:
         self._hooks: list[Hooks] = []
         self._on = False
         self._recording: Recording | None = None
+        self._place = Path(output_dir) if output_dir is not None else None
         self._spool: Path | None = None
         for config in debuggers_config:
             self._add(config)
@@ -129,14 +131,16 @@ class SequentialDebugger:
         for why in points.refused:
             self.dropped[why] = self.dropped.get(why, 0) + 1
         if self._recording is None:
-            self._recording = Recording(self._writer, self._pool)
+            self._recording = self._begin()
         self._recording.put(points)
 
-    def _writer(self) -> PageWriter:
-        folder = self.output_dir
+    def _begin(self) -> Recording:
+        """The thread that writes must not hold this object, which then would live as long as it does."""
+        folder = self._place
         if folder is None:
             folder = self._spool = self._spool or Path(tempfile.mkdtemp(prefix=".tdbg-pages-", dir="."))
-        return PageWriter(folder, run=self._run, rank=self._rank, page_bytes=self.page_size)
+        write = partial(PageWriter, folder, run=self._run, rank=self._rank, page_bytes=self.page_size)
+        return Recording(write, self._pool)
 
     def flush(self) -> None:
         """Wait until all that was brought is written. Raises what kept it from that."""
@@ -149,7 +153,7 @@ class SequentialDebugger:
         Raises TdbgError if that folder holds something already; the pages stay where they are then.
         """
         self._end()
-        target = Path(output_dir) if output_dir is not None else self.output_dir
+        target = Path(output_dir) if output_dir is not None else self._place
         if target is None:
             raise TdbgError("save_all was not told where to", "save_all('results/debugger')")
         if self._spool is not None:

@@ -1,0 +1,295 @@
+"""SequentialDebugger: the interface that code was written to, and each failure of a pickle-page design."""
+
+import gc
+import threading
+import time
+from collections import namedtuple
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tdbg.debuggers.base import BaseDebugger, ForwardDebugger
+from tdbg.debuggers.sequential import SequentialDebugger, checkpoint_indices
+from tdbg.errors import TdbgError
+from tdbg.pages.reader import PageSet
+
+
+class Ones(BaseDebugger):
+    """A tensor of a megabyte, or what it is told to give."""
+
+    def __init__(self, gives: Any = None) -> None:
+        self.gives = gives
+
+    def __call__(self, datapoint: Any, model: nn.Module) -> Any:
+        return (
+            {"ones": torch.full((262_144,), float(datapoint["meta_info"]["idx"]))} if self.gives is None else self.gives
+        )
+
+
+class Output(ForwardDebugger):
+    """A layer's output."""
+
+    def process_forward(self, module: nn.Module, input: Any, output: Tensor) -> dict[str, Tensor]:
+        return {"feature_map": output}
+
+
+def config(name: str, cls: type, **args: Any) -> dict[str, Any]:
+    return {"name": name, "debugger_config": {"class": cls, "args": args}}
+
+
+def point(idx: Any) -> dict[str, Any]:
+    return {"inputs": torch.zeros(1), "labels": 0, "meta_info": {"idx": idx}, "outputs": None}
+
+
+@pytest.fixture
+def net() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 3), nn.ReLU(inplace=True), nn.Linear(3, 2))
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_the_interface(net: nn.Module, tmp_path: Path) -> None:
+    found = SequentialDebugger([config("first", Output, layer_name="0"), config("all", Ones)], net, page_size_mb=5)
+    assert list(found.debuggers) == ["first", "all"] and list(found.forward_debuggers) == ["0"]
+    assert (found.enabled, found.page_size, found.output_dir) == (False, 5_000_000, None)
+    assert found(point(1)) == {} and not any(layer._forward_hooks for layer in net)
+    found.enabled = True
+    x_BF = torch.randn(1, 4)
+    net(x_BF)
+    given = found(point(7))
+    expected = nn.functional.linear(x_BF, net[0].weight, net[0].bias)
+    assert list(given) == ["first", "all"] and torch.equal(given["first"]["feature_map"], expected)
+    found.enabled = False
+    assert not any(layer._forward_hooks for layer in net)
+    found.save_all(tmp_path / "epoch_0" / "debugger")
+    assert found.output_dir == tmp_path / "epoch_0" / "debugger"
+    (kept,) = PageSet.open(tmp_path / "epoch_0")
+    assert (kept.key, list(kept.tensors)) == (7, ["first/feature_map", "all/ones"])
+    assert kept.tensors["first/feature_map"].read() == expected.detach().numpy().tobytes()
+    assert not list(tmp_path.glob(".tdbg-pages-*"))
+
+
+def test_names_and_classes(net: nn.Module) -> None:
+    with pytest.raises(AssertionError, match="Duplicate debugger name: a"):
+        SequentialDebugger([config("a", Ones), config("a", Ones)], net)
+    found = SequentialDebugger([{"class": Ones, "args": {}}], net)
+    assert list(found.debuggers) == ["Ones"]
+    missing = SequentialDebugger([config("a", Output, layer_name="9")], net)
+    with pytest.raises(TdbgError, match="no layer is named '9'"):
+        missing.enabled = True
+    assert not missing.enabled and not any(layer._forward_hooks for layer in net)
+
+
+@pytest.mark.parametrize(
+    ("method", "epochs", "expected"),
+    [("all", 3, [0, 1, 2]), ("latest", 4, [3]), (3, 10, [2, 5, 8, 9]), (5, 3, [2]), ("2", 4, [1, 3]), ("all", 0, [])],
+)
+def test_checkpoint_indices(method: Any, epochs: int, expected: list[int]) -> None:
+    assert checkpoint_indices(method, epochs) == expected
+
+
+@pytest.mark.parametrize("method", ["best", 0, -1, ""])
+def test_checkpoint_methods_that_are_none(method: Any) -> None:
+    if method == "":
+        assert checkpoint_indices(method, 2) == [0, 1]
+        return
+    with pytest.raises(TdbgError, match="checkpoint_method"):
+        checkpoint_indices(method, 3)
+
+
+def test_pages_are_written_as_they_fill_and_no_larger_than_asked(net: nn.Module, tmp_path: Path) -> None:
+    found = SequentialDebugger([config("ones", Ones)], net, page_size_mb=1, output_dir=tmp_path / "out")
+    found.enabled = True
+    for idx in range(20):
+        found(point(idx))
+    found.flush()
+    pages = list((tmp_path / "out").glob("*.safetensors"))
+    assert len(pages) >= 19, "before anybody asked to save"
+    assert all(page.stat().st_size < 1_000_000 + 1_200_000 for page in pages)
+    found.save_all()
+    for kept in PageSet.open(tmp_path / "out"):
+        assert kept.tensors["ones/ones"].array()[0] == float(kept.key)
+
+
+def test_datapoints_wait_in_bounded_memory(net: nn.Module) -> None:
+    found = SequentialDebugger([config("ones", Ones)], net, ring_bytes=3_000_000)
+    found.enabled = True
+    most = 0
+    for idx in range(60):
+        found(point(idx))
+        most = max(most, found._pool.used_bytes)
+    found.close()
+    assert 0 < most <= 3_200_000
+
+
+Pair = namedtuple("Pair", "left right")
+
+
+def test_what_can_be_stored(net: nn.Module, tmp_path: Path) -> None:
+    import numpy as np
+
+    view = torch.zeros(1 << 20)[:10]
+    gives = {
+        "stats": {"mean": 0.5, "nan": float("nan"), "shape": (1, 2), "text": "cat", "none": None, "flag": True},
+        "array": np.arange(6, dtype=np.float32).reshape(2, 3).T,
+        "pair": Pair(torch.ones(2), [torch.zeros(1), {"deep": torch.tensor(3)}]),
+        "view": view,
+        "half": torch.ones(3, dtype=torch.bfloat16),
+    }
+    found = SequentialDebugger([config("all", Ones, gives=gives)], net, output_dir=tmp_path / "out")
+    found.enabled = True
+    found(point("a/b"))
+    found.save_all()
+    (kept,) = PageSet.open(tmp_path / "out")
+    assert kept.key == "a/b" and found.dropped == {}
+    assert {path: tuple(tensor.shape) for path, tensor in kept.tensors.items()} == {
+        "all/array": (3, 2), "all/pair/0": (2,), "all/pair/1/0": (1,), "all/pair/1/1/deep": (), "all/view": (10,),
+        "all/half": (3,),
+    }  # fmt: skip
+    assert kept.tensors["all/array"].array().tolist() == [[0, 3], [1, 4], [2, 5]]
+    assert kept.scalars["all/stats/text"] == "cat" and kept.scalars["all/stats/shape"] == [1, 2]
+    assert kept.scalars["all/stats/nan"] != kept.scalars["all/stats/nan"]
+    assert kept.more["containers"] == {"all/pair": "Pair", "all/pair/1": "list"}
+    assert sum(page.stat().st_size for page in (tmp_path / "out").iterdir()) < 3_000_000, "not the megabytes behind it"
+
+
+def test_what_cannot_be_stored_is_named_and_the_others_are_kept(net: nn.Module, tmp_path: Path) -> None:
+    circle: dict[str, Any] = {"fine": torch.ones(1)}
+    circle["self"] = circle
+    debuggers = [
+        config("good", Ones),
+        config("bad", Ones, gives={"lambda": lambda: 0, "tensor": torch.ones(2)}),
+        config("round", Ones, gives=circle),
+        config("sparse", Ones, gives={"x": torch.eye(2).to_sparse()}),
+    ]
+    found = SequentialDebugger(debuggers, net, output_dir=tmp_path / "out")
+    found.enabled = True
+    for idx in range(3):
+        found(point(idx))
+    found.save_all()
+    kept = list(PageSet.open(tmp_path / "out"))
+    assert [list(one.tensors) for one in kept] == [["good/ones", "bad/tensor", "round/fine"]] * 3
+    assert found.dropped["bad/lambda: a function cannot be stored"] == 3
+    assert found.dropped["round/self: it contains itself"] == 3
+    assert any(why.startswith("sparse/x: ") for why in found.dropped) and len(found.dropped) == 3
+
+
+def test_a_batch_is_stored_once_and_found_sample_by_sample(net: nn.Module, tmp_path: Path) -> None:
+    found = SequentialDebugger([config("out", Output, layer_name="2")], net, output_dir=tmp_path / "out")
+    found.enabled = True
+    x_BF = torch.randn(3, 4)
+    out_BF = net(x_BF)
+    found({**point(torch.tensor([5, 9, 7])), "inputs": x_BF})
+    found.save_all()
+    pages = PageSet.open(tmp_path / "out")
+    assert len(list(pages)) == 1 and [row.key for row in pages.rows()] == [5, 9, 7]
+    (one,) = pages.find(9)
+    assert one.tensors["out/feature_map"].read() == out_BF[1].detach().numpy().tobytes()
+
+
+def test_an_id_that_comes_again_is_kept_again(net: nn.Module, tmp_path: Path) -> None:
+    found = SequentialDebugger([config("ones", Ones)], net, output_dir=tmp_path / "out")
+    found.enabled = True
+    for _ in range(2):
+        found(point(4))
+    found.save_all()
+    assert len(PageSet.open(tmp_path / "out").find(4)) == 2
+
+
+def test_results_are_copies(net: nn.Module, tmp_path: Path) -> None:
+    shared = torch.zeros(1000)
+    found = SequentialDebugger([config("all", Ones, gives={"x": shared})], net, output_dir=tmp_path / "out")
+    found.enabled = True
+    for idx in range(20):
+        shared.fill_(idx)
+        found(point(idx))
+    found.save_all()
+    assert [one.tensors["all/x"].array()[0] for one in PageSet.open(tmp_path / "out")] == [*range(20)]
+
+
+def test_each_epoch_has_its_own_pages_and_nothing_is_written_over(net: nn.Module, tmp_path: Path) -> None:
+    found = SequentialDebugger([config("ones", Ones)], net)
+    found.enabled = True
+    for epoch in range(2):
+        found(point(epoch))
+        found.save_all(tmp_path / f"epoch_{epoch}" / "debugger")
+    for epoch in range(2):
+        assert [one.key for one in PageSet.open(tmp_path / f"epoch_{epoch}")] == [epoch]
+    found(point(9))
+    with pytest.raises(TdbgError, match="is not empty"):
+        found.save_all(tmp_path / "epoch_0" / "debugger")
+    found.save_all(tmp_path / "elsewhere")
+    assert [one.key for one in PageSet.open(tmp_path / "elsewhere")] == [9]
+
+
+def test_reset_forgets_what_was_not_saved(net: nn.Module, tmp_path: Path) -> None:
+    found = SequentialDebugger([config("ones", Ones)], net)
+    found.enabled = True
+    found(point(1))
+    found.reset_buffer()
+    assert not list(tmp_path.glob(".tdbg-pages-*"))
+    found(point(2))
+    found.save_all(tmp_path / "out")
+    assert [one.key for one in PageSet.open(tmp_path / "out")] == [2]
+
+
+def test_an_exception_of_a_debugger_is_the_caller_s(net: nn.Module) -> None:
+    class Fails(BaseDebugger):
+        def __call__(self, datapoint: Any, model: nn.Module) -> Any:
+            raise KeyError("mine")
+
+    found = SequentialDebugger([config("fails", Fails)], net)
+    found.enabled = True
+    with pytest.raises(KeyError, match="mine"):
+        found(point(1))
+    found.close()
+
+
+def test_a_disk_that_fails_raises_and_never_hangs(net: nn.Module, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    found = SequentialDebugger(
+        [config("ones", Ones)], net, output_dir=tmp_path / "file" / "below", ring_bytes=3_000_000
+    )
+    found.enabled = True
+    begun, raised = time.monotonic(), 0
+    for idx in range(10):
+        try:
+            found(point(idx))
+        except OSError:
+            raised += 1
+    for last in (found.save_all, found.close):
+        try:
+            last()
+        except OSError:
+            raised += 1
+    assert raised == 1 and time.monotonic() - begun < 40
+    assert sum(count for why, count in found.dropped.items() if why == "not written") == 10
+
+
+def test_a_debugger_that_is_forgotten_leaves_no_thread(net: nn.Module) -> None:
+    found = SequentialDebugger([config("ones", Ones)], net)
+    found.enabled = True
+    found(point(1))
+    assert any(thread.name == "tdbg-capture" for thread in threading.enumerate())
+    found.enabled = False
+    del found
+    gc.collect()
+    until = time.monotonic() + 10
+    while any(thread.name == "tdbg-capture" for thread in threading.enumerate()):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def test_a_datapoint_without_a_name_is_refused(net: nn.Module) -> None:
+    found = SequentialDebugger([config("ones", Ones, gives={"x": torch.ones(1)})], net)
+    found.enabled = True
+    with pytest.raises(TdbgError, match="no meta_info"):
+        found({"inputs": torch.zeros(1)})
+    found.close()
