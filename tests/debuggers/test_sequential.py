@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from tdbg.debuggers.base import BaseDebugger, ForwardDebugger
+from tdbg.debuggers.mixins import EvaluationDebugging, ValidationDebugging
 from tdbg.debuggers.sequential import SequentialDebugger, checkpoint_indices
 from tdbg.errors import TdbgError
 from tdbg.pages.reader import PageSet
@@ -293,3 +294,49 @@ def test_a_datapoint_without_a_name_is_refused(net: nn.Module) -> None:
     with pytest.raises(TdbgError, match="no meta_info"):
         found({"inputs": torch.zeros(1)})
     found.close()
+
+
+# A trainer and an evaluator of one's own
+
+
+class Trainer(ValidationDebugging, EvaluationDebugging):
+    """Validates after every epoch, then evaluates."""
+
+    def __init__(self, net: nn.Module) -> None:
+        self.net = net
+
+    def run(self, epochs: int) -> list[int]:
+        hooked = []
+        for epoch in range(epochs):
+            self.net(torch.zeros(1, 4))  # training
+            self.on_val_start(epoch)
+            for idx in range(2):
+                self.net(torch.full((1, 4), float(idx)))
+                hooked.append(sum(len(layer._forward_hooks) for layer in self.net))
+                self.on_val_step(point(10 * epoch + idx))
+            self.on_val_end(epoch)
+        self.on_eval_start()
+        self.net(torch.ones(1, 4))
+        self.on_eval_step(point(77))
+        self.on_eval_end()
+        return hooked
+
+
+def test_five_lines_keep_the_chosen_epochs(net: nn.Module, tmp_path: Path) -> None:
+    trainer = Trainer(net)
+    debugger = SequentialDebugger([config("out", Output, layer_name="2")], net)
+    trainer.debug_validation(debugger, epochs=5, output_dir=tmp_path / "run", checkpoint_method=2)
+    trainer.debug_evaluation(debugger, tmp_path / "run")
+    assert trainer.run(5) == [0, 0, 1, 1, 0, 0, 1, 1, 1, 1]
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["debugger", "epoch_1", "epoch_3", "epoch_4"]
+    for epoch in (1, 3, 4):
+        kept = list(PageSet.open(tmp_path / "run" / f"epoch_{epoch}" / "debugger"))
+        assert [one.key for one in kept] == [10 * epoch, 10 * epoch + 1]
+    (one,) = PageSet.open(tmp_path / "run" / "debugger")
+    assert one.tensors["out/feature_map"].read() == net(torch.ones(1, 4)).detach().numpy().tobytes()
+    assert not debugger.enabled and not any(layer._forward_hooks for layer in net)
+
+
+def test_without_a_debugger_the_callbacks_do_nothing(net: nn.Module, tmp_path: Path) -> None:
+    assert Trainer(net).run(2) == [0] * 4
+    assert not list(tmp_path.iterdir())
