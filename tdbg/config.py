@@ -69,6 +69,9 @@ class Settings:
     capture_steps: str = setting("capture these steps only, such as 100:200,500", "")
     capture_epochs: str = setting("capture these epochs only: every Nth and the last, latest, or all", "")
     capture_phase: list[str] = setting("capture in these phases only: train, val, eval", factory=list)
+    capture_on: list[str] = setting(
+        "capture from the first finding with one of these codes or severities", factory=list
+    )
     capture_budget: str = setting("bytes a rank may capture, such as 2GB", "2GB")
     capture_policy: str = setting("where the disk is too slow: block, drop or sample", "block")
     when: list[str] = setting("conditions over a step's record", factory=list)
@@ -313,6 +316,7 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "capture_steps": _ranges(":"),
     "capture_epochs": _epochs,
     "capture_phase": _phases,
+    "capture_on": _words,
     "capture_budget": _size,
     "capture_policy": _choice(CAPTURE_POLICIES),
     "when": _texts(check_condition),

@@ -31,6 +31,7 @@ class Request:
     flags: dict[str, bool | str] = field(default_factory=dict)  # to switch on (or off: False)
     for_steps: int = 0  # then everything is as before; 0: for good
     clear_history: bool = False
+    capture_for: int = 0  # so many steps are captured from then on, of what `--capture` names
 
 
 def read(path: Path) -> list[Request]:
@@ -61,9 +62,9 @@ def _request(data: Any) -> Request:
         raise ValueError("a request is not a table")
     known = {item.name for item in fields(Request)}
     found = Request(**{key: value for key, value in data.items() if key in known})
-    whole = (found.number, found.at_step, found.for_steps)
+    whole = (found.number, found.at_step, found.for_steps, found.capture_for)
     if not all(type(value) is int and value >= 0 for value in whole):
-        raise ValueError("number, at_step and for_steps are whole numbers")
+        raise ValueError("number, at_step, for_steps and capture_for are whole numbers")
     if found.level not in ("", *LEVELS):
         raise ValueError(f"no level is named {found.level!r}")
     if not isinstance(found.t, int | float):

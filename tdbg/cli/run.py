@@ -109,6 +109,14 @@ CapturePhase = Annotated[
     list[str] | None,
     typer.Option("--capture-phase", metavar="TEXT", help="Capture in this phase only: train, val or eval; repeatable."),
 ]
+CaptureOn = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--capture-on",
+        metavar="CODE|SEVERITY",
+        help="Capture 20 steps after each such finding, and only then; repeatable.",
+    ),
+]
 CaptureBudget = Annotated[
     str | None, typer.Option("--capture-budget", metavar="SIZE", help="What a rank may capture, such as 2GB.")
 ]
@@ -165,6 +173,7 @@ def command(
     capture_steps: CaptureSteps = None,
     capture_epochs: CaptureEpochs = None,
     capture_phase: CapturePhase = None,
+    capture_on: CaptureOn = None,
     capture_budget: CaptureBudget = None,
     capture_policy: CapturePolicy = None,
     when: When = None,
@@ -218,6 +227,7 @@ def command(
         "capture_steps": capture_steps,
         "capture_epochs": capture_epochs,
         "capture_phase": capture_phase,
+        "capture_on": capture_on,
         "capture_budget": capture_budget,
         "capture_policy": capture_policy,
         "when": when,

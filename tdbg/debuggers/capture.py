@@ -127,6 +127,8 @@ class Capture(Probe):
             return False
         if not self.selection.rank(self.monitor.rank):
             return False
+        if self.monitor.settings.capture_on and self.monitor.running_step >= self.monitor.capture_until:
+            return False
         number = self.monitor.eval_calls + 1 if phase == "eval" else self.monitor.running_step
         return self.selection.step(number)
 

@@ -79,12 +79,20 @@ class Follower:
         and leaves report.json to the agent that made the directory.
     """
 
-    def __init__(self, run: RunDir, settings: Settings, stop: Callable[[str], None], *, speaks: bool = True) -> None:
+    def __init__(
+        self,
+        run: RunDir,
+        settings: Settings,
+        stop: Callable[[str], None],
+        *,
+        capture: Callable[[], None] = lambda: None,
+        speaks: bool = True,
+    ) -> None:
         self.run = run
         self.settings = settings
         self.judge = Judge(run)
         self.speaks = speaks
-        self._stop = stop
+        self._stop, self._capture = stop, capture
         self._stopped = False
         self._tails: dict[str, Tail] = {}
         self._lines_left = LIVE_LINES
@@ -176,6 +184,8 @@ class Follower:
             self._keep(finding)
         if self.speaks and not self.settings.quiet:
             self._print(finding)
+        if self.speaks and wanted(finding, self.settings.capture_on):
+            self._capture()
         if wanted(finding, self.settings.stop_on):
             self._end(f"{finding.code}, as --stop-on asks")
 

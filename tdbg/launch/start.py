@@ -24,6 +24,7 @@ from tdbg.rules.verdict import Verdict
 from tdbg.rundir import RunDir
 
 GIT_PATIENCE_S = 10.0
+CAPTURED_STEPS = 20  # after a finding that --capture-on waits for
 GIT_PATIENCE_BEFORE_EXEC_S = 1.0
 
 
@@ -67,6 +68,7 @@ def check(settings: Settings, words: Sequence[str], environ: Mapping[str, str], 
     if replace:
         _check_replace(settings)
     check_words(settings.stop_on)
+    check_words(settings.capture_on)
     command.check(words, environ)
     boot.check_path(join.intended_path(settings, words, environ))
 
@@ -76,6 +78,7 @@ def _check_replace(settings: Settings) -> None:
     asked = {
         "--tee": settings.tee,
         "--stop-on": settings.stop_on,
+        "--capture-on": settings.capture_on,
         "--fail-on": settings.fail_on != "never",
         "--then stop": any(parse_action(text).stop for text in settings.then),
     }
@@ -145,7 +148,9 @@ class Supervision:
         guard = Guard(child.pid, mark)
         # No thread is started before here: the command and its guard are forks.
         git = threading.Thread(target=self._note_git, name="tdbg-git", daemon=True)
-        follower = Follower(self.run, self.settings, lambda why: self._stop(child, why), speaks=self.leads)
+        follower = Follower(
+            self.run, self.settings, lambda why: self._stop(child, why), capture=self._capture, speaks=self.leads
+        )
         patience = presence.Patience(self.run) if self._minds_silence() else None
         if self.leads:
             git.start()
@@ -178,6 +183,16 @@ class Supervision:
                 f"cannot keep a copy of the output in {self.run.path}: {error.strerror or error}",
                 "make room there, or leave out --tee",
             ) from None
+
+    def _capture(self) -> None:
+        """A finding that `--capture-on` waits for: all ranks capture from a common step on."""
+        from tdbg.control import Request
+        from tdbg.launch.ask import ask
+
+        try:
+            ask(self.run, Request(number=0, capture_for=CAPTURED_STEPS), wait_s=0.0)
+        except TdbgError as error:  # it has ended, or nothing can be written
+            say(f"--capture-on: {error}")
 
     def _stop(self, child: Child, why: str) -> None:
         """The follower has seen what the run is to end at."""

@@ -99,6 +99,11 @@ class Changes:
             self.monitor.clear_history()
         late = 0 < request.at_step < self._coming
         begin = request.at_step or self._coming  # a late rank goes back together with the others
+        if request.capture_for:
+            self.monitor.capture_until = max(self.monitor.capture_until, begin + request.capture_for)
+            if not request.level and not request.flags:
+                self._tell("capture", request.number, late)
+                return
         until = begin + request.for_steps if request.for_steps else 0
         if until and until <= self._coming:
             self._tell("control", request.number, late)

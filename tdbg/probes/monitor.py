@@ -100,6 +100,7 @@ class Monitor:
         self._failed_probes: set[type[Probe]] = set()  # a change of level does not bring them back
         self.suspects: Callable[[float], bool] | None = None  # is a loss between samples worth a record?
         self.lasting: list[type[Probe]] = []  # at work whatever the level and the flags are
+        self.capture_until = 0  # what waits for a finding is captured before this step
         self.metrics: dict[str, float] = {}  # the user's own, by name: the last value of each
         self._subscribers: dict[str, list[tuple[Probe, Callable[..., None]]]] = {}
         self.world_size = 1

@@ -144,8 +144,27 @@ def test_a_wrong_word_is_told_before_the_start(watched: Runner) -> None:
         (["--capture", "conv", "--capture-phase", "test"], "capture-phase cannot be 'test'"),
         (["--capture", "conv", "--capture-epochs", "0"], "capture-epochs cannot be '0'"),
         (["--capture", "conv", "--level", "off"], "at level off nothing is captured"),
+        (["--capture", "conv", "--capture-on", "TD-X99"], "TD-X99"),
         (["--capture-every", "2"], "--capture-every is there, and no --capture"),
     ):
         result = watched(program("layers"), options)
         assert result.code == 2 and text in result.stderr, result.stderr
         assert not Path(result.folder).exists()
+
+
+def test_a_finding_starts_it_on_all_ranks_at_one_step(watched: Runner) -> None:
+    words = torchrun("layers", "--ddp", "--nan-at", "4", "--epochs", "20", "--pause", "0.1")
+    result = watched(words, ["--capture", "conv", "--capture-on", "TD-N001", "--capture-phase", "train"])
+    assert result.code == 0, result.stderr
+    assert "TD-N001" in result.codes
+    steps = {rank: [] for rank in (0, 1)}
+    for point in PageSet.open(result.folder):
+        steps[point.rank].append(point.step)
+    assert steps[0] == steps[1] == [*range(steps[0][0], steps[0][0] + 20)]
+    assert 4 < steps[0][0] < 40
+
+
+def test_without_the_finding_nothing_is_captured(watched: Runner, bare: Runner) -> None:
+    result = watched(program("layers"), ["--capture", "conv", "--capture-on", "warning"])
+    same_output(result, bare(program("layers")))
+    assert result.codes == [] and not list(result.folder.rglob("pages"))

@@ -5,6 +5,7 @@ It keeps what its layers put out by hooks of its own, as clones, and saves them 
 
 import argparse
 import os
+import time
 from pathlib import Path
 
 import torch
@@ -72,6 +73,9 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--ddp", action="store_true")
     parser.add_argument("--die-at", type=int, default=0)
+    parser.add_argument("--nan-at", type=int, default=0)
+    parser.add_argument("--epochs", type=int, default=EPOCHS)
+    parser.add_argument("--pause", type=float, default=0.0)
     args = parser.parse_args()
     rank = 0
     if args.ddp:
@@ -84,14 +88,16 @@ def main() -> None:
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     train, val = (DataLoader(Pictures(), BATCH, shuffle=False) for _ in range(2))
     step = passes = 0
-    for _epoch in range(EPOCHS):
+    for _epoch in range(args.epochs):
         model.train()
         for batch in train:
             step += 1
             if step == args.die_at:
                 os.kill(os.getpid(), 9)
             kept.place = f"train{step}"
-            loss = nn.functional.cross_entropy(model(batch["inputs"] * (rank + 1)), batch["labels"])
+            time.sleep(args.pause)
+            scale = float("nan") if step == args.nan_at else float(rank + 1)
+            loss = nn.functional.cross_entropy(model(batch["inputs"] * scale), batch["labels"])
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
