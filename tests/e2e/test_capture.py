@@ -168,3 +168,21 @@ def test_without_the_finding_nothing_is_captured(watched: Runner, bare: Runner) 
     result = watched(program("layers"), ["--capture", "conv", "--capture-on", "warning"])
     same_output(result, bare(program("layers")))
     assert result.codes == [] and not list(result.folder.rglob("pages"))
+
+
+@pytest.mark.parametrize("form", ["whole", "block", "fullgraph", "method"])
+def test_compiled_models_run_uncompiled_in_the_captured_steps_only(watched: Runner, bare: Runner, form: str) -> None:
+    words = program("compiled", form)
+    result = watched(words, ["--capture", "blocks.*.fc:output,grad", "--capture-steps", "6:7"])
+    expected = bare(words)
+    assert result.code == 0, result.stderr
+    (mine,), (theirs,) = result.printed("compile"), expected.printed("compile")
+    assert (mine["graphs"], mine["breaks"]) == (theirs["graphs"], theirs["breaks"])
+    assert [line["loss"] for line in result.printed()] == pytest.approx([line["loss"] for line in expected.printed()])
+    points = list(PageSet.open(result.folder))
+    assert [point.step for point in points] == [6, 7]
+    for point in points:
+        assert list(point.tensors) == [
+            "blocks.0.fc:output", "blocks.1.fc:output", "blocks.1.fc:grad", "blocks.0.fc:grad",
+        ]  # fmt: skip
+        assert all(tensor.shape == (8, 8, 64) for tensor in point.tensors.values())
