@@ -166,7 +166,9 @@ class ForwardDebugger(BaseDebugger):
     def missing(self, model: nn.Module) -> str:
         """Why the last call gave None: the layer did not run, or nobody attached the debugger."""
         if self._hooked(get_layer_by_name(model, self.layer_name)):
-            return f"not executed: {self.layer_name!r} did not run in the last pass"
+            return (
+                f"not executed: {self.layer_name!r} did not run in the last pass of the model that attach() was given"
+            )
         return f"not executed: {self.layer_name!r} carries no hook of this {type(self).__name__}; see attach()"
 
 

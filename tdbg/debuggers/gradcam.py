@@ -15,6 +15,7 @@ from tdbg.debuggers import DEBUGGERS
 from tdbg.debuggers.base import BaseDebugger, joined
 from tdbg.debuggers.copies import snapshot
 from tdbg.debuggers.figures import channel_dim, spatial_dims, stats, time_first
+from tdbg.debuggers.hooks import hookable
 from tdbg.debuggers.layers import get_layer_by_name
 from tdbg.debuggers.second_pass import gradients_on, run_again
 from tdbg.errors import TdbgError
@@ -61,9 +62,9 @@ class GradCAM(BaseDebugger):
         self.score = score
 
     def __call__(self, datapoint: Mapping[str, Any], model: nn.Module) -> Any:
-        layer = get_layer_by_name(model, self.target_layer)
+        layer = hookable(self.target_layer, get_layer_by_name(model, self.target_layer))
         with gradients_on(model, datapoint["inputs"]):
-            with _leaves_of(layer) as leaves:
+            with _leaves_of(self.target_layer, layer) as leaves:
                 output = run_again(model, datapoint["inputs"])
             if not leaves:
                 return None
@@ -120,7 +121,7 @@ class GradCAM(BaseDebugger):
 
 
 @contextlib.contextmanager
-def _leaves_of(layer: nn.Module) -> Iterator[list[Tensor]]:
+def _leaves_of(path: str, layer: nn.Module) -> Iterator[list[Tensor]]:
     """Cut the graph at a layer: each of its outputs becomes a leaf that gradients end at, in the order of the calls.
 
     So parameters take no part, frozen ones neither, and an in-place operation behind the layer changes a copy.
@@ -132,7 +133,7 @@ def _leaves_of(layer: nn.Module) -> Iterator[list[Tensor]]:
         if found is None:
             return None
         if torch.is_inference_mode_enabled():
-            raise TdbgError("the model runs its layer under inference_mode", "gradients need no_grad there instead")
+            raise TdbgError(f"the model runs {path!r} under inference_mode", "gradients need no_grad there instead")
         leaf = found.detach().clone().requires_grad_()
         leaves.append(leaf)
         with torch.enable_grad():  # a frozen trunk may run under no_grad; what follows it does not
