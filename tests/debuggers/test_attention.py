@@ -11,6 +11,7 @@ import types
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.testing import CompileCounter
 from torch.nn import functional as F
 from torch.nn.attention.bias import causal_lower_right
 
@@ -265,9 +266,7 @@ def test_multi_head_attention(batch_first, training, need_weights, average, mode
         how = {"need_weights": need_weights, "average_attn_weights": average}
         found = told(model, "mha", x, **how)
         heads = told(model, "mha", x, **how, how={"per_head": True})
-    # the fused function of inference gives the average, whatever the caller would get
-    averaged = average
-    close(found["attention_map"], expected.mean(1) if averaged else expected)
+    close(found["attention_map"], expected.mean(1) if average else expected)
     close(heads["attention_map"], expected)
     assert found["source"] == "MultiheadAttention" and found.get("dropout_p") == (0.3 if training else None)
 
@@ -426,7 +425,7 @@ def test_hugging_face():
 
 def test_a_compiled_model(qkv):
     q, k, v = qkv
-    counter = torch._dynamo.testing.CompileCounter()
+    counter = CompileCounter()
     compiled, debugger = torch.compile(Inside(), backend=counter), Attention("attn")
     compiled(q, k, v)
     frames = counter.frame_count
@@ -438,7 +437,7 @@ def test_a_compiled_model(qkv):
 
 
 def test_another_model_compiled_meanwhile_has_the_same_graph(qkv):
-    counter, bare = torch._dynamo.testing.CompileCounter(), torch._dynamo.testing.CompileCounter()
+    counter, bare = CompileCounter(), CompileCounter()
     torch.compile(Inside(), backend=bare)(*qkv)
     with Attention("attn").attach(Inside()):
         torch.compile(Inside(), backend=counter)(*qkv)

@@ -7,6 +7,7 @@ import threading
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.testing import CompileCounter
 from torch.utils.checkpoint import checkpoint
 
 from tdbg.debuggers import BaseDebugger, FeatureMap, ForwardDebugger
@@ -269,7 +270,7 @@ def test_a_checkpointed_layer_is_seen_once(reentrant):
 
 
 def test_a_compiled_model_runs_uncompiled_while_it_is_looked_into():
-    counter = torch._dynamo.testing.CompileCounter()
+    counter = CompileCounter()
     model = small_cnn().eval()
     compiled, debugger = torch.compile(model, backend=counter), Keeps("0")
     x_BCHW = torch.randn(2, 1, 6, 6)
@@ -288,9 +289,9 @@ def test_a_compiled_model_runs_uncompiled_while_it_is_looked_into():
 
 
 def test_hooks_that_are_compiled_are_nothing():
-    counter = torch._dynamo.testing.CompileCounter()
+    counter = CompileCounter()
     model, debugger = small_cnn().eval(), Keeps("0")
-    bare = torch._dynamo.testing.CompileCounter()
+    bare = CompileCounter()
     torch.compile(small_cnn().eval(), backend=bare)(torch.randn(2, 1, 6, 6))
     with debugger.attach(model):
         torch.compile(model, backend=counter)(torch.randn(2, 1, 6, 6))

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.testing import CompileCounter
 
 from tdbg.debuggers import FeatureMap, GradCAM
 from tdbg.errors import TdbgError
@@ -329,6 +330,9 @@ def test_a_trunk_under_no_grad(model, x_BCHW):
 
     expected = analytic(model, x_BCHW, torch.ones(4, dtype=torch.int64))
     torch.testing.assert_close(GradCAM("act", 1)({"inputs": x_BCHW}, Frozen())["gradcam"], expected)
+    with pytest.raises(TdbgError, match="runs 'conv' under no_grad, and changes its output in place"):
+        GradCAM("conv", 1)({"inputs": x_BCHW}, Frozen())
+    model.act = nn.ReLU()
     with pytest.raises(TdbgError, match="no gradient reaches 'conv'"):
         GradCAM("conv", 1)({"inputs": x_BCHW}, Frozen())
 
@@ -361,7 +365,7 @@ def test_a_layer_that_did_not_run(model, x_BCHW):
 
 
 def test_a_compiled_model(model, x_BCHW):
-    counter = torch._dynamo.testing.CompileCounter()
+    counter = CompileCounter()
     compiled = torch.compile(model, backend=counter)
     with torch.no_grad():
         compiled(x_BCHW)

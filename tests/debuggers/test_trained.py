@@ -124,5 +124,5 @@ def test_attention_looks_at_the_word_that_decides(quick, tmp_path):
         weights_BLS = debugger({}, model)["attention_map"]
     asked_BS = weights_BLS[:, 0]
     png.write(tmp_path / "attention.png", weights_BLS[0])
-    assert asked_BS.gather(1, place_B[:, None]).mean() > 0.8
+    assert asked_BS.gather(1, place_B[:, None]).mean() > 0.6, "both heads together; without looking it would be 0.1"
     assert (asked_BS.argmax(1) == place_B).float().mean() > 0.97
