@@ -15,10 +15,9 @@ from tdbg.debuggers import DEBUGGERS
 from tdbg.debuggers.base import ForwardDebugger
 from tdbg.debuggers.copies import snapshot
 from tdbg.debuggers.figures import numbers
-from tdbg.debuggers.hooks import Hook, Hooks
+from tdbg.debuggers.hooks import BARE, Hook, Hooks
 from tdbg.debuggers.layers import inner
 from tdbg.debuggers.taps import LIMIT_MB, TAPS, Call, NoWeights, Overhears
-from tdbg.probes.roots import UNHOOKED
 from tdbg.probes.tensors import walk
 
 SURE = 1e-2  # how far from 1 the sum of a row of weights may be, in half precision
@@ -177,7 +176,7 @@ def attention_in(layer: nn.Module) -> nn.MultiheadAttention | None:
 
 def parts_without(layer: nn.Module) -> Iterator[nn.Module]:
     """The layer, or else the largest parts of it, in which there is no nn.MultiheadAttention."""
-    if isinstance(layer, (*UNHOOKED, nn.MultiheadAttention)):
+    if isinstance(layer, (*BARE, nn.MultiheadAttention)):
         return
     if not any(isinstance(module, nn.MultiheadAttention) for module in layer.modules()):
         yield layer

@@ -69,7 +69,7 @@ def _same_random_states(model: nn.Module, inputs: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _without_autocast_cache() -> Iterator[None]:
-    """Autocast's copies of the weights from the program's own pass cannot be used: they were made without gradients."""
+    """Not with the copies of weights that the program's own pass left: in older versions autograd refuses them."""
     before = torch.is_autocast_cache_enabled()
     torch.set_autocast_cache_enabled(False)
     try:

@@ -10,7 +10,7 @@ from torch import nn
 from torch._dynamo.testing import CompileCounter
 from torch.utils.checkpoint import checkpoint
 
-from tdbg.debuggers import BaseDebugger, FeatureMap, ForwardDebugger
+from tdbg.debuggers import ActivationStats, Attention, BaseDebugger, FeatureMap, ForwardDebugger
 from tdbg.debuggers.base import MAX_CALLS
 from tdbg.debuggers.hooks import AROUND_OWN_PASSES, unwatched
 from tdbg.errors import TdbgError
@@ -51,6 +51,8 @@ def test_hooked_by_hand():
     handle = model[0].register_forward_hook(debugger.forward_hook_fn)
     x_BCHW = torch.randn(2, 1, 6, 6)
     model(x_BCHW)
+    with unwatched():
+        model(x_BCHW)
     handle.remove()
     assert torch.equal(debugger({}, model)["output"], model[0](x_BCHW))
 
@@ -199,15 +201,16 @@ def test_a_scripted_model_is_refused():
 
 
 def test_threads_have_captures_of_their_own():
-    model, debugger, wrong, begin = Gives(), Keeps("layer"), [], threading.Barrier(4)
+    model, debugger, wrong, all_ran = Gives(), Keeps("layer"), [], threading.Barrier(4)
 
     def work(number):
-        begin.wait()
-        for turn in range(50):
+        for turn in range(20):
             model(torch.full((4,), float(100 * number + turn)))
+            all_ran.wait()
             found = debugger({}, model)
             if found is None or "earlier_calls" in found or found["output"][0] != 100 * number + turn:
                 wrong.append((number, turn))
+            all_ran.wait()
 
     with debugger.attach(model):
         threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
@@ -279,9 +282,10 @@ def test_a_compiled_model_runs_uncompiled_while_it_is_looked_into():
     other = Keeps("1")
     hooks, others = debugger.attach(compiled), other.attach(compiled)
     assert torch.equal(compiled(x_BCHW), expected)
+    assert torch.equal(debugger({}, compiled)["output"], model[0](x_BCHW)) and other({}, compiled) is not None
     hooks.remove()
     compiled(x_BCHW)  # the other one still looks
-    assert torch.equal(debugger({}, compiled)["output"], model[0](x_BCHW))
+    assert debugger({}, compiled) is None
     assert torch.equal(other({}, compiled)["output"], model[0](x_BCHW).relu())
     others.remove()
     compiled(x_BCHW)
@@ -304,6 +308,17 @@ def test_a_traced_model():
     with debugger.attach(model):
         traced = torch.jit.trace(model, torch.ones(1, 2), check_trace=False)
     assert debugger({}, model) is None and "clone" not in str(traced.inlined_graph)
+
+
+@pytest.mark.parametrize("kind", (ActivationStats, Keeps, Attention))
+def test_inside_a_function_transform(kind):
+    model, debugger = nn.Sequential(nn.Linear(2, 2)), kind("0")
+    with debugger.attach(model):
+        torch.func.vmap(model)(torch.ones(3, 2))
+        torch.func.grad(lambda x: model(x).sum())(torch.ones(2))
+        assert debugger({}, model) is None
+        torch.func.functional_call(model, {}, torch.ones(2))
+        assert debugger({}, model) is not None
 
 
 def test_a_frozen_model_and_gradients():

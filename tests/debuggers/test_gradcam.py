@@ -91,6 +91,15 @@ def test_a_frozen_model(model, x_BCHW):
     assert not any(parameter.requires_grad for parameter in model.parameters())
 
 
+def test_a_model_in_training_mode_is_looked_at_in_eval_mode(x_BCHW):
+    """Without dropout, and with the running statistics."""
+    model = small_cnn()
+    model[2].running_mean.fill_(-0.5)
+    expected = GradCAM("1", 1)({"inputs": x_BCHW}, model.eval())["gradcam"]
+    found = GradCAM("1", 1)({"inputs": x_BCHW}, model.train())["gradcam"]
+    assert torch.equal(found, expected) and all(module.training for module in model.modules())
+
+
 def everything(model):
     """All of a model's state that a pass could change."""
     numpy = np.random.get_state()
@@ -374,6 +383,14 @@ def test_a_compiled_model(model, x_BCHW):
         compiled(x_BCHW)
     torch.testing.assert_close(found["gradcam"], analytic(model, x_BCHW, torch.ones(4, dtype=torch.int64)))
     assert counter.frame_count == frames
+
+
+def test_a_model_with_compiled_parts(model, x_BCHW):
+    parts = nn.Sequential(nn.Identity(), model)
+    parts[1].compile(backend="eager")
+    parts(x_BCHW)
+    found = GradCAM("1.act", 1)({"inputs": x_BCHW}, parts)
+    torch.testing.assert_close(found["gradcam"], analytic(model, x_BCHW, torch.ones(4, dtype=torch.int64)))
 
 
 def test_inside_data_parallel(model, x_BCHW):
