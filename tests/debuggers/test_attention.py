@@ -100,7 +100,10 @@ def test_masks(qkv):
     added = torch.randn(5, 7)
     close(told(Inside(), "attn", q, k, v, attn_mask=added)["attention_map"], exact(q, k, added.double().exp()))
     causal = torch.ones(5, 7).tril().bool()
-    close(told(Inside(), "attn", q, k, v, is_causal=True)["attention_map"], exact(q, k, causal))
+    found, expected = told(Inside(), "attn", q, k, v, is_causal=True), exact(q, k, causal)
+    close(found["attention_map"], expected)
+    entropy = -(expected * expected.clamp(min=1e-30).log()).sum(-1).mean().item()
+    assert found["attention_stats"]["entropy"] == pytest.approx(entropy, abs=1e-5), "where weights are 0 too"
     lower = torch.ones(5, 7).tril(2).bool()
     close(told(Inside(), "attn", q, k, v, attn_mask=causal_lower_right(5, 7))["attention_map"], exact(q, k, lower))
 
@@ -181,6 +184,11 @@ def test_several_calls_in_a_layer_and_several_of_the_layer(qkv):
     found = told(Again(), "attn", q, k, v)
     close(found["attention_map"], exact(q * 2, k))
     close(found["earlier_calls"][0]["attention_map"], exact(q, k))
+
+
+def test_inside_a_function_transform(qkv):
+    found = told(Inside(torch.func.vmap(F.scaled_dot_product_attention)), "attn", *qkv)
+    assert found["source"] == "output" and "rows do not sum to 1" in found["note"], "what is batched has no values"
 
 
 def test_attention_outside_of_the_layer_is_not_its_own(qkv):
@@ -316,7 +324,7 @@ def test_the_fused_path_of_torchs_encoder(layer, norm_first, padded, causal):
     expected, keep = exact(q, k, look), [5, 3 if padded else 5]
     for row, length in enumerate(keep):  # what padding looks at means nothing
         close(found["attention_map"][row, :, :length], expected[row, :, :length], 1e-4)
-    assert slow.requires_grad
+    assert slow.requires_grad and "earlier_calls" not in found, "the first layer's is not its own"
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -387,9 +387,13 @@ def test_a_compiled_model(model, x_BCHW):
 
 def test_a_model_with_compiled_parts(model, x_BCHW):
     parts = nn.Sequential(nn.Identity(), model)
-    parts[1].compile(backend="eager")
+    counter = CompileCounter()
+    parts[1].compile(backend=counter)
     parts(x_BCHW)
+    frames = counter.frame_count
     found = GradCAM("1.act", 1)({"inputs": x_BCHW}, parts)
+    parts(x_BCHW)
+    assert counter.frame_count == frames > 0
     torch.testing.assert_close(found["gradcam"], analytic(model, x_BCHW, torch.ones(4, dtype=torch.int64)))
 
 
