@@ -4,18 +4,20 @@ Shapes: B batch, H heads, L queries, S keys.
 """
 
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from tdbg.debuggers import DEBUGGERS
 from tdbg.debuggers.base import ForwardDebugger
 from tdbg.debuggers.copies import snapshot
 from tdbg.debuggers.figures import numbers
-from tdbg.debuggers.hooks import Hook, Hooks
+from tdbg.debuggers.hooks import BARE, Hook, Hooks
 from tdbg.debuggers.layers import inner
-from tdbg.debuggers.taps import LIMIT_MB, TAPS, Call, NoWeights
+from tdbg.debuggers.taps import LIMIT_MB, TAPS, Call, NoWeights, Overhears
 from tdbg.probes.tensors import walk
 
 SURE = 1e-2  # how far from 1 the sum of a row of weights may be, in half precision
@@ -77,6 +79,9 @@ class Attention(ForwardDebugger):
             hooks.add(TAPS.listen(_OfModule(self, target)))
             return
         hooks.add(layer.register_forward_pre_hook(Hook(self, self._enter)))
+        for part in parts_without(layer):
+            hooks.add(part.register_forward_pre_hook(Hook(self, self._overhear)))
+            hooks.add(part.register_forward_hook(Hook(self, self._stop_overhearing), always_call=True))
         super()._watch(layer, hooks)
         hooks.add(layer.register_forward_hook(Hook(self, self._leave), always_call=True))
         hooks.add(TAPS.listen(_WhileRunning(self)))
@@ -92,6 +97,19 @@ class Attention(ForwardDebugger):
     def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
         if self._running.layers:
             self._running.layers.pop()
+
+    def _overhear(self, module: nn.Module, args: Any) -> None:
+        mode = Overhears(self._hear)
+        TorchFunctionMode.__enter__(mode)
+        self._running.modes.append(mode)
+
+    def _stop_overhearing(self, module: nn.Module, args: Any, output: Any) -> None:
+        if self._running.modes:
+            TorchFunctionMode.__exit__(self._running.modes.pop(), None, None, None)
+
+    def _hear(self, call: Call) -> None:
+        if self._running.layers:
+            self._running.layers[-1].append(self.heard(call))
 
     def heard(self, call: Call) -> dict[str, Any]:
         """What is told of one call of an attention function."""
@@ -117,6 +135,7 @@ class _Running(threading.local):
 
     def __init__(self) -> None:
         self.layers: list[list[dict[str, Any]]] = []
+        self.modes: list[Overhears] = []
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), ()
@@ -132,7 +151,7 @@ class _WhileRunning:
         return bool(self.owner._running.layers)
 
     def hear(self, call: Call) -> None:
-        self.owner._running.layers[-1].append(self.owner.heard(call))
+        self.owner._hear(call)
 
 
 class _OfModule:
@@ -153,6 +172,17 @@ def attention_in(layer: nn.Module) -> nn.MultiheadAttention | None:
     found = inner(layer.self_attn) if isinstance(layer, nn.TransformerEncoderLayer) else layer
     same = isinstance(found, nn.MultiheadAttention) and type(found).forward is nn.MultiheadAttention.forward
     return found if same and isinstance(found, nn.MultiheadAttention) else None
+
+
+def parts_without(layer: nn.Module) -> Iterator[nn.Module]:
+    """The layer, or else the largest parts of it, in which there is no nn.MultiheadAttention."""
+    if isinstance(layer, (*BARE, nn.MultiheadAttention)):
+        return
+    if not any(isinstance(module, nn.MultiheadAttention) for module in layer.modules()):
+        yield layer
+        return
+    for child in layer.children():
+        yield from parts_without(child)
 
 
 def _figures(weights: Tensor) -> dict[str, Any]:

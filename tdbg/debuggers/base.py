@@ -9,10 +9,9 @@ from typing import Any, ClassVar
 from torch import nn
 
 from tdbg.debuggers.copies import snapshot
-from tdbg.debuggers.hooks import Hook, Hooks, hookable, seen_through, watching
+from tdbg.debuggers.hooks import BARE, Hook, Hooks, hookable, seen_through, watching
 from tdbg.debuggers.layers import get_layer_by_name, inner
 from tdbg.errors import TdbgError
-from tdbg.probes.roots import UNHOOKED
 
 MAX_CALLS = 256  # calls of a layer that are kept until they are read; of more, the last ones
 
@@ -145,7 +144,7 @@ class ForwardDebugger(BaseDebugger):
     def _watch_passes(self, model: nn.Module, hooks: Hooks) -> None:
         """Have every pass of the model begin without captures."""
         root = inner(model)
-        if not isinstance(root, UNHOOKED):  # torch's encoder would leave its fused path
+        if not isinstance(root, BARE):
             hooks.add(root.register_forward_pre_hook(Hook(self, self._begin), prepend=True))
 
     def _begin(self, module: nn.Module, args: Any) -> None:
@@ -166,7 +165,9 @@ class ForwardDebugger(BaseDebugger):
     def missing(self, model: nn.Module) -> str:
         """Why the last call gave None: the layer did not run, or nobody attached the debugger."""
         if self._hooked(get_layer_by_name(model, self.layer_name)):
-            return f"not executed: {self.layer_name!r} did not run in the last pass"
+            return (
+                f"not executed: {self.layer_name!r} did not run in the last pass of the model that attach() was given"
+            )
         return f"not executed: {self.layer_name!r} carries no hook of this {type(self).__name__}; see attach()"
 
 

@@ -6,7 +6,7 @@ Shapes: B batch, K classes, C channels.
 import contextlib
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -15,12 +15,27 @@ from tdbg.debuggers import DEBUGGERS
 from tdbg.debuggers.base import BaseDebugger, joined
 from tdbg.debuggers.copies import snapshot
 from tdbg.debuggers.figures import channel_dim, spatial_dims, stats, time_first
+from tdbg.debuggers.hooks import hookable
 from tdbg.debuggers.layers import get_layer_by_name
 from tdbg.debuggers.second_pass import gradients_on, run_again
 from tdbg.errors import TdbgError
 from tdbg.probes.tensors import walk
 
 Classes = int | Sequence[int] | Tensor | None
+
+
+class _Cut(NamedTuple):
+    """One call of the layer in the second pass."""
+
+    point: Tensor  # what the layer gave; gradients are those of this one
+    behind: Tensor  # the copy of it that the model went on with
+    blind: bool  # autograd did not record where the layer ran
+
+    def check(self, path: str) -> None:
+        """An in-place operation that autograd does not record would be left out of the gradient."""
+        if self.blind and self.behind._version:
+            text = f"the model runs {path!r} under no_grad, and changes its output in place there"
+            raise TdbgError(text, "choose the last layer under no_grad, or one behind it")
 
 
 @DEBUGGERS.add
@@ -61,19 +76,15 @@ class GradCAM(BaseDebugger):
         self.score = score
 
     def __call__(self, datapoint: Mapping[str, Any], model: nn.Module) -> Any:
-        layer = get_layer_by_name(model, self.target_layer)
+        layer = hookable(self.target_layer, get_layer_by_name(model, self.target_layer))
         with gradients_on(model, datapoint["inputs"]):
-            with _leaves_of(layer) as leaves:
+            with _cuts_at(self.target_layer, layer) as cuts:
                 output = run_again(model, datapoint["inputs"])
-            if not leaves:
+            if not cuts:
                 return None
             score, classes_B = self._score_of(output)
-            grads = self._gradients(score, leaves)
-            calls = [
-                self._told(layer, leaf, grad, classes_B)
-                for leaf, grad in zip(leaves, grads, strict=True)
-                if grad is not None
-            ]
+            pairs = zip(cuts, self._gradients(score, cuts), strict=True)
+            calls = [self._told(layer, cut.point, grad, classes_B) for cut, grad in pairs if grad is not None]
         return snapshot(joined(calls))
 
     def missing(self, model: nn.Module) -> str:
@@ -89,18 +100,20 @@ class GradCAM(BaseDebugger):
         classes_B = _classes(self.target_class, logits_BK)
         return logits_BK.gather(1, classes_B[:, None]).sum(), classes_B
 
-    def _gradients(self, score: Tensor, leaves: list[Tensor]) -> Sequence[Tensor | None]:
+    def _gradients(self, score: Tensor, cuts: list[_Cut]) -> Sequence[Tensor | None]:
+        for cut in cuts:
+            cut.check(self.target_layer)
         found: Sequence[Tensor | None] = (None,)
         if score.requires_grad:
-            found = torch.autograd.grad(score, leaves, allow_unused=True)
+            found = torch.autograd.grad(score, [cut.point for cut in cuts], allow_unused=True)
         if all(grad is None for grad in found):
             text = f"no gradient reaches {self.target_layer!r} from the score"
             hint = "is there a no_grad, inference_mode, detach or argmax in the model, behind or around that layer?"
             raise TdbgError(text, hint)
         return found
 
-    def _told(self, layer: nn.Module, leaf: Tensor, grad: Tensor, classes_B: Tensor) -> dict[str, Any]:
-        map_B = self._map(layer, leaf.detach().float(), grad.float())
+    def _told(self, layer: nn.Module, point: Tensor, grad: Tensor, classes_B: Tensor) -> dict[str, Any]:
+        map_B = self._map(layer, point.detach().float(), grad.float())
         return {
             "gradcam": map_B,
             "target_layer": self.target_layer,
@@ -120,28 +133,30 @@ class GradCAM(BaseDebugger):
 
 
 @contextlib.contextmanager
-def _leaves_of(layer: nn.Module) -> Iterator[list[Tensor]]:
-    """Cut the graph at a layer: each of its outputs becomes a leaf that gradients end at, in the order of the calls.
+def _cuts_at(path: str, layer: nn.Module) -> Iterator[list[_Cut]]:
+    """Have the graph begin at a layer, so that parameters take no part, frozen ones neither. In the order of its calls.
 
-    So parameters take no part, frozen ones neither, and an in-place operation behind the layer changes a copy.
+    The model goes on with a copy, which an in-place operation behind the layer may change.
     """
-    leaves: list[Tensor] = []
+    cuts: list[_Cut] = []
 
     def cut(module: nn.Module, args: Any, output: Any) -> Any:
         found = next((tensor for _, tensor in walk(output) if tensor.is_floating_point()), None)
         if found is None:
             return None
         if torch.is_inference_mode_enabled():
-            raise TdbgError("the model runs its layer under inference_mode", "gradients need no_grad there instead")
-        leaf = found.detach().clone().requires_grad_()
-        leaves.append(leaf)
+            raise TdbgError(f"the model runs {path!r} under inference_mode", "gradients need no_grad there instead")
+        blind = not torch.is_grad_enabled()
         with torch.enable_grad():  # a frozen trunk may run under no_grad; what follows it does not
-            behind = leaf.clone()
+            # Gradients of an earlier call come through the later ones.
+            point = found.clone() if cuts and found.requires_grad else found.detach().clone().requires_grad_()
+            behind = point.clone()
+        cuts.append(_Cut(point, behind, blind))
         return _replaced(output, found, behind)
 
     handle = layer.register_forward_hook(cut)
     try:
-        yield leaves
+        yield cuts
     finally:
         handle.remove()
 

@@ -14,6 +14,7 @@ from tdbg.debuggers.layers import get_layer_by_name
 from tdbg.probes.roots import clean_path
 from tdbg.probes.tensors import walk
 
+Arrived = dict[str, dict[str, Any]]
 TOO_EARLY = "no gradient is here: ask between backward() and zero_grad()"
 
 
@@ -47,12 +48,12 @@ class Gradients(ForwardDebugger):
         if watching():
             self._keep(self.process_forward(module, input, output))  # filled later, so it must not be a copy
 
-    def process_forward(self, module: nn.Module, input: Any, output: Any) -> dict[str, dict[str, Any]]:
-        """A table that fills when gradients arrive at the output: path -> what is told."""
-        arrived: dict[str, dict[str, Any]] = {}
-        for path, tensor in walk(output):
-            if tensor.requires_grad:
-                tensor.register_hook(_Arrival(arrived, path, values=self.values))
+    def process_forward(self, module: nn.Module, input: Any, output: Any) -> Arrived:
+        """A table that fills when gradients arrive at the output: path -> what is told, in the output's order."""
+        wanted = [(path, tensor) for path, tensor in walk(output) if tensor.requires_grad]
+        arrived: Arrived = {path: {} for path, _ in wanted}
+        for path, tensor in wanted:
+            tensor.register_hook(_Arrival(arrived, path, values=self.values))
         return arrived
 
     def __call__(self, datapoint: Mapping[str, Any], model: nn.Module) -> dict[str, Any]:
@@ -81,7 +82,7 @@ class _Arrival:
     __torch_unserializable__ = True  # a pickled tensor must not carry it
     __slots__ = ("arrived", "path", "values")
 
-    def __init__(self, arrived: dict[str, dict[str, Any]], path: str, *, values: bool) -> None:
+    def __init__(self, arrived: Arrived, path: str, *, values: bool) -> None:
         self.arrived, self.path, self.values = arrived, path, values
 
     def __call__(self, grad: Tensor) -> None:
@@ -93,10 +94,11 @@ def _figures(grad: Tensor) -> dict[str, Any]:
     return {"norm": measured(grad).norm, **stats(grad)}
 
 
-def _one_call(arrived: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+def _one_call(arrived: Arrived) -> dict[str, Any]:
     """What one call of the layer got: the first tensor's, and those of the others by path."""
-    if not arrived:
+    reached = {path: told for path, told in arrived.items() if told}
+    if not reached:
         return {}
-    first, *more = sorted(arrived)
-    others = {"others": {path: arrived[path] for path in more}} if more else {}
-    return {**arrived[first], **others}
+    first, *more = reached
+    others = {"others": {path: reached[path] for path in more}} if more else {}
+    return {**reached[first], **others}

@@ -11,6 +11,8 @@ from torch import nn
 
 from tdbg.errors import TdbgError
 
+# No hook that can be done without: a scripted module takes none, torch's encoder layer leaves its fused path with one.
+BARE = (torch.jit.ScriptModule, nn.TransformerEncoderLayer)
 _unwatched: ContextVar[bool] = ContextVar("tdbg_unwatched", default=False)
 # What else is to be told of a pass of our own; each gives a context (a run's monitor does not count it as a step).
 AROUND_OWN_PASSES: list[Callable[[], contextlib.AbstractContextManager[Any]]] = []
@@ -74,12 +76,12 @@ class Hook:
 def watching() -> bool:
     """True if what runs now is the program's own forward pass, in Python.
 
-    Not so: what torch.compile or torch.jit traces, what a CUDA graph records, a checkpointed layer that runs again in
-    backward, and a pass of tdbg's own.
+    Not so: what torch.compile or torch.jit traces, what a CUDA graph records, what runs inside a transform of torch.func
+    (its tensors have no values of their own), a checkpointed layer that runs again in backward, a pass of tdbg's own.
     """
     if torch.compiler.is_compiling() or torch.jit._trace.is_tracing() or _unwatched.get():
         return False
-    if torch._C._current_graph_task_id() != -1:
+    if torch._C._current_graph_task_id() != -1 or torch._C._functorch.peek_interpreter_stack() is not None:
         return False
     return not (torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
 

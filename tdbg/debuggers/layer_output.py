@@ -58,6 +58,5 @@ class LayerOutput(ForwardDebugger):
         last = list(range(-len(dims), 0))
         moved = numbers(tensor).movedim(dims, last)
         flat = moved.reshape(1, -1, *moved.shape[-len(dims) :])
-        block = [min(self.downsample_factor, size) for size in flat.shape[2:]]
-        small = POOLS[len(dims)](flat, block, block, ceil_mode=True)
+        small = POOLS[len(dims)](flat, self.downsample_factor, ceil_mode=True)
         return small.reshape(*moved.shape[: -len(dims)], *small.shape[2:]).movedim(last, dims).to(tensor.dtype)

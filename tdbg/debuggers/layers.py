@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import torch
 from torch import nn
 
 from tdbg.errors import TdbgError
@@ -15,13 +16,14 @@ SHOWN = 8  # names that an error lists
 
 def inner(module: nn.Module) -> nn.Module:
     """The user's module inside DDP, DataParallel, FSDP, torch.compile and checkpoint wrappers."""
-    while True:
+    while not isinstance(module, torch.jit.ScriptModule):
         found = unwrapped(module)
         children = found.__dict__.get("_modules", {})
         found = next((children[part] for part in WRAPPER_PARTS if isinstance(children.get(part), nn.Module)), found)
         if found is module:
-            return module
+            break
         module = found
+    return module
 
 
 def get_layer_by_name(model: nn.Module, name: str) -> nn.Module:
@@ -147,7 +149,7 @@ def _part(part: str) -> str:
     """The regular expression for one part of a pattern."""
     kinds = {"*": "[^.]*", "?": "[^.]"}
     words = re.split(r"(\*|\?|\[[^\]]+\])", part)
-    return "".join(kinds.get(word) or (_set(word) if word.startswith("[") else re.escape(word)) for word in words)
+    return "".join(kinds.get(word) or (_set(word) if word[:1] == "[" != word else re.escape(word)) for word in words)
 
 
 def _set(word: str) -> str:

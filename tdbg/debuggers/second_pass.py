@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from tdbg.debuggers.hooks import seen_through, unwatched
-from tdbg.errors import TdbgError
 from tdbg.probes.roots import unwrapped
 from tdbg.probes.tensors import walk
 
@@ -70,7 +69,7 @@ def _same_random_states(model: nn.Module, inputs: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _without_autocast_cache() -> Iterator[None]:
-    """Autocast's copies of the weights from the program's own pass cannot be used: they were made without gradients."""
+    """Not with the copies of weights that the program's own pass left: in older versions autograd refuses them."""
     before = torch.is_autocast_cache_enabled()
     torch.set_autocast_cache_enabled(False)
     try:
@@ -86,11 +85,9 @@ def run_again(model: nn.Module, inputs: Any) -> Any:
         the model's ``forward`` takes so many and these, else the one argument too.
     DDP, DataParallel and torch.compile are left out of it. What the model keeps elsewhere than in parameters and
     buffers (a counter, a cache) it may change.
-    Raises what the model raises; TdbgError for a scripted model.
+    Raises what the model raises.
     """
     root = unwrapped(model)
-    if isinstance(root, torch.jit.ScriptModule):
-        raise TdbgError("a scripted model takes no hooks", "use the debugger before scripting")
     args, kwargs = _arguments(root, _prepared(inputs, _device_of(root)))
     return functional_call(root, _stand_ins(root), args, kwargs)
 

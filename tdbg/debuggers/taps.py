@@ -6,23 +6,23 @@ functions themselves are called as they would be, so what they return is the sam
 Shapes: B batch, H heads, L queries, S keys, E features.
 """
 
-import contextlib
 import functools
 import inspect
 import math
-import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
 
 from tdbg.debuggers.hooks import Removable, watching
 from tdbg.probes.compiler import hide
 from tdbg.probes.patches import Patches
 
+SDPA = F.scaled_dot_product_attention
 LIMIT_MB = 512.0  # attention weights that are larger are not worked out
 
 
@@ -117,13 +117,22 @@ class Fused:
     dropout_p = 0.0  # these functions run in eval mode alone
 
     def __init__(
-        self, x_BLE: Tensor, heads: int, projection: tuple[Tensor, Tensor], out: Tensor, mask: Any, norm: Any = None
+        self,
+        x_BLE: Tensor,
+        heads: int,
+        projection: tuple[Tensor, Tensor],
+        out_weight: Tensor,
+        mask: Tensor | None,
+        *,
+        averaged: bool = True,
+        norm: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
-        self.x_BLE, self.heads, self.projection, self.mask, self.norm = x_BLE, heads, projection, mask, norm
-        self.out_weight: Tensor | None = out
+        self.x_BLE, self.heads, self.projection, self.mask = x_BLE, heads, projection, mask
+        self.out_weight: Tensor | None = out_weight
+        self.averaged, self.norm = averaged, norm
 
     def weights(self, *, per_head: bool, limit_mb: float) -> Tensor:
-        """BHLS, or averaged over the heads (BLS) as the module does by default."""
+        """BHLS, or averaged over the heads (BLS) if the module would have given that."""
         x_BLE, mask = self.x_BLE.detach(), self.mask
         if x_BLE.is_nested:
             x_BLE, mask = _padded(x_BLE)
@@ -139,7 +148,7 @@ class Fused:
         if mask is not None and mask.dtype == torch.bool:
             mask = ~mask  # these functions say where not to look
         found = softmax_of(query @ key.transpose(-2, -1) / math.sqrt(query.size(-1)), mask)
-        return found if per_head else found.mean(1)
+        return found.mean(1) if self.averaged and not per_head else found
 
 
 def _wide(tensor: Tensor) -> Tensor:
@@ -172,11 +181,29 @@ def softmax_of(scores: Tensor, mask: Tensor | None, *, causal: bool = False) -> 
     return scores.softmax(-1).masked_fill(blind, 0.0)
 
 
-# What each function's call is, from its original, its arguments and its result.
+class Overhears(TorchFunctionMode):
+    """While it is entered, whoever calls ``scaled_dot_product_attention`` in this thread, by any name, is heard.
+
+    The function itself, and what tensor subclasses make of it, stay as they are. But torch's fused inference paths are
+    not taken meanwhile: it must not be entered around an nn.MultiheadAttention.
+    """
+
+    def __init__(self, hear: Callable[[Call], None]) -> None:
+        super().__init__()
+        self._hear = hear
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        result = function(*args, **kwargs)
+        if function is SDPA and watching():
+            with torch.no_grad():
+                self._hear(ScaledDotProduct(*args, **kwargs))
+        return result
 
 
-def _sdpa(original: Any, result: Any, *args: Any, **kwargs: Any) -> Call:
-    return ScaledDotProduct(*args, **kwargs)
+# What a call of each other function is, from its original, its arguments and its result.
 
 
 def _multi_head(original: Any, result: Any, *args: Any, **kwargs: Any) -> Call:
@@ -186,18 +213,17 @@ def _multi_head(original: Any, result: Any, *args: Any, **kwargs: Any) -> Call:
 
 
 def _native(original: Any, result: Any, *args: Any, **kwargs: Any) -> Call:
-    query, _, _, _, heads, weight, bias, out, _, mask, *_ = args
-    return Fused(query, heads, (weight, bias), out, mask)
+    query, _, _, _, heads, weight, bias, out, _, mask, _, averaged, *_ = args
+    return Fused(query, heads, (weight, bias), out, mask, averaged=averaged)
 
 
 def _encoder(original: Any, result: Any, *args: Any, **kwargs: Any) -> Call:
     src, width, heads, weight, bias, out, _, _, norm_first, eps, norm_weight, norm_bias, *rest = args
     norm = (lambda x: F.layer_norm(x, (width,), norm_weight, norm_bias, eps)) if norm_first else None
-    return Fused(src, heads, (weight, bias), out, rest[6] if len(rest) > 6 else None, norm)
+    return Fused(src, heads, (weight, bias), out, rest[6] if len(rest) > 6 else None, norm=norm)
 
 
 FUNCTIONS: tuple[tuple[Any, str, Callable[..., Call]], ...] = (
-    (F, "scaled_dot_product_attention", _sdpa),
     (F, "multi_head_attention_forward", _multi_head),
     (torch, "_native_multi_head_attention", _native),
     (torch, "_transformer_encoder_layer_fwd", _encoder),
@@ -205,12 +231,14 @@ FUNCTIONS: tuple[tuple[Any, str, Callable[..., Call]], ...] = (
 
 
 class Taps:
-    """Stands in front of torch's attention functions while somebody listens, and wherever they were imported to."""
+    """Stands in front of the functions by which nn.MultiheadAttention runs, while somebody listens.
+
+    A hook on the module would keep torch's encoder from its fused path.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._patches = Patches()
-        self._inside = threading.local()
         self.listeners: tuple[Listener, ...] = ()
 
     def listen(self, listener: Listener) -> Removable:
@@ -218,7 +246,8 @@ class Taps:
         with self._lock:
             self.listeners = (*self.listeners, listener)
             if len(self.listeners) == 1:
-                self._place()
+                for owner, name, call_of in FUNCTIONS:
+                    self._patches.wrap(owner, name, functools.partial(self._tapped, call_of))
         return _Ear(self, listener)
 
     def forget(self, listener: Listener) -> None:
@@ -228,41 +257,21 @@ class Taps:
             if not self.listeners:
                 self._patches.restore()
 
-    def _place(self) -> None:
-        for owner, name, call_of in FUNCTIONS:
-            original = getattr(owner, name, None)
-            if original is not None:
-                for place, alias in [(owner, name), *_imported(original)]:
-                    self._patches.wrap(place, alias, functools.partial(self._tapped, call_of))
-
     def _tapped(self, call_of: Callable[..., Call], original: Callable[..., Any]) -> Callable[..., Any]:
         def attention(*args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling() or not self.listeners or getattr(self._inside, "on", False):
-                return original(*args, **kwargs)
-            with self._muted():
-                result = original(*args, **kwargs)
-                if watching():
-                    self._tell(lambda: call_of(original, result, *args, **kwargs))
-                return result
+            result = original(*args, **kwargs)
+            if not torch.compiler.is_compiling() and self.listeners and watching():
+                with torch.no_grad():
+                    self._tell(call_of(original, result, *args, **kwargs))
+            return result
 
         hide(attention)
         return attention
 
-    @contextlib.contextmanager
-    def _muted(self) -> Iterator[None]:
-        """One attention function calls another: only the outer one is told of."""
-        self._inside.on = True
-        try:
-            yield
-        finally:
-            self._inside.on = False
-
-    def _tell(self, make: Callable[[], Call]) -> None:
-        with torch.no_grad():
-            call = make()
-            for listener in self.listeners:
-                if listener.wants(call):
-                    listener.hear(call)
+    def _tell(self, call: Call) -> None:
+        for listener in self.listeners:
+            if listener.wants(call):
+                listener.hear(call)
 
 
 class _Ear:
@@ -271,14 +280,6 @@ class _Ear:
 
     def remove(self) -> None:
         self.taps.forget(self.listener)
-
-
-def _imported(function: Any) -> Iterator[tuple[Any, str]]:
-    """The program's modules that hold the function under a name of their own (``from ... import``)."""
-    for path, module in list(sys.modules.items()):
-        if path.partition(".")[0] in ("torch", "tdbg") or not isinstance(getattr(module, "__dict__", None), dict):
-            continue
-        yield from ((module, name) for name, value in list(vars(module).items()) if value is function)
 
 
 TAPS = Taps()
