@@ -13,7 +13,8 @@ from tdbg.logs.textlog import LEVELS
 from tdbg.registry import Registry
 
 # What launchers, tees and terminals put before a line: colours, `[rank3]:`, `[default3]:` (a local rank), `3: `.
-# Atomic: what is behind the prefix is judged once, never with a part of the prefix.
+# Atomic: what is behind the prefix is judged once, never with a part of the prefix. (No possessive groups below:
+# before Python 3.11.5 one whose last try fails takes a byte too many.)
 COLOUR = rb"(?:\xef\xbb\xbf)?(?:\x1b\[[0-9;]*m)*"  # and a byte order mark, at the beginning of a file
 LAUNCHER = rb"(?:\[(?:rank|default)\d+\]:\s?|\d+: )?"
 PREFIX = rb"(?>(?=\d\d\d\d-)|" + COLOUR + LAUNCHER + COLOUR + rb")"
@@ -37,22 +38,22 @@ WORDS = {
 }
 LEVEL = rb"(?:TRACE|DEBUG|STATS|INFO|SUCCESS|WARN(?:ING)?|ERROR|CRITICAL|FATAL)"
 TAG = rb"\[(?!" + LEVEL + rb"\])[A-Z][A-Z0-9_.]*\]"
-GAP = rb"[ \t]*+(?:\x1b\[[0-9;]*m[ \t]*+)*+"
+GAP = rb"[ \t]*+(?>(?:\x1b\[[0-9;]*m[ \t]*+)*)"
 SQUARE = rb"\[(?![A-Z][A-Z0-9_.]*+\])[^\]\n]{0,120}+\]:?"
 ROUND = rb"\([^)\n]{0,120}+\):?"
 # Up to the level: any words and brackets but a tag. Behind it: separators, brackets, one name that ends with a colon or
 # stands before a dash or a bar.
 BEFORE = (
-    rb"(?:[^\nA-Z\[]{1,60}+|(?<=\x1b)\[[0-9;]*m|(?!" + LEVEL + rb"(?!\w))[A-Z]\w*+"
-    rb"|\[(?![ ]*+" + LEVEL + rb"|[A-Z][A-Z0-9_.]*+\])[^\]\n]{0,120}+\]){0,8}+"
+    rb"(?>(?:[^\nA-Z\[]{1,60}+|(?<=\x1b)\[[0-9;]*m|(?!" + LEVEL + rb"(?!\w))[A-Z]\w*+"
+    rb"|\[(?![ ]*+" + LEVEL + rb"|[A-Z][A-Z0-9_.]*+\])[^\]\n]{0,120}+\]){0,8})"
 )
-BEHIND = rb"(?:" + GAP + rb"(?:[-|:,>]++(?=\s)|\[[Rr]ank[ :=]?(?P<rank>\d+)\]|" + SQUARE + rb"|" + ROUND + rb"))*+"
+BEHIND = rb"(?>(?:" + GAP + rb"(?:[-|:,>]++(?=\s)|\[[Rr]ank[ :=]?(?P<rank>\d+)\]|" + SQUARE + rb"|" + ROUND + rb"))*)"
 NAMED = (
-    rb"(?:" + GAP + rb"[^\s\[\]()|\x1b]++(?:\x1b\[[0-9;]*m[^\s\[\]()|\x1b]*+)*+"
-    rb"(?:(?<=:)(?=\s)|" + GAP + rb"[-|>]++(?=\s)))?+"
+    rb"(?>(?:" + GAP + rb"[^\s\[\]()|\x1b]++(?>(?:\x1b\[[0-9;]*m[^\s\[\]()|\x1b]*+)*)"
+    rb"(?:(?<=:)(?=\s)|" + GAP + rb"[-|>]++(?=\s)))?)"
 )
 # `shapes.py:5` or `my.app shapes.py:5]`, with nothing to set them off from the message.
-PLACE = rb"(?:" + GAP + rb"(?:[\w.]++[ \t]+)?+[\w./-]+\.py:\d++\]?+(?=\s))?+"
+PLACE = rb"(?>(?:" + GAP + rb"(?>(?:[\w.]++[ \t]+)?)[\w./-]+\.py:\d++\]?+(?=\s))?)"
 SNIFF_LINES = 400
 ENOUGH = 0.2  # of the lines looked at must be headers; the rest may be dumps and tracebacks
 
@@ -102,7 +103,7 @@ class Format:
     @classmethod
     def record(cls, header: bytes) -> bytes:
         """The expression of a whole record that begins with this: up to the next one's start, or the end."""
-        return header + rb"[^\n]*+(?:\n(?!" + unnamed(cls.start.pattern) + rb"|\Z)[^\n]*+)*+\n?+"
+        return header + rb"[^\n]*+(?>(?:\n(?!" + unnamed(cls.start.pattern) + rb"|\Z)[^\n]*+)*)\n?+"
 
     @classmethod
     def level(cls, found: "re.Match[bytes]") -> int | None:
@@ -216,11 +217,11 @@ class Stamped(Format):
     name = "stamped"
     lead = (
         PREFIX + rb"[\[(]?(?P<time>" + STAMP + rb")[\])]?"
-        rb"(?:"
+        rb"(?>(?:"
         + BEFORE
         + rb"(?:\[[ ]*+)?(?<!_)(?P<level>"
         + LEVEL
-        + rb")(?!\w)[ ]*+\]?:?)?+"
+        + rb")(?!\w)[ ]*+\]?:?)?)"
         + BEHIND
         + PLACE
         + NAMED
@@ -238,7 +239,7 @@ class Glog(Format):
     name = "glog"
     lead = (
         PREFIX + rb"\[?(?P<level>[IWEFVD])(?P<time>\d{4} \d\d:\d\d:\d\d(?:\.\d+)?)"
-        rb"(?:[^\]\n]{0,160}+\])?+" + GAP
+        rb"(?>(?:[^\]\n]{0,160}+\])?)" + GAP
     )
     header = expression(lead + rb"(?P<tag>" + TAG + rb")?")
     start = expression(PREFIX + rb"\[?[IWEFVD]\d{4} \d\d:\d\d:\d\d")
@@ -306,8 +307,8 @@ class Leveled(Format):
     """``logging``'s own: ``INFO:root:message``."""
 
     name = "leveled"
-    lead = PREFIX + rb"\[?(?P<level>" + LEVEL + rb")(?!\w)\]?:?(?:(?<=:)[\w.]++:)?+"
-    lead += rb"(?: (?P<time>\d\d-\d\d \d\d:\d\d:\d\d))?+" + BEHIND + GAP
+    lead = PREFIX + rb"\[?(?P<level>" + LEVEL + rb")(?!\w)\]?:?(?>(?:(?<=:)[\w.]++:)?)"
+    lead += rb"(?>(?: (?P<time>\d\d-\d\d \d\d:\d\d:\d\d))?)" + BEHIND + GAP
     header = expression(lead + rb"(?P<tag>" + TAG + rb")?")
     start = expression(PREFIX + rb"\[?" + LEVEL + rb"(?!\w)")
 

@@ -1,6 +1,7 @@
 """Each kind of log that people have: where its records begin, and what their headers say."""
 
 import io
+import re
 import subprocess
 import sys
 import textwrap
@@ -311,3 +312,11 @@ def test_a_rank_is_that_of_the_path_then_of_the_launcher_then_of_the_header() ->
     for rank, kept in ((5, True), (9, False)):
         matcher = Matcher(Query(ranks=((rank, rank),)), FORMATS["tdbg"], 5)
         assert matcher.possible is kept and whole(line(b"[rank9]: "), matcher) == (line(b"[rank9]: ") if kept else b"")
+
+
+def test_no_expression_has_a_possessive_group() -> None:
+    """Before Python 3.11.5 a possessive group whose last try fails takes a byte too many; an atomic one is right."""
+    group = re.compile(rb"\)(?:[*+?]|\{\d*,?\d*\})\+")
+    for form in FORMATS:
+        for pattern in (form.header.pattern, form.start.pattern, form.record(form.header.pattern)):
+            assert not group.search(pattern), (form.name, group.search(pattern))
