@@ -330,6 +330,30 @@ def test_an_evaluation_of_many_batches_costs_no_look_at_each(watch: Any) -> None
     assert len(looks) <= 5
 
 
+@pytest.mark.parametrize(
+    ("level", "flags", "rarely"),
+    [("advanced", {}, True), ("extreme", {}, False), ("advanced", {"DATALOADER": True}, False)],
+)
+def test_at_advanced_the_batches_of_every_other_step_are_looked_at(
+    watch: Any, level: str, flags: dict[str, bool], rarely: bool
+) -> None:
+    watched = watch(level=level, flags=flags, max_overhead=1e5)
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
+    looked = []
+    probe = watched.monitor.probe("dataloader")
+    look = probe._look
+    probe._look = lambda *args: (looked.append(watched.monitor.step + 1), look(*args))
+    for number, (x_BF, y_B) in enumerate(DataLoader(Numbers(20), batch_size=1)):
+        nn.functional.cross_entropy(net(x_BF), y_B).backward()
+        if number < 8 or number % 3 == 1:  # from the ninth step on, three batches a step
+            optimizer.step()
+            optimizer.zero_grad()
+    every = [*range(1, 9), *(step for step in range(9, 13) for _ in range(3))]
+    expected = [*range(1, 9), *(step for step in range(9, 13) for place in range(3) if step % 2 == 0 or place)]
+    assert looked == (expected if rarely else every)
+
+
 def test_switching_the_flag_off_leaves_no_patch(watch: Any) -> None:
     from torch.utils.data import dataloader
 
