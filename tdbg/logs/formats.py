@@ -5,7 +5,7 @@ done on bytes, so that what is printed is what was read. Standard library alone.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import ClassVar, cast
 
 from tdbg.flags import tag
@@ -342,19 +342,18 @@ def sniff(sample: bytes) -> type[Format]:
     lines = sample.split(b"\n")[:SNIFF_LINES]
     if len(lines) > 1:
         lines = lines[:-1]  # the last one may be cut
-    told = [line for line in lines if line.strip()]
+    told = [line for line in lines if line.strip() and not line.startswith((b" ", b"\t"))]  # not those indented
     for candidate in FORMATS:
-        if candidate.needs in sample and _share(candidate, told) >= ENOUGH:
+        if candidate.needs in sample and _fits(candidate, told):
             return candidate
     return Lines
 
 
-def _share(candidate: type[Format], lines: Iterable[bytes]) -> float:
-    """The share of header lines among those that are not indented."""
-    hits = total = 0
+def _fits(candidate: type[Format], lines: Sequence[bytes]) -> bool:
+    """True if enough of these lines are headers."""
+    match, hits = candidate.header.match, 0
     for line in lines:
-        if line[:1] in (b" ", b"\t"):
-            continue
-        total += 1
-        hits += candidate.header.match(line) is not None
-    return hits / total if total else 0.0
+        hits += match(line) is not None
+        if hits >= ENOUGH * len(lines):
+            return True
+    return False
