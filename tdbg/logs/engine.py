@@ -19,6 +19,7 @@ BLOCK_BYTES = 1 << 20
 LARGEST_BYTES = 4 << 20  # a record longer than that is judged by its beginning, and passes in pieces
 LOOKS, LOOK_BYTES = 4096, 400  # how many kinds of headers are remembered, and how long ones
 DENSE_HITS = 600  # in a block; with more of them numpy is faster than the loop over hits
+CROWDED_HITS = 2000
 DENSE_BLOCKS = 8  # the loop's time for so many of them is that of importing numpy
 SPARSE_HITS = 100  # in a block; with fewer of them the search is all there is to the work
 SPARSE_BLOCKS = 32  # what the quicker search saves on so many of them is what its import costs
@@ -46,6 +47,7 @@ class Workspace:
         self._block: Block | None = None
         self._seek: Seek | None = None
         self._dense_blocks, self._dense, self._sparse = 0, False, 0
+        self._crowded = False
 
     @property
     def dense(self) -> bool:
@@ -57,9 +59,15 @@ class Workspace:
         """True if hits are so rare that the quicker search, which takes longer to start, pays."""
         return self._sparse >= SPARSE_BLOCKS
 
+    @property
+    def crowded(self) -> bool:
+        """True if hits are so dense that every line is worth a look."""
+        return self._crowded
+
     def learn(self, hits: int, size: int) -> None:
         """So many hits were in so many bytes; small pieces say nothing."""
         if size >= BLOCK_BYTES // 4:
+            self._crowded = hits * BLOCK_BYTES >= CROWDED_HITS * size
             self._dense = hits * BLOCK_BYTES >= DENSE_HITS * size
             self._dense_blocks += self._dense
             self._sparse = self._sparse + 1 if hits * BLOCK_BYTES <= SPARSE_HITS * size else 0
@@ -293,27 +301,35 @@ class Filter:
 
     def _ask_block(self, start: int, stop: int) -> bool:
         """The same by numpy; False if these lines are not what it is for."""
-        found = self._space.block.records(
-            start,
-            stop,
-            self.format.column,
-            self._literals,
-            starts=self._start,
-            counts=lambda begin: self._counts(begin, stop),
-        )
-        if found is None:
-            return False
-        runs, taken = found
+        block, column = self._space.block, self.format.column
+        runs = None
+        if self._literal and not self._space.crowded:
+            runs = block.hits(
+                start,
+                stop,
+                column,
+                self._literal,
+                counts=lambda begin, hit: self._counts(begin, stop, hit),
+                record_end=lambda begin: self._record_end(begin, stop),
+            )
+            taken = len(runs or ())
+        if runs is None:
+            found = block.records(
+                start, stop, column, self._literals, starts=self._start, counts=lambda begin: self._counts(begin, stop)
+            )
+            if found is None:
+                return False
+            runs, taken = found
         self.taken += taken
         if runs:
             self.emit(memoryview(b"".join([self._buffer[begin:end] for begin, end in runs])))
         return True
 
-    def _counts(self, begin: int, stop: int) -> bool:
-        """Whether the record that starts at ``begin`` counts."""
+    def _counts(self, begin: int, stop: int, place: int = -1) -> bool:
+        """Whether the record that starts at ``begin`` counts. place: where its tag must be."""
         found = self.format.header.match(self._buffer, begin, stop)
         hit = found.start("tag") if found is not None else -1
-        if hit < 0:
+        if hit < 0 or place not in (-1, hit):
             return False
         close = self._buffer.find(b"]", hit, stop) + 1
         look = bytes(self._buffer[begin:hit]).translate(ZEROS) + b"\n" + self._buffer[hit:close]

@@ -95,6 +95,12 @@ class Dense(Workspace):
     dense = True
 
 
+class Crowded(Dense):
+    """And has a look at every line."""
+
+    crowded = True
+
+
 class Sparse(Workspace):
     """Every block is one for the C library's search."""
 
@@ -112,6 +118,8 @@ LINES = st.sampled_from(
         b"\n",
         b"not indented\n",
         b"2026-11-20T[DEBUG_FORWARD]\n",
+        b"2026-11-20T03:06:40\n" + b"x" * 25 + b"[DEBUG_FORWARD] where a tag would be\n",
+        b"2026-11-20T03:06:40.000299 D r0003 s0000007 [DEBUG_FORWARD] a byte too early\n",
         b"2026-",
         b"[DEBUG_FORWARD]",
     ]
@@ -140,6 +148,7 @@ def test_dense_and_sparse_blocks_give_the_same_bytes(
 
     expected = filtered(Workspace(block))
     assert filtered(Dense(block)) == expected
+    assert filtered(Crowded(block)) == expected
     assert filtered(Sparse(block)) == expected
 
 
@@ -147,7 +156,7 @@ def test_a_workspace_is_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "LARGEST_BYTES", 4000)
     long = line(1e9, "E", 0, 1, "[DEBUG_LR]", "\n".join("x" * 100 for _ in range(20))).encode()
     query = Query(families=(family("LR"),))
-    for kind in (Workspace, Dense, Sparse):
+    for kind in (Workspace, Dense, Crowded, Sparse):
         space = kind(1000)
         for data in (b"".join(records(40)), long + b"".join(records(40)), b"", b"".join(records(40))):
             out: list[bytes] = []
