@@ -4,6 +4,7 @@ A block is read into one buffer that is used again and again (a new object a rea
 where a literal is found does Python look closer: back to the header, forward to the next one.
 """
 
+import os
 import re
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Protocol
@@ -76,6 +77,9 @@ class Workspace:
     def block(self) -> "Block":
         """The buffer for numpy."""
         if self._block is None or self._block.buffer is not self.buffer:
+            os.environ.setdefault(
+                "OPENBLAS_NUM_THREADS", "1"
+            )  # its threads would take as long to start as all the rest
             from tdbg.logs.dense import Block
 
             self._block = Block(self.buffer)
