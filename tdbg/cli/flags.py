@@ -102,6 +102,9 @@ def scan(
         print(text, end="")
     else:
         _write_map(Path(output), text)
+    for path, item in maps.items():
+        if item.broken:
+            say(f"{path} cannot be parsed ({item.broken}): its lines are not in the map")
     calls = sum(bool(call.flags) for item in maps.values() for call in item.calls)
     say(f"{calls:,} log calls under {len(found.entries):,} flags; {len(found.ambiguous):,} ambiguous texts")
     return 0 if found.entries else 1

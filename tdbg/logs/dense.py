@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 NEWLINE, SPACE, TAB, TEE, OPENS, CLOSES = b"\n \tT[]"
 WORD = 8
+MOST_PLACES = 4000  # with more of them a look at all lines is faster
 MANY = 8  # one line in so many may need a closer look; with more of them the loop is faster
 
 
@@ -30,6 +31,7 @@ class Block:
         self._bytes: NDArray[Any] = np.frombuffer(buffer, np.uint8)
         self._words: NDArray[Any] = np.ndarray((len(buffer) - WORD + 1,), "<u8", buffer, strides=(1,))
         self._newlines = np.empty(len(buffer), bool)
+        self._rare: dict[bytes, int] = {}  # a literal -> the place of its rarest byte
 
     def records(
         self,
@@ -54,6 +56,7 @@ class Block:
         first, sure = head & BYTE, (head & CENTURY_MASK) == CENTURY
         inside = (first == SPACE) | (first == TAB) | (first == NEWLINE)
         known = sure & (line < stop - column - WORD - max(map(len, literals)))
+        known[:-1] &= line[1:] > line[:-1] + column  # the column is in this line
         tag = self._words[np.where(known, line, start) + column] if known.any() else head
         known &= (tag & BYTE == OPENS) & (self._bytes[line + 10] == TEE)
         unknown = np.flatnonzero(~(known | inside))
@@ -71,6 +74,69 @@ class Block:
         edges = np.flatnonzero(np.diff(hit, prepend=False, append=False))
         edge = np.append(line, stop)[edges].tolist()
         return list(zip(edge[::2], edge[1::2], strict=True)), int(np.count_nonzero(hit))
+
+    def hits(
+        self,
+        start: int,
+        stop: int,
+        column: int,
+        literal: bytes,
+        *,
+        counts: Callable[[int, int], bool],
+        record_end: Callable[[int], int],
+    ) -> list[tuple[int, int]] | None:
+        """The records that count, as (from, to), where they are some hundreds: only lines with the literal are looked at.
+
+        counts: whether the record whose line starts at the first place counts for its tag at the second. record_end:
+        where the record ends whose last known byte is there. None: the literal is no good to look for.
+        """
+        hit = self._places(literal, start, stop)
+        if hit is None:
+            return None
+        begin = hit - column
+        sure = (begin > start) & (self._bytes[begin - 1] == NEWLINE) | (begin == start)
+        begin = np.where(sure, begin, start)
+        sure &= (self._words[begin] & CENTURY_MASK == CENTURY) & (self._bytes[begin + 10] == TEE)
+        sure &= self._bytes[hit + len(literal)] == CLOSES
+        end = self._line_ends(begin, stop)
+        sure &= end > hit  # all of it is one line
+        for place in np.flatnonzero(~sure).tolist():
+            at = int(hit[place])
+            begin[place] = self.buffer.rfind(b"\n", start, at) + 1 or start
+            end[place] = self.buffer.find(b"\n", at, stop) + 1 or stop
+            sure[place] = counts(int(begin[place]), at)
+        begin, end = begin[sure], end[sure]
+        follows = (self._words[end] & CENTURY_MASK == CENTURY) | (end == stop)
+        for place in np.flatnonzero(~follows).tolist():
+            end[place] = record_end(int(begin[place]))
+        return list(zip(begin.tolist(), end.tolist(), strict=True))
+
+    def _line_ends(self, begin: NDArray[Any], stop: int) -> NDArray[Any]:
+        """Behind the first newline from each place on."""
+        find = self.buffer.find
+        end = np.array([find(b"\n", at, stop) for at in begin.tolist()], np.int64) + 1
+        end[end == 0] = stop
+        return end
+
+    def _places(self, literal: bytes, start: int, stop: int) -> NDArray[Any] | None:
+        """Where the literal is: its rarest byte is looked for, which is quicker by far than several."""
+        if literal not in self._rare:
+            self._rare[literal] = min(range(len(literal)), key=lambda at: self.buffer.count(literal[at : at + 1]))
+        offset = self._rare[literal]
+        byte, find = literal[offset], self.buffer.find
+        found: list[int] = []
+        at = find(byte, start, stop)
+        while at >= 0 and len(found) < MOST_PLACES:
+            found.append(at)
+            at = find(byte, at + 1, stop)
+        if at >= 0:
+            return None
+        place = np.array(found, np.int64) - offset
+        place = place[(place >= start) & (place <= stop - len(literal))]
+        for at in range(0, len(literal), WORD):
+            part = literal[at : at + WORD]
+            place = place[self._words[np.minimum(place + at, len(self._words) - 1)] & _mask(part) == _word(part)]
+        return place
 
     def _tagged(
         self, at: NDArray[Any], tag: NDArray[Any], known: NDArray[Any], literals: Sequence[bytes]

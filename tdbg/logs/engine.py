@@ -4,6 +4,7 @@ A block is read into one buffer that is used again and again (a new object a rea
 where a literal is found does Python look closer: back to the header, forward to the next one.
 """
 
+import os
 import re
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Protocol
@@ -13,12 +14,16 @@ from tdbg.logs.query import Buffer, Matcher
 
 if TYPE_CHECKING:
     from tdbg.logs.dense import Block
+    from tdbg.logs.seek import Seek
 
 BLOCK_BYTES = 1 << 20
 LARGEST_BYTES = 4 << 20  # a record longer than that is judged by its beginning, and passes in pieces
 LOOKS, LOOK_BYTES = 4096, 400  # how many kinds of headers are remembered, and how long ones
 DENSE_HITS = 600  # in a block; with more of them numpy is faster than the loop over hits
+CROWDED_HITS = 2000
 DENSE_BLOCKS = 8  # the loop's time for so many of them is that of importing numpy
+SPARSE_HITS = 100  # in a block; with fewer of them the search is all there is to the work
+SPARSE_BLOCKS = 32  # what the quicker search saves on so many of them is what its import costs
 ZEROS = bytes.maketrans(b"123456789", b"0" * 9)
 SLACK = 16  # so that looking a little further needs no care
 TWO, ZERO, DASH, TEE, CLOSES = b"20-T]"
@@ -32,24 +37,62 @@ class Stream(Protocol):
     def readinto(self, into: memoryview) -> int | None: ...
 
 
-class Density:
-    """Whether hits are so dense that numpy is worth its import. One for all files that a process filters in turn."""
+class Workspace:
+    """What a process uses for all files that it filters in turn: the buffer, and how dense the last hits were.
 
-    __slots__ = ("_blocks", "_dense")
+    A buffer of its own for each file would cost as much as searching it.
+    """
 
-    def __init__(self) -> None:
-        self._blocks, self._dense = 0, False
+    def __init__(self, block_bytes: int = 0) -> None:
+        self.buffer = bytearray((block_bytes or BLOCK_BYTES) + SLACK)  # never read into the slack
+        self._block: Block | None = None
+        self._seek: Seek | None = None
+        self._dense_blocks, self._dense, self._sparse = 0, False, 0
+        self._crowded = False
 
     @property
-    def high(self) -> bool:
+    def dense(self) -> bool:
         """True if the next block is one for numpy."""
-        return self._dense and self._blocks >= DENSE_BLOCKS
+        return self._dense and self._dense_blocks >= DENSE_BLOCKS
+
+    @property
+    def sparse(self) -> bool:
+        """True if hits are so rare that the quicker search, which takes longer to start, pays."""
+        return self._sparse >= SPARSE_BLOCKS
+
+    @property
+    def crowded(self) -> bool:
+        """True if hits are so dense that every line is worth a look."""
+        return self._crowded
 
     def learn(self, hits: int, size: int) -> None:
         """So many hits were in so many bytes; small pieces say nothing."""
         if size >= BLOCK_BYTES // 4:
+            self._crowded = hits * BLOCK_BYTES >= CROWDED_HITS * size
             self._dense = hits * BLOCK_BYTES >= DENSE_HITS * size
-            self._blocks += self._dense
+            self._dense_blocks += self._dense
+            self._sparse = self._sparse + 1 if hits * BLOCK_BYTES <= SPARSE_HITS * size else 0
+
+    @property
+    def block(self) -> "Block":
+        """The buffer for numpy."""
+        if self._block is None or self._block.buffer is not self.buffer:
+            os.environ.setdefault(
+                "OPENBLAS_NUM_THREADS", "1"
+            )  # its threads would take as long to start as all the rest
+            from tdbg.logs.dense import Block
+
+            self._block = Block(self.buffer)
+        return self._block
+
+    @property
+    def seek(self) -> "Seek":
+        """The buffer for the C library's search."""
+        if self._seek is None or self._seek.buffer is not self.buffer:
+            from tdbg.logs.seek import Seek
+
+            self._seek = Seek(self.buffer)
+        return self._seek
 
 
 class Filter:
@@ -58,7 +101,7 @@ class Filter:
     begin, end: offsets; records that start in between are this filter's. The stream stands at ``begin``, or one byte
     before it where ``begin`` is not 0, so that it can be seen whether a line starts there.
     each: go record by record even where all of them count, for ``taken``, which else is not their number then.
-    block_bytes: of one read, for those who hold many files at once. density: known from the files before.
+    space: that of the files before; else block_bytes of one read, for those who hold many files at once.
     """
 
     def __init__(
@@ -70,7 +113,7 @@ class Filter:
         end: int | None = None,
         each: bool = False,
         block_bytes: int = 0,
-        density: Density | None = None,
+        space: Workspace | None = None,
     ) -> None:
         self.matcher = matcher
         self.format: type[Format] = matcher.format
@@ -80,8 +123,7 @@ class Filter:
         self._by_tag_alone = matcher.by_tag_alone
         self._literals = literals = matcher.literals()
         self._literal = literals[0] if len(literals) == 1 else b""
-        self._density = density or Density()
-        self._block: Block | None = None
+        self._space = space or Workspace(block_bytes)
         self._alike: dict[
             bytes, bool
         ] = {}  # a header's beginning, its digits as zeros, and its tag -> whether it counts
@@ -89,7 +131,7 @@ class Filter:
         self._everything = matcher.query.everything and not each
         self._begin, self._end = begin, end
         self._verdict: bool | None = None  # of the record that is too long for the buffer
-        self._buffer = bytearray((block_bytes or BLOCK_BYTES) + SLACK)  # never read into
+        self._buffer = self._space.buffer
 
     def run(self, stream: Stream) -> int:
         """Filter the whole stream; returns the number of records that counted."""
@@ -173,7 +215,7 @@ class Filter:
         if filled < LARGEST_BYTES:
             larger = bytearray(LARGEST_BYTES + SLACK)
             larger[:filled] = self._buffer[:filled]
-            self._buffer = larger
+            self._buffer = self._space.buffer = larger
             return filled
         if self._verdict is None:
             self._verdict = self.matcher.accept(self._buffer, 0, filled)
@@ -195,9 +237,9 @@ class Filter:
             self._ask_all(start, stop)
         elif self._by_tag_alone:
             taken = self.taken
-            if not (self.format.column and self._density.high and self._ask_block(start, stop)):
+            if not (self.format.column and self._space.dense and self._ask_block(start, stop)):
                 self._ask_tags(start, stop)
-            self._density.learn(self.taken - taken, stop - start)
+            self._space.learn(self.taken - taken, stop - start)
         else:
             self._ask_hits(start, stop)
 
@@ -232,7 +274,10 @@ class Filter:
         """Where the tag decides. What the loop does is what a dense log costs: no call in it that could be saved."""
         buffer, alike, column, literal = self._buffer, self._alike, self.format.column, self._literal
         find, rfind, starts = buffer.find, buffer.rfind, self._start
-        seek, width = (find, len(literal)) if literal else (self._seek, 0)
+        seek: Callable[[bytes, int, int], int] = find if literal else self._seek
+        width = len(literal)
+        if literal and self._space.sparse:
+            seek = self._space.seek.find
         kept: list[bytearray] = []
         at = low = start  # low: where a line starts
         while (hit := seek(literal, at, stop)) >= 0:
@@ -260,31 +305,35 @@ class Filter:
 
     def _ask_block(self, start: int, stop: int) -> bool:
         """The same by numpy; False if these lines are not what it is for."""
-        if self._block is None or self._block.buffer is not self._buffer:
-            from tdbg.logs.dense import Block
-
-            self._block = Block(self._buffer)
-        found = self._block.records(
-            start,
-            stop,
-            self.format.column,
-            self._literals,
-            starts=self._start,
-            counts=lambda begin: self._counts(begin, stop),
-        )
-        if found is None:
-            return False
-        runs, taken = found
+        block, column = self._space.block, self.format.column
+        runs = None
+        if self._literal and not self._space.crowded:
+            runs = block.hits(
+                start,
+                stop,
+                column,
+                self._literal,
+                counts=lambda begin, hit: self._counts(begin, stop, hit),
+                record_end=lambda begin: self._record_end(begin, stop),
+            )
+            taken = len(runs or ())
+        if runs is None:
+            found = block.records(
+                start, stop, column, self._literals, starts=self._start, counts=lambda begin: self._counts(begin, stop)
+            )
+            if found is None:
+                return False
+            runs, taken = found
         self.taken += taken
         if runs:
             self.emit(memoryview(b"".join([self._buffer[begin:end] for begin, end in runs])))
         return True
 
-    def _counts(self, begin: int, stop: int) -> bool:
-        """Whether the record that starts at ``begin`` counts."""
+    def _counts(self, begin: int, stop: int, place: int = -1) -> bool:
+        """Whether the record that starts at ``begin`` counts. place: where its tag must be."""
         found = self.format.header.match(self._buffer, begin, stop)
         hit = found.start("tag") if found is not None else -1
-        if hit < 0:
+        if hit < 0 or place not in (-1, hit):
             return False
         close = self._buffer.find(b"]", hit, stop) + 1
         look = bytes(self._buffer[begin:hit]).translate(ZEROS) + b"\n" + self._buffer[hit:close]

@@ -5,7 +5,7 @@ done on bytes, so that what is printed is what was read. Standard library alone.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import ClassVar, cast
 
 from tdbg.flags import tag
@@ -13,7 +13,8 @@ from tdbg.logs.textlog import LEVELS
 from tdbg.registry import Registry
 
 # What launchers, tees and terminals put before a line: colours, `[rank3]:`, `[default3]:` (a local rank), `3: `.
-# Atomic: what is behind the prefix is judged once, never with a part of the prefix.
+# Atomic: what is behind the prefix is judged once, never with a part of the prefix. (No possessive groups below:
+# before Python 3.11.5 one whose last try fails takes a byte too many.)
 COLOUR = rb"(?:\xef\xbb\xbf)?(?:\x1b\[[0-9;]*m)*"  # and a byte order mark, at the beginning of a file
 LAUNCHER = rb"(?:\[(?:rank|default)\d+\]:\s?|\d+: )?"
 PREFIX = rb"(?>(?=\d\d\d\d-)|" + COLOUR + LAUNCHER + COLOUR + rb")"
@@ -37,22 +38,22 @@ WORDS = {
 }
 LEVEL = rb"(?:TRACE|DEBUG|STATS|INFO|SUCCESS|WARN(?:ING)?|ERROR|CRITICAL|FATAL)"
 TAG = rb"\[(?!" + LEVEL + rb"\])[A-Z][A-Z0-9_.]*\]"
-GAP = rb"[ \t]*+(?:\x1b\[[0-9;]*m[ \t]*+)*+"
+GAP = rb"[ \t]*+(?>(?:\x1b\[[0-9;]*m[ \t]*+)*)"
 SQUARE = rb"\[(?![A-Z][A-Z0-9_.]*+\])[^\]\n]{0,120}+\]:?"
 ROUND = rb"\([^)\n]{0,120}+\):?"
 # Up to the level: any words and brackets but a tag. Behind it: separators, brackets, one name that ends with a colon or
 # stands before a dash or a bar.
 BEFORE = (
-    rb"(?:[^\nA-Z\[]{1,60}+|(?<=\x1b)\[[0-9;]*m|(?!" + LEVEL + rb"(?!\w))[A-Z]\w*+"
-    rb"|\[(?![ ]*+" + LEVEL + rb"|[A-Z][A-Z0-9_.]*+\])[^\]\n]{0,120}+\]){0,8}+"
+    rb"(?>(?:[^\nA-Z\[]{1,60}+|(?<=\x1b)\[[0-9;]*m|(?!" + LEVEL + rb"(?!\w))[A-Z]\w*+"
+    rb"|\[(?![ ]*+" + LEVEL + rb"|[A-Z][A-Z0-9_.]*+\])[^\]\n]{0,120}+\]){0,8})"
 )
-BEHIND = rb"(?:" + GAP + rb"(?:[-|:,>]++(?=\s)|\[[Rr]ank[ :=]?(?P<rank>\d+)\]|" + SQUARE + rb"|" + ROUND + rb"))*+"
+BEHIND = rb"(?>(?:" + GAP + rb"(?:[-|:,>]++(?=\s)|\[[Rr]ank[ :=]?(?P<rank>\d+)\]|" + SQUARE + rb"|" + ROUND + rb"))*)"
 NAMED = (
-    rb"(?:" + GAP + rb"[^\s\[\]()|\x1b]++(?:\x1b\[[0-9;]*m[^\s\[\]()|\x1b]*+)*+"
-    rb"(?:(?<=:)(?=\s)|" + GAP + rb"[-|>]++(?=\s)))?+"
+    rb"(?>(?:" + GAP + rb"[^\s\[\]()|\x1b]++(?>(?:\x1b\[[0-9;]*m[^\s\[\]()|\x1b]*+)*)"
+    rb"(?:(?<=:)(?=\s)|" + GAP + rb"[-|>]++(?=\s)))?)"
 )
 # `shapes.py:5` or `my.app shapes.py:5]`, with nothing to set them off from the message.
-PLACE = rb"(?:" + GAP + rb"(?:[\w.]++[ \t]+)?+[\w./-]+\.py:\d++\]?+(?=\s))?+"
+PLACE = rb"(?>(?:" + GAP + rb"(?>(?:[\w.]++[ \t]+)?)[\w./-]+\.py:\d++\]?+(?=\s))?)"
 SNIFF_LINES = 400
 ENOUGH = 0.2  # of the lines looked at must be headers; the rest may be dumps and tracebacks
 
@@ -81,6 +82,7 @@ class Format:
     header: matches a whole header from the line's first byte. Groups, where the format has them: ``time``, ``level``,
         ``rank``, ``step``, ``tag`` (with its brackets, at its own column: a tag in the message is none).
     start: whether a record starts at a line; it must fit wherever ``header`` does. The header itself, if not given.
+    sure_start: ``header`` fits wherever ``start`` does, so that a log is told by the one that is made faster.
     lead: what ``header`` says of all before the tag; a digit in it is like any other. With it headers that look alike
         are judged once, which makes a filter by tags faster.
     column: where the tag of nearly all headers is, if such a line with a bracket there that begins like ``20??-??-??T``
@@ -94,6 +96,7 @@ class Format:
     column: ClassVar[int] = 0
     levels: ClassVar[dict[bytes, int]] = WORDS
     needs: ClassVar[bytes] = b""
+    sure_start: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
         if "start" not in cls.__dict__:
@@ -102,7 +105,7 @@ class Format:
     @classmethod
     def record(cls, header: bytes) -> bytes:
         """The expression of a whole record that begins with this: up to the next one's start, or the end."""
-        return header + rb"[^\n]*+(?:\n(?!" + unnamed(cls.start.pattern) + rb"|\Z)[^\n]*+)*+\n?+"
+        return header + rb"[^\n]*+(?>(?:\n(?!" + unnamed(cls.start.pattern) + rb"|\Z)[^\n]*+)*)\n?+"
 
     @classmethod
     def level(cls, found: "re.Match[bytes]") -> int | None:
@@ -216,11 +219,11 @@ class Stamped(Format):
     name = "stamped"
     lead = (
         PREFIX + rb"[\[(]?(?P<time>" + STAMP + rb")[\])]?"
-        rb"(?:"
+        rb"(?>(?:"
         + BEFORE
         + rb"(?:\[[ ]*+)?(?<!_)(?P<level>"
         + LEVEL
-        + rb")(?!\w)[ ]*+\]?:?)?+"
+        + rb")(?!\w)[ ]*+\]?:?)?)"
         + BEHIND
         + PLACE
         + NAMED
@@ -229,6 +232,7 @@ class Stamped(Format):
     )
     header = expression(lead + rb"(?P<tag>" + TAG + rb")?")
     start = expression(PREFIX + rb"[\[(]?" + STAMP)
+    sure_start = True
 
 
 @FORMATS.add
@@ -238,7 +242,7 @@ class Glog(Format):
     name = "glog"
     lead = (
         PREFIX + rb"\[?(?P<level>[IWEFVD])(?P<time>\d{4} \d\d:\d\d:\d\d(?:\.\d+)?)"
-        rb"(?:[^\]\n]{0,160}+\])?+" + GAP
+        rb"(?>(?:[^\]\n]{0,160}+\])?)" + GAP
     )
     header = expression(lead + rb"(?P<tag>" + TAG + rb")?")
     start = expression(PREFIX + rb"\[?[IWEFVD]\d{4} \d\d:\d\d:\d\d")
@@ -306,8 +310,8 @@ class Leveled(Format):
     """``logging``'s own: ``INFO:root:message``."""
 
     name = "leveled"
-    lead = PREFIX + rb"\[?(?P<level>" + LEVEL + rb")(?!\w)\]?:?(?:(?<=:)[\w.]++:)?+"
-    lead += rb"(?: (?P<time>\d\d-\d\d \d\d:\d\d:\d\d))?+" + BEHIND + GAP
+    lead = PREFIX + rb"\[?(?P<level>" + LEVEL + rb")(?!\w)\]?:?(?>(?:(?<=:)[\w.]++:)?)"
+    lead += rb"(?>(?: (?P<time>\d\d-\d\d \d\d:\d\d:\d\d))?)" + BEHIND + GAP
     header = expression(lead + rb"(?P<tag>" + TAG + rb")?")
     start = expression(PREFIX + rb"\[?" + LEVEL + rb"(?!\w)")
 
@@ -341,19 +345,18 @@ def sniff(sample: bytes) -> type[Format]:
     lines = sample.split(b"\n")[:SNIFF_LINES]
     if len(lines) > 1:
         lines = lines[:-1]  # the last one may be cut
-    told = [line for line in lines if line.strip()]
+    told = [line for line in lines if line.strip() and not line.startswith((b" ", b"\t"))]  # not those indented
     for candidate in FORMATS:
-        if candidate.needs in sample and _share(candidate, told) >= ENOUGH:
+        if candidate.needs in sample and _fits(candidate, told):
             return candidate
     return Lines
 
 
-def _share(candidate: type[Format], lines: Iterable[bytes]) -> float:
-    """The share of header lines among those that are not indented."""
-    hits = total = 0
+def _fits(candidate: type[Format], lines: Sequence[bytes]) -> bool:
+    """True if enough of these lines are headers."""
+    match, hits = (candidate.start if candidate.sure_start else candidate.header).match, 0
     for line in lines:
-        if line[:1] in (b" ", b"\t"):
-            continue
-        total += 1
-        hits += candidate.header.match(line) is not None
-    return hits / total if total else 0.0
+        hits += match(line) is not None
+        if hits >= ENOUGH * len(lines):
+            return True
+    return False

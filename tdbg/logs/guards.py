@@ -113,6 +113,7 @@ class Facts:
         default_factory=dict
     )  # a function -> place and line of the message it passes on, 1 if it adds to it
     flags: list[str] = field(default_factory=list)  # every flag the file asks for
+    broken: str = ""  # why it could not be parsed
 
 
 @dataclass(slots=True)
@@ -124,6 +125,7 @@ class GuardMap:
     passing_on: Flags = NONE  # functions that only pass a message on: who calls them is the one who speaks
     passed_on: frozenset[int] = frozenset()  # the lines where they do so
     asked: Flags = NONE  # every flag that the file asks for
+    broken: str = ""  # why it could not be parsed
 
     @classmethod
     def of_file(cls, path: str | os.PathLike[str], checkers: Sequence[str] = CHECKERS) -> "GuardMap":
@@ -672,13 +674,15 @@ def _leaves(body: Sequence[ast.stmt]) -> bool:
 
 
 def read(source: bytes, checkers: Sequence[str] = CHECKERS) -> Facts:
-    """The facts of one file's text; none of one that cannot be parsed."""
+    """The facts of one file's text; of one that cannot be parsed only that."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the user's invalid escapes are not our business
             return _Reader(ast.parse(source), checkers).facts
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return Facts()
+    except SyntaxError as error:
+        return Facts(broken=f"line {error.lineno or 0}: {error.msg}")
+    except (ValueError, RecursionError, MemoryError) as error:
+        return Facts(broken=str(error) or type(error).__name__)
 
 
 # Many files
@@ -786,6 +790,7 @@ def _map(
         frozenset(passing),
         passed_on,
         frozenset(facts.flags),
+        facts.broken,
     )
 
 
@@ -889,4 +894,5 @@ def decode(data: Mapping[str, object]) -> Facts:
         [LogCall(**item) for item in calls],  # type: ignore[arg-type]
         raw["wrappers"],  # type: ignore[arg-type]
         raw["flags"],  # type: ignore[arg-type]
+        str(raw["broken"]),
     )

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from tdbg.errors import TdbgError
-from tdbg.logs.engine import Density, Filter
+from tdbg.logs.engine import Filter, Workspace
 from tdbg.logs.formats import Format, sniff
 from tdbg.logs.query import Matcher, Query
 from tdbg.logs.sources import Source, total_bytes
@@ -138,8 +138,8 @@ class Readable:
             raise TdbgError(f"{path} {what}: {self.error}", hint)
 
 
-def run_unit(unit: Unit, query: Query, output: Output, *, each: bool = False, density: Density | None = None) -> int:
-    """Filter one unit; returns how many records counted. each, density: see `Filter`."""
+def run_unit(unit: Unit, query: Query, output: Output, *, each: bool = False, space: Workspace | None = None) -> int:
+    """Filter one unit; returns how many records counted. each, space: see `Filter`."""
     matcher = Matcher(query, unit.format, unit.source.rank)
     if not matcher.possible:
         return 0
@@ -147,7 +147,7 @@ def run_unit(unit: Unit, query: Query, output: Output, *, each: bool = False, de
         if unit.begin:
             stream.seek(unit.begin - 1)
         readable = Readable(stream)
-        found = Filter(matcher, output.emit, begin=unit.begin, end=unit.end, each=each, density=density)
+        found = Filter(matcher, output.emit, begin=unit.begin, end=unit.end, each=each, space=space)
         taken = found.run(readable)
         shorter = unit.end is None and unit.source.seekable and os.fstat(stream.fileno()).st_size < unit.source.size
     if unit.more:
@@ -176,7 +176,7 @@ def run(
     if not alone:
         return _Ring(units, query, handle, jobs, each=each).run()
     output = Output(handle)
-    taken, troubles = _run_units(units, query, output, each=each, density=Density())
+    taken, troubles = _run_units(units, query, output, each=each, space=Workspace())
     output.flush()
     for error in troubles[:-1]:
         _complain(error)
@@ -186,13 +186,13 @@ def run(
 
 
 def _run_units(
-    units: Iterable[Unit], query: Query, output: Output, *, each: bool, density: Density
+    units: Iterable[Unit], query: Query, output: Output, *, each: bool, space: Workspace
 ) -> tuple[int, list[TdbgError]]:
     """How many records counted, and what could not be read: that keeps nobody from reading the rest."""
     taken, troubles = 0, []
     for unit in units:
         try:
-            taken += run_unit(unit, query, output, each=each, density=density)
+            taken += run_unit(unit, query, output, each=each, space=space)
         except TdbgError as error:
             troubles.append(error)
     return taken, troubles
@@ -241,12 +241,12 @@ class _Ring:
                 for end in ends:
                     if end not in (mine, following):
                         os.close(end)
-            taken, failed, density = 0, False, Density()
+            taken, failed, space = 0, False, Workspace()
             for place in range(number, len(self.units), self.jobs):
                 if os.getppid() != self.parent:
                     return  # nobody waits for this any more
                 output = Output(self.handle, lambda: _await(mine))
-                found, troubles = _run_units([self.units[place]], self.query, output, each=self.each, density=density)
+                found, troubles = _run_units([self.units[place]], self.query, output, each=self.each, space=space)
                 output.flush()
                 taken, failed = taken + found, failed or bool(troubles)
                 for error in troubles:

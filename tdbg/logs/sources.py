@@ -108,7 +108,7 @@ class _PackedPipe:
         """As that of a file."""
         count = min(len(into), len(self._sample))
         into[:count], self._sample = self._sample[:count], self._sample[count:]
-        return count or self._stream.readinto(into)
+        return count or self._stream.piece_into(into)
 
     def read(self, count: int) -> bytes:
         """The beginning, which stays where it is."""
@@ -137,13 +137,54 @@ def _pipe(path: str) -> _Pipe | _PackedPipe:
     return _pipes[key]
 
 
-class _Unzip:
-    """A gzip stream, one member after the other. Where it is damaged, what came before has been read."""
+class _Unpacked:
+    """A packed stream. Where it is damaged, what came before has been read."""
 
-    CHUNK_BYTES, PIECE_BYTES = 1 << 17, 1 << 17  # a piece that meets damage is lost
+    PIECE_BYTES = 1 << 17  # one that meets damage is lost
 
     def __init__(self, raw: IO[bytes]) -> None:
         self._raw = raw
+        self._damage: Exception | None = None
+
+    def piece_into(self, into: memoryview) -> int:
+        """Some bytes as they come, 0 at the end; EOFError or zlib.error where it is damaged."""
+        raise NotImplementedError
+
+    def readinto(self, into: memoryview) -> int:
+        """As many bytes as there is room for, as a filter is faster with few large pieces; else as `piece_into`."""
+        filled = 0
+        while filled < len(into) and self._damage is None:
+            try:
+                got = self.piece_into(into[filled:])
+            except (EOFError, zlib.error) as error:
+                self._damage, got = error, 0
+            if not got:
+                break
+            filled += got
+        if self._damage is not None and not filled:
+            raise self._damage
+        return filled
+
+    def read(self, count: int) -> bytes:
+        """So many bytes; fewer at the end, or before damage."""
+        into = memoryview(bytearray(count))
+        try:
+            return bytes(into[: self.readinto(into)])
+        except (EOFError, zlib.error):
+            return b""
+
+    def close(self) -> None:
+        """Close the file."""
+        self._raw.close()
+
+
+class _Unzip(_Unpacked):
+    """A gzip stream, one member after the other."""
+
+    CHUNK_BYTES = 1 << 16
+
+    def __init__(self, raw: IO[bytes]) -> None:
+        super().__init__(raw)
         self._held = b""  # packed bytes
         self._inflate: Any = None  # of the member that is being read
         try:
@@ -151,8 +192,8 @@ class _Unzip:
         except ImportError:
             self._zlib = zlib
 
-    def readinto(self, into: memoryview) -> int:
-        """Some bytes, 0 at the end; EOFError or zlib.error where it is damaged."""
+    def piece_into(self, into: memoryview) -> int:
+        """Some bytes as they come, 0 at the end; EOFError or zlib.error where it is damaged."""
         while True:
             if not self._held and not (self._inflate is not None and self._inflate.unconsumed_tail):
                 self._held = self._raw.read(self.CHUNK_BYTES)
@@ -175,20 +216,8 @@ class _Unzip:
                 into[: len(piece)] = piece
                 return len(piece)
 
-    def read(self, count: int) -> bytes:
-        """So many bytes; fewer at the end, or before damage."""
-        into, filled = memoryview(bytearray(count)), 0
-        with contextlib.suppress(EOFError, zlib.error):
-            while filled < count and (got := self.readinto(into[filled:])):
-                filled += got
-        return bytes(into[:filled])
 
-    def close(self) -> None:
-        """Close the file."""
-        self._raw.close()
-
-
-class _Unzstd:
+class _Unzstd(_Unpacked):
     """A zstd stream, one frame after the other. The library ends quietly with a cut file, so that is looked at here."""
 
     def __init__(self, raw: IO[bytes], path: str) -> None:
@@ -197,25 +226,19 @@ class _Unzstd:
         except ImportError:
             raw.close()
             raise TdbgError(f"{path} is packed with zstd", "install the extra: pip install 'tdbg[fast]'") from None
-        self._raw = raw
+        super().__init__(raw)
         self._error: Any = zstandard.ZstdError
         self._stream: Any = zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True, closefd=False)
 
-    def readinto(self, into: memoryview) -> int:
-        """Some bytes, 0 at the end; EOFError or zlib.error where it is damaged."""
+    def piece_into(self, into: memoryview) -> int:
+        """Some bytes as they come, 0 at the end; EOFError or zlib.error where it is damaged."""
         try:
-            got = int(self._stream.readinto1(into[: _Unzip.PIECE_BYTES]))
+            got = int(self._stream.readinto1(into[: self.PIECE_BYTES]))
         except self._error as error:
             raise zlib.error(str(error)) from None
         if not got and not _ends_whole(self._raw):
             raise EOFError("it ends in the middle")
         return got
-
-    read = _Unzip.read
-
-    def close(self) -> None:
-        """Close the file."""
-        self._raw.close()
 
 
 def _ends_whole(raw: IO[bytes]) -> bool:

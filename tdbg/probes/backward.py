@@ -17,7 +17,7 @@ class Backward(Probe):
 
     Reads:  the gradient that arrives at the output of every module, on steps that are sampled (`ModuleLook`).
     Emits:  one line and one observation a looked-at step; the names once, and again when they change. Without the
-            flag, below level extreme, the first and the last layer and six modules in turn, at every other step.
+            flag at every other step; below level extreme, the first and the last layer and six modules in turn.
     Cost:   one reduction a module.
     Limits: with GradScaler the norms are divided by the scale of the step. A module whose output needs no
             gradient has none; compiled models are run eagerly on those steps, with the flag.
@@ -46,7 +46,7 @@ class Backward(Probe):
     def changed(self) -> None:
         asked = bool(self.flags)
         every = asked or self.monitor.settings.level == "extreme"
-        stride = STRIDE if self.by_level_alone and not every else 1
+        stride = STRIDE if self.by_level_alone and not self.monitor.changes.temporary else 1
         self.monitor.modules.want(self, Wish(backward=True, every=every, stride=stride, exact=asked, force_eager=asked))
 
     def detach(self) -> None:

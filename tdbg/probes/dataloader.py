@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 CONTENT = "dataloader"  # kinds of work in the budget: a look at a batch,
 PRINT = "dataloader-print"  # its fingerprint, the range of its labels
 LABELS = "dataloader-labels"
-STRIDE = 2  # steps from look to look where the level advanced alone asks
+STRIDE = 2  # steps from look to look where a level alone asks, and not just for some steps
 LOOKS_A_STEP = 4  # batches looked at while one step runs (accumulation, evaluation) whatever it costs
 MAX_PRINTS = 4096
 MAX_CLASSES = 1024
@@ -59,7 +59,7 @@ class DataLoading(Probe):
 
     Reads:  the batch as the program gets it, the loader iterator's settings and the indices its sampler gave.
             Labels are compared with the width of the root's output. No sample is fetched for it.
-    Emits:  LOADER once a loader; BATCH on sampled batches, for the level advanced alone in every other step (RANGE a
+    Emits:  LOADER once a loader; BATCH on sampled batches, for a level alone in every other step (RANGE a
             step late for those on an accelerator); EPOCH at the end of a pass; WAIT, REPEAT, CONSTANT, NONFINITE,
             LABELS, SAMPLER and ERROR where there is cause.
     Cost:   two microseconds a batch; a look at a batch 0.1 to 1 ms, sampled.
@@ -217,7 +217,7 @@ class DataLoading(Probe):
     def _passes_over(self) -> bool:
         """True if this batch is the only one of its step so far, and the level leaves out this step."""
         step = self.monitor.step + 1
-        rare = self.by_level_alone and self.monitor.settings.level != "extreme"
+        rare = self.by_level_alone and not self.monitor.changes.temporary
         return rare and step > ALWAYS_STEPS and step % STRIDE > 0 and self._looks == 1
 
     def _affords(self, kind: str) -> bool:

@@ -18,7 +18,8 @@ class Forward(Probe):
 
     Reads:  the output of every module below the root, on steps that are sampled (`ModuleLook`).
     Emits:  one line and one observation a looked-at step; the names once, and again when they change. Of every
-            module with the flag or at level extreme; else the first, the last and six others in turn, at every other step.
+            module with the flag or at level extreme; else the first, the last and six others in turn. Without the
+            flag at every other step.
     Cost:   one reduction and one sample of 1,024 elements a module.
     Limits: with the flag compiled models are run eagerly on those steps, where the last digits may differ; without
             it what is inside them is not seen.
@@ -51,7 +52,7 @@ class Forward(Probe):
     def changed(self) -> None:
         asked = bool(self.flags)
         every = asked or self.monitor.settings.level == "extreme"
-        stride = STRIDE if self.by_level_alone and not every else 1
+        stride = STRIDE if self.by_level_alone and not self.monitor.changes.temporary else 1
         self.monitor.modules.want(self, Wish(sample=True, every=every, stride=stride, exact=asked, force_eager=asked))
 
     def detach(self) -> None:

@@ -33,7 +33,7 @@ HOOK: Any = "tdbg"
 WHOLE = "all modules"
 PARTLY = "modules in turn"
 IN_TURN = 6  # modules a look, besides the first and the last layer
-STRIDE = 2  # steps from look to look where the level advanced alone asks
+STRIDE = 2  # steps from look to look where a level alone asks, and not just for some steps
 WHOLE_EVERY = 64  # looks: a model may be rebuilt, or take another path
 LARGE = 16_384  # elements; of larger tensors a norm is estimated from
 # A hook that computes runs with a cold cache, 25 us each; so it only keeps the tensor, and all are worked on together.
@@ -173,7 +173,7 @@ class ModuleLook:
 
     ``seen`` is in the order of the forward pass; ``step`` is the step it speaks of. A look is at every module if a
     probe wants that (``turn`` is 0 then), and at the first of a root; else six and the first and last layer have
-    their turn. Where the level advanced alone asks, it is at every other step.
+    their turn. Where a level alone asks, and not just for some steps, it is at every other step.
     Reads:  the first tensor of each module's output; the gradient that arrives there, if a probe wants it.
     Cost:   two hooks and one reduction a module (some 15 us), on the steps that are looked at. Of outputs above
             16,384 elements a sample of 1,024 is read unless a probe wants exact norms.

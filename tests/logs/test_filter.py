@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tdbg.logs import engine, parallel
-from tdbg.logs.engine import Density, Filter
+from tdbg.logs.engine import Filter, Workspace
 from tdbg.logs.formats import FORMATS, Lines, Stamped, Tdbg, sniff
 from tdbg.logs.query import Matcher, Query, family
 from tdbg.logs.sources import Source, find, rank_of
@@ -89,10 +89,22 @@ def _unit(data: bytes, query: Query, begin: int, end: int) -> bytes:
     return b"".join(out)
 
 
-class Always(Density):
+class Dense(Workspace):
     """Every block is one for numpy."""
 
-    high = True
+    dense = True
+
+
+class Crowded(Dense):
+    """And has a look at every line."""
+
+    crowded = True
+
+
+class Sparse(Workspace):
+    """Every block is one for the C library's search."""
+
+    sparse = True
 
 
 LINES = st.sampled_from(
@@ -106,6 +118,8 @@ LINES = st.sampled_from(
         b"\n",
         b"not indented\n",
         b"2026-11-20T[DEBUG_FORWARD]\n",
+        b"2026-11-20T03:06:40\n" + b"x" * 25 + b"[DEBUG_FORWARD] where a tag would be\n",
+        b"2026-11-20T03:06:40.000299 D r0003 s0000007 [DEBUG_FORWARD] a byte too early\n",
         b"2026-",
         b"[DEBUG_FORWARD]",
     ]
@@ -122,27 +136,52 @@ FAMILIES = st.sampled_from(
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(LINES, max_size=60), FAMILIES, st.integers(min_value=300, max_value=4000), st.integers(0, 40))
-def test_dense_blocks_give_the_same_bytes(parts: list[bytes], query: Query, block: int, ordinary: int) -> None:
+def test_dense_and_sparse_blocks_give_the_same_bytes(
+    parts: list[bytes], query: Query, block: int, ordinary: int
+) -> None:
     data = b"".join([*records(ordinary), *parts, *records(ordinary)])
 
-    def filtered(density: Density) -> tuple[bytes, int]:
+    def filtered(space: Workspace) -> tuple[bytes, int]:
         out: list[bytes] = []
-        found = Filter(Matcher(query, Tdbg), lambda view: out.append(bytes(view)), block_bytes=block, density=density)
+        found = Filter(Matcher(query, Tdbg), lambda view: out.append(bytes(view)), space=space)
         return b"".join(out), found.run(io.BytesIO(data))  # type: ignore[arg-type]
 
-    assert filtered(Always()) == filtered(Density())
+    expected = filtered(Workspace(block))
+    assert filtered(Dense(block)) == expected
+    assert filtered(Crowded(block)) == expected
+    assert filtered(Sparse(block)) == expected
 
 
-def test_numpy_is_imported_for_many_dense_blocks_alone() -> None:
-    dense, size = Density(), engine.BLOCK_BYTES
+def test_a_workspace_is_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "LARGEST_BYTES", 4000)
+    long = line(1e9, "E", 0, 1, "[DEBUG_LR]", "\n".join("x" * 100 for _ in range(20))).encode()
+    query = Query(families=(family("LR"),))
+    for kind in (Workspace, Dense, Crowded, Sparse):
+        space = kind(1000)
+        for data in (b"".join(records(40)), long + b"".join(records(40)), b"", b"".join(records(40))):
+            out: list[bytes] = []
+            Filter(Matcher(query, Tdbg), lambda view, out=out: out.append(bytes(view)), space=space).run(  # type: ignore[misc]
+                io.BytesIO(data)  # type: ignore[arg-type]
+            )
+            assert b"".join(out) == kept(data, query)
+
+
+def test_numpy_and_the_c_library_are_for_many_blocks_alone() -> None:
+    space, size = Workspace(), engine.BLOCK_BYTES
     for _ in range(engine.DENSE_BLOCKS):
-        assert not dense.high
-        dense.learn(10_000, size)
-    assert dense.high
-    dense.learn(10_000, 100)
-    assert dense.high
-    dense.learn(3, size)
-    assert not dense.high
+        assert not space.dense
+        space.learn(10_000, size)
+    assert space.dense and not space.sparse
+    space.learn(10_000, 100)
+    assert space.dense
+    space.learn(3, size)
+    assert not space.dense
+    for _ in range(engine.SPARSE_BLOCKS - 1):
+        assert not space.sparse
+        space.learn(3, size)
+    assert space.sparse
+    space.learn(1000, size)
+    assert not space.sparse
 
 
 @settings(max_examples=60, deadline=None)

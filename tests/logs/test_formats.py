@@ -1,12 +1,15 @@
 """Each kind of log that people have: where its records begin, and what their headers say."""
 
 import io
+import re
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tdbg.errors import TdbgError
 from tdbg.logs.engine import whole
@@ -311,3 +314,25 @@ def test_a_rank_is_that_of_the_path_then_of_the_launcher_then_of_the_header() ->
     for rank, kept in ((5, True), (9, False)):
         matcher = Matcher(Query(ranks=((rank, rank),)), FORMATS["tdbg"], 5)
         assert matcher.possible is kept and whole(line(b"[rank9]: "), matcher) == (line(b"[rank9]: ") if kept else b"")
+
+
+STAMPED = (
+    b"2026-11-20 03:06:40,123", b"11/20/2026 03:06:40", b"[", b"(", b"]", b" ", b"-", b":", b"INFO", b"[INFO]", b"a.b",
+    b"[rank3]:", b"\x1b[32m", b"[DEBUG_LR]", b"x.py:5", b"Z", b"+01:00", b"\n", b"\xff", b"2026-11-20T03:06:40.5",
+)  # fmt: skip
+
+
+def test_no_expression_has_a_possessive_group() -> None:
+    """Before Python 3.11.5 a possessive group whose last try fails takes a byte too many; an atomic one is right."""
+    group = re.compile(rb"\)(?:[*+?]|\{\d*,?\d*\})\+")
+    for form in FORMATS:
+        for pattern in (form.header.pattern, form.start.pattern, form.record(form.header.pattern)):
+            assert not group.search(pattern), (form.name, group.search(pattern))
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.sampled_from(STAMPED), max_size=8).map(b"".join))
+def test_a_sure_start_is_a_header(line: bytes) -> None:
+    for form in FORMATS:
+        if form.sure_start and form.start.match(line):
+            assert form.header.match(line), form.name

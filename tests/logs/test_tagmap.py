@@ -149,3 +149,12 @@ def test_a_function_of_the_programs_own(tmp_path: Path, capsys: pytest.CaptureFi
     assert main(["flags", "scan", str(tmp_path)]) == 1
     assert main(["flags", "scan", str(tmp_path), "--function", "wants"]) == 0
     assert '"its text"' in capsys.readouterr().out
+
+
+def test_a_file_that_cannot_be_parsed_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "good.py").write_text("if cfg.DEBUG.LR:\n    log.debug('the rate is now %s', rate)\n")
+    (tmp_path / "bad.py").write_text("if cfg.DEBUG.LR:\n    log.debug('the rate\n")
+    for _ in range(2):  # and once more, from the cache
+        assert main(["flags", "scan", str(tmp_path)]) == 0
+        said = capsys.readouterr().err
+        assert "bad.py cannot be parsed (line 2: unterminated string literal" in said and "good.py" not in said

@@ -330,6 +330,45 @@ def test_an_evaluation_of_many_batches_costs_no_look_at_each(watch: Any) -> None
     assert len(looks) <= 5
 
 
+@pytest.mark.parametrize(
+    ("level", "flags", "rarely"),
+    [("advanced", {}, True), ("extreme", {}, True), ("advanced", {"DATALOADER": True}, False)],
+)
+def test_for_a_level_the_batches_of_every_other_step_are_looked_at(
+    watch: Any, level: str, flags: dict[str, bool], rarely: bool
+) -> None:
+    watched = watch(level=level, flags=flags, max_overhead=1e5)
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
+    looked = []
+    probe = watched.monitor.probe("dataloader")
+    look = probe._look
+    probe._look = lambda *args: (looked.append(watched.monitor.step + 1), look(*args))
+    for number, (x_BF, y_B) in enumerate(DataLoader(Numbers(20), batch_size=1)):
+        nn.functional.cross_entropy(net(x_BF), y_B).backward()
+        if number < 8 or number % 3 == 1:  # from the ninth step on, three batches a step
+            optimizer.step()
+            optimizer.zero_grad()
+    every = [*range(1, 9), *(step for step in range(9, 13) for _ in range(3))]
+    expected = [*range(1, 9), *(step for step in range(9, 13) for place in range(3) if step % 2 == 0 or place)]
+    assert looked == (expected if rarely else every)
+
+
+def test_a_level_for_some_steps_looks_at_the_batch_of_each(watch: Any) -> None:
+    watched = watch(level="basic", max_overhead=1e5)
+    loader = DataLoader(Numbers(40), batch_size=2)
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
+    for number, (x_BF, y_B) in enumerate(loader):
+        nn.functional.cross_entropy(net(x_BF), y_B).backward()
+        optimizer.step()
+        if number == 9:
+            watched.monitor.changes.make("advanced", {}, "test", for_steps=6)
+    assert [event.step for event in seen(watched, "BATCH")] == [11, 12, 13, 14, 15, 16]
+    modules = [event.step for event in watched.events if isinstance(event, Observation) and event.probe == "forward"]
+    assert modules == [11, 12, 13, 14, 15, 16]
+
+
 def test_switching_the_flag_off_leaves_no_patch(watch: Any) -> None:
     from torch.utils.data import dataloader
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from tdbg.events import Observation
 from tdbg.probes import modules, tensors
+from tdbg.probes.budget import ALWAYS_STEPS
 from tdbg.probes.spread import SAMPLE, samples
 from tests.probes.conftest import Watch
 
@@ -153,10 +154,12 @@ def test_without_a_flag_modules_have_their_turn(watch: Callable[..., Watch]) -> 
     for name, layer in model.named_children():
         layer.register_forward_hook(lambda _, __, out, name=name: rms.update({name: out.norm().item() / 128**0.5}))
     turns_in_all = -(-20 // modules.IN_TURN)
-    train(model, torch.randn(16, 8), steps=3 + 2 * turns_in_all)
+    train(model, torch.randn(16, 8), steps=4 * turns_in_all)
     whole, *looks = observed(one, "forward")
     looks = [look for look in looks if "turn" in look.values]  # MEMORY looks at all modules twice
     assert whole.values["modules"] == [*map(str, range(20)), ""]
+    steps = [look.step for look in looks if look.step > ALWAYS_STEPS]
+    assert steps == list(range(ALWAYS_STEPS + 2, 4 * turns_in_all + 1, 2)), "at every other step"
     turns = [look.values["turn"] for look in looks]
     assert set(turns) == set(range(1, turns_in_all + 1))
     assert {look.values["turns"] for look in looks} == {turns_in_all}
