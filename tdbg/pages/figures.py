@@ -146,8 +146,10 @@ def _recorded(scalars: "Mapping[str, Any]", path: str) -> Figures | None:
     return Figures(int(count or 0), int(nan or 0), int(inf or 0), None, mean, std, low, high)
 
 
-def bars(values: "Sequence[Any]", low: float, high: float, count: int) -> list[int]:
-    """How many of the finite values lie in each of ``count`` equal parts of low to high."""
+def bars(values: "Sequence[Any]", low: float | None, high: float | None, count: int) -> list[int]:
+    """How many of the finite values lie in each of ``count`` equal parts of low to high; empty if there are none."""
+    if low is None or high is None:
+        return []
     found = [0] * count
     width = high - low
     if not width > 0 or not math.isfinite(width):
@@ -159,14 +161,16 @@ def bars(values: "Sequence[Any]", low: float, high: float, count: int) -> list[i
     return found
 
 
-def array_bars(array: "Array", low: float, high: float, count: int) -> list[int]:
+def array_bars(array: "Array", low: float | None, high: float | None, count: int) -> list[int]:
     """The same of a numpy array."""
     import numpy
 
+    if low is None or high is None:
+        return []
     flat = magnitudes(array).reshape(-1)
     flat = flat[numpy.isfinite(flat)]
     if not high > low or not math.isfinite(high - low):
-        return bars((), low, high, count)[: count // 2] + [len(flat)] + [0] * (count - count // 2 - 1)
+        return [0] * (count // 2) + [len(flat)] + [0] * (count - count // 2 - 1)
     found: list[int] = numpy.histogram(flat.astype("f8"), count, (low, high))[0].tolist()
     return found
 

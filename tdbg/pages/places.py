@@ -36,13 +36,18 @@ def newest() -> str:
     return str(RunDir.open(None).path)
 
 
+def place(paths: "Sequence[str]") -> str:
+    """The one path that is named, or the newest run. Raises TdbgError for several, and where there is no run."""
+    if len(paths) > 1:
+        raise TdbgError(f"{len(paths)} paths were given", "name one run, folder or page")
+    return paths[0] if paths else newest()
+
+
 def opened(paths: "Sequence[str]") -> "PageSet":
     """The pages at the one path that is named. Raises TdbgError for none and for several."""
     from tdbg.pages.reader import PageSet
 
-    if len(paths) > 1:
-        raise TdbgError(f"{len(paths)} paths were given", "name one run, folder or page")
-    return PageSet.open(paths[0] if paths else newest())
+    return PageSet.open(place(paths))
 
 
 def is_place(word: str) -> bool:

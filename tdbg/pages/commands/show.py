@@ -195,17 +195,16 @@ def measure(tensor: "Tensor", wanted: str, count: int) -> "tuple[Figures, list[i
         tally = Tally()
         tally.add_tensor(tensor)
         found = tally.figures()
-        bars = tally.bins.bars(found.min, found.max, count) if tally.bins and tally.finite else []
-        return found, bars, None
+        return found, tally.bins.bars(found.min, found.max, count) if tally.bins else [], None
     part = slices.read(tensor, wanted)
     if part.array is not None:
         found = figures.of_array(part.array)
-        return found, figures.array_bars(part.array, found.min, found.max, count) if found.finite else [], part
+        return found, figures.array_bars(part.array, found.min, found.max, count), part
     numbers = part.listed()
     if numbers and isinstance(numbers[0], complex):
         numbers = [abs(value) for value in numbers]
     found = figures.of_numbers(numbers)
-    return found, figures.bars(numbers, found.min, found.max, count) if found.finite else [], part
+    return found, figures.bars(numbers, found.min, found.max, count), part
 
 
 # one
