@@ -235,7 +235,7 @@ def _unrecorded(found: PageSet) -> Iterable[tuple[tuple[Path, int, str], list[Se
     """The sealed pages with datapoints that no journal has, by folder, rank and writer."""
     groups: dict[tuple[Path, int, str], list[SealedSource]] = defaultdict(list)
     for source in found.sources:
-        if isinstance(source, SealedSource) and source.ours and source.number is not None and any(True for _ in source):
+        if isinstance(source, SealedSource) and source.ours and source.number >= 0 and any(True for _ in source):
             groups[source.folder.path, source.rank, source.writer].append(source)
     return groups.items()
 
@@ -248,7 +248,7 @@ def _write_journal(
     if alive(pages[0]) and not force:
         found.problems.tell(pages[0].path, "its writer still lives: its journal is left alone", grave=False)
         return []
-    pages.sort(key=lambda page: page.number or 0)
+    pages.sort(key=lambda page: page.number)
     ready = folder / f".recovering.{os.getpid()}"
     try:
         with open(ready, "wb") as file:

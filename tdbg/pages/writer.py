@@ -211,8 +211,6 @@ class PageWriter:
         if self._journal is None:
             self._begin()
         assert self._journal is not None
-        if not self._journal.mine() or (self._page and not self._page.mine()):
-            raise OSError(errno.EBADF, "the program has closed the files of its capture")
         return self._journal
 
     def _begin(self) -> None:
