@@ -3,6 +3,7 @@
 import math
 
 from tdbg.pages import pixels
+from tdbg.pages.figures import plain
 from tdbg.pages.screen import Screen, shade
 from tdbg.pages.tables import safe, width
 
@@ -65,12 +66,11 @@ def _planes(part: "Part", count: int, high: int, wide: int) -> "list[Plane]":
     """The first ``count`` planes of the last two dimensions, as rows of Python numbers."""
     size = high * wide
     if part.numbers is not None:
-        flat = part.numbers[: count * size]
+        flat: Sequence[float] = part.numbers[: count * size]
     else:
         assert part.array is not None
         flat = part.array.reshape(-1)[: count * size].tolist()
-    if flat and isinstance(flat[0], complex):
-        flat = [abs(value) for value in flat]
+    flat = plain(flat)
     starts = [[at * size + row * wide for row in range(high)] for at in range(count)]
     return [[flat[start : start + wide] for start in rows] for rows in starts]
 

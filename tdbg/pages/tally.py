@@ -136,6 +136,8 @@ class Tally:
                 mean = float((wide / len(wide)).sum())
             wide -= mean
             self._join(len(wide), mean, float(wide.dot(wide)))
+        if max(abs(low), abs(high)) > LARGEST:
+            self.bins = None  # it has no bins for them: no quantiles are better than wrong ones
         if self.bins is not None:
             self.whole &= flat.dtype.kind in "iub" and max(abs(low), abs(high)) <= 256
             self.bins.add(numpy.bincount(_prefixes(flat), minlength=SIZE))
@@ -171,6 +173,9 @@ class Tally:
         """Mean and spread of so many more values."""
         if not count:
             return
+        if not self._seen:
+            self._seen, self.mean, self.spread = count, mean, spread
+            return
         seen = self._seen + count
         off = mean - self.mean
         self.mean += off * (count / seen)
@@ -202,7 +207,7 @@ def _code_counts(data: bytes, dtype: Dtype) -> Array:
 
 
 def _prefixes(flat: Array) -> Array:
-    """The upper 16 bits of each value's float32; what is too large for one counts as the largest there is."""
+    """The upper 16 bits of each value's float32."""
     if flat.dtype != numpy.dtype("<f4"):
         flat = numpy.clip(flat.astype("f8"), -LARGEST, LARGEST).astype("<f4")
     return flat.view("<u2")[1::2]

@@ -200,9 +200,7 @@ def measure(tensor: "Tensor", wanted: str, count: int) -> "tuple[Figures, list[i
     if part.array is not None:
         found = figures.of_array(part.array)
         return found, figures.array_bars(part.array, found.min, found.max, count), part
-    numbers = part.listed()
-    if numbers and isinstance(numbers[0], complex):
-        numbers = [abs(value) for value in numbers]
+    numbers = figures.plain(part.listed())
     found = figures.of_numbers(numbers)
     return found, figures.bars(numbers, found.min, found.max, count), part
 
