@@ -61,7 +61,10 @@ def test_selections(ask: Commands, words: tuple[str, ...], keys: list[str]) -> N
 
 
 def test_a_selection_narrows_the_layers_too(ask: Commands) -> None:
-    assert [(row["path"], row["datapoints"]) for row in ask("ls", "--phase", "eval").table] == [("x/y", "2"), ("x/z", "2")]
+    assert [(row["path"], row["datapoints"]) for row in ask("ls", "--phase", "eval").table] == [
+        ("x/y", "2"),
+        ("x/z", "2"),
+    ]
 
 
 def test_json(ask: Commands) -> None:

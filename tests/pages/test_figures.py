@@ -62,7 +62,9 @@ def test_three_ways_one_result(dtype: Any, count: int) -> None:
 @by_dtype
 def test_no_values_at_all(dtype: Any) -> None:
     empty = Figures(0)
-    assert figures.of_numbers([]) == figures.of_array(values.array(b"", dtype)) == streamed(b"", dtype).figures() == empty
+    assert (
+        figures.of_numbers([]) == figures.of_array(values.array(b"", dtype)) == streamed(b"", dtype).figures() == empty
+    )
 
 
 def test_figures_of_known_numbers() -> None:
@@ -174,7 +176,9 @@ def test_bars(count: int) -> None:
 @pytest.mark.parametrize("numbers", [[2.0] * 5, [-math.inf, 2.0, math.nan]])
 def test_bars_of_one_value(numbers: list[float]) -> None:
     finite = sum(map(math.isfinite, numbers))
-    assert figures.bars(numbers, 2.0, 2.0, 4) == figures.array_bars(numpy.array(numbers), 2.0, 2.0, 4) == [0, 0, finite, 0]
+    assert (
+        figures.bars(numbers, 2.0, 2.0, 4) == figures.array_bars(numpy.array(numbers), 2.0, 2.0, 4) == [0, 0, finite, 0]
+    )
     assert figures.bars([], None, None, 4) == []
 
 

@@ -40,6 +40,7 @@ OPTIONS: Options = {
 }
 PLACES = ("rank", "step", "epoch", "page")
 BASE = ("nan", "inf", "mean", "std", "absmax")
+EXACT = 1 << 20  # values: of more, the quantiles are those of a histogram
 EXAMPLE = "tdbg inspect-pages find 'nan > 0 or absmax > 1e4'"
 
 
@@ -195,8 +196,12 @@ def _same(figures: "Figures") -> "Figures":
 
 def _measurer(tensor: "Tensor", quantiles: bool) -> "Callable[[], Figures]":
     def measure() -> "Figures":
+        from tdbg.pages import figures
         from tdbg.pages.tally import Tally
+        from tdbg.pages.values import value_count
 
+        if quantiles and value_count(tensor.dtype, tensor.shape) <= EXACT:
+            return figures.of_array(tensor.array())
         tally = Tally(bins=quantiles)
         tally.add_tensor(tensor)
         return tally.figures()

@@ -54,14 +54,21 @@ class Question(Selected):
 
 def answer(question: Question) -> int:
     """Print it; 1 if there is no such key or tensor."""
-    from tdbg.pages.places import opened, place_and_word
+    from tdbg.errors import TdbgError
+    from tdbg.pages.places import is_place, opened, place_and_word
     from tdbg.pages.screen import Screen
     from tdbg.pages.tables import tell
     from tdbg.pages.target import resolve
 
     screen = Screen(question.image)
     place, word = place_and_word(question.paths, "KEY", EXAMPLE)
-    with opened(place) as pages:
+    try:
+        found = opened(place)
+    except TdbgError:
+        if place or not is_place(word):
+            raise
+        raise TdbgError(f"{word} is a path: the key is missing", f"write it such as: {EXAMPLE}") from None
+    with found as pages:
         target = resolve(pages, word, question)
         if target is None:
             code = _no_key(pages, word, question)
@@ -114,7 +121,6 @@ def _show(target: "Target", question: Question, screen: "Screen") -> int:
     if question.json:
         return _print_json(shown, question, whole=len(found) == 1 or bool(target.path))
     if single and target.path:
-        _print_head(found[0], scalars=False)
         _print_tensor(found[0], shown[0][1][0], question, screen)
         return 0
     return _print_all(shown, question, screen) if len(found) == 1 or target.path else _print_list(found)
@@ -229,6 +235,7 @@ def _print_tensor(datapoint: "Datapoint", tensor: "Tensor", question: Question, 
 
     with Progress("reading"):
         figures, bars, part = measure(tensor, question.slice, 40)
+    _print_head(datapoint, scalars=False)
     cut = f", of it [{question.slice.strip('[]')}]: {shape(part.shape)}" if question.slice and part else ""
     print(f"{safe(tensor.path)}: {tensor.dtype.name} {shape(tensor.shape)}, {size(tensor.nbytes)}{cut}")
     if tensor.note:
@@ -302,18 +309,19 @@ def _print_json(shown: "Sequence[tuple[Datapoint, list[Tensor]]]", question: Que
     for datapoint, tensors in shown:
         one = dict(zip(DATAPOINT_COLUMNS, datapoint_row(datapoint), strict=True))
         one |= {"key": datapoint.key, "flags": datapoint.flags, "scalars": dict(datapoint.scalars)}
-        if whole:
-            one["tensors"] = [_tensor_dict(tensor, question) for tensor in tensors]
+        one["tensors"] = [_tensor_dict(tensor, question, whole=whole) for tensor in tensors]
         found.append(one)
     print_json("pages-datapoint", finite(found))
     return 0
 
 
-def _tensor_dict(tensor: "Tensor", question: Question) -> dict[str, Any]:
+def _tensor_dict(tensor: "Tensor", question: Question, *, whole: bool) -> dict[str, Any]:
     from tdbg.errors import TdbgError
 
     about: dict[str, Any] = {"path": tensor.path, "dtype": tensor.dtype.name, "shape": tensor.shape}
     about |= {"bytes": tensor.nbytes, "note": dict(tensor.note)}
+    if not whole:
+        return about
     try:
         figures, bars, part = measure(tensor, question.slice, 40)
     except TdbgError as error:
