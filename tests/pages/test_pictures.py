@@ -140,12 +140,12 @@ def of_sixel(text: str) -> list[list[int]]:
         elif word[5]:
             at, row = 0, row + 6 * (word[5] == "-")
         elif not word[1]:
-            for _ in range(int(word[3] or 1)):  # noqa: SIM113 - it goes on where the last run ended
+            for _ in range(int(word[3] or 1)):
                 bits = ord(word[4] or word[6]) - 63
                 for bit in range(6):
                     if bits >> bit & 1:
                         grid[row + bit][at] = colour
-                at += 1
+                at += 1  # noqa: SIM113 - it goes on where the last run ended
     return grid[:high]
 
 
