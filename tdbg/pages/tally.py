@@ -6,7 +6,7 @@ fit into a processor's cache are worked out in float64, and joined (Chan, Golub 
 
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy
 
@@ -55,14 +55,19 @@ class Tally:
         """How many values are finite."""
         return self.count - self.nan - self.inf
 
-    def add_tensor(self, tensor: Tensor) -> None:
-        """Add the values of a stored tensor, read piece by piece. Raises TdbgError where they cannot be read."""
+    def add_tensor(self, tensor: Tensor, progress: Callable[[int], object] = lambda nbytes: None) -> None:
+        """Add the values of a stored tensor, read piece by piece. progress: is told the bytes of each.
+
+        Raises TdbgError where they cannot be read.
+        """
         for part in _pieces(tensor):
             if is_plain(part):
                 for data in part.chunks(CHUNK_BYTES):
                     self.add_bytes(data, part.dtype)
+                    progress(len(data))
             else:
                 self.add(array(part.read(), part.dtype, part.shape, part.note))
+                progress(part.nbytes)
 
     def add_bytes(self, data: bytes, dtype: Dtype) -> None:
         """Add the values of these bytes, of a type that needs no more than its bytes."""

@@ -7,6 +7,7 @@ import struct
 import zlib
 from typing import Any
 
+import numpy
 import pytest
 
 from tdbg.pages import pictures, pixels
@@ -89,6 +90,17 @@ def test_shrunk_is_the_mean_of_blocks() -> None:
     assert pictures.shrunk(plane, 2, 2) == [[2.5, 4.5], [10.5, 12.5]]
     assert pictures.shrunk(plane, 9, 9) is plane
     assert pictures.shrunk(plane, 1, 4) == [[6.0, 7.0, 8.0, 9.0]]
+
+
+@pytest.mark.parametrize("shape", [(1, 7, 9), (5, 20, 13), (2, 4, 4)])
+@pytest.mark.parametrize("image", ["never", "sixel"])
+def test_arrays_are_drawn_as_lists_are(monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...], image: str) -> None:
+    found = screen(monkeypatch, image, columns=30, lines=24)
+    array = numpy.random.default_rng(0).standard_normal(shape)
+    array[0, 3, 3] = math.nan
+    numbers = array.reshape(-1).tolist()
+    lists = pictures.lines(Part(shape, numbers), of_numbers(numbers), found)
+    assert pictures.lines(Part(shape, None, array), of_numbers(numbers), found) == lists != []
 
 
 def of_png(data: bytes) -> list[list[tuple[int, int, int]]]:

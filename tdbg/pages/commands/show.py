@@ -6,7 +6,7 @@ from tdbg.asked import Options
 from tdbg.pages.places import SELECTION, Selected
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from tdbg.pages.datapoint import Datapoint, Tensor
     from tdbg.pages.figures import Figures
@@ -181,16 +181,17 @@ def _measured(
         for datapoint, tensors in shown:
             for tensor in tensors:
                 try:
-                    figures, bars, _ = measure(tensor, question.slice, 16)
+                    figures, bars, _ = measure(tensor, question.slice, 16, progress.add)
                     yield datapoint, tensor, (figures, bars)
                 except TdbgError as error:
                     if question.slice:
                         raise
                     yield datapoint, tensor, safe(str(error))
-                progress.add(tensor.nbytes)
 
 
-def measure(tensor: "Tensor", wanted: str, count: int) -> "tuple[Figures, list[int], Part | None]":
+def measure(
+    tensor: "Tensor", wanted: str, count: int, progress: "Callable[[int], object]" = lambda nbytes: None
+) -> "tuple[Figures, list[int], Part | None]":
     """Figures, a histogram of ``count`` bars, and the values themselves unless there are too many. Raises TdbgError."""
     from tdbg.pages import figures, slices
     from tdbg.pages.values import value_count
@@ -199,10 +200,11 @@ def measure(tensor: "Tensor", wanted: str, count: int) -> "tuple[Figures, list[i
         from tdbg.pages.tally import Tally
 
         tally = Tally()
-        tally.add_tensor(tensor)
+        tally.add_tensor(tensor, progress)
         found = tally.figures()
         return found, tally.bins.bars(found.min, found.max, count) if tally.bins else [], None
     part = slices.read(tensor, wanted)
+    progress(tensor.nbytes)
     if part.array is not None:
         found = figures.of_array(part.array)
         return found, figures.array_bars(part.array, found.min, found.max, count), part
@@ -233,8 +235,8 @@ def _print_tensor(datapoint: "Datapoint", tensor: "Tensor", question: Question, 
     from tdbg.pages.progress import Progress
     from tdbg.pages.tables import safe, shape, size
 
-    with Progress("reading"):
-        figures, bars, part = measure(tensor, question.slice, 40)
+    with Progress("reading", tensor.nbytes) as progress:
+        figures, bars, part = measure(tensor, question.slice, 40, progress.add)
     _print_head(datapoint, scalars=False)
     cut = f", of it [{question.slice.strip('[]')}]: {shape(part.shape)}" if question.slice and part else ""
     print(f"{safe(tensor.path)}: {tensor.dtype.name} {shape(tensor.shape)}, {size(tensor.nbytes)}{cut}")
