@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tdbg.pages.commands import ls
 from tdbg.pages.writer import PageWriter
 from tests.pages.samples import Commands, item, run
 
@@ -16,7 +17,7 @@ def ask(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Commands:
 def test_layers(ask: Commands) -> None:
     told = ask("ls")
     assert told.code == 0
-    assert told[0] == "8 datapoints, 23 tensors, 1.72 kB, 6 layers, ranks 0 to 1, steps 0 to 3, epochs 0 to 1"
+    assert told[0] == "8 datapoints, 23 tensors, 6 layers, 1.72 kB, ranks 0 to 1, steps 0 to 3, epochs 0 to 1"
     rows = {row["path"]: row for row in told.table}
     assert list(rows) == ["conv:output", "attn:output", "labels", "bad", "x/y", "x/z"]
     assert rows["conv:output"] == {
@@ -91,6 +92,19 @@ def test_layers_of_which_figures_alone_were_kept(tmp_path: Path, capsys: pytest.
     assert [(row["path"], row["dtype"], row["datapoints"], row["bytes"]) for row in rows] == [
         ("fc:output", "figures", "3", "0")
     ]
+
+
+def test_shapes_that_change_with_every_step(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with PageWriter(tmp_path / "p") as writer:
+        for number in range(20):
+            writer.add(number, [item("x", [0.0] * (number + 1)), item("y", [1.0])])
+    ask = Commands(tmp_path / "p", capsys)
+    told = ask("ls")
+    assert told.table[0]["shape"] == "(1,), (2,), (3,), (4,) and 16 more" and told.table[0]["bytes"] == "840"
+    monkeypatch.setattr(ls, "LAYOUTS", 3)
+    assert ask("ls") == told
 
 
 def test_problems_are_told(ask: Commands) -> None:

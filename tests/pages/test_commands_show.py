@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tdbg.pages import target
-from tdbg.pages.commands import show
+from tdbg.pages import measure, target
 from tdbg.pages.places import Selected
 from tdbg.pages.reader import PageSet
 from tdbg.pages.writer import Item, PageWriter
@@ -118,6 +117,7 @@ def test_a_tensor_that_is_not_there(ask: Commands) -> None:
         (("1/conv", "--slice", "9"), "there is no 9 in a dimension of 3"),
         (("1", "--slice", "0"), "--slice is of one tensor"),
         (("1/conv", "--slice", "a"), "--slice cannot be 'a'"),
+        (("1", "--nth", "-1"), "--nth -1: 1 datapoints have the key 1"),
         (("1", "--image", "jpeg"), "--image cannot be 'jpeg'"),
         (("1", "2"), "3 words were given"),
         ((), "is a path: the key is missing"),
@@ -155,7 +155,7 @@ def test_small_middling_and_large_tensors_read_alike(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
     """With lists, with numpy, and streamed."""
-    monkeypatch.setattr(show, "EXACT", 1 << 20)
+    monkeypatch.setattr(measure, "EXACT", 1 << 20)
     values = [math.sin(number) * number / count for number in range(count)]
     with PageWriter(tmp_path / "p") as writer:
         writer.add("k", [item("t", values, (count // 100, 100))])

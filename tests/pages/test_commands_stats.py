@@ -101,6 +101,9 @@ def test_figures_that_were_kept_instead_of_tensors(tmp_path: Path, capsys: pytes
         numpy.std(every, ddof=1), rel=1e-4
     )
     assert [row["tensor"] for row in ask("find", "max > 5").table] == ["fc"]
+    shown = ask("show", 1)
+    assert shown[1] == "loss = 1" and "figures" in shown.table[0]["dtype"] and shown.table[0]["min"] == "-9"
+    assert "figures alone were kept" in ask("show", "1/fc").said
     assert ask("stats", "--group-by", "loss").table[0]["mean 1"] == "1"
 
 

@@ -151,6 +151,7 @@ def _found(
             looked[0] += 1
             if not condition.true(facts):
                 continue
+            facts.figures()  # what cannot be read is told now, and not in the middle of the table
             value = order.value(facts) if order else None
         except TdbgError as error:
             troubles.tell(facts.datapoint, error)

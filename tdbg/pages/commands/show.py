@@ -6,7 +6,7 @@ from tdbg.asked import Options
 from tdbg.pages.places import SELECTION, Selected
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from tdbg.pages.datapoint import Datapoint, Tensor
     from tdbg.pages.figures import Figures
@@ -38,7 +38,6 @@ OPTIONS: Options = {
     "json": (("--json",), "", "Print one JSON document."),
 }
 EXAMPLE = "tdbg inspect-pages show 17/layers.4.attn:output"
-EXACT = 1 << 22  # values: of more, the quantiles are those of a histogram, and there is no picture
 FEW, SLICED_FEW = 64, 1024  # values that are printed
 TEXT = 200  # letters of a scalar
 
@@ -97,12 +96,15 @@ def _no_key(pages: "PageSet", word: str, question: Question) -> int:
 
 def _no_path(target: "Target") -> int:
     from tdbg.output import say
+    from tdbg.pages.figures import recorded
     from tdbg.pages.tables import safe
     from tdbg.pages.target import near_paths
 
     say(f"datapoint {safe(target.key)} has no tensor {safe(target.path)!r}")
     near = near_paths(target.datapoints, target.path)
-    say(f"names near to it: {', '.join(map(safe, near))}" if near else "it has no tensors at all")
+    kept = any(recorded(datapoint) for datapoint in target.datapoints)
+    none = "figures alone were kept of it; show the key alone" if kept else "it has no tensors at all"
+    say(f"names near to it: {', '.join(map(safe, near))}" if near else none)
     return 1
 
 
@@ -110,7 +112,7 @@ def _show(target: "Target", question: Question, screen: "Screen") -> int:
     from tdbg.errors import TdbgError
 
     found = target.datapoints
-    if question.nth > len(found):
+    if not 0 <= question.nth <= len(found):
         raise TdbgError(f"--nth {question.nth}: {len(found)} datapoints have the key {target.key}", "count from 1")
     if question.nth:
         found = [found[question.nth - 1]]
@@ -140,8 +142,9 @@ def _print_list(found: "Sequence[Datapoint]") -> int:
 
 
 def _print_all(shown: "Sequence[tuple[Datapoint, list[Tensor]]]", question: Question, screen: "Screen") -> int:
-    """A line a tensor."""
+    """A line a tensor, or a layer of which figures alone were kept."""
     from tdbg.output import say
+    from tdbg.pages.figures import recorded
     from tdbg.pages.tables import print_rows, shape
 
     several = len(shown) > 1
@@ -157,9 +160,11 @@ def _print_all(shown: "Sequence[tuple[Datapoint, list[Tensor]]]", question: Ques
             rows.append((*about, *(None,) * 8))
             continue
         figures, bars = found
-        share = None if figures.zero_share is None else f"{figures.zero_share:.1%}"
-        numbers = (figures.nan, figures.inf, share, figures.mean, figures.std, figures.min, figures.max)
-        rows.append((*about, *numbers, screen.bar(bars).rstrip()))
+        rows.append((*about, *_figure_cells(figures), screen.bar(bars).rstrip()))
+    for datapoint, tensors in shown:
+        place = (datapoint.rank, datapoint.step, datapoint.epoch) if several else ()
+        for path, figures in recorded(datapoint).items() if not tensors else ():
+            rows.append((*place, path, "figures", None, *_figure_cells(figures), None))
     if not several:
         _print_head(shown[0][0])
     if rows:
@@ -169,11 +174,17 @@ def _print_all(shown: "Sequence[tuple[Datapoint, list[Tensor]]]", question: Ques
     return code
 
 
+def _figure_cells(figures: "Figures") -> tuple[Any, ...]:
+    share = None if figures.zero_share is None else f"{figures.zero_share:.1%}"
+    return figures.nan, figures.inf, share, figures.mean, figures.std, figures.min, figures.max
+
+
 def _measured(
     shown: "Sequence[tuple[Datapoint, list[Tensor]]]", question: Question
 ) -> "Iterator[tuple[Datapoint, Tensor, tuple[Figures, list[int]] | str]]":
     """Each tensor with its figures and its histogram, or why it cannot be read."""
     from tdbg.errors import TdbgError
+    from tdbg.pages.measure import measure
     from tdbg.pages.progress import Progress
     from tdbg.pages.tables import safe
 
@@ -189,34 +200,11 @@ def _measured(
                     yield datapoint, tensor, safe(str(error))
 
 
-def measure(
-    tensor: "Tensor", wanted: str, count: int, progress: "Callable[[int], object]" = lambda nbytes: None
-) -> "tuple[Figures, list[int], Part | None]":
-    """Figures, a histogram of ``count`` bars, and the values themselves unless there are too many. Raises TdbgError."""
-    from tdbg.pages import figures, slices
-    from tdbg.pages.values import value_count
-
-    if not wanted and value_count(tensor.dtype, tensor.shape) > EXACT:
-        from tdbg.pages.tally import Tally
-
-        tally = Tally()
-        tally.add_tensor(tensor, progress)
-        found = tally.figures()
-        return found, tally.bins.bars(found.min, found.max, count) if tally.bins else [], None
-    part = slices.read(tensor, wanted)
-    progress(tensor.nbytes)
-    if part.array is not None:
-        found = figures.of_array(part.array)
-        return found, figures.array_bars(part.array, found.min, found.max, count), part
-    numbers = figures.plain(part.listed())
-    found = figures.of_numbers(numbers)
-    return found, figures.bars(numbers, found.min, found.max, count), part
-
-
 # one
 
 
 def _print_head(datapoint: "Datapoint", *, scalars: bool = True) -> None:
+    from tdbg.pages.figures import recorded
     from tdbg.pages.tables import safe
 
     places = (("rank", datapoint.rank), ("step", datapoint.step), ("epoch", datapoint.epoch))
@@ -225,13 +213,17 @@ def _print_head(datapoint: "Datapoint", *, scalars: bool = True) -> None:
     print(f"datapoint {safe(str(datapoint.key))}: {safe(about)}")
     if datapoint.flags:
         print(f"flags: {safe(', '.join(datapoint.flags))}")
+    kept = recorded(datapoint) if scalars else {}
     for name, value in datapoint.scalars.items() if scalars else ():
+        if name.rpartition("/")[0] in kept:
+            continue
         text = safe(f"{value:.6g}" if isinstance(value, float) else str(value))
         print(f"{safe(name)} = {text if len(text) <= TEXT else text[: TEXT - 3] + '...'}")
 
 
 def _print_tensor(datapoint: "Datapoint", tensor: "Tensor", question: Question, screen: "Screen") -> None:
     from tdbg.pages import pictures
+    from tdbg.pages.measure import EXACT, measure
     from tdbg.pages.progress import Progress
     from tdbg.pages.tables import safe, shape, size
 
@@ -319,6 +311,7 @@ def _print_json(shown: "Sequence[tuple[Datapoint, list[Tensor]]]", question: Que
 
 def _tensor_dict(tensor: "Tensor", question: Question, *, whole: bool) -> dict[str, Any]:
     from tdbg.errors import TdbgError
+    from tdbg.pages.measure import measure
 
     about: dict[str, Any] = {"path": tensor.path, "dtype": tensor.dtype.name, "shape": tensor.shape}
     about |= {"bytes": tensor.nbytes, "note": dict(tensor.note)}
