@@ -12,7 +12,7 @@ from tdbg.pages.walk import Troubles
 TOGETHER = 1 << 20  # bytes of small tensors of one layer that are worked out at once
 WAITING = 64 << 20  # of all layers
 HISTOGRAMS = 64 << 20  # bytes; beyond them all become coarser
-CHECKED = 256  # tallies that are begun before their memory is looked at again
+CHECKED = 1024  # tensors that are added before the memory of histograms is looked at again
 SAMPLE = ("mean", "std", "zero_share", "absmax")
 
 
@@ -44,18 +44,19 @@ class Gathered:
         self._spreads: dict[tuple[str, str], dict[str, Spread]] = {}
         self._small: dict[tuple[str, str, Dtype], list[bytes]] = {}
         self._sizes: dict[tuple[str, str, Dtype], int] = {}
-        self._waiting = 0
-        self._shift = 0
+        self._waiting = self._added = self._shift = 0
 
     def add(self, group: str, datapoint: Datapoint, tensor: Tensor, troubles: Troubles) -> None:
         """Add a tensor; one that cannot be read is told."""
         try:
             if self.samples:
-                self._add_sample(group, tensor)
-            elif tensor.nbytes < TOGETHER and is_plain(tensor):
+                sample = Tally(bins=False)
+                sample.add_tensor(tensor)
+                self._add_spreads(group, tensor.path, sample.figures())
+            if tensor.nbytes < TOGETHER and is_plain(tensor):
                 self._keep(group, tensor)
             else:
-                tally = Tally()
+                tally = Tally()  # of its own: half a tensor does not count
                 tally.add_tensor(tensor)
                 self._tally(group, tensor.path).merge(tally)
         except TdbgError as error:
@@ -70,7 +71,7 @@ class Gathered:
         if self.samples:
             self._add_spreads(group, path, figures)
 
-    def flush(self, troubles: Troubles | None = None) -> None:
+    def flush(self) -> None:
         """Work out what waits."""
         for (group, path, dtype), parts in self._small.items():
             if parts:
@@ -130,6 +131,9 @@ class Gathered:
 
     def _count(self, group: str, path: str) -> None:
         self._tensors[path, group] = self._tensors.get((path, group), 0) + 1
+        self._added += 1
+        if self._added % CHECKED == 0:
+            self._bound()
 
     def _keep(self, group: str, tensor: Tensor) -> None:
         name = group, tensor.path, tensor.dtype
@@ -143,14 +147,6 @@ class Gathered:
             self._tally(group, tensor.path).add_bytes(b"".join(self._small.pop(name)), tensor.dtype)
         elif self._waiting >= WAITING:
             self.flush()
-
-    def _add_sample(self, group: str, tensor: Tensor) -> None:
-        tally = Tally()
-        tally.add_tensor(tensor)
-        self._tally(group, tensor.path).merge(tally)
-        self._add_spreads(group, tensor.path, tally.figures())
-        if len(self._tensors) % CHECKED == 0:
-            self._bound()
 
     def _add_spreads(self, group: str, path: str, figures: Figures) -> None:
         spreads = self._spreads.setdefault((path, group), {name: Spread() for name in SAMPLE})

@@ -71,7 +71,8 @@ class Tally:
 
     def add_bytes(self, data: bytes, dtype: Dtype) -> None:
         """Add the values of these bytes, of a type that needs no more than its bytes."""
-        if dtype.size <= 2 and dtype.packed == 1 and dtype.kind != "complex":
+        few = self.bins is None and len(data) < SIZE  # a table of all codes would be larger
+        if dtype.size <= 2 and dtype.packed == 1 and dtype.kind != "complex" and not few:
             self._add_codes(data, dtype)
         else:
             self.add(array(data, dtype))

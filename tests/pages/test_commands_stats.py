@@ -63,10 +63,13 @@ def test_however_small_tensors_are_put_together(
             )
 
 
+@pytest.mark.parametrize("together", [1, 1 << 20])
 def test_memory_does_not_grow_with_the_layers(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, together: int
 ) -> None:
     """Histograms become coarser instead; what else is known stays exact."""
+    monkeypatch.setattr(gather, "TOGETHER", together)
+    monkeypatch.setattr(gather, "CHECKED", 4)
     numbers = numpy.random.default_rng(0).standard_normal(4000).astype("f4")
     with PageWriter(tmp_path / "p") as writer:
         writer.add("k", [Item(f"layer.{at}", "float32", (4000,), numbers.tobytes()) for at in range(40)])

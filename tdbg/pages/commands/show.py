@@ -184,15 +184,19 @@ def _measured(
 ) -> "Iterator[tuple[Datapoint, Tensor, tuple[Figures, list[int]] | str]]":
     """Each tensor with its figures and its histogram, or why it cannot be read."""
     from tdbg.errors import TdbgError
+    from tdbg.pages.figures import PURE
     from tdbg.pages.measure import measure
     from tdbg.pages.progress import Progress
     from tdbg.pages.tables import safe
+    from tdbg.pages.values import value_count
 
-    with Progress("reading", sum(tensor.nbytes for _, tensors in shown for tensor in tensors)) as progress:
+    every = [tensor for _, tensors in shown for tensor in tensors]
+    lists = PURE if sum(value_count(tensor.dtype, tensor.shape) for tensor in every) <= 2 * PURE else 0
+    with Progress("reading", sum(tensor.nbytes for tensor in every)) as progress:
         for datapoint, tensors in shown:
             for tensor in tensors:
                 try:
-                    figures, bars, _ = measure(tensor, question.slice, 16, progress.add)
+                    figures, bars, _ = measure(tensor, question.slice, 16, progress.add, lists)
                     yield datapoint, tensor, (figures, bars)
                 except TdbgError as error:
                     if question.slice:

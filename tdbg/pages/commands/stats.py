@@ -88,7 +88,7 @@ def _all(pages: "PageSet", question: Question, layers: Any, troubles: "Troubles"
                 for path, figures in recorded(datapoint).items():
                     if layers.fits(path):
                         found.add_figures("", path, figures)
-    found.flush(troubles)
+    found.flush()
     return found
 
 
@@ -133,6 +133,7 @@ def _in_groups(pages: "PageSet", question: Question, layers: Any, troubles: "Tro
             for path, figures in recorded(datapoint).items() if not tensors else ():
                 if layers.fits(path):
                     found.add_figures(group, path, figures)
+    found.flush()
     if missing:
         say(f"{missing} datapoints have no {safe(name)}: left out")
     sizes = {group: sum(one == group for one in member.values()) for group in sorted(set(member.values()))}
