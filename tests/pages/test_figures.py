@@ -157,6 +157,19 @@ def test_coarser_bins_hold_the_same_values() -> None:
     assert [part.tolist() for part in coarse.ascending()] == [part.tolist() for part in later.ascending()]
     later.merge(fine)
     assert later.shift == 4 and later.ascending()[2].sum() == 10_000
+    fine.merge(coarse)
+    assert fine.shift == 4 and [part.tolist() for part in fine.ascending()] == [p.tolist() for p in later.ascending()]
+
+
+def test_no_quantiles_are_better_than_wrong_ones() -> None:
+    """Values that no float32 holds have no bin."""
+    data = numpy.array([1.0, 2.0, 1e300]).tobytes()
+    found = streamed(data, DTYPES["float64"]).figures()
+    assert (
+        found.quantiles == ()
+        and found.max == 1e300
+        and figures.of_array(numpy.frombuffer(data)).as_dict()["median"] == 2
+    )
 
 
 @pytest.mark.parametrize("count", [1, 7, 40])
