@@ -171,6 +171,10 @@ def _tell_shared(spans: dict[tuple[Path, int, int], list[tuple[int, int, str]]],
 
 
 def _tell_unnamed(page: SealedSource, problems: Problems) -> None:
+    ends = [page.data, *sorted(stored.end for stored in page.tensors.values())]
+    begins = [*sorted(stored.begin for stored in page.tensors.values()), page.size]
+    if ends != begins:
+        problems.tell(page.path, "some of its bytes are in no tensor: other readers may refuse it", grave=False)
     if not page.ours:
         return
     strays = [name for name in page.tensors if name not in page.met and not name.startswith("pad/")]

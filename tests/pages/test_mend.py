@@ -253,6 +253,13 @@ def test_a_header_that_says_something_else_than_the_journal_is_told(tmp_path: Pa
     assert "other figures for 'flags'" in problem.text and "'k0'" in problem.text
 
 
+def test_bytes_that_no_tensor_names_are_told(tmp_path: Path) -> None:
+    written(tmp_path, 3)
+    page = sealed(tmp_path)[0]
+    page.write_bytes(page.read_bytes() + b"more")
+    assert any("in no tensor" in problem.text for problem in verify(tmp_path))
+
+
 def test_datapoints_that_share_bytes_are_told(tmp_path: Path) -> None:
     filled(tmp_path, 3)
     journal = next(tmp_path.glob("*.journal"))
