@@ -37,10 +37,10 @@ class Bins:
         self.zero += int(counts[0] + counts[SIZE // 2])
         for sign in (0, 1):
             half = counts[sign * SIZE // 2 + 1 : (sign + 1) * SIZE // 2]
-            used = half.nonzero()[0]
-            if len(used):
-                first, last = int(used[0]), int(used[-1])
-                self._add(sign, *_coarse(first + 1, half[first : last + 1], self.shift))
+            used = half != 0
+            first, last = int(used.argmax()), len(used) - int(used[::-1].argmax())
+            if used[first]:
+                self._add(sign, *_coarse(first + 1, half[first:last], self.shift))
 
     def merge(self, other: "Bins") -> None:
         """Add another histogram; the coarser of both decides."""
