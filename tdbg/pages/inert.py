@@ -5,7 +5,6 @@ Big data is not in them. An Array knows where its bytes lie, and reads them when
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from tdbg.errors import TdbgError
@@ -27,29 +26,29 @@ def printable(text: str) -> str:
     return shown if len(shown) <= NAME_LENGTH else f"{shown[:NAME_LENGTH]}..."
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Global:
     """A name that a page may mention, such as ``torch.float32``."""
 
-    module: str
-    name: str
+    __slots__ = ("module", "name")
+
+    def __init__(self, module: str, name: str) -> None:
+        self.module, self.name = module, name
 
     def __str__(self) -> str:
         return f"{self.module}.{self.name}"
 
 
-@dataclass(slots=True, eq=False)
 class Refused:
     """What stands where a page asked for something that is not on the list; it was not imported and not called.
 
     why: where the name is on the list and its arguments are wrong. parts: what the page gave it, inert as well.
     """
 
-    module: str
-    name: str
-    why: str = ""
-    parts: list[Any] = field(default_factory=list)
-    called: bool = False
+    __slots__ = ("module", "name", "parts", "why")
+
+    def __init__(self, module: str, name: str, why: str = "", parts: list[Any] | None = None) -> None:
+        self.module, self.name, self.why = module, name, why
+        self.parts: list[Any] = [] if parts is None else parts
 
     @property
     def label(self) -> str:

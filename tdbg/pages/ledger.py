@@ -49,7 +49,6 @@ class Ledger:
 
     def refuse(self, refused: Refused) -> Refused:
         """Count a value that was not made."""
-        refused.called = True
         self._refused[refused.label] = self._refused.get(refused.label, 0) + 1
         if refused.why and len(self.reasons) < 100:
             self.reasons[str(refused)] = None

@@ -1,12 +1,9 @@
 """Pages that joblib packed: unpacked a block at a time into a temporary file, since a page is read at many places.
 
+Few pages are packed, so that what unpacks them is imported when there is one.
 Bounded: memory by the blocks, the file by what the packed one can honestly hold. What is broken is read up to there.
 """
 
-import bz2
-import lzma
-import shutil
-import tempfile
 import zlib
 from collections.abc import Callable, Iterator
 from typing import Protocol
@@ -59,13 +56,21 @@ class _Zlib:
 
 
 def _lzma() -> _Unpacker:
+    import lzma
+
     return lzma.LZMADecompressor(memlimit=MEMORY_BYTES)
+
+
+def _bz2() -> _Unpacker:
+    import bz2
+
+    return bz2.BZ2Decompressor()
 
 
 KINDS: dict[bytes, Callable[[], _Unpacker]] = {
     b"\x78": _Zlib,
     b"\x1f\x8b": _Zlib,
-    b"BZh": bz2.BZ2Decompressor,
+    b"BZh": _bz2,
     b"\xfd7zXZ": _lzma,
     b"\x5d\x00": _lzma,
 }
@@ -78,8 +83,14 @@ def unpack(source: Source, problems: list[str]) -> Source:
         if start.startswith(magic):
             raise TdbgError(f"it is packed with {name}, which is not supported", "unpack it, or write it again")
     make = next((make for magic, make in KINDS.items() if start.startswith(magic)), None)
-    if make is None:
-        return source
+    return _spooled(source, make, problems) if make else source
+
+
+def _spooled(source: Source, make: Callable[[], _Unpacker], problems: list[str]) -> Spool:
+    import lzma
+    import shutil
+    import tempfile
+
     file = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the Spool
     limit = max(LEAST_BYTES, RATIO * source.size)
     limit = min(limit, shutil.disk_usage(tempfile.gettempdir()).free // DISK_SHARE)

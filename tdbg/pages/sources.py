@@ -221,6 +221,8 @@ class Reader:
             self._fill(min(2 * held, limit))
             if len(self._buffer) == held:
                 raise Torn("it ends too early")
+        if end - self._at > limit:
+            raise Torn(f"a line is longer than {limit} bytes")
         found = self._buffer[self._at : end]
         self._at = end + 1
         return found

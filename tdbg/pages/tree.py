@@ -78,7 +78,7 @@ class Tree:
         if isinstance(found, dict):
             return {_key(key): self.plain(value) for key, value in self._few(found.items())}
         if isinstance(found, Refused):
-            return Refused(found.module, found.name, found.why, list(self._all(found.parts)), found.called)
+            return Refused(found.module, found.name, found.why, list(self._all(found.parts)))
         if isinstance(found, set | frozenset):
             return frozenset(_key(item) for item in self._few(found))
         if isinstance(found, Named):
