@@ -220,9 +220,16 @@ def _complete(batch: list[Any]) -> int:
         count += 1
     if 2 * count == len(batch):
         count -= 1  # its value may be half filled
-    while count > 0 and len(batch[2 * count - 1]) % BATCH == 0:
+    while count > 0 and _open(batch[2 * count - 1], batch[2 * count], kind):
         count -= 1
     return max(count, 0)
+
+
+def _open(value: dict[Any, Any], following: Any, kind: type) -> bool:
+    """Whether ``following`` may be meant for this dict; a dict is filled 1000 items at a time."""
+    if len(value) % BATCH:
+        return False
+    return not value or type(following) is not kind or type(next(iter(value))) is kind
 
 
 def _idx(key: Any) -> Any:

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from tdbg.pages.inert import Blob, Global, Refused
+from tdbg.pages.inert import Array, Blob, Global, Refused
 from tdbg.pages.ledger import Ledger
 from tdbg.pages.sources import Reader, Torn
 
@@ -146,7 +146,7 @@ class Machine:
             return found
         if type(found) is tuple and len(found) <= KEY_PARTS and all(type(part) in KEYS for part in found):
             return found
-        return self.refuse("pickle", "key", f"a {type(found).__name__} is no key of a dict here", found)
+        return self.refuse("pickle", "key", f"no key of a dict: {type(found).__name__}", found)
 
     def to_mark(self) -> list[Any]:
         """What lies on the stack above the last mark, which goes."""
@@ -197,4 +197,4 @@ class Machine:
             return self.refuse("pickle", "persistent_id", str(error), found)
 
 
-KEYS = frozenset((str, int, float, bool, bytes, complex, type(None), Global, Refused))
+KEYS = frozenset((str, int, float, bool, bytes, complex, type(None), Global, Refused, Array))

@@ -514,7 +514,7 @@ def test_a_tree_of_what_shares_its_parts_is_bounded() -> None:
     laughs = b"]K\x07aq\x00" + b"".join(
         b"0](h" + bytes([at]) + b"h" + bytes([at]) + b"eq" + bytes([at + 1]) for at in range(50)
     )
-    found, ledger = read(laughs + b".")
+    _, ledger = read(laughs + b".")
     assert ledger.refused["pickle.value"] >= 1
     assert time.thread_time() - began < 20
 
