@@ -65,7 +65,8 @@ def test_a_structure_that_holds_itself_is_an_error() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", [b"[" * 100_000, b'{"a":' * 100_000, b"NaN", b"[1,]", b"\xff", b"1 2", b"", b" ", b"1" * 10_000, b'{"$x":1}']
+    "text",
+    [b"[" * 100_000, b'{"a":' * 100_000, b"NaN", b"[1,]", b"\xff", b"1 2", b"", b" ", b"1" * 10_000, b'{"$x":1}'],
 )
 def test_text_that_is_no_json_is_a_value_error(text: bytes) -> None:
     with pytest.raises(ValueError):

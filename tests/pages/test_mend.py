@@ -299,7 +299,7 @@ def test_a_header_never_outgrows_what_was_reckoned(tmp_path: Path) -> None:
     for _ in range(200):
         about = {"writer": "w" * chance.randrange(20), "opened": {"t": "open", "run": '"\\' * chance.randrange(9)}}
         layouts = [
-            Layout.plan([(f"ü\"{n}" * chance.randrange(1, 9), "uint8", (chance.randrange(99),), {}) for n in range(k)])
+            Layout.plan([(f'ü"{n}' * chance.randrange(1, 9), "uint8", (chance.randrange(99),), {}) for n in range(k)])
             for k in range(4)
             if k != 3 or chance.random() < 2
         ]

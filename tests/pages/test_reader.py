@@ -105,7 +105,9 @@ def test_rows_of_a_batch_are_read_alone(tmp_path: Path) -> None:
     shapes = [Item("x", "float32", (4, 2, 3), data), Item("w", "uint8", (3,), b"abc")]
     shapes.append(Item("q", "quint8", (4, 2), bytes(range(8)), note))
     with PageWriter(tmp_path) as writer:
-        writer.add("b", shapes, keys=[5, "six", 5, 8], split=["x", "q", "label"], scalars={"label": [1, 2, 3, 4], "n": 9})
+        writer.add(
+            "b", shapes, keys=[5, "six", 5, 8], split=["x", "q", "label"], scalars={"label": [1, 2, 3, 4], "n": 9}
+        )
     found = PageSet.open(tmp_path)
     one, other = found.find(5)
     assert (one.row, other.row, other.key) == (0, 2, 5)
@@ -307,7 +309,9 @@ def test_a_layout_with_a_field_of_a_wrong_type(tmp_path: Path, field: str, value
 
 
 @pytest.mark.parametrize("place", range(6))
-@pytest.mark.parametrize("value", [*WRONG, [2**62, 2**62], [-1], [1] * 100, [2**20] * 3, "float32", "quint4x2"], ids=repr)
+@pytest.mark.parametrize(
+    "value", [*WRONG, [2**62, 2**62], [-1], [1] * 100, [2**20] * 3, "float32", "quint4x2"], ids=repr
+)
 def test_an_item_of_a_layout_with_a_field_of_a_wrong_type(tmp_path: Path, place: int, value: Any) -> None:
     folder = with_records(tmp_path, lambda records: records[2]["items"][1].__setitem__(place, value))
     _read_all(folder)
@@ -343,7 +347,9 @@ def test_a_place_beyond_the_page_is_an_error(tmp_path: Path) -> None:
             datapoint.tensors["flags"].read()
 
 
-def test_a_file_with_a_hole_may_claim_any_size_and_takes_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_with_a_hole_may_claim_any_size_and_takes_no_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     size = 1 << 42
 
     def change(records: list[dict[str, Any]]) -> None:
@@ -460,7 +466,12 @@ def test_what_is_no_plain_file_holds_nobody_up(tmp_path: Path, name: str, kind: 
 
 def _read_all(path: Path) -> None:
     """Read all there is, through every door; TdbgError alone may come of it."""
-    for use in (_read, verify, lambda where: PageSet.open(where).layers(), lambda where: PageSet.open(where).find("k1")):
+    for use in (
+        _read,
+        verify,
+        lambda where: PageSet.open(where).layers(),
+        lambda where: PageSet.open(where).find("k1"),
+    ):
         try:
             use(path)
         except TdbgError:
@@ -494,7 +505,9 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 
 
 MUTATIONS = st.lists(
-    st.tuples(st.sampled_from(["flip", "cut", "splice", "zero", "grow"]), st.integers(0, 1 << 20), st.integers(0, 1 << 20)),
+    st.tuples(
+        st.sampled_from(["flip", "cut", "splice", "zero", "grow"]), st.integers(0, 1 << 20), st.integers(0, 1 << 20)
+    ),
     min_size=1,
     max_size=4,
 )

@@ -95,7 +95,9 @@ def test_two_datapoints_of_one_key_are_both_kept(tmp_path: Path) -> None:
 
 def test_scalars_alone_need_no_page(tmp_path: Path) -> None:
     with PageWriter(tmp_path) as writer:
-        writer.add("a", [], scalars={"loss": float("nan"), "word": "nan", "parts": [1, (2, 3)], "z": 1 + 2j, "b": b"\0"})
+        writer.add(
+            "a", [], scalars={"loss": float("nan"), "word": "nan", "parts": [1, (2, 3)], "z": 1 + 2j, "b": b"\0"}
+        )
         writer.drop(3, "the ring was full", 5, 9)
     assert sealed(tmp_path) == []
     found = PageSet.open(tmp_path)
@@ -282,7 +284,9 @@ def test_short_writes_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mos
     assert verify(tmp_path) == []
 
 
-def test_a_disk_that_takes_nothing_and_says_nothing_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_takes_nothing_and_says_nothing_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     writer = filled(tmp_path, 2)
     monkeypatch.setattr(os, "pwritev", lambda *ignored: 0)
     monkeypatch.setattr(os, "pwrite", lambda *ignored: 0)
