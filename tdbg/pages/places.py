@@ -1,10 +1,32 @@
-"""Where pages are, as a person names them: a path, or nothing for the newest run."""
+"""Where pages are, as a person names them, and which of their datapoints are meant."""
 
 import os
-from collections.abc import Sequence
 
+from tdbg.asked import Asked, Options
 from tdbg.errors import TdbgError
-from tdbg.pages.reader import PageSet
+
+TYPE_CHECKING = False  # what `typing` says, without its import
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from tdbg.pages.reader import Datapoint, PageSet
+
+
+class Selected(Asked):
+    """What every command of pages can be asked: which datapoints."""
+
+    ranks: str = ""
+    steps: str = ""
+    epochs: str = ""
+    phase: str = ""
+
+
+SELECTION: Options = {
+    "ranks": (("--ranks", "--rank"), "RANGE", "Only these ranks, such as 0,3-5."),
+    "steps": (("--steps", "--step"), "RANGE", "Only these steps, such as 100:200,500."),
+    "epochs": (("--epochs", "--epoch"), "RANGE", "Only these epochs, such as 0:2."),
+    "phase": (("--phase",), "NAME", "Only this phase, such as train or eval."),
+}
 
 
 def newest() -> str:
@@ -14,8 +36,10 @@ def newest() -> str:
     return str(RunDir.open(None).path)
 
 
-def opened(paths: Sequence[str]) -> PageSet:
+def opened(paths: "Sequence[str]") -> "PageSet":
     """The pages at the one path that is named. Raises TdbgError for none and for several."""
+    from tdbg.pages.reader import PageSet
+
     if len(paths) > 1:
         raise TdbgError(f"{len(paths)} paths were given", "name one run, folder or page")
     return PageSet.open(paths[0] if paths else newest())
@@ -24,3 +48,50 @@ def opened(paths: Sequence[str]) -> PageSet:
 def is_place(word: str) -> bool:
     """True if a word names something on the disk rather than a key."""
     return os.path.exists(word)
+
+
+def place_and_word(words: "Sequence[str]", what: str, example: str) -> tuple[list[str], str]:
+    """The words of ``[PATH] WORD``: the paths for `opened`, and the word. Raises TdbgError where one is missing."""
+    if len(words) == 2:
+        return [words[0]], words[1]
+    if len(words) == 1:
+        return [], words[0]
+    raise TdbgError(
+        f"{what} is missing" if not words else f"{len(words)} words were given, and not [PATH] and {what}",
+        f"write it such as: {example}",
+    )
+
+
+def chosen(found: "Iterable[Datapoint]", question: Selected) -> "Iterator[Datapoint]":
+    """Those datapoints that the options of `SELECTION` leave. Raises TdbgError for a range that is none."""
+    tests = _tests(question)
+    return (datapoint for datapoint in found if all(test(datapoint) for test in tests)) if tests else iter(found)
+
+
+def is_selected(question: Selected) -> bool:
+    """True if the options of `SELECTION` leave anything out."""
+    return bool(question.ranks or question.steps or question.epochs or question.phase)
+
+
+def _tests(question: Selected) -> "list[Callable[[Datapoint], bool]]":
+    """One for each option that is given: a listing asks them of every datapoint."""
+    if not is_selected(question):
+        return []
+    from tdbg.ranges import parse_ranges
+
+    def within(value: int | None, bounds: "Sequence[tuple[float, float]]") -> bool:
+        return value is not None and any(low <= value <= high for low, high in bounds)
+
+    tests: list[Callable[[Datapoint], bool]] = []
+    if question.ranks and question.ranks != "all":
+        ranks = parse_ranges("ranks", question.ranks, "-")
+        tests.append(lambda datapoint: within(datapoint.rank, ranks))
+    if question.steps:
+        steps = parse_ranges("steps", question.steps, ":")
+        tests.append(lambda datapoint: within(datapoint.step, steps))
+    if question.epochs:
+        epochs = parse_ranges("epochs", question.epochs, ":")
+        tests.append(lambda datapoint: within(datapoint.epoch, epochs))
+    if question.phase:
+        tests.append(lambda datapoint: datapoint.phase == question.phase)
+    return tests
