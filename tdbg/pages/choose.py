@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
 
 from tdbg.errors import TdbgError
-from tdbg.pages.terminal import safe
+from tdbg.pages.tables import short
 
 ENDS = (":", "/", ".")  # what may follow the name of a layer in the path of its tensor
 
@@ -31,6 +31,6 @@ def no_layer(globs: Sequence[str], known: Iterable[str]) -> TdbgError:
     """The error for globs that mean nothing, with the nearest of the known paths."""
     names = list(known)
     near = difflib.get_close_matches(globs[0], names, n=3, cutoff=0.3) or names[:3]
-    shown = ", ".join(safe(name) for name in near)
+    shown = ", ".join(short(name) for name in near)
     hint = f"there are: {shown}" if shown else "`tdbg inspect-pages ls` shows what was captured"
-    return TdbgError(f"no tensor is named {', '.join(safe(glob) for glob in globs)}", hint)
+    return TdbgError(f"no tensor is named {', '.join(short(glob) for glob in globs)}", hint)

@@ -7,7 +7,7 @@ from tdbg.errors import TdbgError
 from tdbg.pages.align import Alignment, Form, align
 from tdbg.pages.closeness import Gap, compare, compare_scalars
 from tdbg.pages.pairs import Entry, Pairs, Side
-from tdbg.pages.terminal import Progress
+from tdbg.pages.progress import Progress
 
 SCALARS_LAST = 1 << 40  # a figure stands behind all tensors of its datapoint
 
@@ -76,11 +76,11 @@ class Divergence:
 
     def run(self) -> "Divergence":
         """Compare all. Memory: a few MB, and what waits for its partner."""
-        with Progress("datapoints compared:") as progress:
+        with Progress("comparing") as progress:
             pairs = Pairs(self.a, self.b)
             for one, other in pairs:
                 self._compare(one, other, whole=True)
-                progress.step()
+                progress.add(one.datapoint.nbytes + other.datapoint.nbytes)
             self.alone_a, self.alone_b = pairs.only_a, pairs.only_b
             if any(entry.datapoint.keys for entry in (*self.alone_a, *self.alone_b)) and not self.a.order:
                 self._compare_rows(progress)
@@ -90,7 +90,7 @@ class Divergence:
         pairs = Pairs(self.a.rows(self.alone_a), self.b.rows(self.alone_b))
         for one, other in pairs:
             self._compare(one, other, whole=False)
-            progress.step()
+            progress.add(one.datapoint.nbytes + other.datapoint.nbytes)
         self.alone_a, self.alone_b = pairs.only_a, pairs.only_b
 
     def _compare(self, one: Entry, other: Entry, *, whole: bool) -> None:

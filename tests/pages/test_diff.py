@@ -146,8 +146,13 @@ def test_figures(a: Any, b: Any, differs: bool) -> None:
 # which is which
 
 
-def forms(*paths: str, shapes: dict[str, tuple[int, ...]] = {}) -> list[Form]:
-    return [Form(path, "float32", shapes.get(path, (4,))) for path in paths]
+def forms(*paths: str) -> list[Form]:
+    return [Form(path, "float32", (4,)) for path in paths]
+
+
+def numbered(*sizes: int) -> list[Form]:
+    """The layers of a Sequential: 0:out, 1:out, ..."""
+    return [Form(f"{at}:out", "float32", (size,)) for at, size in enumerate(sizes)]
 
 
 def test_alignment() -> None:
@@ -162,10 +167,9 @@ def test_alignment() -> None:
 
 
 def test_numbers_that_an_inserted_layer_moved_on() -> None:
-    a = forms("0:out", "1:out", "2:out", shapes={"0:out": (8,), "1:out": (6,), "2:out": (4,)})
-    b = forms("0:out", "1:out", "2:out", "3:out", shapes={"0:out": (8,), "1:out": (99,), "2:out": (6,), "3:out": (4,)})
-    assert align(a, b) == ([(0, 0), (1, 2), (2, 3)], [], [1])
-    alike = align(forms("0:out", "1:out"), forms("0:out", "1:out", "2:out"))
+    assert align(numbered(8, 6, 4), numbered(8, 99, 6, 4)) == ([(0, 0), (1, 2), (2, 3)], [], [1])
+    assert align(numbered(8, 99, 6, 4), numbered(8, 6, 4)) == ([(0, 0), (2, 1), (3, 2)], [1], [])
+    alike = align(numbered(4, 4), numbered(4, 4, 4))
     assert alike == ([(0, 0), (1, 1)], [], [2])  # of one shape: nobody can tell, so the names count
 
 
@@ -232,7 +236,7 @@ def test_figures_differ_after_the_tensors(tmp_path: Path) -> None:
 
 def test_an_inserted_layer_is_told_and_the_rest_compared(tmp_path: Path) -> None:
     a, b = run(), run()
-    for key, values, _ in b:
+    for _, values, _ in b:
         values["extra:output"] = noise(2)
     b[3][1]["layers.2:output"] += 1
     write(tmp_path / "a", a)

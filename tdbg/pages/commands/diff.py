@@ -20,7 +20,7 @@ HELP = """Compare two runs, epochs or ranks: the first tensor that differs, and 
         tdbg inspect-pages diff tdbg_runs/good --epochs 1,2 --layer 'layers.*.attn:output'
         tdbg inspect-pages diff tdbg_runs/good --ranks 0,1 --by order
     """
-ARGUMENTS = ("RUN|FILE", "Two runs or folders of pages; one, or none for the newest run, with --epochs or --ranks.")
+ARGUMENTS = ("PATH", "Two runs or folders of pages; one, or none for the newest run, with --epochs or --ranks.")
 OPTIONS: Options = {
     "layer": (("--layer",), "TEXT", "Only paths like this glob; repeatable."),
     "tolerance": (("--tolerance",), "TEXT", "Allow this relative error, whatever the type: 1e-3."),
@@ -50,12 +50,14 @@ def answer(question: Question) -> int:
     from tdbg.output import print_json
     from tdbg.pages.choose import by_layer
     from tdbg.pages.divergence import Divergence
+    from tdbg.pages.tables import tell
 
     allowed = _tolerance(question.tolerance)
     a, b = _sides(question)
     found = Divergence(a, b, by_layer(question.layer), allowed).run()
     _check(found, question)
-    _tell_problems(a, b)
+    for pages in {id(side.pages): side.pages for side in (a, b)}.values():
+        tell(pages)
     if question.json:
         print_json("pages-diff", _as_json(found, question.top))
     else:
@@ -141,21 +143,10 @@ def _called(side: "Side") -> str:
 
 
 def _named(entry: "Entry") -> str:
-    from tdbg.pages.terminal import safe
+    from tdbg.pages.tables import short
 
     epoch = f"epoch {entry.place[0]}, " if entry.place[0] >= 0 else ""
-    return f"{safe(entry.datapoint.key)} ({epoch}rank {entry.datapoint.rank}, step {entry.datapoint.step})"
-
-
-def _tell_problems(a: "Side", b: "Side") -> None:
-    from tdbg.output import say
-    from tdbg.pages.terminal import safe
-
-    problems = {str(problem): None for side in (a, b) for problem in side.pages.problems if problem.grave}
-    for problem in list(problems)[:NAMED]:
-        say(safe(problem, 400))
-    if len(problems) > NAMED:
-        say(f"and {len(problems) - NAMED} more; `tdbg inspect-pages verify` tells all")
+    return f"{short(entry.datapoint.key)} ({epoch}rank {entry.datapoint.rank}, step {entry.datapoint.step})"
 
 
 # as text
@@ -174,9 +165,9 @@ def _print(found: "Divergence", top: int) -> None:
 
 
 def _lines(found: "Divergence") -> list[str]:
-    from tdbg.pages.terminal import safe
+    from tdbg.pages.tables import short
 
-    lines = [f"A: {safe(_called(found.a), 1000)}", f"B: {safe(_called(found.b), 1000)}"]
+    lines = [f"A: {short(_called(found.a), 1000)}", f"B: {short(_called(found.b), 1000)}"]
     what = f"{found.datapoints:,} datapoints, {found.tensors:,} tensors compared"
     if found.first is None:
         lines.append(f"{what}: {'all equal within the tolerance' if not found.unreadable else 'none differs'}")
@@ -191,21 +182,21 @@ def _lines(found: "Divergence") -> list[str]:
             shown = ", ".join(_named(entry) for entry in alone[:NAMED])
             lines.append(f"{len(alone):,} datapoints only in {name}: {shown}{' ...' if len(alone) > NAMED else ''}")
     for text, count in list(found.unreadable.items())[:NAMED]:
-        lines.append(f"cannot be compared: {count:,} tensors: {safe(text, 400)}")
+        lines.append(f"cannot be compared: {count:,} tensors: {short(text, 400)}")
     return lines
 
 
 def _first(finding: "Finding") -> list[str]:
-    from tdbg.pages.terminal import safe
+    from tdbg.pages.tables import short
     from tdbg.pages.values import shown
 
     gap = finding.gap
-    name = safe(finding.path) + (f" (in B {safe(finding.path_b)})" if finding.path != finding.path_b else "")
+    name = short(finding.path) + (f" (in B {short(finding.path_b)})" if finding.path != finding.path_b else "")
     lines = [f"first difference: datapoint {_named(finding.a)}, {name}, {finding.form}"]
     if gap.where is not None:
         at = f" at {list(gap.where)}" if gap.where else ""
         a, b = (
-            safe(shown(value) if isinstance(value, int | float | complex) else repr(value), 60)
+            short(shown(value) if isinstance(value, int | float | complex) else repr(value), 60)
             for value in (gap.a, gap.b)
         )
         lines.append(
@@ -218,27 +209,27 @@ def _first(finding: "Finding") -> list[str]:
 
 def _told(what: str, names: dict[str, int]) -> list[str]:
     """A line that names some of many."""
-    from tdbg.pages.terminal import safe
+    from tdbg.pages.tables import short
 
     if not names:
         return []
-    shown = ", ".join(safe(name) for name in list(names)[:NAMED])
+    shown = ", ".join(short(name) for name in list(names)[:NAMED])
     return [f"{what}: {shown}" + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")]
 
 
 def _row(found: "Divergence", finding: "Finding") -> list[Any]:
-    from tdbg.pages.terminal import safe
+    from tdbg.pages.tables import short
 
     about, gap = found.paths[finding.path], finding.gap
     first = about.first.a if about.first else finding.a
-    worst = safe(finding.a.datapoint.key, 40) + (f" {list(gap.where)}" if gap.where else "")
+    worst = short(finding.a.datapoint.key, 40) + (f" {list(gap.where)}" if gap.where else "")
     error = gap.reason or f"{gap.error:.3g}"
     share = f"{about.differing} of {about.compared}"
     return [
-        safe(finding.path),
+        short(finding.path),
         finding.form,
         share,
-        safe(first.datapoint.key, 40),
+        short(first.datapoint.key, 40),
         error,
         f"{gap.tolerance:.3g}",
         worst,
