@@ -54,7 +54,6 @@ def _fields_of(kinds: set[Any]) -> tuple[str, ...]:
 
 TRUTHS = _fields_of({bool})
 NUMBERS = (*_fields_of({int, float}), "lr")
-FUNCTIONS = ("abs", "isnan", "isinf", "finite", "median")
 WORDS: dict[str, float] = {"nan": math.nan, "inf": math.inf}
 _TESTS: dict[str, Callable[[float], bool]] = {"isnan": math.isnan, "isinf": math.isinf, "finite": math.isfinite}
 _COMPARE: dict[type[ast.cmpop], Callable[[float, float], bool]] = {
@@ -73,6 +72,44 @@ _ARITHMETIC: dict[type[ast.operator], Callable[[float, float], float]] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """What a condition can speak of. value: a name, and the facts that a condition is asked about -> what they say.
+
+    family: names such as ``metric.accuracy`` or ``metric["any name"]``. sample: a number, for the hints.
+    """
+
+    numbers: tuple[str, ...]
+    value: Callable[[str, Any], Value]
+    truths: tuple[str, ...] = ()
+    family: str = ""
+    words: Mapping[str, float] = field(default_factory=dict)
+    functions: tuple[str, ...] = ("abs", "isnan", "isinf", "finite")
+    sample: str = "loss"
+    example: str = EXAMPLE
+    split: str = "split it: --when can be repeated"
+
+
+class Test:
+    """A condition over other facts than steps: those of a vocabulary. Raises TdbgError for a text that is none."""
+
+    __test__ = False  # no test of pytest's
+
+    def __init__(self, text: str, vocabulary: Vocabulary, *, number: bool = False) -> None:
+        """number: it is a number, and not a truth."""
+        reader = _Reader(text.strip(), vocabulary)
+        self._look: Callable[[Any], Value] = reader.read(number=number)
+        self.names = tuple(reader.names)
+
+    def value(self, facts: Any) -> Value:
+        """What it comes to; None for unknown."""
+        return self._look(facts)
+
+    def true(self, facts: Any) -> bool:
+        """True if it is known to be."""
+        return self._look(facts) is True
+
+
 class Condition:
     """One condition, seen record after record. Cost: 1 to 5 us a record.
 
@@ -82,7 +119,7 @@ class Condition:
 
     def __init__(self, text: str) -> None:
         self.text = text.strip()
-        reader = _Reader(self.text)
+        reader = _Reader(self.text, STEPS)
         self._look = reader.read()
         self.names = tuple(reader.names)
         self._medians = reader.medians
@@ -123,6 +160,9 @@ def _value_of(name: str, facts: _Facts) -> Value:
     return value if isinstance(value, bool) else as_float(value)
 
 
+STEPS = Vocabulary(NUMBERS, _value_of, TRUTHS, "metric", WORDS, ("abs", "isnan", "isinf", "finite", "median"))
+
+
 def glimpse(step: int, loss: float) -> Step:
     """A step of which only its number and its loss are known as yet.
 
@@ -137,22 +177,22 @@ _NOTHING_KNOWN: dict[str, Any] = dict.fromkeys((*NUMBERS, *TRUTHS)) | {"lr": []}
 class _Reader:
     """Turns a condition's text into a function: what is a truth and what is a number is settled here, once."""
 
-    def __init__(self, text: str) -> None:
-        self.text = text
+    def __init__(self, text: str, vocabulary: Vocabulary) -> None:
+        self.text, self.vocabulary = text, vocabulary
         self.names: dict[str, None] = {}  # in the order they are met
         self.medians: dict[str, Window] = {}
         self._parts = 0
 
-    def read(self) -> _Look:
-        """The whole condition."""
+    def read(self, *, number: bool = False) -> _Look:
+        """The whole condition, or a number."""
         if len(self.text) > MAX_CHARACTERS:
-            raise self._wrong(f"it is longer than {MAX_CHARACTERS} characters", "split it: --when can be repeated")
+            raise self._wrong(f"it is longer than {MAX_CHARACTERS} characters", self.vocabulary.split)
         try:
             tree = ast.parse(self.text, mode="eval")
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             why = error.msg if isinstance(error, SyntaxError) else "it is nested too deeply"
-            raise self._wrong(f"it cannot be read ({why})", EXAMPLE) from None
-        return self._truth(tree.body)
+            raise self._wrong(f"it cannot be read ({why})", self.vocabulary.example) from None
+        return self._number(tree.body) if number else self._truth(tree.body)
 
     def _wrong(self, why: str, hint: str) -> TdbgError:
         shown = self.text if len(self.text) <= 80 else f"{self.text[:77]}..."
@@ -164,7 +204,7 @@ class _Reader:
     def _count(self) -> None:
         self._parts += 1
         if self._parts > MAX_PARTS:
-            raise self._wrong("it has too many parts", "split it: --when can be repeated")
+            raise self._wrong("it has too many parts", self.vocabulary.split)
 
     # truths
 
@@ -182,16 +222,18 @@ class _Reader:
                 return self._test(_TESTS[name], node)
             case ast.Constant(value=bool(value)):
                 return lambda facts: value
-            case ast.Name(id=name) if name in TRUTHS:
+            case ast.Name(id=name) if name in self.vocabulary.truths:
                 self.names[name] = None
-                return lambda facts: _value_of(name, facts)
+                return lambda facts: self.vocabulary.value(name, facts)
         self._number(node)  # says what is wrong with it, if it is no number either
-        raise self._wrong(f"{self._source(node)} is a number, neither true nor false", "compare it, such as: loss > 10")
+        what = f"{self._source(node)} is a number, neither true nor false"
+        raise self._wrong(what, f"compare it, such as: {self.vocabulary.sample} > 10")
 
     def _comparison(self, node: ast.Compare) -> _Look:
         operands = [node.left, *node.comparators]
-        if any(isinstance(operand, ast.Name) and operand.id == "nan" for operand in operands):
-            raise self._wrong("nothing compares with nan", "write isnan(loss)")
+        names = {operand.id for operand in operands if isinstance(operand, ast.Name)}
+        if "nan" in names & self.vocabulary.words.keys():
+            raise self._wrong("nothing compares with nan", f"write isnan({self.vocabulary.sample})")
         looks = [self._number(operand) for operand in operands]
         pairs: list[_Look] = []
         for op, left, right in zip(node.ops, looks, looks[1:], strict=False):
@@ -207,7 +249,8 @@ class _Reader:
 
     def _argument(self, call: ast.Call) -> ast.expr:
         if len(call.args) != 1 or call.keywords or isinstance(call.args[0], ast.Starred):
-            raise self._wrong(f"{self._source(call)} takes one number", "write isnan(loss), abs(loss) or median(loss)")
+            calls = " or ".join(f"{name}({self.vocabulary.sample})" for name in self.vocabulary.functions[:2])
+            raise self._wrong(f"{self._source(call)} takes one number", f"write it such as {calls}")
         return call.args[0]
 
     # numbers
@@ -225,12 +268,12 @@ class _Reader:
                 return _of_one(operator.neg if isinstance(sign, ast.USub) else operator.pos, look)
             case ast.Call(func=ast.Name(id="abs")):
                 return _of_one(abs, self._number(self._argument(node)))
-            case ast.Call(func=ast.Name(id="median")):
+            case ast.Call(func=ast.Name(id="median")) if "median" in self.vocabulary.functions:
                 return self._median(node)
-            case ast.Name(id=name) if name in WORDS:
-                return lambda facts: WORDS[name]
+            case ast.Name(id=name) if name in self.vocabulary.words:
+                return lambda facts: self.vocabulary.words[name]
         name = self._name(node)
-        return lambda facts: _value_of(name, facts)
+        return lambda facts: self.vocabulary.value(name, facts)
 
     def _constant(self, value: float) -> float:
         try:
@@ -243,27 +286,30 @@ class _Reader:
         return lambda facts: window.median if len(window) >= MEDIAN_RECORDS else None
 
     def _name(self, node: ast.expr) -> str:
-        """A number by its name: a field of the record, ``lr``, or a metric of the user's."""
+        """A number by its name: of a step a field of the record, ``lr``, or a metric of the user's."""
+        known = self.vocabulary
         match node:
-            case ast.Name(id=name) if name in NUMBERS:
+            case ast.Name(id=name) if name in known.numbers:
                 found = name
-            case ast.Attribute(value=ast.Name(id="metric"), attr=name):
-                found = f"metric.{name}"
-            case ast.Subscript(value=ast.Name(id="metric"), slice=ast.Constant(value=str(name))):
-                found = f"metric.{name}"
+            case ast.Attribute(value=ast.Name(id=family), attr=name) if family == known.family:
+                found = f"{family}.{name}"
+            case ast.Subscript(value=ast.Name(id=family), slice=ast.Constant(value=str(name))) if (
+                family == known.family
+            ):
+                found = f"{family}.{name}"
             case ast.Name(id=name):
-                raise self._unknown(name)
-            case ast.Call(func=ast.Name(id=name)) if name not in FUNCTIONS:
-                raise self._unknown(name, FUNCTIONS)
+                raise self._unknown(name, (*known.numbers, *known.truths, *known.words))
+            case ast.Call(func=ast.Name(id=name)) if name not in known.functions:
+                raise self._unknown(name, known.functions)
             case _:
-                raise self._wrong(f"{self._source(node)} is nothing that a condition can speak of", EXAMPLE)
+                raise self._wrong(f"{self._source(node)} is nothing that a condition can speak of", known.example)
         self.names[found] = None
         return found
 
-    def _unknown(self, name: str, known: Sequence[str] = (*NUMBERS, *TRUTHS, *WORDS)) -> TdbgError:
-        if name == "metric":
-            return self._wrong("metric alone is no number", 'name one: metric.NAME, or metric["any name"]')
-        if name in TRUTHS:
+    def _unknown(self, name: str, known: Sequence[str]) -> TdbgError:
+        if name == self.vocabulary.family:
+            return self._wrong(f"{name} alone is no number", f'name one: {name}.NAME, or {name}["any name"]')
+        if name in self.vocabulary.truths:
             return self._wrong(f"{name} is true or false, not a number", f"write {name}, or not {name}")
         near = difflib.get_close_matches(name.lower(), known, n=1)
         hint = f"did you mean {near[0]}?" if near else f"it may speak of: {', '.join(known)}"

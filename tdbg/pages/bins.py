@@ -3,10 +3,13 @@
 Such histograms merge by addition, whatever the range of the values, and give quantiles to the resolution of bfloat16.
 """
 
+from typing import Any
+
 import numpy
 
-from tdbg.pages.figures import QUANTILES, Array
+from tdbg.pages.figures import QUANTILES
 
+Array = numpy.ndarray[Any, Any]
 SIZE = 1 << 16
 
 

@@ -108,9 +108,9 @@ def _is_number(text: str) -> bool:
     return text[:1].isdigit() or text in ("-", "nan", "inf", "-inf") or (text[:1] == "-" and text[1:2].isdigit())
 
 
-def tell(pages: "PageSet") -> None:
+def tell(pages: "PageSet", *, drops: bool = True) -> None:
     """What the writers left out, and what is wrong with the files, on stderr."""
-    for drop in pages.drops:
+    for drop in pages.drops if drops else ():
         steps = "" if drop.first is None else f" (steps {drop.first} to {drop.last})"
         say(f"rank {drop.rank} dropped {counted(drop.datapoints, 'datapoint')}{steps}: {safe(drop.reason)}")
     for problem in pages.problems[:TOLD]:

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 
 import numpy
 
-from tdbg.pages.bins import SIZE, Bins
+from tdbg.pages.bins import SIZE, Array, Bins
 from tdbg.pages.datapoint import Tensor
 from tdbg.pages.dtypes import Dtype
-from tdbg.pages.figures import Array, Figures, magnitudes
+from tdbg.pages.figures import Figures, magnitudes
 from tdbg.pages.values import array
 
 CHUNK_BYTES = 4 << 20  # read at once
@@ -165,8 +165,8 @@ def _table(dtype: Dtype) -> tuple[Array, Array]:
     """The value of each code of a type, and the prefix of its float32."""
     kind = "<u2" if dtype.size == 2 else "u1"
     found = array(numpy.arange(256**dtype.size).astype(kind).tobytes(), dtype)
-    wide = magnitudes(found).astype("f8")
     with numpy.errstate(all="ignore"):
+        wide = magnitudes(found).astype("f8")
         return wide, _prefixes(wide).astype("i8")
 
 

@@ -53,7 +53,7 @@ def array(data: bytes, dtype: Dtype, shape: Sequence[int] | None = None, note: M
     with numpy.errstate(all="ignore"):
         found: Array = _as_many(_array(data, dtype), dtype, shape)
         if shape is not None:
-            found = found.reshape(_value_shape(dtype, shape))
+            found = found.reshape(value_shape(dtype, shape))
         scale = _scales(note, shape)
         if scale is None:
             return found
@@ -62,7 +62,7 @@ def array(data: bytes, dtype: Dtype, shape: Sequence[int] | None = None, note: M
 
 def value_count(dtype: Dtype, shape: Sequence[int]) -> int:
     """How many values a tensor of ``shape`` holds."""
-    return math.prod(_value_shape(dtype, shape))
+    return math.prod(value_shape(dtype, shape))
 
 
 def shown(value: Any) -> str:
@@ -75,7 +75,8 @@ def shown(value: Any) -> str:
     return str(value)
 
 
-def _value_shape(dtype: Dtype, shape: Sequence[int]) -> tuple[int, ...]:
+def value_shape(dtype: Dtype, shape: Sequence[int]) -> tuple[int, ...]:
+    """The shape of its values: where torch keeps several in one element, the last dimension is so much longer."""
     if dtype.packed == 1 or dtype.counts_values:
         return tuple(shape)
     return (*shape[:-1], shape[-1] * dtype.packed) if shape else (dtype.packed,)

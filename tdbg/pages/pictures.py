@@ -1,0 +1,154 @@
+"""A tensor as a picture: a heat map of two dimensions, a grid of three, with the names of tokens where they are known."""
+
+import math
+
+from tdbg.pages import pixels
+from tdbg.pages.screen import Screen, shade
+from tdbg.pages.tables import safe, width
+
+TYPE_CHECKING = False  # what `typing` says, without its import
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tdbg.pages.figures import Figures
+    from tdbg.pages.pixels import Plane
+    from tdbg.pages.slices import Part
+
+SMALLEST = 6  # cells that a channel keeps on either side
+LARGEST_PIXELS = 1024  # of a real picture
+WIDEST_PIXELS = 480
+LABEL = 14  # columns of a token
+LABELLED = 64  # rows that are labelled
+
+
+def lines(part: "Part", figures: "Figures", screen: Screen, labels: "Sequence[str]" = ()) -> list[str]:
+    """The picture of a tensor; none for what has fewer than two dimensions, or no finite value."""
+    shape = tuple(size for size in part.shape if size != 1)
+    said = ""
+    if len(shape) > 3:
+        said = f"the first of {math.prod(shape[:-3])}; --slice shows another"
+    if len(shape) < 2 or 0 in shape or figures.min is None or figures.max is None:
+        return []
+    high, wide = shape[-2:]
+    count = shape[-3] if len(shape) > 2 else 1
+    if count == 1 and labels and len(labels) == high <= LABELLED and not screen.protocol:
+        found = _labelled(_planes(part, 1, high, wide)[0], figures, screen, labels)
+    elif screen.protocol:
+        found = _image(part, (count, high, wide), figures, screen)
+    else:
+        found, shown = _grid(part, (count, high, wide), figures, screen)
+        if shown < count:
+            said = f"the first {shown} of {count}; --slice {shown}: shows others{'; ' if said else ''}{said}"
+    return [*found, *_legend(figures, screen), *([said] if said else [])]
+
+
+def shrunk(plane: "Plane", high: int, wide: int) -> "Plane":
+    """A plane of at most so many rows and columns, each cell the mean of a block; a nan stays a nan."""
+    rows, columns = len(plane), len(plane[0])
+    if rows <= high and columns <= wide:
+        return plane
+    high, wide = min(rows, high), min(columns, wide)
+    across = _edges(columns, wide)
+    narrow = [[_mean(row[low:end]) for low, end in across] for row in plane]
+    return [[_mean([row[at] for row in narrow[low:end]]) for at in range(wide)] for low, end in _edges(rows, high)]
+
+
+def _mean(values: "Sequence[float]") -> float:
+    return values[0] if len(values) == 1 else sum(values) / len(values)
+
+
+def _edges(size: int, parts: int) -> list[tuple[int, int]]:
+    return [(size * at // parts, size * (at + 1) // parts) for at in range(parts)]
+
+
+def _planes(part: "Part", count: int, high: int, wide: int) -> "list[Plane]":
+    """The first ``count`` planes of the last two dimensions, as rows of Python numbers."""
+    size = high * wide
+    if part.numbers is not None:
+        flat = part.numbers[: count * size]
+    else:
+        assert part.array is not None
+        flat = part.array.reshape(-1)[: count * size].tolist()
+    if flat and isinstance(flat[0], complex):
+        flat = [abs(value) for value in flat]
+    starts = [[at * size + row * wide for row in range(high)] for at in range(count)]
+    return [[flat[start : start + wide] for start in rows] for rows in starts]
+
+
+def _grid(part: "Part", shape: tuple[int, int, int], figures: "Figures", screen: Screen) -> tuple[list[str], int]:
+    """As text, and how many planes fit. A line of text has two rows of pixels, or of letters the mean of two rows."""
+    count, high, wide = shape
+    room, rows = screen.columns - 1, 2 * max(screen.lines - 10, 12)
+    columns = min(count, max(math.ceil(math.sqrt(count)), 1))
+    columns = min(columns, max((room + 1) // (min(wide, SMALLEST) + 1), 1))
+    tile_wide = min(wide, (room + 1) // columns - 1 if columns > 1 else room)
+    tile_high = min(max(round(high * tile_wide / wide), 1), high, rows)
+    shown = min(count, columns * max(rows // (tile_high + 1), 1))
+    planes = _planes(part, shown, high, wide)
+    assert figures.min is not None and figures.max is not None
+    if screen.colour:
+        colour = pixels.colours(figures.min, figures.max)
+        tiles = [pixels.painted(shrunk(plane, tile_high, tile_wide), colour) for plane in planes]
+        return screen.drawn(pixels.tiled(tiles, columns)), shown
+    letters = [_letters(shrunk(plane, -(-tile_high // 2), tile_wide), figures) for plane in planes]
+    found: list[str] = []
+    for start in range(0, shown, columns):
+        row = letters[start : start + columns]
+        found += [" ".join(texts) for texts in zip(*row, strict=True)] + [""] * (start + columns < shown)
+    return found, shown
+
+
+def _letters(plane: "Plane", figures: "Figures") -> list[str]:
+    low, high = figures.min or 0.0, figures.max or 0.0
+    return ["".join(shade(value, low, high) for value in row) for row in plane]
+
+
+def _image(part: "Part", shape: tuple[int, int, int], figures: "Figures", screen: Screen) -> list[str]:
+    """As real pixels: every value one, or a square of several."""
+    count, high, wide = shape
+    assert figures.min is not None and figures.max is not None
+    columns = math.ceil(math.sqrt(count * high / wide)) if count > 1 else 1
+    columns = min(max(columns, 1), count)
+    tile = max(LARGEST_PIXELS // columns - 1, 1)
+    planes = [shrunk(plane, tile, tile) for plane in _planes(part, count, high, wide)]
+    zoom = max(WIDEST_PIXELS // (columns * (len(planes[0][0]) + 1)), 1)
+    colour = pixels.colours(figures.min, figures.max)
+    picture = pixels.tiled([pixels.painted(plane, colour, zoom) for plane in planes], columns)
+    return [screen.sent(picture)]
+
+
+def _labelled(plane: "Plane", figures: "Figures", screen: Screen, labels: "Sequence[str]") -> list[str]:
+    """A row a token; its columns have the tokens' first letters above them if there are as many."""
+    names = [_clip(safe(label), LABEL) for label in labels]
+    left = max(map(width, names))
+    plane = shrunk(plane, len(plane), max((screen.columns - left - 2) // 2, 1))
+    low, high = figures.min or 0.0, figures.max or 0.0
+    colour = pixels.colours(low, high)
+    found = []
+    if len(plane[0]) == len(labels):
+        found.append(" " * (left + 1) + "".join(_filled(_clip(name, 2), 2) for name in names).rstrip())
+    for name, row in zip(names, plane, strict=True):
+        cells = (screen.cell(colour(value)) if screen.colour else shade(value, low, high) * 2 for value in row)
+        found.append(" " * (left - width(name)) + f"{name} {''.join(cells)}")
+    return found
+
+
+def _clip(text: str, columns: int) -> str:
+    while width(text) > columns:
+        text = text[:-1]
+    return text
+
+
+def _filled(text: str, columns: int) -> str:
+    return text + " " * (columns - width(text))
+
+
+def _legend(figures: "Figures", screen: Screen) -> list[str]:
+    low, high = figures.min or 0.0, figures.max or 0.0
+    if not (screen.colour or screen.protocol):
+        odd = "; ? nan" * bool(figures.nan) + "; ! inf" * bool(figures.inf)
+        return [f"blank {low:.4g} to @ {high:.4g}{odd}"]
+    words = "blue to red" if low < 0 < high else "dark to light"
+    ends = (-max(-low, high), max(-low, high)) if low < 0 < high else (low, high)
+    odd = "; magenta: nan" * bool(figures.nan) + "; yellow: inf, cyan: -inf" * bool(figures.inf)
+    return [f"{words}: {ends[0]:.4g} to {ends[1]:.4g}{odd}"]
