@@ -22,7 +22,8 @@ Leaf = Array | str | int | float | bool | complex | None
 class Flat(NamedTuple):
     """Leaves by path (``FeatureMap/stats/mean``), and by path what a leaf cannot say.
 
-    notes: ``{"tuple": NAME}``, ``{"list": ""}``, ``{"set": ""}``, ``{"dict": ""}`` of an empty one, ``{"bytes": ""}``,
+    notes: ``{"tuple": NAME}``, ``{"list": ""}``, ``{"set": ""}``, ``{"dict": ""}`` of an empty one,
+    ``{"dict": {STEP: KEY}}`` of keys that are no text or hold a ``/``, ``{"bytes": ""}``,
     ``{"sparse": LAYOUT, "shape": [...]}``, ``{"refused": NAME}``, and the note of an Array.
     """
 
@@ -134,7 +135,7 @@ def _flatten(found: Any, path: str, flat: Flat) -> None:
         note: dict[str, Any] = {"sparse": found.layout, "shape": list(found.shape)}
         children: Iterable[tuple[Any, Any]] = found.parts.items()
     elif isinstance(found, dict):
-        note, children = {} if found else {"dict": ""}, found.items()
+        note, children = _dict_note(found), found.items()
     elif isinstance(found, tuple):
         note, children = {"tuple": getattr(found, "type_name", "")}, enumerate(found)
     elif isinstance(found, list):
@@ -151,8 +152,22 @@ def _flatten(found: Any, path: str, flat: Flat) -> None:
     if note:
         flat.notes[path] = note
     for key, value in children:
-        name = printable(str(key))
+        name = _step(key)
         _flatten(value, f"{path}/{name}" if path else name, flat)
+
+
+def _step(key: Any) -> str:
+    """A key as one step of a path."""
+    return printable(str(key)).replace("/", "\\x2f")
+
+
+def _dict_note(found: dict[Any, Any]) -> dict[str, Any]:
+    """What the path of a dict's values does not tell: that there are none, and keys that are written otherwise."""
+    if not found:
+        return {"dict": ""}
+    plain = (str, int, float, bool, type(None))
+    odd = {_step(key): key for key in found if isinstance(key, plain) and _step(key) != key}
+    return {"dict": odd} if odd else {}
 
 
 def _free(path: str, flat: Flat) -> str:
