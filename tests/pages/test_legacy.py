@@ -126,6 +126,15 @@ def test_a_datapoint_by_path(tmp_path: Path) -> None:
     assert pages.refused == {"tests.pages.foreign.Point": 1}
 
 
+def test_scales_of_channels_have_paths_of_their_own(tmp_path: Path) -> None:
+    value = torch.quantize_per_channel(torch.ones(2, 3), torch.tensor([0.1, 0.2]), torch.tensor([5, 7]), 0, torch.qint8)
+    (tmp_path / "page_0.pkl").write_bytes(joblibbed({7: {"q": value}}))
+    (point,), _ = opened(tmp_path)
+    values, notes = point.flat()
+    assert list(values) == ["q", "q/scales", "q/zero_points"]
+    assert notes == {"q": {"scheme": "per_channel_affine", "axis": 0}}
+
+
 def test_paths_that_meet_are_told_apart() -> None:
     assert flatten({"a": {"b": 1}, "a/b": 2}).values == {"a/b": 1, "a/b~2": 2}
 
@@ -232,12 +241,31 @@ def test_a_page_that_changes_is_noticed(tmp_path: Path) -> None:
 
 
 def test_refused_values_are_counted_once(tmp_path: Path) -> None:
+    itself: list[Any] = []
+    itself.append(itself)
     for number in range(8):
-        (tmp_path / f"page_{number}.pkl").write_bytes(pickle.dumps({number: {"a": Point(1, 2), "b": torch.ones(1)}}))
+        value = {number: {"a": Point(1, 2), "b": torch.ones(1), "c": itself}}
+        (tmp_path / f"page_{number}.pkl").write_bytes(pickle.dumps(value))
     pages = LegacyPages.open(tmp_path)
     for _ in range(3):
         assert [point.outputs["b"].read() for point in pages] == [raw(torch.ones(1))] * 8
-        assert pages.refused == {"tests.pages.foreign.Point": 8}
+        assert pages.refused == {"tests.pages.foreign.Point": 8, "pickle.value": 8}
+
+
+def test_a_disk_that_fails_leaves_what_was_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "page_0.pkl"
+    path.write_bytes(joblibbed(page(6)))
+    real = os.pread
+
+    def pread(descriptor: int, count: int, offset: int) -> bytes:
+        if offset > 60_000:
+            raise OSError(5, "Input/output error")
+        return real(descriptor, count, offset)
+
+    monkeypatch.setattr(os, "pread", pread)
+    points, pages = opened(path)
+    assert 1 <= len(points) < 6
+    assert "Input/output error" in pages.problems[0]
 
 
 # torn pages

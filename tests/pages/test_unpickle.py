@@ -19,7 +19,7 @@ import torch
 
 import tdbg
 from tdbg.errors import TdbgError
-from tdbg.pages.inert import Array, Named, Refused, Sparse
+from tdbg.pages.inert import Array, Named, Refused, Sparse, printable
 from tdbg.pages.ledger import Exhausted, Ledger
 from tdbg.pages.sources import Latin1, Memory, Reader, Torn, Window
 from tests.pages.foreign import HOSTILE, TENSORS, Point, calls, joblibbed, old_row, raw, read, saved, tensor
@@ -602,6 +602,7 @@ def test_names_are_fit_for_a_terminal() -> None:
     found, ledger = read(b"\x80\x04U\x06\x1b[31mXU\x03o\ns\x93.")
     assert "\x1b" not in str(found) and "\n" not in str(found)
     assert list(ledger.refused) == ["\\x1b[31mX.o\\ns"]
+    assert [printable(text) for text in ("côté", "\u202ea", "\ud800")] == ["côté", "\\u202ea", "\\ud800"]
     found, _ = read(b"c" + b"a" * 3000 + b"\nb\n.")
     assert len(str(found)) < 250
 
