@@ -16,10 +16,13 @@ import joblib
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import tdbg
 from tdbg.errors import TdbgError
-from tdbg.pages.inert import Array, Named, Refused, Sparse, printable
+from tdbg.pages import strided
+from tdbg.pages.inert import Array, Named, Refused, Sparse, Storage, printable
 from tdbg.pages.ledger import Exhausted, Ledger
 from tdbg.pages.sources import Latin1, Memory, Reader, Torn, Window
 from tests.pages.foreign import HOSTILE, TENSORS, Point, calls, joblibbed, old_row, raw, read, saved, tensor
@@ -596,6 +599,51 @@ def test_a_view_that_repeats_its_memory_is_not_written_out() -> None:
     assert found.shape == (1 << 30, 10)
     with pytest.raises(TdbgError, match="made of a storage of 40"):
         found.read()
+
+
+def test_packed_values_are_not_taken_apart() -> None:
+    storage = Storage("quint4x2", 4, Memory(bytes(4)), 0)
+    assert Array(storage, "quint4x2", (2, 4)).nbytes == 4
+    for strides, start in (((1, 2), 0), ((4, 1), 1), ((8, 1), 0)):
+        with pytest.raises(ValueError):
+            Array(storage, "quint4x2", (2, 4), strides, start)
+    with pytest.raises(ValueError):
+        Array(storage, "quint4x2", (9,))
+
+
+def test_data_that_are_not_there_are_told_of() -> None:
+    for storage in (Storage("uint8", 10, Memory(b"123"), 0), Storage("uint8", 10)):
+        with pytest.raises(TdbgError, match="the page ends"):
+            Array(storage, "uint8", (10,)).read()
+
+
+@given(
+    shape=st.lists(st.integers(0, 5), max_size=5).map(tuple),
+    steps=st.lists(st.integers(0, 30), min_size=5, max_size=5),
+    width=st.sampled_from([1, 2, 4, 8, 16]),
+    start=st.integers(0, 9),
+    small=st.sampled_from([0, 2048]),
+    piece=st.sampled_from([16, 100, 1 << 20]),
+)
+@settings(max_examples=300, deadline=None)
+def test_a_view_is_what_numpy_makes_of_it(
+    shape: tuple[int, ...], steps: list[int], width: int, start: int, small: int, piece: int
+) -> None:
+    strides = tuple(steps[: len(shape)])
+    data = np.random.default_rng(0).bytes(start * width + strided.span(shape, strides, width))
+    wanted = np.ndarray(shape, f"V{width}", data, start * width, tuple(step * width for step in strides)).tobytes()
+    reads: list[int] = []
+
+    def read(offset: int, count: int) -> bytes:
+        reads.append(count)
+        assert offset >= 0 and offset + count <= len(data)
+        return data[offset : offset + count]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(strided, "SMALL", small)
+        patch.setattr(strided, "PIECE_BYTES", piece)
+        assert strided.gather(read, start * width, shape, strides, width) == wanted
+    assert all(count <= piece for count in reads)
 
 
 def test_names_are_fit_for_a_terminal() -> None:
