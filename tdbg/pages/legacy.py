@@ -40,7 +40,7 @@ PAGE = re.compile(r"page_(\d{1,12})\.pkl(\.(gz|gzip|z|zlib|bz2|xz|lzma|lz4|zst))
 EPOCH = re.compile(r"epoch_(\d{1,12})")
 FOLDER = "debugger"
 BATCH = 1000  # how many items a pickler gives to a dict at once
-KEPT = 4  # pages whose index stays in memory; it takes about a thousandth of the page
+KEPT_BYTES = 128 << 20  # how much of the indexes of pages stays in memory; that of 300 MB of tensors takes 3
 PROBLEMS = 20  # that are told of one page
 
 
@@ -78,6 +78,7 @@ class LegacyPages:
         self.problems: list[str] = []
         self.refused: dict[str, int] = {}
         self._read: dict[Path, list[Datapoint]] = {}  # the newest last
+        self._costs: dict[Path, int] = {}
         self._keys: dict[Path, frozenset[str]] = {}
         self._counted: set[tuple[Path, int | None]] = set()
 
@@ -115,7 +116,8 @@ class LegacyPages:
                 self.problems += [f"{page}: {problem}" for problem in problems]
                 self.problems += [f"{page}: {reason}" for reason in list(ledger.reasons)[:PROBLEMS]]
                 self._count((page, None), ledger)
-            while len(self._read) > KEPT:
+            self._costs[page] = ledger.spent
+            while len(self._read) > 1 and sum(map(self._costs.__getitem__, self._read)) > KEPT_BYTES:
                 del self._read[next(iter(self._read))]
         return self._read[page]
 
