@@ -22,7 +22,7 @@ NAME_LENGTH = 200
 
 def printable(text: str) -> str:
     """A name out of a file, fit for a terminal: no control characters, not endless."""
-    shown = text if text.isascii() and text.isprintable() else text.encode("unicode_escape", "replace").decode("ascii")
+    shown = text if text.isprintable() else text.encode("unicode_escape", "replace").decode("ascii")
     return shown if len(shown) <= NAME_LENGTH else f"{shown[:NAME_LENGTH]}..."
 
 

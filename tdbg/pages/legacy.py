@@ -40,16 +40,16 @@ PAGE = re.compile(r"page_(\d{1,12})\.pkl(\.(gz|gzip|z|zlib|bz2|xz|lzma|lz4|zst))
 EPOCH = re.compile(r"epoch_(\d{1,12})")
 FOLDER = "debugger"
 BATCH = 1000  # how many items a pickler gives to a dict at once
-KEPT = 4  # pages whose index stays in memory; it takes about a thousandth of the page
+KEPT_BYTES = 128 << 20  # how much of the indexes of pages stays in memory; that of 300 MB of tensors takes 3
 PROBLEMS = 20  # that are told of one page
 
 
 class Datapoint:
     """What was captured of one datapoint. key: its idx. epoch: that of its folder, if it lies in one."""
 
-    def __init__(self, key: Any, page: Path, epoch: int | None, found: Any, owner: "LegacyPages") -> None:
-        self.key, self.page, self.epoch = key, page, epoch
-        self._found, self._owner = found, owner
+    def __init__(self, key: Any, page: Path, place: int, found: Any, owner: "LegacyPages") -> None:
+        self.key, self.page, self.epoch = key, page, epoch_of(page)
+        self._place, self._found, self._owner = place, found, owner
 
     def __repr__(self) -> str:
         return f"Datapoint({self.key!r}, {self.page})"
@@ -59,7 +59,7 @@ class Datapoint:
         """Debugger's name -> what it gave: nested dicts, lists and tuples; an Array is read when it is asked to."""
         ledger = Ledger()
         tree = Tree(ledger.refuse).plain(self._found)
-        self._owner._count(ledger)
+        self._owner._count((self.page, self._place), ledger)
         return tree if isinstance(tree, dict) else {"": tree}
 
     def flat(self) -> Flat:
@@ -78,7 +78,9 @@ class LegacyPages:
         self.problems: list[str] = []
         self.refused: dict[str, int] = {}
         self._read: dict[Path, list[Datapoint]] = {}  # the newest last
+        self._costs: dict[Path, int] = {}
         self._keys: dict[Path, frozenset[str]] = {}
+        self._counted: set[tuple[Path, int | None]] = set()
 
     @classmethod
     def open(cls, path: Path) -> "LegacyPages":
@@ -105,22 +107,25 @@ class LegacyPages:
 
     def _datapoints(self, page: Path) -> list[Datapoint]:
         if page not in self._read:
-            first = page not in self._keys
             problems: list[str] = []
             ledger = Ledger()
-            self._read[page] = [
-                Datapoint(key, page, epoch_of(page), value, self) for key, value in _index(page, ledger, problems)
-            ]
-            if first:
+            found = enumerate(_index(page, ledger, problems))
+            self._read[page] = [Datapoint(key, page, place, value, self) for place, (key, value) in found]
+            if page not in self._keys:
                 self._keys[page] = frozenset(str(point.key) for point in self._read[page])
                 self.problems += [f"{page}: {problem}" for problem in problems]
                 self.problems += [f"{page}: {reason}" for reason in list(ledger.reasons)[:PROBLEMS]]
-                self._count(ledger)
-            while len(self._read) > KEPT:
+                self._count((page, None), ledger)
+            self._costs[page] = ledger.spent
+            while len(self._read) > 1 and sum(map(self._costs.__getitem__, self._read)) > KEPT_BYTES:
                 del self._read[next(iter(self._read))]
         return self._read[page]
 
-    def _count(self, ledger: Ledger) -> None:
+    def _count(self, what: tuple[Path, int | None], ledger: Ledger) -> None:
+        """Add what was refused in a page, or in the tree of a datapoint of it; once, however often it is read."""
+        if what in self._counted or not ledger.refused:
+            return
+        self._counted.add(what)
         for name, count in ledger.refused.items():
             self.refused[name] = self.refused.get(name, 0) + count
 
@@ -175,7 +180,7 @@ def _entries(source: Source, ledger: Ledger, problems: list[str]) -> list[tuple[
             found = load(machine)
             if reader.left:
                 problems.append(f"{reader.left} bytes follow the end of its data; they are not read")
-    except (Torn, ValueError) as torn:
+    except (Torn, ValueError, TdbgError) as torn:
         return _salvaged(machine, str(torn), reader, problems)
     if not isinstance(found, dict):
         problems.append(f"it holds no dict of datapoints, but {_described(found)}")

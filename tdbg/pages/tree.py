@@ -149,6 +149,8 @@ def _flatten(found: Any, path: str, flat: Flat) -> None:
         path, children = _free(path, flat), ()
         flat.values[path] = found
         note = dict(found.note) if isinstance(found, Array) else {}
+        children = [(key, value) for key, value in note.items() if isinstance(value, Array)]  # scales of the channels
+        note = {key: value for key, value in note.items() if not isinstance(value, Array)}
     if note:
         flat.notes[path] = note
     for key, value in children:

@@ -126,6 +126,15 @@ def test_a_datapoint_by_path(tmp_path: Path) -> None:
     assert pages.refused == {"tests.pages.foreign.Point": 1}
 
 
+def test_scales_of_channels_have_paths_of_their_own(tmp_path: Path) -> None:
+    value = torch.quantize_per_channel(torch.ones(2, 3), torch.tensor([0.1, 0.2]), torch.tensor([5, 7]), 0, torch.qint8)
+    (tmp_path / "page_0.pkl").write_bytes(joblibbed({7: {"q": value}}))
+    (point,), _ = opened(tmp_path)
+    values, notes = point.flat()
+    assert list(values) == ["q", "q/scales", "q/zero_points"]
+    assert notes == {"q": {"scheme": "per_channel_affine", "axis": 0}}
+
+
 def test_paths_that_meet_are_told_apart() -> None:
     assert flatten({"a": {"b": 1}, "a/b": 2}).values == {"a/b": 1, "a/b~2": 2}
 
@@ -155,12 +164,15 @@ def test_order_is_by_number(tmp_path: Path) -> None:
     assert [point.epoch for point in LegacyPages.open(tmp_path / "epoch_10" / "debugger" / "page_9.pkl")] == [10]
 
 
-def test_an_idx_in_several_pages_is_found_in_each(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kept", [0, 1 << 20])
+def test_an_idx_in_several_pages_is_found_in_each(kept: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(8):
         (tmp_path / f"page_{number}.pkl").write_bytes(joblibbed({5: {"a": number}, 100 + number: {}, f"s{number}": {}}))
     pages = LegacyPages.open(tmp_path)
+    monkeypatch.setattr(legacy, "KEPT_BYTES", kept)
     for _ in range(2):
         found = pages.find(5)
+        assert len(pages._read) == (8 if kept else 1)
         assert [(point.page.name, point.outputs["a"]) for point in found] == [(f"page_{n}.pkl", n) for n in range(8)]
     assert [point.key for point in pages.find("5")] == [5] * 8
     assert [point.page.name for point in pages.find(103)] == ["page_3.pkl"]
@@ -231,13 +243,33 @@ def test_a_page_that_changes_is_noticed(tmp_path: Path) -> None:
         point.outputs["Numpy"].read()
 
 
-def test_refused_values_are_counted_once(tmp_path: Path) -> None:
+def test_refused_values_are_counted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    itself: list[Any] = []
+    itself.append(itself)
     for number in range(8):
-        (tmp_path / f"page_{number}.pkl").write_bytes(pickle.dumps({number: {"a": Point(1, 2), "b": torch.ones(1)}}))
+        value = {number: {"a": Point(1, 2), "b": torch.ones(1), "c": itself}}
+        (tmp_path / f"page_{number}.pkl").write_bytes(pickle.dumps(value))
     pages = LegacyPages.open(tmp_path)
+    monkeypatch.setattr(legacy, "KEPT_BYTES", 0)
     for _ in range(3):
         assert [point.outputs["b"].read() for point in pages] == [raw(torch.ones(1))] * 8
-        assert pages.refused == {"tests.pages.foreign.Point": 8}
+        assert pages.refused == {"tests.pages.foreign.Point": 8, "pickle.value": 8}
+
+
+def test_a_disk_that_fails_leaves_what_was_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "page_0.pkl"
+    path.write_bytes(joblibbed(page(6)))
+    real = os.pread
+
+    def pread(descriptor: int, count: int, offset: int) -> bytes:
+        if offset > 60_000:
+            raise OSError(5, "Input/output error")
+        return real(descriptor, count, offset)
+
+    monkeypatch.setattr(os, "pread", pread)
+    points, pages = opened(path)
+    assert 1 <= len(points) < 6
+    assert "Input/output error" in pages.problems[0]
 
 
 # torn pages

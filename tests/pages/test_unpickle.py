@@ -16,11 +16,14 @@ import joblib
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import tdbg
 from tdbg.errors import TdbgError
+from tdbg.pages import strided
 from tdbg.pages.bytesource import Latin1, Memory, Reader, Torn, Window
-from tdbg.pages.inert import Array, Named, Refused, Sparse
+from tdbg.pages.inert import Array, Named, Refused, Sparse, Storage, printable
 from tdbg.pages.ledger import Exhausted, Ledger
 from tests.pages.foreign import HOSTILE, TENSORS, Point, calls, joblibbed, old_row, raw, read, saved, tensor
 
@@ -598,10 +601,56 @@ def test_a_view_that_repeats_its_memory_is_not_written_out() -> None:
         found.read()
 
 
+def test_packed_values_are_not_taken_apart() -> None:
+    storage = Storage("quint4x2", 4, Memory(bytes(4)), 0)
+    assert Array(storage, "quint4x2", (2, 4)).nbytes == 4
+    for strides, start in (((1, 2), 0), ((4, 1), 1), ((8, 1), 0)):
+        with pytest.raises(ValueError):
+            Array(storage, "quint4x2", (2, 4), strides, start)
+    with pytest.raises(ValueError):
+        Array(storage, "quint4x2", (9,))
+
+
+def test_data_that_are_not_there_are_told_of() -> None:
+    for storage in (Storage("uint8", 10, Memory(b"123"), 0), Storage("uint8", 10)):
+        with pytest.raises(TdbgError, match="the page ends"):
+            Array(storage, "uint8", (10,)).read()
+
+
+@given(
+    shape=st.lists(st.integers(0, 5), max_size=5).map(tuple),
+    steps=st.lists(st.integers(0, 30), min_size=5, max_size=5),
+    width=st.sampled_from([1, 2, 4, 8, 16]),
+    start=st.integers(0, 9),
+    small=st.sampled_from([0, 2048]),
+    piece=st.sampled_from([16, 100, 1 << 20]),
+)
+@settings(max_examples=300, deadline=None)
+def test_a_view_is_what_numpy_makes_of_it(
+    shape: tuple[int, ...], steps: list[int], width: int, start: int, small: int, piece: int
+) -> None:
+    strides = tuple(steps[: len(shape)])
+    data = np.random.default_rng(0).bytes(start * width + strided.span(shape, strides, width))
+    wanted = np.ndarray(shape, f"V{width}", data, start * width, tuple(step * width for step in strides)).tobytes()
+    reads: list[int] = []
+
+    def read(offset: int, count: int) -> bytes:
+        reads.append(count)
+        assert offset >= 0 and offset + count <= len(data)
+        return data[offset : offset + count]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(strided, "SMALL", small)
+        patch.setattr(strided, "PIECE_BYTES", piece)
+        assert strided.gather(read, start * width, shape, strides, width) == wanted
+    assert all(count <= piece for count in reads)
+
+
 def test_names_are_fit_for_a_terminal() -> None:
     found, ledger = read(b"\x80\x04U\x06\x1b[31mXU\x03o\ns\x93.")
     assert "\x1b" not in str(found) and "\n" not in str(found)
     assert list(ledger.refused) == ["\\x1b[31mX.o\\ns"]
+    assert [printable(text) for text in ("côté", "\u202ea", "\ud800")] == ["côté", "\\u202ea", "\\ud800"]
     found, _ = read(b"c" + b"a" * 3000 + b"\nb\n.")
     assert len(str(found)) < 250
 
