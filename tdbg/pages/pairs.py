@@ -1,16 +1,12 @@
 """The datapoints of two sides, and which of one is which of the other. Standard library alone."""
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from tdbg.pages.datapoint import Datapoint, Tensor
 from tdbg.pages.folder import PageFile
 from tdbg.pages.reader import PageSet
-
-EPOCH = re.compile(r"epoch_(\d{1,9})")
 
 
 class Entry(NamedTuple):
@@ -67,11 +63,11 @@ class Side:
         return (*where, datapoint.phase, str(datapoint.key), None if keys is None else tuple(map(str, keys)))
 
     def epoch_of(self, datapoint: Datapoint) -> int | None:
-        """Its epoch; that of the folder ``epoch_N`` it lies in, where the writer did not know."""
+        """Its epoch; that of its folder is looked up once."""
         if datapoint.epoch is not None or datapoint.file is None:
             return datapoint.epoch
         if datapoint.file not in self._epochs:
-            self._epochs[datapoint.file] = _epoch_of(datapoint.file.path)
+            self._epochs[datapoint.file] = epoch_of(datapoint)
         return self._epochs[datapoint.file]
 
     def rows(self, entries: Iterable[Entry]) -> Iterator[Entry]:
@@ -84,9 +80,13 @@ class Side:
                 yield Entry((*name, met[name]), (*entry.place[:-1], number), row)
 
 
-def _epoch_of(path: Path) -> int | None:
-    found = next((match for part in reversed(path.parts[:-1]) if (match := EPOCH.fullmatch(part))), None)
-    return int(found[1]) if found else None
+def epoch_of(datapoint: Datapoint) -> int | None:
+    """The epoch of a datapoint; that of the folder ``epoch_N`` it lies in, where the writer did not know."""
+    if datapoint.epoch is not None or datapoint.file is None:
+        return datapoint.epoch
+    from tdbg.pages.legacy import epoch_of as of_page
+
+    return of_page(datapoint.file.path)
 
 
 class Pairs:

@@ -38,11 +38,34 @@ def newest() -> str:
 
 def opened(paths: "Sequence[str]") -> "PageSet":
     """The pages at the one path that is named. Raises TdbgError for none and for several."""
-    from tdbg.pages.reader import PageSet
+    from tdbg.pages.reader import NoPagesError, PageSet
 
     if len(paths) > 1:
         raise TdbgError(f"{len(paths)} paths were given", "name one run, folder or page")
-    return PageSet.open(paths[0] if paths else newest())
+    place = paths[0] if paths else newest()
+    try:
+        return PageSet.open(place)
+    except NoPagesError as error:
+        raise _of_another_tool(place) or error from None
+
+
+def _of_another_tool(place: str) -> TdbgError | None:
+    """The error for pages that have to be converted; None if there are none either."""
+    from pathlib import Path
+
+    from tdbg.pages import legacy
+    from tdbg.pages.tables import counted, short
+
+    try:
+        found = [page for page in legacy.pages(Path(place)) if legacy.PAGE.fullmatch(page.name)]
+    except TdbgError:
+        found = []
+    if not found:
+        return None
+    return TdbgError(
+        f"{short(place, 1000)} holds {counted(len(found), 'pickle')} of another tool ({found[0].name}), no pages of tdbg",
+        f"`tdbg inspect-pages convert {short(place, 1000)} -o DIR` makes pages of them, and runs nothing that is in them",
+    )
 
 
 def is_place(word: str) -> bool:
