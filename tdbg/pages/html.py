@@ -10,12 +10,13 @@ import html
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import resources
 from typing import IO, Any, NamedTuple
 
 from tdbg.errors import TdbgError
 from tdbg.pages.datapoint import Datapoint, Tensor
+from tdbg.pages.figures import Figures
 from tdbg.pages.picks import Picks
 from tdbg.pages.preview import Preview, preview, wanted_bytes
 from tdbg.pages.progress import Progress
@@ -23,6 +24,7 @@ from tdbg.pages.tables import counted
 from tdbg.pages.values import shown, value_count
 
 BARS = 64
+EXACT_BYTES = 4 << 20  # of a tensor that is looked at as a whole
 TEXT = 500  # characters of a text, a name or a key
 SCALARS = 1000  # of a datapoint
 TOKENS = 16_384
@@ -122,8 +124,10 @@ class Document:
         except TdbgError as error:
             self.unreadable += 1
             return found | {"error": str(error)}
+        if not value_count(tensor.dtype, tensor.shape):
+            return found
         if drawn is None:
-            self.without += bool(value_count(tensor.dtype, tensor.shape))
+            self.without += 1
             return found | {"why": "its values are not in this file: they take too much room"}
         self.shrunk += drawn.shape != drawn.whole
         return found | {"preview": _drawn(drawn)}
@@ -141,16 +145,27 @@ def _summary(report: Report) -> str:
 
 
 def _figures(tensor: Tensor) -> dict[str, Any]:
-    """Figures of all its values, read piece by piece, and how many lie in each part of their range."""
+    """Figures of all its values, and how many lie in each part of their range; of a large one read piece by piece."""
+    from tdbg.pages import figures
     from tdbg.pages.tally import Tally
 
+    if tensor.nbytes <= EXACT_BYTES:
+        values = tensor.array()
+        known = figures.of_array(values)
+        return _told(known, lambda low, high: figures.array_bars(values, low, high, BARS))
     tally = Tally()
     tally.add_tensor(tensor)
-    known = tally.figures().as_dict()
-    found: dict[str, Any] = {"figures": {name: _number(known[name]) for name in FIGURES if name in known}}
-    if tally.bins and tally.finite and math.isfinite(tally.high - tally.low):
-        found |= {"bars": tally.bins.bars(tally.low, tally.high, BARS), "low": tally.low, "high": tally.high}
-    return found
+    bins = tally.bins
+    return _told(tally.figures(), lambda low, high: bins.bars(low, high, BARS) if bins else [])
+
+
+def _told(known: Figures, bars: Callable[[float, float], list[int]]) -> dict[str, Any]:
+    named = known.as_dict()
+    found: dict[str, Any] = {"figures": {name: _number(named[name]) for name in FIGURES if name in named}}
+    if known.min is None or known.max is None:
+        return found
+    low, high = float(known.min), float(known.max)
+    return found | ({"bars": bars(low, high), "low": low, "high": high} if math.isfinite(high - low) else {})
 
 
 def _drawn(found: Preview) -> dict[str, Any]:

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 PLANES = 64  # of a tensor that is too large to be shown whole
 LEAST_SIDE = 32  # cells; rather fewer planes than smaller ones
 LARGEST_BYTES = 6_000_000  # of one tensor
-EXACT_BYTES = 1 << 18  # up to here values are kept as float32
+EXACT_BYTES = 1 << 18  # up to here values are kept as float32, if there is room
+LEAST_BYTES = 64
 ROW_BYTES = 256 << 20
 STEPS = 252  # of "u1": the codes behind them are -inf, inf and nan
 
@@ -59,8 +60,9 @@ def planes_of(tensor: Tensor) -> tuple[int, int, int]:
 
 
 def wanted_bytes(tensor: Tensor) -> int:
-    """Bytes of a preview that leaves nothing out, as float16; at most `LARGEST_BYTES`."""
-    return min(2 * math.prod(planes_of(tensor)), LARGEST_BYTES)
+    """Bytes of a preview that leaves nothing out: float32 of small ones, else float16; at most `LARGEST_BYTES`."""
+    cells = math.prod(planes_of(tensor))
+    return 4 * cells if 4 * cells <= EXACT_BYTES else min(2 * cells, LARGEST_BYTES)
 
 
 def preview(tensor: Tensor, budget: int) -> Preview | None:
@@ -69,7 +71,11 @@ def preview(tensor: Tensor, budget: int) -> Preview | None:
     Memory: some rows, and the preview. Raises TdbgError where it cannot be read.
     """
     whole = planes_of(tensor)
-    if not math.prod(whole) or budget < 64 or whole[2] * tensor.dtype.size > ROW_BYTES:
+    if (
+        not math.prod(whole)
+        or budget < min(LEAST_BYTES, wanted_bytes(tensor))
+        or whole[2] * tensor.dtype.size > ROW_BYTES
+    ):
         return None
     image = is_image(tensor)
     if image and tensor.shape[0] != 3:
@@ -164,7 +170,7 @@ def _packed(
     if plain and tensor.dtype.name in ("uint8", "bool"):
         return made._replace(data=cells.astype("u1").tobytes())
     with numpy.errstate(all="ignore"):
-        if 4 * cells.size <= max(budget, EXACT_BYTES) and max(-low, high) < 3e38:
+        if 4 * cells.size <= budget and max(-low, high) < 3e38:
             exact = plain and numpy.array_equal(cells.astype("<f4").astype("f8"), cells, equal_nan=True)
             return made._replace(data=cells.astype("<f4").tobytes(), kind="f4", exact=bool(exact))
         if 2 * cells.size <= budget:

@@ -81,7 +81,7 @@ def test_a_small_tensor_is_kept_as_it_is(tmp_path: Path) -> None:
 def test_what_is_too_large_is_means_of_blocks(shape: tuple[int, ...], budget: int, tmp_path: Path) -> None:
     value = noise(*shape)
     found = preview(tensor_of(tmp_path, value), budget)
-    assert found and len(found.data) <= max(budget, 1 << 18)
+    assert found and len(found.data) <= budget
     planes, high, wide = found.shape
     _, rows, columns = found.block
     whole = value.reshape(found.whole)[:planes].astype("f8")
@@ -104,6 +104,7 @@ def test_what_is_too_large_is_means_of_blocks(shape: tuple[int, ...], budget: in
 @pytest.mark.parametrize("chunk", [64, 4000])
 def test_blocks_do_not_reach_into_the_next_plane(chunk: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tdbg.pages.preview.CHUNK_BYTES", chunk)
+    monkeypatch.setattr("tdbg.pages.preview.LEAST_SIDE", 4)
     value = np.arange(6)[:, None, None] * np.ones((6, 50, 40), np.float32)
     found = preview(tensor_of(tmp_path, value), 6 * 8 * 8)
     assert found and found.shape[0] == 6 and found.block[1] > 1
@@ -119,7 +120,7 @@ def test_what_is_not_finite_is_seen(tmp_path: Path) -> None:
         cells = decoded(found)
         assert math.isnan(cells[0, 0, 0]) and cells[0, 0, -1] == math.inf and cells[0, -1, 0] == -math.inf
         assert np.isfinite(cells).sum() == cells.size - 3
-    assert found and found.kind == "f4"
+    assert found and found.kind == "u1"
 
 
 @pytest.mark.parametrize("budget", [4_000_000, 2_000_000, 1_000_000])
@@ -173,10 +174,7 @@ def test_nothing_in_a_file_becomes_markup(tmp_path: Path) -> None:
     plain.feed(page(tmp_path / "plain", {"a": noise(2, 2)}).read_text())
     assert [tag for tag, _ in parser.tags] == [tag for tag, _ in plain.tags]
     assert not any(name.startswith("on") for _, attributes in parser.tags for name in attributes)
-    assert (
-        text.count("</script>") == 2
-        and "onerror=alert" not in text.replace(EVIL, "").split("<main>")[0].replace("&lt;", "").split("<style>")[1]
-    )
+    assert text.count("</script>") == 2 and text.count("<script") == 2 and "<img" not in text
     (point,) = data_of(tmp_path / "x.html")["datapoints"]
     assert point["key"] == point["tensors"][0]["path"] == point["phase"] == EVIL
     assert point["scalars"][0] == ["s", EVIL] and point["tokens"][0]["words"][0] == EVIL[:40]
@@ -212,7 +210,7 @@ def test_figures_histogram_and_scalars(tmp_path: Path) -> None:
     (tensor,) = point["tensors"]
     known = value[np.isfinite(value)]
     assert tensor["figures"]["nan"] == 1 and tensor["figures"]["count"] == 1200
-    assert tensor["figures"]["mean"] == pytest.approx(known.mean(), rel=1e-5)
+    assert tensor["figures"]["mean"] == pytest.approx(known.astype("f8").mean(), rel=1e-6)
     assert sum(tensor["bars"]) == 1199 and tensor["high"] == pytest.approx(known.max())
     assert point["scalars"] == [["loss", "0.25"], ["inf", "inf"]]
     assert data["summary"] == "1 datapoint, 1 tensor"
@@ -416,5 +414,6 @@ def test_memory_is_bounded_and_torch_is_not_loaded(tmp_path: Path) -> None:
 
 
 def test_a_preview_wants_no_more_than_it_is_worth(tmp_path: Path) -> None:
-    assert wanted_bytes(tensor_of(tmp_path / "a", noise(10, 10))) == 200
+    assert wanted_bytes(tensor_of(tmp_path / "a", noise(10, 10))) == 400
+    assert wanted_bytes(tensor_of(tmp_path / "c", noise(300, 300))) == 180_000
     assert wanted_bytes(tensor_of(tmp_path / "b", np.zeros((4000, 4000), np.float16))) == LARGEST_BYTES

@@ -157,8 +157,8 @@ class Heat {
     this.draw();
   }
 
-  zoomBy(factor, x, y) {
-    const at = [x === undefined ? this.canvas.width / 2 : x, y === undefined ? this.canvas.height / 2 : y];
+  zoomBy(factor, x, y) {  // what lies below the pointer stays there
+    const at = [x === undefined ? this.canvas.width / 2 : Math.max(x, this.left), y === undefined ? this.canvas.height / 2 : Math.max(y, this.above)];
     const zoom = Math.min(Math.max(this.zoom * factor, 0.25), 48), ratio = zoom / this.zoom;
     this.x = at[0] - this.left - (at[0] - this.left - this.x) * ratio;
     this.y = at[1] - this.above - (at[1] - this.above - this.y) * ratio;
