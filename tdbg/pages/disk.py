@@ -74,6 +74,23 @@ def publish(ready: Path, path: Path) -> None:
         os.rename(ready, path)
 
 
+def is_ours(fd: int, file: tuple[int, int]) -> bool:
+    """False if the program closed the file behind our back: its number may be a file of the program's by now.
+
+    Cost: about 1 us.
+    """
+    try:
+        return fd >= 0 and identity(fd) == file
+    except OSError:
+        return False
+
+
+def check_ours(fd: int, file: tuple[int, int]) -> None:
+    """OSError if the number is another file's by now, or none: it must not be written to."""
+    if not is_ours(fd, file):
+        raise OSError(errno.EBADF, "the program has closed a file of its capture")
+
+
 def identity(fd: int) -> tuple[int, int]:
     """Which file a descriptor is; OSError if it is none any more."""
     found = os.fstat(fd)

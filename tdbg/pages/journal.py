@@ -137,6 +137,7 @@ class JournalFile:
 
     def add(self, frames: bytes, *, durable: bool = False) -> None:
         """Raises OSError; then none of the frames counts, and the next ones take their place."""
+        disk.check_ours(self._fd, self._identity)
         if self._torn:
             os.ftruncate(self._fd, self.end)  # half a frame of an earlier try, which nothing may follow
         self._torn = True
@@ -146,20 +147,14 @@ class JournalFile:
         self.end += len(frames)
         self._torn = False
 
-    def mine(self) -> bool:
-        """False if the program closed the file behind our back: its number may be a file of the program's by now."""
-        try:
-            return disk.identity(self._fd) == self._identity
-        except OSError:
-            return False
-
     def sync(self) -> None:
         """All frames on the disk."""
+        disk.check_ours(self._fd, self._identity)
         disk.sync(self._fd)
 
     def close(self) -> None:
         """Take off what a failed write left behind, and close. Does nothing the second time."""
-        fd, ours = self._fd, self._fd >= 0 and self.mine()
+        fd, ours = self._fd, disk.is_ours(self._fd, self._identity)
         self._fd = -1
         if not ours:
             return
@@ -167,11 +162,4 @@ class JournalFile:
             if self._torn:
                 os.ftruncate(fd, self.end)
         finally:
-            os.close(fd)
-
-    def forget(self) -> None:
-        """In a forked child: the file belongs to the parent."""
-        fd, ours = self._fd, self._fd >= 0 and self.mine()
-        self._fd = -1
-        if ours:
             os.close(fd)

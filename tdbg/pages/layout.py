@@ -126,7 +126,10 @@ def _piece(item: Any) -> Piece:
         raise ValueError(f"{path!r} is of an unknown dtype, {str(name)[:40]!r}")
     if not is_shape(shape) or dtype.nbytes(shape) != length:
         raise ValueError(f"{path!r}: its shape and its {length} bytes do not fit together")
-    return Piece(path, dtype, tuple(shape), offset, length, unmarked(note) if note else NO_NOTE)
+    note = unmarked(note) if note else NO_NOTE
+    if not isinstance(note, dict):
+        raise ValueError(f"{path!r}: its note is no object")
+    return Piece(path, dtype, tuple(shape), offset, length, note)
 
 
 def whole(value: Any) -> TypeGuard[int]:

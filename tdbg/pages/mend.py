@@ -170,6 +170,10 @@ def _tell_shared(spans: dict[tuple[Path, int, int], list[tuple[int, int, str]]],
 
 
 def _tell_unnamed(page: SealedSource, problems: Problems) -> None:
+    ends = [page.data, *sorted(stored.end for stored in page.tensors.values())]
+    begins = [*sorted(stored.begin for stored in page.tensors.values()), page.size]
+    if ends != begins:
+        problems.tell(page.path, "some of its bytes are in no tensor: other readers may refuse it", grave=False)
     if not page.ours:
         return
     strays = [name for name in page.tensors if name not in page.met and not name.startswith("pad/")]
@@ -234,7 +238,7 @@ def _unrecorded(found: PageSet) -> Iterable[tuple[tuple[Path, int, str], list[Se
     """The sealed pages with datapoints that no journal has, by folder, rank and writer."""
     groups: dict[tuple[Path, int, str], list[SealedSource]] = defaultdict(list)
     for source in found.sources:
-        if isinstance(source, SealedSource) and source.ours and source.number is not None and any(True for _ in source):
+        if isinstance(source, SealedSource) and source.ours and source.number >= 0 and any(True for _ in source):
             groups[source.folder.path, source.rank, source.writer].append(source)
     return groups.items()
 
@@ -247,7 +251,7 @@ def _write_journal(
     if alive(pages[0]) and not force:
         found.problems.tell(pages[0].path, "its writer still lives: its journal is left alone", grave=False)
         return []
-    pages.sort(key=lambda page: page.number or 0)
+    pages.sort(key=lambda page: page.number)
     ready = folder / f".recovering.{os.getpid()}"
     try:
         with open(ready, "wb") as file:

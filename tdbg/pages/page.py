@@ -53,6 +53,7 @@ class Page:
 
     def write(self, pieces: Sequence[memoryview], *, durable: bool = False) -> None:
         """The bytes of one datapoint, at ``end``. Raises OSError; the next try takes the same place."""
+        disk.check_ours(self._fd, self._identity)
         try:
             disk.write_at(self._fd, pieces, self.end)
         except OSError:
@@ -79,6 +80,7 @@ class Page:
         Raises OSError; the page stays a ``.part``, which the journal describes.
         """
         try:
+            disk.check_ours(self._fd, self._identity)
             start = header.build(self.placed, self._entries, self._about, self.data, self.end)
             finish(self._fd, self.path, start, self.end, durable=durable)
         finally:
@@ -87,24 +89,18 @@ class Page:
 
     def discard(self) -> None:
         """Take the file away: it holds nothing that counts."""
-        if self.mine():
+        if disk.is_ours(self._fd, self._identity):
             self.path.unlink(missing_ok=True)
         self.close()
 
-    def mine(self) -> bool:
-        """False if the program closed the file behind our back: its number may be a file of the program's by now."""
-        try:
-            return disk.identity(self._fd) == self._identity
-        except OSError:
-            return False
-
     def sync(self) -> None:
         """All that is written on the disk."""
+        disk.check_ours(self._fd, self._identity)
         disk.sync(self._fd)
 
     def close(self) -> None:
         """Leave the file as it is."""
-        fd, ours = self._fd, self._fd >= 0 and self.mine()
+        fd, ours = self._fd, disk.is_ours(self._fd, self._identity)
         self._fd = -1
         if ours:
             os.close(fd)

@@ -131,14 +131,12 @@ class PageSet:
         self.sources += journals
         known = {source.writer: source for source in journals}
         sealed = {(source.rank, page): size for source in journals for page, size in source.sealed.items()}
-        there = [(name, int(page[1]), int(page[2])) for name in names if (page := PAGE_NAME.fullmatch(name))]
-        for name, rank, number in there:
-            if name.endswith(".safetensors"):
-                self._add_sealed(folder, name, sealed.get((rank, number)), known)
-        for source in journals:
-            for number in sorted(source.pages.keys() - {page for _, rank, page in there if rank == source.rank}):
-                self.problems.tell(folder.path, f"page {number} of rank {source.rank} is missing")
-        self._tell_orphans(folder, names, journals)
+        names = folder.names()  # again: what the journals tell of is there by now
+        for name in names:
+            page = PAGE_NAME.fullmatch(name)
+            if page and page[3] == "safetensors":
+                self._add_sealed(folder, name, sealed.get((int(page[1]), int(page[2]))), known)
+        self._tell_missing(folder, names, journals)
 
     def _check_manifest(self, folder: Folder) -> None:
         try:
@@ -181,13 +179,24 @@ class PageSet:
             found.after = journal.last_seq() if journal else -1
         self.sources.append(found)
 
-    def _tell_orphans(self, folder: Folder, names: list[str], journals: list[JournalSource]) -> None:
-        """Pages that were being filled, and whose journal is lost: nobody knows what lies where in them."""
-        known = {(source.rank, page) for source in journals for page in source.pages}
+    def _tell_missing(self, folder: Folder, names: list[str], journals: list[JournalSource]) -> None:
+        """Pages that a journal tells of and that are not there, and pages that no journal tells of."""
+        for source in journals:
+            for number in sorted(source.pages):
+                try:
+                    source.page(number).size()
+                except TdbgError:
+                    self.problems.tell(
+                        folder.path, f"page {number} of rank {source.rank} is missing, or cannot be read"
+                    )
+        known = {(source.rank, number) for source in journals for number in source.pages}
+        whole = {source.rank for source in journals if not source.broken}
         for name in names:
-            found = PAGE_NAME.fullmatch(name)
-            if found and found[3] == "part" and (int(found[1]), int(found[2])) not in known:
-                self.problems.tell(folder.path / name, "is in no journal: nobody can tell what lies in it")
+            page = PAGE_NAME.fullmatch(name)
+            if page and page[3] == "part" and (int(page[1]), int(page[2])) not in known:
+                lost = int(page[1]) not in whole  # else the writer had not yet acknowledged anything in it
+                text = "is in no journal: nobody can tell what lies in it" if lost else "holds nothing that counts"
+                self.problems.tell(folder.path / name, text, grave=lost)
 
     def _add_file(self, folder: Folder, name: str) -> None:
         """One journal, one page, or any safetensors file."""

@@ -60,13 +60,15 @@ class Source:
         self.problems = problems
         self.opened: dict[str, Any] = {}
         self.writer = name.removesuffix(".journal")  # the name of its journal, without the ending
+        self.number = -1  # of its one page
         self._files: dict[int, PageFile] = {}
 
     @property
-    def order(self) -> tuple[int, str, float, str]:
-        """Sort key: ranks in order, of one rank folder by folder, and writers by the time they began."""
+    def order(self) -> tuple[int, str, float, str, int]:
+        """Sort key: ranks in order, of one rank folder by folder, writers by the time they began, then pages."""
         began = self.opened.get("time")
-        return self.rank, str(self.folder.path), began if isinstance(began, int | float) else 0.0, self.name
+        time = float(began) if isinstance(began, int | float) and abs(began) < 1e12 else 0.0
+        return self.rank, str(self.folder.path), time, self.writer, self.number
 
     def __iter__(self) -> Iterator[Datapoint]:
         return (datapoint for datapoint, _ in self.with_bodies())
@@ -125,8 +127,9 @@ class JournalSource(Source):
             self._take(index)
         others = set(self.frames.others).difference(self._odd)
         self._datapoints = [index for index in range(len(self.frames)) if index not in others]
+        self.broken = self.frames.left > 0 and not self._is_cut_short()  # and not only in its last record
         if self.frames.left:
-            self._tell(f"ends in {self.frames.left:,} bytes that are no whole record", grave=not self._is_cut_short())
+            self._tell(f"ends in {self.frames.left:,} bytes that are no whole record", grave=self.broken)
         if not self.opened and len(self.frames):
             self._tell("does not begin with the record of its writer")
 
@@ -220,14 +223,14 @@ class JournalSource(Source):
 class SealedSource(Source):
     """The datapoints of one sealed page, out of its own header; of a plain safetensors file, one with all tensors.
 
-    number: of the page; None of a plain file. after: the datapoints up to this number are left out.
+    number: of the page; -1 of a file of another name. after: the datapoints up to this number are left out.
     """
 
     def __init__(self, folder: Folder, name: str, problems: Problems, after: int = -1) -> None:
         """Raises TdbgError where it cannot be read, is not whole, or is of another version."""
         found = PAGE_NAME.fullmatch(name)
         super().__init__(folder, name, int(found[1]) if found else 0, problems)
-        self.number = int(found[2]) if found else None
+        self.number = int(found[2]) if found else -1
         self.file = PageFile(folder, name)
         self.size = self.file.size()
         self.after = after

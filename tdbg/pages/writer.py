@@ -55,7 +55,8 @@ class PageWriter:
     disk when `add` returns. checksums: a CRC-32 of each datapoint's data in its record; with ``durable`` they are the
     default. budget_bytes: of all this writer writes, header room included.
 
-    Files are made with the first datapoint, or by `start`. In a forked child the writer begins files of its own.
+    Raises TdbgError for a folder of another run or version, OSError for one that cannot be read. Files are made with
+    the first datapoint, or by `start`. In a forked child the writer begins files of its own.
     OSError of the disk reaches the caller: what was acknowledged before is safe, the datapoint at hand is not stored,
     and the next one may be tried.
     """
@@ -211,8 +212,6 @@ class PageWriter:
         if self._journal is None:
             self._begin()
         assert self._journal is not None
-        if not self._journal.mine() or (self._page and not self._page.mine()):
-            raise OSError(errno.EBADF, "the program has closed the files of its capture")
         return self._journal
 
     def _begin(self) -> None:
@@ -299,6 +298,7 @@ class PageWriter:
             raise
         page.recorded = True
         self._recorded[layout.id] = entries
+        self._recorded.move_to_end(layout.id)
         if len(self._recorded) > LAYOUTS:
             self._recorded.popitem(last=False)
         return seq

@@ -27,7 +27,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def read_only_disk(tmp_path: Path) -> Iterator[Path]:
     """A disk that cannot be written."""
     folder = tmp_path / "read-only"
-    if not _mounted(folder, "size=1m,ro"):
+    if not _mounted(folder, "size=8m,ro"):
         pytest.skip("mounting a tmpfs is not permitted here")
     yield folder
     subprocess.run(["umount", "-l", str(folder)], check=True)

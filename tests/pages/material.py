@@ -19,7 +19,7 @@ SHAPES: Sequence[tuple[str, str, tuple[int, ...], int]] = (
 
 def content(key: object, path: str, size: int) -> bytes:
     """The bytes of one tensor of one datapoint."""
-    return random.Random(f"{key}|{path}").randbytes(size)
+    return random.Random(f"{key}|{path}".encode("utf-8", "surrogatepass")).randbytes(size)
 
 
 def items(key: object, shapes: Sequence[tuple[str, str, tuple[int, ...], int]] = SHAPES) -> list[Item]:

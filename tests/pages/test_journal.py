@@ -51,7 +51,7 @@ def test_names_that_are_no_unicode_survive() -> None:
     assert decoded(encoded({name: float("inf")})) == {name: {"$float": "inf"}}
 
 
-@pytest.mark.parametrize("value", [object(), {1, 2}, [b"x", object()], 1 << 20_000])
+@pytest.mark.parametrize("value", [object(), {1, 2}, [b"x", object()], 1 << 20_000], ids=type)
 def test_what_cannot_be_stored_is_an_error(value: Any) -> None:
     with pytest.raises((TypeError, ValueError)):
         encoded(value)
@@ -77,7 +77,7 @@ def test_text_that_is_no_json_is_a_value_error(text: bytes) -> None:
 def test_records_come_back_in_order(records: list[dict[str, Any]]) -> None:
     data = b"".join(pack(record) for record in records)
     assert same([unmarked(record) for record in good(data)], [unmarked(decoded(encoded(r))) for r in records])
-    assert [offset for offset, _ in scan(data)][0] == 0
+    assert next(scan(data))[0] == 0
 
 
 def test_every_cut_leaves_the_whole_records_before_it() -> None:
@@ -112,12 +112,8 @@ def test_a_frame_that_claims_more_than_there_is_takes_no_memory() -> None:
     head = pack({"n": 1})
     for length in (FRAME_LIMIT, FRAME_LIMIT + 1, 0xFFFFFFFF):
         asked: list[int] = []
-
-        def read(offset: int, size: int, data: bytes = head + HEAD.pack(length, 0) + b"x" * 100) -> bytes:
-            asked.append(size)
-            return data[offset : offset + size]
-
-        frames = Frames(read, len(head) + 108)
+        data = head + HEAD.pack(length, 0) + b"x" * 100
+        frames = Frames(lambda at, size, a=asked, d=data: a.append(size) or d[at : at + size], len(data))  # type: ignore[misc]
         assert (len(frames), frames.left) == (1, 108)
         assert max(asked) <= journal.BLOCK_BYTES
 

@@ -54,7 +54,7 @@ def test_a_run_is_read_in_the_order_of_ranks_and_numbers(tmp_path: Path) -> None
     assert assert_whole(found) == 9
     assert found.problems == []
     assert [datapoint.rank for datapoint in found.find("k1")] == [2, 2, 10]
-    assert len(PageSet.open(tmp_path / "rank0002")) == 6 if hasattr(found, "__len__") else True
+    assert len(list(PageSet.open(tmp_path / "rank0002"))) == 6
 
 
 def test_one_page_or_one_journal_is_enough(tmp_path: Path) -> None:
@@ -186,7 +186,7 @@ def test_a_torn_journal_gives_what_stands_before_the_tear(tmp_path: Path) -> Non
     filled(tmp_path, 5)
     journal = next(tmp_path.glob("*.journal"))
     whole = journal.read_bytes()
-    ends = [offset for offset, _ in scan(whole)][FRAMES - 1 :] + [len(whole)]
+    ends = [*[offset for offset, _ in scan(whole)][FRAMES - 1 :], len(whole)]
     for cut in range(ends[1], len(whole), 7):
         journal.write_bytes(whole[:cut])
         count = sum(end <= cut for end in ends[1:])
@@ -196,7 +196,7 @@ def test_a_torn_journal_gives_what_stands_before_the_tear(tmp_path: Path) -> Non
 
 def test_sealed_pages_tell_what_a_broken_or_lost_journal_cannot(tmp_path: Path) -> None:
     written(tmp_path, 30, page_bytes=20_000)
-    assert len(sealed(tmp_path)) > 3
+    assert len(sealed(tmp_path)) == 3
     journal = next(tmp_path.glob("*.journal"))
     data = bytearray(journal.read_bytes())
     offsets = [offset for offset, record in scan(bytes(data)) if record["t"] == "dp"]
@@ -569,16 +569,16 @@ def test_a_flipped_bit_of_a_page_changes_one_tensor_at_most(
     folder = tmp_path_factory.mktemp("flipped")
     for name, found in sample.items():
         changed = bytearray(found)
-        if name.endswith("safetensors"):
-            changed[int(where * len(changed))] ^= 1 << bit
+        if name == "r0000-000000.safetensors":
+            at = int(where * len(changed))
+            changed[at] ^= 1 << bit
         (folder / name).write_bytes(changed)
     wrong = []
     for datapoint in PageSet.open(folder):  # through the journal: a header that lies changes nothing
         for path, tensor in datapoint.tensors.items():
             if tensor.read() != content(datapoint.key, path, tensor.nbytes):
-                wrong.append((datapoint.page, tensor.at <= int(where * len(changed)) < tensor.at + tensor.nbytes))
-    assert len(wrong) <= 1
-    assert wrong == [] or wrong[0][0] == 0
+                wrong.append((datapoint.page, tensor.at <= at < tensor.at + tensor.nbytes))
+    assert wrong in ([], [(0, True)])
     for path in folder.iterdir():
         path.unlink()
     folder.rmdir()
@@ -599,8 +599,11 @@ def test_checksums_find_a_flipped_bit_of_the_data(tmp_path: Path) -> None:
 # --- cost ---
 
 
+PEAK_MB = """next(int(line.split()[1]) >> 10 for line in open("/proc/self/status") if line.startswith("VmHWM"))"""  # ru_maxrss would be that of the parent too
+
+
 def child(code: str, *args: object) -> str:
-    command = [sys.executable, "-c", code, *map(str, args)]
+    command = [sys.executable, "-c", code.replace("PEAK_MB", PEAK_MB), *map(str, args)]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
 
 
@@ -625,7 +628,7 @@ def test_12_000_tensors_are_listed_fast_and_one_is_found_in_little_memory(tmp_pa
         for number in range(100):
             writer.add(f"k{number}", [Item(f"layers.{n}/output", "float32", (4, 4), data) for n in range(120)])
     code = """
-import resource, sys, time
+import sys, time
 from tdbg.pages.reader import PageSet
 begin = time.process_time()
 count = sum(len(datapoint.tensors) for datapoint in PageSet.open(sys.argv[1]))
@@ -633,7 +636,7 @@ listed = time.process_time() - begin
 begin = time.process_time()
 (found,) = PageSet.open(sys.argv[1]).find("k77")
 found.tensors["layers.7/output"].read()
-print(count, listed, time.process_time() - begin, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+print(count, listed, time.process_time() - begin, PEAK_MB)
 """
     count, listed, found, rss = map(float, child(code, tmp_path).split())
     assert count == 12_000
@@ -651,9 +654,9 @@ def test_a_journal_is_not_kept_in_memory(tmp_path: Path) -> None:
         for number in range(7000):  # 63 MB
             file.write(pack({**body, "seq": number}))
     code = """
-import resource, sys
+import sys
 from tdbg.pages.reader import PageSet
-print(sum(1 for _ in PageSet.open(sys.argv[1])), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+print(sum(1 for _ in PageSet.open(sys.argv[1])), PEAK_MB)
 """
     count, rss = map(int, child(code, tmp_path).split())
     assert count == 7000

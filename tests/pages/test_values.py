@@ -159,8 +159,19 @@ def test_shapes_are_kept() -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(1.0, "1"), (0.1234567, "0.12346"), (math.nan, "nan"), (-math.inf, "-inf"), (7, "7"), (True, "True")]
-    + [(1e-9, "1e-09"), (2**60, str(2**60)), (1.5 - 2j, "1.5-2j"), (complex(0, math.nan), "0+nanj"), (-0.0, "-0")],
+    [
+        (1.0, "1"),
+        (0.1234567, "0.12346"),
+        (math.nan, "nan"),
+        (-math.inf, "-inf"),
+        (7, "7"),
+        (True, "True"),
+        (1e-9, "1e-09"),
+        (2**60, str(2**60)),
+        (1.5 - 2j, "1.5-2j"),
+        (complex(0, math.nan), "0+nanj"),
+        (-0.0, "-0"),
+    ],
 )
 def test_values_as_a_person_reads_them(value: Any, text: str) -> None:
     assert shown(value) == text
