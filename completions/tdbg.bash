@@ -4,7 +4,8 @@
 # commands below the command $1
 _tdbg_commands() {
     case "$1" in
-        '') reply='run report status control filter-logs flags explain doctor demo hook' ;;
+        '') reply='run report status control filter-logs inspect-pages flags explain doctor demo hook' ;;
+        'inspect-pages') reply='ls show stats find verify recover' ;;
         'flags') reply='list show scan doctor' ;;
         'hook') reply='install remove' ;;
         *) reply='' ;;
@@ -15,11 +16,18 @@ _tdbg_commands() {
 _tdbg_options() {
     case "$1" in
         '') reply='--version -h --help' ;;
-        'run') reply='-f --flag --no-flag --preset -l --level --max-overhead --inject --strict-flags --forbid-flags --profile-name --run-dir --name --tee --stop-on --stop-before-update --fail-on --baseline --log-level --disk-budget --progress-every --step-optimizer --keep-steps --every --steps --ranks --when --then --threshold --dry-run --exec -q --quiet -h --help' ;;
+        'run') reply='-f --flag --no-flag --preset -l --level --max-overhead --inject --strict-flags --forbid-flags --profile-name --run-dir --name --tee --stop-on --stop-before-update --fail-on --baseline --log-level --disk-budget --progress-every --step-optimizer --keep-steps --every --steps --ranks --capture --capture-stats --capture-every --capture-steps --capture-epochs --capture-phase --capture-budget --capture-policy --when --then --threshold --dry-run --exec -q --quiet -h --help' ;;
         'report') reply='--note --fail-on --json -h --help' ;;
         'status') reply='--watch --json -h --help' ;;
         'control') reply='-l --level -f --flag --no-flag --for --at-step --clear-history --wait --json -h --help' ;;
         'filter-logs') reply='-f --flag -x --exclude-flag -p --prefix -r --ranks -t --type --level --steps --since --until -e --regex -v --invert-match --map -A --after-context -B --before-context -C --context --merge -F --follow --collapse --diverge --silent --errors --count --stats --list-prefixes -o --output --format --log-format --jobs -h --help' ;;
+        'inspect-pages') reply='-h --help' ;;
+        'inspect-pages ls') reply='--datapoints --ranks --rank --steps --step --epochs --epoch --phase --json -h --help' ;;
+        'inspect-pages show') reply='--slice --ranks --rank --steps --step --epochs --epoch --phase --nth --image --json -h --help' ;;
+        'inspect-pages stats') reply='--layer --group-by --scores --ranks --rank --steps --step --epochs --epoch --phase --json -h --help' ;;
+        'inspect-pages find') reply='--sort --limit --layer --ranks --rank --steps --step --epochs --epoch --phase --json -h --help' ;;
+        'inspect-pages verify') reply='--json -h --help' ;;
+        'inspect-pages recover') reply='--force --json -h --help' ;;
         'flags') reply='-h --help' ;;
         'flags list') reply='--json -h --help' ;;
         'flags show') reply='--json -h --help' ;;
@@ -58,6 +66,13 @@ _tdbg_kind() {
         'run --every') reply='N' ;;
         'run --steps') reply='RANGE' ;;
         'run --ranks') reply='RANGE' ;;
+        'run --capture') reply='TEXT' ;;
+        'run --capture-every') reply='N' ;;
+        'run --capture-steps') reply='RANGE' ;;
+        'run --capture-epochs') reply='TEXT' ;;
+        'run --capture-phase') reply='TEXT' ;;
+        'run --capture-budget') reply='SIZE' ;;
+        'run --capture-policy') reply='TEXT' ;;
         'run --when') reply='TEXT' ;;
         'run --then') reply='TEXT' ;;
         'run --threshold') reply='TEXT' ;;
@@ -87,6 +102,31 @@ _tdbg_kind() {
         'filter-logs --format') reply='NAME' ;;
         'filter-logs --log-format') reply='NAME' ;;
         'filter-logs --jobs') reply='N' ;;
+        'inspect-pages ls --ranks'|'inspect-pages ls --rank') reply='RANGE' ;;
+        'inspect-pages ls --steps'|'inspect-pages ls --step') reply='RANGE' ;;
+        'inspect-pages ls --epochs'|'inspect-pages ls --epoch') reply='RANGE' ;;
+        'inspect-pages ls --phase') reply='NAME' ;;
+        'inspect-pages show --slice') reply='TEXT' ;;
+        'inspect-pages show --ranks'|'inspect-pages show --rank') reply='RANGE' ;;
+        'inspect-pages show --steps'|'inspect-pages show --step') reply='RANGE' ;;
+        'inspect-pages show --epochs'|'inspect-pages show --epoch') reply='RANGE' ;;
+        'inspect-pages show --phase') reply='NAME' ;;
+        'inspect-pages show --nth') reply='N' ;;
+        'inspect-pages show --image') reply='IMAGE' ;;
+        'inspect-pages stats --layer') reply='GLOB' ;;
+        'inspect-pages stats --group-by') reply='FIELD' ;;
+        'inspect-pages stats --scores') reply='FILE' ;;
+        'inspect-pages stats --ranks'|'inspect-pages stats --rank') reply='RANGE' ;;
+        'inspect-pages stats --steps'|'inspect-pages stats --step') reply='RANGE' ;;
+        'inspect-pages stats --epochs'|'inspect-pages stats --epoch') reply='RANGE' ;;
+        'inspect-pages stats --phase') reply='NAME' ;;
+        'inspect-pages find --sort') reply='FIELD' ;;
+        'inspect-pages find --limit') reply='N' ;;
+        'inspect-pages find --layer') reply='GLOB' ;;
+        'inspect-pages find --ranks'|'inspect-pages find --rank') reply='RANGE' ;;
+        'inspect-pages find --steps'|'inspect-pages find --step') reply='RANGE' ;;
+        'inspect-pages find --epochs'|'inspect-pages find --epoch') reply='RANGE' ;;
+        'inspect-pages find --phase') reply='NAME' ;;
         'flags scan -o'|'flags scan --output') reply='FILE' ;;
         'flags scan --function') reply='NAME' ;;
         'demo --fault') reply='FAULT' ;;
@@ -107,6 +147,12 @@ _tdbg_argument() {
         'status') reply='RUN' ;;
         'control') reply='RUN' ;;
         'filter-logs') reply='FILE' ;;
+        'inspect-pages ls') reply='PATH' ;;
+        'inspect-pages show') reply='PATH|KEY' ;;
+        'inspect-pages stats') reply='PATH' ;;
+        'inspect-pages find') reply='PATH|CONDITION' ;;
+        'inspect-pages verify') reply='PATH' ;;
+        'inspect-pages recover') reply='PATH' ;;
         'flags show') reply='FLAG' ;;
         'flags scan') reply='DIR' ;;
         'flags doctor') reply='RUN' ;;
@@ -126,6 +172,7 @@ _tdbg_words() {
         'CODE') reply='TD-A001 TD-A002 TD-A003 TD-C001 TD-C002 TD-C003 TD-C004 TD-C005 TD-C006 TD-C007 TD-C008 TD-C009 TD-C010 TD-C011 TD-C012 TD-C013 TD-C014 TD-C015 TD-C016 TD-C017 TD-C018 TD-C019 TD-D001 TD-D002 TD-D003 TD-D004 TD-D005 TD-D006 TD-D007 TD-D008 TD-D009 TD-G001 TD-G002 TD-G003 TD-G004 TD-G005 TD-M001 TD-M002 TD-M003 TD-N001 TD-N002 TD-N003 TD-N004 TD-N005 TD-P001 TD-P002 TD-P003 TD-R001 TD-R002 TD-R003 TD-R004 TD-R005 TD-R006 TD-S001 TD-S002 TD-S003 TD-S004 TD-S005 TD-S006 TD-S007 TD-S008 TD-S009' ;;
         'LOG_LEVEL') reply='DEBUG STATS INFO WARNING ERROR CRITICAL' ;;
         'FAULT') reply='none forward-inf backward-nan inf-grad bad-batch lr-spike' ;;
+        'IMAGE') reply='auto never kitty iterm sixel' ;;
         *) reply='' ;;
     esac
 }
@@ -146,7 +193,7 @@ _tdbg_offer() {
     for kind in $1; do
         IFS=$' \t\n'
         case $kind in
-            FILE) compopt -o default 2>/dev/null || COMPREPLY+=($(compgen -f -- "$cur")) ;;
+            FILE|PATH) compopt -o default 2>/dev/null || COMPREPLY+=($(compgen -f -- "$cur")) ;;
             DIR) compopt -o dirnames 2>/dev/null || COMPREPLY+=($(compgen -d -- "$cur")) ;;
             RUN) _tdbg_runs; COMPREPLY+=($(compgen -W "$reply" -- "$cur"))
                  compopt -o dirnames -o plusdirs 2>/dev/null ;;

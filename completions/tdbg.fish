@@ -1,8 +1,8 @@
 # fish completion for tdbg. Written by `tdbg docs`; change the source, not this file.
 
-set -g __tdbg_paths 'run' 'report' 'status' 'control' 'filter-logs' 'flags' 'flags list' 'flags show' 'flags scan' 'flags doctor' 'explain' 'doctor' 'demo' 'hook' 'hook install' 'hook remove'
+set -g __tdbg_paths 'run' 'report' 'status' 'control' 'filter-logs' 'inspect-pages' 'inspect-pages ls' 'inspect-pages show' 'inspect-pages stats' 'inspect-pages find' 'inspect-pages verify' 'inspect-pages recover' 'flags' 'flags list' 'flags show' 'flags scan' 'flags doctor' 'explain' 'doctor' 'demo' 'hook' 'hook install' 'hook remove'
 set -g __tdbg_wrappers 'run'
-set -g __tdbg_valued 'run -f' 'run --flag' 'run --no-flag' 'run --preset' 'run -l' 'run --level' 'run --max-overhead' 'run --inject' 'run --profile-name' 'run --run-dir' 'run --name' 'run --stop-on' 'run --fail-on' 'run --baseline' 'run --log-level' 'run --disk-budget' 'run --progress-every' 'run --step-optimizer' 'run --keep-steps' 'run --every' 'run --steps' 'run --ranks' 'run --when' 'run --then' 'run --threshold' 'report --note' 'report --fail-on' 'control -l' 'control --level' 'control -f' 'control --flag' 'control --no-flag' 'control --for' 'control --at-step' 'control --wait' 'filter-logs -f' 'filter-logs --flag' 'filter-logs -x' 'filter-logs --exclude-flag' 'filter-logs -p' 'filter-logs --prefix' 'filter-logs -r' 'filter-logs --ranks' 'filter-logs -t' 'filter-logs --type' 'filter-logs --level' 'filter-logs --steps' 'filter-logs --since' 'filter-logs --until' 'filter-logs -e' 'filter-logs --regex' 'filter-logs --map' 'filter-logs -A' 'filter-logs --after-context' 'filter-logs -B' 'filter-logs --before-context' 'filter-logs -C' 'filter-logs --context' 'filter-logs -o' 'filter-logs --output' 'filter-logs --format' 'filter-logs --log-format' 'filter-logs --jobs' 'flags scan -o' 'flags scan --output' 'flags scan --function' 'demo --fault' 'demo --steps' 'demo --seed' 'demo --run-dir' 'hook install --python' 'hook remove --python'
+set -g __tdbg_valued 'run -f' 'run --flag' 'run --no-flag' 'run --preset' 'run -l' 'run --level' 'run --max-overhead' 'run --inject' 'run --profile-name' 'run --run-dir' 'run --name' 'run --stop-on' 'run --fail-on' 'run --baseline' 'run --log-level' 'run --disk-budget' 'run --progress-every' 'run --step-optimizer' 'run --keep-steps' 'run --every' 'run --steps' 'run --ranks' 'run --capture' 'run --capture-every' 'run --capture-steps' 'run --capture-epochs' 'run --capture-phase' 'run --capture-budget' 'run --capture-policy' 'run --when' 'run --then' 'run --threshold' 'report --note' 'report --fail-on' 'control -l' 'control --level' 'control -f' 'control --flag' 'control --no-flag' 'control --for' 'control --at-step' 'control --wait' 'filter-logs -f' 'filter-logs --flag' 'filter-logs -x' 'filter-logs --exclude-flag' 'filter-logs -p' 'filter-logs --prefix' 'filter-logs -r' 'filter-logs --ranks' 'filter-logs -t' 'filter-logs --type' 'filter-logs --level' 'filter-logs --steps' 'filter-logs --since' 'filter-logs --until' 'filter-logs -e' 'filter-logs --regex' 'filter-logs --map' 'filter-logs -A' 'filter-logs --after-context' 'filter-logs -B' 'filter-logs --before-context' 'filter-logs -C' 'filter-logs --context' 'filter-logs -o' 'filter-logs --output' 'filter-logs --format' 'filter-logs --log-format' 'filter-logs --jobs' 'inspect-pages ls --ranks' 'inspect-pages ls --rank' 'inspect-pages ls --steps' 'inspect-pages ls --step' 'inspect-pages ls --epochs' 'inspect-pages ls --epoch' 'inspect-pages ls --phase' 'inspect-pages show --slice' 'inspect-pages show --ranks' 'inspect-pages show --rank' 'inspect-pages show --steps' 'inspect-pages show --step' 'inspect-pages show --epochs' 'inspect-pages show --epoch' 'inspect-pages show --phase' 'inspect-pages show --nth' 'inspect-pages show --image' 'inspect-pages stats --layer' 'inspect-pages stats --group-by' 'inspect-pages stats --scores' 'inspect-pages stats --ranks' 'inspect-pages stats --rank' 'inspect-pages stats --steps' 'inspect-pages stats --step' 'inspect-pages stats --epochs' 'inspect-pages stats --epoch' 'inspect-pages stats --phase' 'inspect-pages find --sort' 'inspect-pages find --limit' 'inspect-pages find --layer' 'inspect-pages find --ranks' 'inspect-pages find --rank' 'inspect-pages find --steps' 'inspect-pages find --step' 'inspect-pages find --epochs' 'inspect-pages find --epoch' 'inspect-pages find --phase' 'flags scan -o' 'flags scan --output' 'flags scan --function' 'demo --fault' 'demo --steps' 'demo --seed' 'demo --run-dir' 'hook install --python' 'hook remove --python'
 
 # Prints the command typed so far, such as `flags list`; `run --` once the wrapped command has begun.
 function __tdbg_state
@@ -215,6 +215,14 @@ function __tdbg_FAULT
     printf '%s\n' 'lr-spike'
 end
 
+function __tdbg_IMAGE
+    printf '%s\n' 'auto'
+    printf '%s\n' 'never'
+    printf '%s\n' 'kitty'
+    printf '%s\n' 'iterm'
+    printf '%s\n' 'sixel'
+end
+
 
 complete -c tdbg -f
 
@@ -224,6 +232,7 @@ complete -c tdbg -n '__tdbg_at \'\'' -a report -d 'Show the verdict of a run: fi
 complete -c tdbg -n '__tdbg_at \'\'' -a status -d 'Show how far a run is: rank, step, rate, loss, level, last finding.'
 complete -c tdbg -n '__tdbg_at \'\'' -a control -d 'Change level and flags of a live run, on all ranks at one step.'
 complete -c tdbg -n '__tdbg_at \'\'' -a filter-logs -d 'Print log lines by flag, rank, level, step and time; whole records.'
+complete -c tdbg -n '__tdbg_at \'\'' -a inspect-pages -d 'Open captured tensors: list, show, compare, export, repair.'
 complete -c tdbg -n '__tdbg_at \'\'' -a flags -d 'List the debug flags, what they open and what they did.'
 complete -c tdbg -n '__tdbg_at \'\'' -a explain -d 'Explain a finding\'s code: what it means, why it matters, what to do.'
 complete -c tdbg -n '__tdbg_at \'\'' -a doctor -d 'Show what tdbg sees here: versions, settings and their sources.'
@@ -257,6 +266,14 @@ complete -c tdbg -n '__tdbg_at \'run\'' -l keep-steps -x -d 'Step records kept f
 complete -c tdbg -n '__tdbg_at \'run\'' -l every -x -d 'Flags and levels look at every Nth step only.'
 complete -c tdbg -n '__tdbg_at \'run\'' -l steps -x -d 'Flags and levels look at these steps only: 100:200,500.'
 complete -c tdbg -n '__tdbg_at \'run\'' -l ranks -x -d 'Flags and levels look on these ranks only: 0,3-5.'
+complete -c tdbg -n '__tdbg_at \'run\'' -l capture -x -d 'Keep what these layers put out: \'layers.*.attn:output,input,grad\'; repeatable.'
+complete -c tdbg -n '__tdbg_at \'run\'' -l capture-stats -d 'Keep figures of the captured tensors, not the tensors.'
+complete -c tdbg -n '__tdbg_at \'run\'' -l capture-every -x -d 'Capture every Nth step.'
+complete -c tdbg -n '__tdbg_at \'run\'' -l capture-steps -x -d 'Capture these steps only: 100:200,500.'
+complete -c tdbg -n '__tdbg_at \'run\'' -l capture-epochs -x -d 'Capture every Nth epoch and the last; latest; or all.'
+complete -c tdbg -n '__tdbg_at \'run\'' -l capture-phase -x -d 'Capture in this phase only: train, val or eval; repeatable.'
+complete -c tdbg -n '__tdbg_at \'run\'' -l capture-budget -x -d 'What a rank may capture, such as 2GB.'
+complete -c tdbg -n '__tdbg_at \'run\'' -l capture-policy -x -d 'Where the disk is too slow: block, drop or sample.'
 complete -c tdbg -n '__tdbg_at \'run\'' -l when -x -d 'A condition on step records, such as \'loss > 10 or skipped\'.'
 complete -c tdbg -n '__tdbg_at \'run\'' -l then -x -d 'What to do when it comes true: \'level=extreme for 20\', \'dump\'.'
 complete -c tdbg -n '__tdbg_at \'run\'' -l threshold -x -d 'A bound of a probe: GRADIENTS.explosion=50; repeatable.'
@@ -323,6 +340,72 @@ complete -c tdbg -n '__tdbg_at \'filter-logs\'' -l log-format -x -d 'How the log
 complete -c tdbg -n '__tdbg_at \'filter-logs\'' -l jobs -x -d 'Worker processes; 0: one a CPU. [default: 0]'
 complete -c tdbg -n '__tdbg_at \'filter-logs\'' -s h -l help -d 'Show this page and exit.'
 complete -c tdbg -n '__tdbg_at \'filter-logs\'' -r -F
+
+# tdbg inspect-pages
+complete -c tdbg -n '__tdbg_at \'inspect-pages\'' -a ls -d 'List what was captured: layers, shapes, datapoints, bytes.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages\'' -a show -d 'Show the tensors of a datapoint: figures, histogram, picture, values.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages\'' -a stats -d 'Figures of each layer over all datapoints: mean, spread, zeros, quantiles.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages\'' -a find -d 'Find tensors by their figures: nan > 0 or absmax > 1e4.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages\'' -a verify -d 'Say whether what was captured is whole.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages\'' -a recover -d 'Seal the pages that a killed process left, and rebuild lost journals.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages\'' -s h -l help -d 'Show this page and exit.'
+
+# tdbg inspect-pages ls
+complete -c tdbg -n '__tdbg_at \'inspect-pages ls\'' -l datapoints -d 'A line a datapoint instead of a line a layer.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages ls\'' -l ranks -l rank -x -d 'Only these ranks, such as 0,3-5.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages ls\'' -l steps -l step -x -d 'Only these steps, such as 100:200,500.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages ls\'' -l epochs -l epoch -x -d 'Only these epochs, such as 0:2.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages ls\'' -l phase -x -d 'Only this phase, such as train or eval.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages ls\'' -l json -d 'Print one JSON document.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages ls\'' -s h -l help -d 'Show this page and exit.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages ls\'' -r -F
+
+# tdbg inspect-pages show
+complete -c tdbg -n '__tdbg_at \'inspect-pages show\'' -l slice -x -d 'A part of a tensor, such as 0,:,3:5; only its rows are read.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages show\'' -l ranks -l rank -x -d 'Only these ranks, such as 0,3-5.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages show\'' -l steps -l step -x -d 'Only these steps, such as 100:200,500.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages show\'' -l epochs -l epoch -x -d 'Only these epochs, such as 0:2.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages show\'' -l phase -x -d 'Only this phase, such as train or eval.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages show\'' -l nth -x -d 'The N-th of several datapoints with this key, from 1. [default: 0]'
+complete -c tdbg -n '__tdbg_at \'inspect-pages show\'' -l image -x -a '(__tdbg_IMAGE)' -d 'How pictures are sent to the terminal; auto asks its environment. [default: auto]'
+complete -c tdbg -n '__tdbg_at \'inspect-pages show\'' -l json -d 'Print one JSON document.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages show\'' -s h -l help -d 'Show this page and exit.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages show\'' -r -F
+
+# tdbg inspect-pages stats
+complete -c tdbg -n '__tdbg_at \'inspect-pages stats\'' -l layer -x -d 'Only layers of this pattern, or below this name; repeatable.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages stats\'' -l group-by -x -d 'Part by rank, step, epoch, phase, or a number captured with each datapoint.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages stats\'' -l scores -r -F -d 'Part by the scores of a CSV file (key,score) or JSON lines.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages stats\'' -l ranks -l rank -x -d 'Only these ranks, such as 0,3-5.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages stats\'' -l steps -l step -x -d 'Only these steps, such as 100:200,500.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages stats\'' -l epochs -l epoch -x -d 'Only these epochs, such as 0:2.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages stats\'' -l phase -x -d 'Only this phase, such as train or eval.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages stats\'' -l json -d 'Print one JSON document.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages stats\'' -s h -l help -d 'Show this page and exit.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages stats\'' -r -F
+
+# tdbg inspect-pages find
+complete -c tdbg -n '__tdbg_at \'inspect-pages find\'' -l sort -x -d 'The largest of this first: a figure, or a sum of several.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages find\'' -l limit -x -d 'At most so many; 0: all. [default: 0]'
+complete -c tdbg -n '__tdbg_at \'inspect-pages find\'' -l layer -x -d 'Only layers of this pattern, or below this name; repeatable.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages find\'' -l ranks -l rank -x -d 'Only these ranks, such as 0,3-5.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages find\'' -l steps -l step -x -d 'Only these steps, such as 100:200,500.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages find\'' -l epochs -l epoch -x -d 'Only these epochs, such as 0:2.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages find\'' -l phase -x -d 'Only this phase, such as train or eval.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages find\'' -l json -d 'Print one JSON document.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages find\'' -s h -l help -d 'Show this page and exit.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages find\'' -r -F
+
+# tdbg inspect-pages verify
+complete -c tdbg -n '__tdbg_at \'inspect-pages verify\'' -l json -d 'Print one JSON document.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages verify\'' -s h -l help -d 'Show this page and exit.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages verify\'' -r -F
+
+# tdbg inspect-pages recover
+complete -c tdbg -n '__tdbg_at \'inspect-pages recover\'' -l force -d 'Even if the process that writes them seems to live, as on another host.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages recover\'' -l json -d 'Print one JSON document.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages recover\'' -s h -l help -d 'Show this page and exit.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages recover\'' -r -F
 
 # tdbg flags
 complete -c tdbg -n '__tdbg_at \'flags\'' -a list -d 'List every flag with its group, short names and summary.'

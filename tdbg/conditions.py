@@ -224,7 +224,8 @@ class _Reader:
                 return lambda facts: value
             case ast.Name(id=name) if name in self.vocabulary.truths:
                 self.names[name] = None
-                return lambda facts: self.vocabulary.value(name, facts)
+                value_of = self.vocabulary.value
+                return lambda facts: value_of(name, facts)
         self._number(node)  # says what is wrong with it, if it is no number either
         what = f"{self._source(node)} is a number, neither true nor false"
         raise self._wrong(what, f"compare it, such as: {self.vocabulary.sample} > 10")
@@ -271,9 +272,10 @@ class _Reader:
             case ast.Call(func=ast.Name(id="median")) if "median" in self.vocabulary.functions:
                 return self._median(node)
             case ast.Name(id=name) if name in self.vocabulary.words:
-                return lambda facts: self.vocabulary.words[name]
-        name = self._name(node)
-        return lambda facts: self.vocabulary.value(name, facts)
+                word = self.vocabulary.words[name]
+                return lambda facts: word
+        name, value_of = self._name(node), self.vocabulary.value
+        return lambda facts: value_of(name, facts)
 
     def _constant(self, value: float) -> float:
         try:

@@ -18,13 +18,13 @@ from tdbg.cli import pages
 F = TypeVar("F", bound=Callable[..., Any])
 
 # Kinds of values. A name from a list: the lists are in tdbg.cli.generate.words.
-LISTED = ("FLAG", "LEVEL", "MODE", "PRESET", "SEVERITY", "CODE", "LOG_LEVEL", "FAULT")
-# Completed by looking at the disk: any file, any folder, a run (a folder, or a name under ./tdbg_runs).
-ON_DISK = ("FILE", "DIR", "RUN")
+LISTED = ("FLAG", "LEVEL", "MODE", "PRESET", "SEVERITY", "CODE", "LOG_LEVEL", "FAULT", "IMAGE")
+# Completed by looking at the disk: any file, any folder, either, a run (a folder, or a name under ./tdbg_runs).
+ON_DISK = ("FILE", "DIR", "PATH", "RUN")
 # A whole command line of its own.
 COMMAND = "COMMAND"
 # Nothing to complete.
-FREE = ("N", "PCT", "TEXT", "SIZE", "NAME", "SECONDS", "CLASS", "SEED", "RANGE")
+FREE = ("N", "PCT", "TEXT", "SIZE", "NAME", "SECONDS", "CLASS", "SEED", "RANGE", "GLOB", "FIELD", "KEY", "CONDITION")
 
 HELP = ("-h", "--help")
 

@@ -80,8 +80,10 @@ class Bins:
             found = numpy.where(begins[at] < 0, ends[at], begins[at])
         return [float(value) for value in numpy.clip(found, low, high)]
 
-    def bars(self, low: float, high: float, count: int) -> list[int]:
+    def bars(self, low: float | None, high: float | None, count: int) -> list[int]:
         """How many values lie in each of ``count`` equal parts of low to high, as far as the bins tell."""
+        if low is None or high is None:
+            return []
         begins, ends, counts = self.ascending()
         if not high > low or not len(counts):
             return [0] * (count // 2) + [int(counts.sum())] + [0] * (count - count // 2 - 1)

@@ -78,8 +78,7 @@ class Figures:
 
 def of_numbers(values: "Sequence[Any]") -> Figures:
     """Of Python numbers. Cost: about 0.5 us a value."""
-    if values and isinstance(values[0], complex):
-        values = [abs(value) for value in values]
+    values = plain(values)
     nan = sum(map(operator.ne, values, values))
     finite = sorted(filter(math.isfinite, values))
     inf, zero = len(values) - nan - len(finite), values.count(0)
@@ -122,10 +121,21 @@ def of_array(array: "Array") -> Figures:
     return Figures(len(flat), nan, inf, zero, mean, spread, low, high, quantiles)
 
 
+def plain(values: "Sequence[Any]") -> "Sequence[Any]":
+    """The numbers that figures are of: absolute values of complex ones."""
+    if values and isinstance(values[0], complex):
+        return [math.hypot(value.real, value.imag) for value in values]
+    return values
+
+
 def magnitudes(array: "Array") -> "Array":
     """The values that figures are of: absolute ones of complex numbers, 0 and 1 of truths."""
     if array.dtype.kind == "c":
-        return abs(array)
+        import numpy
+
+        with numpy.errstate(all="ignore"):
+            wide: Array = abs(array.astype("c16"))
+        return wide
     return array.view("u1") if array.dtype.kind == "b" else array
 
 
@@ -146,8 +156,10 @@ def _recorded(scalars: "Mapping[str, Any]", path: str) -> Figures | None:
     return Figures(int(count or 0), int(nan or 0), int(inf or 0), None, mean, std, low, high)
 
 
-def bars(values: "Sequence[Any]", low: float, high: float, count: int) -> list[int]:
-    """How many of the finite values lie in each of ``count`` equal parts of low to high."""
+def bars(values: "Sequence[Any]", low: float | None, high: float | None, count: int) -> list[int]:
+    """How many of the finite values lie in each of ``count`` equal parts of low to high; empty if there are none."""
+    if low is None or high is None:
+        return []
     found = [0] * count
     width = high - low
     if not width > 0 or not math.isfinite(width):
@@ -159,14 +171,16 @@ def bars(values: "Sequence[Any]", low: float, high: float, count: int) -> list[i
     return found
 
 
-def array_bars(array: "Array", low: float, high: float, count: int) -> list[int]:
+def array_bars(array: "Array", low: float | None, high: float | None, count: int) -> list[int]:
     """The same of a numpy array."""
     import numpy
 
+    if low is None or high is None:
+        return []
     flat = magnitudes(array).reshape(-1)
     flat = flat[numpy.isfinite(flat)]
     if not high > low or not math.isfinite(high - low):
-        return bars((), low, high, count)[: count // 2] + [len(flat)] + [0] * (count - count // 2 - 1)
+        return [0] * (count // 2) + [len(flat)] + [0] * (count - count // 2 - 1)
     found: list[int] = numpy.histogram(flat.astype("f8"), count, (low, high))[0].tolist()
     return found
 

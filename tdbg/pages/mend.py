@@ -32,12 +32,12 @@ class Recovery(NamedTuple):
     problems: list[Problem]
 
 
-def verify(path: str | os.PathLike[str]) -> list[Problem]:
+def verify(path: str | os.PathLike[str], progress: Callable[[int], object] = lambda nbytes: None) -> list[Problem]:
     """All that is wrong with what is captured at and below ``path``; empty if all of it can be read.
 
     Looks at the checksums of journals, at every record, whether each datapoint lies within its page and shares no
     byte with another, whether the headers of sealed pages say what the records say, and at the checksums of data
-    where there are any. Pages that were never sealed are no loss: such problems are not grave.
+    where there are any. progress: is told the bytes of each datapoint. Pages that were never sealed are no loss: such problems are not grave.
     Cost: reads journals and headers; data only where they have checksums. Raises TdbgError as `PageSet.open` does.
     """
     with PageSet.open(path) as found:
@@ -45,6 +45,7 @@ def verify(path: str | os.PathLike[str]) -> list[Problem]:
         sealed = _sealed(found)
         for datapoint in found:
             _check(datapoint, found, sealed, spans)
+            progress(datapoint.nbytes)
         _tell_shared(spans, found.problems)
         for page in sealed.values():
             _tell_unnamed(page, found.problems)

@@ -3,16 +3,22 @@
 import math
 
 from tdbg.pages import pixels
+from tdbg.pages.figures import magnitudes, plain
 from tdbg.pages.screen import Screen, shade
 from tdbg.pages.tables import safe, width
 
 TYPE_CHECKING = False  # what `typing` says, without its import
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Any
+
+    import numpy
 
     from tdbg.pages.figures import Figures
     from tdbg.pages.pixels import Plane
     from tdbg.pages.slices import Part
+
+    Array = numpy.ndarray[Any, Any]
 
 SMALLEST = 6  # cells that a channel keeps on either side
 LARGEST_PIXELS = 1024  # of a real picture
@@ -32,7 +38,7 @@ def lines(part: "Part", figures: "Figures", screen: Screen, labels: "Sequence[st
     high, wide = shape[-2:]
     count = shape[-3] if len(shape) > 2 else 1
     if count == 1 and labels and len(labels) == high <= LABELLED and not screen.protocol:
-        found = _labelled(_planes(part, 1, high, wide)[0], figures, screen, labels)
+        found = _labelled(_planes(part, (1, high, wide), high, wide)[0], figures, screen, labels)
     elif screen.protocol:
         found = _image(part, (count, high, wide), figures, screen)
     else:
@@ -61,18 +67,33 @@ def _edges(size: int, parts: int) -> list[tuple[int, int]]:
     return [(size * at // parts, size * (at + 1) // parts) for at in range(parts)]
 
 
-def _planes(part: "Part", count: int, high: int, wide: int) -> "list[Plane]":
-    """The first ``count`` planes of the last two dimensions, as rows of Python numbers."""
-    size = high * wide
-    if part.numbers is not None:
-        flat = part.numbers[: count * size]
-    else:
-        assert part.array is not None
-        flat = part.array.reshape(-1)[: count * size].tolist()
-    if flat and isinstance(flat[0], complex):
-        flat = [abs(value) for value in flat]
-    starts = [[at * size + row * wide for row in range(high)] for at in range(count)]
-    return [[flat[start : start + wide] for start in rows] for rows in starts]
+def _planes(part: "Part", shape: tuple[int, int, int], high: int, wide: int) -> "list[Plane]":
+    """The first planes of the last two dimensions, so many of that size, each of at most ``high`` by ``wide`` cells."""
+    count, rows, columns = shape
+    if part.array is not None:
+        return _array_planes(part.array.reshape(-1, rows, columns)[:count], min(high, rows), min(wide, columns))
+    assert part.numbers is not None
+    size = rows * columns
+    flat: Sequence[float] = plain(part.numbers[: count * size])
+    starts = [[at * size + row * columns for row in range(rows)] for at in range(count)]
+    return [shrunk([flat[start : start + columns] for start in begins], high, wide) for begins in starts]
+
+
+def _array_planes(planes: "Array", high: int, wide: int) -> "list[Plane]":
+    """The same of an array, which may be too large for lists."""
+    import numpy
+
+    found = magnitudes(planes)
+    for axis, parts in ((2, wide), (1, high)):
+        size = found.shape[axis]
+        if parts < size:
+            edges = _edges(size, parts)
+            counts = numpy.array([end - low for low, end in edges], "f8")
+            with numpy.errstate(all="ignore"):
+                sums = numpy.add.reduceat(found.astype("f8"), [low for low, _ in edges], axis)
+                found = sums / (counts if axis == 2 else counts[:, None])
+    listed: list[Plane] = found.tolist()
+    return listed
 
 
 def _grid(part: "Part", shape: tuple[int, int, int], figures: "Figures", screen: Screen) -> tuple[list[str], int]:
@@ -84,13 +105,13 @@ def _grid(part: "Part", shape: tuple[int, int, int], figures: "Figures", screen:
     tile_wide = min(wide, (room + 1) // columns - 1 if columns > 1 else room)
     tile_high = min(max(round(high * tile_wide / wide), 1), high, rows)
     shown = min(count, columns * max(rows // (tile_high + 1), 1))
-    planes = _planes(part, shown, high, wide)
     assert figures.min is not None and figures.max is not None
+    lines_high = tile_high if screen.colour else -(-tile_high // 2)
+    planes = _planes(part, (shown, high, wide), lines_high, tile_wide)
     if screen.colour:
         colour = pixels.colours(figures.min, figures.max)
-        tiles = [pixels.painted(shrunk(plane, tile_high, tile_wide), colour) for plane in planes]
-        return screen.drawn(pixels.tiled(tiles, columns)), shown
-    letters = [_letters(shrunk(plane, -(-tile_high // 2), tile_wide), figures) for plane in planes]
+        return screen.drawn(pixels.tiled([pixels.painted(plane, colour) for plane in planes], columns)), shown
+    letters = [_letters(plane, figures) for plane in planes]
     found: list[str] = []
     for start in range(0, shown, columns):
         row = letters[start : start + columns]
@@ -110,7 +131,7 @@ def _image(part: "Part", shape: tuple[int, int, int], figures: "Figures", screen
     columns = math.ceil(math.sqrt(count * high / wide)) if count > 1 else 1
     columns = min(max(columns, 1), count)
     tile = max(LARGEST_PIXELS // columns - 1, 1)
-    planes = [shrunk(plane, tile, tile) for plane in _planes(part, count, high, wide)]
+    planes = _planes(part, shape, tile, tile)
     zoom = max(WIDEST_PIXELS // (columns * (len(planes[0][0]) + 1)), 1)
     colour = pixels.colours(figures.min, figures.max)
     picture = pixels.tiled([pixels.painted(plane, colour, zoom) for plane in planes], columns)

@@ -35,7 +35,7 @@ def colours(low: float, high: float) -> "Callable[[float], Rgb]":
         low = -high
     stops = BLUE_RED if both else VIRIDIS
     width = high - low
-    table = [_between(stops, step / 255) for step in range(256)]
+    table = [_between(stops, step / 256) for step in range(257)]
 
     def colour(value: float) -> "Rgb":
         if value != value:
@@ -43,7 +43,7 @@ def colours(low: float, high: float) -> "Callable[[float], Rgb]":
         if math.isinf(value):
             return PLUS if value > 0 else MINUS
         share = (value - low) / width if width > 0 and math.isfinite(width) else 0.5
-        return table[min(max(int(share * 255 + 0.5), 0), 255)]
+        return table[min(max(int(share * 256 + 0.5), 0), 256)]
 
     return colour
 

@@ -36,20 +36,25 @@ def newest() -> str:
     return str(RunDir.open(None).path)
 
 
+def place(paths: "Sequence[str]") -> str:
+    """The one path that is named, or the newest run. Raises TdbgError for several, and where there is no run."""
+    if len(paths) > 1:
+        raise TdbgError(f"{len(paths)} paths were given", "name one run, folder or page")
+    return paths[0] if paths else newest()
+
+
 def opened(paths: "Sequence[str]") -> "PageSet":
     """The pages at the one path that is named. Raises TdbgError for none and for several."""
     from tdbg.pages.reader import NoPagesError, PageSet
 
-    if len(paths) > 1:
-        raise TdbgError(f"{len(paths)} paths were given", "name one run, folder or page")
-    place = paths[0] if paths else newest()
+    where = place(paths)
     try:
-        return PageSet.open(place)
+        return PageSet.open(where)
     except NoPagesError as error:
-        raise _of_another_tool(place) or error from None
+        raise _of_another_tool(where) or error from None
 
 
-def _of_another_tool(place: str) -> TdbgError | None:
+def _of_another_tool(where: str) -> TdbgError | None:
     """The error for pages that have to be converted; None if there are none either."""
     from pathlib import Path
 
@@ -57,14 +62,14 @@ def _of_another_tool(place: str) -> TdbgError | None:
     from tdbg.pages.tables import counted, short
 
     try:
-        found = [page for page in legacy.pages(Path(place)) if legacy.PAGE.fullmatch(page.name)]
+        found = [page for page in legacy.pages(Path(where)) if legacy.PAGE.fullmatch(page.name)]
     except TdbgError:
         found = []
     if not found:
         return None
     return TdbgError(
-        f"{short(place, 1000)} holds {counted(len(found), 'pickle')} of another tool ({found[0].name}), no pages of tdbg",
-        f"`tdbg inspect-pages convert {short(place, 1000)} -o DIR` makes pages of them, and runs nothing that is in them",
+        f"{short(where, 1000)} holds {counted(len(found), 'pickle')} of another tool ({found[0].name}), no pages of tdbg",
+        f"`tdbg inspect-pages convert {short(where, 1000)} -o DIR` makes pages of them, and runs nothing that is in them",
     )
 
 

@@ -65,16 +65,19 @@ def parse(text: str) -> "list[Index]":
     return found
 
 
-def read(tensor: "Tensor", text: str = "") -> Part:
-    """The values of a tensor, or of the part that is named. Raises TdbgError for a part that there is none of."""
+def read(tensor: "Tensor", text: str = "", lists: int = PURE) -> Part:
+    """The values of a tensor, or of the part that is named; at most so many ``lists`` hold.
+
+    Raises TdbgError for a part that there is none of.
+    """
     if not text:
-        return _read(tensor)
+        return _made(tensor.read(), tensor, tensor.shape, lists)
     wanted = _spread(parse(text), tensor, text)
     while wanted and isinstance(wanted[0], int) and _has_rows(tensor):
         tensor, wanted = tensor.row(_place(wanted[0], tensor.shape[0], text)), wanted[1:]
     if wanted and _has_rows(tensor) and "scales" not in tensor.note:
         return _cut(*_rows(tensor, wanted), text)
-    return _cut(_read(tensor), wanted, text)
+    return _cut(_made(tensor.read(), tensor, tensor.shape), wanted, text)
 
 
 def _spread(wanted: "list[Any]", tensor: "Tensor", text: str) -> "list[Index]":
@@ -115,13 +118,9 @@ def _rows(tensor: "Tensor", wanted: "list[Index]") -> "tuple[Part, list[Index]]"
     return part, [slice(start, stop if stop >= 0 else None, rows.step), *wanted[1:]]
 
 
-def _read(tensor: "Tensor") -> Part:
-    return _made(tensor.read(), tensor, tensor.shape)
-
-
-def _made(data: bytes, tensor: "Tensor", shape: "tuple[int, ...]") -> Part:
+def _made(data: bytes, tensor: "Tensor", shape: "tuple[int, ...]", lists: int = PURE) -> Part:
     found = values.value_shape(tensor.dtype, shape)
-    if math.prod(found) <= PURE:
+    if math.prod(found) <= lists:
         return Part(found, values.numbers(data, tensor.dtype, shape, tensor.note))
     return Part(found, None, values.array(data, tensor.dtype, shape, tensor.note))
 

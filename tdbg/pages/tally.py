@@ -6,7 +6,7 @@ fit into a processor's cache are worked out in float64, and joined (Chan, Golub 
 
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy
 
@@ -25,7 +25,20 @@ LARGEST = float(numpy.finfo("f4").max)
 class Tally:
     """Figures of all values so far. bins: keep a histogram too, for the quantiles."""
 
-    __slots__ = ("_seen", "bins", "count", "high", "inf", "low", "mean", "nan", "spread", "whole", "zero")
+    __slots__ = (
+        "_seen",
+        "bins",
+        "count",
+        "high",
+        "inf",
+        "low",
+        "mean",
+        "nan",
+        "spread",
+        "whole",
+        "zero",
+        "zeros_unknown",
+    )
 
     def __init__(self, *, bins: bool = True) -> None:
         self.count = self.nan = self.inf = self.zero = 0
@@ -34,6 +47,7 @@ class Tally:
         self.low: float = math.inf
         self.high: float = -math.inf
         self.bins = Bins() if bins else None
+        self.zeros_unknown = False
         self.whole = True  # all values are those at which their bins begin
 
     @property
@@ -41,18 +55,24 @@ class Tally:
         """How many values are finite."""
         return self.count - self.nan - self.inf
 
-    def add_tensor(self, tensor: Tensor) -> None:
-        """Add the values of a stored tensor, read piece by piece. Raises TdbgError where they cannot be read."""
+    def add_tensor(self, tensor: Tensor, progress: Callable[[int], object] = lambda nbytes: None) -> None:
+        """Add the values of a stored tensor, read piece by piece. progress: is told the bytes of each.
+
+        Raises TdbgError where they cannot be read.
+        """
         for part in _pieces(tensor):
-            if _is_plain(part):
+            if is_plain(part):
                 for data in part.chunks(CHUNK_BYTES):
                     self.add_bytes(data, part.dtype)
+                    progress(len(data))
             else:
                 self.add(array(part.read(), part.dtype, part.shape, part.note))
+                progress(part.nbytes)
 
     def add_bytes(self, data: bytes, dtype: Dtype) -> None:
         """Add the values of these bytes, of a type that needs no more than its bytes."""
-        if dtype.size <= 2 and dtype.packed == 1 and dtype.kind != "complex":
+        few = self.bins is None and len(data) < SIZE  # a table of all codes would be larger
+        if dtype.size <= 2 and dtype.packed == 1 and dtype.kind != "complex" and not few:
             self._add_codes(data, dtype)
         else:
             self.add(array(data, dtype))
@@ -73,6 +93,7 @@ class Tally:
         self.zero += other.zero
         self.low, self.high = min(self.low, other.low), max(self.high, other.high)
         self.whole &= other.whole
+        self.zeros_unknown |= other.zeros_unknown
         if self.bins and other.bins:
             self.bins.merge(other.bins)
         elif other.finite:
@@ -88,14 +109,17 @@ class Tally:
         if found.min is not None and found.max is not None:
             self.low, self.high = min(self.low, found.min), max(self.high, found.max)
         self.bins = None
+        self.zeros_unknown |= found.zero is None
+        self.zero += found.zero or 0
 
     def figures(self) -> Figures:
         """All of them."""
+        zero = None if self.zeros_unknown else self.zero
         if not self.finite:
-            return Figures(self.count, self.nan, self.inf, self.zero)
+            return Figures(self.count, self.nan, self.inf, zero)
         std = math.sqrt(self.spread / max(self.finite - 1, 1))
         found = self.bins.quantiles(self.low, self.high, whole=self.whole) if self.bins else ()
-        return Figures(self.count, self.nan, self.inf, self.zero, self.mean, std, self.low, self.high, found)
+        return Figures(self.count, self.nan, self.inf, zero, self.mean, std, self.low, self.high, found)
 
     def _add_some(self, flat: Array) -> None:
         """Values that are counted at once."""
@@ -118,6 +142,8 @@ class Tally:
                 mean = float((wide / len(wide)).sum())
             wide -= mean
             self._join(len(wide), mean, float(wide.dot(wide)))
+        if max(abs(low), abs(high)) > LARGEST:
+            self.bins = None  # it has no bins for them: no quantiles are better than wrong ones
         if self.bins is not None:
             self.whole &= flat.dtype.kind in "iub" and max(abs(low), abs(high)) <= 256
             self.bins.add(numpy.bincount(_prefixes(flat), minlength=SIZE))
@@ -153,6 +179,9 @@ class Tally:
         """Mean and spread of so many more values."""
         if not count:
             return
+        if not self._seen:
+            self._seen, self.mean, self.spread = count, mean, spread
+            return
         seen = self._seen + count
         off = mean - self.mean
         self.mean += off * (count / seen)
@@ -184,20 +213,20 @@ def _code_counts(data: bytes, dtype: Dtype) -> Array:
 
 
 def _prefixes(flat: Array) -> Array:
-    """The upper 16 bits of each value's float32; what is too large for one counts as the largest there is."""
+    """The upper 16 bits of each value's float32."""
     if flat.dtype != numpy.dtype("<f4"):
         flat = numpy.clip(flat.astype("f8"), -LARGEST, LARGEST).astype("<f4")
     return flat.view("<u2")[1::2]
 
 
-def _is_plain(tensor: Tensor) -> bool:
+def is_plain(tensor: Tensor) -> bool:
     """True if its bytes can be cut anywhere, and mean what the dtype says."""
     return not tensor.dtype.counts_values and "scale" not in tensor.note and "scales" not in tensor.note
 
 
 def _pieces(tensor: Tensor) -> Iterator[Tensor]:
     """The tensor; row by row where it is large, and its scales change from row to row."""
-    if _is_plain(tensor) or tensor.nbytes <= CHUNK_BYTES or len(tensor.shape) < 2:
+    if is_plain(tensor) or tensor.nbytes <= CHUNK_BYTES or len(tensor.shape) < 2:
         yield tensor
         return
     for index in range(tensor.shape[0]):

@@ -59,8 +59,9 @@ def near_keys(pages: "PageSet", word: str, question: Selected) -> "list[str]":
     every = (str(datapoint.key) for datapoint in chosen(pages.rows(), question))
     keys = list(dict.fromkeys(islice(every, LOOKED_AT)))
     number = _number(word.partition("/")[0])
-    if number is not None and all(_number(key) is not None for key in keys):
-        return sorted(keys, key=lambda key: abs((_number(key) or 0) - number))[:NEAR]
+    numbers = [key for key in keys if _number(key) is not None]
+    if number is not None and numbers:
+        return sorted(numbers, key=lambda key: abs((_number(key) or 0) - number))[:NEAR]
     wanted = {name: None for key, _ in _splits(word) for name in difflib.get_close_matches(key, keys, NEAR)}
     return (list(wanted) or keys)[:NEAR]
 

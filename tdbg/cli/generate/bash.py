@@ -31,7 +31,7 @@ _tdbg_offer() {
     for kind in $1; do
         IFS=$' \t\n'
         case $kind in
-            FILE) compopt -o default 2>/dev/null || COMPREPLY+=($(compgen -f -- "$cur")) ;;
+            FILE|PATH) compopt -o default 2>/dev/null || COMPREPLY+=($(compgen -f -- "$cur")) ;;
             DIR) compopt -o dirnames 2>/dev/null || COMPREPLY+=($(compgen -d -- "$cur")) ;;
             RUN) _tdbg_runs; COMPREPLY+=($(compgen -W "$reply" -- "$cur"))
                  compopt -o dirnames -o plusdirs 2>/dev/null ;;

@@ -130,7 +130,7 @@ def _action(kind: str) -> list[str]:
     """What completes a value of that kind."""
     if not kind:
         return []
-    if kind == "FILE":
+    if kind.partition("|")[0] in ("FILE", "PATH"):
         return ["-r", "-F"]
     calls = [call for call in map(_call, kind.split("|")) if call]
     return ["-x", "-a", _quoted(" ".join(calls))] if calls else ["-x"]

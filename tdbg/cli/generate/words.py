@@ -2,6 +2,7 @@
 
 from tdbg import config
 from tdbg.flags import FLAGS, PRESETS
+from tdbg.pages.screen import IMAGES
 
 Words = list[tuple[str, str]]
 
@@ -16,6 +17,7 @@ def of(kind: str) -> Words:
         "MODE": config.INJECTS,
         "SEVERITY": config.FAIL_ON,
         "LOG_LEVEL": config.LOG_LEVELS,
+        "IMAGE": IMAGES,
     }
     return [(word, "") for word in choices.get(kind, ())]
 

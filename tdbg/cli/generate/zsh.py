@@ -56,7 +56,7 @@ def _values(kind: str) -> str:
 
 
 def _union(kind: str) -> str:
-    calls = [f"    {_action(part)} && ret=0" for part in kind.split("|")]
+    calls = [f"    {_action(part)} && ret=0" for part in kind.split("|") if part not in options.FREE]
     return "\n".join([f"{_function_of(kind)}() {{", "    local -i ret=1", *calls, "    return ret", "}", ""])
 
 
@@ -119,7 +119,7 @@ def _option(option: pages.Param) -> str:
 
 def _action(kind: str) -> str:
     """What completes a value of that kind."""
-    actions = {"FILE": "_files", "DIR": "_files -/", "RUN": "_tdbg_RUN"}
+    actions = {"FILE": "_files", "PATH": "_files", "DIR": "_files -/", "RUN": "_tdbg_RUN"}
     if kind in actions:
         return actions[kind]
     return _function_of(kind) if kind in options.LISTED or "|" in kind else " "

@@ -6,7 +6,7 @@ from tdbg.asked import Options
 from tdbg.pages.places import SELECTION, Selected
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection
 
     from tdbg.pages.reader import Datapoint, PageSet
 
@@ -26,6 +26,7 @@ OPTIONS: Options = {
     "json": (("--json",), "", "Print one JSON document."),
 }
 LAYER_COLUMNS = ("path", "dtype", "shape", "datapoints", "bytes")
+LAYOUTS = 512  # counted before they are put together: of programs whose shapes change there are many
 DATAPOINT_COLUMNS = ("key", "rank", "step", "epoch", "phase", "page", "tensors", "bytes")
 
 
@@ -46,6 +47,59 @@ class Row(NamedTuple):
     nbytes: int
 
 
+class Listing:
+    """What there is, counted datapoint by datapoint; those of one layout at once."""
+
+    def __init__(self) -> None:
+        self.datapoints = 0
+        self.ranks: set[int] = set()
+        self.epochs: set[int] = set()
+        self.steps: tuple[int, int] | None = None
+        self._layouts: dict[int, list[Any]] = {}  # by their identity: how many datapoints have it
+        self._rows: dict[str, list[Any]] = {}
+        self._kept: dict[str, int] = {}
+
+    def add(self, datapoint: "Datapoint") -> None:
+        """Count one."""
+        self.datapoints += 1
+        self.ranks.add(datapoint.rank)
+        if datapoint.epoch is not None:
+            self.epochs.add(datapoint.epoch)
+        step = datapoint.step
+        if self.steps is None or not self.steps[0] <= step <= self.steps[1]:
+            low, high = self.steps or (step, step)
+            self.steps = min(low, step), max(high, step)
+        layout = datapoint.layout
+        if layout is None:
+            self._add_figures(datapoint)
+            return
+        self._layouts.setdefault(id(layout), [layout, 0])[1] += 1
+        if len(self._layouts) > LAYOUTS:
+            self._fold()
+
+    def rows(self) -> list[Row]:
+        """Path by path, in the order of first appearance."""
+        self._fold()
+        layers = [Row(path, tuple(row[0]), tuple(row[1]), row[2], row[3]) for path, row in self._rows.items()]
+        return layers + [Row(path, (), (), count, 0) for path, count in self._kept.items()]
+
+    def _fold(self) -> None:
+        for layout, count in self._layouts.values():
+            for piece in layout.pieces:
+                row = self._rows.setdefault(piece.path, [{}, {}, 0, 0])
+                row[0][piece.dtype.name] = row[1][piece.shape] = None
+                row[2] += count
+                row[3] += count * piece.length
+        self._layouts.clear()
+
+    def _add_figures(self, datapoint: "Datapoint") -> None:
+        """Layers of which figures alone were kept (`--capture-stats`)."""
+        for name in datapoint.scalars:
+            if name.endswith("/count"):
+                path = name.removesuffix("/count")
+                self._kept[path] = self._kept.get(path, 0) + 1
+
+
 def answer(question: Question) -> int:
     """Print the list; 1 if there is nothing in it."""
     from tdbg.output import say
@@ -53,68 +107,33 @@ def answer(question: Question) -> int:
     from tdbg.pages.tables import tell
 
     with opened(question.paths) as pages:
-        found = list(chosen(pages, question))
-        layers = rows_of(found)
+        found = Listing()
+        for datapoint in chosen(pages, question):
+            found.add(datapoint)
         if question.json:
-            _print_json(pages, found, layers, question)
-        else:
-            _print(found, layers, question)
+            _print_json(pages, found, question)
+        elif found.datapoints:
+            print(summary(found))
+            _print(pages, found, question)
         tell(pages)
-    if not found:
+    if not found.datapoints:
         say("no datapoint fits" if is_selected(question) else f"nothing was captured in {pages.path}")
-    return 0 if found else 1
+    return 0 if found.datapoints else 1
 
 
-def rows_of(found: "Iterable[Datapoint]") -> list[Row]:
-    """What was captured, path by path, in the order of first appearance. Datapoints of one layout are counted at once."""
-    layouts: dict[int, list[Any]] = {}
-    kept: dict[str, int] = {}
-    for datapoint in found:
-        if datapoint.layout is not None:
-            layouts.setdefault(id(datapoint.layout), [datapoint.layout, 0])[1] += 1
-        else:
-            _count_figures(datapoint, kept)
-    rows: dict[str, list[Any]] = {}
-    for layout, count in layouts.values():
-        for piece in layout.pieces:
-            row = rows.setdefault(piece.path, [{}, {}, 0, 0])
-            row[0][piece.dtype.name] = row[1][piece.shape] = None
-            row[2] += count
-            row[3] += count * piece.length
-    layers = [Row(path, tuple(row[0]), tuple(row[1]), row[2], row[3]) for path, row in rows.items()]
-    return layers + [Row(path, (), (), count, 0) for path, count in kept.items()]
-
-
-def _count_figures(datapoint: "Datapoint", kept: dict[str, int]) -> None:
-    """Layers of which figures alone were kept (`--capture-stats`)."""
-    for name in datapoint.scalars:
-        if name.endswith("/count"):
-            path = name.removesuffix("/count")
-            kept[path] = kept.get(path, 0) + 1
-
-
-def _print(found: "Sequence[Datapoint]", layers: list[Row], question: Question) -> None:
+def _print(pages: "PageSet", found: Listing, question: Question) -> None:
+    from tdbg.pages.places import chosen
     from tdbg.pages.tables import print_rows, shape
 
-    if found:
-        print(summary(found, layers))
-    if question.datapoints and found:
-        print_rows(DATAPOINT_COLUMNS, map(datapoint_row, found))
-    elif layers:
-        print_rows(
-            LAYER_COLUMNS,
-            (
-                (
-                    row.path,
-                    ", ".join(row.dtypes) or "figures",
-                    ", ".join(map(shape, row.shapes[:4]))
-                    + (f" and {len(row.shapes) - 4} more" * (len(row.shapes) > 4)),
-                    row.datapoints,
-                    row.nbytes,
-                )
-                for row in layers
-            ),
-        )
+    if question.datapoints:
+        print_rows(DATAPOINT_COLUMNS, map(datapoint_row, chosen(pages, question)))
+        return
+    rows = []
+    for row in found.rows():
+        shapes = ", ".join(map(shape, row.shapes[:4])) + f" and {len(row.shapes) - 4} more" * (len(row.shapes) > 4)
+        rows.append((row.path, ", ".join(row.dtypes) or "figures", shapes, row.datapoints, row.nbytes))
+    if rows:
+        print_rows(LAYER_COLUMNS, rows)
 
 
 def datapoint_row(datapoint: "Datapoint") -> tuple[Any, ...]:
@@ -127,45 +146,42 @@ def datapoint_row(datapoint: "Datapoint") -> tuple[Any, ...]:
     return (key, *place, tensors, datapoint.nbytes)
 
 
-def summary(found: "Sequence[Datapoint]", layers: "Sequence[Row]") -> str:
+def summary(found: Listing) -> str:
     """One line: how much of what."""
     from tdbg.pages.tables import counted, size
 
-    tensors = sum(row.datapoints for row in layers if row.dtypes)
-    nbytes = sum(row.nbytes for row in layers)
-    parts = [counted(len(found), "datapoint"), counted(tensors, "tensor"), size(nbytes), counted(len(layers), "layer")]
-    parts.append(_span("rank", {datapoint.rank for datapoint in found}))
-    parts.append(_span("step", {datapoint.step for datapoint in found}))
-    parts.append(_span("epoch", {datapoint.epoch for datapoint in found} - {None}))
-    return ", ".join(part for part in parts if part)
+    layers = found.rows()
+    tensors, nbytes = sum(row.datapoints for row in layers if row.dtypes), sum(row.nbytes for row in layers)
+    counts = ((found.datapoints, "datapoint"), (tensors, "tensor"), (len(layers), "layer"))
+    parts = [counted(count, thing) for count, thing in counts]
+    spans = (("rank", found.ranks), ("step", found.steps), ("epoch", found.epochs))
+    return ", ".join([*parts, size(nbytes), *(_span(name, values) for name, values in spans if values)])
 
 
-def _span(name: str, values: "Iterable[int | None]") -> str:
-    found = sorted(value for value in values if value is not None)
-    if not found:
-        return ""
-    return f"{name} {found[0]}" if found[0] == found[-1] else f"{name}s {found[0]} to {found[-1]}"
+def _span(name: str, values: "Collection[int]") -> str:
+    low, high = min(values), max(values)
+    return f"{name} {low}" if low == high else f"{name}s {low} to {high}"
 
 
-def _print_json(pages: "PageSet", found: "Sequence[Datapoint]", layers: list[Row], question: Question) -> None:
+def _print_json(pages: "PageSet", found: Listing, question: Question) -> None:
     from tdbg.output import print_json
+    from tdbg.pages.places import chosen
     from tdbg.pages.tables import finite
 
+    layers = found.rows()
     data: dict[str, Any] = {
         "path": str(pages.path),
-        "datapoints": len(found),
+        "datapoints": found.datapoints,
         "tensors": sum(row.datapoints for row in layers if row.dtypes),
         "bytes": sum(row.nbytes for row in layers),
-        "ranks": sorted({datapoint.rank for datapoint in found}),
-        "epochs": sorted({datapoint.epoch for datapoint in found if datapoint.epoch is not None}),
-        "layers": [{**row._asdict(), "bytes": row.nbytes} for row in layers],
+        "ranks": sorted(found.ranks),
+        "epochs": sorted(found.epochs),
+        "layers": [dict(zip(("path", "dtypes", "shapes", "datapoints", "bytes"), row, strict=True)) for row in layers],
         "drops": [drop._asdict() for drop in pages.drops],
         "problems": [{"path": str(one.path), "text": one.text, "grave": one.grave} for one in pages.problems],
     }
-    for row in data["layers"]:
-        del row["nbytes"]
     if question.datapoints:
-        data["list"] = [_as_dict(datapoint) for datapoint in found]
+        data["list"] = [_as_dict(datapoint) for datapoint in chosen(pages, question)]
     print_json("pages-list", finite(data))
 
 

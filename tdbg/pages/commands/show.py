@@ -38,7 +38,6 @@ OPTIONS: Options = {
     "json": (("--json",), "", "Print one JSON document."),
 }
 EXAMPLE = "tdbg inspect-pages show 17/layers.4.attn:output"
-EXACT = 1 << 22  # values: of more, the quantiles are those of a histogram, and there is no picture
 FEW, SLICED_FEW = 64, 1024  # values that are printed
 TEXT = 200  # letters of a scalar
 
@@ -54,14 +53,21 @@ class Question(Selected):
 
 def answer(question: Question) -> int:
     """Print it; 1 if there is no such key or tensor."""
-    from tdbg.pages.places import opened, place_and_word
+    from tdbg.errors import TdbgError
+    from tdbg.pages.places import is_place, opened, place_and_word
     from tdbg.pages.screen import Screen
     from tdbg.pages.tables import tell
     from tdbg.pages.target import resolve
 
     screen = Screen(question.image)
     place, word = place_and_word(question.paths, "KEY", EXAMPLE)
-    with opened(place) as pages:
+    try:
+        found = opened(place)
+    except TdbgError:
+        if place or not is_place(word):
+            raise
+        raise TdbgError(f"{word} is a path: the key is missing", f"write it such as: {EXAMPLE}") from None
+    with found as pages:
         target = resolve(pages, word, question)
         if target is None:
             code = _no_key(pages, word, question)
@@ -90,12 +96,15 @@ def _no_key(pages: "PageSet", word: str, question: Question) -> int:
 
 def _no_path(target: "Target") -> int:
     from tdbg.output import say
+    from tdbg.pages.figures import recorded
     from tdbg.pages.tables import safe
     from tdbg.pages.target import near_paths
 
     say(f"datapoint {safe(target.key)} has no tensor {safe(target.path)!r}")
     near = near_paths(target.datapoints, target.path)
-    say(f"names near to it: {', '.join(map(safe, near))}" if near else "it has no tensors at all")
+    kept = any(recorded(datapoint) for datapoint in target.datapoints)
+    none = "figures alone were kept of it; show the key alone" if kept else "it has no tensors at all"
+    say(f"names near to it: {', '.join(map(safe, near))}" if near else none)
     return 1
 
 
@@ -103,7 +112,7 @@ def _show(target: "Target", question: Question, screen: "Screen") -> int:
     from tdbg.errors import TdbgError
 
     found = target.datapoints
-    if question.nth > len(found):
+    if not 0 <= question.nth <= len(found):
         raise TdbgError(f"--nth {question.nth}: {len(found)} datapoints have the key {target.key}", "count from 1")
     if question.nth:
         found = [found[question.nth - 1]]
@@ -114,7 +123,6 @@ def _show(target: "Target", question: Question, screen: "Screen") -> int:
     if question.json:
         return _print_json(shown, question, whole=len(found) == 1 or bool(target.path))
     if single and target.path:
-        _print_head(found[0], scalars=False)
         _print_tensor(found[0], shown[0][1][0], question, screen)
         return 0
     return _print_all(shown, question, screen) if len(found) == 1 or target.path else _print_list(found)
@@ -134,8 +142,9 @@ def _print_list(found: "Sequence[Datapoint]") -> int:
 
 
 def _print_all(shown: "Sequence[tuple[Datapoint, list[Tensor]]]", question: Question, screen: "Screen") -> int:
-    """A line a tensor."""
+    """A line a tensor, or a layer of which figures alone were kept."""
     from tdbg.output import say
+    from tdbg.pages.figures import recorded
     from tdbg.pages.tables import print_rows, shape
 
     several = len(shown) > 1
@@ -151,9 +160,11 @@ def _print_all(shown: "Sequence[tuple[Datapoint, list[Tensor]]]", question: Ques
             rows.append((*about, *(None,) * 8))
             continue
         figures, bars = found
-        share = None if figures.zero_share is None else f"{figures.zero_share:.1%}"
-        numbers = (figures.nan, figures.inf, share, figures.mean, figures.std, figures.min, figures.max)
-        rows.append((*about, *numbers, screen.bar(bars).rstrip()))
+        rows.append((*about, *_figure_cells(figures), screen.bar(bars).rstrip()))
+    for datapoint, tensors in shown:
+        place = (datapoint.rank, datapoint.step, datapoint.epoch) if several else ()
+        for path, figures in recorded(datapoint).items() if not tensors else ():
+            rows.append((*place, path, "figures", None, *_figure_cells(figures), None))
     if not several:
         _print_head(shown[0][0])
     if rows:
@@ -163,55 +174,41 @@ def _print_all(shown: "Sequence[tuple[Datapoint, list[Tensor]]]", question: Ques
     return code
 
 
+def _figure_cells(figures: "Figures") -> tuple[Any, ...]:
+    share = None if figures.zero_share is None else f"{figures.zero_share:.1%}"
+    return figures.nan, figures.inf, share, figures.mean, figures.std, figures.min, figures.max
+
+
 def _measured(
     shown: "Sequence[tuple[Datapoint, list[Tensor]]]", question: Question
 ) -> "Iterator[tuple[Datapoint, Tensor, tuple[Figures, list[int]] | str]]":
     """Each tensor with its figures and its histogram, or why it cannot be read."""
     from tdbg.errors import TdbgError
+    from tdbg.pages.figures import PURE
+    from tdbg.pages.measure import measure
     from tdbg.pages.progress import Progress
     from tdbg.pages.tables import safe
+    from tdbg.pages.values import value_count
 
-    with Progress("reading", sum(tensor.nbytes for _, tensors in shown for tensor in tensors)) as progress:
+    every = [tensor for _, tensors in shown for tensor in tensors]
+    lists = PURE if sum(value_count(tensor.dtype, tensor.shape) for tensor in every) <= 2 * PURE else 0
+    with Progress("reading", sum(tensor.nbytes for tensor in every)) as progress:
         for datapoint, tensors in shown:
             for tensor in tensors:
                 try:
-                    figures, bars, _ = measure(tensor, question.slice, 16)
+                    figures, bars, _ = measure(tensor, question.slice, 16, progress.add, lists)
                     yield datapoint, tensor, (figures, bars)
                 except TdbgError as error:
                     if question.slice:
                         raise
                     yield datapoint, tensor, safe(str(error))
-                progress.add(tensor.nbytes)
-
-
-def measure(tensor: "Tensor", wanted: str, count: int) -> "tuple[Figures, list[int], Part | None]":
-    """Figures, a histogram of ``count`` bars, and the values themselves unless there are too many. Raises TdbgError."""
-    from tdbg.pages import figures, slices
-    from tdbg.pages.values import value_count
-
-    if not wanted and value_count(tensor.dtype, tensor.shape) > EXACT:
-        from tdbg.pages.tally import Tally
-
-        tally = Tally()
-        tally.add_tensor(tensor)
-        found = tally.figures()
-        bars = tally.bins.bars(found.min, found.max, count) if tally.bins and tally.finite else []
-        return found, bars, None
-    part = slices.read(tensor, wanted)
-    if part.array is not None:
-        found = figures.of_array(part.array)
-        return found, figures.array_bars(part.array, found.min, found.max, count) if found.finite else [], part
-    numbers = part.listed()
-    if numbers and isinstance(numbers[0], complex):
-        numbers = [abs(value) for value in numbers]
-    found = figures.of_numbers(numbers)
-    return found, figures.bars(numbers, found.min, found.max, count) if found.finite else [], part
 
 
 # one
 
 
 def _print_head(datapoint: "Datapoint", *, scalars: bool = True) -> None:
+    from tdbg.pages.figures import recorded
     from tdbg.pages.tables import safe
 
     places = (("rank", datapoint.rank), ("step", datapoint.step), ("epoch", datapoint.epoch))
@@ -220,18 +217,23 @@ def _print_head(datapoint: "Datapoint", *, scalars: bool = True) -> None:
     print(f"datapoint {safe(str(datapoint.key))}: {safe(about)}")
     if datapoint.flags:
         print(f"flags: {safe(', '.join(datapoint.flags))}")
+    kept = recorded(datapoint) if scalars else {}
     for name, value in datapoint.scalars.items() if scalars else ():
+        if name.rpartition("/")[0] in kept:
+            continue
         text = safe(f"{value:.6g}" if isinstance(value, float) else str(value))
         print(f"{safe(name)} = {text if len(text) <= TEXT else text[: TEXT - 3] + '...'}")
 
 
 def _print_tensor(datapoint: "Datapoint", tensor: "Tensor", question: Question, screen: "Screen") -> None:
     from tdbg.pages import pictures
+    from tdbg.pages.measure import EXACT, measure
     from tdbg.pages.progress import Progress
     from tdbg.pages.tables import safe, shape, size
 
-    with Progress("reading"):
-        figures, bars, part = measure(tensor, question.slice, 40)
+    with Progress("reading", tensor.nbytes) as progress:
+        figures, bars, part = measure(tensor, question.slice, 40, progress.add)
+    _print_head(datapoint, scalars=False)
     cut = f", of it [{question.slice.strip('[]')}]: {shape(part.shape)}" if question.slice and part else ""
     print(f"{safe(tensor.path)}: {tensor.dtype.name} {shape(tensor.shape)}, {size(tensor.nbytes)}{cut}")
     if tensor.note:
@@ -305,18 +307,20 @@ def _print_json(shown: "Sequence[tuple[Datapoint, list[Tensor]]]", question: Que
     for datapoint, tensors in shown:
         one = dict(zip(DATAPOINT_COLUMNS, datapoint_row(datapoint), strict=True))
         one |= {"key": datapoint.key, "flags": datapoint.flags, "scalars": dict(datapoint.scalars)}
-        if whole:
-            one["tensors"] = [_tensor_dict(tensor, question) for tensor in tensors]
+        one["tensors"] = [_tensor_dict(tensor, question, whole=whole) for tensor in tensors]
         found.append(one)
     print_json("pages-datapoint", finite(found))
     return 0
 
 
-def _tensor_dict(tensor: "Tensor", question: Question) -> dict[str, Any]:
+def _tensor_dict(tensor: "Tensor", question: Question, *, whole: bool) -> dict[str, Any]:
     from tdbg.errors import TdbgError
+    from tdbg.pages.measure import measure
 
     about: dict[str, Any] = {"path": tensor.path, "dtype": tensor.dtype.name, "shape": tensor.shape}
     about |= {"bytes": tensor.nbytes, "note": dict(tensor.note)}
+    if not whole:
+        return about
     try:
         figures, bars, part = measure(tensor, question.slice, 40)
     except TdbgError as error:

@@ -1,0 +1,251 @@
+"""`tdbg inspect-pages find`: the tensors whose figures fulfil a condition."""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from tdbg.asked import Options
+from tdbg.pages.places import SELECTION, Selected
+
+if TYPE_CHECKING:
+    from tdbg.conditions import Test
+    from tdbg.pages.datapoint import Datapoint, Tensor
+    from tdbg.pages.figures import Figures
+    from tdbg.pages.reader import PageSet
+    from tdbg.pages.walk import Troubles
+
+HELP = """Find tensors by their figures: nan > 0 or absmax > 1e4.
+
+    A condition compares figures of a tensor (nan, inf, zero, count, mean, std, min, max, absmax, zero_share, median, q01,
+    q05, q25, q75, q95, q99), its bytes, the rank, step, epoch and page of its datapoint, and scalar.NAME or
+    scalar["any name"], numbers captured with it; joined by and, or, not, + - * / and parentheses; abs, isnan, isinf,
+    finite. A condition on datapoints alone reads no tensor. Of a batch that was stored once each sample is looked at
+    alone. Exits with 1 if nothing fits.
+
+    Examples:
+        tdbg inspect-pages find 'nan > 0 or absmax > 1e4'
+        tdbg inspect-pages find tdbg_runs/train 'zero_share > 0.9' --layer 'layers.*' --sort zero_share --limit 20
+        tdbg inspect-pages find 'scalar.loss > 5' --sort scalar.loss
+    """
+ARGUMENTS = (
+    "PATH|CONDITION",
+    "Optional: a run, a folder of pages or a page; the newest run if left out. Then the condition, as one word.",
+)
+OPTIONS: Options = {
+    "sort": (("--sort",), "FIELD", "The largest of this first: a figure, or a sum of several."),
+    "limit": (("--limit",), "N", "At most so many; 0: all."),
+    "layer": (("--layer",), "GLOB", "Only layers of this pattern, or below this name; repeatable."),
+    **SELECTION,
+    "json": (("--json",), "", "Print one JSON document."),
+}
+PLACES = ("rank", "step", "epoch", "page")
+BASE = ("nan", "inf", "mean", "std", "absmax")
+EXACT = 1 << 20  # values: of more, the quantiles are those of a histogram
+EXAMPLE = "tdbg inspect-pages find 'nan > 0 or absmax > 1e4'"
+
+
+class Question(Selected):
+    """What `find` can be asked."""
+
+    sort: str = ""
+    limit: int = 0
+    layer: Sequence[str] = ()
+    json: bool = False
+
+
+class Facts:
+    """What a condition is asked about: a tensor of a datapoint, figures that were kept instead of one, or the datapoint
+    alone, which has no path. Figures are worked out once."""
+
+    def __init__(
+        self,
+        datapoint: "Datapoint",
+        path: str = "",
+        tensor: "Tensor | None" = None,
+        measure: "Callable[[], Figures] | None" = None,
+    ) -> None:
+        self.datapoint, self.path, self.tensor = datapoint, path, tensor
+        self._measure = measure
+        self._figures: dict[str, Any] | None = None
+
+    def value(self, name: str) -> float | None:
+        """What it says of a name; None for what it does not know."""
+        if name.startswith("scalar."):
+            found = self.datapoint.scalars.get(name[7:])
+        elif name in PLACES:
+            found = getattr(self.datapoint, name)
+        elif name == "bytes":
+            found = self.tensor.nbytes if self.tensor else None
+        else:
+            found = self.figures().get(name)
+        return float(found) if isinstance(found, int | float) else None
+
+    def figures(self) -> dict[str, Any]:
+        """By name."""
+        if self._figures is None:
+            self._figures = self._measure().as_dict() if self._measure else {}
+        return self._figures
+
+
+def vocabulary() -> Any:
+    """The names of a condition on tensors."""
+    from tdbg.conditions import Vocabulary
+    from tdbg.pages.figures import NAMES, QUANTILE_NAMES
+
+    return Vocabulary(
+        numbers=(*NAMES, "absmax", "zero_share", *QUANTILE_NAMES, "bytes", *PLACES),
+        value=lambda name, facts: facts.value(name),
+        family="scalar",
+        sample="absmax",
+        example=f"write it such as: {EXAMPLE}",
+        split="split it in two commands",
+    )
+
+
+def answer(question: Question) -> int:
+    """Print what fits; 1 if nothing does."""
+    from tdbg.conditions import Test
+    from tdbg.output import say
+    from tdbg.pages.places import is_place, opened, place_and_word
+    from tdbg.pages.tables import counted, tell
+    from tdbg.pages.walk import Troubles
+
+    if question.limit < 0:
+        raise _wrong("--limit cannot be negative", "write --limit 0 or more")
+    place, text = place_and_word(question.paths, "CONDITION", EXAMPLE)
+    if not place and is_place(text):
+        raise _wrong(f"{text} is a path: the condition is missing", f"write it such as: {EXAMPLE}")
+    condition = Test(text, vocabulary())
+    order = Test(question.sort, vocabulary(), number=True) if question.sort else None
+    troubles, looked = Troubles(), [0]
+    with opened(place) as pages:
+        found = _found(pages, question, (condition, order), troubles, looked)
+        tell(pages, drops=False)
+    names = list(dict.fromkeys([*condition.names, *(order.names if order else ())]))
+    kept = found[: question.limit] if question.limit else found
+    if question.json:
+        _print_json(kept, names, len(found), looked[0])
+    elif kept:
+        _print(kept, names)
+    thing = "tensor" if found and found[0].path else "datapoint"
+    left = f", the first {len(kept)} are shown" if len(kept) < len(found) else ""
+    say(f"{len(found):,} of {counted(looked[0], thing)} fit{left}" if found else "nothing fits")
+    return troubles.end() or (0 if found else 1)
+
+
+def _wrong(what: str, hint: str) -> Exception:
+    from tdbg.errors import TdbgError
+
+    return TdbgError(what, hint)
+
+
+def _found(
+    pages: "PageSet", question: Question, tests: "tuple[Test, Test | None]", troubles: "Troubles", looked: list[int]
+) -> list[Facts]:
+    from tdbg.errors import TdbgError
+
+    condition, order = tests
+    found: list[tuple[float, Facts]] = []
+    for facts in _facts(pages, question, [*condition.names, *(order.names if order else ())]):
+        try:
+            looked[0] += 1
+            if not condition.true(facts):
+                continue
+            facts.figures()  # what cannot be read is told now, and not in the middle of the table
+            value = order.value(facts) if order else None
+        except TdbgError as error:
+            troubles.tell(facts.datapoint, error)
+            continue
+        found.append((_weight(value), facts))
+    if order:
+        found.sort(key=lambda pair: pair[0])  # stable: equal ones stay in the order of capture
+    return [facts for _, facts in found]
+
+
+def _weight(value: float | bool | None) -> float:
+    """To sort by: what is no number first, then the largest, at last what is unknown."""
+    if value is None:
+        return float("inf")
+    return float("-inf") if value != value else -float(value)
+
+
+def _facts(pages: "PageSet", question: Question, names: Sequence[str]) -> Iterator[Facts]:
+    """What the condition is to be asked about."""
+    from tdbg.pages.figures import QUANTILE_NAMES, recorded
+    from tdbg.pages.places import chosen
+    from tdbg.pages.walk import Layers, by_sample, progress_of
+
+    layers = Layers(question.layer)
+    if not question.layer and all(name in PLACES or name.startswith("scalar.") for name in names):
+        yield from (Facts(datapoint) for datapoint in chosen(pages.rows(), question))
+        return
+    quantiles = any(name in QUANTILE_NAMES for name in names)
+    with progress_of(pages, question, layers, "find") as progress:
+        for datapoint, tensors in by_sample(chosen(pages, question)):
+            for tensor in tensors:
+                if layers.fits(tensor.path):
+                    yield Facts(datapoint, tensor.path, tensor, _measurer(tensor, quantiles))
+                    progress.add(tensor.nbytes)
+            for path, figures in recorded(datapoint).items() if not tensors else ():
+                if layers.fits(path):
+                    yield Facts(datapoint, path, None, partial(_same, figures))
+
+
+def _same(figures: "Figures") -> "Figures":
+    return figures
+
+
+def _measurer(tensor: "Tensor", quantiles: bool) -> "Callable[[], Figures]":
+    def measure() -> "Figures":
+        from tdbg.pages import figures
+        from tdbg.pages.tally import Tally
+        from tdbg.pages.values import value_count
+
+        if quantiles and value_count(tensor.dtype, tensor.shape) <= EXACT:
+            return figures.of_array(tensor.array())
+        tally = Tally(bins=quantiles)
+        tally.add_tensor(tensor)
+        return tally.figures()
+
+    return measure
+
+
+def _print(found: Sequence[Facts], names: Sequence[str]) -> None:
+    from tdbg.pages.tables import print_rows, shape
+
+    more = [name for name in names if name not in (*BASE, *PLACES)]
+    if not found[0].path:
+        columns = ("key", "rank", "step", "epoch", "phase", *more)
+        rows = ((*_place(facts), facts.datapoint.phase or None, *map(facts.value, more)) for facts in found)
+        print_rows(columns, rows)
+        return
+    shapes = ("figures" if facts.tensor is None else shape(facts.tensor.shape) for facts in found)
+    print_rows(
+        ("key", "rank", "step", "epoch", "tensor", "shape", *BASE, *more),
+        (
+            (*_place(facts), facts.path, size, *map(facts.figures().get, BASE), *map(facts.value, more))
+            for facts, size in zip(found, shapes, strict=True)
+        ),
+    )
+
+
+def _place(facts: Facts) -> tuple[Any, ...]:
+    datapoint = facts.datapoint
+    return datapoint.key, datapoint.rank, datapoint.step, datapoint.epoch
+
+
+def _print_json(found: Sequence[Facts], names: Sequence[str], fit: int, looked: int) -> None:
+    from tdbg.output import print_json
+    from tdbg.pages.tables import finite
+
+    rows = []
+    for facts in found:
+        row: dict[str, Any] = dict(zip(("key", "rank", "step", "epoch"), _place(facts), strict=True))
+        row |= {"phase": facts.datapoint.phase, "page": facts.datapoint.page, "row": facts.datapoint.row}
+        if facts.path:
+            row |= {"tensor": facts.path, "figures": facts.figures()}
+        if facts.tensor is not None:
+            row |= {"dtype": facts.tensor.dtype.name, "shape": facts.tensor.shape, "bytes": facts.tensor.nbytes}
+        row["scalars"] = {name[7:]: facts.value(name) for name in names if name.startswith("scalar.")}
+        rows.append(row)
+    print_json("pages-find", finite({"looked_at": looked, "fit": fit, "found": rows}))

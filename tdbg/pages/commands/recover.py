@@ -1,0 +1,47 @@
+"""`tdbg inspect-pages recover`: make whole again what a killed process left."""
+
+from tdbg.asked import Asked, Options
+
+HELP = """Seal the pages that a killed process left, and rebuild lost journals.
+
+    Nothing is overwritten, and the files of a process that still writes are left alone. What was captured can be read
+    without this too; a sealed page can also be opened by any safetensors reader. A second time there is nothing to do.
+    Exits with 1 if something remains wrong.
+
+    Examples:
+        tdbg inspect-pages recover
+        tdbg inspect-pages recover tdbg_runs/20261121-031500-train
+    """
+ARGUMENTS = ("PATH", "A run, a rank's folder, or a folder of pages; the newest run if left out.")
+OPTIONS: Options = {
+    "force": (("--force",), "", "Even if the process that writes them seems to live, as on another host."),
+    "json": (("--json",), "", "Print one JSON document."),
+}
+
+
+class Question(Asked):
+    """What `recover` can be asked."""
+
+    force: bool = False
+    json: bool = False
+
+
+def answer(question: Question) -> int:
+    """Print what was done, and what remains; 1 if any of that is grave."""
+    from tdbg.output import print_json, say
+    from tdbg.pages.commands.verify import as_dicts, print_problems
+    from tdbg.pages.mend import recover
+    from tdbg.pages.places import place
+    from tdbg.pages.tables import safe
+
+    where = place(question.paths)
+    found = recover(where, force=question.force)
+    if question.json:
+        print_json("pages-recover", {"path": where, "done": found.done, "problems": as_dicts(found.problems)})
+    else:
+        for line in found.done:
+            print(safe(line))
+        print_problems(found.problems)
+    if not found.done:
+        say("there was nothing to do")
+    return 1 if any(problem.grave for problem in found.problems) else 0

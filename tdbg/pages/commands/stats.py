@@ -1,0 +1,209 @@
+"""`tdbg inspect-pages stats`: the figures of each layer over all datapoints."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from tdbg.asked import Options
+from tdbg.pages.places import SELECTION, Selected
+
+if TYPE_CHECKING:
+    from tdbg.pages.gather import Gathered
+    from tdbg.pages.reader import PageSet
+    from tdbg.pages.walk import Troubles
+
+HELP = """Figures of each layer over all datapoints: mean, spread, zeros, quantiles.
+
+    The values pass by once, in bounded memory. With --group-by or --scores the datapoints are parted by a number, the
+    half with the high values against the half with the low ones, or by its values where there are few. `apart` tells
+    how far the groups are from each other: the largest difference of a figure of single samples (mean, std, zero
+    share, absmax), in units of its spread within the groups.
+
+    Examples:
+        tdbg inspect-pages stats --layer 'layers.*:output'
+        tdbg inspect-pages stats tdbg_runs/train --group-by loss
+        tdbg inspect-pages stats --scores failed.csv
+    """
+ARGUMENTS = ("PATH", "A run, a rank's folder, a folder of pages, or one page; the newest run if left out.")
+OPTIONS: Options = {
+    "layer": (("--layer",), "GLOB", "Only layers of this pattern, or below this name; repeatable."),
+    "group_by": (
+        ("--group-by",),
+        "FIELD",
+        "Part by rank, step, epoch, phase, or a number captured with each datapoint.",
+    ),
+    "scores": (("--scores",), "FILE", "Part by the scores of a CSV file (key,score) or JSON lines."),
+    **SELECTION,
+    "json": (("--json",), "", "Print one JSON document."),
+}
+COLUMNS = ("path", "tensors", "values", "nan", "inf", "zero", "mean", "std", "min", "q05", "median", "q95", "max")
+SIDES = ("mean", "std", "zero_share", "absmax")
+
+
+class Question(Selected):
+    """What `stats` can be asked."""
+
+    layer: Sequence[str] = ()
+    group_by: str = ""
+    scores: str = ""
+    json: bool = False
+
+
+def answer(question: Question) -> int:
+    """Print the figures; 1 if there is no such layer."""
+    from tdbg.output import say
+    from tdbg.pages.places import opened
+    from tdbg.pages.tables import tell
+    from tdbg.pages.walk import Layers, Troubles
+
+    layers, troubles = Layers(question.layer), Troubles()
+    grouped = bool(question.group_by or question.scores)
+    with opened(question.paths) as pages:
+        found = _in_groups(pages, question, layers, troubles) if grouped else _all(pages, question, layers, troubles)
+        tell(pages)
+    if question.json:
+        _print_json(found)
+    elif grouped:
+        _print_groups(found)
+    elif found.paths():
+        _print(found)
+    if not found.paths():
+        say("no layer fits")
+    return troubles.end() or (0 if found.paths() else 1)
+
+
+def _all(pages: "PageSet", question: Question, layers: Any, troubles: "Troubles") -> "Gathered":
+    from tdbg.pages.figures import recorded
+    from tdbg.pages.gather import Gathered
+    from tdbg.pages.places import chosen
+    from tdbg.pages.walk import progress_of
+
+    found = Gathered()
+    with progress_of(pages, question, layers, "stats") as progress:
+        for datapoint in chosen(pages, question):
+            for path, tensor in datapoint.tensors.items():
+                if layers.fits(path):
+                    found.add("", datapoint, tensor, troubles)
+                    progress.add(tensor.nbytes)
+            if not datapoint.tensors:
+                for path, figures in recorded(datapoint).items():
+                    if layers.fits(path):
+                        found.add_figures("", path, figures)
+    found.flush()
+    return found
+
+
+def _in_groups(pages: "PageSet", question: Question, layers: Any, troubles: "Troubles") -> "Gathered":
+    from tdbg.errors import TdbgError
+    from tdbg.output import say
+    from tdbg.pages import groups
+    from tdbg.pages.figures import recorded
+    from tdbg.pages.gather import Gathered
+    from tdbg.pages.places import chosen
+    from tdbg.pages.tables import safe
+    from tdbg.pages.walk import by_sample, progress_of
+
+    if question.group_by and question.scores:
+        raise TdbgError("--group-by and --scores do not go together", "leave one of them out")
+    look = groups.score_of(question.scores) if question.scores else groups.value_of(question.group_by)
+    name = question.scores or question.group_by
+    values: dict[tuple[Any, ...], groups.Score] = {}
+    known: dict[str, None] = {}
+    missing = 0
+    for datapoint in chosen(pages.rows(), question):
+        score = look(datapoint)
+        known |= dict.fromkeys(datapoint.scalars) if not values else {}
+        if score is None:
+            missing += 1
+        else:
+            values[_identity(datapoint)] = score
+    if not values:
+        hint = f"captured with them: {safe(', '.join([*groups.PLACES, *known][:20]))}" if question.group_by else ""
+        raise TdbgError(f"no datapoint has a {safe(name)}", hint or "are the keys those of `ls --datapoints`?")
+    member = groups.split(values)
+    found = Gathered(samples=True)
+    with progress_of(pages, question, layers, "stats") as progress:
+        for datapoint, tensors in by_sample(chosen(pages, question)):
+            group = member.get(_identity(datapoint))
+            if group is None:
+                continue
+            for tensor in tensors:
+                if layers.fits(tensor.path):
+                    found.add(group, datapoint, tensor, troubles)
+                    progress.add(tensor.nbytes)
+            for path, figures in recorded(datapoint).items() if not tensors else ():
+                if layers.fits(path):
+                    found.add_figures(group, path, figures)
+    found.flush()
+    if missing:
+        say(f"{missing} datapoints have no {safe(name)}: left out")
+    sizes = {group: sum(one == group for one in member.values()) for group in sorted(set(member.values()))}
+    say(", ".join(f"{safe(group)}: {size} datapoints" for group, size in sizes.items()))
+    return found
+
+
+def _identity(datapoint: Any) -> tuple[Any, ...]:
+    return datapoint.rank, datapoint.writer, datapoint.seq, datapoint.row
+
+
+def _print(found: "Gathered") -> None:
+    from tdbg.pages.tables import print_rows
+
+    print_rows(COLUMNS, (_row(found, path, "") for path in found.paths()))
+
+
+def _row(found: "Gathered", path: str, group: str) -> tuple[Any, ...]:
+    figures = found.figures(path, group)
+    named = figures.as_dict()
+    share = figures.zero_share
+    head = (path, found.tensors(path, group), figures.count, figures.nan, figures.inf)
+    return (*head, None if share is None else f"{share:.1%}", *(named.get(name) for name in COLUMNS[6:]))
+
+
+def _print_groups(found: "Gathered") -> None:
+    """Two groups side by side; of more a line for each."""
+    from tdbg.pages.tables import print_rows
+
+    groups = found.groups()
+    paths = sorted(found.paths(), key=lambda path: -(found.apart(path)[0] or 0.0))
+    if len(groups) > 2:
+        rows = ((*_apart(found, path), group, *_row(found, path, group)[1:]) for path in paths for group in groups)
+        print_rows(("path", "apart", "in", "group", *COLUMNS[1:]), rows)
+        return
+    sides = [(name, group) for name in ("nan", *SIDES) for group in groups]
+    columns = ("path", "apart", "in", *(f"{name} {group}" for name, group in sides))
+    rows = ((*_apart(found, path), *(_side(found, path, group, name) for name, group in sides)) for path in paths)
+    print_rows(columns, rows)
+
+
+def _apart(found: "Gathered", path: str) -> tuple[Any, ...]:
+    apart, name = found.apart(path)
+    return path, None if apart is None else round(apart, 2), name or None
+
+
+def _side(found: "Gathered", path: str, group: str, name: str) -> Any:
+    if not found.has(path, group):
+        return None
+    value = found.figures(path, group).as_dict()[name]
+    return f"{value:.1%}" if name == "zero_share" and value is not None else value
+
+
+def _print_json(found: "Gathered") -> None:
+    from tdbg.output import print_json
+    from tdbg.pages.tables import finite
+
+    data = []
+    for path in found.paths():
+        one: dict[str, Any] = {"path": path}
+        if found.samples:
+            apart, name = found.apart(path)
+            one |= {"apart": apart, "in": name or None, "groups": {}}
+            for group in found.groups():
+                if found.has(path, group):
+                    one["groups"][group] = {
+                        "tensors": found.tensors(path, group),
+                        **found.figures(path, group).as_dict(),
+                    }
+        else:
+            one |= {"tensors": found.tensors(path, ""), **found.figures(path, "").as_dict()}
+        data.append(one)
+    print_json("pages-stats", finite(data))

@@ -1,0 +1,97 @@
+"""`tdbg inspect-pages find`: conditions on figures, and what they bring to light."""
+
+from pathlib import Path
+
+import pytest
+
+from tdbg.pages.writer import PageWriter
+from tests.pages.samples import Commands, item, run
+
+
+@pytest.fixture
+def ask(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Commands:
+    return Commands(run(tmp_path / "run"), capsys)
+
+
+@pytest.mark.parametrize(
+    ("condition", "found"),
+    [
+        ("nan > 0", ["1 bad"]),
+        ("nan > 0 or absmax > 1e3", ["1 bad", "12 conv:output"]),
+        ("inf == 1 and zero_share == 0.25", ["1 bad"]),
+        ("count == 2", ["a/b x/y", "a/b x/y"]),
+        ("median == 23.5 and rank == 0", ["0 conv:output", "1 conv:output", "2 conv:output"]),
+        ("mean - min > 2000", ["12 conv:output"]),
+        ("bytes == 24 and step == 2", ["2 labels", "12 labels"]),
+        ("scalar.loss == 2 and max == 1", ["12 attn:output"]),
+        ('scalar["loss"] == 2 and max == 1', ["12 attn:output"]),
+        ("not (count > 1)", ["a/b x/z", "a/b x/z"]),
+        ("min < 0", []),
+    ],
+)
+def test_tensors(ask: Commands, condition: str, found: list[str]) -> None:
+    told = ask("find", condition)
+    assert [f"{row['key']} {row['tensor']}" for row in told.table] == found
+    assert told.code == (0 if found else 1)
+    assert (f"{len(found)} of 23 tensors fit" if found else "nothing fits") in told.said
+
+
+def test_datapoints_alone_read_no_tensor(ask: Commands) -> None:
+    for page in ask.folder.glob("rank*/pages/*.safetensors"):
+        page.write_bytes(b"")
+    told = ask("find", "scalar.loss >= 1 and step > 0", "--sort", "scalar.loss")
+    assert [(row["key"], row["scalar.loss"]) for row in told.table] == [("12", "2"), ("11", "1.5"), ("2", "1")]
+    assert "3 of 8 datapoints fit" in told.said
+    assert ask("find", "count > 0").code == 2
+
+
+def test_sort_and_limit(ask: Commands) -> None:
+    told = ask("find", "count > 3", "--sort", "absmax - nan", "--limit", 2, "--layer", "bad", "--layer", "conv")
+    assert [f"{row['key']} {row['tensor']}" for row in told.table] == ["12 conv:output", "0 conv:output"]
+    assert "7 of 7 tensors fit, the first 2 are shown" in told.said
+    quantiles = ask("find", "count == 48", "--sort", "q99", "--limit", 1)
+    assert quantiles.table[0]["key"] == "12" and float(quantiles.table[0]["q99"]) > 4000
+
+
+def test_selections(ask: Commands) -> None:
+    assert [row["rank"] for row in ask("find", "count == 48", "--ranks", 1, "--steps", "1:").table] == ["1", "1"]
+
+
+def test_each_sample_of_a_batch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with PageWriter(tmp_path / "p") as writer:
+        rows = [1.0, 2.0, float("nan"), 4.0, 5.0, 6.0]
+        about = {"keys": ["s0", "s1", "s2"], "split": ["x", "loss"], "scalars": {"loss": [0.5, 3.0, 4.0]}}
+        writer.add("batch", [item("x", rows, (3, 2)), item("w", [float("nan")])], **about)
+    ask = Commands(tmp_path / "p", capsys)
+    assert [(row["key"], row["tensor"]) for row in ask("find", "nan > 0").table] == [("s1", "x"), ("batch", "w")]
+    assert [row["key"] for row in ask("find", "scalar.loss > 1").table] == ["s1", "s2"]
+
+
+def test_json(ask: Commands) -> None:
+    data = ask("find", "nan > 0 and scalar.loss < 9", "--json").data
+    assert (data["looked_at"], data["fit"]) == (23, 1)
+    (one,) = data["found"]
+    assert (one["key"], one["tensor"], one["figures"]["inf"], one["scalars"]) == (1, "bad", 1, {"loss": 0.5})
+
+
+@pytest.mark.parametrize(
+    ("words", "what", "hint"),
+    [
+        (("absmx > 1",), "nothing is named 'absmx'", "did you mean absmax?"),
+        (("loss > 1",), "nothing is named 'loss'", "it may speak of: count"),
+        (("scalar > 1",), "scalar alone is no number", "scalar.NAME"),
+        (("nan",), "is a number, neither true nor false", "absmax > 10"),
+        (("__import__('os')",), "nothing is named '__import__'", "it may speak of"),
+        (("nan >",), "it cannot be read", "nan > 0 or absmax > 1e4"),
+        (("median(max) > 1",), "nothing is named 'median'", "it may speak of: abs"),
+        (("nan > 0", "--sort", "mx"), "nothing is named 'mx'", "did you mean max?"),
+        (("nan > 0", "--limit", "-1"), "--limit cannot be negative", "0 or more"),
+        (("nan > 0", "x", "y"), "4 words were given", "find"),
+        ((), "is a path: the condition is missing", "find"),
+    ],
+)
+def test_wrong_use(ask: Commands, words: tuple[str, ...], what: str, hint: str) -> None:
+    told = ask("find", *words)
+    assert told.code == 2 and told == []
+    first, second = told.said.splitlines()
+    assert what in first and hint in second
