@@ -202,7 +202,6 @@ def _members(machine: Machine, arguments: Arguments) -> set[Any]:
     items = arguments[0] if arguments else []
     if not isinstance(items, list | tuple):
         raise ValueError("a set is made of a list")
-    machine.ledger.charge(8 * len(items))
     machine.add(found, list(items))
     return found
 

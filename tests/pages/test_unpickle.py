@@ -502,6 +502,25 @@ def test_odd_uses_are_refused() -> None:
     assert clean(b"}]b.") == {}
 
 
+@pytest.mark.parametrize(
+    "name", ["builtins.int", "builtins.object", "torch.FloatStorage", "torch.float32", "numpy.ndarray"]
+)
+def test_a_name_that_may_be_mentioned_may_not_be_called(name: str) -> None:
+    module, _, last = name.rpartition(".")
+    found, ledger = read(calls(module, last, "5"))
+    assert isinstance(found, Refused)
+    assert found.parts == [("5",)]
+    assert ledger.refused == {name: 1}
+
+
+def test_a_subclass_of_a_subclass_without_end() -> None:
+    deep = b"(ctorch._tensor\n_rebuild_from_type_v2\nctorch\nTensor\n"
+    data = b"\x80\x02ctorch._tensor\n_rebuild_from_type_v2\n" + deep * 20_000 + b")}t" + b"}t" * 19_999 + b"R."
+    found, ledger = read(data)
+    assert isinstance(found, Refused)
+    assert "torch._tensor._rebuild_from_type_v2" in ledger.refused
+
+
 def test_a_key_that_cannot_be_one_is_refused() -> None:
     found, ledger = read(b"}]K\x01s.")  # a list
     assert list(found.values()) == [1]
