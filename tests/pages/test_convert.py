@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from tdbg.pages.conversion import Conversion, differences
+from tdbg.pages.outputs import load_debug_outputs
 from tdbg.pages.reader import PageSet
 from tests.pages.arrays import ENVIRONMENT, call
 from tests.pages.foreign import HOSTILE, TENSORS, Runs, joblibbed, page, raw
@@ -120,6 +121,18 @@ def test_what_cannot_be_stored_is_told_and_the_rest_is(tmp_path: Path) -> None:
     found = Conversion(tmp_path, tmp_path / "new").run()
     assert not found.is_whole and len(found.lost) == 1 and "datapoint 1" in found.lost[0] and not found.mismatches
     assert [point.key for point in PageSet.open(tmp_path / "new")] == [0, 2]
+
+
+def test_long_texts_are_tensors(tmp_path: Path) -> None:
+    text = "é\ud800" * 40_000
+    (tmp_path / "page_0.pkl").write_bytes(pickle.dumps({0: {"D": {"long": text, "short": "é"}}}))
+    assert Conversion(tmp_path, tmp_path / "new").run().is_whole
+    (point,) = PageSet.open(tmp_path / "new")
+    assert point.scalars == {"D/short": "é"} and point.tensors["D/long"].note == {"text": ""}
+    assert (
+        load_debug_outputs(tmp_path / "new", 0)["D"]["long"]
+        == load_debug_outputs(tmp_path / "page_0.pkl", 0)["D"]["long"]
+    )
 
 
 @pytest.mark.parametrize(

@@ -104,6 +104,17 @@ def test_tensors_of_several_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert wide.differing == 1 and wide.where == (7, 30) and wide.tolerance == 1e-2 and not wide.reason
 
 
+def test_the_root_mean_square_of_several_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tdbg.pages.closeness.flat_parts.__defaults__", (64,))
+    value = np.geomspace(1e-3, 1e200, 100)  # each piece larger than the one before
+    value[50] = 0
+    other = value.copy()
+    other[50] = 1e196
+    rms = np.sqrt(np.square(value / 1e200).mean()) * 1e200
+    assert gap(tmp_path / "up", value, other).error == pytest.approx(1e196 / rms, rel=1e-6)
+    assert gap(tmp_path / "down", value[::-1].copy(), other[::-1].copy()).error == pytest.approx(1e196 / rms, rel=1e-6)
+
+
 def test_shapes_and_kinds_that_differ(tmp_path: Path) -> None:
     shape = gap(tmp_path / "s", noise(2, 3), noise(3, 2))
     assert shape.differs and shape.reason == "shape [2, 3] became [3, 2]"
@@ -186,10 +197,10 @@ def test_equal_runs(tmp_path: Path) -> None:
 
 def test_the_first_difference_is_the_first_in_execution_order(tmp_path: Path) -> None:
     a, b = run(), run()
-    b[2][1]["layers.1:output"][1, 3] += 0.5  # the first
-    b[2][1]["layers.2:output"] += 9.0  # worse, and later
-    b[3][1]["layers.0:output"] += 1.0
-    b[1][1]["layers.0:output"] *= 1 + 1e-7  # rounding
+    b[1][1]["layers.1:output"][1, 3] += 0.5  # the first
+    b[1][1]["layers.2:output"] += 9.0  # worse, and later
+    b[2][1]["layers.0:output"] += 1.0
+    b[0][1]["layers.0:output"] *= 1 + 1e-7  # rounding
     write(tmp_path / "a", a)
     write(tmp_path / "b", b[::-1])  # whatever order B has them in
     code, found = diff(tmp_path / "a", tmp_path / "b")
@@ -197,7 +208,7 @@ def test_the_first_difference_is_the_first_in_execution_order(tmp_path: Path) ->
     first = found["first"]
     assert (first["path"], first["at"]["key"], first["index"], first["differing"]) == (
         "layers.1:output",
-        "k2",
+        "k1",
         [1, 3],
         1,
     )
@@ -206,7 +217,7 @@ def test_the_first_difference_is_the_first_in_execution_order(tmp_path: Path) ->
     assert (found["differing_tensors"], found["differing_datapoints"]) == (3, 2)
     assert [w["datapoints"] for w in found["worst"]] == [{"compared": 4, "differing": 1}] * 3
     text = call("diff", tmp_path / "a", tmp_path / "b").stdout
-    assert "first difference: datapoint k2 (rank 0, step 2), layers.1:output, float32[3, 4]" in text
+    assert "first difference: datapoint k1 (rank 0, step 1), layers.1:output, float32[3, 4]" in text
     assert "at [1, 3]" in text and "1 of 12 values differ" in text
 
 
@@ -296,6 +307,11 @@ def test_a_key_that_comes_twice(tmp_path: Path) -> None:
     write(tmp_path / "b", [(key, dict(values), {}) for key, values, _ in twice])
     code, found = diff(tmp_path / "a", tmp_path / "b")
     assert code == 0 and found["datapoints"] == 2
+    other = ("j", {"x": noise(3)}, {})
+    write(tmp_path / "c", [*twice, other])
+    write(tmp_path / "d", [other, *twice])
+    code, found = diff(tmp_path / "c", tmp_path / "d")
+    assert code == 0 and found["datapoints"] == 3
 
 
 def test_batches_that_are_made_up_in_another_way(tmp_path: Path) -> None:

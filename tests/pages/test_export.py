@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from safetensors.torch import load_file
 
-from tdbg.pages.exporters import new_file, png
+from tdbg.pages.exporters import ThereAlready, new_file, png
 from tdbg.pages.names import Unique, file_path
 from tdbg.pages.reader import PageSet, Tensor
 from tests.pages.arrays import ENVIRONMENT, bfloat16, call, noise, write
@@ -104,6 +104,17 @@ def test_a_file_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_file_that_somebody_else_makes_meanwhile_stays(tmp_path: Path) -> None:
+    with pytest.raises(ThereAlready), new_file(tmp_path / "x") as file:
+        file.write(b"ours")
+        (tmp_path / "x").write_text("theirs")
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["theirs"]
+    with pytest.raises(ThereAlready), new_file(tmp_path / "x"):
+        pytest.fail("it is known before any work is done")
+    with pytest.raises(ThereAlready), new_file(tmp_path, force=True):
+        pytest.fail("a folder is not overwritten")
+
+
 # formats
 
 
@@ -137,6 +148,11 @@ def test_safetensors_keeps_every_type(folder: Path, tmp_path: Path) -> None:
     assert found["1/fp8"].dtype is torch.float8_e4m3fn and found["1/layers.1_output"].dtype is torch.bfloat16
     torch.testing.assert_close(found["1/layers.1_output"], bfloat16(noise(4, seed=1)), rtol=0, atol=0)
     assert len(found) == 24 and found["0/z"].dtype is torch.complex64
+    text = (tmp_path / "x.safetensors").read_bytes()
+    length = int.from_bytes(text[:8], "little")
+    header = json.loads(text[8 : 8 + length])
+    begins = {name: 8 + length + about["data_offsets"][0] for name, about in header.items() if name != "__metadata__"}
+    assert all(begins[name] % found[name].element_size() == 0 for name in begins)
     again = PageSet.open(tmp_path / "x.safetensors")
     assert len(next(iter(again)).tensors) == 24
 
