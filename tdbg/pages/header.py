@@ -83,7 +83,7 @@ def build(
     tensors begin. size: where the file ends. The bytes that no tensor uses, before and between them, become tensors
     named ``pad/...``. Raises ValueError if it would be longer than ``data``.
     """
-    metadata = _metadata(placed, about)
+    metadata = _metadata(placed, {**about, "data": data})
     room = LENGTH_BYTES + SKELETON_BYTES + len(metadata.encode())
     room += sum(entries[one.layout.id].bytes for one in placed) + len(PAD)
     room = min(aligned(room), data)

@@ -268,7 +268,7 @@ def _frames(pages: list[SealedSource], write: Callable[[bytes], object]) -> Iter
     write(pack({"t": "open", **{key: value for key, value in pages[0].opened.items() if key != "t"}}))
     known: set[int] = set()
     for page in pages:
-        write(pack({"t": "page", "page": page.number, "data": page.data}))
+        write(pack({"t": "page", "page": page.number, "data": page.first}))
         count = 0
         for datapoint, body in page.with_bodies():
             if datapoint.layout is not None and datapoint.layout.id not in known:

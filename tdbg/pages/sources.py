@@ -223,7 +223,7 @@ class JournalSource(Source):
 class SealedSource(Source):
     """The datapoints of one sealed page, out of its own header; of a plain safetensors file, one with all tensors.
 
-    number: of the page; -1 of a file of another name. after: the datapoints up to this number are left out.
+    data: where its header ends. first: where the writer began with tensors. number: of the page; -1 of a file of another name. after: the datapoints up to this number are left out.
     """
 
     def __init__(self, folder: Folder, name: str, problems: Problems, after: int = -1) -> None:
@@ -273,7 +273,8 @@ class SealedSource(Source):
         if not isinstance(records, list) or not isinstance(layouts, list):
             raise ValueError("its header holds no datapoints")
         self.opened = opened if isinstance(opened, dict) else {}
-        writer = self._json("writer")
+        first, writer = self._json("data"), self._json("writer")
+        self.first = first if whole(first) and self.data <= first <= self.size else self.data
         self.writer = writer if isinstance(writer, str) else self.path.stem
         if whole(self.opened.get("rank")):
             self.rank = self.opened["rank"]

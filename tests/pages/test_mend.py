@@ -140,12 +140,12 @@ def test_a_datapoint_whose_bytes_changed_is_left_out_of_the_page(tmp_path: Path)
 def test_a_lost_journal_is_written_anew(tmp_path: Path) -> None:
     killed(tmp_path, 30, page_bytes=20_000, close=True)
     journal = next(tmp_path.glob("*.journal"))
-    datapoints = [record for _, record in scan(journal) if record["t"] == "dp"]
+    records = [record for _, record in scan(journal)]
     journal.unlink()
     pages = {page.name: page.read_bytes() for page in sealed(tmp_path)}
     (done,) = recover(tmp_path).done
     assert "30 datapoints" in done
-    assert [record for _, record in scan(journal) if record["t"] == "dp"] == datapoints
+    assert [record for _, record in scan(journal)] == [*records[:-1], {"t": "end", "recovered": True}]
     assert {page.name: page.read_bytes() for page in sealed(tmp_path)} == pages
     assert keys(tmp_path) == names(30)
     assert verify(tmp_path) == []
@@ -201,6 +201,8 @@ def test_the_files_of_a_living_writer_are_left_alone(tmp_path: Path, monkeypatch
     writer.add("k4", items("k4"))
     writer.close()
     assert keys(tmp_path) == names(5)
+    next(tmp_path.glob("*.journal")).unlink()
+    assert recover(tmp_path).done == []  # nothing tells that it has ended
 
 
 def test_a_writer_on_another_host_is_dead_when_it_was_silent_for_long(tmp_path: Path) -> None:
@@ -269,6 +271,15 @@ def test_datapoints_that_share_bytes_are_told(tmp_path: Path) -> None:
     assert any("share bytes" in text for text in grave(tmp_path))
     recover(tmp_path, force=True)
     assert [datapoint.key for datapoint in PageSet.open(sealed(tmp_path)[0])] == ["k0", "k1"]
+
+
+def test_a_datapoint_within_the_header_is_told(tmp_path: Path) -> None:
+    written(tmp_path, 2)
+    journal = next(tmp_path.glob("*.journal"))
+    records = [record for _, record in scan(journal)]
+    records[3]["base"] = 64
+    journal.write_bytes(b"".join(map(pack, records)))
+    assert any("within the header" in text for text in grave(tmp_path))
 
 
 @pytest.mark.parametrize("data", [0, 8, 1 << 50])

@@ -104,9 +104,11 @@ def test_rows_of_a_batch_are_read_alone(tmp_path: Path) -> None:
     note = {"axis": 0, "scales": [1.0, 2.0, 3.0, 4.0], "zero_points": [0, 1, 2, 3]}
     shapes = [Item("x", "float32", (4, 2, 3), data), Item("w", "uint8", (3,), b"abc")]
     shapes.append(Item("q", "quint8", (4, 2), bytes(range(8)), note))
+    columns = {"axis": 1, "scales": [0.5, 0.25], "zero_points": [0, 0]}
+    shapes.append(Item("c", "quint8", (4, 2), bytes(range(8)), columns))
     with PageWriter(tmp_path) as writer:
         writer.add(
-            "b", shapes, keys=[5, "six", 5, 8], split=["x", "q", "label"], scalars={"label": [1, 2, 3, 4], "n": 9}
+            "b", shapes, keys=[5, "six", 5, 8], split=["x", "q", "c", "label"], scalars={"label": [1, 2, 3, 4], "n": 9}
         )
     found = PageSet.open(tmp_path)
     one, other = found.find(5)
@@ -115,6 +117,7 @@ def test_rows_of_a_batch_are_read_alone(tmp_path: Path) -> None:
     assert other.tensors["w"].read() == b"abc"
     assert other.tensors["q"].numbers() == [(4 - 2) * 3.0, (5 - 2) * 3.0]
     assert other.scalars == {"label": 3, "n": 9}
+    assert other.tensors["c"].numbers() == [4 * 0.5, 5 * 0.25]
     assert [datapoint.key for datapoint in found.rows()] == [5, "six", 5, 8]
     (batch,) = found
     assert batch.tensors["x"].read_row(1) == data[24:48]
@@ -325,6 +328,12 @@ def test_records_without_any_field(tmp_path: Path, kind: str) -> None:
         _read_all(with_records(tmp_path / "c", lambda records: records.__setitem__(0, {"t": kind})))
 
 
+def test_problems_do_not_fill_the_memory(tmp_path: Path) -> None:
+    folder = with_records(tmp_path, lambda records: records.extend({"t": "dp", "key": n} for n in range(3000)))
+    found = PageSet.open(folder)
+    assert (len(list(found)), len(found.problems)) == (4, 1000)
+
+
 def test_layouts_that_share_bytes_or_leave_the_datapoint_are_refused(tmp_path: Path) -> None:
     def overlap(records: list[dict[str, Any]]) -> None:
         records[2]["items"][1][3] = 16
@@ -461,6 +470,8 @@ def test_what_is_no_plain_file_holds_nobody_up(tmp_path: Path, name: str, kind: 
     else:
         path.symlink_to({"zero": "/dev/zero", "nowhere": "no/where", "loop": name}[kind])
     _read_all(tmp_path)
+    if kind in ("pipe", "folder", "zero"):
+        assert "no plain file" in texts(tmp_path) or (name.endswith("part") and "in no journal" in texts(tmp_path))
     assert "k0" in [datapoint.key for datapoint in PageSet.open(tmp_path)]
 
 
