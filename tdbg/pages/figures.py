@@ -6,6 +6,7 @@ values. Small tensors need the standard library alone; larger ones numpy, which 
 
 import math
 import operator
+from bisect import bisect_left
 
 TYPE_CHECKING = False  # what `typing` says, without its import
 if TYPE_CHECKING:
@@ -76,11 +77,16 @@ class Figures:
         return f"Figures({', '.join(f'{name}={value!r}' for name, value in self.as_dict().items())})"
 
 
-def of_numbers(values: "Sequence[Any]") -> Figures:
-    """Of Python numbers. Cost: about 0.5 us a value."""
+def ordered(values: "Sequence[Any]") -> "list[Any]":
+    """The finite values, sorted."""
+    return sorted(filter(math.isfinite, plain(values)))
+
+
+def of_numbers(values: "Sequence[Any]", finite: "list[Any] | None" = None) -> Figures:
+    """Of Python numbers. finite: they are `ordered` already. Cost: about 0.4 us a value."""
     values = plain(values)
     nan = sum(map(operator.ne, values, values))
-    finite = sorted(filter(math.isfinite, values))
+    finite = ordered(values) if finite is None else finite
     inf, zero = len(values) - nan - len(finite), values.count(0)
     if not finite:
         return Figures(len(values), nan, inf, zero)
@@ -156,19 +162,15 @@ def _recorded(scalars: "Mapping[str, Any]", path: str) -> Figures | None:
     return Figures(int(count or 0), int(nan or 0), int(inf or 0), None, mean, std, low, high)
 
 
-def bars(values: "Sequence[Any]", low: float | None, high: float | None, count: int) -> list[int]:
-    """How many of the finite values lie in each of ``count`` equal parts of low to high; empty if there are none."""
-    if low is None or high is None:
+def bars(finite: "Sequence[Any]", count: int) -> list[int]:
+    """How many of values that are `ordered` lie in each of ``count`` equal parts of their range; empty without any."""
+    if not finite:
         return []
-    found = [0] * count
-    width = high - low
+    low, width = finite[0], finite[-1] - finite[0]
     if not width > 0 or not math.isfinite(width):
-        found[count // 2] = sum(map(math.isfinite, values))
-        return found
-    for value in values:
-        if math.isfinite(value):
-            found[min(int((value - low) / width * count), count - 1)] += 1
-    return found
+        return [0] * (count // 2) + [len(finite)] + [0] * (count - count // 2 - 1)
+    ends = [bisect_left(finite, low + width * at / count) for at in range(1, count)]
+    return [end - begin for begin, end in zip([0, *ends], [*ends, len(finite)], strict=True)]
 
 
 def array_bars(array: "Array", low: float | None, high: float | None, count: int) -> list[int]:

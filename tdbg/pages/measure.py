@@ -40,5 +40,5 @@ def measure(
         found = figures.of_array(part.array)
         return found, figures.array_bars(part.array, found.min, found.max, count), part
     numbers = figures.plain(part.listed())
-    found = figures.of_numbers(numbers)
-    return found, figures.bars(numbers, found.min, found.max, count), part
+    finite = figures.ordered(numbers)
+    return figures.of_numbers(numbers, finite), figures.bars(finite, count), part

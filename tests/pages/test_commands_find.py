@@ -49,6 +49,10 @@ def test_sort_and_limit(ask: Commands) -> None:
     told = ask("find", "count > 3", "--sort", "absmax - nan", "--limit", 2, "--layer", "bad", "--layer", "conv")
     assert [f"{row['key']} {row['tensor']}" for row in told.table] == ["12 conv:output", "0 conv:output"]
     assert "7 of 7 tensors fit, the first 2 are shown" in told.said
+    unknown = ask("find", "count < 3", "--sort", "scalar.loss", "--ranks", 0)
+    assert [row["scalar.loss"] for row in unknown.table] == ["-", "-"]
+    mixed = ask("find", "count < 4 and rank == 0", "--sort", "scalar.loss")
+    assert [row["scalar.loss"] for row in mixed.table] == ["1", "0.5", "0", "-", "-"]
     quantiles = ask("find", "count == 48", "--sort", "q99", "--limit", 1)
     assert quantiles.table[0]["key"] == "12" and float(quantiles.table[0]["q99"]) > 4000
 

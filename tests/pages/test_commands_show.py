@@ -62,13 +62,31 @@ def test_keys_with_slashes(ask: Commands) -> None:
 
 def test_the_longest_key_wins_where_it_has_the_tensor(tmp_path: Path) -> None:
     with PageWriter(tmp_path / "p") as writer:
-        writer.add("a", [item("b/c", [1.0]), item("d", [1.0])])
+        writer.add("a", [item("b/c", [1.0]), item("d", [1.0]), item("b/x", [1.0])])
         writer.add("a/b", [item("c", [2.0])])
     with PageSet.open(tmp_path / "p") as pages:
-        found = {word: target.resolve(pages, word, Selected()) for word in ("a/b/c", "a/b", "a/d", "a/b/d", "x/y")}
+        found = {
+            word: target.resolve(pages, word, Selected()) for word in ("a/b/c", "a/b", "a/d", "a/b/x", "a/b/d", "x/y")
+        }
     shown = {word: (one.key, one.tensors) if one else None for word, one in found.items()}
-    wanted = {"a/b/c": ("a/b", ["c"]), "a/b": ("a/b", ["c"]), "a/d": ("a", ["d"]), "a/b/d": ("a/b", []), "x/y": None}
+    wanted = {
+        "a/b/c": ("a/b", ["c"]),
+        "a/b": ("a/b", ["c"]),
+        "a/d": ("a", ["d"]),
+        "a/b/x": ("a", ["b/x"]),
+        "a/b/d": ("a/b", []),
+        "x/y": None,
+    }
     assert shown == wanted
+
+
+def test_what_is_below_a_path() -> None:
+    class Holder:
+        tensors = dict.fromkeys(["conv1:output", "conv:output", "conv.0:output", "conv/0", "x"])
+
+    one = [Holder()]
+    assert target.matching(one, "conv") == ["conv:output", "conv.0:output", "conv/0"]  # type: ignore[arg-type]
+    assert target.matching(one, "con") == [] and target.matching(one, "x") == ["x"]  # type: ignore[arg-type]
 
 
 def test_several_datapoints_of_a_key(ask: Commands) -> None:

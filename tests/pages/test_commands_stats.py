@@ -138,7 +138,7 @@ def test_scores_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     ask = Commands(sick(tmp_path / "p"), capsys)
     (tmp_path / "s.csv").write_text("key,score\n" + "".join(f"{key},{key % 2}\n" for key in range(30)))
     told = ask("stats", "--scores", tmp_path / "s.csv", "--json")
-    assert "10 datapoints have no" in told.said and "0: 15 datapoints, 1: 15 datapoints" in told.said
+    assert "10 datapoints without" in told.said and "0: 15 datapoints, 1: 15 datapoints" in told.said
     found = {one["path"]: one for one in told.data}
     assert found["b"]["in"] == "zero_share" and found["b"]["groups"]["1"]["zero_share"] > 0.7
     (tmp_path / "s.jsonl").write_text("".join(f'{{"key": {key}, "score": {key % 2}}}\n' for key in range(30)))

@@ -157,6 +157,19 @@ def test_coarser_bins_hold_the_same_values() -> None:
     assert [part.tolist() for part in coarse.ascending()] == [part.tolist() for part in later.ascending()]
     later.merge(fine)
     assert later.shift == 4 and later.ascending()[2].sum() == 10_000
+    fine.merge(coarse)
+    assert fine.shift == 4 and [part.tolist() for part in fine.ascending()] == [p.tolist() for p in later.ascending()]
+
+
+def test_no_quantiles_are_better_than_wrong_ones() -> None:
+    """Values that no float32 holds have no bin."""
+    data = numpy.array([1.0, 2.0, 1e300]).tobytes()
+    found = streamed(data, DTYPES["float64"]).figures()
+    assert (
+        found.quantiles == ()
+        and found.max == 1e300
+        and figures.of_array(numpy.frombuffer(data)).as_dict()["median"] == 2
+    )
 
 
 @pytest.mark.parametrize("count", [1, 7, 40])
@@ -164,7 +177,8 @@ def test_bars(count: int) -> None:
     numbers = numpy.random.default_rng(5).standard_normal(3000)
     low, high = float(numbers.min()), float(numbers.max())
     wanted = numpy.histogram(numbers, count, (low, high))[0].tolist()
-    pure, dense = figures.bars(numbers.tolist(), low, high, count), figures.array_bars(numbers, low, high, count)
+    ordered = figures.ordered(numbers.tolist())
+    pure, dense = figures.bars(ordered, count), figures.array_bars(numbers, low, high, count)
     assert dense == wanted and sum(pure) == 3000
     assert all(abs(a - b) <= 1 for a, b in zip(pure, wanted, strict=True))
     tally = streamed(numbers.tobytes(), DTYPES["float64"])
@@ -175,11 +189,10 @@ def test_bars(count: int) -> None:
 
 @pytest.mark.parametrize("numbers", [[2.0] * 5, [-math.inf, 2.0, math.nan]])
 def test_bars_of_one_value(numbers: list[float]) -> None:
-    finite = sum(map(math.isfinite, numbers))
-    assert (
-        figures.bars(numbers, 2.0, 2.0, 4) == figures.array_bars(numpy.array(numbers), 2.0, 2.0, 4) == [0, 0, finite, 0]
-    )
-    assert figures.bars([], None, None, 4) == []
+    finite = figures.ordered(numbers)
+    dense = figures.array_bars(numpy.array(numbers), 2.0, 2.0, 4)
+    assert figures.bars(finite, 4) == dense == [0, 0, len(finite), 0]
+    assert figures.bars([], 4) == figures.array_bars(numpy.array([]), None, None, 4) == []
 
 
 def test_pairs_of_bytes_are_counted_right() -> None:

@@ -49,6 +49,10 @@ def test_half_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     low, high, zero = "33;102;172", "178;24;43", "247;247;247"
     assert lines[0] == f"\x1b[38;2;{low}m\x1b[48;2;{zero}m▀\x1b[38;2;{high}m\x1b[48;2;255;0;255m▀\x1b[0m"
     assert lines[1] == "blue to red: -1 to 1; magenta: nan"
+    zero_is_white = pixels.colours(-1.0, 4.0)
+    assert zero_is_white(0.0) == (247, 247, 247) and zero_is_white(4.0) == (178, 24, 43)
+    assert pixels.colours(-4.0, 1.0)(-4.0) == (33, 102, 172) and pixels.colours(-4.0, 1.0)(0.0) == (247, 247, 247)
+    assert zero_is_white(-1.0)[2] > zero_is_white(-1.0)[0] and pixels.colours(0.0, 4.0)(0.0) == pixels.VIRIDIS[0]
     few = drawn([0.0, 1.0, 2.0], (3, 1, 1), screen(monkeypatch, colour=True))
     assert few == []
 

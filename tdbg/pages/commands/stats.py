@@ -7,9 +7,10 @@ from tdbg.asked import Options
 from tdbg.pages.places import SELECTION, Selected
 
 if TYPE_CHECKING:
+    from tdbg.pages.datapoint import Datapoint
     from tdbg.pages.gather import Gathered
     from tdbg.pages.reader import PageSet
-    from tdbg.pages.walk import Troubles
+    from tdbg.pages.walk import Layers, Troubles
 
 HELP = """Figures of each layer over all datapoints: mean, spread, zeros, quantiles.
 
@@ -36,6 +37,7 @@ OPTIONS: Options = {
     "json": (("--json",), "", "Print one JSON document."),
 }
 COLUMNS = ("path", "tensors", "values", "nan", "inf", "zero", "mean", "std", "min", "q05", "median", "q95", "max")
+SCALARS = 20  # that an error names
 SIDES = ("mean", "std", "zero_share", "absmax")
 
 
@@ -71,7 +73,7 @@ def answer(question: Question) -> int:
     return troubles.end() or (0 if found.paths() else 1)
 
 
-def _all(pages: "PageSet", question: Question, layers: Any, troubles: "Troubles") -> "Gathered":
+def _all(pages: "PageSet", question: Question, layers: "Layers", troubles: "Troubles") -> "Gathered":
     from tdbg.pages.figures import recorded
     from tdbg.pages.gather import Gathered
     from tdbg.pages.places import chosen
@@ -92,34 +94,13 @@ def _all(pages: "PageSet", question: Question, layers: Any, troubles: "Troubles"
     return found
 
 
-def _in_groups(pages: "PageSet", question: Question, layers: Any, troubles: "Troubles") -> "Gathered":
-    from tdbg.errors import TdbgError
-    from tdbg.output import say
-    from tdbg.pages import groups
+def _in_groups(pages: "PageSet", question: Question, layers: "Layers", troubles: "Troubles") -> "Gathered":
     from tdbg.pages.figures import recorded
     from tdbg.pages.gather import Gathered
     from tdbg.pages.places import chosen
-    from tdbg.pages.tables import safe
     from tdbg.pages.walk import by_sample, progress_of
 
-    if question.group_by and question.scores:
-        raise TdbgError("--group-by and --scores do not go together", "leave one of them out")
-    look = groups.score_of(question.scores) if question.scores else groups.value_of(question.group_by)
-    name = question.scores or question.group_by
-    values: dict[tuple[Any, ...], groups.Score] = {}
-    known: dict[str, None] = {}
-    missing = 0
-    for datapoint in chosen(pages.rows(), question):
-        score = look(datapoint)
-        known |= dict.fromkeys(datapoint.scalars) if not values else {}
-        if score is None:
-            missing += 1
-        else:
-            values[_identity(datapoint)] = score
-    if not values:
-        hint = f"captured with them: {safe(', '.join([*groups.PLACES, *known][:20]))}" if question.group_by else ""
-        raise TdbgError(f"no datapoint has a {safe(name)}", hint or "are the keys those of `ls --datapoints`?")
-    member = groups.split(values)
+    member = _members(pages, question)
     found = Gathered(samples=True)
     with progress_of(pages, question, layers, "stats") as progress:
         for datapoint, tensors in by_sample(chosen(pages, question)):
@@ -134,14 +115,45 @@ def _in_groups(pages: "PageSet", question: Question, layers: Any, troubles: "Tro
                 if layers.fits(path):
                     found.add_figures(group, path, figures)
     found.flush()
-    if missing:
-        say(f"{missing} datapoints have no {safe(name)}: left out")
-    sizes = {group: sum(one == group for one in member.values()) for group in sorted(set(member.values()))}
-    say(", ".join(f"{safe(group)}: {size} datapoints" for group, size in sizes.items()))
     return found
 
 
-def _identity(datapoint: Any) -> tuple[Any, ...]:
+def _members(pages: "PageSet", question: Question) -> dict[tuple[Any, ...], str]:
+    """The group of each datapoint, or row of a batch, that has a score; how many have none is told."""
+    from tdbg.errors import TdbgError
+    from tdbg.output import say
+    from tdbg.pages import groups
+    from tdbg.pages.places import chosen
+    from tdbg.pages.tables import counted, safe
+
+    if question.group_by and question.scores:
+        raise TdbgError("--group-by and --scores do not go together", "leave one of them out")
+    look = groups.score_of(question.scores) if question.scores else groups.value_of(question.group_by)
+    name = safe(question.scores or question.group_by)
+    scores: dict[tuple[Any, ...], groups.Score] = {}
+    known: dict[str, None] = dict.fromkeys(groups.PLACES)
+    missing = 0
+    for datapoint in chosen(pages.rows(), question):
+        score = look(datapoint)
+        if score is None:
+            missing += 1
+            if len(known) < SCALARS:
+                known.update(dict.fromkeys(datapoint.scalars))
+        else:
+            scores[_identity(datapoint)] = score
+    if not scores:
+        fields = f"captured with them: {safe(', '.join([*known][:SCALARS]))}"
+        hint = fields if question.group_by else "are the keys those of `ls --datapoints`?"
+        raise TdbgError(f"no datapoint has a {name}", hint)
+    if missing:
+        say(f"{counted(missing, 'datapoint')} without {name}: left out")
+    member = groups.split(scores)
+    sizes = {group: sum(one == group for one in member.values()) for group in sorted(set(member.values()))}
+    say(", ".join(f"{safe(group)}: {counted(size, 'datapoint')}" for group, size in sizes.items()))
+    return member
+
+
+def _identity(datapoint: "Datapoint") -> tuple[Any, ...]:
     return datapoint.rank, datapoint.writer, datapoint.seq, datapoint.row
 
 
