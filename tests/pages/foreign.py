@@ -6,6 +6,7 @@ import io
 import os
 import pickle
 import struct
+import zipfile
 from collections import namedtuple
 from collections.abc import Callable
 from pathlib import Path
@@ -104,9 +105,27 @@ TENSORS: dict[str, Callable[[], torch.Tensor]] = {
 }
 
 
-def old_row(key: str, kind: str, count: int, data: bytes, numel: int | None = None) -> bytes:
+def new_zip(count: int, data: bytes, packed: bool = False, order: bytes = b"little") -> bytes:
+    """The bytes of torch.save's newer format, of one storage of floats, put together by hand."""
+    storage = b"\x80\x02(X\x07\x00\x00\x00storagectorch\nFloatStorage\nX\x01\x00\x00\x000X\x03\x00\x00\x00cpu"
+    storage += b"\x8a\x08" + struct.pack("<q", count) + b"tQ."
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("a/data.pkl", storage)
+        archive.writestr("a/byteorder", order)
+        archive.writestr("a/data/0", data, zipfile.ZIP_DEFLATED if packed else zipfile.ZIP_STORED)
+    return file.getvalue()
+
+
+def old_row(
+    key: str, kind: str, count: int, data: bytes, numel: int | None = None, little_endian: bool = True
+) -> bytes:
     """The bytes of torch.save's older format, of one storage, put together by hand."""
-    head = pickle.dumps(0x1950A86A20F9469CFC6C, 2) + pickle.dumps(1001, 2) + pickle.dumps({"little_endian": True}, 2)
+    head = (
+        pickle.dumps(0x1950A86A20F9469CFC6C, 2)
+        + pickle.dumps(1001, 2)
+        + pickle.dumps({"little_endian": little_endian}, 2)
+    )
     module, _, name = kind.rpartition(".")
     storage = b"\x80\x02(X\x07\x00\x00\x00storagec" + module.encode() + b"\n" + name.encode() + b"\n"
     storage += b"X" + struct.pack("<I", len(key)) + key.encode() + b"X\x03\x00\x00\x00cpu"

@@ -25,7 +25,7 @@ from tdbg.pages import strided
 from tdbg.pages.bytesource import Latin1, Memory, Reader, Torn, Window
 from tdbg.pages.inert import Array, Named, Refused, Sparse, Storage, printable
 from tdbg.pages.ledger import Exhausted, Ledger
-from tests.pages.foreign import HOSTILE, TENSORS, Point, calls, joblibbed, old_row, raw, read, saved, tensor
+from tests.pages.foreign import HOSTILE, TENSORS, Point, calls, joblibbed, new_zip, old_row, raw, read, saved, tensor
 
 PROTOCOLS = range(6)
 
@@ -227,7 +227,8 @@ def test_old_strings() -> None:
     assert clean(b"U\x03abc.") == "abc"
     assert clean(b"T\x03\x00\x00\x00abc.") == "abc"
     assert clean(b"U\x02\xff\xfe.").read() == b"\xff\xfe"
-    assert clean(b"(I01\nI00\nL5L\nF0.5\nl.") == [True, False, 5, 0.5]
+    found = clean(b"(I01\nI00\nI1\nL5L\nF0.5\nl.")
+    assert list(map(repr, found)) == ["True", "False", "1", "5", "0.5"]
     assert clean(b"(K\x01K\x02K\x03K\x04d.") == {1: 2, 3: 4}
     assert clean(b"]K\x01a(0K\x02a(K\x05K\x061.") == [1, 2]
 
@@ -391,6 +392,7 @@ def test_a_tensor_stays_in_its_memory() -> None:
         old_row("k", "torch.FloatStorage", 10, bytes(40), numel=9),
         old_row("k", "torch.FloatStorage", 1 << 61, bytes(40)),
         old_row("k", "torch.FloatStorage", -1, bytes(40)),
+        old_row("k", "torch.FloatStorage", 10, bytes(40), little_endian=False),
         old_row("k", "torch.NoStorage", 10, bytes(40)),
         old_row("k", "os.FloatStorage", 10, bytes(40)),
         b"",
@@ -404,6 +406,19 @@ def test_memory_that_lies_is_refused(payload: bytes) -> None:
     found, ledger = read(tensor(payload))
     assert isinstance(found, Refused)
     assert "torch._utils._rebuild_tensor_v2" in ledger.refused
+
+
+def test_a_newer_payload_by_hand() -> None:
+    data = struct.pack("<10f", *range(10))
+    assert clean(tensor(new_zip(10, data), 0, (10,), (1,))).read() == data
+    cut = bytearray(new_zip(10, data))
+    at = cut.index(b"PK\x01\x02", cut.index(b"a/data/0") + 40)
+    at = cut.index(b"PK\x01\x02", cut.index(b"PK\x01\x02", at + 4) + 4)  # the third entry of the directory
+    cut[at + 20 : at + 28] = struct.pack("<II", 5000, 5000)  # its size, packed and not
+    for lie in (new_zip(11, data), new_zip(10, data, packed=True), new_zip(10, data, order=b"big"), bytes(cut)):
+        found, ledger = read(tensor(lie, 0, (10,), (1,)))
+        assert isinstance(found, Refused)
+        assert ledger.reasons
 
 
 def test_a_newer_payload_that_lies() -> None:
@@ -500,6 +515,10 @@ def test_odd_uses_are_refused() -> None:
     found, ledger = read(b"\x80\x02\x8b\x00\x10\x00\x00" + b"\x7f" * 4096 + b".")
     assert str(found) == "<refused builtins.int: a number of 4096 bytes>"
     assert clean(b"}]b.") == {}
+    found, ledger = read(b"\x80\x04ctorch\nSize\n(K\x02t\x85}U\x01aK\x01s\x92.")
+    assert ledger.refused == {"pickle.NEWOBJ_EX": 1}
+    assert found.parts == [(2,), {"a": 1}]
+    assert clean(b"\x80\x04ctorch\nSize\n(K\x02t\x85}\x92.") == (2,)
 
 
 @pytest.mark.parametrize(
@@ -701,6 +720,8 @@ def test_a_reader_is_where_it_says(block: int) -> None:
     assert (reader.byte(), reader.take(3), reader.skip(20), reader.position) == (32, data[1:4], 4, 24)
     assert (reader.skip(2), reader.byte(), reader.line(), reader.take(4)) == (24, data[26], data[27:68], b"rest")
     assert reader.left == 0
+    with pytest.raises(Torn):
+        Reader(Memory(b"abc"), block_bytes=block).take(4)
     for call in (reader.byte, lambda: reader.take(1), reader.line, lambda: reader.skip(1), lambda: reader.skip(-1)):
         with pytest.raises(Torn):
             call()
