@@ -15,6 +15,7 @@ from tdbg.pages.legacy import LegacyPages
 from tdbg.pages.progress import Progress
 from tdbg.pages.reader import Datapoint, PageSet
 from tdbg.pages.tables import short
+from tdbg.pages.tree import note_of
 from tdbg.pages.writer import Item, PageWriter
 
 LONG = 1 << 16  # characters: a longer text is stored as a tensor of its bytes, a journal's record is not for it
@@ -106,17 +107,20 @@ class Conversion:
         found, notes = point.flat()
         key = point.key if type(point.key) is int or isinstance(point.key, str) else str(point.key)
         items, scalars, lost = [], {}, []
+        inside = {f"{path}/{name}" for path, value in found.items() for name in _scales(value)}
         for path, value in found.items():
+            if path in inside:
+                continue
             if isinstance(value, str) and len(value) > LONG:
                 items.append(_text(path, value))
             elif not isinstance(value, Array):
                 scalars[path] = value
             else:
                 try:
-                    items.append(Item(path, value.dtype, value.shape, value.read(), value.note))
+                    items.append(Item(path, value.dtype, value.shape, value.read(), note_of(value)))
                 except TdbgError as error:
                     lost.append(f"{_called(point)}, {short(path)}: {error}")
-        noted = {item.path for item in items}
+        noted = {item.path for item in items}  # these carry their notes themselves
         fields: dict[str, Any] = {"epoch": point.epoch, "source": self._relative(point.page)}
         fields["notes"] = {path: note for path, note in notes.items() if path not in noted} or None
         return Stored(key, items, scalars, fields, lost)
@@ -147,6 +151,11 @@ class Conversion:
 
 def _called(point: legacy.Datapoint) -> str:
     return f"{point.page}: datapoint {short(point.key)}"
+
+
+def _scales(value: Any) -> list[str]:
+    """The names of the arrays in a note: they stand in the note, and are no leaves of their own."""
+    return [name for name, part in value.note.items() if isinstance(part, Array)] if isinstance(value, Array) else []
 
 
 def _text(path: str, value: str) -> Item:

@@ -72,9 +72,10 @@ def _legacy(datapoint: "LegacyDatapoint", make: Any) -> dict[str, Any]:
 def _plain(found: Any, make: Any) -> Any:
     """A tree of a legacy page, with real arrays."""
     from tdbg.pages.inert import Array, Refused, Sparse
+    from tdbg.pages.tree import note_of
 
     if isinstance(found, Array):
-        return make(found.read(), DTYPES[found.dtype], found.shape, found.note)
+        return make(found.read(), DTYPES[found.dtype], found.shape, note_of(found))
     if isinstance(found, Refused):
         return str(found)
     if isinstance(found, Sparse):

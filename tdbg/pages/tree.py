@@ -7,13 +7,16 @@ bounded in depth and in number, so that whoever walks over it needs no care.
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
+from tdbg.errors import TdbgError
 from tdbg.pages.bytesource import Memory
+from tdbg.pages.dtypes import DTYPES
 from tdbg.pages.inert import Array, Blob, Global, Named, Refused, Sparse, Storage, printable
 from tdbg.pages.machine import Unbuilt
 
 DEPTH = 64
 VALUES = 1_000_000
 TEXT_BYTES = 16 << 20
+CHANNELS = 1 << 16  # whose scales are written out
 SCALARS = (str, int, float, bool, complex, type(None))
 
 Leaf = Array | str | int | float | bool | complex | None
@@ -156,6 +159,19 @@ def _flatten(found: Any, path: str, flat: Flat) -> None:
     for key, value in children:
         name = _step(key)
         _flatten(value, f"{path}/{name}" if path else name, flat)
+
+
+def note_of(found: Array) -> dict[str, Any]:
+    """The note of an array as pages hold it: the scales of its channels as lists. Raises TdbgError for too many."""
+    return {key: _listed(value) if isinstance(value, Array) else value for key, value in found.note.items()}
+
+
+def _listed(found: Array) -> list[Any]:
+    from tdbg.pages import values
+
+    if found.size > CHANNELS:
+        raise TdbgError(f"{found.size:,} channels have scales of their own", "it is not converted")
+    return values.numbers(found.read(), DTYPES[found.dtype], found.shape)
 
 
 def _step(key: Any) -> str:

@@ -136,7 +136,13 @@ def test_scales_of_channels_have_paths_of_their_own(tmp_path: Path) -> None:
 
 
 def test_paths_that_meet_are_told_apart() -> None:
-    assert flatten({"a": {"b": 1}, "a/b": 2}).values == {"a/b": 1, "a/b~2": 2}
+    assert flatten({"a": {1: "x", "1": "y"}}).values == {"a/1": "x", "a/1~2": "y"}
+
+
+def test_keys_that_a_path_does_not_tell_are_noted() -> None:
+    values, notes = flatten({"a": {"b": 1}, "a/b": 2, 3: {None: 4}})
+    assert values == {"a/b": 1, "a\\x2fb": 2, "3/None": 4}
+    assert notes == {"": {"dict": {"a\\x2fb": "a/b", "3": 3}}, "3": {"dict": {"None": None}}}
 
 
 def test_a_sparse_tensor_keeps_its_shape(tmp_path: Path) -> None:

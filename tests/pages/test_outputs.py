@@ -144,13 +144,17 @@ def test_what_is_refused_is_a_text(which: str, tmp_path: Path) -> None:
 def test_quantised_and_sparse(tmp_path: Path) -> None:
     given = {
         "q": torch.quantize_per_tensor(torch.tensor([0.5, 1.0]), 0.5, 1, torch.qint8),
+        "c": torch.quantize_per_channel(
+            torch.tensor([[0.5, 1.0], [2.0, 6.0]]), torch.tensor([0.5, 2.0]), torch.tensor([1, 0]), 0, torch.qint8
+        ),
         "s": torch.eye(3).to_sparse(),
     }
     (tmp_path / "page_0.pkl").write_bytes(joblibbed({0: given}))
-    Conversion(tmp_path / "page_0.pkl", tmp_path / "new").run()
+    assert Conversion(tmp_path / "page_0.pkl", tmp_path / "new").run().is_whole
     for path in (tmp_path / "page_0.pkl", tmp_path / "new"):
         for as_torch in (False, True):
             found = load_debug_outputs(path, 0, as_torch=as_torch)
+            assert set(found) == {"q", "c", "s"} and found["c"].tolist() == [[0.5, 1.0], [2.0, 6.0]]
             assert found["q"].tolist() == [0.5, 1.0] and found["s"]["values"].tolist() == [1, 1, 1]
 
 
