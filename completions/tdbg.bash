@@ -5,7 +5,7 @@
 _tdbg_commands() {
     case "$1" in
         '') reply='run report status control filter-logs inspect-pages flags explain doctor demo hook' ;;
-        'inspect-pages') reply='ls show stats find verify recover' ;;
+        'inspect-pages') reply='ls show stats find diff export html verify recover convert' ;;
         'flags') reply='list show scan doctor' ;;
         'hook') reply='install remove' ;;
         *) reply='' ;;
@@ -26,8 +26,12 @@ _tdbg_options() {
         'inspect-pages show') reply='--slice --ranks --rank --steps --step --epochs --epoch --phase --nth --image --json -h --help' ;;
         'inspect-pages stats') reply='--layer --group-by --scores --ranks --rank --steps --step --epochs --epoch --phase --json -h --help' ;;
         'inspect-pages find') reply='--sort --limit --layer --ranks --rank --steps --step --epochs --epoch --phase --json -h --help' ;;
+        'inspect-pages diff') reply='--layer --tolerance --by --epochs --ranks --top --json -h --help' ;;
+        'inspect-pages export') reply='-o --output --layer --keys --key --ranks --rank --steps --step --epochs --epoch --phase --force --json -h --help' ;;
+        'inspect-pages html') reply='-o --output --layer --keys --key --ranks --rank --steps --step --epochs --epoch --phase --limit --size --force --json -h --help' ;;
         'inspect-pages verify') reply='--json -h --help' ;;
         'inspect-pages recover') reply='--force --json -h --help' ;;
+        'inspect-pages convert') reply='-o --output --page-size --json -h --help' ;;
         'flags') reply='-h --help' ;;
         'flags list') reply='--json -h --help' ;;
         'flags show') reply='--json -h --help' ;;
@@ -127,6 +131,30 @@ _tdbg_kind() {
         'inspect-pages find --steps'|'inspect-pages find --step') reply='RANGE' ;;
         'inspect-pages find --epochs'|'inspect-pages find --epoch') reply='RANGE' ;;
         'inspect-pages find --phase') reply='NAME' ;;
+        'inspect-pages diff --layer') reply='TEXT' ;;
+        'inspect-pages diff --tolerance') reply='TEXT' ;;
+        'inspect-pages diff --by') reply='TEXT' ;;
+        'inspect-pages diff --epochs') reply='TEXT' ;;
+        'inspect-pages diff --ranks') reply='TEXT' ;;
+        'inspect-pages diff --top') reply='N' ;;
+        'inspect-pages export -o'|'inspect-pages export --output') reply='FILE|DIR' ;;
+        'inspect-pages export --layer') reply='TEXT' ;;
+        'inspect-pages export --keys'|'inspect-pages export --key') reply='TEXT' ;;
+        'inspect-pages export --ranks'|'inspect-pages export --rank') reply='RANGE' ;;
+        'inspect-pages export --steps'|'inspect-pages export --step') reply='RANGE' ;;
+        'inspect-pages export --epochs'|'inspect-pages export --epoch') reply='RANGE' ;;
+        'inspect-pages export --phase') reply='NAME' ;;
+        'inspect-pages html -o'|'inspect-pages html --output') reply='FILE' ;;
+        'inspect-pages html --layer') reply='TEXT' ;;
+        'inspect-pages html --keys'|'inspect-pages html --key') reply='TEXT' ;;
+        'inspect-pages html --ranks'|'inspect-pages html --rank') reply='RANGE' ;;
+        'inspect-pages html --steps'|'inspect-pages html --step') reply='RANGE' ;;
+        'inspect-pages html --epochs'|'inspect-pages html --epoch') reply='RANGE' ;;
+        'inspect-pages html --phase') reply='NAME' ;;
+        'inspect-pages html --limit') reply='N' ;;
+        'inspect-pages html --size') reply='SIZE' ;;
+        'inspect-pages convert -o'|'inspect-pages convert --output') reply='DIR' ;;
+        'inspect-pages convert --page-size') reply='SIZE' ;;
         'flags scan -o'|'flags scan --output') reply='FILE' ;;
         'flags scan --function') reply='NAME' ;;
         'demo --fault') reply='FAULT' ;;
@@ -151,8 +179,12 @@ _tdbg_argument() {
         'inspect-pages show') reply='PATH|KEY' ;;
         'inspect-pages stats') reply='PATH' ;;
         'inspect-pages find') reply='PATH|CONDITION' ;;
+        'inspect-pages diff') reply='PATH' ;;
+        'inspect-pages export') reply='PATH|TEXT' ;;
+        'inspect-pages html') reply='PATH' ;;
         'inspect-pages verify') reply='PATH' ;;
         'inspect-pages recover') reply='PATH' ;;
+        'inspect-pages convert') reply='PATH' ;;
         'flags show') reply='FLAG' ;;
         'flags scan') reply='DIR' ;;
         'flags doctor') reply='RUN' ;;

@@ -1,8 +1,8 @@
 # fish completion for tdbg. Written by `tdbg docs`; change the source, not this file.
 
-set -g __tdbg_paths 'run' 'report' 'status' 'control' 'filter-logs' 'inspect-pages' 'inspect-pages ls' 'inspect-pages show' 'inspect-pages stats' 'inspect-pages find' 'inspect-pages verify' 'inspect-pages recover' 'flags' 'flags list' 'flags show' 'flags scan' 'flags doctor' 'explain' 'doctor' 'demo' 'hook' 'hook install' 'hook remove'
+set -g __tdbg_paths 'run' 'report' 'status' 'control' 'filter-logs' 'inspect-pages' 'inspect-pages ls' 'inspect-pages show' 'inspect-pages stats' 'inspect-pages find' 'inspect-pages diff' 'inspect-pages export' 'inspect-pages html' 'inspect-pages verify' 'inspect-pages recover' 'inspect-pages convert' 'flags' 'flags list' 'flags show' 'flags scan' 'flags doctor' 'explain' 'doctor' 'demo' 'hook' 'hook install' 'hook remove'
 set -g __tdbg_wrappers 'run'
-set -g __tdbg_valued 'run -f' 'run --flag' 'run --no-flag' 'run --preset' 'run -l' 'run --level' 'run --max-overhead' 'run --inject' 'run --profile-name' 'run --run-dir' 'run --name' 'run --stop-on' 'run --fail-on' 'run --baseline' 'run --log-level' 'run --disk-budget' 'run --progress-every' 'run --step-optimizer' 'run --keep-steps' 'run --every' 'run --steps' 'run --ranks' 'run --capture' 'run --capture-every' 'run --capture-steps' 'run --capture-epochs' 'run --capture-phase' 'run --capture-budget' 'run --capture-policy' 'run --when' 'run --then' 'run --threshold' 'report --note' 'report --fail-on' 'control -l' 'control --level' 'control -f' 'control --flag' 'control --no-flag' 'control --for' 'control --at-step' 'control --wait' 'filter-logs -f' 'filter-logs --flag' 'filter-logs -x' 'filter-logs --exclude-flag' 'filter-logs -p' 'filter-logs --prefix' 'filter-logs -r' 'filter-logs --ranks' 'filter-logs -t' 'filter-logs --type' 'filter-logs --level' 'filter-logs --steps' 'filter-logs --since' 'filter-logs --until' 'filter-logs -e' 'filter-logs --regex' 'filter-logs --map' 'filter-logs -A' 'filter-logs --after-context' 'filter-logs -B' 'filter-logs --before-context' 'filter-logs -C' 'filter-logs --context' 'filter-logs -o' 'filter-logs --output' 'filter-logs --format' 'filter-logs --log-format' 'filter-logs --jobs' 'inspect-pages ls --ranks' 'inspect-pages ls --rank' 'inspect-pages ls --steps' 'inspect-pages ls --step' 'inspect-pages ls --epochs' 'inspect-pages ls --epoch' 'inspect-pages ls --phase' 'inspect-pages show --slice' 'inspect-pages show --ranks' 'inspect-pages show --rank' 'inspect-pages show --steps' 'inspect-pages show --step' 'inspect-pages show --epochs' 'inspect-pages show --epoch' 'inspect-pages show --phase' 'inspect-pages show --nth' 'inspect-pages show --image' 'inspect-pages stats --layer' 'inspect-pages stats --group-by' 'inspect-pages stats --scores' 'inspect-pages stats --ranks' 'inspect-pages stats --rank' 'inspect-pages stats --steps' 'inspect-pages stats --step' 'inspect-pages stats --epochs' 'inspect-pages stats --epoch' 'inspect-pages stats --phase' 'inspect-pages find --sort' 'inspect-pages find --limit' 'inspect-pages find --layer' 'inspect-pages find --ranks' 'inspect-pages find --rank' 'inspect-pages find --steps' 'inspect-pages find --step' 'inspect-pages find --epochs' 'inspect-pages find --epoch' 'inspect-pages find --phase' 'flags scan -o' 'flags scan --output' 'flags scan --function' 'demo --fault' 'demo --steps' 'demo --seed' 'demo --run-dir' 'hook install --python' 'hook remove --python'
+set -g __tdbg_valued 'run -f' 'run --flag' 'run --no-flag' 'run --preset' 'run -l' 'run --level' 'run --max-overhead' 'run --inject' 'run --profile-name' 'run --run-dir' 'run --name' 'run --stop-on' 'run --fail-on' 'run --baseline' 'run --log-level' 'run --disk-budget' 'run --progress-every' 'run --step-optimizer' 'run --keep-steps' 'run --every' 'run --steps' 'run --ranks' 'run --capture' 'run --capture-every' 'run --capture-steps' 'run --capture-epochs' 'run --capture-phase' 'run --capture-budget' 'run --capture-policy' 'run --when' 'run --then' 'run --threshold' 'report --note' 'report --fail-on' 'control -l' 'control --level' 'control -f' 'control --flag' 'control --no-flag' 'control --for' 'control --at-step' 'control --wait' 'filter-logs -f' 'filter-logs --flag' 'filter-logs -x' 'filter-logs --exclude-flag' 'filter-logs -p' 'filter-logs --prefix' 'filter-logs -r' 'filter-logs --ranks' 'filter-logs -t' 'filter-logs --type' 'filter-logs --level' 'filter-logs --steps' 'filter-logs --since' 'filter-logs --until' 'filter-logs -e' 'filter-logs --regex' 'filter-logs --map' 'filter-logs -A' 'filter-logs --after-context' 'filter-logs -B' 'filter-logs --before-context' 'filter-logs -C' 'filter-logs --context' 'filter-logs -o' 'filter-logs --output' 'filter-logs --format' 'filter-logs --log-format' 'filter-logs --jobs' 'inspect-pages ls --ranks' 'inspect-pages ls --rank' 'inspect-pages ls --steps' 'inspect-pages ls --step' 'inspect-pages ls --epochs' 'inspect-pages ls --epoch' 'inspect-pages ls --phase' 'inspect-pages show --slice' 'inspect-pages show --ranks' 'inspect-pages show --rank' 'inspect-pages show --steps' 'inspect-pages show --step' 'inspect-pages show --epochs' 'inspect-pages show --epoch' 'inspect-pages show --phase' 'inspect-pages show --nth' 'inspect-pages show --image' 'inspect-pages stats --layer' 'inspect-pages stats --group-by' 'inspect-pages stats --scores' 'inspect-pages stats --ranks' 'inspect-pages stats --rank' 'inspect-pages stats --steps' 'inspect-pages stats --step' 'inspect-pages stats --epochs' 'inspect-pages stats --epoch' 'inspect-pages stats --phase' 'inspect-pages find --sort' 'inspect-pages find --limit' 'inspect-pages find --layer' 'inspect-pages find --ranks' 'inspect-pages find --rank' 'inspect-pages find --steps' 'inspect-pages find --step' 'inspect-pages find --epochs' 'inspect-pages find --epoch' 'inspect-pages find --phase' 'inspect-pages diff --layer' 'inspect-pages diff --tolerance' 'inspect-pages diff --by' 'inspect-pages diff --epochs' 'inspect-pages diff --ranks' 'inspect-pages diff --top' 'inspect-pages export -o' 'inspect-pages export --output' 'inspect-pages export --layer' 'inspect-pages export --keys' 'inspect-pages export --key' 'inspect-pages export --ranks' 'inspect-pages export --rank' 'inspect-pages export --steps' 'inspect-pages export --step' 'inspect-pages export --epochs' 'inspect-pages export --epoch' 'inspect-pages export --phase' 'inspect-pages html -o' 'inspect-pages html --output' 'inspect-pages html --layer' 'inspect-pages html --keys' 'inspect-pages html --key' 'inspect-pages html --ranks' 'inspect-pages html --rank' 'inspect-pages html --steps' 'inspect-pages html --step' 'inspect-pages html --epochs' 'inspect-pages html --epoch' 'inspect-pages html --phase' 'inspect-pages html --limit' 'inspect-pages html --size' 'inspect-pages convert -o' 'inspect-pages convert --output' 'inspect-pages convert --page-size' 'flags scan -o' 'flags scan --output' 'flags scan --function' 'demo --fault' 'demo --steps' 'demo --seed' 'demo --run-dir' 'hook install --python' 'hook remove --python'
 
 # Prints the command typed so far, such as `flags list`; `run --` once the wrapped command has begun.
 function __tdbg_state
@@ -346,8 +346,12 @@ complete -c tdbg -n '__tdbg_at \'inspect-pages\'' -a ls -d 'List what was captur
 complete -c tdbg -n '__tdbg_at \'inspect-pages\'' -a show -d 'Show the tensors of a datapoint: figures, histogram, picture, values.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages\'' -a stats -d 'Figures of each layer over all datapoints: mean, spread, zeros, quantiles.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages\'' -a find -d 'Find tensors by their figures: nan > 0 or absmax > 1e4.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages\'' -a diff -d 'Compare two runs, epochs or ranks: the first tensor that differs, and the worst ones.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages\'' -a export -d 'Write tensors as npz, npy, safetensors, png or csv.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages\'' -a html -d 'Write captured tensors as one HTML file that opens without a server and loads nothing.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages\'' -a verify -d 'Say whether what was captured is whole.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages\'' -a recover -d 'Seal the pages that a killed process left, and rebuild lost journals.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages\'' -a convert -d 'Make pages of tdbg out of page_N.pkl files that other tools wrote with joblib or pickle.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages\'' -s h -l help -d 'Show this page and exit.'
 
 # tdbg inspect-pages ls
@@ -396,6 +400,45 @@ complete -c tdbg -n '__tdbg_at \'inspect-pages find\'' -l json -d 'Print one JSO
 complete -c tdbg -n '__tdbg_at \'inspect-pages find\'' -s h -l help -d 'Show this page and exit.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages find\'' -r -F
 
+# tdbg inspect-pages diff
+complete -c tdbg -n '__tdbg_at \'inspect-pages diff\'' -l layer -x -d 'Only paths like this glob; repeatable.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages diff\'' -l tolerance -x -d 'Allow this relative error, whatever the type: 1e-3.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages diff\'' -l by -x -d 'Pair datapoints by key or by order (default: key). [default: key]'
+complete -c tdbg -n '__tdbg_at \'inspect-pages diff\'' -l epochs -x -d 'Compare these two epochs: 1,2; or one epoch of two runs.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages diff\'' -l ranks -x -d 'Compare these two ranks: 0,1; or one rank of two runs.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages diff\'' -l top -x -d 'So many rows in the table of the worst tensors (default: 10). [default: 10]'
+complete -c tdbg -n '__tdbg_at \'inspect-pages diff\'' -l json -d 'Print one JSON document.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages diff\'' -s h -l help -d 'Show this page and exit.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages diff\'' -r -F
+
+# tdbg inspect-pages export
+complete -c tdbg -n '__tdbg_at \'inspect-pages export\'' -s o -l output -r -F -d 'The file or folder to write.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages export\'' -l layer -x -d 'Only paths like this glob; repeatable.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages export\'' -l keys -l key -x -d 'Only the datapoints of these keys: 17,18; repeatable.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages export\'' -l ranks -l rank -x -d 'Only these ranks, such as 0,3-5.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages export\'' -l steps -l step -x -d 'Only these steps, such as 100:200,500.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages export\'' -l epochs -l epoch -x -d 'Only these epochs, such as 0:2.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages export\'' -l phase -x -d 'Only this phase, such as train or eval.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages export\'' -l force -d 'Overwrite files that are there.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages export\'' -l json -d 'Print what was written as one JSON document.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages export\'' -s h -l help -d 'Show this page and exit.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages export\'' -r -F
+
+# tdbg inspect-pages html
+complete -c tdbg -n '__tdbg_at \'inspect-pages html\'' -s o -l output -r -F -d 'The file to write.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages html\'' -l layer -x -d 'Only paths like this glob; repeatable.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages html\'' -l keys -l key -x -d 'Only the datapoints of these keys: 17,18; repeatable.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages html\'' -l ranks -l rank -x -d 'Only these ranks, such as 0,3-5.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages html\'' -l steps -l step -x -d 'Only these steps, such as 100:200,500.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages html\'' -l epochs -l epoch -x -d 'Only these epochs, such as 0:2.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages html\'' -l phase -x -d 'Only this phase, such as train or eval.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages html\'' -l limit -x -d 'So many datapoints at most (default: 50). [default: 50]'
+complete -c tdbg -n '__tdbg_at \'inspect-pages html\'' -l size -x -d 'Values that the file may hold, before they become text (default: 24MB). [default: 24MB]'
+complete -c tdbg -n '__tdbg_at \'inspect-pages html\'' -l force -d 'Overwrite a file that is there.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages html\'' -l json -d 'Print what was written as one JSON document.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages html\'' -s h -l help -d 'Show this page and exit.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages html\'' -r -F
+
 # tdbg inspect-pages verify
 complete -c tdbg -n '__tdbg_at \'inspect-pages verify\'' -l json -d 'Print one JSON document.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages verify\'' -s h -l help -d 'Show this page and exit.'
@@ -406,6 +449,13 @@ complete -c tdbg -n '__tdbg_at \'inspect-pages recover\'' -l force -d 'Even if t
 complete -c tdbg -n '__tdbg_at \'inspect-pages recover\'' -l json -d 'Print one JSON document.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages recover\'' -s h -l help -d 'Show this page and exit.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages recover\'' -r -F
+
+# tdbg inspect-pages convert
+complete -c tdbg -n '__tdbg_at \'inspect-pages convert\'' -s o -l output -x -a '(__fish_complete_directories)' -d 'The folder to write; it must be new or empty.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages convert\'' -l page-size -x -d 'Size of a page (default: 100MB). [default: 100MB]'
+complete -c tdbg -n '__tdbg_at \'inspect-pages convert\'' -l json -d 'Print what was done as one JSON document.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages convert\'' -s h -l help -d 'Show this page and exit.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages convert\'' -r -F
 
 # tdbg flags
 complete -c tdbg -n '__tdbg_at \'flags\'' -a list -d 'List every flag with its group, short names and summary.'

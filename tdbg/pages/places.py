@@ -45,9 +45,32 @@ def place(paths: "Sequence[str]") -> str:
 
 def opened(paths: "Sequence[str]") -> "PageSet":
     """The pages at the one path that is named. Raises TdbgError for none and for several."""
-    from tdbg.pages.reader import PageSet
+    from tdbg.pages.reader import NoPagesError, PageSet
 
-    return PageSet.open(place(paths))
+    where = place(paths)
+    try:
+        return PageSet.open(where)
+    except NoPagesError as error:
+        raise _of_another_tool(where) or error from None
+
+
+def _of_another_tool(where: str) -> TdbgError | None:
+    """The error for pages that have to be converted; None if there are none either."""
+    from pathlib import Path
+
+    from tdbg.pages import legacy
+    from tdbg.pages.tables import counted, short
+
+    try:
+        found = [page for page in legacy.pages(Path(where)) if legacy.PAGE.fullmatch(page.name)]
+    except TdbgError:
+        found = []
+    if not found:
+        return None
+    return TdbgError(
+        f"{short(where, 1000)} holds {counted(len(found), 'pickle')} of another tool ({found[0].name}), no pages of tdbg",
+        f"`tdbg inspect-pages convert {short(where, 1000)} -o DIR` makes pages of them, and runs nothing that is in them",
+    )
 
 
 def is_place(word: str) -> bool:

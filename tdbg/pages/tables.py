@@ -22,6 +22,12 @@ def safe(text: str) -> str:
     return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
 
 
+def short(text: object, limit: int = 200) -> str:
+    """The same of anything, cut where it is endless."""
+    found = str(text)
+    return safe(found if len(found) <= limit else f"{found[: limit - 3]}...")
+
+
 def cell(value: "Any") -> str:
     """A value in a table: floats short, None as a dash."""
     if value is None:

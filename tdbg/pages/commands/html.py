@@ -1,0 +1,87 @@
+"""`tdbg inspect-pages html`: captured tensors as one page for a browser."""
+
+from typing import TYPE_CHECKING
+
+from tdbg.asked import Options
+from tdbg.pages.picks import PICKING, Picking
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tdbg.pages.html import Report
+
+HELP = """Write captured tensors as one HTML file that opens without a server and loads nothing.
+
+    It lists datapoints and layers, with a search; of a tensor it shows figures, histogram, and its values as a map, a
+    grid of channels or an image. Where a datapoint has a list of tokens, or a tensor of their ids, of the length of an
+    axis, attention is labelled with them, whatever its length. Large tensors are shown as means of blocks, and the page
+    says so.
+
+    Examples:
+        tdbg inspect-pages html -o captured.html --layer 'layers.*.attn*'
+        tdbg inspect-pages html tdbg_runs/20261121-031500-train -o failing.html --keys 17,23 --size 100MB
+    """
+ARGUMENTS = ("PATH", "A run, a folder of pages or a page; the newest run if left out.")
+OPTIONS: Options = {
+    "output": (("--output", "-o"), "FILE", "The file to write."),
+    **PICKING,
+    "limit": (("--limit",), "N", "So many datapoints at most (default: 50)."),
+    "size": (("--size",), "SIZE", "Values that the file may hold, before they become text (default: 24MB)."),
+    "force": (("--force",), "", "Overwrite a file that is there."),
+    "json": (("--json",), "", "Print what was written as one JSON document."),
+}
+
+
+class Question(Picking):
+    """What `html` can be asked."""
+
+    output: str = ""
+    limit: int = 50
+    size: str = "24MB"
+    force: bool = False
+    json: bool = False
+
+
+def answer(question: Question) -> int:
+    """Write the page; 1 if some tensors could not be read."""
+    from pathlib import Path
+
+    from tdbg.config import parse_bytes
+    from tdbg.errors import TdbgError
+    from tdbg.pages.exporters import new_file
+    from tdbg.pages.html import Document
+    from tdbg.pages.picks import Picks
+    from tdbg.pages.tables import tell
+
+    if not question.output:
+        raise TdbgError("there is no -o", "name the file to write: -o captured.html")
+    target, total_bytes = Path(question.output), parse_bytes(question.size)
+    picks = Picks(question.paths, question)
+    document = Document(picks, f"{picks.pages.path} - tdbg", question.limit, total_bytes)
+    if document.is_empty:
+        raise picks.nothing()
+    with new_file(target, question.force) as file:
+        report = document.write(file)
+    tell(picks.pages)
+    _tell(report, target)
+    if question.json:
+        from tdbg.output import print_json
+
+        print_json("pages-html", {"file": str(target), "bytes": target.stat().st_size, **report._asdict()})
+    return 1 if report.unreadable else 0
+
+
+def _tell(report: "Report", target: "Path") -> None:
+    from tdbg.output import say
+    from tdbg.pages.tables import counted, short, size
+
+    what = f"{counted(report.datapoints, 'datapoint')}, {counted(report.tensors, 'tensor')}"
+    say(f"wrote {what} ({size(target.stat().st_size)}) to {short(target, 1000)}")
+    if report.left_out:
+        say(f"{counted(report.left_out, 'datapoint')} left out: --limit, --keys and --steps choose others")
+    if report.shrunk:
+        say(f"{counted(report.shrunk, 'tensor')} shown in part or as means: --size makes room, --layer chooses")
+    if report.without:
+        say(f"{counted(report.without, 'tensor')} with figures alone")
+    if report.unreadable:
+        say(f"{counted(report.unreadable, 'tensor')} could not be read")

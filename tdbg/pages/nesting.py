@@ -1,0 +1,59 @@
+"""Outputs as they were captured, nested, out of what pages keep: leaves by path, and notes. Standard library alone.
+
+``FeatureMap/stats/mean`` is a step for each dict, list or tuple on the way to it. What the steps do not tell stands in
+a note of the container's path: ``{"list": ""}``, ``{"tuple": NAME}``, ``{"set": ""}``, ``{"dict": ""}`` of an empty dict,
+``{"dict": {STEP: KEY}}`` of keys that are no text. ``{"refused": NAME}``: its parts are left out.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+CONTAINERS = ("list", "tuple", "set", "dict", "sparse")
+Notes = Mapping[str, Mapping[str, Any]]
+_NONE: Mapping[str, Any] = {}
+_NOTHING: Notes = {}
+
+
+class _Node:
+    """A step of a path: what lies at it, and below it."""
+
+    __slots__ = ("below", "has_leaf", "leaf")
+
+    def __init__(self) -> None:
+        self.below: dict[str, _Node] = {}
+        self.leaf: Any = None
+        self.has_leaf = False
+
+    def at(self, path: str) -> "_Node":
+        """The node of a path below this one; made where it is not there."""
+        node = self
+        for step in path.split("/") if path else ():
+            node = node.below.setdefault(step, _Node())
+        return node
+
+
+def nested(leaves: Iterable[tuple[str, Any]], notes: Notes = _NOTHING) -> dict[Any, Any]:
+    """Nested dicts, lists and tuples. Where something lies at a path and below it too, it is found under ``""``."""
+    root = _Node()
+    for path, value in leaves:
+        node = root.at(path)
+        node.leaf, node.has_leaf = value, True
+    for path, note in notes.items():
+        if any(kind in note for kind in CONTAINERS):
+            root.at(path)
+    found = _built(root, "", notes)
+    return found if isinstance(found, dict) else {"": found}
+
+
+def _built(node: _Node, path: str, notes: Notes) -> Any:
+    note = notes.get(path, _NONE)
+    if node.has_leaf and (not node.below or "refused" in note):
+        return node.leaf
+    below = {step: _built(one, f"{path}/{step}" if path else step, notes) for step, one in node.below.items()}
+    if node.has_leaf:
+        return {"": node.leaf, **below}
+    if not any(kind in note for kind in ("list", "tuple", "set")) or not all(step.isdecimal() for step in below):
+        names = note.get("dict")
+        return {names.get(step, step): value for step, value in below.items()} if isinstance(names, dict) else below
+    items = [below[step] for step in sorted(below, key=int)]
+    return items if "list" in note else tuple(items) if "tuple" in note else frozenset(items)

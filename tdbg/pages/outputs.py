@@ -1,0 +1,113 @@
+"""What debuggers gave for one datapoint, as they gave it, out of tdbg's own pages and those of other tools."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tdbg.errors import TdbgError
+from tdbg.pages import values
+from tdbg.pages.dtypes import DTYPES, Dtype
+
+if TYPE_CHECKING:
+    from tdbg.pages.datapoint import Datapoint
+    from tdbg.pages.legacy import Datapoint as LegacyDatapoint
+
+
+def load_debug_outputs(
+    path: str | Path, idx: int | str, *, epoch: int | None = None, as_torch: bool = False
+) -> dict[str, Any]:
+    """``{debugger: outputs}`` of the datapoint ``idx``, nested as it was captured, its tensors as numpy arrays.
+
+    path: a run, a folder of pages or a page, tdbg's own or ``page_N.pkl``. epoch: which one, where the datapoint was
+    captured in several. as_torch: tensors of torch instead, in their own types; numpy has no bfloat16 and no float8, so
+    such arrays are float32. A datapoint that was captured twice in one epoch gives the last. What a reader of
+    ``page_N.pkl`` refuses to make is the text ``<refused NAME>``. Sparse tensors are dicts of the arrays they are kept as.
+    Raises TdbgError where there is no such datapoint, or one in several epochs.
+    """
+    from tdbg.pages.reader import NoPagesError, PageSet
+
+    make = _tensor if as_torch else _array
+    try:
+        pages = PageSet.open(path)
+    except NoPagesError:
+        from tdbg.pages.legacy import LegacyPages
+
+        legacy = LegacyPages.open(Path(path))
+        found = _one([(point, point.epoch) for point in legacy.find(idx)], path, idx, epoch)
+        return _legacy(found, make)
+    with pages:
+        from tdbg.pages.pairs import epoch_of
+
+        return _ours(_one([(point, epoch_of(point)) for point in pages.find(idx)], path, idx, epoch), make)
+
+
+def _one(found: list[tuple[Any, int | None]], path: str | Path, idx: int | str, epoch: int | None) -> Any:
+    """The datapoint that is meant."""
+    epochs = list(dict.fromkeys(one for _, one in found))
+    fitting = [point for point, one in found if epoch is None or one == epoch]
+    if not fitting:
+        where = f" of epoch {epoch}" if epoch is not None and found else ""
+        raise TdbgError(f"{path}: there is no datapoint {idx!r}{where}", "`tdbg inspect-pages ls` shows what there is")
+    if epoch is None and len(epochs) > 1:
+        raise TdbgError(
+            f"{path}: datapoint {idx!r} was captured in the epochs {epochs}", f"say which: epoch={epochs[-1]}"
+        )
+    return fitting[-1]
+
+
+def _ours(datapoint: "Datapoint", make: Any) -> dict[str, Any]:
+    from tdbg.pages.nesting import nested
+
+    noted = datapoint.more.get("notes")
+    notes: Mapping[str, Any] = noted if isinstance(noted, dict) else {}
+    leaves = [(path, make(t.read(), t.dtype, t.shape, t.note)) for path, t in datapoint.tensors.items()]
+    return nested([*leaves, *datapoint.scalars.items()], {p: n for p, n in notes.items() if isinstance(n, dict)})
+
+
+def _legacy(datapoint: "LegacyDatapoint", make: Any) -> dict[str, Any]:
+    found: dict[str, Any] = _plain(datapoint.outputs, make)
+    return found
+
+
+def _plain(found: Any, make: Any) -> Any:
+    """A tree of a legacy page, with real arrays."""
+    from tdbg.pages.inert import Array, Refused, Sparse
+    from tdbg.pages.tree import note_of
+
+    if isinstance(found, Array):
+        return make(found.read(), DTYPES[found.dtype], found.shape, note_of(found))
+    if isinstance(found, Refused):
+        return str(found)
+    if isinstance(found, Sparse):
+        return {name: _plain(part, make) for name, part in found.parts.items()}
+    if isinstance(found, dict):
+        return {key: _plain(value, make) for key, value in found.items()}
+    if isinstance(found, list):
+        return [_plain(value, make) for value in found]
+    if isinstance(found, tuple):
+        return tuple(_plain(value, make) for value in found)
+    return found
+
+
+def _array(data: bytes, dtype: Dtype, shape: tuple[int, ...], note: Mapping[str, Any]) -> Any:
+    """A numpy array, or what the note says that these bytes are."""
+    if "bytes" in note:
+        return data
+    if "text" in note:
+        return data.decode("utf-8", "surrogatepass")
+    return values.array(data, dtype, shape, note)
+
+
+def _tensor(data: bytes, dtype: Dtype, shape: tuple[int, ...], note: Mapping[str, Any]) -> Any:
+    """The same as a tensor of torch; of quantised types its values, as float32."""
+    import torch
+
+    found = _array(data, dtype, shape, note)
+    own = getattr(torch, dtype.name, None)
+    if isinstance(found, bytes | str):
+        return found
+    if own is None or "scale" in note or "scales" in note or dtype.counts_values or dtype.name.startswith("q"):
+        return torch.from_numpy(found.copy())
+    if not data:
+        return torch.empty(shape, dtype=own)
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8).view(own).reshape(shape)
