@@ -16,7 +16,7 @@ _tdbg_commands() {
 _tdbg_options() {
     case "$1" in
         '') reply='--version -h --help' ;;
-        'run') reply='-f --flag --no-flag --preset -l --level --max-overhead --inject --strict-flags --forbid-flags --profile-name --run-dir --name --tee --stop-on --stop-before-update --fail-on --baseline --log-level --disk-budget --progress-every --step-optimizer --keep-steps --every --steps --ranks --capture --capture-stats --capture-every --capture-steps --capture-epochs --capture-phase --capture-budget --capture-policy --when --then --threshold --dry-run --exec -q --quiet -h --help' ;;
+        'run') reply='-f --flag --no-flag --preset -l --level --max-overhead --inject --strict-flags --forbid-flags --profile-name --run-dir --name --tee --stop-on --stop-before-update --fail-on --baseline --log-level --disk-budget --progress-every --step-optimizer --keep-steps --every --steps --ranks --capture --capture-stats --capture-every --capture-steps --capture-epochs --capture-phase --capture-on --capture-budget --capture-policy --when --then --threshold --dry-run --exec -q --quiet -h --help' ;;
         'report') reply='--note --fail-on --json -h --help' ;;
         'status') reply='--watch --json -h --help' ;;
         'control') reply='-l --level -f --flag --no-flag --for --at-step --clear-history --wait --json -h --help' ;;
@@ -75,6 +75,7 @@ _tdbg_kind() {
         'run --capture-steps') reply='RANGE' ;;
         'run --capture-epochs') reply='TEXT' ;;
         'run --capture-phase') reply='TEXT' ;;
+        'run --capture-on') reply='CODE|SEVERITY' ;;
         'run --capture-budget') reply='SIZE' ;;
         'run --capture-policy') reply='TEXT' ;;
         'run --when') reply='TEXT' ;;
@@ -201,7 +202,7 @@ _tdbg_words() {
         'MODE') reply='auto yacs hydra argparse argv env none' ;;
         'PRESET') reply='hierarchical distributed data schedule gradnorm numerics memory' ;;
         'SEVERITY') reply='never info warning error critical' ;;
-        'CODE') reply='TD-A001 TD-A002 TD-A003 TD-C001 TD-C002 TD-C003 TD-C004 TD-C005 TD-C006 TD-C007 TD-C008 TD-C009 TD-C010 TD-C011 TD-C012 TD-C013 TD-C014 TD-C015 TD-C016 TD-C017 TD-C018 TD-C019 TD-D001 TD-D002 TD-D003 TD-D004 TD-D005 TD-D006 TD-D007 TD-D008 TD-D009 TD-G001 TD-G002 TD-G003 TD-G004 TD-G005 TD-M001 TD-M002 TD-M003 TD-N001 TD-N002 TD-N003 TD-N004 TD-N005 TD-P001 TD-P002 TD-P003 TD-R001 TD-R002 TD-R003 TD-R004 TD-R005 TD-R006 TD-S001 TD-S002 TD-S003 TD-S004 TD-S005 TD-S006 TD-S007 TD-S008 TD-S009' ;;
+        'CODE') reply='TD-A001 TD-A002 TD-A003 TD-C001 TD-C002 TD-C003 TD-C004 TD-C005 TD-C006 TD-C007 TD-C008 TD-C009 TD-C010 TD-C011 TD-C012 TD-C013 TD-C014 TD-C015 TD-C016 TD-C017 TD-C018 TD-C019 TD-C020 TD-D001 TD-D002 TD-D003 TD-D004 TD-D005 TD-D006 TD-D007 TD-D008 TD-D009 TD-G001 TD-G002 TD-G003 TD-G004 TD-G005 TD-M001 TD-M002 TD-M003 TD-N001 TD-N002 TD-N003 TD-N004 TD-N005 TD-P001 TD-P002 TD-P003 TD-R001 TD-R002 TD-R003 TD-R004 TD-R005 TD-R006 TD-S001 TD-S002 TD-S003 TD-S004 TD-S005 TD-S006 TD-S007 TD-S008 TD-S009' ;;
         'LOG_LEVEL') reply='DEBUG STATS INFO WARNING ERROR CRITICAL' ;;
         'FAULT') reply='none forward-inf backward-nan inf-grad bad-batch lr-spike' ;;
         'IMAGE') reply='auto never kitty iterm sixel' ;;
