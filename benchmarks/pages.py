@@ -38,6 +38,7 @@ from startup import interval
 from tdbg.debuggers.pool import Pool
 from tdbg.debuggers.recording import Pass, Recording
 from tdbg.debuggers.tap import Tap, Target
+from tdbg.pages.layout import Spec
 from tdbg.pages.writer import Item, PageWriter
 
 LAYERS, WIDTH, BATCH = 120, 64, 64  # an output of BATCH x WIDTH float32 has 16 KB
@@ -190,6 +191,15 @@ def loops(rounds: int, steps: int, rate_mb: float, place: Path) -> bool:
     return good
 
 
+def write_flat(folder: Path, data: bytearray, items: int, times: int) -> None:
+    """Datapoints that lie in one buffer as the page will have them: as the hooks hand them over."""
+    size = len(data) // items
+    with PageWriter(folder) as writer:
+        layout = writer.layout([Spec(str(i), "uint8", (size,)) for i in range(items)])
+        for number in range(times):
+            writer.add_flat(number, layout, data)
+
+
 def write_ours(folder: Path, data: bytearray, items: int, times: int) -> None:
     """Datapoints of ``items`` tensors out of one buffer."""
     size = len(data) // items
@@ -215,7 +225,12 @@ def write_plain(folder: Path, data: bytearray, items: int, times: int) -> None:
 def writes(rounds: int, place: Path) -> bool:
     """The table of writing; False if the target is missed."""
     data, items, times = bytearray(os.urandom(120 * 16384)), 120, 160
-    kinds = {"plain": write_plain, "plain again (A/A)": write_plain, "tdbg": write_ours}
+    kinds = {
+        "plain": write_plain,
+        "plain again (A/A)": write_plain,
+        "tdbg": write_flat,
+        "tdbg, tensor by tensor": write_ours,
+    }
     ratios: dict[str, list[float]] = {name: [] for name in kinds}
     for _ in range(rounds):
         took = {}
@@ -228,10 +243,11 @@ def writes(rounds: int, place: Path) -> bool:
             ratios[name].append(took["plain"] / took[name])
     print(f"# {len(data) * times / MB:.0f} MB in datapoints of {items} tensors of 16 KB")
     print("write\trate by plain writev\t95 %\ttarget\tmet")
-    good = statistics.median(ratios["tdbg"]) >= WRITE
+    good = min(statistics.median(ratios[name]) for name in kinds if name.startswith("tdbg")) >= WRITE
     for name in kinds:
         low, high = interval(ratios[name])
-        goal = f">= {WRITE}\t{'yes' if good else 'NO'}" if name == "tdbg" else "-\t-"
+        met = "yes" if statistics.median(ratios[name]) >= WRITE else "NO"
+        goal = f">= {WRITE}\t{met}" if name.startswith("tdbg") else "-\t-"
         print(f"{name}\t{statistics.median(ratios[name]):.2f}\t{low:.2f}-{high:.2f}\t{goal}")
     return good
 

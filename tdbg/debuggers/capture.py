@@ -248,7 +248,7 @@ class Capture(Probe):
         about = {**self._about, "calls": {path: count for path, count in copied.calls.items() if count > 1}}
         keys = about.get("keys")
         if keys:
-            about["split"] = [form.path for form in copied.forms() if form.shape[:1] == (len(keys),)]
+            about["split"] = copied.rows(len(keys))
         about = {name: value for name, value in about.items() if value not in (None, {})}
         try:
             stats = self.monitor.settings.capture_stats

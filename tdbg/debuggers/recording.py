@@ -51,7 +51,7 @@ class Pass(Job):
             writer.add_flat(self.key, copied.plan.layout, memory(copied.buffer), **self.about)
         else:
             writer.add(self.key, [_item(form, data) for form, data in parts(copied)], **self.about)
-        return sum(form.nbytes for form in copied.forms())
+        return copied.data_bytes
 
     def release(self) -> None:
         for buffer in self.copied.buffers():

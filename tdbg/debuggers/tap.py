@@ -1,14 +1,18 @@
 """The hooks of one pass: each copies what a module took or put out, at once, before anything can change it.
 
 The first pass finds out what there is to copy; the following ones copy into buffers that are laid out as the page will
-be, so that a hook is one call of ``copy_`` and the writer writes all of it at once.
+be, so that the writer writes all of it at once. As long as a pass does what the one before it did, a hook that copies
+one small tensor on the host is a few comparisons and one move of its bytes (`_After`); everything else takes the longer
+way of `Tap.after`.
 """
 
-import threading
+import ctypes
 import weakref
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from threading import get_ident
 from typing import Any, NamedTuple
 
 import torch
@@ -23,7 +27,17 @@ from tdbg.probes.compiler import hide, unseen
 ALIGN = 64
 MAX_PLANS = 64
 HOST = torch.device("cpu")
+SMALL_BYTES = 1 << 20  # moved with the interpreter held; larger ones by torch, which has threads for them
+OUTPUT = ("output",)
 HOOK: Any = "tdbg-capture"  # in a module's own table of hooks, for one pass
+
+
+NOBODY: tuple[None] = (None,)  # makers of a pass that follows no plan
+STRIDED = torch.strided
+# memmove, but without giving the interpreter up: who waits for it would have it for longer than the copy takes.
+move = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)(
+    ctypes.cast(ctypes.memmove, ctypes.c_void_p).value or 0
+)
 
 
 class Target(NamedTuple):
@@ -32,6 +46,15 @@ class Target(NamedTuple):
     path: str
     module: "weakref.ref[nn.Module]"
     kinds: tuple[str, ...]
+
+
+class Slot(NamedTuple):
+    """Where the one tensor of a call goes, and what it has to be like to go there. address: of its first byte."""
+
+    dtype: torch.dtype
+    shape: torch.Size
+    nbytes: int
+    address: int
 
 
 class Form(NamedTuple):
@@ -55,15 +78,44 @@ class Plan:
     forms: tuple[Form, ...]
     offsets: tuple[int, ...]
     nbytes: int
+    makers: tuple[Target | None, ...] = ()  # of each, the target of which a call puts out this tensor and no other
 
     @classmethod
-    def of(cls, forms: Sequence[Form]) -> "Plan":
+    def of(cls, forms: Sequence[Form], makers: Sequence[Target | None] = ()) -> "Plan":
         """Each at a multiple of 64 bytes."""
         offsets, end = [], 0
         for form in forms:
             offsets.append(end)
             end += -(-form.nbytes // ALIGN) * ALIGN
-        return cls(tuple(forms), tuple(offsets), end)
+        return cls(tuple(forms), tuple(offsets), end, (*makers, *[None] * (len(forms) - len(makers))))
+
+    @cached_property
+    def data_bytes(self) -> int:
+        """Of the tensors, without the gaps between them."""
+        return sum(form.nbytes for form in self.forms)
+
+    @cached_property
+    def rows(self) -> dict[int, list[str]]:
+        """See `Copied.rows`."""
+        return {}
+
+    @cached_property
+    def calls(self) -> dict[str, int]:
+        """How often each target runs, if each of the tensors is what one call has put out; else nothing."""
+        return Counter(maker.path for maker in self.makers if maker) if None not in self.makers else {}
+
+    @cached_property
+    def devices(self) -> frozenset[torch.device]:
+        """Of the tensors."""
+        return frozenset(form.device for form in self.forms)
+
+    def slots(self, buffer: Tensor) -> list[Slot | None]:
+        """For each tensor that a hook may move into the buffer by itself; None behind the last."""
+        start = buffer.data_ptr()
+        return [
+            Slot(form.dtype, form.shape, form.nbytes, start + offset) if maker is not None else None
+            for form, offset, maker in zip(self.forms, self.offsets, self.makers, strict=True)
+        ] + [None]
 
     @cached_property
     def layout(self) -> Layout:
@@ -95,6 +147,7 @@ class Copied:
     buffer: Tensor | None = None
     filled: int = 0  # tensors of the plan that came
     loose: list[Loose] = field(default_factory=list)
+    makers: list[Target | None] = field(default_factory=list)  # of all that came, as far as they are known
     calls: dict[str, int] = field(default_factory=dict)  # how often each module ran
     grads: dict[str, int] = field(default_factory=dict)  # how often a gradient arrived
     skipped: dict[str, str] = field(default_factory=dict)  # path -> why it could not be copied
@@ -105,10 +158,25 @@ class Copied:
         """True if the buffer is full and there is nothing else."""
         return self.plan is not None and self.filled == len(self.plan.forms) and not self.loose
 
-    def forms(self) -> list[Form]:
+    @property
+    def data_bytes(self) -> int:
+        """Of the tensors that came."""
+        return self.plan.data_bytes if self.plan and self.whole else sum(form.nbytes for form in self.forms())
+
+    def forms(self) -> Sequence[Form]:
         """What came, in order."""
+        if self.plan is not None and self.whole:
+            return self.plan.forms
         planned = self.plan.forms[: self.filled] if self.plan is not None else ()
         return [*planned, *(loose.form for loose in self.loose)]
+
+    def rows(self, count: int) -> list[str]:
+        """The paths of tensors whose first dimension is ``count``."""
+        if self.plan is None or not self.whole:
+            return _with_rows(self.forms(), count)
+        if count not in self.plan.rows:
+            self.plan.rows[count] = _with_rows(self.plan.forms, count)
+        return self.plan.rows[count]
 
     def buffers(self) -> list[Tensor]:
         """All of them, to be given back."""
@@ -120,19 +188,26 @@ class Tap:
 
     Paths are ``layers.4.attn:output``; ``layers.4.attn#1:output`` for a second call in the same pass, and
     ``layers.4.attn:output.0`` for the first tensor of a tuple. Gradients arrive until `end` is called.
-    Cost: one ``copy_`` a tensor and some 3 us.
+    Cost: some 3 us a tensor that is small, on the host and the one output of its module, beside torch's own 2 us of
+    calling any hook; others one ``copy_`` and some 6 us.
     """
 
     def __init__(self, pool: Pool, failed: Callable[[Exception], None]) -> None:
         self.pool, self._failed = pool, failed
         self._plans: dict[Form, Plan] = {}  # by what comes first
-        self._views: dict[int, tuple[Tensor, Plan, list[Tensor]]] = {}  # by id of the buffer
-        self._hooked: list[nn.Module] = []
+        self._views: dict[int, tuple[Tensor, Plan, list[Tensor], list[Slot | None]]] = {}  # by id of the buffer
+        self._hooked: list[dict[Any, Any]] = []  # tables of hooks
         self._copied: Copied | None = None
         self._ready: list[Tensor] = []
         self._ready_forms: tuple[Form, ...] = ()
         self._full = False
-        self._thread = 0
+        self._made: dict[str, int] = {}  # how many tensors of this pass have this target as their maker
+        # What the hooks themselves look at: which tensor of the plan comes next, who is to make it, where it goes.
+        self.at = 0
+        self.next: Target | None = None
+        self.makers: Sequence[Target | None] = NOBODY
+        self.slots: list[Slot | None] = []
+        self.thread = 0
 
     @property
     def running(self) -> bool:
@@ -140,13 +215,13 @@ class Tap:
         return self._copied is not None
 
     def count(self) -> int:
-        """How many modules carry hooks."""
+        """How many hooks are placed."""
         return len(self._hooked)
 
     def begin(self, targets: Sequence[Target]) -> None:
         """Hook them; what they carry is gone after `unhook`."""
-        self._copied, self._ready, self._full = Copied(), [], False
-        self._thread = threading.get_ident()
+        self._copied, self._ready, self._full, self._made = Copied(), [], False, {}
+        self.at, self.next, self.makers, self.thread = 0, None, NOBODY, get_ident()
         for target in targets:
             module = target.module()
             if module is None:
@@ -154,20 +229,21 @@ class Tap:
             if "input" in target.kinds:
                 module._forward_pre_hooks[HOOK] = _Before(self, target)
                 module._forward_pre_hooks_with_kwargs[HOOK] = True
+                self._hooked += (module._forward_pre_hooks, module._forward_pre_hooks_with_kwargs)
             module._forward_hooks[HOOK] = _After(self, target)
-            self._hooked.append(module)
+            self._hooked.append(module._forward_hooks)
 
     def unhook(self) -> None:
         """The forward pass is over."""
-        for module in self._hooked:
-            for table in (module._forward_pre_hooks, module._forward_pre_hooks_with_kwargs, module._forward_hooks):
-                table.pop(HOOK, None)
+        for table in self._hooked:
+            table.pop(HOOK, None)
         self._hooked = []
 
     def end(self) -> Copied | None:
         """What this pass copied; None if there was no room for it, or there was no pass."""
         self.unhook()
-        copied, self._copied, self._ready = self._copied, None, []
+        self._settle_last()
+        copied, self._copied, self._ready, self.next = self._copied, None, [], None
         if copied is None:
             return None
         if self._full:
@@ -178,9 +254,9 @@ class Tap:
             if len(self._plans) >= MAX_PLANS:
                 self._plans.clear()
                 self._views.clear()
-            self._plans[forms[0]] = Plan.of(forms)
-        for device in {form.device for form in forms} - {HOST}:
-            copied.events.append(_event(device))
+            self._plans[forms[0]] = Plan.of(forms, copied.makers)
+        devices = copied.plan.devices if copied.plan and copied.whole else {form.device for form in forms}
+        copied.events += [_event(device) for device in devices - {HOST}]
         return copied
 
     def release(self, copied: Copied) -> None:
@@ -192,22 +268,66 @@ class Tap:
 
     def before(self, target: Target, args: Any, kwargs: Any) -> None:
         """A module is about to run: its inputs, before it may write into them."""
-        if threading.get_ident() != self._thread:  # inference beside training is not this pass
+        if get_ident() != self.thread:  # inference beside training is not this pass
             return
+        self._settle()
         number = self._copied.calls.get(target.path, 0) if self._copied is not None else 0
         self._take(_name(target.path, number, "input"), [*args, kwargs] if kwargs else list(args))
+        self._settled()
 
     def after(self, target: Target, output: Any) -> None:
         """A module has returned."""
+        if get_ident() != self.thread:
+            return
+        self._settle()
         copied = self._copied
-        if copied is None or threading.get_ident() != self._thread:
+        if copied is None:
             return
         number = copied.calls.get(target.path, 0)
         copied.calls[target.path] = number + 1
         if "output" in target.kinds:
+            before = copied.filled + len(copied.loose)
             self._take(_name(target.path, number, "output"), output)
+            self._know_maker(copied, target, output, number, copied.filled + len(copied.loose) - before)
         if "grad" in target.kinds:
             self._await_gradient(_name(target.path, number, "grad"), output)
+        self._settled()
+
+    def _know_maker(self, copied: Copied, target: Target, output: Any, number: int, count: int) -> None:
+        """If the ``count`` tensors that a call has brought are one that the hook could move by itself, note so."""
+        if target.kinds != OUTPUT:
+            return
+        form = copied.forms()[-1] if count == 1 and type(output) is Tensor else None
+        if form is None:
+            self.makers = NOBODY  # the calls of this pass can no longer be told from the tensors that came
+        elif number == self._made.get(target.path, 0) and _movable(form):
+            self._made[target.path] = number + 1
+            copied.makers[-1] = target
+
+    def _settle(self) -> None:
+        """Count what the hooks have moved by themselves since the last time."""
+        copied = self._copied
+        if copied is None or copied.filled == self.at or copied.plan is None:
+            return
+        moved = copied.plan.makers[copied.filled : self.at]
+        copied.makers += moved
+        for target in moved:
+            assert target is not None
+            copied.calls[target.path] = self._made[target.path] = copied.calls.get(target.path, 0) + 1
+        copied.filled = self.at
+
+    def _settle_last(self) -> None:
+        """As `_settle`, at the end of a pass."""
+        copied = self._copied
+        plan = copied.plan if copied is not None and not copied.loose else None
+        if copied is not None and plan is not None and copied.filled == 1 and self.at == len(plan.forms) and plan.calls:
+            copied.filled, copied.calls = self.at, plan.calls  # what was the same all the way need not be counted
+        else:
+            self._settle()
+
+    def _settled(self) -> None:
+        self.at = at = self._copied.filled if self._copied is not None else 0
+        self.next = self.makers[at] if at < len(self.makers) else None
 
     def _await_gradient(self, name: str, output: Any) -> None:
         for path, tensor in _tensors(name, output):
@@ -217,9 +337,11 @@ class Tap:
     def gradient(self, path: str, of: Copied | None, grad: Tensor) -> None:
         """A gradient has arrived; one of an earlier pass is not this pass's."""
         if of is not None and of is self._copied:
+            self._settle()
             number = of.grads.get(path, 0)
             of.grads[path] = number + 1
             self._take(f"{path}#{number}" if number else path, grad)
+            self._settled()
 
     def _take(self, name: str, value: Any) -> None:
         if self._copied is None or self._full:
@@ -231,9 +353,9 @@ class Tap:
                 for path, tensor in _tensors(name, value):
                     self._copy(path, tensor)
         except Full:
-            self._full = True
+            self._full, self.makers = True, NOBODY
         except Exception as error:  # guard: the pass is lost, training goes on
-            self._full = True
+            self._full, self.makers = True, NOBODY
             self._failed(error)
 
     def _copy(self, path: str, tensor: Tensor) -> None:
@@ -245,6 +367,7 @@ class Tap:
             if form.path == path and form.shape == tensor.shape and form.dtype is tensor.dtype:
                 self._ready[place].copy_(tensor.detach(), non_blocking=True)
                 copied.filled = place + 1
+                copied.makers.append(None)
                 return
         self._copy_new(copied, path, tensor)
 
@@ -259,21 +382,24 @@ class Tap:
         plan = self._plans.get(form) if copied.plan is None and not copied.loose else None
         if plan is not None:
             copied.plan, copied.buffer = plan, self.pool.take(plan.nbytes)
-            self._ready, self._ready_forms = self._views_of(copied.buffer, plan), plan.forms
+            self._ready, self.slots = self._views_of(copied.buffer, plan)
+            self._ready_forms, self.makers = plan.forms, (*plan.makers, None)
             self._copy(path, tensor)
             return
+        self._ready, self.makers = [], NOBODY  # this pass goes another way than the last one: what comes stays in order
         buffer = self.pool.take(form.nbytes)
         copied.loose.append(Loose(form, buffer))
+        copied.makers.append(None)
         if form.nbytes:
             buffer.view(form.dtype).view(form.shape).copy_(tensor.detach(), non_blocking=True)
 
-    def _views_of(self, buffer: Tensor, plan: Plan) -> list[Tensor]:
+    def _views_of(self, buffer: Tensor, plan: Plan) -> tuple[list[Tensor], list[Slot | None]]:
         known = self._views.get(id(buffer))
         if known is None or known[0] is not buffer or known[1] is not plan:
             if len(self._views) >= MAX_PLANS:
                 self._views.clear()
-            known = self._views[id(buffer)] = (buffer, plan, plan.views(buffer))
-        return known[2]
+            known = self._views[id(buffer)] = (buffer, plan, plan.views(buffer), plan.slots(buffer))
+        return known[2:]
 
 
 class _Before:
@@ -298,8 +424,30 @@ class _After:
         self.tap, self.target = tap, target
 
     def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
-        if not torch.compiler.is_compiling():
-            unseen(self.tap.after, self.target, output)
+        if torch.compiler.is_compiling():
+            return
+        tap = self.tap
+        # The usual case, without a call of anything that is written in Python.
+        if tap.next is self.target and type(output) is Tensor and get_ident() == tap.thread:
+            dtype, shape, nbytes, address = tap.slots[tap.at]  # type: ignore[misc]  # there is one, as there is a maker
+            if (
+                output.dtype is dtype
+                and output.shape == shape
+                and output.is_cpu
+                and output.layout is STRIDED
+                and output.is_contiguous()
+                and not output.is_neg()
+            ):
+                try:
+                    source = output.data_ptr()
+                except RuntimeError:  # a wrapper of another tensor
+                    pass
+                else:
+                    move(address, source, nbytes)
+                    tap.at = at = tap.at + 1
+                    tap.next = tap.makers[at]
+                    return
+        unseen(tap.after, self.target, output)
 
 
 class _Gradient:
@@ -317,6 +465,15 @@ class _Gradient:
 
 hide(_Before.__call__)
 hide(_After.__call__)
+
+
+def _with_rows(forms: Sequence[Form], count: int) -> list[str]:
+    return [form.path for form in forms if form.shape[:1] == (count,)]
+
+
+def _movable(form: Form) -> bool:
+    """True if its bytes can be moved as they lie, and quickly."""
+    return form.device == HOST and 0 < form.nbytes <= SMALL_BYTES and not form.dtype.is_complex
 
 
 def _name(path: str, number: int, kind: str) -> str:

@@ -1,5 +1,6 @@
 """What capturing is made of: bounded memory, the hooks of one pass, the thread that writes."""
 
+import random
 import threading
 import time
 import weakref
@@ -120,7 +121,7 @@ def one_pass(
 
 def values(copied: Copied) -> dict[str, Tensor]:
     return {
-        form.path: torch.frombuffer(bytearray(data) or bytearray(1), dtype=form.dtype)[: form.shape.numel()].view(
+        form.path: torch.frombuffer(bytearray(data) or bytearray(16), dtype=form.dtype)[: form.shape.numel()].view(
             form.shape
         )
         for form, data in parts(copied)
@@ -201,6 +202,70 @@ def test_a_pass_that_leaves_its_plan_is_whole_all_the_same(net: Net) -> None:
     assert copied is not None and copied.plan is not None and not copied.whole
     found = values(copied)
     assert torch.equal(found["conv:output"], net.conv(x_BCHW)) and found["same:output"].shape == (2, 5)
+
+
+class Fickle(nn.Module):
+    """Puts out another kind of thing whenever it is told to."""
+
+    KINDS = ("same", "same", "same", "same", "none", "pair", "view", "wide", "long", "complex", "twice", "empty")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kind = "same"
+        self.put_out: Any = None
+
+    def forward(self, x_BF: Tensor) -> Any:
+        views = {"view": x_BF.t(), "wide": torch.cat([x_BF, x_BF]), "long": x_BF.long(), "complex": x_BF * 1j}
+        others = {"none": None, "pair": (x_BF + 1, x_BF + 2), "empty": x_BF[:0]}
+        self.put_out = {**views, **others}.get(self.kind, x_BF + 3)
+        return self.put_out
+
+
+def test_whatever_modules_put_out_is_what_is_kept() -> None:
+    draw = random.Random(0)
+    net, tap = nn.ModuleList(Fickle() for _ in range(6)), Tap(Pool(), raises)
+    wanted = targets(net, **{str(number): "output" for number in range(6)})
+    steady = moved = 0
+    for number in range(400):
+        expected: dict[str, Tensor] = {}
+        calls: dict[str, int] = {}
+        tap.begin(wanted)
+        for path, module in net.named_children():
+            if draw.random() < 0.03:
+                continue
+            module.kind = draw.choice(Fickle.KINDS) if number % 4 == 0 else "same"
+            for _ in range(2 if module.kind == "twice" else 1):
+                module(torch.full((3, 2), float(number)))
+                name = f"{path}#{calls[path]}:output" if path in calls else f"{path}:output"
+                calls[path] = calls.get(path, 0) + 1
+                found = module.put_out
+                if isinstance(found, tuple):
+                    expected |= {f"{name}.{index}": each for index, each in enumerate(found)}
+                elif found is not None:
+                    expected[name] = found
+        copied = tap.end()
+        assert copied is not None and copied.calls == calls
+        got = values(copied)
+        assert list(got) == list(expected)
+        assert all(torch.equal(got[path], tensor) for path, tensor in expected.items())
+        assert copied.data_bytes == sum(tensor.nbytes for tensor in expected.values())
+        assert copied.rows(3) == [path for path, tensor in expected.items() if tensor.shape[:1] == (3,)]
+        steady += copied.whole
+        moved += copied.plan is not None and copied.calls is copied.plan.calls
+        tap.release(copied)
+    assert steady > 150 and moved > 50 and tap.pool.used_bytes == 0
+
+
+def test_a_tensor_without_bytes_of_its_own_takes_the_longer_way() -> None:
+    net, tap, seen = nn.Sequential(nn.Identity()), Tap(Pool(), lambda error: seen.append(error)), []
+    wanted = targets(net, **{"0": "output"})
+    for _ in range(2):
+        tap.release(one_pass(tap, net, wanted, torch.zeros(2)))
+    tap.begin(wanted)
+    mapped = torch.func.vmap(net)(torch.ones(1, 2))
+    assert mapped.tolist() == [[1, 1]], "training goes on"
+    copied = tap.end()
+    assert copied is None or "0:output" in values(copied)
 
 
 def test_views_are_stored_as_small_as_they_are() -> None:
