@@ -1,11 +1,13 @@
 """`tdbg run --capture`: what chosen layers put out, in chosen steps, kept in pages, without a change to the program."""
 
+import functools
 import shutil
+import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, ParamSpec, TypeVar
 
 import torch
 from torch import nn
@@ -30,7 +32,23 @@ if TYPE_CHECKING:
     from tdbg.probes.monitor import Monitor
     from tdbg.probes.rerun import Call
 
+P = ParamSpec("P")
+R = TypeVar("R")
 MAX_RARITY = 64  # policy sample: at the rarest one pass in so many
+
+
+def asked(method: Callable[Concatenate["Capture", P], R]) -> Callable[Concatenate["Capture", P], R]:
+    """Book the time of a method of `Capture` as asked for: it does not use up what pays for watching the run."""
+
+    @functools.wraps(method)
+    def timed(self: "Capture", /, *args: P.args, **kwargs: P.kwargs) -> R:
+        begun = time.perf_counter()
+        try:
+            return method(self, *args, **kwargs)
+        finally:
+            self.monitor.budget.ask(time.perf_counter() - begun)
+
+    return timed
 
 
 class Capture(Probe):
@@ -116,6 +134,7 @@ class Capture(Probe):
 
     # which passes
 
+    @asked
     def must_watch(self) -> bool:
         return self._wanted(torch.is_grad_enabled())
 
@@ -137,12 +156,14 @@ class Capture(Probe):
             return "train"
         return "val" if self.monitor.updates else "eval"
 
+    @asked
     def batch_taken(self, batch: Any, wait_s: float, loader_iter: Any) -> None:
         handed = list(self._feeds.handed_out(loader_iter))
         self._ids = [*batch_ids(batch)] or handed or None
 
     # one pass
 
+    @asked
     def call_begins(self, module: nn.Module, call: "Call") -> None:
         self._finish()
         if not self._wanted(call.graded) or not self._has_turn():
@@ -208,15 +229,18 @@ class Capture(Probe):
         for path, (layer_ref, wanted) in kinds.items():
             yield Target(path or "root", layer_ref, wanted)
 
+    @asked
     def call_ended(self, module: nn.Module, call: "Call", output: Any) -> None:
         self.tap.unhook()
         self._leave_eager()
         if self.tap.running and not call.graded:
             self._finish()
 
+    @asked
     def update_begins(self, optimizer: "Optimizer") -> None:
         self._finish()
 
+    @asked
     def after_step(self, optimizer: "Optimizer") -> None:
         self._finish()
 
@@ -231,6 +255,7 @@ class Capture(Probe):
         if not self.tap.running:
             return
         copied = self.tap.end()
+        self.monitor.budget.asked_s += self.tap.clock.take_s()
         if copied is None:
             self._dropped("no room")
             return

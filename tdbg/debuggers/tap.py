@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from threading import get_ident
+from time import perf_counter
 from typing import Any, NamedTuple
 
 import torch
@@ -29,6 +30,7 @@ MAX_PLANS = 64
 HOST = torch.device("cpu")
 SMALL_BYTES = 1 << 20  # moved with the interpreter held; larger ones by torch, which has threads for them
 OUTPUT = ("output",)
+TIMED = 8  # one pass of so many has its hooks timed
 HOOK: Any = "tdbg-capture"  # in a module's own table of hooks, for one pass
 
 
@@ -170,6 +172,12 @@ class Copied:
         planned = self.plan.forms[: self.filled] if self.plan is not None else ()
         return [*planned, *(loose.form for loose in self.loose)]
 
+    def last_form(self) -> Form | None:
+        """What came last."""
+        if self.loose:
+            return self.loose[-1].form
+        return self.plan.forms[self.filled - 1] if self.plan is not None and self.filled else None
+
     def rows(self, count: int) -> list[str]:
         """The paths of tensors whose first dimension is ``count``."""
         if self.plan is None or not self.whole:
@@ -181,6 +189,24 @@ class Copied:
     def buffers(self) -> list[Tensor]:
         """All of them, to be given back."""
         return [*([self.buffer] if self.buffer is not None else []), *(loose.buffer for loose in self.loose)]
+
+
+@dataclass(slots=True)
+class Clock:
+    """What hooks have cost so far. long_s: those that went the longer way. moved: tensors that went the short one, of
+    which some were timed."""
+
+    long_s: float = 0.0
+    moved: int = 0
+    timed: int = 0
+    timed_s: float = 0.0
+    taken_s: float = 0.0
+
+    def take_s(self) -> float:
+        """The seconds since the last time this was asked; those of hooks without a clock by what others took."""
+        whole_s = self.long_s + (self.timed_s / self.timed * self.moved if self.timed else 0.0)
+        seconds, self.taken_s = max(whole_s - self.taken_s, 0.0), max(whole_s, self.taken_s)
+        return seconds
 
 
 class Tap:
@@ -201,6 +227,8 @@ class Tap:
         self._ready: list[Tensor] = []
         self._ready_forms: tuple[Form, ...] = ()
         self._full = False
+        self._passes = 0
+        self.clock = Clock()
         self._made: dict[str, int] = {}  # how many tensors of this pass have this target as their maker
         # What the hooks themselves look at: which tensor of the plan comes next, who is to make it, where it goes.
         self.at = 0
@@ -222,6 +250,8 @@ class Tap:
         """Hook them; what they carry is gone after `unhook`."""
         self._copied, self._ready, self._full, self._made = Copied(), [], False, {}
         self.at, self.next, self.makers, self.thread = 0, None, NOBODY, get_ident()
+        self._passes += 1
+        after = _TimedAfter if self._passes % TIMED == 0 else _After
         for target in targets:
             module = target.module()
             if module is None:
@@ -230,7 +260,7 @@ class Tap:
                 module._forward_pre_hooks[HOOK] = _Before(self, target)
                 module._forward_pre_hooks_with_kwargs[HOOK] = True
                 self._hooked += (module._forward_pre_hooks, module._forward_pre_hooks_with_kwargs)
-            module._forward_hooks[HOOK] = _After(self, target)
+            module._forward_hooks[HOOK] = after(self, target)
             self._hooked.append(module._forward_hooks)
 
     def unhook(self) -> None:
@@ -270,15 +300,18 @@ class Tap:
         """A module is about to run: its inputs, before it may write into them."""
         if get_ident() != self.thread:  # inference beside training is not this pass
             return
+        begun = perf_counter()
         self._settle()
         number = self._copied.calls.get(target.path, 0) if self._copied is not None else 0
         self._take(_name(target.path, number, "input"), [*args, kwargs] if kwargs else list(args))
         self._settled()
+        self.clock.long_s += perf_counter() - begun
 
     def after(self, target: Target, output: Any) -> None:
         """A module has returned."""
         if get_ident() != self.thread:
             return
+        begun = perf_counter()
         self._settle()
         copied = self._copied
         if copied is None:
@@ -292,12 +325,13 @@ class Tap:
         if "grad" in target.kinds:
             self._await_gradient(_name(target.path, number, "grad"), output)
         self._settled()
+        self.clock.long_s += perf_counter() - begun
 
     def _know_maker(self, copied: Copied, target: Target, output: Any, number: int, count: int) -> None:
         """If the ``count`` tensors that a call has brought are one that the hook could move by itself, note so."""
         if target.kinds != OUTPUT:
             return
-        form = copied.forms()[-1] if count == 1 and type(output) is Tensor else None
+        form = copied.last_form() if count == 1 and type(output) is Tensor else None
         if form is None:
             self.makers = NOBODY  # the calls of this pass can no longer be told from the tensors that came
         elif number == self._made.get(target.path, 0) and _movable(form):
@@ -310,6 +344,7 @@ class Tap:
         if copied is None or copied.filled == self.at or copied.plan is None:
             return
         moved = copied.plan.makers[copied.filled : self.at]
+        self.clock.moved += len(moved)
         copied.makers += moved
         for target in moved:
             assert target is not None
@@ -321,6 +356,7 @@ class Tap:
         copied = self._copied
         plan = copied.plan if copied is not None and not copied.loose else None
         if copied is not None and plan is not None and copied.filled == 1 and self.at == len(plan.forms) and plan.calls:
+            self.clock.moved += self.at - 1
             copied.filled, copied.calls = self.at, plan.calls  # what was the same all the way need not be counted
         else:
             self._settle()
@@ -337,11 +373,13 @@ class Tap:
     def gradient(self, path: str, of: Copied | None, grad: Tensor) -> None:
         """A gradient has arrived; one of an earlier pass is not this pass's."""
         if of is not None and of is self._copied:
+            begun = perf_counter()
             self._settle()
             number = of.grads.get(path, 0)
             of.grads[path] = number + 1
             self._take(f"{path}#{number}" if number else path, grad)
             self._settled()
+            self.clock.long_s += perf_counter() - begun
 
     def _take(self, name: str, value: Any) -> None:
         if self._copied is None or self._full:
@@ -450,6 +488,21 @@ class _After:
         unseen(tap.after, self.target, output)
 
 
+class _TimedAfter(_After):
+    """The same with a clock, in one pass of some."""
+
+    __slots__ = ()
+
+    def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
+        clock, at, begun = self.tap.clock, self.tap.at, perf_counter()
+        unseen(_After.__call__, self, module, args, output)
+        if self.tap.next is not None and self.tap.at == at + 1:
+            clock.timed += 1
+            clock.timed_s += perf_counter() - begun
+
+
 class _Gradient:
     """The hook of one output's gradient; a pickled tensor must not carry it."""
 
@@ -465,6 +518,7 @@ class _Gradient:
 
 hide(_Before.__call__)
 hide(_After.__call__)
+hide(_TimedAfter.__call__)
 
 
 def _with_rows(forms: Sequence[Form], count: int) -> list[str]:

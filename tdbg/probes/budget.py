@@ -22,6 +22,7 @@ class Budget:
         self.own_s = 0.0
         self.start_up_s = 0.0
         self.report_s = 0.0
+        self.asked_s = 0.0
         self._banked_s = 0.0  # earned at the shares before this one
         self._since = now
         self._excused_s = 0.0
@@ -45,12 +46,21 @@ class Budget:
         self.start += seconds
         self._since += seconds
 
-    def spend(self, part: str, seconds: float) -> None:
-        """Book time that a hook has used, less what was excused meanwhile."""
+    def spend(self, part: str, seconds: float, *, asked: bool = False) -> None:
+        """Book time that a hook has used, less what was excused meanwhile. asked: as `ask`, all of it."""
         used = max(seconds - self._excused_s, 0.0)
         self._excused_s = 0.0
+        if asked:
+            self.asked_s += used
+            return
         self.own_s += used
         self.by_part[part] += used
+
+    def ask(self, seconds: float) -> None:
+        """Leave out time that goes into what the user asked for by name, whatever it costs: told apart, as it would
+        use up what pays for watching the run."""
+        self.asked_s += seconds
+        self.excuse(seconds)
 
     def excuse(self, seconds: float) -> None:
         """Leave out time inside the hook that is running now.

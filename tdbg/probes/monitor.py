@@ -141,6 +141,7 @@ class Monitor:
         self._off_at = 0.0
         self._backward_at = self._update_at = 0.0
         self._watch_spent_s = 0.0
+        self._watch_is_asked = False  # the call that runs is watched for a probe alone, which asked for it
         self._called = False
         self._cost_at = 0.0
 
@@ -440,7 +441,7 @@ class Monitor:
                 self.calls.append(Call.light(module, args, kwargs or {}))
         except Exception as error:  # guard
             self.failed("forward", error)
-        self.budget.spend("call_begins", time.perf_counter() - begun)
+        self.budget.spend("call_begins", time.perf_counter() - begun, asked=self._watch_is_asked)
 
     def _may_watch(self, module: nn.Module, now: float) -> bool:
         """True if this call of a root is to be watched: an outer one, and affordable."""
@@ -452,16 +453,18 @@ class Monitor:
         self._called = True
         if self.recorder.began_at == 0.0:
             self.recorder.began_at = now
-        if self._must_watch():
-            if torch.is_grad_enabled():
-                self.plan.watch, self.plan.deaf = True, 0
-            return True
+        asked, affordable = self._must_watch(), self._may_afford_watch(now)
+        self._watch_is_asked = asked and not affordable
+        if self._watch_is_asked and torch.is_grad_enabled():
+            self.plan.watch, self.plan.deaf = True, 0
+        elif not asked and not affordable and not torch.is_grad_enabled():
+            self.eval_calls += 1
+        return asked or affordable
+
+    def _may_afford_watch(self, now: float) -> bool:
         if torch.is_grad_enabled():
             return self.plan.watch
-        if self.eval_calls < ALWAYS_STEPS or self.budget.allows(("eval",), now):
-            return True
-        self.eval_calls += 1
-        return False
+        return self.eval_calls < ALWAYS_STEPS or self.budget.allows(("eval",), now)
 
     def _must_watch(self) -> bool:
         """True if a probe asks for the next call, whatever it costs."""
@@ -492,7 +495,7 @@ class Monitor:
                 self.budget.learn("eval", 2 * (time.perf_counter() - begun))  # its beginning costs about as much
         except Exception as error:  # guard
             self.failed("forward", error)
-        self.budget.spend("call_ended", time.perf_counter() - begun)
+        self.budget.spend("call_ended", time.perf_counter() - begun, asked=self._watch_is_asked)
 
     def _keep_call(self, call: Call) -> None:
         """Hold on to the call until its step is known to be good, but not to memory the program has let go of."""
@@ -771,6 +774,7 @@ class Monitor:
             wall_ms=round((now - self.budget.start) * 1e3, 3),
             startup_ms=round(self.budget.start_up_s * 1e3, 3),
             report_ms=round(self.budget.report_s * 1e3, 3),
+            capture_ms=round(self.budget.asked_s * 1e3, 3),
             budget_pct=self.settings.budget_pct,
             earned_ms=round(self.budget.earned_s(now) * 1e3, 3),
             sampled=self.sampled,

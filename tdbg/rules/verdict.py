@@ -21,7 +21,7 @@ BLOCK_LINES = 6
 VERDICT_LINES = 10
 SHOWN_FINDINGS = 4
 SHOWN_ENDINGS = 3
-TOLD_RECORDS_PCT = 0.05
+TOLD_PCT = 0.05
 
 
 @dataclass(slots=True, kw_only=True)
@@ -155,10 +155,10 @@ class Verdict:
         last = self.looks.get("capture", {}).get("last", "")
         return [f"{clip(last, 140)}: `tdbg inspect-pages {self.run}`"] if last.startswith("captured") else []
 
-    def _records(self) -> str:
-        """What keeping the program's own log records took, where that is worth a word: the budget does not hold it."""
-        pct = self.cost["records_pct"]
-        return f", log records {pct:.2f} %" if pct >= TOLD_RECORDS_PCT else ""
+    def _beside(self) -> str:
+        """What was asked for and the budget does not hold, where it is worth a word."""
+        parts = (("capturing", self.cost["capture_pct"]), ("log records", self.cost["records_pct"]))
+        return "".join(f", {what} {pct:.2f} %" for what, pct in parts if pct >= TOLD_PCT)
 
     def _cost_lines(self) -> list[str]:
         lines = []
@@ -167,7 +167,7 @@ class Verdict:
             at = f", rank {worst['rank']} {worst['pct']:.2f} %" if len(self.cost["ranks"]) > 1 else ""
             lines.append(
                 f"cost of tdbg: {self.cost['pct']:.2f} % of the wall time (budget {self.cost['budget_pct']:g} %){at}"
-                f", start-up {self.cost['startup_ms']:.0f} ms{self._records()}"
+                f", start-up {self.cost['startup_ms']:.0f} ms{self._beside()}"
             )
         if self.baseline and self.baseline["low"] is None:
             lines.append(
@@ -334,6 +334,7 @@ def _cost(view: View) -> dict[str, Any]:
         "pct": 100 * sum(row["own_ms"] for row in rows) / sum(row["wall_ms"] for row in rows),
         "budget_pct": max(map(_budget_pct, costs)),
         "startup_ms": max(cost.startup_ms for cost in costs),
+        "capture_pct": 100 * sum(cost.capture_ms for cost in costs) / sum(row["wall_ms"] for row in rows),
         "records_pct": 100 * sum(cost.records_ms for cost in costs) / sum(row["wall_ms"] for row in rows),
         "worst": max(rows, key=lambda row: row["pct"]),
         "errors": sum(cost.errors for cost in costs),

@@ -15,10 +15,41 @@ from torch import Tensor, nn
 from tdbg.debuggers import pool as pools
 from tdbg.debuggers.pool import Full, Pool
 from tdbg.debuggers.recording import Pass, Recording, parts
-from tdbg.debuggers.tap import Copied, Tap, Target
+from tdbg.debuggers.tap import Clock, Copied, Tap, Target
 from tdbg.errors import TdbgError
 from tdbg.pages.reader import PageSet
 from tdbg.pages.writer import PageWriter
+from tdbg.probes.budget import Budget
+
+# What it costs
+
+
+def test_what_was_asked_for_does_not_use_up_the_budget() -> None:
+    budget = Budget(1.0, now=0.0)
+    budget.ask(2.0)
+    budget.spend("call_begins", 2.5)
+    budget.spend("call_ended", 4.0, asked=True)
+    assert budget.asked_s == 6.0 and budget.own_s == 0.5 == budget.by_part["call_begins"]
+    assert budget.allows(("any",), now=60.0) and not budget.allows(("any",), now=40.0)
+
+
+def test_hooks_without_a_clock_are_counted_by_those_with_one() -> None:
+    clock = Clock(long_s=1.0, moved=100, timed=10, timed_s=0.5)
+    assert clock.take_s() == 6.0 and clock.take_s() == 0.0
+    clock.moved += 10
+    assert clock.take_s() == pytest.approx(0.5)
+
+
+def test_a_pass_tells_what_its_hooks_took(net: "Net") -> None:
+    tap, wanted = Tap(Pool(), raises), targets(net, conv="output", act="input")
+    for _ in range(32):
+        tap.release(one_pass(tap, net, wanted, torch.zeros(2, 1, 6, 6)))
+    assert 0.0 < tap.clock.take_s() < 32.0 and tap.clock.timed == 0, "none of them goes the short way alone"
+    wanted = targets(net, conv="output")
+    for _ in range(32):
+        tap.release(one_pass(tap, net, wanted, torch.zeros(2, 1, 6, 6)))
+    assert tap.clock.take_s() > 0.0
+
 
 # The pool
 

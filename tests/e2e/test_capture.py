@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from tdbg.events import Observation
+from tdbg.events import Cost, Observation
 from tdbg.pages.reader import PageSet
 from tests.e2e.conftest import Result, Runner, program, same_output, torchrun
 
@@ -56,6 +56,9 @@ def test_outputs_inputs_and_gradients_are_those_of_the_program(watched: Runner, 
     (done,) = told(result, "DONE")
     assert done.values["datapoints"] == 12 and done.values["dropped"] == {}
     assert result.codes == []
+    (*_, cost) = result.events(Cost)
+    assert cost.capture_ms > 0
+    assert "capturing" in result.stderr, "in the verdict's line of the cost"
 
 
 @pytest.mark.parametrize(
