@@ -454,10 +454,13 @@ class Monitor:
         if self.recorder.began_at == 0.0:
             self.recorder.began_at = now
         asked, affordable = self._must_watch(), self._may_afford_watch(now)
+        if torch.is_grad_enabled():
+            if asked:
+                self._watch_is_asked = self._watch_is_asked or not affordable  # by an earlier call of this step
+                self.plan.watch, self.plan.deaf = True, 0
+            return self.plan.watch
         self._watch_is_asked = asked and not affordable
-        if self._watch_is_asked and torch.is_grad_enabled():
-            self.plan.watch, self.plan.deaf = True, 0
-        elif not asked and not affordable and not torch.is_grad_enabled():
+        if not asked and not affordable:
             self.eval_calls += 1
         return asked or affordable
 
@@ -677,6 +680,7 @@ class Monitor:
             self.budget.learn("watch", spent - self._watch_spent_s)
             self._watch_spent_s = spent
         self.recorder.forget(now)
+        self._watch_is_asked = False
         self._update_at = 0.0
         self._idle_losses = 0
         self.late_calls = [call for call in self.calls if call.is_small()] if self.recorder.pending else []
