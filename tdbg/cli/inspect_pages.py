@@ -1,6 +1,5 @@
 """`tdbg inspect-pages`: captured tensors, offline."""
 
-import os
 from typing import Any
 
 import typer
@@ -8,6 +7,7 @@ import typer
 from tdbg.asked import Asked
 from tdbg.cli import options
 from tdbg.pages.commands import NAMES, Subcommand, load
+from tdbg.pages.places import is_place
 
 
 class Pages(options.Group):
@@ -15,7 +15,7 @@ class Pages(options.Group):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """As typer's; a first word that is no subcommand but a path stands for ``ls``."""
-        if args and args[0] not in self.commands and os.path.exists(args[0]):
+        if args and args[0] not in self.commands and is_place(args[0]):
             args = ["ls", *args]
         return super().resolve_command(ctx, args)
 
