@@ -5,16 +5,17 @@ fsspec is loaded here and nowhere else, and this file only where a URL is given.
 
 import contextlib
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tdbg.errors import TdbgError
 from tdbg.pages.folder import DEPTH, Folder, holds_pages
-from tdbg.pages.form import JOURNAL_NAME, PAGE_NAME
+from tdbg.pages.form import JOURNAL_NAME, MANIFEST, PAGE_NAME
 from tdbg.urls import Url, check_url
 
 JOURNAL_BYTES = 64 << 20  # a journal up to this size is fetched at once, and kept
+FIRST_BYTES = 1 << 20, 64 << 20  # files and all files that are fetched side by side when a place is opened
 SMALL_BYTES = 1 << 20  # reads of this size that follow each other are fetched together
 AHEAD_BYTES = 256 << 10, 8 << 20  # how much of what follows is fetched with them: at first, and at most
 GAP_BYTES = 4 << 10
@@ -62,10 +63,17 @@ class Store:
             raise FileNotFoundError(self._named(path))
         return int(about.get("size") or 0)
 
-    def read(self, path: str, start: int | None = None, stop: int | None = None) -> bytes:
+    def read(self, path: str, start: int, stop: int) -> bytes:
         """These bytes of a file, with one request. Raises FileNotFoundError."""
         with self.errors(self._named(path)):
             return bytes(self.fs.cat_file(self._at(path), start=start, end=stop))
+
+    def read_all(self, sizes: Mapping[str, int]) -> dict[str, bytes]:
+        """Several whole files of these sizes, side by side where the library can; those that failed are left out."""
+        with self.errors(self.url):
+            places, starts = [self._at(path) for path in sizes], [0] * len(sizes)
+            found = self.fs.cat_ranges(places, starts, list(sizes.values()), on_error="return")
+        return {path: bytes(data) for path, data in zip(sizes, found, strict=True) if not isinstance(data, Exception)}
 
     def put(self, path: str, source: Path | bytes) -> None:
         """Copy a file, or bytes, to a name under which it appears when it is whole."""
@@ -161,10 +169,30 @@ def look(url: Url) -> tuple[list[Folder], str]:
         if len(parts) <= DEPTH and not any(part.startswith(".") for part in parts):
             folders.setdefault(tuple(parts), {})[name] = size
     if not folders:
+        store.check()
         store.size("")
         return [RemoteFolder(Store(str(url.parent)), url.parent, {})], url.name
-    kept = [(parts, sizes) for parts, sizes in sorted(folders.items()) if holds_pages(sizes)]
-    return [RemoteFolder(store, url.joinpath(*parts), sizes, "/".join(parts)) for parts, sizes in kept], ""
+    found = [
+        RemoteFolder(store, url.joinpath(*parts), sizes, "/".join(parts))
+        for parts, sizes in sorted(folders.items())
+        if holds_pages(sizes)
+    ]
+    _fetch_first(store, found)
+    return list(found), ""
+
+
+def _fetch_first(store: Store, folders: Sequence["RemoteFolder"]) -> None:
+    """What is read of every folder in any case, as far as it is small: there may be a thousand of them."""
+    wanted: dict[str, int] = {}
+    total = 0
+    for folder in folders:
+        for path, size in folder.first():
+            if 0 < size <= FIRST_BYTES[0] and total + size <= FIRST_BYTES[1]:
+                wanted[path] = size
+                total += size
+    found = store.read_all(wanted) if wanted else {}
+    for folder in folders:
+        folder.keep(found)
 
 
 def legacy_pages(url: Url) -> list[str]:
@@ -200,7 +228,7 @@ class RemoteFolder(Folder):
         """sizes: of its files, as they were listed. inside: its path from the store's URL."""
         super().__init__(path)
         self._store, self._sizes, self._inside = store, sizes, inside
-        self._journals: dict[str, bytes] = {}
+        self._kept: dict[str, bytes] = {}  # whole files
         self._ahead = Ahead()
 
     def names(self) -> list[str]:
@@ -212,31 +240,34 @@ class RemoteFolder(Folder):
     def size(self, name: str) -> int:
         if name not in self._sizes:
             self._sizes[name] = self._store.size(self._of(name))
-        return len(self._journal(name)) if self._is_kept(name) else self._sizes[name]
+        return self._sizes[name]
 
     def read(self, name: str, offset: int, length: int) -> bytes:
-        stop = min(offset + length, self.size(name))
+        size = self.size(name)
+        stop = min(offset + length, size)
         if stop <= offset:
             return b""
-        if self._is_kept(name):
-            return self._journal(name)[offset:stop]
         with self._lock:
-            return self._ahead.read(name, offset, stop, self._sizes[name], self._fetch)
+            if name not in self._kept and size <= JOURNAL_BYTES and JOURNAL_NAME.fullmatch(name):
+                self._kept[name] = self._fetch(name, 0, size)
+            if name in self._kept:
+                return self._kept[name][offset:stop]
+            return self._ahead.read(name, offset, stop, size, self._fetch)
 
     def close(self) -> None:
-        self._journals.clear()
+        self._kept.clear()
         self._ahead = Ahead()
 
-    def _is_kept(self, name: str) -> bool:
-        return self._sizes[name] <= JOURNAL_BYTES and JOURNAL_NAME.fullmatch(name) is not None
+    def first(self) -> Iterator[tuple[str, int]]:
+        """The path from the store's URL, and the size, of what is read in any case."""
+        names = (name for name in self._sizes if name == MANIFEST or JOURNAL_NAME.fullmatch(name))
+        return ((self._of(name), self._sizes[name]) for name in names)
 
-    def _journal(self, name: str) -> bytes:
-        with self._lock:
-            if name not in self._journals:
-                self._journals[name] = self._fetch(name, None, None)
-            return self._journals[name]
+    def keep(self, files: Mapping[str, bytes]) -> None:
+        """Take those that are its own of what was fetched."""
+        self._kept |= {name: files[self._of(name)] for name in self._sizes if self._of(name) in files}
 
-    def _fetch(self, name: str, start: int | None, stop: int | None) -> bytes:
+    def _fetch(self, name: str, start: int, stop: int) -> bytes:
         try:
             return self._store.read(self._of(name), start, stop)
         except FileNotFoundError:

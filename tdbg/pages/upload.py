@@ -23,7 +23,7 @@ HEAD_BYTES = 4096  # of a journal, by which it is told from another of its name
 class Upload:
     """Copies what is new in a folder, each time it is told to.
 
-    files, nbytes: what was copied. Called again, by this process or a later one, it copies only what is not there.
+    nbytes: what was copied, journals as often as they were. Called again, by this process or a later one, it copies only what is not there.
     """
 
     def __init__(
@@ -38,12 +38,18 @@ class Upload:
         """host: copy only what was written on this one. stays: False for a folder that may be removed before the end.
         progress: told the bytes of each file. Raises TdbgError for a URL that nothing here can speak."""
         self.source, self.store = source, Store(url)
-        self.files = self.nbytes = 0
+        self.nbytes = 0
         self._host, self._stays, self._progress = host, stays, progress
         self._there: dict[str, int] | None = None  # what the store holds, by path
+        self._copied: set[str] = set()
         self._known: set[str] = set()  # journals of which it is certain that they are ours
         self._foreign: set[str] = set()  # journals that another host writes
         self._seen: dict[Path, dict[str, int]] = {}
+
+    @property
+    def files(self) -> int:
+        """How many files were copied, a journal once."""
+        return len(self._copied)
 
     def run(self, *, last: bool = False) -> None:
         """Copy what is new; with ``last`` also the pages that were never sealed and whose writers are dead.
@@ -148,7 +154,7 @@ class Upload:
         self.store.put(path, Path(folder.path) / name if data is None else data)
         self._listed()[path] = size
         self._known.add(path)
-        self.files += 1
+        self._copied.add(path)
         self.nbytes += size
         self._progress(size)
 

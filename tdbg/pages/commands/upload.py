@@ -40,8 +40,8 @@ def answer(question: Question) -> int:
     from tdbg.urls import check_url, is_url
 
     paths, url = place_and_word(question.paths, "URL", "tdbg inspect-pages upload tdbg_runs/train s3://bucket/train")
-    where = place(paths)
     check_url(url)
+    where = place(paths)
     if is_url(where) or not Path(where).is_dir():
         raise TdbgError(f"{short(where, 1000)} is no folder here", "name a run, a rank's folder or a folder of pages")
     if not any(True for _ in find(Path(where))):
