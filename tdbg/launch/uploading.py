@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from tdbg.capture import Epochs
 from tdbg.config import Settings
@@ -14,6 +14,10 @@ from tdbg.errors import TdbgError
 from tdbg.output import say
 from tdbg.rundir import UPLOAD, RunDir, write_json
 
+if TYPE_CHECKING:
+    from tdbg.pages.upload import Upload
+
+INTERRUPTED = "interrupted"
 POLL_S = 5.0
 REST = 20  # the thread sleeps this many times as long as a look took, at least
 LOOK_S = 0.2  # between two looks whether the thread has ended, so that Ctrl-C is heard
@@ -45,7 +49,8 @@ class Uploading:
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._work, name="tdbg-upload", daemon=True)
         self._error, self._told = "", False
-        self._files = self._bytes = self._failures = 0
+        self._failures = 0
+        self._upload: Upload | None = None
 
     def start(self) -> None:
         """Begin; from here on this process has threads."""
@@ -58,19 +63,20 @@ class Uploading:
             while self._thread.is_alive():
                 self._thread.join(LOOK_S)
         except KeyboardInterrupt:
-            self._error = "interrupted"
-        self._note()
-        if self._error == "interrupted":
+            self._error = INTERRUPTED
+        files, nbytes = (self._upload.files, self._upload.nbytes) if self._upload else (0, 0)
+        self._note(files, nbytes)
+        if self._error == INTERRUPTED:
             say(f"interrupted: `tdbg inspect-pages upload {self._run.path} {self.url}` copies the rest")
-        elif not self._error and self._files and not self._settings.quiet:
-            say(f"{self._files:,} files, {self._bytes / 1e6:,.1f} MB are on {self.url}")
+        elif not self._error and files and not self._settings.quiet:
+            say(f"{files:,} files, {nbytes / 1e6:,.1f} MB are on {self.url}")
 
     def _work(self) -> None:
         pause = POLL_S
         try:
             from tdbg.pages.upload import Upload
 
-            upload = Upload(self._run.path, self.url, host=socket.gethostname(), stays=self._stays)
+            upload = self._upload = Upload(self._run.path, self.url, host=socket.gethostname(), stays=self._stays)
             self._attempt(upload.store.check)
             while not self._ending.wait(pause):
                 begun = time.monotonic()
@@ -80,7 +86,6 @@ class Uploading:
                 pause = max(POLL_S, REST * (time.monotonic() - begun))
             with Turn(self._run, wait=True):
                 self._attempt(lambda: upload.run(last=True))
-            self._files, self._bytes = upload.files, upload.nbytes
         except Exception as error:  # guard: the run must not end by it
             self._failed(error)
 
@@ -104,9 +109,9 @@ class Uploading:
         word, _, number = folder.name.partition("epoch_")
         return bool(word) or not number.isdecimal() or self._epochs.wants(int(number))
 
-    def _note(self) -> None:
+    def _note(self, files: int, nbytes: int) -> None:
         host = socket.gethostname()
-        about = {"url": self.url, "host": host, "files": self._files, "bytes": self._bytes}
+        about = {"url": self.url, "host": host, "files": files, "bytes": nbytes}
         about |= {"failures": self._failures, "error": self._error}
         try:
             (self._run.path / UPLOAD).mkdir(exist_ok=True)

@@ -17,6 +17,7 @@ from tdbg.pages.remote import Store
 from tdbg.pages.sources import JournalSource, Problems
 
 GROWN = 1.25  # a journal is copied again when it has grown so much: all its copies are five times its size at most
+FAILURES = 3  # folders that fail before the others are not tried any more: it is the store then
 HEAD_BYTES = 4096  # of a journal, by which it is told from another of its name
 
 
@@ -58,17 +59,27 @@ class Upload:
         """
         if last:
             self._there = None  # others may have copied meanwhile
+        failed: list[TdbgError] = []
         for path in find(self.source):
-            if not last and not self._stays(path):
-                continue
-            folder = Folder(path)
-            try:
-                self._folder(folder, last=last)
-            except FileNotFoundError:
-                if path.exists():
-                    raise TdbgError(f"{self.store.url} does not exist", "make it, or name another") from None
-            finally:
-                folder.close()
+            if last or self._stays(path):
+                try:
+                    self._attempt(path, last=last)
+                except TdbgError as error:
+                    failed.append(error)
+            if len(failed) == FAILURES:
+                break
+        if failed:
+            raise failed[0]
+
+    def _attempt(self, path: Path, *, last: bool) -> None:
+        folder = Folder(path)
+        try:
+            self._folder(folder, last=last)
+        except FileNotFoundError:
+            if path.exists():
+                raise TdbgError(f"{self.store.url} does not exist", "make it, or name another") from None
+        finally:
+            folder.close()
 
     def _folder(self, folder: Folder, *, last: bool) -> None:
         names = [name for name in folder.names() if JOURNAL_NAME.fullmatch(name) or PAGE_NAME.fullmatch(name)]

@@ -47,15 +47,6 @@ def test_two_ranks_and_every_command_reads_it(watched: Runner, server: dict[str,
     assert (about["url"], about["files"], about["failures"], about["error"]) == (f"{URL}/two/run", 6, 0, "")
 
 
-def test_a_killed_rank(watched: Runner, server: dict[str, str]) -> None:
-    result = watched(program("layers", "--die-at", "5"), [*CAPTURE, "--capture-upload", f"{URL}/killed"], server)
-    assert result.code == 137
-    local = len(list(PageSet.open(result.folder)))
-    assert 1 <= local <= 5
-    listed = inspected(result, server, f"{URL}/killed/run")
-    assert listed.stdout.startswith(f"{local} datapoint"), listed.stderr
-
-
 def test_no_bucket_is_said_once_and_costs_the_run_nothing(
     watched: Runner, bare: Runner, server: dict[str, str]
 ) -> None:

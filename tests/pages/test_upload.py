@@ -177,6 +177,18 @@ def test_another_run_is_not_mixed_in(tmp_path: Path) -> None:
     assert there() == 10
 
 
+def test_a_folder_that_fails_does_not_keep_the_others(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        written(tmp_path / f"rank000{rank}" / "pages", rank=rank)
+    Counted.failing.add("rank0000")
+    with pytest.raises(TdbgError, match="the store is full"):
+        Upload(tmp_path, URL).run(last=True)
+    assert there() == 10
+    Counted.failing.clear()
+    Upload(tmp_path, URL).run(last=True)
+    assert there() == 20
+
+
 def test_of_other_hosts_nothing_is_copied(tmp_path: Path) -> None:
     written(tmp_path / "rank0000" / "pages")
     Upload(tmp_path, URL, host="elsewhere").run(last=True)
