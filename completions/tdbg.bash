@@ -5,7 +5,7 @@
 _tdbg_commands() {
     case "$1" in
         '') reply='run report status control filter-logs inspect-pages flags explain doctor demo hook' ;;
-        'inspect-pages') reply='ls show stats find diff export html verify recover convert' ;;
+        'inspect-pages') reply='ls show stats find diff export html verify recover convert upload' ;;
         'flags') reply='list show scan doctor' ;;
         'hook') reply='install remove' ;;
         *) reply='' ;;
@@ -16,7 +16,7 @@ _tdbg_commands() {
 _tdbg_options() {
     case "$1" in
         '') reply='--version -h --help' ;;
-        'run') reply='-f --flag --no-flag --preset -l --level --max-overhead --inject --strict-flags --forbid-flags --profile-name --run-dir --name --tee --stop-on --stop-before-update --fail-on --baseline --log-level --disk-budget --progress-every --step-optimizer --keep-steps --every --steps --ranks --capture --capture-stats --capture-every --capture-steps --capture-epochs --capture-phase --capture-on --capture-budget --capture-policy --when --then --threshold --dry-run --exec -q --quiet -h --help' ;;
+        'run') reply='-f --flag --no-flag --preset -l --level --max-overhead --inject --strict-flags --forbid-flags --profile-name --run-dir --name --tee --stop-on --stop-before-update --fail-on --baseline --log-level --disk-budget --progress-every --step-optimizer --keep-steps --every --steps --ranks --capture --capture-stats --capture-every --capture-steps --capture-epochs --capture-phase --capture-on --capture-budget --capture-policy --capture-upload --when --then --threshold --dry-run --exec -q --quiet -h --help' ;;
         'report') reply='--note --fail-on --json -h --help' ;;
         'status') reply='--watch --json -h --help' ;;
         'control') reply='-l --level -f --flag --no-flag --for --at-step --clear-history --wait --json -h --help' ;;
@@ -32,6 +32,7 @@ _tdbg_options() {
         'inspect-pages verify') reply='--json -h --help' ;;
         'inspect-pages recover') reply='--force --json -h --help' ;;
         'inspect-pages convert') reply='-o --output --page-size --json -h --help' ;;
+        'inspect-pages upload') reply='--json -h --help' ;;
         'flags') reply='-h --help' ;;
         'flags list') reply='--json -h --help' ;;
         'flags show') reply='--json -h --help' ;;
@@ -78,6 +79,7 @@ _tdbg_kind() {
         'run --capture-on') reply='CODE|SEVERITY' ;;
         'run --capture-budget') reply='SIZE' ;;
         'run --capture-policy') reply='TEXT' ;;
+        'run --capture-upload') reply='URL' ;;
         'run --when') reply='TEXT' ;;
         'run --then') reply='TEXT' ;;
         'run --threshold') reply='TEXT' ;;
@@ -186,6 +188,7 @@ _tdbg_argument() {
         'inspect-pages verify') reply='PATH' ;;
         'inspect-pages recover') reply='PATH' ;;
         'inspect-pages convert') reply='PATH' ;;
+        'inspect-pages upload') reply='PATH|URL' ;;
         'flags show') reply='FLAG' ;;
         'flags scan') reply='DIR' ;;
         'flags doctor') reply='RUN' ;;

@@ -13,6 +13,7 @@ from tdbg.capture import PHASES, Epochs, check_spec
 from tdbg.conditions import check_action, check_condition, check_pairs
 from tdbg.errors import TdbgError
 from tdbg.ranges import parse_ranges
+from tdbg.urls import check_url
 
 LEVELS = flag_table.LEVELS
 INJECTS = ("auto", "yacs", "hydra", "argparse", "argv", "env", "none")
@@ -74,6 +75,7 @@ class Settings:
     )
     capture_budget: str = setting("bytes a rank may capture, such as 2GB", "2GB")
     capture_policy: str = setting("where the disk is too slow: block, drop or sample", "block")
+    capture_upload: str = setting("a URL that sealed pages are copied to, such as s3://bucket/runs", "")
     when: list[str] = setting("conditions over a step's record", factory=list)
     then: list[str] = setting("what to do when the condition in the same place comes true", factory=list)
 
@@ -285,6 +287,15 @@ def _phases(key: str, value: Any) -> list[str]:
     return [_choice(PHASES)(key, word) for word in _words(key, value)]
 
 
+def _url(key: str, value: Any) -> str:
+    if value:
+        try:
+            check_url(str(value))
+        except TdbgError as error:
+            raise TdbgError(f"{key}: {error}", error.hint) from None
+    return str(value)
+
+
 _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "level": _choice(LEVELS),
     "inject": _choice(INJECTS),
@@ -319,6 +330,7 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "capture_on": _words,
     "capture_budget": _size,
     "capture_policy": _choice(CAPTURE_POLICIES),
+    "capture_upload": _url,
     "when": _texts(check_condition),
     "then": _texts(check_action),
 }

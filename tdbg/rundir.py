@@ -26,6 +26,7 @@ HALF_FILE_PATIENCE_S = 0.5
 RUNS = "tdbg_runs"
 EVENTS = "events.jsonl"
 STATE_FILE = "run.json"
+UPLOAD = "upload"  # holds HOST.json, what became of `--capture-upload` there
 RANK_ENV = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "LOCAL_RANK")
 JOB_ENV = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID")
 # The only variables a run directory may hold: launchers', and no secrets.
@@ -60,6 +61,17 @@ def redacted(argv: Sequence[str]) -> list[str]:
             kept.append(word)
         hide_next = secret and not equals and word.startswith("-")
     return kept
+
+
+def copies_of(run: "RunDir") -> list[dict[str, Any]]:
+    """What became of `--capture-upload`, host by host: url, host, files, bytes, failures, error."""
+    found = []
+    for path in sorted((run.path / UPLOAD).glob("*.json")):
+        try:
+            found.append(json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError):
+            continue
+    return [copied for copied in found if isinstance(copied, dict)]
 
 
 def write_json(path: Path, data: Any) -> None:

@@ -14,7 +14,7 @@ import tdbg
 ROOT = Path(tdbg.__file__).parent
 FLOORS = (
     ("errors",),
-    ("flags", "registry", "events", "output", "window", "conditions", "ranges", "asked", "capture"),
+    ("flags", "registry", "events", "output", "window", "conditions", "ranges", "asked", "capture", "urls"),
     ("config", "rundir", "control"),
     ("logs", "metrics", "pages", "probes", "rules", "traces"),
     ("launch", "inject", "debuggers", "compare", "viewer", "api"),
@@ -24,7 +24,7 @@ FLOORS = (
 FLOOR = {part: number for number, parts in enumerate(FLOORS) for part in parts}
 SEPARATE = 3  # the six domains never import each other
 ANYWHERE = ("__version__", "API")  # names of the package itself
-HEAVY = {"torch", "numpy", "rich", "wandb", "yacs", "msgspec", "psutil", "safetensors", "pydantic"}
+HEAVY = {"torch", "numpy", "rich", "wandb", "yacs", "msgspec", "psutil", "safetensors", "pydantic", "fsspec"}
 
 
 def part_of(path: Path) -> str:

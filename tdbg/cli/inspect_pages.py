@@ -1,6 +1,5 @@
 """`tdbg inspect-pages`: captured tensors, offline."""
 
-import os
 from typing import Any
 
 import typer
@@ -8,6 +7,7 @@ import typer
 from tdbg.asked import Asked
 from tdbg.cli import options
 from tdbg.pages.commands import NAMES, Subcommand, load
+from tdbg.pages.places import is_place
 
 
 class Pages(options.Group):
@@ -15,7 +15,7 @@ class Pages(options.Group):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """As typer's; a first word that is no subcommand but a path stands for ``ls``."""
-        if args and args[0] not in self.commands and os.path.exists(args[0]):
+        if args and args[0] not in self.commands and is_place(args[0]):
             args = ["ls", *args]
         return super().resolve_command(ctx, args)
 
@@ -24,7 +24,8 @@ app = options.group(
     """Open captured tensors: list, show, compare, export, repair.
 
     What `tdbg run --capture` and the debuggers kept is read where it lies, without torch and without running anything
-    that is in it. A path alone lists.
+    that is in it. A path alone lists. A path may be a URL such as s3://bucket/run, of which only what is looked at is
+    fetched.
 
     Examples:
         tdbg inspect-pages tdbg_runs/20261121-031500-train

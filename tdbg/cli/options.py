@@ -24,7 +24,22 @@ ON_DISK = ("FILE", "DIR", "PATH", "RUN")
 # A whole command line of its own.
 COMMAND = "COMMAND"
 # Nothing to complete.
-FREE = ("N", "PCT", "TEXT", "SIZE", "NAME", "SECONDS", "CLASS", "SEED", "RANGE", "GLOB", "FIELD", "KEY", "CONDITION")
+FREE = (
+    "N",
+    "PCT",
+    "TEXT",
+    "SIZE",
+    "NAME",
+    "SECONDS",
+    "CLASS",
+    "SEED",
+    "RANGE",
+    "GLOB",
+    "FIELD",
+    "KEY",
+    "CONDITION",
+    "URL",
+)
 
 HELP = ("-h", "--help")
 

@@ -124,6 +124,14 @@ CapturePolicy = Annotated[
     str | None,
     typer.Option("--capture-policy", metavar="TEXT", help="Where the disk is too slow: block, drop or sample."),
 ]
+CaptureUpload = Annotated[
+    str | None,
+    typer.Option(
+        "--capture-upload",
+        metavar="URL",
+        help="Copy sealed pages below this URL while the run goes on: s3://bucket/runs.",
+    ),
+]
 When = Annotated[
     list[str] | None,
     typer.Option("--when", metavar="TEXT", help="A condition on step records, such as 'loss > 10 or skipped'."),
@@ -176,6 +184,7 @@ def command(
     capture_on: CaptureOn = None,
     capture_budget: CaptureBudget = None,
     capture_policy: CapturePolicy = None,
+    capture_upload: CaptureUpload = None,
     when: When = None,
     then: Then = None,
     threshold: Thresholds = None,
@@ -230,6 +239,7 @@ def command(
         "capture_on": capture_on,
         "capture_budget": capture_budget,
         "capture_policy": capture_policy,
+        "capture_upload": capture_upload,
         "when": when,
         "then": then,
         "thresholds": threshold,

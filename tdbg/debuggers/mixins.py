@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tdbg.debuggers.sequential import SequentialDebugger, checkpoint_indices
+from tdbg.urls import Url, located
 
 
 class ValidationDebugging:
@@ -17,7 +18,7 @@ class ValidationDebugging:
 
     _debugger: SequentialDebugger | None = None
     _debugged_epochs: frozenset[int] = frozenset()
-    _debug_dir: Path
+    _debug_dir: Path | Url
 
     def debug_validation(
         self,
@@ -27,7 +28,7 @@ class ValidationDebugging:
         checkpoint_method: str | int = "latest",
     ) -> None:
         """Keep the epochs that ``checkpoint_method`` chooses of ``epochs``: ``'all'``, ``'latest'``, or every Nth and the last."""
-        self._debugger, self._debug_dir = debugger, Path(output_dir)
+        self._debugger, self._debug_dir = debugger, located(output_dir)
         self._debugged_epochs = frozenset(checkpoint_indices(checkpoint_method, epochs))
 
     def on_val_start(self, epoch: int) -> None:
@@ -49,11 +50,11 @@ class EvaluationDebugging:
     """For an evaluator: every datapoint, in ``debugger``."""
 
     _eval_debugger: SequentialDebugger | None = None
-    _eval_debug_dir: Path
+    _eval_debug_dir: Path | Url
 
     def debug_evaluation(self, debugger: SequentialDebugger, output_dir: str | os.PathLike[str]) -> None:
         """Keep every datapoint of an evaluation in ``output_dir/debugger``."""
-        self._eval_debugger, self._eval_debug_dir = debugger, Path(output_dir)
+        self._eval_debugger, self._eval_debug_dir = debugger, located(output_dir)
 
     def on_eval_start(self) -> None:
         """An evaluation begins."""

@@ -20,6 +20,7 @@ from tdbg.debuggers.pool import RING_BYTES, Pool
 from tdbg.debuggers.recording import Job, Recording, memory
 from tdbg.errors import TdbgError
 from tdbg.pages.writer import Item, PageWriter
+from tdbg.urls import Url, located
 
 MAX_DEPTH = 32
 FOLDER = "debugger"
@@ -61,7 +62,7 @@ class SequentialDebugger:
     ) -> None:
         self.model = model
         self.page_size = int(page_size_mb * 1_000_000)
-        self.output_dir: Path | None = None  # where the last pages were saved
+        self.output_dir: Path | Url | None = None  # where the last pages were saved
         self.debuggers: dict[str, BaseDebugger] = {}
         self.forward_debuggers: dict[str, list[ForwardDebugger]] = {}
         self.dropped: dict[str, int] = {}  # what could not be stored: "name/path: why" -> how often
@@ -70,7 +71,7 @@ class SequentialDebugger:
         self._hooks: list[Hooks] = []
         self._on = False
         self._recording: Recording | None = None
-        self._place = Path(output_dir) if output_dir is not None else None
+        self._place = _on_disk(output_dir) if output_dir is not None else None
         self._spool: Path | None = None
         for config in debuggers_config:
             self._add(config)
@@ -148,15 +149,18 @@ class SequentialDebugger:
             self._recording.close()
 
     def save_all(self, output_dir: str | os.PathLike[str] | None = None) -> None:
-        """Write the rest, seal the last page, and have all pages in ``output_dir``.
+        """Write the rest, seal the last page, and have all pages in ``output_dir``, a folder or a URL (``s3://...``).
 
-        Raises TdbgError if that folder holds something already; the pages stay where they are then.
+        Raises TdbgError if there is something already, or it cannot be reached; the pages stay where they are then.
         """
         self._end()
-        target = Path(output_dir) if output_dir is not None else self._place
+        target = located(output_dir) if output_dir is not None else self._place
         if target is None:
             raise TdbgError("save_all was not told where to", "save_all('results/debugger')")
-        if self._spool is not None:
+        if isinstance(target, Url):
+            _upload(self._spool or self._place, target)
+            self.reset_buffer()
+        elif self._spool is not None:
             _move(self._spool, target)
             self._spool = None
         self.output_dir = target
@@ -192,6 +196,24 @@ class SequentialDebugger:
         recording = getattr(self, "_recording", None)
         if recording is not None:
             recording.abandon()
+
+
+def _on_disk(output_dir: str | os.PathLike[str]) -> Path:
+    found = located(output_dir)
+    if isinstance(found, Path):
+        return found
+    raise TdbgError(f"pages are not written to {found} directly", "leave output_dir out; save_all takes a URL")
+
+
+def _upload(source: Path | None, url: Url) -> None:
+    if source is None or not source.exists():  # nothing was captured
+        return
+    from tdbg.pages.upload import Upload
+
+    upload = Upload(source, str(url))
+    if upload.store.files():
+        raise TdbgError(f"{url} is not empty", f"name a new place; the pages are in {source} until then")
+    upload.run(last=True)
 
 
 def _move(spool: Path, target: Path) -> None:

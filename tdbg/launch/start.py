@@ -12,7 +12,7 @@ from typing import Any
 from tdbg.conditions import parse_action
 from tdbg.config import Settings
 from tdbg.errors import LaunchError, TdbgError
-from tdbg.launch import boot, command, join, orphans, presence, provenance
+from tdbg.launch import boot, command, join, orphans, presence, provenance, uploading
 from tdbg.launch.follow import Follower
 from tdbg.launch.orphans import Guard
 from tdbg.launch.supervise import Child, start_error
@@ -69,6 +69,7 @@ def check(settings: Settings, words: Sequence[str], environ: Mapping[str, str], 
         _check_replace(settings)
     check_words(settings.stop_on)
     check_words(settings.capture_on)
+    uploading.check(settings)
     command.check(words, environ)
     boot.check_path(join.intended_path(settings, words, environ))
 
@@ -79,6 +80,7 @@ def _check_replace(settings: Settings) -> None:
         "--tee": settings.tee,
         "--stop-on": settings.stop_on,
         "--capture-on": settings.capture_on,
+        "--capture-upload": uploading.is_wanted(settings),
         "--fail-on": settings.fail_on != "never",
         "--then stop": any(parse_action(text).stop for text in settings.then),
     }
@@ -151,10 +153,13 @@ class Supervision:
         follower = Follower(
             self.run, self.settings, lambda why: self._stop(child, why), capture=self._capture, speaks=self.leads
         )
+        copies = uploading.Uploading(self.run, self.settings) if uploading.is_wanted(self.settings) else None
         patience = presence.Patience(self.run) if self._minds_silence() else None
         if self.leads:
             git.start()
         follower.start()
+        if copies:
+            copies.start()
         if tee:
             tee.start()
         code = child.wait()
@@ -168,6 +173,8 @@ class Supervision:
         if self.leads:
             git.join(GIT_PATIENCE_S)
             self._note_end(code)
+        if copies:
+            copies.finish()
         verdict = follower.finish(code)
         self._break_silence(verdict)
         return self.exit_code(code, verdict)

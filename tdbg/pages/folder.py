@@ -4,8 +4,8 @@ import os
 import stat
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterable, Iterator
+from pathlib import Path, PurePath
 
 from tdbg.errors import TdbgError
 from tdbg.pages.form import JOURNAL_NAME, PAGE_NAME
@@ -17,7 +17,7 @@ DEPTH = 8  # folders below the one that is asked for
 class Folder:
     """The files of one folder, read by range; a few are kept open. Safe to use from several threads."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: PurePath) -> None:
         self.path = path
         self._open: OrderedDict[str, int] = OrderedDict()
         self._lock = threading.Lock()
@@ -28,6 +28,10 @@ class Folder:
             return sorted(os.listdir(self.path))
         except OSError as error:
             raise _unreadable(self.path, error) from None
+
+    def has(self, name: str) -> bool:
+        """True if there is a file of this name."""
+        return os.path.isfile(self.path / name)
 
     def size(self, name: str) -> int:
         """Bytes of a file. Raises FileNotFoundError, and TdbgError for anything but a plain file that can be read."""
@@ -76,7 +80,7 @@ class Folder:
         return fd
 
 
-def _unreadable(path: Path | str, error: OSError) -> TdbgError:
+def _unreadable(path: PurePath | str, error: OSError) -> TdbgError:
     return TdbgError(f"{path}: {error.strerror or error}", "check its path and permissions")
 
 
@@ -88,9 +92,9 @@ class PageFile:
         self._names = (sealed, part, sealed) if part else (sealed,)
 
     @property
-    def path(self) -> Path:
+    def path(self) -> PurePath:
         """What it is called, for people."""
-        names = (name for name in self._names if (self._folder.path / name).exists())
+        names = filter(self._folder.has, self._names)
         return self._folder.path / next(names, self._names[0])
 
     def size(self) -> int:
@@ -129,5 +133,19 @@ def find(path: Path) -> Iterator[Path]:
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         if len(Path(where).parts) - depth >= DEPTH:
             folders.clear()
-        if any(JOURNAL_NAME.fullmatch(name) or PAGE_NAME.fullmatch(name) for name in files):
+        if holds_pages(files):
             yield Path(where)
+
+
+def holds_pages(names: Iterable[str]) -> bool:
+    """True if one of these files is a page or a journal."""
+    return any(JOURNAL_NAME.fullmatch(name) or PAGE_NAME.fullmatch(name) for name in names)
+
+
+def look(path: Path) -> tuple[list[Folder], str]:
+    """The folders that hold pages at and below a path; of a file its folder and its name. Raises FileNotFoundError."""
+    if path.is_dir():
+        return [Folder(folder) for folder in find(path)], ""
+    if path.exists():
+        return [Folder(path.parent)], path.name
+    raise FileNotFoundError(path)

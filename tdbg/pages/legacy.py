@@ -7,9 +7,9 @@ where they lie. A datapoint is then read by itself. Nothing is written, but for 
 import contextlib
 import re
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from tdbg.errors import TdbgError
@@ -145,7 +145,14 @@ def pages(path: Path) -> list[Path]:
     return sorted(found, key=_order)
 
 
-def epoch_of(page: Path) -> int | None:
+def is_place_of_page(parts: Sequence[str]) -> bool:
+    """True if `pages` looks for a page at this path below the one it is given."""
+    *folders, name = parts
+    fits = not folders or (folders[-1] == FOLDER and all(map(EPOCH.fullmatch, folders[:-1])) and len(folders) < 3)
+    return fits and PAGE.fullmatch(name) is not None
+
+
+def epoch_of(page: PurePath) -> int | None:
     """The epoch whose folder a page lies in."""
     match = next((match for part in reversed(page.parts[:-1]) if (match := EPOCH.fullmatch(part))), None)
     return int(match[1]) if match else None

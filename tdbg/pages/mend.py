@@ -7,7 +7,7 @@ import time
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import NamedTuple
 
 from tdbg.errors import TdbgError
@@ -21,6 +21,7 @@ from tdbg.pages.layout import Layout, tensor_names
 from tdbg.pages.page import finish
 from tdbg.pages.reader import PageSet
 from tdbg.pages.sources import JournalSource, Problem, Problems, SealedSource
+from tdbg.urls import Url, located
 
 SILENT_S = 60.0  # a writer on another host that wrote nothing for so long is taken for dead
 
@@ -41,7 +42,7 @@ def verify(path: str | os.PathLike[str], progress: Callable[[int], object] = lam
     Cost: reads journals and headers; data only where they have checksums. Raises TdbgError as `PageSet.open` does.
     """
     with PageSet.open(path) as found:
-        spans: dict[tuple[Path, int, int], list[tuple[int, int, str]]] = defaultdict(list)
+        spans: dict[tuple[PurePath, int, int], list[tuple[int, int, str]]] = defaultdict(list)
         sealed = _sealed(found)
         for datapoint in found:
             _check(datapoint, found, sealed, spans)
@@ -62,13 +63,17 @@ def recover(path: str | os.PathLike[str], *, force: bool = False) -> Recovery:
     seems to live (on another host nobody can be sure). Raises TdbgError as `PageSet.open` does, or where the folder
     cannot be written.
     """
+    if isinstance(located(path), Url):
+        raise TdbgError(
+            f"{path} is not on a disk of this machine", "recover what it was uploaded from, and upload it again"
+        )
     done: list[str] = []
     with PageSet.open(path) as found:
         try:
             for folder in found.folders:
                 done += _mend_manifest(folder, found)
             for source, part, number in _parts(found):
-                done += _seal(source, part, number, found.problems, force=force)
+                done += _seal(source, Path(part), number, found.problems, force=force)
             for journal, pages in _unrecorded(found):
                 done += _write_journal(journal, pages, found, force=force)
         except OSError as error:
@@ -81,7 +86,7 @@ def recover(path: str | os.PathLike[str], *, force: bool = False) -> Recovery:
 
 def _lasts(problem: Problem) -> bool:
     """True for what recovering did not end."""
-    return problem.path.exists() and problem.path.name != MANIFEST
+    return Path(problem.path).exists() and problem.path.name != MANIFEST
 
 
 def alive(source: JournalSource | SealedSource) -> bool:
@@ -95,13 +100,13 @@ def alive(source: JournalSource | SealedSource) -> bool:
     if found is not None:
         return found
     with contextlib.suppress(OSError):
-        return time.time() - source.path.stat().st_mtime < SILENT_S
+        return time.time() - Path(source.path).stat().st_mtime < SILENT_S
     return False
 
 
-def _sealed(found: PageSet) -> dict[tuple[Path, int, int], SealedSource]:
+def _sealed(found: PageSet) -> dict[tuple[PurePath, int, int], SealedSource]:
     """All sealed pages, their headers read; what cannot be read is told."""
-    pages: dict[tuple[Path, int, int], SealedSource] = {}
+    pages: dict[tuple[PurePath, int, int], SealedSource] = {}
     for folder in found.folders:
         for name in folder.names():
             page = PAGE_NAME.fullmatch(name)
@@ -116,8 +121,8 @@ def _sealed(found: PageSet) -> dict[tuple[Path, int, int], SealedSource]:
 def _check(
     datapoint: Datapoint,
     found: PageSet,
-    sealed: dict[tuple[Path, int, int], SealedSource],
-    spans: dict[tuple[Path, int, int], list[tuple[int, int, str]]],
+    sealed: dict[tuple[PurePath, int, int], SealedSource],
+    spans: dict[tuple[PurePath, int, int], list[tuple[int, int, str]]],
 ) -> None:
     """One datapoint: its place, its checksum, and what the header of its page says of it."""
     file, layout = datapoint.file, datapoint.layout
@@ -161,7 +166,7 @@ def _differences(datapoint: Datapoint, layout: Layout, page: SealedSource) -> It
             yield f"the page's header has {'other figures for' if stored else 'no'} {piece.path!r}"
 
 
-def _tell_shared(spans: dict[tuple[Path, int, int], list[tuple[int, int, str]]], problems: Problems) -> None:
+def _tell_shared(spans: dict[tuple[PurePath, int, int], list[tuple[int, int, str]]], problems: Problems) -> None:
     for (folder, rank, page), found in spans.items():
         at, last = 0, ""
         for begin, end, name in sorted(found):
@@ -184,12 +189,11 @@ def _tell_unnamed(page: SealedSource, problems: Problems) -> None:
         )
 
 
-def _parts(found: PageSet) -> list[tuple[JournalSource, Path, int]]:
+def _parts(found: PageSet) -> list[tuple[JournalSource, PurePath, int]]:
     """The pages that were never sealed, and the journals that tell of them."""
     journals = [source for source in found.sources if isinstance(source, JournalSource)]
-    pairs = [(source, number) for source in journals for number in sorted(source.pages)]
-    parts = [(s, s.folder.path / page_name(s.rank, number, sealed=False), number) for s, number in pairs]
-    return [(source, part, number) for source, part, number in parts if part.is_file()]
+    named = [(s, page_name(s.rank, number, sealed=False), number) for s in journals for number in sorted(s.pages)]
+    return [(source, source.folder.path / name, number) for source, name, number in named if source.folder.has(name)]
 
 
 def _seal(source: JournalSource, part: Path, number: int, problems: Problems, *, force: bool) -> list[str]:
@@ -240,7 +244,7 @@ def _unrecorded(found: PageSet) -> Iterable[tuple[tuple[Path, int, str], list[Se
     groups: dict[tuple[Path, int, str], list[SealedSource]] = defaultdict(list)
     for source in found.sources:
         if isinstance(source, SealedSource) and source.ours and source.number >= 0 and any(True for _ in source):
-            groups[source.folder.path, source.rank, source.writer].append(source)
+            groups[Path(source.folder.path), source.rank, source.writer].append(source)
     return groups.items()
 
 
@@ -302,5 +306,5 @@ def _mend_manifest(folder: Folder, found: PageSet) -> list[str]:
         found.problems.tell(folder.path, f"holds the pages of several runs, and no {MANIFEST}")
         return []
     known = {name: opened[0].get(name) for name in ("run", "rank", "world_size", "producer")}
-    manifest.publish(folder.path, {**known, "run": str(opened[0].get("run", ""))})
+    manifest.publish(Path(folder.path), {**known, "run": str(opened[0].get("run", ""))})
     return [f"wrote {folder.path / MANIFEST}"]

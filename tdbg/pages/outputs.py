@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from tdbg.errors import TdbgError
 from tdbg.pages import values
 from tdbg.pages.dtypes import DTYPES, Dtype
+from tdbg.urls import is_url
 
 if TYPE_CHECKING:
     from tdbg.pages.datapoint import Datapoint
@@ -18,7 +19,7 @@ def load_debug_outputs(
 ) -> dict[str, Any]:
     """``{debugger: outputs}`` of the datapoint ``idx``, nested as it was captured, its tensors as numpy arrays.
 
-    path: a run, a folder of pages or a page, tdbg's own or ``page_N.pkl``. epoch: which one, where the datapoint was
+    path: a run, a folder of pages or a page, tdbg's own or ``page_N.pkl``; or a URL of tdbg's own pages. epoch: which one, where the datapoint was
     captured in several. as_torch: tensors of torch instead, in their own types; numpy has no bfloat16 and no float8, so
     such arrays are float32. A datapoint that was captured twice in one epoch gives the last. What a reader of
     ``page_N.pkl`` refuses to make is the text ``<refused NAME>``. Sparse tensors are dicts of the arrays they are kept as.
@@ -30,6 +31,8 @@ def load_debug_outputs(
     try:
         pages = PageSet.open(path)
     except NoPagesError:
+        if is_url(str(path)):
+            raise
         from tdbg.pages.legacy import LegacyPages
 
         legacy = LegacyPages.open(Path(path))

@@ -56,26 +56,34 @@ def opened(paths: "Sequence[str]") -> "PageSet":
 
 def _of_another_tool(where: str) -> TdbgError | None:
     """The error for pages that have to be converted; None if there are none either."""
-    from pathlib import Path
-
     from tdbg.pages import legacy
     from tdbg.pages.tables import counted, short
+    from tdbg.urls import Url, located
 
+    found: list[str] = []
+    base = located(where)
     try:
-        found = [page for page in legacy.pages(Path(where)) if legacy.PAGE.fullmatch(page.name)]
+        if isinstance(base, Url):
+            from tdbg.pages.remote import legacy_pages
+
+            found = [path.rpartition("/")[2] or base.name for path in legacy_pages(base)]
+        else:
+            found = [page.name for page in legacy.pages(base) if legacy.PAGE.fullmatch(page.name)]
     except TdbgError:
-        found = []
+        pass
     if not found:
         return None
     return TdbgError(
-        f"{short(where, 1000)} holds {counted(len(found), 'pickle')} of another tool ({found[0].name}), no pages of tdbg",
+        f"{short(where, 1000)} holds {counted(len(found), 'pickle')} of another tool ({found[0]}), no pages of tdbg",
         f"`tdbg inspect-pages convert {short(where, 1000)} -o DIR` makes pages of them, and runs nothing that is in them",
     )
 
 
 def is_place(word: str) -> bool:
-    """True if a word names something on the disk rather than a key."""
-    return os.path.exists(word)
+    """True if a word names something on the disk or on a store rather than a key."""
+    from tdbg.urls import is_url
+
+    return is_url(word) or os.path.exists(word)
 
 
 def place_and_word(words: "Sequence[str]", what: str, example: str) -> tuple[list[str], str]:

@@ -11,9 +11,10 @@ from typing import NamedTuple
 from tdbg.errors import TdbgError
 from tdbg.pages import manifest
 from tdbg.pages.datapoint import Datapoint, Tensor
-from tdbg.pages.folder import Folder, find
+from tdbg.pages.folder import Folder, look
 from tdbg.pages.form import JOURNAL_NAME, MANIFEST, PAGE_NAME
 from tdbg.pages.sources import Drop, JournalSource, Problem, Problems, SealedSource, Source, needles
+from tdbg.urls import Url, located
 
 __all__ = ["Datapoint", "Drop", "NoPagesError", "PageSet", "Problem", "Tensor"]
 
@@ -39,7 +40,7 @@ class PageSet:
     Cost: `open` reads the journals; a page is opened when a tensor of it is read.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | Url) -> None:
         self.path = path
         self.problems = Problems()
         self.sources: list[Source] = []
@@ -50,16 +51,19 @@ class PageSet:
     def open(cls, path: str | os.PathLike[str]) -> "PageSet":
         """What is captured at and below ``path``, a folder or one file: a page, a journal, a plain safetensors file.
 
+        path: on this machine, or a URL such as ``s3://bucket/run``, of which only what is asked for is fetched.
         Raises NoPagesError where there is none, TdbgError for what cannot be read and for a version it does not know.
         """
-        found = cls(Path(path))
-        if found.path.is_dir():
-            for folder in find(found.path):
-                found._add_folder(Folder(folder))
-        elif found.path.exists():
-            found._add_file(Folder(found.path.parent), found.path.name)
+        found = cls(located(path))
+        try:
+            folders, file = _look(found.path)
+        except FileNotFoundError:
+            raise NoPagesError(f"there is no {path}", "name a run, a folder of pages or a page") from None
+        if file:
+            found._add_file(folders[0], file)
         else:
-            raise NoPagesError(f"there is no {path}", "name a run, a folder of pages or a page")
+            for folder in folders:
+                found._add_folder(folder)
         if not found.folders:
             raise NoPagesError(f"{path} holds no pages", "capture some with `tdbg run --capture`")
         found.sources.sort(key=lambda source: source.order)
@@ -214,3 +218,11 @@ class PageSet:
             raise NoPagesError(
                 f"{folder.path / name} is no page", "name a run, a folder of pages or a .safetensors file"
             )
+
+
+def _look(path: Path | Url) -> tuple[list[Folder], str]:
+    if isinstance(path, Path):
+        return look(path)
+    from tdbg.pages import remote
+
+    return remote.look(path)

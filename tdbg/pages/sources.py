@@ -3,7 +3,7 @@
 import json
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
+from pathlib import PurePath
 from typing import Any, NamedTuple
 
 from tdbg.errors import TdbgError
@@ -23,7 +23,7 @@ _MARK = MARK.encode()
 class Problem(NamedTuple):
     """Something that is not as it should be. grave: what was captured is lost, or cannot be trusted."""
 
-    path: Path
+    path: PurePath
     text: str
     grave: bool = True
 
@@ -34,7 +34,7 @@ class Problem(NamedTuple):
 class Problems(list[Problem]):
     """Those that were met, each once, and not without end."""
 
-    def tell(self, path: Path, text: str, *, grave: bool = True) -> None:
+    def tell(self, path: PurePath, text: str, *, grave: bool = True) -> None:
         """Note one."""
         found = Problem(path, text, grave)
         if len(self) < PROBLEMS and found not in self[-50:]:

@@ -6,15 +6,17 @@ from tdbg.events import Finding, Observation
 from tdbg.rules import RULES
 from tdbg.rules._kinds import KindsRule
 from tdbg.rules.text import counted, joined
-from tdbg.rundir import ProcessDir
+from tdbg.rules.view import View
+from tdbg.rundir import ProcessDir, copies_of
 
 
 @RULES.add
 class CaptureIncomplete(KindsRule):
     """Says which layers of `--capture` do not exist or never ran, and how many passes were left out.
 
-    What it does: With `tdbg run --capture` it speaks when no layer of a root module matches a name, when a layer ran in
-    no captured pass, when passes were left out because the disk was too slow, and when the bytes asked for were used up.
+    What it does: With `tdbg run --capture` it speaks when no layer of a root module matches a name, when a layer
+    ran in no captured pass, when passes were left out because the disk was too slow, when the bytes asked for were
+    used up, and when `--capture-upload` could not copy all of it.
 
     Why it matters: Pages that lack what they were made for are found out too late.
 
@@ -84,6 +86,21 @@ class CaptureIncomplete(KindsRule):
             )
             found.severity = "warning"
             yield "lost", found
+
+    def finish(self, view: View) -> Iterable[Finding]:
+        """One for each host whose last try to copy what it captured failed."""
+        for copied in copies_of(view.run):
+            if copied.get("error"):
+                yield self.found(
+                    f"not all that was captured is on {copied.get('url')}: {copied['error']}",
+                    severity="warning",
+                    phase="capture",
+                    evidence=[
+                        f"host {copied.get('host')}: {counted(copied.get('files', 0), 'file')} copied, "
+                        f"{counted(copied.get('failures', 0), 'failure')}"
+                    ],
+                    try_next=f"`tdbg inspect-pages upload {view.run.path} {copied.get('url')}`; it is all here",
+                )
 
 
 LOST = ("no room", "not written")  # what nobody asked for

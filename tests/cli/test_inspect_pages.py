@@ -240,7 +240,8 @@ def commands_of_the_page() -> list[str]:
         for part in re.findall(r"```\n(.*?)```", text, re.S)
         for line in part.splitlines()
     ]
-    return [line for line in lines if line.startswith("tdbg inspect-pages") and line.split()[2] in READING]
+    reading = [line for line in lines if line.startswith("tdbg inspect-pages") and line.split()[2] in READING]
+    return [line for line in reading if "://" not in line]  # those are tests/pages/test_remote.py's
 
 
 @pytest.fixture(scope="module")

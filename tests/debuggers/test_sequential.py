@@ -16,6 +16,7 @@ from tdbg.debuggers.mixins import EvaluationDebugging, ValidationDebugging
 from tdbg.debuggers.sequential import SequentialDebugger, checkpoint_indices
 from tdbg.errors import TdbgError
 from tdbg.pages.reader import PageSet
+from tests.stores import counted
 
 
 class Ones(BaseDebugger):
@@ -340,3 +341,27 @@ def test_five_lines_keep_the_chosen_epochs(net: nn.Module, tmp_path: Path) -> No
 def test_without_a_debugger_the_callbacks_do_nothing(net: nn.Module, tmp_path: Path) -> None:
     assert Trainer(net).run(2) == [0] * 4
     assert not list(tmp_path.iterdir())
+
+
+def test_pages_go_to_a_store(net: nn.Module, tmp_path: Path) -> None:
+    with counted() as store, SequentialDebugger([config("ones", Ones)], net) as found:
+        trainer = ValidationDebugging()
+        trainer.debug_validation(found, 3, "counted://store/run", "latest")
+        for epoch in range(3):
+            trainer.on_val_start(epoch)
+            trainer.on_val_step(point(epoch))
+            trainer.on_val_end(epoch)
+        place = "counted://store/run/epoch_2/debugger"
+        assert str(found.output_dir) == place and [datapoint.key for datapoint in PageSet.open(place)] == [2]
+        assert not list(tmp_path.iterdir()), "nothing is left on the disk"
+        found.enabled = True
+        found(point(7))
+        with pytest.raises(TdbgError, match="is not empty"):
+            found.save_all(place)
+        store.failing.add("elsewhere")
+        with pytest.raises(TdbgError, match="the store is full"):
+            found.save_all("counted://store/elsewhere")
+        found.save_all(tmp_path / "kept")
+        assert [datapoint.key for datapoint in PageSet.open(tmp_path / "kept")] == [7]
+    with pytest.raises(TdbgError, match="not written to s3://bucket/run directly"):
+        SequentialDebugger([], net, output_dir="s3://bucket/run")

@@ -11,7 +11,7 @@ from typing import Protocol
 from tdbg.asked import Asked, Options, read
 
 # The order of the help page.
-NAMES = ("ls", "show", "stats", "find", "diff", "export", "html", "verify", "recover", "convert")
+NAMES = ("ls", "show", "stats", "find", "diff", "export", "html", "verify", "recover", "convert", "upload")
 
 
 class Subcommand(Protocol):
@@ -33,12 +33,12 @@ def load(name: str) -> Subcommand:
 
 def thin(words: list[str]) -> int | None:
     """Answer a plain command line without a parser of options; None for what the whole command line has to look at."""
-    import os
+    from tdbg.pages.places import is_place
 
     if not words or words[0].startswith("-") or sys.stdout is None:
         return None
     name, rest = (words[0], words[1:]) if words[0] in NAMES else ("ls", words)
-    if name == "ls" and words[0] != "ls" and not os.path.exists(words[0]):
+    if name == "ls" and words[0] != "ls" and not is_place(words[0]):
         return None
     found = load(name)
     question = read(found.Question(), found.OPTIONS, rest)

@@ -1,10 +1,14 @@
 """`tdbg inspect-pages convert`: pages of other tools as pages of tdbg."""
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from tdbg.asked import Asked, Options
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
     from tdbg.pages.conversion import Conversion
 
 HELP = """Make pages of tdbg out of page_N.pkl files that other tools wrote with joblib or pickle.
@@ -17,7 +21,7 @@ HELP = """Make pages of tdbg out of page_N.pkl files that other tools wrote with
         tdbg inspect-pages convert old_run/epoch_3/debugger -o converted
         tdbg inspect-pages convert old_run -o converted --page-size 500MB
     """
-ARGUMENTS = ("PATH", "A page_N.pkl, a folder of them, or the folder above debugger or epoch_N/debugger.")
+ARGUMENTS = ("PATH", "A page_N.pkl, a folder of them, or the folder above debugger or epoch_N/debugger; or its URL.")
 OPTIONS: Options = {
     "output": (("--output", "-o"), "DIR", "The folder to write; it must be new or empty."),
     "page_size": (("--page-size",), "SIZE", "Size of a page (default: 100MB)."),
@@ -46,11 +50,31 @@ def answer(question: Question) -> int:
     if not question.output:
         raise TdbgError("there is no -o", "name the folder to write: -o converted")
     page_bytes = _bytes(question.page_size)
-    found = Conversion(Path(question.paths[0]), Path(question.output), page_bytes=page_bytes).run()
+    with _local(question.paths[0]) as source:
+        found = Conversion(source, Path(question.output), page_bytes=page_bytes).run()
     _tell(found)
     if question.json:
         _print_json(found)
     return 0 if found.is_whole else 1
+
+
+@contextmanager
+def _local(place: str) -> "Iterator[Path]":
+    """The pages on this machine's disk: those of a store are copied, as all of them are read, and twice."""
+    from tdbg.urls import Url, located
+
+    found = located(place)
+    if not isinstance(found, Url):
+        yield found
+        return
+    from tdbg.errors import TdbgError
+    from tdbg.pages import remote
+
+    paths = remote.legacy_pages(found)
+    if not paths:
+        raise TdbgError(f"{place}: no page_N.pkl there", "name a page, or a folder of them")
+    with remote.fetched(found, paths) as folder:
+        yield folder
 
 
 def _bytes(text: str) -> int:

@@ -1,0 +1,145 @@
+"""`--capture-upload`: what is captured goes to a store while the command runs, from the supervisor, at no cost of the ranks."""
+
+import fcntl
+import socket
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from tdbg.capture import Epochs
+from tdbg.config import Settings
+from tdbg.errors import TdbgError
+from tdbg.output import say
+from tdbg.rundir import UPLOAD, RunDir, write_json
+
+if TYPE_CHECKING:
+    from tdbg.pages.upload import Upload
+
+INTERRUPTED = "interrupted"
+POLL_S = 5.0
+REST = 20  # the thread sleeps this many times as long as a look took, at least
+LOOK_S = 0.2  # between two looks whether the thread has ended, so that Ctrl-C is heard
+
+
+def is_wanted(settings: Settings) -> bool:
+    """True if something is captured and is to be copied."""
+    return bool(settings.capture and settings.capture_upload)
+
+
+def check(settings: Settings) -> None:
+    """TdbgError if nothing here can speak to the store."""
+    if is_wanted(settings):
+        from tdbg.pages.remote import check_protocol
+
+        check_protocol(settings.capture_upload)
+
+
+class Uploading:
+    """Copies what was written on this host to ``URL/NAME-OF-THE-RUN``, in a thread.
+
+    A failure is said once; what could not be copied is tried again, and stays where it was written in any case.
+    """
+
+    def __init__(self, run: RunDir, settings: Settings) -> None:
+        self._run, self._settings = run, settings
+        self.url = f"{settings.capture_upload.rstrip('/')}/{run.path.name}"
+        self._epochs = Epochs.parse(settings.capture_epochs)
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="tdbg-upload", daemon=True)
+        self._error, self._told = "", False
+        self._failures = 0
+        self._upload: Upload | None = None
+
+    def start(self) -> None:
+        """Begin; from here on this process has threads."""
+        self._thread.start()
+
+    def finish(self) -> None:
+        """Wait for the rest, and leave word of it in the run directory. Ctrl-C ends the waiting, and nothing is lost."""
+        self._ending.set()
+        try:
+            while self._thread.is_alive():
+                self._thread.join(LOOK_S)
+        except KeyboardInterrupt:
+            self._error = INTERRUPTED
+        files, nbytes = (self._upload.files, self._upload.nbytes) if self._upload else (0, 0)
+        self._note(files, nbytes)
+        if self._error == INTERRUPTED:
+            say(f"interrupted: `tdbg inspect-pages upload {self._run.path} {self.url}` copies the rest")
+        elif not self._error and files and not self._settings.quiet:
+            say(f"{files:,} files, {nbytes / 1e6:,.1f} MB are on {self.url}")
+
+    def _work(self) -> None:
+        pause = POLL_S
+        try:
+            from tdbg.pages.upload import Upload
+
+            upload = self._upload = Upload(self._run.path, self.url, host=socket.gethostname(), stays=self._stays)
+            self._attempt(upload.store.check)
+            while not self._ending.wait(pause):
+                begun = time.monotonic()
+                with Turn(self._run, wait=False) as mine:
+                    if mine:
+                        self._attempt(upload.run)
+                pause = max(POLL_S, REST * (time.monotonic() - begun))
+            with Turn(self._run, wait=True):
+                self._attempt(lambda: upload.run(last=True))
+        except Exception as error:  # guard: the run must not end by it
+            self._failed(error)
+
+    def _attempt(self, action: Callable[[], None]) -> None:
+        try:
+            action()
+            self._error = ""
+        except Exception as error:  # guard
+            self._failed(error)
+
+    def _failed(self, error: Exception) -> None:
+        self._failures += 1
+        self._error = str(error) if isinstance(error, TdbgError) else f"{type(error).__name__}: {error}"
+        if not self._told:
+            self._told = True
+            hint = f"\n{error.hint}" if isinstance(error, TdbgError) and error.hint else ""
+            say(f"--capture-upload: {self._error}{hint}\nit is tried again; what is captured stays in {self._run.path}")
+
+    def _stays(self, folder: Path) -> bool:
+        """False for the folder of an epoch that is kept only if it turns out to be the last."""
+        word, _, number = folder.name.partition("epoch_")
+        return bool(word) or not number.isdecimal() or self._epochs.wants(int(number))
+
+    def _note(self, files: int, nbytes: int) -> None:
+        host = socket.gethostname()
+        about = {"url": self.url, "host": host, "files": files, "bytes": nbytes}
+        about |= {"failures": self._failures, "error": self._error}
+        try:
+            (self._run.path / UPLOAD).mkdir(exist_ok=True)
+            write_json(self._run.path / UPLOAD / f"{host}.json", about)
+        except OSError as error:
+            say(f"cannot write {self._run.path / UPLOAD}: {error.strerror or error}")
+
+
+class Turn:
+    """One agent of a host copies at a time, so that several of them copy nothing twice."""
+
+    def __init__(self, run: RunDir, *, wait: bool) -> None:
+        self._path = run.path / UPLOAD / f"{socket.gethostname()}.lock"
+        self._flags = fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB)
+        self._file: IO[bytes] | None = None
+
+    def __enter__(self) -> bool:
+        """True if it is this one's turn, or nobody can tell."""
+        try:
+            self._path.parent.mkdir(exist_ok=True)
+            self._file = open(self._path, "ab")
+            fcntl.flock(self._file, self._flags)
+        except BlockingIOError:
+            return False
+        except OSError:  # no locks there
+            pass
+        return True
+
+    def __exit__(self, *exc: object) -> None:
+        if self._file is not None:
+            self._file.close()

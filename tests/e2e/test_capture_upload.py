@@ -1,0 +1,76 @@
+"""`tdbg run --capture-upload`: what the ranks captured is on the store, and the run does not end by it."""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tdbg.pages.reader import PageSet
+from tests.e2e.conftest import Result, Runner, call, program, same_output, torchrun
+from tests.stores import BUCKET, s3
+
+URL = f"s3://{BUCKET}/runs"
+CAPTURE = ["--capture", "conv", "--capture-phase", "train"]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[dict[str, str]]:
+    with s3() as found:
+        yield {**found, "AWS_EC2_METADATA_DISABLED": "true", "AWS_MAX_ATTEMPTS": "1"}
+
+
+def inspected(result: Result, server: dict[str, str], *words: str) -> Result:
+    return call([sys.executable, "-m", "tdbg", "inspect-pages", *words], result.folder.parent, server)
+
+
+def test_two_ranks_and_every_command_reads_it(watched: Runner, server: dict[str, str]) -> None:
+    result = watched(torchrun("layers", "--ddp"), [*CAPTURE, "--capture-upload", f"{URL}/two/"], server)
+    assert result.code == 0 and result.codes == [], result.stderr
+    assert any(f"6 files, 2.2 MB are on {URL}/two/run" in line for line in result.said), result.stderr
+    listed = inspected(result, server, f"{URL}/two/run")
+    assert listed.stdout.startswith("12 datapoints, 12 tensors, 1 layer"), listed.stderr
+    local = [(point.rank, point.key) for point in PageSet.open(result.folder)]
+    rows = inspected(result, server, "ls", "--datapoints", f"{URL}/two").stdout.splitlines()[2:]
+    assert [row.split("\t")[1] for row in rows] == [str(rank) for rank, _ in local]
+    for words in (["stats"], ["show", "--rank", "1", "--step", "3"]):
+        key = ["117"] if words[0] == "show" else []
+        here, there = (
+            inspected(result, server, *words[:1], place, *key, *words[1:])
+            for place in (str(result.folder), f"{URL}/two/run")
+        )
+        assert here.stdout == there.stdout != "" and here.code == there.code
+    verified = inspected(result, server, "verify", f"{URL}/two/run")
+    assert verified.code == 0 and not verified.stdout
+    (about,) = [json.loads(path.read_text()) for path in (result.folder / "upload").glob("*.json")]
+    assert (about["url"], about["files"], about["failures"], about["error"]) == (f"{URL}/two/run", 6, 0, "")
+
+
+def test_no_bucket_is_said_once_and_costs_the_run_nothing(
+    watched: Runner, bare: Runner, server: dict[str, str]
+) -> None:
+    result = watched(program("layers"), [*CAPTURE, "--capture-upload", "s3://no-such-bucket/runs"], server)
+    same_output(result, bare(program("layers")))
+    assert len(list(PageSet.open(result.folder))) == 6
+    said = [line for line in result.said if "s3://no-such-bucket does not exist" in line and "TD-C020" not in line]
+    assert len(said) == 1 and any("what is captured stays in" in line for line in result.said)
+    finding = result.finding("TD-C020")
+    assert finding["severity"] == "warning" and "s3://no-such-bucket/runs/run" in finding["title"]
+    assert "tdbg inspect-pages upload" in finding["try_next"]
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ([*CAPTURE, "--capture-upload", "s3://key:sesame@bucket/runs"], "capture-upload: a URL of s3 holds a password"),
+        ([*CAPTURE, "--capture-upload", "/tmp/runs"], "capture-upload: '/tmp/runs' is no URL"),
+        ([*CAPTURE, "--capture-upload", "nowhere://x/y"], "no store is named nowhere://"),
+        ([*CAPTURE, "--exec", "--capture-upload", "s3://bucket/runs"], "--capture-upload needs a supervisor"),
+        (["--capture-upload", "s3://bucket/runs"], "--capture-upload is there, and no --capture"),
+    ],
+)
+def test_a_wrong_place_is_told_before_the_start(watched: Runner, options: list[str], text: str) -> None:
+    result = watched(program("layers"), options)
+    assert result.code == 2 and text in result.stderr and "sesame" not in result.stderr, result.stderr
+    assert not Path(result.folder).exists()
