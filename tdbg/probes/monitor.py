@@ -499,6 +499,7 @@ class Monitor:
         except Exception as error:  # guard
             self.failed("forward", error)
         self.budget.spend("call_ended", time.perf_counter() - begun, asked=self._watch_is_asked)
+        self._watch_is_asked = self._watch_is_asked and torch.is_grad_enabled()
 
     def _keep_call(self, call: Call) -> None:
         """Hold on to the call until its step is known to be good, but not to memory the program has let go of."""
