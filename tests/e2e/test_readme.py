@@ -1,0 +1,104 @@
+"""Every command of README.md does what it says there: each is run, in the order in which it stands."""
+
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conftest import PATIENCE_S, PROGRAMS, call, environment
+
+README = Path(__file__).parents[2] / "README.md"
+TRAIN = f"{sys.executable} {PROGRAMS / 'readme.py'}"
+LIVE = ("status", "control")
+# What a word in capitals stands for, and what would take too long as it is written.
+WORDS = {
+    "COMMAND": TRAIN,
+    "python train.py": TRAIN,
+    "torchrun --nproc-per-node=8 train.py": f"torchrun --standalone --nproc-per-node=2 {PROGRAMS / 'readme.py'}",
+    "-f FLAG": "-f GRADIENTS",
+    "LOGS": "tdbg_runs",
+    "CODE": "TD-N001",
+    "[RUN]": "",
+    "RUN ": "",
+    "[FILE...]": "",
+}
+WHOLE = {"tdbg flags show": "tdbg flags show GRADIENTS", "tdbg flags scan": f"tdbg flags scan {PROGRAMS}"}
+SAID = {
+    "run": "verdict:",
+    "report": "verdict:",
+    "status": "running",
+    "inspect-pages": "layers.0.attn:output",
+    "explain": "TD-N001",
+    "doctor": "torch",
+    "control": "extreme",
+}
+
+
+def commands() -> list[str]:
+    """All command lines of the page that begin with tdbg, those in its tables with their variants."""
+    text = README.read_text(encoding="utf-8")
+    found: list[str] = []
+    for block in re.findall(r"^```\n(.*?)^```", text, re.S | re.M):
+        found += [line for line in block.splitlines() if line.startswith("tdbg ")]
+    for row in re.findall(r"^\| (`tdbg .*?) \|", text, re.M):
+        first, *others = re.findall(r"`(.*?)`", row)
+        for other in others:  # a command of its own, or what stands in the place of the last word
+            found.append(other if other.startswith("tdbg ") else f"{first.rpartition(' ')[0]} {other}")
+        found.append(first)
+    return [line for line in dict.fromkeys(found) if not line.startswith("tdbg demo")]  # that is test_demo.py's
+
+
+def filled(line: str) -> list[str]:
+    """The words of a line with its placeholders filled in."""
+    for word, meant in WORDS.items():
+        line = line.replace(word, meant)
+    return [word.strip("'") for word in WHOLE.get(line, line).split()]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the commands are run, one after another."""
+    return tmp_path_factory.mktemp("readme")
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder in which a run is going on."""
+    place = tmp_path_factory.mktemp("live")
+    words = ["tdbg", "run", "--", *TRAIN.split(), "--epochs", "100000", "--until", str(place / "over")]
+    process = subprocess.Popen(
+        [sys.executable, "-m", *words], cwd=place, env=environment({}), stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        deadline = time.monotonic() + PATIENCE_S
+        while not list(place.glob("tdbg_runs/*/rank0000/events.jsonl")):
+            assert time.monotonic() < deadline and process.poll() is None, process.communicate()
+            time.sleep(0.2)
+        yield place
+    finally:
+        (place / "over").touch()
+        process.communicate(timeout=PATIENCE_S)
+
+
+def test_the_page_has_commands() -> None:
+    heads = {line.split()[1] for line in commands()}
+    wanted = {"run", "status", "control", "report", "filter-logs", "inspect-pages", "flags", "explain", "doctor"}
+    assert heads >= wanted and len(commands()) >= 16, commands()
+
+
+@pytest.mark.parametrize("line", commands())
+def test_every_command_of_the_page_works(folder: Path, line: str, request: pytest.FixtureRequest) -> None:
+    head, *_ = line.split()[1:]
+    words = filled(line)
+    assert not re.search(r"\b[A-Z]{3,}\b", " ".join(words).replace("TD-N001", "").replace("GRADIENTS", "")), words
+    place = request.getfixturevalue("live") if head in LIVE else folder
+    result = call([sys.executable, "-m", *words], place)
+    may_find_nothing = head == "filter-logs" or "scan" in words
+    assert result.code in ((0, 1) if may_find_nothing else (0,)), (words, result.stdout, result.stderr)
+    assert "Traceback" not in result.stderr
+    assert SAID.get(head, "") in result.stdout + result.stderr, (words, result.stdout, result.stderr)
