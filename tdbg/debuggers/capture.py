@@ -14,7 +14,7 @@ from tdbg.capture import Epochs, Spec
 from tdbg.config import Selection
 from tdbg.debuggers.hooks import seen_through
 from tdbg.debuggers.ids import batch_ids
-from tdbg.debuggers.layers import select
+from tdbg.debuggers.layers import scripted_parts, select
 from tdbg.debuggers.pool import Pool
 from tdbg.debuggers.recording import Pass, Recording
 from tdbg.debuggers.tap import Copied, Tap, Target
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from tdbg.probes.monitor import Monitor
     from tdbg.probes.rerun import Call
 
+MAX_SKIPPED = 8  # tensors that are named
 MAX_RARITY = 64  # policy sample: at the rarest one pass in so many
 
 
@@ -42,8 +43,9 @@ class Capture(Probe):
             are used up; DONE at the end: passes, bytes, what was left out and why.
     Cost:   one copy a tensor at its hook, some 3 us beside the copy itself; a thread writes. It is asked for, so the
             budget of cost does not ration it: its share is told in the report. `--capture-budget` bounds the bytes.
-    Limits: of a compiled model the steps that are captured run uncompiled. Tensors that are no plain data (sparse) are
-            named, not kept.
+    Limits: of a compiled model the steps that are captured run uncompiled. Quantised, sparse and nested tensors, and
+            subclasses, are kept as the tensors they are made of; of a DTensor it is this rank's part. What cannot be
+            kept is named and counted.
     """
 
     name = "capture"
@@ -58,7 +60,8 @@ class Capture(Probe):
         "bytes": "bytes of tensors in them",
         "dropped": "what was left out: reason -> passes",
         "not_executed": "layers asked for that ran in no captured pass, at most 64",
-        "skipped": "tensors that could not be copied: path -> reason, at most eight",
+        "skipped": "what of layers could not be kept, or did not come: path -> reason, at most eight",
+        "skips": "how often something could not be kept, over all passes",
         "waited_s": "how long the program waited for the disk",
     }
 
@@ -87,6 +90,7 @@ class Capture(Probe):
         self._rarity = 1
         self._over = False  # the bytes asked for are written
         self._skipped: dict[str, str] = {}
+        self._skips = 0  # how many they were, over all passes
         self._idle: dict[str, None] = {}  # layers that have not run yet
         self._eager: Any = None
 
@@ -159,7 +163,7 @@ class Capture(Probe):
         if keys is not None and samples is not None and len(keys) == samples and samples > 1:
             self._about["keys"] = keys
         self._key = keys[0] if keys is not None and len(keys) == 1 else step
-        self.tap.begin(targets)
+        self.tap.begin(targets, graded=call.graded)
 
     def _has_turn(self) -> bool:
         """Policy sample: passes are taken the more rarely the fuller the memory is."""
@@ -205,8 +209,12 @@ class Capture(Probe):
             for path, layer in found.items():
                 before = kinds.get(path, (None, ()))[1]
                 kinds[path] = weakref.ref(layer), tuple(dict.fromkeys((*before, *spec.kinds)))
+        scripted = scripted_parts(module)
         for path, (layer_ref, wanted) in kinds.items():
-            yield Target(path or "root", layer_ref, wanted)
+            if path in scripted:
+                self._leave(path, "it runs inside a scripted module (torch.jit), where no hook is called")
+            else:
+                yield Target(path or "root", layer_ref, wanted)
 
     def call_ended(self, module: nn.Module, call: "Call", output: Any) -> None:
         self.tap.unhook()
@@ -234,14 +242,25 @@ class Capture(Probe):
         if copied is None:
             self._dropped("no room")
             return
-        self._skipped |= dict(list(copied.skipped.items())[: 8 - len(self._skipped)])
+        self._skip(copied)
         if self._idle:
             for path in copied.calls:
                 self._idle.pop(path, None)
-        if not copied.forms():
+        if not copied.forms() and not copied.scalars:
             self.tap.release(copied)
             return
         self._put(copied)
+
+    def _skip(self, copied: Copied) -> None:
+        """Keep in mind what of a pass could not be kept."""
+        late = dict.fromkeys(copied.awaited, "no gradient arrived before the next pass or update")
+        for path, why in {**copied.skipped, **late}.items():
+            self._leave(path, why)
+
+    def _leave(self, path: str, why: str) -> None:
+        self._skips += 1
+        if len(self._skipped) < MAX_SKIPPED or path in self._skipped:
+            self._skipped[path] = why
 
     def _put(self, copied: Copied) -> None:
         self.monitor.become_rank_now()
@@ -298,7 +317,7 @@ class Capture(Probe):
         try:
             self._close()
         finally:
-            if self._totals.written or self._totals.dropped or self._idle:
+            if self._totals.written or self._totals.dropped or self._idle or self._skips:
                 self._tell()
 
     def _close(self, superseded: Path | None = None) -> None:
@@ -321,7 +340,8 @@ class Capture(Probe):
         text = f"captured {found.written:,} passes, {found.bytes / 1e6:,.1f} MB"
         text += f"; left out: {lost}" if lost else ""
         if self._skipped:
-            text += f"; cannot be kept: {', '.join(f'{path} ({why})' for path, why in self._skipped.items())}"
+            text += f"; not kept, {self._skips:,} times: "
+            text += ", ".join(f"{path} ({why})" for path, why in self._skipped.items())
         if self._idle:
             idle = ", ".join(list(self._idle)[:8]) + (" ..." if len(self._idle) > 8 else "")
             text += f"; not executed: {idle}"
@@ -333,6 +353,7 @@ class Capture(Probe):
             bytes=found.bytes,
             dropped=dict(found.dropped),
             skipped=self._skipped,
+            skips=self._skips,
             not_executed=list(self._idle)[:64],
             waited_s=round(self.pool.waited_s, 3),
         )

@@ -104,6 +104,12 @@ def layers_of(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     yield from _below("", model, ())
 
 
+def scripted_parts(model: nn.Module) -> set[str]:
+    """Paths of the modules inside scripted ones: they run as compiled code, past all hooks."""
+    tops = [path for path, module in layers_of(model) if isinstance(module, torch.jit.ScriptModule)]
+    return {path for path in tops if any(path != top and (not top or path.startswith(f"{top}.")) for top in tops)}
+
+
 def _below(path: str, module: nn.Module, around: tuple[int, ...]) -> Iterator[tuple[str, nn.Module]]:
     module = inner(module)
     yield path, module

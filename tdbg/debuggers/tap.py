@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from tdbg.debuggers.plain import PLAIN, RAW, Note, NotPlain, Part, parts, raw
 from tdbg.debuggers.pool import Full, Pool
-from tdbg.pages.dtypes import DTYPES
+from tdbg.debuggers.structure import Left, leaves
+from tdbg.errors import TdbgError
 from tdbg.pages.layout import Layout, Spec
-from tdbg.probes import tensors
 from tdbg.probes.compiler import hide, unseen
 
 ALIGN = 64
@@ -41,6 +42,7 @@ class Form(NamedTuple):
     dtype: torch.dtype
     shape: torch.Size
     device: torch.device = HOST
+    note: Note = ()
 
     @property
     def nbytes(self) -> int:
@@ -69,13 +71,16 @@ class Plan:
     def layout(self) -> Layout:
         """The same for the page."""
         return Layout.plan(
-            [Spec(form.path, str(form.dtype).removeprefix("torch."), tuple(form.shape)) for form in self.forms]
+            [
+                Spec(form.path, str(form.dtype).removeprefix("torch."), tuple(form.shape), dict(form.note))
+                for form in self.forms
+            ]
         )
 
     def views(self, buffer: Tensor) -> list[Tensor]:
         """The buffer's parts as tensors of their kind."""
         return [
-            buffer[offset : offset + form.nbytes].view(form.dtype).view(form.shape)
+            buffer[offset : offset + form.nbytes].view(raw(form.dtype)).view(form.shape)
             for form, offset in zip(self.forms, self.offsets, strict=True)
         ]
 
@@ -97,7 +102,9 @@ class Copied:
     loose: list[Loose] = field(default_factory=list)
     calls: dict[str, int] = field(default_factory=dict)  # how often each module ran
     grads: dict[str, int] = field(default_factory=dict)  # how often a gradient arrived
+    scalars: dict[str, Any] = field(default_factory=dict)  # what came beside the tensors: path -> plain value
     skipped: dict[str, str] = field(default_factory=dict)  # path -> why it could not be copied
+    awaited: dict[str, None] = field(default_factory=dict)  # gradients that have not arrived
     events: list[Any] = field(default_factory=list)  # of devices whose copies are on their way
 
     @property
@@ -133,6 +140,7 @@ class Tap:
         self._ready_forms: tuple[Form, ...] = ()
         self._full = False
         self._thread = 0
+        self._graded = True
 
     @property
     def running(self) -> bool:
@@ -143,8 +151,9 @@ class Tap:
         """How many modules carry hooks."""
         return len(self._hooked)
 
-    def begin(self, targets: Sequence[Target]) -> None:
-        """Hook them; what they carry is gone after `unhook`."""
+    def begin(self, targets: Sequence[Target], *, graded: bool = True) -> None:
+        """Hook them; what they carry is gone after `unhook`. graded: gradients are to be expected."""
+        self._graded = graded
         self._copied, self._ready, self._full = Copied(), [], False
         self._thread = threading.get_ident()
         for target in targets:
@@ -207,18 +216,24 @@ class Tap:
         if "output" in target.kinds:
             self._take(_name(target.path, number, "output"), output)
         if "grad" in target.kinds:
-            self._await_gradient(_name(target.path, number, "grad"), output)
+            self._await_gradient(copied, _name(target.path, number, "grad"), output)
 
-    def _await_gradient(self, name: str, output: Any) -> None:
-        for path, tensor in _tensors(name, output):
-            if tensor.requires_grad:
-                tensor.register_hook(_Gradient(self, path, self._copied))
+    def _await_gradient(self, copied: Copied, name: str, output: Any) -> None:
+        found = [(path, leaf) for path, leaf in leaves(output, name) if isinstance(leaf, Tensor)]
+        graded = [(path, tensor) for path, tensor in found if tensor.requires_grad]
+        for path, tensor in graded:
+            tensor.register_hook(_Gradient(self, path, copied))
+            copied.awaited[path] = None
+        if not graded and self._graded:
+            recording = "nothing in it requires one" if torch.is_grad_enabled() else "it ran under no_grad"
+            copied.skipped[name] = f"no gradient: {recording}"
 
     def gradient(self, path: str, of: Copied | None, grad: Tensor) -> None:
         """A gradient has arrived; one of an earlier pass is not this pass's."""
         if of is not None and of is self._copied:
             number = of.grads.get(path, 0)
             of.grads[path] = number + 1
+            of.awaited.pop(path, None)
             self._take(f"{path}#{number}" if number else path, grad)
 
     def _take(self, name: str, value: Any) -> None:
@@ -228,13 +243,21 @@ class Tap:
             if isinstance(value, Tensor):
                 self._copy(name, value)
             else:
-                for path, tensor in _tensors(name, value):
-                    self._copy(path, tensor)
+                self._take_leaves(self._copied, name, value)
         except Full:
             self._full = True
         except Exception as error:  # guard: the pass is lost, training goes on
             self._full = True
             self._failed(error)
+
+    def _take_leaves(self, copied: Copied, name: str, value: Any) -> None:
+        for path, leaf in leaves(value, name):
+            if isinstance(leaf, Tensor):
+                self._copy(path, leaf)
+            elif isinstance(leaf, Left):
+                copied.skipped[path] = leaf.why
+            else:
+                copied.scalars[path] = leaf
 
     def _copy(self, path: str, tensor: Tensor) -> None:
         copied = self._copied
@@ -242,30 +265,47 @@ class Tap:
         place = copied.filled
         if place < len(self._ready):
             form = self._ready_forms[place]
-            if form.path == path and form.shape == tensor.shape and form.dtype is tensor.dtype:
+            if (
+                form.path == path
+                and form.shape == tensor.shape
+                and form.dtype is tensor.dtype
+                and type(tensor) in PLAIN
+                and tensor.layout is torch.strided
+                and form.dtype not in RAW
+            ):
                 self._ready[place].copy_(tensor.detach(), non_blocking=True)
                 copied.filled = place + 1
                 return
         self._copy_new(copied, path, tensor)
 
     def _copy_new(self, copied: Copied, path: str, tensor: Tensor) -> None:
-        """The first tensor of a pass, which tells the plan; or one that no plan knew."""
-        why = _unfit(tensor)
-        if why:
+        """The first tensor of a pass, which tells the plan; one that no plan knew; one that is no plain data."""
+        try:
+            found = parts(tensor)
+        except TdbgError:
+            raise
+        except Exception as error:  # guard: a tensor may refuse anything; this one is not kept, and that is said
+            why = str(error) if isinstance(error, NotPlain) else f"{type(error).__name__}: {error}"[:200]
             copied.skipped[path] = why
             return
-        tensor = tensors.local(tensor)
-        form = Form(path, tensor.dtype, tensor.shape, tensor.device)
+        for part in found:
+            self._copy_part(copied, path, part)
+
+    def _copy_part(self, copied: Copied, path: str, part: Part) -> None:
+        form = Form(path + part.path, part.dtype, part.data.shape, part.data.device, part.note)
         plan = self._plans.get(form) if copied.plan is None and not copied.loose else None
         if plan is not None:
             copied.plan, copied.buffer = plan, self.pool.take(plan.nbytes)
             self._ready, self._ready_forms = self._views_of(copied.buffer, plan), plan.forms
-            self._copy(path, tensor)
+        place = copied.filled
+        if place < len(self._ready) and self._ready_forms[place] == form:
+            self._ready[place].copy_(part.data, non_blocking=True)
+            copied.filled = place + 1
             return
         buffer = self.pool.take(form.nbytes)
         copied.loose.append(Loose(form, buffer))
         if form.nbytes:
-            buffer.view(form.dtype).view(form.shape).copy_(tensor.detach(), non_blocking=True)
+            buffer.view(raw(form.dtype)).view(form.shape).copy_(part.data, non_blocking=True)
 
     def _views_of(self, buffer: Tensor, plan: Plan) -> list[Tensor]:
         known = self._views.get(id(buffer))
@@ -321,22 +361,6 @@ hide(_After.__call__)
 
 def _name(path: str, number: int, kind: str) -> str:
     return f"{path}#{number}:{kind}" if number else f"{path}:{kind}"
-
-
-def _tensors(name: str, value: Any) -> list[tuple[str, Tensor]]:
-    """The tensors in a structure, each under its own path."""
-    return [(name if path == "tensor" else f"{name}.{path}", tensor) for path, tensor in tensors.walk(value)]
-
-
-def _unfit(tensor: Tensor) -> str:
-    """Why it cannot be copied as plain bytes; empty if it can."""
-    if tensor.is_meta:
-        return "on the meta device: there are no values"
-    if tensor.layout is not torch.strided:
-        return f"its layout is {str(tensor.layout).removeprefix('torch.')}"
-    if tensor.is_quantized or str(tensor.dtype).removeprefix("torch.") not in DTYPES:
-        return f"its elements are {str(tensor.dtype).removeprefix('torch.')}"
-    return ""
 
 
 def _event(device: torch.device) -> Any:
