@@ -76,7 +76,7 @@ def _other(value: Any) -> Any:
     kind = getattr(getattr(value, "dtype", None), "kind", "")
     if hasattr(value, "__array_interface__") and kind and kind in NUMBERS:
         try:
-            return torch.from_numpy(value) if value.ndim else value.item()
+            return torch.from_numpy(value.copy()) if value.ndim else value.item()
         except (TypeError, ValueError):
             pass
     return Left(f"a {type(value).__name__} is no tensor and no plain value")
