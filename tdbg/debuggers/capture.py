@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from tdbg.probes.monitor import Monitor
     from tdbg.probes.rerun import Call
 
+LATE = "no gradient came: it was not used, it was a view changed in place, or backward was after the next pass"
 MAX_SKIPPED = 8  # tensors that are named
 MAX_RARITY = 64  # policy sample: at the rarest one pass in so many
 
@@ -253,7 +254,7 @@ class Capture(Probe):
 
     def _skip(self, copied: Copied) -> None:
         """Keep in mind what of a pass could not be kept."""
-        late = dict.fromkeys(copied.awaited, "no gradient arrived before the next pass or update")
+        late = dict.fromkeys(copied.awaited, LATE)
         for path, why in {**copied.skipped, **late}.items():
             self._leave(path, why)
 
