@@ -14,14 +14,15 @@ from tdbg.capture import Epochs, Spec
 from tdbg.config import Selection
 from tdbg.debuggers.hooks import seen_through
 from tdbg.debuggers.ids import batch_ids
-from tdbg.debuggers.layers import scripted_parts, select
+from tdbg.debuggers.layers import get_layer_by_name as part_at
+from tdbg.debuggers.layers import place_of, scripted_parts, select
 from tdbg.debuggers.pool import Pool
 from tdbg.debuggers.recording import Pass, Recording
 from tdbg.debuggers.tap import Copied, Tap, Target
 from tdbg.errors import TdbgError
 from tdbg.pages.writer import BudgetExceeded, PageWriter
 from tdbg.probes import Probe
-from tdbg.probes.feeds import Feeds
+from tdbg.probes.feeds import Feeds, in_whole, padded_rows
 from tdbg.probes.roots import unwrapped
 
 if TYPE_CHECKING:
@@ -85,6 +86,8 @@ class Capture(Probe):
         self._totals = Totals()
         self._epoch: int | None = None  # whose pages are being written, where epochs have folders of their own
         self._ids: list[Any] | None = None
+        self._padding: list[int] = []  # rows of the batch that another rank has too
+        self._taken: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # samples by loader's iterator
         self._about: dict[str, Any] = {}
         self._key: str | int = 0
         self._passes = self._since = 0  # of policy sample: passes since the last one that was taken
@@ -94,6 +97,7 @@ class Capture(Probe):
         self._skips = 0  # how many they were, over all passes
         self._idle: dict[str, None] = {}  # layers that have not run yet
         self._eager: Any = None
+        self._descended = False
 
     @classmethod
     def into(cls, folder: Callable[[], Path | None]) -> type["Capture"]:
@@ -143,8 +147,16 @@ class Capture(Probe):
         return "val" if self.monitor.updates else "eval"
 
     def batch_taken(self, batch: Any, wait_s: float, loader_iter: Any) -> None:
-        handed = list(self._feeds.handed_out(loader_iter))
-        self._ids = [*batch_ids(batch)] or handed or None
+        if not self._descended:
+            self._descended = True
+            for top in self.monitor.roots.tops():
+                if any(cls.__name__ == "LightningModule" for cls in type(top).__mro__):
+                    self.monitor.roots.descend(top)  # it is never called itself; its parts are, from the first step on
+        handed = self._feeds.handed_out(loader_iter)
+        taken = self._taken.get(loader_iter, 0)
+        self._taken[loader_iter] = taken + len(handed)
+        self._padding = padded_rows(loader_iter, taken, len(handed))
+        self._ids = [*batch_ids(batch)] or in_whole(loader_iter._dataset, handed) or None
 
     # one pass
 
@@ -161,10 +173,12 @@ class Capture(Probe):
         step = self.monitor.eval_calls + 1 if phase == "eval" else self.monitor.running_step
         self._about = {"step": step, "epoch": self.monitor.epoch, "phase": phase}
         keys, samples = self._ids, call.samples
-        if keys is not None and samples is not None and len(keys) == samples and samples > 1:
-            self._about["keys"] = keys
+        if keys is not None and samples is not None and len(keys) == samples:
+            self._about |= {"flags": ["padding"], "padding": self._padding} if self._padding else {}
+            if samples > 1:
+                self._about["keys"] = keys
         self._key = keys[0] if keys is not None and len(keys) == 1 else step
-        self.tap.begin(targets, graded=call.graded)
+        self.tap.begin(targets, graded=call.graded, root=module, given=(call.args, call.kwargs))
 
     def _has_turn(self) -> bool:
         """Policy sample: passes are taken the more rarely the fuller the memory is."""
@@ -199,18 +213,19 @@ class Capture(Probe):
     def _found(self, module: nn.Module) -> Iterator[Target]:
         """The modules that are asked for; what is asked for in vain is said."""
         kinds: dict[str, tuple[weakref.ref[nn.Module], tuple[str, ...]]] = {}
+        top, prefix = place_of(module, self.monitor.roots.tops())
         for spec in self.specs:
             try:
-                found = select(module, spec.pattern)
+                found = _below(top, prefix, spec.pattern) if prefix else select(module, spec.pattern)
             except TdbgError as error:
-                root = type(unwrapped(module)).__name__
+                root = type(unwrapped(top)).__name__
                 text = f"--capture: {error}; {error.hint}"
                 self.see(text, "MISSING", "W", pattern=spec.pattern, root=root, hint=error.hint or "", why=str(error))
                 continue
             for path, layer in found.items():
                 before = kinds.get(path, (None, ()))[1]
                 kinds[path] = weakref.ref(layer), tuple(dict.fromkeys((*before, *spec.kinds)))
-        scripted = scripted_parts(module)
+        scripted = scripted_parts(top)
         for path, (layer_ref, wanted) in kinds.items():
             if path in scripted:
                 self._leave(path, "it runs inside a scripted module (torch.jit), where no hook is called")
@@ -358,6 +373,21 @@ class Capture(Probe):
             not_executed=list(self._idle)[:64],
             waited_s=round(self.pool.waited_s, 3),
         )
+
+
+def _below(top: nn.Module, prefix: str, pattern: str) -> dict[str, nn.Module]:
+    """The matches inside a part of a model, by their paths in the model; of paths within the part too."""
+    try:
+        found = select(top, pattern)
+    except TdbgError:
+        try:
+            return {
+                f"{prefix}.{path}" if path else prefix: m for path, m in select(part_at(top, prefix), pattern).items()
+            }
+        except TdbgError:
+            pass
+        raise
+    return {path: module for path, module in found.items() if path == prefix or path.startswith(f"{prefix}.")}
 
 
 class Totals:

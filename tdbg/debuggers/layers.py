@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -102,6 +102,16 @@ def layers_of(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     A module that stands at several places comes with each of its paths.
     """
     yield from _below("", model, ())
+
+
+def place_of(module: nn.Module, tops: Iterable[nn.Module]) -> tuple[nn.Module, str]:
+    """The model that holds a module which is called by itself, and its path there; itself and an empty path if none."""
+    wanted = inner(module)
+    for top in tops:
+        for path, found in layers_of(top):
+            if found is wanted:
+                return (top, path) if path else (module, "")
+    return module, ""
 
 
 def scripted_parts(model: nn.Module) -> set[str]:

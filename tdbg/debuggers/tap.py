@@ -151,8 +151,18 @@ class Tap:
         """How many modules carry hooks."""
         return len(self._hooked)
 
-    def begin(self, targets: Sequence[Target], *, graded: bool = True) -> None:
-        """Hook them; what they carry is gone after `unhook`. graded: gradients are to be expected."""
+    def begin(
+        self,
+        targets: Sequence[Target],
+        *,
+        graded: bool = True,
+        root: nn.Module | None = None,
+        given: tuple[Any, Any] = ((), {}),
+    ) -> None:
+        """Hook them; what they carry is gone after `unhook`. graded: gradients are to be expected.
+
+        root: the module whose call has begun already, with the arguments and keywords it was ``given``.
+        """
         self._graded = graded
         self._copied, self._ready, self._full = Copied(), [], False
         self._thread = threading.get_ident()
@@ -160,10 +170,15 @@ class Tap:
             module = target.module()
             if module is None:
                 continue
-            if "input" in target.kinds:
+            if "input" in target.kinds and module is root:
+                self.before(target, *given)
+            elif "input" in target.kinds:
                 module._forward_pre_hooks[HOOK] = _Before(self, target)
                 module._forward_pre_hooks_with_kwargs[HOOK] = True
-            module._forward_hooks[HOOK] = _After(self, target)
+            hooks: Any = module._forward_hooks  # an OrderedDict
+            hooks[HOOK] = _After(self, target)
+            if module is root:  # before the hook that ends the pass
+                hooks.move_to_end(HOOK, last=False)
             self._hooked.append(module)
 
     def unhook(self) -> None:
