@@ -1,5 +1,6 @@
 """What to capture, and when: `--capture` and the options around it, as data."""
 
+import re
 from typing import NamedTuple
 
 from tdbg.errors import TdbgError
@@ -18,8 +19,8 @@ class Spec(NamedTuple):
     def parse(cls, text: str) -> "Spec":
         """TdbgError for a kind that there is not."""
         pattern, colon, kinds = text.strip().rpartition(":")
-        if not colon:
-            return cls(text.strip())
+        if not colon or pattern == "re" or (pattern.startswith("re:") and not re.fullmatch(r"[\w\s,]*", kinds)):
+            return cls(_checked(text.strip()))
         found = tuple(word.strip() for word in kinds.split(",") if word.strip())
         for kind in found:
             if kind not in KINDS:
@@ -29,7 +30,19 @@ class Spec(NamedTuple):
                 )
         if not pattern or not found:
             raise TdbgError(f"--capture {text!r} names no layer", "write 'layers.*.attn:output', or '*' for all")
-        return cls(pattern, found)
+        return cls(_checked(pattern), found)
+
+
+def _checked(pattern: str) -> str:
+    """The pattern, if it can be one."""
+    if pattern.startswith("re:"):
+        try:
+            re.compile(pattern[3:])
+        except re.error as error:
+            raise TdbgError(
+                f"--capture: {pattern[3:]!r} is no regular expression: {error}", "see Python's re"
+            ) from None
+    return pattern
 
 
 class Epochs(NamedTuple):

@@ -246,7 +246,8 @@ def _texts(check_one: Callable[[str], None]) -> Callable[[str, Any], list[str]]:
 def _list_of_texts(key: str, value: Any) -> list[str]:
     found = [value] if isinstance(value, str) else value
     if not isinstance(found, list | tuple) or not all(isinstance(item, str) and item.strip() for item in found):
-        raise TdbgError(f"{key} is a text or a list of texts, not {value!r}", f"write {key} = ['loss > 10']")
+        example = "layers.*.attn:output" if key == "capture" else "loss > 10"
+        raise TdbgError(f"{key} is a text or a list of texts, not {value!r}", f"write {key} = [{example!r}]")
     return list(found)
 
 

@@ -16,14 +16,15 @@ from tdbg.capture import Epochs, Spec
 from tdbg.config import Selection
 from tdbg.debuggers.hooks import seen_through
 from tdbg.debuggers.ids import batch_ids
-from tdbg.debuggers.layers import select
+from tdbg.debuggers.layers import get_layer_by_name as part_at
+from tdbg.debuggers.layers import place_of, scripted_parts, select
 from tdbg.debuggers.pool import Pool
 from tdbg.debuggers.recording import Pass, Recording
 from tdbg.debuggers.tap import Copied, Tap, Target
 from tdbg.errors import TdbgError
 from tdbg.pages.writer import BudgetExceeded, PageWriter
 from tdbg.probes import Probe
-from tdbg.probes.feeds import Feeds
+from tdbg.probes.feeds import Feeds, in_whole, padded_rows
 from tdbg.probes.roots import unwrapped
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+LATE = "no gradient came: it was not used, it was a view changed in place, or backward was after the next pass"
+MAX_SKIPPED = 8  # tensors that are named
 MAX_RARITY = 64  # policy sample: at the rarest one pass in so many
 
 
@@ -60,8 +63,9 @@ class Capture(Probe):
             are used up; DONE at the end: passes, bytes, what was left out and why.
     Cost:   one copy a tensor at its hook, some 3 us beside the copy itself; a thread writes. It is asked for, so the
             budget of cost does not ration it: its share is told in the report. `--capture-budget` bounds the bytes.
-    Limits: of a compiled model the steps that are captured run uncompiled. Tensors that are no plain data (sparse) are
-            named, not kept.
+    Limits: of a compiled model the steps that are captured run uncompiled. Quantised, sparse and nested tensors, and
+            subclasses, are kept as the tensors they are made of; of a DTensor it is this rank's part. What cannot be
+            kept is named and counted.
     """
 
     name = "capture"
@@ -76,7 +80,8 @@ class Capture(Probe):
         "bytes": "bytes of tensors in them",
         "dropped": "what was left out: reason -> passes",
         "not_executed": "layers asked for that ran in no captured pass, at most 64",
-        "skipped": "tensors that could not be copied: path -> reason, at most eight",
+        "skipped": "what of layers could not be kept, or did not come: path -> reason, at most eight",
+        "skips": "how often something could not be kept, over all passes",
         "waited_s": "how long the program waited for the disk",
     }
 
@@ -99,14 +104,18 @@ class Capture(Probe):
         self._totals = Totals()
         self._epoch: int | None = None  # whose pages are being written, where epochs have folders of their own
         self._ids: list[Any] | None = None
+        self._padding: list[int] = []  # rows of the batch that another rank has too
+        self._taken: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # samples by loader's iterator
         self._about: dict[str, Any] = {}
         self._key: str | int = 0
         self._passes = self._since = 0  # of policy sample: passes since the last one that was taken
         self._rarity = 1
         self._over = False  # the bytes asked for are written
         self._skipped: dict[str, str] = {}
+        self._skips = 0  # how many they were, over all passes
         self._idle: dict[str, None] = {}  # layers that have not run yet
         self._eager: Any = None
+        self._descended = False
 
     @classmethod
     def into(cls, folder: Callable[[], Path | None]) -> type["Capture"]:
@@ -158,8 +167,16 @@ class Capture(Probe):
 
     @asked
     def batch_taken(self, batch: Any, wait_s: float, loader_iter: Any) -> None:
-        handed = list(self._feeds.handed_out(loader_iter))
-        self._ids = [*batch_ids(batch)] or handed or None
+        if not self._descended:
+            self._descended = True
+            for top in self.monitor.roots.tops():
+                if any(cls.__name__ == "LightningModule" for cls in type(top).__mro__):
+                    self.monitor.roots.descend(top)  # it is never called itself; its parts are, from the first step on
+        handed = self._feeds.handed_out(loader_iter)
+        taken = self._taken.get(loader_iter, 0)
+        self._taken[loader_iter] = taken + len(handed)
+        self._padding = padded_rows(loader_iter, taken, len(handed))
+        self._ids = [*batch_ids(batch)] or in_whole(loader_iter._dataset, handed) or None
 
     # one pass
 
@@ -177,10 +194,12 @@ class Capture(Probe):
         step = self.monitor.eval_calls + 1 if phase == "eval" else self.monitor.running_step
         self._about = {"step": step, "epoch": self.monitor.epoch, "phase": phase}
         keys, samples = self._ids, call.samples
-        if keys is not None and samples is not None and len(keys) == samples and samples > 1:
-            self._about["keys"] = keys
+        if keys is not None and samples is not None and len(keys) == samples:
+            self._about |= {"flags": ["padding"], "padding": self._padding} if self._padding else {}
+            if samples > 1:
+                self._about["keys"] = keys
         self._key = keys[0] if keys is not None and len(keys) == 1 else step
-        self.tap.begin(targets)
+        self.tap.begin(targets, graded=call.graded, root=module, given=(call.args, call.kwargs))
 
     def _has_turn(self) -> bool:
         """Policy sample: passes are taken the more rarely the fuller the memory is."""
@@ -215,19 +234,24 @@ class Capture(Probe):
     def _found(self, module: nn.Module) -> Iterator[Target]:
         """The modules that are asked for; what is asked for in vain is said."""
         kinds: dict[str, tuple[weakref.ref[nn.Module], tuple[str, ...]]] = {}
+        top, prefix = place_of(module, self.monitor.roots.tops())
         for spec in self.specs:
             try:
-                found = select(module, spec.pattern)
+                found = _below(top, prefix, spec.pattern) if prefix else select(module, spec.pattern)
             except TdbgError as error:
-                root = type(unwrapped(module)).__name__
+                root = type(unwrapped(top)).__name__
                 text = f"--capture: {error}; {error.hint}"
                 self.see(text, "MISSING", "W", pattern=spec.pattern, root=root, hint=error.hint or "", why=str(error))
                 continue
             for path, layer in found.items():
                 before = kinds.get(path, (None, ()))[1]
                 kinds[path] = weakref.ref(layer), tuple(dict.fromkeys((*before, *spec.kinds)))
+        scripted = scripted_parts(top)
         for path, (layer_ref, wanted) in kinds.items():
-            yield Target(path or "root", layer_ref, wanted)
+            if path in scripted:
+                self._leave(path, "it runs inside a scripted module (torch.jit), where no hook is called")
+            else:
+                yield Target(path or "root", layer_ref, wanted)
 
     @asked
     def call_ended(self, module: nn.Module, call: "Call", output: Any) -> None:
@@ -259,14 +283,25 @@ class Capture(Probe):
         if copied is None:
             self._dropped("no room")
             return
-        self._skipped |= dict(list(copied.skipped.items())[: 8 - len(self._skipped)])
+        self._skip(copied)
         if self._idle:
             for path in copied.calls:
                 self._idle.pop(path, None)
-        if not copied.forms():
+        if not copied.forms() and not copied.scalars:
             self.tap.release(copied)
             return
         self._put(copied)
+
+    def _skip(self, copied: Copied) -> None:
+        """Keep in mind what of a pass could not be kept."""
+        late = dict.fromkeys(copied.awaited, LATE)
+        for path, why in {**copied.skipped, **late}.items():
+            self._leave(path, why)
+
+    def _leave(self, path: str, why: str) -> None:
+        self._skips += 1
+        if len(self._skipped) < MAX_SKIPPED or path in self._skipped:
+            self._skipped[path] = why
 
     def _put(self, copied: Copied) -> None:
         self.monitor.become_rank_now()
@@ -323,7 +358,7 @@ class Capture(Probe):
         try:
             self._close()
         finally:
-            if self._totals.written or self._totals.dropped or self._idle:
+            if self._totals.written or self._totals.dropped or self._idle or self._skips:
                 self._tell()
 
     def _close(self, superseded: Path | None = None) -> None:
@@ -346,7 +381,8 @@ class Capture(Probe):
         text = f"captured {found.written:,} passes, {found.bytes / 1e6:,.1f} MB"
         text += f"; left out: {lost}" if lost else ""
         if self._skipped:
-            text += f"; cannot be kept: {', '.join(f'{path} ({why})' for path, why in self._skipped.items())}"
+            text += f"; not kept, {self._skips:,} times: "
+            text += ", ".join(f"{path} ({why})" for path, why in self._skipped.items())
         if self._idle:
             idle = ", ".join(list(self._idle)[:8]) + (" ..." if len(self._idle) > 8 else "")
             text += f"; not executed: {idle}"
@@ -358,9 +394,25 @@ class Capture(Probe):
             bytes=found.bytes,
             dropped=dict(found.dropped),
             skipped=self._skipped,
+            skips=self._skips,
             not_executed=list(self._idle)[:64],
             waited_s=round(self.pool.waited_s, 3),
         )
+
+
+def _below(top: nn.Module, prefix: str, pattern: str) -> dict[str, nn.Module]:
+    """The matches inside a part of a model, by their paths in the model; of paths within the part too."""
+    try:
+        found = select(top, pattern)
+    except TdbgError:
+        try:
+            return {
+                f"{prefix}.{path}" if path else prefix: m for path, m in select(part_at(top, prefix), pattern).items()
+            }
+        except TdbgError:
+            pass
+        raise
+    return {path: module for path, module in found.items() if path == prefix or path.startswith(f"{prefix}.")}
 
 
 class Totals:

@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -102,6 +102,22 @@ def layers_of(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     A module that stands at several places comes with each of its paths.
     """
     yield from _below("", model, ())
+
+
+def place_of(module: nn.Module, tops: Iterable[nn.Module]) -> tuple[nn.Module, str]:
+    """The model that holds a module which is called by itself, and its path there; itself and an empty path if none."""
+    wanted = inner(module)
+    for top in tops:
+        for path, found in layers_of(top):
+            if found is wanted:
+                return (top, path) if path else (module, "")
+    return module, ""
+
+
+def scripted_parts(model: nn.Module) -> set[str]:
+    """Paths of the modules inside scripted ones: they run as compiled code, past all hooks."""
+    tops = [path for path, module in layers_of(model) if isinstance(module, torch.jit.ScriptModule)]
+    return {path for path in tops if any(path != top and (not top or path.startswith(f"{top}.")) for top in tops)}
 
 
 def _below(path: str, module: nn.Module, around: tuple[int, ...]) -> Iterator[tuple[str, nn.Module]]:

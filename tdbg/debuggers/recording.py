@@ -8,8 +8,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from tdbg.debuggers.plain import raw
 from tdbg.debuggers.pool import Pool
 from tdbg.debuggers.tap import Copied, Form
 from tdbg.errors import TdbgError
@@ -46,11 +48,12 @@ class Pass(Job):
             event.synchronize()
         if self.stats:
             about = {name: value for name, value in self.about.items() if name != "split"}
-            writer.add(self.key, [], scalars=figures_of(copied), **about)
+            writer.add(self.key, [], scalars={**copied.scalars, **figures_of(copied)}, **about)
         elif copied.whole and copied.plan is not None and copied.buffer is not None:
-            writer.add_flat(self.key, copied.plan.layout, memory(copied.buffer), **self.about)
+            writer.add_flat(self.key, copied.plan.layout, memory(copied.buffer), scalars=copied.scalars, **self.about)
         else:
-            writer.add(self.key, [_item(form, data) for form, data in parts(copied)], **self.about)
+            items = [_item(form, data) for form, data in parts(copied)]
+            writer.add(self.key, items, scalars=copied.scalars, **self.about)
         return copied.data_bytes
 
     def release(self) -> None:
@@ -196,8 +199,8 @@ def figures_of(copied: Copied) -> dict[str, Any]:
     if copied.plan is not None and copied.buffer is not None:
         views = copied.plan.views(copied.buffer)
         found += zip(copied.plan.forms[: copied.filled], views, strict=False)
-    found += [(loose.form, loose.buffer.view(loose.form.dtype).view(loose.form.shape)) for loose in copied.loose]
-    measured = [(form, tensor) for form, tensor in found if checkable(tensor)]
+    found += [(loose.form, loose.buffer.view(raw(loose.form.dtype)).view(loose.form.shape)) for loose in copied.loose]
+    measured = [(form, _measurable(form, tensor)) for form, tensor in found if tensor.numel()]
     rows = measure([tensor for _, tensor in measured])
     return {
         f"{form.path}/{name}": getattr(figures, name)
@@ -208,9 +211,21 @@ def figures_of(copied: Copied) -> dict[str, Any]:
     }
 
 
+def _measurable(form: Form, tensor: Tensor) -> Tensor:
+    """Numbers that can be measured: integers as float64, quantised ones as what they stand for."""
+    if checkable(tensor):
+        return tensor
+    values, note = tensor.to(torch.float64), dict(form.note)
+    if "scales" in note:
+        sizes = [-1 if dim == note["axis"] else 1 for dim in range(values.dim())]
+        zeros, scales = (torch.tensor(note[name], dtype=values.dtype).view(sizes) for name in ("zero_points", "scales"))
+        return values.sub(zeros).mul(scales)
+    return values.sub(note.get("zero_point", 0)).mul(note.get("scale", 1.0))
+
+
 def _dtype(form: Form) -> str:
     return str(form.dtype).removeprefix("torch.")
 
 
 def _item(form: Form, data: memoryview) -> Item:
-    return Item(form.path, _dtype(form), tuple(form.shape), data)
+    return Item(form.path, _dtype(form), tuple(form.shape), data, dict(form.note))

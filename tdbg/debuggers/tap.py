@@ -19,10 +19,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from tdbg.debuggers.plain import PLAIN, RAW, Note, NotPlain, Part, parts, raw
 from tdbg.debuggers.pool import Full, Pool
-from tdbg.pages.dtypes import DTYPES
+from tdbg.debuggers.structure import Left, leaves
+from tdbg.errors import TdbgError
 from tdbg.pages.layout import Layout, Spec
-from tdbg.probes import tensors
 from tdbg.probes.compiler import hide, unseen
 
 ALIGN = 64
@@ -66,6 +67,7 @@ class Form(NamedTuple):
     dtype: torch.dtype
     shape: torch.Size
     device: torch.device = HOST
+    note: Note = ()
 
     @property
     def nbytes(self) -> int:
@@ -123,13 +125,16 @@ class Plan:
     def layout(self) -> Layout:
         """The same for the page."""
         return Layout.plan(
-            [Spec(form.path, str(form.dtype).removeprefix("torch."), tuple(form.shape)) for form in self.forms]
+            [
+                Spec(form.path, str(form.dtype).removeprefix("torch."), tuple(form.shape), dict(form.note))
+                for form in self.forms
+            ]
         )
 
     def views(self, buffer: Tensor) -> list[Tensor]:
         """The buffer's parts as tensors of their kind."""
         return [
-            buffer[offset : offset + form.nbytes].view(form.dtype).view(form.shape)
+            buffer[offset : offset + form.nbytes].view(raw(form.dtype)).view(form.shape)
             for form, offset in zip(self.forms, self.offsets, strict=True)
         ]
 
@@ -152,7 +157,9 @@ class Copied:
     makers: list[Target | None] = field(default_factory=list)  # of all that came, as far as they are known
     calls: dict[str, int] = field(default_factory=dict)  # how often each module ran
     grads: dict[str, int] = field(default_factory=dict)  # how often a gradient arrived
+    scalars: dict[str, Any] = field(default_factory=dict)  # what came beside the tensors: path -> plain value
     skipped: dict[str, str] = field(default_factory=dict)  # path -> why it could not be copied
+    awaited: dict[str, None] = field(default_factory=dict)  # gradients that have not arrived
     events: list[Any] = field(default_factory=list)  # of devices whose copies are on their way
 
     @property
@@ -228,6 +235,7 @@ class Tap:
         self._ready_forms: tuple[Form, ...] = ()
         self._full = False
         self._passes = 0
+        self._graded = True
         self.clock = Clock()
         self._made: dict[str, int] = {}  # how many tensors of this pass have this target as their maker
         # What the hooks themselves look at: which tensor of the plan comes next, who is to make it, where it goes.
@@ -246,8 +254,19 @@ class Tap:
         """How many hooks are placed."""
         return len(self._hooked)
 
-    def begin(self, targets: Sequence[Target]) -> None:
-        """Hook them; what they carry is gone after `unhook`."""
+    def begin(
+        self,
+        targets: Sequence[Target],
+        *,
+        graded: bool = True,
+        root: nn.Module | None = None,
+        given: tuple[Any, Any] = ((), {}),
+    ) -> None:
+        """Hook them; what they carry is gone after `unhook`. graded: gradients are to be expected.
+
+        root: the module whose call has begun already, with the arguments and keywords it was ``given``.
+        """
+        self._graded = graded
         self._copied, self._ready, self._full, self._made = Copied(), [], False, {}
         self.at, self.next, self.makers, self.thread = 0, None, NOBODY, get_ident()
         self._passes += 1
@@ -256,12 +275,17 @@ class Tap:
             module = target.module()
             if module is None:
                 continue
-            if "input" in target.kinds:
+            if "input" in target.kinds and module is root:
+                self.before(target, *given)
+            elif "input" in target.kinds:
                 module._forward_pre_hooks[HOOK] = _Before(self, target)
                 module._forward_pre_hooks_with_kwargs[HOOK] = True
                 self._hooked += (module._forward_pre_hooks, module._forward_pre_hooks_with_kwargs)
-            module._forward_hooks[HOOK] = after(self, target)
-            self._hooked.append(module._forward_hooks)
+            hooks: Any = module._forward_hooks  # an OrderedDict
+            hooks[HOOK] = after(self, target)
+            if module is root:  # before the hook that ends the pass
+                hooks.move_to_end(HOOK, last=False)
+            self._hooked.append(hooks)
 
     def unhook(self) -> None:
         """The forward pass is over."""
@@ -323,7 +347,7 @@ class Tap:
             self._take(_name(target.path, number, "output"), output)
             self._know_maker(copied, target, output, number, copied.filled + len(copied.loose) - before)
         if "grad" in target.kinds:
-            self._await_gradient(_name(target.path, number, "grad"), output)
+            self._await_gradient(copied, _name(target.path, number, "grad"), output)
         self._settled()
         self.clock.long_s += perf_counter() - begun
 
@@ -365,10 +389,15 @@ class Tap:
         self.at = at = self._copied.filled if self._copied is not None else 0
         self.next = self.makers[at] if at < len(self.makers) else None
 
-    def _await_gradient(self, name: str, output: Any) -> None:
-        for path, tensor in _tensors(name, output):
-            if tensor.requires_grad:
-                tensor.register_hook(_Gradient(self, path, self._copied))
+    def _await_gradient(self, copied: Copied, name: str, output: Any) -> None:
+        found = [(path, leaf) for path, leaf in leaves(output, name) if isinstance(leaf, Tensor)]
+        graded = [(path, tensor) for path, tensor in found if tensor.requires_grad]
+        for path, tensor in graded:
+            tensor.register_hook(_Gradient(self, path, copied))
+            copied.awaited[path] = None
+        if not graded and self._graded:
+            recording = "nothing in it requires one" if torch.is_grad_enabled() else "it ran under no_grad"
+            copied.skipped[name] = f"no gradient: {recording}"
 
     def gradient(self, path: str, of: Copied | None, grad: Tensor) -> None:
         """A gradient has arrived; one of an earlier pass is not this pass's."""
@@ -377,6 +406,7 @@ class Tap:
             self._settle()
             number = of.grads.get(path, 0)
             of.grads[path] = number + 1
+            of.awaited.pop(path, None)
             self._take(f"{path}#{number}" if number else path, grad)
             self._settled()
             self.clock.long_s += perf_counter() - begun
@@ -388,13 +418,21 @@ class Tap:
             if isinstance(value, Tensor):
                 self._copy(name, value)
             else:
-                for path, tensor in _tensors(name, value):
-                    self._copy(path, tensor)
+                self._take_leaves(self._copied, name, value)
         except Full:
             self._full, self.makers = True, NOBODY
         except Exception as error:  # guard: the pass is lost, training goes on
             self._full, self.makers = True, NOBODY
             self._failed(error)
+
+    def _take_leaves(self, copied: Copied, name: str, value: Any) -> None:
+        for path, leaf in leaves(value, name):
+            if isinstance(leaf, Tensor):
+                self._copy(path, leaf)
+            elif isinstance(leaf, Left):
+                copied.skipped[path] = leaf.why
+            else:
+                copied.scalars[path] = leaf
 
     def _copy(self, path: str, tensor: Tensor) -> None:
         copied = self._copied
@@ -402,7 +440,15 @@ class Tap:
         place = copied.filled
         if place < len(self._ready):
             form = self._ready_forms[place]
-            if form.path == path and form.shape == tensor.shape and form.dtype is tensor.dtype:
+            if (
+                form.path == path
+                and form.shape == tensor.shape
+                and form.dtype is tensor.dtype
+                and form.device == tensor.device
+                and type(tensor) in PLAIN
+                and tensor.layout is torch.strided
+                and form.dtype not in RAW
+            ):
                 self._ready[place].copy_(tensor.detach(), non_blocking=True)
                 copied.filled = place + 1
                 copied.makers.append(None)
@@ -410,26 +456,37 @@ class Tap:
         self._copy_new(copied, path, tensor)
 
     def _copy_new(self, copied: Copied, path: str, tensor: Tensor) -> None:
-        """The first tensor of a pass, which tells the plan; or one that no plan knew."""
-        why = _unfit(tensor)
-        if why:
+        """The first tensor of a pass, which tells the plan; one that no plan knew; one that is no plain data."""
+        try:
+            found = parts(tensor)
+        except TdbgError:
+            raise
+        except Exception as error:  # guard: a tensor may refuse anything; this one is not kept, and that is said
+            why = str(error) if isinstance(error, NotPlain) else f"{type(error).__name__}: {error}"[:200]
             copied.skipped[path] = why
             return
-        tensor = tensors.local(tensor)
-        form = Form(path, tensor.dtype, tensor.shape, tensor.device)
+        for part in found:
+            self._copy_part(copied, path, part)
+
+    def _copy_part(self, copied: Copied, path: str, part: Part) -> None:
+        form = Form(path + part.path, part.dtype, part.data.shape, part.data.device, part.note)
         plan = self._plans.get(form) if copied.plan is None and not copied.loose else None
         if plan is not None:
             copied.plan, copied.buffer = plan, self.pool.take(plan.nbytes)
             self._ready, self.slots = self._views_of(copied.buffer, plan)
             self._ready_forms, self.makers = plan.forms, (*plan.makers, None)
-            self._copy(path, tensor)
+        place = copied.filled
+        if place < len(self._ready) and self._ready_forms[place] == form:
+            self._ready[place].copy_(part.data, non_blocking=True)
+            copied.filled = place + 1
+            copied.makers.append(None)
             return
         self._ready, self.makers = [], NOBODY  # this pass goes another way than the last one: what comes stays in order
         buffer = self.pool.take(form.nbytes)
         copied.loose.append(Loose(form, buffer))
         copied.makers.append(None)
         if form.nbytes:
-            buffer.view(form.dtype).view(form.shape).copy_(tensor.detach(), non_blocking=True)
+            buffer.view(raw(form.dtype)).view(form.shape).copy_(part.data, non_blocking=True)
 
     def _views_of(self, buffer: Tensor, plan: Plan) -> tuple[list[Tensor], list[Slot | None]]:
         known = self._views.get(id(buffer))
@@ -527,27 +584,12 @@ def _with_rows(forms: Sequence[Form], count: int) -> list[str]:
 
 def _movable(form: Form) -> bool:
     """True if its bytes can be moved as they lie, and quickly."""
-    return form.device == HOST and 0 < form.nbytes <= SMALL_BYTES and not form.dtype.is_complex
+    plain = not form.note and form.dtype not in RAW and not form.dtype.is_complex
+    return plain and form.device == HOST and 0 < form.nbytes <= SMALL_BYTES
 
 
 def _name(path: str, number: int, kind: str) -> str:
     return f"{path}#{number}:{kind}" if number else f"{path}:{kind}"
-
-
-def _tensors(name: str, value: Any) -> list[tuple[str, Tensor]]:
-    """The tensors in a structure, each under its own path."""
-    return [(name if path == "tensor" else f"{name}.{path}", tensor) for path, tensor in tensors.walk(value)]
-
-
-def _unfit(tensor: Tensor) -> str:
-    """Why it cannot be copied as plain bytes; empty if it can."""
-    if tensor.is_meta:
-        return "on the meta device: there are no values"
-    if tensor.layout is not torch.strided:
-        return f"its layout is {str(tensor.layout).removeprefix('torch.')}"
-    if tensor.is_quantized or str(tensor.dtype).removeprefix("torch.") not in DTYPES:
-        return f"its elements are {str(tensor.dtype).removeprefix('torch.')}"
-    return ""
 
 
 def _event(device: torch.device) -> Any:

@@ -255,6 +255,34 @@ def samplers(loader_iter: Any) -> Iterator[Any]:
             return
 
 
+def in_whole(dataset: Any, indices: list[int]) -> list[int]:
+    """Indices of a subset as those of the dataset that it was taken from: two splits never share one."""
+    for _ in range(CHAIN):
+        whole = parent_of(dataset)
+        if whole is None:
+            break
+        try:
+            indices = [int(dataset.indices[index]) for index in indices]
+        except Exception:  # guard: the program's own class
+            break
+        dataset = whole
+    return indices
+
+
+def padded_rows(loader_iter: Any, taken: int, count: int) -> list[int]:
+    """Which of a batch's rows a DistributedSampler drew once more, so that all ranks have as many.
+
+    taken: how many samples this rank had before the batch, over all passes. count: of the batch.
+    """
+    module = sys.modules.get("torch.utils.data.distributed")
+    for sampler in samplers(loader_iter):
+        if module is not None and isinstance(sampler, module.DistributedSampler) and not sampler.drop_last:
+            length = len(sampler.dataset)
+            numbers = [(taken + row) % sampler.num_samples for row in range(count)]
+            return [row for row, n in enumerate(numbers) if sampler.rank + n * sampler.num_replicas >= length]
+    return []
+
+
 def sampler_epoch(loader_iter: Any) -> int | None:
     """The epoch of a shuffling DistributedSampler, None where there is no such sampler."""
     module = sys.modules.get("torch.utils.data.distributed")

@@ -5,6 +5,7 @@ exceptions away from training; `record` gathers what a step's record holds.
 """
 
 import cmath
+import contextlib
 import gc
 import math
 import sys
@@ -12,7 +13,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, cast
 
 import torch
@@ -507,6 +508,15 @@ class Monitor:
         if self._unused_calls > MAX_UNUSED_CALLS or call.holds_memory():
             self.calls.clear()
         self.calls.append(call)
+
+    @contextlib.contextmanager
+    def own_pass(self) -> Iterator[None]:
+        """A pass of tdbg's own: no step, no evaluation call, nothing that probes look at."""
+        before, self.rerunning = self.rerunning, True
+        try:
+            yield
+        finally:
+            self.rerunning = before
 
     # updates and steps
 

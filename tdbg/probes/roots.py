@@ -201,13 +201,14 @@ def clean_path(path: str) -> str:
 
 def unwrapped(module: nn.Module) -> nn.Module:
     """The user's module inside DDP, DataParallel and torch.compile wrappers."""
-    while True:
+    while not isinstance(module, torch.jit.ScriptModule):  # it has no dict of modules, and no wrappers
         if type(module).__name__ in WRAPPER_CLASSES and isinstance(getattr(module, "module", None), nn.Module):
             module = module.module  # type: ignore[assignment]
         elif isinstance(module.__dict__.get("_modules", {}).get("_orig_mod"), nn.Module):
             module = module._modules["_orig_mod"]  # type: ignore[assignment]
         else:
-            return module
+            break
+    return module
 
 
 class Names:

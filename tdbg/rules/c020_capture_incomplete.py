@@ -2,9 +2,11 @@
 
 from collections.abc import Iterable
 
+from tdbg.config import Settings
 from tdbg.events import Finding, Observation
 from tdbg.rules import RULES
 from tdbg.rules._kinds import KindsRule
+from tdbg.rules.silence import silence
 from tdbg.rules.text import counted, joined
 from tdbg.rules.view import View
 from tdbg.rundir import ProcessDir, copies_of
@@ -14,9 +16,10 @@ from tdbg.rundir import ProcessDir, copies_of
 class CaptureIncomplete(KindsRule):
     """Says which layers of `--capture` do not exist or never ran, and how many passes were left out.
 
-    What it does: With `tdbg run --capture` it speaks when no layer of a root module matches a name, when a layer
-    ran in no captured pass, when passes were left out because the disk was too slow, when the bytes asked for were
-    used up, and when `--capture-upload` could not copy all of it.
+    What it does: With `tdbg run --capture` it speaks when no layer of a root module matches a name, when a layer ran in
+    no captured pass, when something could not be kept (a tensor without values, a gradient that never came), when passes
+    were left out because the disk was too slow, when the bytes asked for were used up, when nothing was captured, and
+    when `--capture-upload` could not copy all of it.
 
     Why it matters: Pages that lack what they were made for are found out too late.
 
@@ -33,8 +36,37 @@ class CaptureIncomplete(KindsRule):
     severity = "error"
     probe = "capture"
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._seen = False  # capturing had something to do
+
+    def finish(self, view: View) -> Iterable[Finding]:
+        """Nothing captured at all; and what could not be copied elsewhere."""
+        yield from self._nothing(view)
+        yield from self._not_copied(view)
+
+    def _nothing(self, view: View) -> Iterable[Finding]:
+        settings = view.settings
+        if not settings.capture or settings.capture_on or settings.level == "off" or self._seen:
+            return ()
+        if not view.over or view.exit_code != 0 or silence(view.run) is not None:
+            return ()  # said already: it failed, or nobody reported
+        chosen = [name for name, value in _limits(settings) if value]
+        found = self.found(
+            "--capture: nothing was captured",
+            phase="capture",
+            cause=(
+                f"no pass of a model in what {joined(chosen, 4)} choose"
+                if chosen
+                else "no call of a model was seen: it is scripted (torch.jit), which takes no hooks, or called by forward()"
+            ),
+            try_next="choose other steps, epochs or phases" if chosen else "capture before scripting; call model(x)",
+        )
+        return (found,)
+
     def see(self, process: ProcessDir, event: Observation) -> Iterable[tuple[str, Finding]]:
         values = event.values
+        self._seen = True
         if event.part == "MISSING":
             yield (
                 f"missing {values['pattern']}",
@@ -73,6 +105,17 @@ class CaptureIncomplete(KindsRule):
             )
             found.severity = "warning"
             yield "idle", found
+        if values.get("skipped"):
+            found = self.found(
+                f"{next(iter(values['skipped']))} not kept: {next(iter(values['skipped'].values()))}, rank {process.rank}",
+                rank=process.rank,
+                phase="capture",
+                evidence=[*kept, *(f"{path}: {why}" for path, why in values["skipped"].items())],
+                cause=f"something asked for could not be kept {counted(values['skips'], 'time')}",
+                try_next="choose other layers, or ask for other things of them",
+            )
+            found.severity = "warning"
+            yield "skipped", found
         lost = {why: count for why, count in values["dropped"].items() if why in LOST}
         if lost:
             reasons = ", ".join(f"{count:,} {why}" for why, count in lost.items())
@@ -87,7 +130,7 @@ class CaptureIncomplete(KindsRule):
             found.severity = "warning"
             yield "lost", found
 
-    def finish(self, view: View) -> Iterable[Finding]:
+    def _not_copied(self, view: View) -> Iterable[Finding]:
         """One for each host whose last try to copy what it captured failed."""
         for copied in copies_of(view.run):
             if copied.get("error"):
@@ -101,6 +144,14 @@ class CaptureIncomplete(KindsRule):
                     ],
                     try_next=f"`tdbg inspect-pages upload {view.run.path} {copied.get('url')}`; it is all here",
                 )
+
+
+def _limits(settings: Settings) -> Iterable[tuple[str, object]]:
+    yield "--capture-phase", settings.capture_phase
+    yield "--capture-steps", settings.capture_steps
+    yield "--capture-every", settings.capture_every > 1
+    yield "--capture-epochs", settings.capture_epochs
+    yield "--ranks", settings.ranks
 
 
 LOST = ("no room", "not written")  # what nobody asked for

@@ -309,20 +309,6 @@ def test_views_are_stored_as_small_as_they_are() -> None:
     assert sum(buffer.numel() for buffer in copied.buffers()) == 40
 
 
-def test_what_is_no_plain_data_is_named() -> None:
-    class Odd(nn.Module):
-        def forward(self, x_NN: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-            return x_NN.to_sparse(), x_NN.to("meta"), x_NN
-
-    net, tap = nn.Sequential(Odd()), Tap(Pool(), raises)
-    copied = one_pass(tap, net, targets(net, **{"0": "output"}), torch.eye(3))
-    assert [form.path for form in copied.forms()] == ["0:output.2"]
-    assert copied.skipped == {
-        "0:output.0": "its layout is sparse_coo",
-        "0:output.1": "on the meta device: there are no values",
-    }
-
-
 def test_another_thread_s_pass_is_not_this_one_s(net: Net) -> None:
     tap, other = Tap(Pool(), raises), torch.full((2, 1, 6, 6), 9.0)
     tap.begin(targets(net, conv="output"))

@@ -5,8 +5,9 @@ import torch
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
-from tdbg.debuggers.layers import get_layer_by_name, inner, layers_of, select
+from tdbg.debuggers.layers import get_layer_by_name, inner, layers_of, place_of, scripted_parts, select
 from tdbg.errors import TdbgError
+from tdbg.probes.roots import unwrapped
 
 
 class Block(nn.Module):
@@ -155,3 +156,18 @@ def test_a_circle_ends():
     model = nn.Sequential(nn.Linear(2, 2))
     model._modules["self"] = model
     assert [path for path, _ in layers_of(model)] == ["", "0", "self"]
+
+
+def test_the_place_of_a_part_that_is_called_by_itself() -> None:
+    net = nn.Sequential(nn.Sequential(nn.Linear(2, 2)), nn.Linear(2, 2))
+    alone = nn.Linear(2, 2)
+    assert place_of(net[0], [alone, net]) == (net, "0")
+    assert place_of(net, [alone, net]) == (net, "") and place_of(alone, [net]) == (alone, "")
+
+
+def test_scripted_models_can_be_walked() -> None:
+    scripted = torch.jit.script(nn.Sequential(nn.Linear(2, 2), nn.ReLU()))
+    assert unwrapped(scripted) is scripted
+    net = nn.Sequential(scripted, nn.Linear(2, 2))
+    assert list(select(net, "**")) == ["", "0", "0.0", "0.1", "1"]
+    assert scripted_parts(net) == {"0.0", "0.1"} and scripted_parts(scripted) == {"0", "1"}

@@ -15,6 +15,7 @@ from tdbg.debuggers.base import BaseDebugger, ForwardDebugger
 from tdbg.debuggers.mixins import EvaluationDebugging, ValidationDebugging
 from tdbg.debuggers.sequential import SequentialDebugger, checkpoint_indices
 from tdbg.errors import TdbgError
+from tdbg.pages.outputs import load_debug_outputs
 from tdbg.pages.reader import PageSet
 from tests.stores import counted
 
@@ -158,7 +159,7 @@ def test_what_can_be_stored(net: nn.Module, tmp_path: Path) -> None:
     assert kept.tensors["all/array"].array().tolist() == [[0, 3], [1, 4], [2, 5]]
     assert kept.scalars["all/stats/text"] == "cat" and kept.scalars["all/stats/shape"] == [1, 2]
     assert kept.scalars["all/stats/nan"] != kept.scalars["all/stats/nan"]
-    assert kept.more["containers"] == {"all/pair": "Pair", "all/pair/1": "list"}
+    assert kept.more["notes"] == {"all/pair": {"tuple": "Pair"}, "all/pair/1": {"list": ""}}
     assert sum(page.stat().st_size for page in (tmp_path / "out").iterdir()) < 3_000_000, "not the megabytes behind it"
 
 
@@ -169,7 +170,7 @@ def test_what_cannot_be_stored_is_named_and_the_others_are_kept(net: nn.Module, 
         config("good", Ones),
         config("bad", Ones, gives={"lambda": lambda: 0, "tensor": torch.ones(2)}),
         config("round", Ones, gives=circle),
-        config("sparse", Ones, gives={"x": torch.eye(2).to_sparse()}),
+        config("meta", Ones, gives={"x": torch.eye(2).to("meta")}),
     ]
     found = SequentialDebugger(debuggers, net, output_dir=tmp_path / "out")
     found.enabled = True
@@ -180,7 +181,71 @@ def test_what_cannot_be_stored_is_named_and_the_others_are_kept(net: nn.Module, 
     assert [list(one.tensors) for one in kept] == [["good/ones", "bad/tensor", "round/fine"]] * 3
     assert found.dropped["bad/lambda: a function cannot be stored"] == 3
     assert found.dropped["round/self: it contains itself"] == 3
-    assert any(why.startswith("sparse/x: ") for why in found.dropped) and len(found.dropped) == 3
+    assert found.dropped["meta/x: on the meta device: there are no values"] == 3 and len(found.dropped) == 3
+
+
+def test_outputs_are_read_as_they_were_given(net: nn.Module, tmp_path: Path) -> None:
+    import numpy as np
+
+    quantised = torch.quantize_per_tensor(torch.randn(2, 3), 0.1, 2, torch.quint8)
+    gives = {
+        "numbers": {0: 1, 2: torch.ones(1), "a/b": 3, None: 4},
+        "empty": {},
+        "deep": [(torch.ones(2), "a"), {"x": [torch.zeros(1)]}],
+        "set": {3, 1},
+        "bytes": b"xyz",
+        "long": "x" * 70_000,
+        "scalar": np.float32(2.5),
+        "reversed": np.arange(3)[::-1],
+        "quantised": quantised,
+        "sparse": torch.eye(2).to_sparse(),
+    }
+    found = SequentialDebugger([config("all", Ones, gives=gives)], net, output_dir=tmp_path / "out")
+    found.enabled = True
+    found(point(3))
+    found.save_all()
+    assert found.dropped == {}
+    again = load_debug_outputs(tmp_path / "out", 3, as_torch=True)["all"]
+    assert list(again) != [] and set(again) == set(gives)
+    assert {key: float(value) for key, value in again["numbers"].items()} == {0: 1, 2: 1, "a/b": 3, None: 4}
+    assert (
+        again["empty"] == {} and again["set"] == {1, 3} and again["bytes"] == b"xyz" and again["long"] == "x" * 70_000
+    )
+    assert isinstance(again["deep"], list) and isinstance(again["deep"][0], tuple) and again["deep"][0][1] == "a"
+    assert torch.equal(again["deep"][1]["x"][0], torch.zeros(1))
+    assert again["scalar"] == 2.5 and again["reversed"].tolist() == [2, 1, 0]
+    assert torch.allclose(again["quantised"].float(), quantised.dequantize())
+    assert again["sparse"]["indices"].tolist() == [[0, 1], [0, 1]] and again["sparse"]["values"].tolist() == [1, 1]
+
+
+class Sometimes(nn.Module):
+    """A branch that is not always taken."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.always, self.branch = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x_BF: Tensor) -> Tensor:
+        x_BF = self.always(x_BF)
+        return self.branch(x_BF) if x_BF.sum() > 0 else x_BF
+
+
+def test_a_layer_that_did_not_run_says_so_in_the_page(tmp_path: Path) -> None:
+    net = Sometimes()
+    debuggers = [config("branch", Output, layer_name="branch"), config("always", Output, layer_name="always")]
+    found = SequentialDebugger(debuggers, net, output_dir=tmp_path / "out")
+    found.enabled = True
+    nn.init.eye_(net.always.weight)
+    nn.init.zeros_(net.always.bias)
+    for idx, value in enumerate((1.0, -1.0)):
+        net(torch.full((1, 4), value))
+        given = found(point(idx))
+        assert (given["branch"] is None) == (value < 0)
+    found.save_all()
+    ran, idle = (load_debug_outputs(tmp_path / "out", idx) for idx in (0, 1))
+    assert ran["branch"]["feature_map"].shape == (1, 4)
+    assert idle["branch"].startswith("not executed: 'branch' did not run in the last pass")
+    assert idle["always"]["feature_map"].tolist() == [[-1.0] * 4]
 
 
 def test_a_batch_is_stored_once_and_found_sample_by_sample(net: nn.Module, tmp_path: Path) -> None:

@@ -80,12 +80,17 @@ class Rank:
             from tdbg.debuggers.capture import Capture
 
             self.monitor.lasting.append(Capture.into(lambda: me.folder))
+        when_imported("tdbg.debuggers.hooks", self._expect_own_passes)
         self.monitor.attach(probes_for(me.settings.level, me.settings.flags))
         self.alternation = Alternation(self.monitor, me.settings.baseline) if me.settings.baseline else None
         self.startup_ms = (time.perf_counter() - begun) * 1e3
         self.monitor.budget.start_up_s = self.startup_ms / 1e3
         me.at_fork(self._forked)
         atexit.register(self.end)
+
+    def _expect_own_passes(self, hooks: Any) -> None:
+        """A debugger that runs the model again (GradCAM) makes no step and no datapoint of it."""
+        hooks.AROUND_OWN_PASSES.append(self.monitor.own_pass)
 
     def _requests(self) -> list[Request]:
         """What `tdbg control` asked for since the last look; nothing while the file is the same."""

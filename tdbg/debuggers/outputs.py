@@ -1,0 +1,136 @@
+"""What debuggers gave for one datapoint, copied, on its way into a page, from which it can be read as it was given."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tdbg.debuggers.copies import snapshot
+from tdbg.debuggers.plain import NotPlain, Part, parts
+from tdbg.debuggers.pool import Pool
+from tdbg.debuggers.recording import Job, memory
+from tdbg.pages.writer import Item, PageWriter
+
+MAX_DEPTH = 32
+MAX_TEXT = 1 << 16  # letters; longer ones are kept as bytes
+PLAIN = bool | int | float | str
+
+
+class Outputs(Job):
+    """The outputs of one datapoint or batch; the bytes of its tensors are counted in the pool.
+
+    Dicts, lists and tuples are steps of a path (``FeatureMap/stats/mean``); what the path does not tell is in notes, by
+    which `tdbg.pages.nesting` builds them again. refused: what cannot be stored, as ``path: why``.
+    """
+
+    def __init__(self, ids: list[Any], outputs: Mapping[str, Any], pool: Pool) -> None:
+        self.ids, self.pool = ids, pool
+        self.tensors: dict[str, Part] = {}
+        self.scalars: dict[str, Any] = {}
+        self.notes: dict[str, dict[str, Any]] = {}
+        self.refused: list[str] = []
+        self._take_items("", outputs.items(), _dict_note(outputs), ())
+        self.nbytes = sum(part.data.nbytes for part in self.tensors.values())
+        pool.reserve(self.nbytes)
+
+    def _take(self, path: str, value: Any, around: tuple[int, ...]) -> None:
+        if id(value) in around or len(around) > MAX_DEPTH:
+            self.refused.append(f"{path}: it contains itself")
+        elif isinstance(value, Tensor):
+            self._take_tensor(path, value)
+        elif hasattr(value, "__array_interface__"):
+            self._take_array(path, value)
+        elif isinstance(value, bytes | bytearray) or (isinstance(value, str) and len(value) > MAX_TEXT):
+            self._take_bytes(path, value)
+        elif _is_plain(value):
+            self.scalars[path] = value
+        else:
+            self._take_container(path, value, (*around, id(value)))
+
+    def _take_container(self, path: str, value: Any, around: tuple[int, ...]) -> None:
+        if isinstance(value, Mapping):
+            self._take_items(path, value.items(), _dict_note(value), around)
+        elif isinstance(value, list):
+            self._take_items(path, enumerate(value), {"list": ""}, around)
+        elif isinstance(value, tuple):
+            name = type(value).__name__ if type(value) is not tuple else ""
+            self._take_items(path, enumerate(value), {"tuple": name}, around)
+        elif isinstance(value, set | frozenset):
+            self._take_items(path, enumerate(sorted(value, key=repr)), {"set": ""}, around)
+        elif is_dataclass(value) and not isinstance(value, type):
+            self._take_items(path, ((item.name, getattr(value, item.name, None)) for item in fields(value)), {}, around)
+        else:
+            self.refused.append(f"{path}: a {type(value).__name__} cannot be stored")
+
+    def _take_items(
+        self, path: str, items: Iterable[tuple[Any, Any]], note: dict[str, Any], around: tuple[int, ...]
+    ) -> None:
+        if note:
+            self.notes[path] = note
+        for key, item in items:
+            self._take(f"{path}/{_step(key)}" if path else _step(key), item, around)
+
+    def _take_array(self, path: str, value: Any) -> None:
+        try:
+            if not getattr(value, "ndim", 1):
+                self.scalars[path] = value.item()
+            else:
+                self._take_tensor(path, torch.from_numpy(value.copy()))
+        except (TypeError, ValueError) as error:
+            self.refused.append(f"{path}: {error}")
+
+    def _take_bytes(self, path: str, value: Any) -> None:
+        kind, data = ("text", value.encode("utf-8", "surrogatepass")) if isinstance(value, str) else ("bytes", value)
+        found = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
+        self.tensors[path] = Part("", found, torch.uint8, ((kind, ""),))
+
+    def _take_tensor(self, path: str, value: Tensor) -> None:
+        try:
+            found = parts(value)
+            for part in found:
+                copied = snapshot(part.data).contiguous()
+                self.tensors[path + part.path] = part._replace(data=copied)
+        except (NotPlain, TypeError, ValueError, RuntimeError) as error:
+            self.refused.append(f"{path}: {error}")
+            return
+        layout = dict(found[0].note).get("sparse") if found else None
+        if layout:
+            self.notes[path] = {"sparse": layout, "shape": list(value.shape)}
+
+    def write(self, writer: PageWriter) -> int:
+        items = [
+            Item(
+                path, str(part.dtype).removeprefix("torch."), tuple(part.data.shape), memory(part.data), dict(part.note)
+            )
+            for path, part in self.tensors.items()
+        ]
+        more = {"notes": self.notes} if self.notes else {}
+        key, keys = self.ids[0], self.ids if len(self.ids) > 1 else None
+        split = [path for path, part in self.tensors.items() if part.data.shape[:1] == (len(self.ids),)]
+        batch = {"keys": keys, "split": split} if keys else {}
+        writer.add(key, items, scalars=self.scalars, **batch, **more)
+        return self.nbytes
+
+    def release(self) -> None:
+        self.pool.free(self.nbytes)
+
+
+def _step(key: Any) -> str:
+    """A key as one step of a path."""
+    return str(key).replace("/", "\\x2f")
+
+
+def _dict_note(found: Mapping[Any, Any]) -> dict[str, Any]:
+    """What the path of a mapping's values does not tell: that there are none, and keys that are written otherwise."""
+    if not found:
+        return {"dict": ""}
+    odd = {_step(key): key for key in found if (key is None or isinstance(key, PLAIN)) and _step(key) != key}
+    return {"dict": odd} if odd else {}
+
+
+def _is_plain(value: Any) -> bool:
+    if value is None or isinstance(value, PLAIN | complex):
+        return True
+    return isinstance(value, list | tuple) and all(isinstance(item, PLAIN) for item in value)

@@ -1,0 +1,82 @@
+"""What stands in a structure that a module took or put out: tensors, plain values, and what can be neither."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+MAX_DEPTH = 32
+MAX_ITEMS = 4096
+MAX_TEXT = 1 << 16
+NUMBERS = "biufc"  # numpy's kinds of arrays that torch can hold
+
+
+class Left(NamedTuple):
+    """What is not kept, and why."""
+
+    why: str
+
+
+def leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Every leaf with its path (``layer:output.0.mask``): a Tensor, a plain value, or a `Left`.
+
+    Looked into are mappings (so also the outputs of Hugging Face's models), tuples, lists and dataclasses. A list of
+    numbers or texts inside is one plain value; numpy's arrays are tensors.
+    """
+    return _below(value, path, 0)
+
+
+def _below(value: Any, path: str, depth: int) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Tensor):
+        yield path, value
+    elif value is None or isinstance(value, bool | int | float | complex | str):
+        yield path, _text(value) if isinstance(value, str) else value
+    elif depth >= MAX_DEPTH:
+        yield path, Left(f"it lies deeper than {MAX_DEPTH} levels, or within itself")
+    elif depth and isinstance(value, list | tuple) and all(_is_number(item) for item in value[:MAX_ITEMS]):
+        yield path, list(value[:MAX_ITEMS])
+        yield from _cut(value, path)
+    elif (items := _items(value)) is not None:
+        for key, item in items:
+            yield from _below(item, f"{path}.{key}", depth + 1)
+        yield from _cut(value, path)
+    else:
+        yield path, _other(value)
+
+
+def _items(value: Any) -> Iterable[tuple[Any, Any]] | None:
+    if isinstance(value, Mapping):
+        return list(value.items())[:MAX_ITEMS]
+    if isinstance(value, list | tuple):
+        return enumerate(value[:MAX_ITEMS])
+    if is_dataclass(value) and not isinstance(value, type):
+        return [(item.name, getattr(value, item.name, None)) for item in fields(value)]
+    return None
+
+
+def _cut(value: Any, path: str) -> Iterator[tuple[str, Left]]:
+    more = len(value) - MAX_ITEMS if hasattr(value, "__len__") else 0
+    if more > 0:
+        yield f"{path}.{MAX_ITEMS}", Left(f"{more:,} more after the first {MAX_ITEMS:,}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, bool | int | float)
+
+
+def _text(value: str) -> str | Left:
+    return value if len(value) <= MAX_TEXT else Left(f"a text of {len(value):,} letters")
+
+
+def _other(value: Any) -> Any:
+    if isinstance(value, torch.dtype | torch.device | torch.layout):
+        return str(value)
+    kind = getattr(getattr(value, "dtype", None), "kind", "")
+    if hasattr(value, "__array_interface__") and kind and kind in NUMBERS:
+        try:
+            return torch.from_numpy(value.copy()) if value.ndim else value.item()
+        except (TypeError, ValueError):
+            pass
+    return Left(f"a {type(value).__name__} is no tensor and no plain value")

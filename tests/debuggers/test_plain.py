@@ -1,0 +1,259 @@
+"""Tensors that are no plain data, and what else a layer may give: in the pages it is what torch itself says it is."""
+
+from collections import namedtuple
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from tdbg.debuggers.pool import Pool
+from tdbg.debuggers.recording import Pass, Recording
+from tdbg.debuggers.tap import Copied, Tap, Target
+from tdbg.pages.datapoint import Datapoint
+from tdbg.pages.reader import PageSet
+from tdbg.pages.writer import PageWriter
+from tests.debuggers.test_capture_parts import raises
+
+
+class Gives(nn.Module):
+    """A layer that gives whatever a function makes."""
+
+    def __init__(self, make: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.make = make
+
+    def forward(self, x: Tensor) -> Any:
+        return self.make(x)
+
+
+def passes(
+    folder: Path, make: Callable[[Tensor], Any], inputs: list[Tensor], *, stats: bool = False
+) -> tuple[list[Datapoint], list[Copied]]:
+    """What the pages hold of passes of such a layer."""
+    net, tap = nn.Sequential(Gives(make)), Tap(Pool(), raises)
+    recording = Recording(lambda: PageWriter(folder), tap.pool)
+    found = []
+    for number, x in enumerate(inputs):
+        tap.begin([Target("a", weakly(net[0]), ("output",))], graded=False)
+        net(x)
+        copied = tap.end()
+        assert copied is not None
+        found.append(copied)
+        recording.put(Pass(copied, tap.pool, number, {}, stats=stats))
+    recording.close()
+    return list(PageSet.open(folder)), found
+
+
+def weakly(module: nn.Module) -> Any:
+    return lambda: module
+
+
+X = [torch.randn(4, 6, generator=torch.Generator().manual_seed(seed)) for seed in range(3)]
+
+
+def per_tensor(x: Tensor) -> Tensor:
+    return torch.quantize_per_tensor(x, 0.05, 3, torch.quint8)
+
+
+def moving(x: Tensor) -> Tensor:
+    return torch.quantize_per_tensor(x, float(x.abs().max()) / 127, 0, torch.qint8)
+
+
+def wide(x: Tensor) -> Tensor:
+    return torch.quantize_per_tensor(x, 1e-4, -7, torch.qint32)
+
+
+def per_channel(x: Tensor) -> Tensor:
+    return torch.quantize_per_channel(x, torch.arange(1, 7) / 50, torch.arange(6), 1, torch.quint8)
+
+
+@pytest.mark.parametrize("make", [per_tensor, moving, wide, per_channel])
+def test_quantised_tensors_keep_their_values(tmp_path: Path, make: Callable[[Tensor], Tensor]) -> None:
+    points, copied = passes(tmp_path, make, X)
+    for point, x in zip(points, X, strict=True):
+        tensor, expected = point.tensors["a:output"], make(x)
+        assert tensor.dtype.name == str(expected.dtype).removeprefix("torch.")
+        assert tensor.read() == expected.int_repr().numpy().tobytes()
+        assert np.allclose(tensor.array(), expected.dequantize().numpy(), atol=1e-6)
+    assert copied[-1].whole == (make is not moving), "a scale of its own is a layout of its own"
+
+
+def test_figures_of_quantised_tensors_and_integers_are_those_of_their_values(tmp_path: Path) -> None:
+    points, _ = passes(tmp_path, lambda x: (per_tensor(x), per_channel(x), x.argmax(1)), X, stats=True)
+    for point, x in zip(points, X, strict=True):
+        for path, expected in (("0", per_tensor(x)), ("1", per_channel(x))):
+            values = expected.dequantize()
+            assert point.scalars[f"a:output.{path}/mean"] == pytest.approx(values.mean().item(), abs=1e-6)
+            assert point.scalars[f"a:output.{path}/high"] == pytest.approx(values.max().item(), abs=1e-6)
+        assert point.scalars["a:output.2/mean"] == x.argmax(1).double().mean().item()
+
+
+def test_sparse_tensors_are_kept_as_their_parts(tmp_path: Path) -> None:
+    layouts = {
+        "coo": lambda x: x.relu().to_sparse(),
+        "csr": lambda x: x.relu().to_sparse_csr(),
+        "csc": lambda x: x.relu().to_sparse_csc(),
+        "bsr": lambda x: x.relu().to_sparse_bsr((2, 3)),
+    }
+    points, _ = passes(tmp_path, lambda x: {name: make(x) for name, make in layouts.items()}, X)
+    for point, x in zip(points, X, strict=True):
+        found = {path.removeprefix("a:output."): tensor for path, tensor in point.tensors.items()}
+        arrays = {path: torch.from_numpy(tensor.array().copy()) for path, tensor in found.items()}
+        coo = torch.sparse_coo_tensor(arrays["coo/indices"], arrays["coo/values"], (4, 6))
+        assert torch.equal(coo.to_dense(), x.relu())
+        assert found["coo/values"].note == {"sparse": "sparse_coo", "shape": [4, 6]}
+        for name, build in (("csr", torch.sparse_csr_tensor), ("csc", torch.sparse_csc_tensor)):
+            parts = [arrays[f"{name}/{part}"] for part in ("compressed_indices", "plain_indices", "values")]
+            assert torch.equal(build(*parts, (4, 6)).to_dense(), x.relu())
+        assert arrays["bsr/values"].shape[1:] == (2, 3)
+
+
+def test_nested_tensors_are_kept_as_rows_behind_one_another(tmp_path: Path) -> None:
+    def make(x: Tensor) -> dict[str, Tensor]:
+        rows = [x[:1], x]
+        return {
+            "strided": torch.nested.nested_tensor(rows),
+            "jagged": torch.nested.nested_tensor(rows, layout=torch.jagged),
+        }
+
+    points, _ = passes(tmp_path, make, X)
+    for point, x in zip(points, X, strict=True):
+        whole = torch.cat([x[:1], x])
+        found = {path.removeprefix("a:output."): tensor.array() for path, tensor in point.tensors.items()}
+        assert np.array_equal(found["jagged/values"], whole.numpy()) and list(found["jagged/offsets"]) == [0, 1, 5]
+        assert np.array_equal(found["strided/values"], whole.flatten().numpy())
+        assert found["strided/sizes"].tolist() == [[1, 6], [4, 6]]
+        assert point.tensors["a:output.jagged/values"].note["nested"] == "jagged"
+
+
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [
+        ("complex64", lambda x: torch.complex(x, -x).conj()),
+        ("complex128", lambda x: torch.complex(x, -x).to(torch.complex128)),
+        ("float8_e5m2", lambda x: x.to(torch.float8_e5m2)),
+        ("float8_e8m0fnu", lambda x: x.abs().to(torch.float8_e8m0fnu)),
+        ("float32", lambda x: torch.complex(x, x).conj().imag),
+        ("float32", lambda x: x.as_subclass(type("Own", (Tensor,), {}))),
+        ("float32", lambda x: x.to_mkldnn()),
+        ("uint4", lambda x: (x.abs() * 4).to(torch.uint8).view(torch.uint4)),
+        ("bool", lambda x: x > 0),
+    ],
+)
+def test_what_torch_calls_one_tensor_is_one(tmp_path: Path, name: str, make: Callable[[Tensor], Tensor]) -> None:
+    points, copied = passes(tmp_path, make, X)
+    assert copied[-1].whole and not copied[-1].skipped
+    for point, x in zip(points, X, strict=True):
+        tensor, expected = point.tensors["a:output"], make(x)
+        expected = expected.to_dense() if expected.is_mkldnn else expected.as_subclass(Tensor)
+        expected = expected.resolve_conj().resolve_neg().contiguous()
+        assert (tensor.dtype.name, tensor.shape) == (name, (4, 6))
+        assert tensor.read() == bytes(expected.view(torch.uint8).flatten().tolist())
+
+
+Pair = namedtuple("Pair", "mean scale")
+
+
+@dataclass
+class Given:
+    """As a model of one's own may return it."""
+
+    last: Tensor
+    loss: float
+    cache: Any = None
+
+
+def test_structures_and_plain_values_are_kept_and_the_rest_is_named(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers.modeling_outputs")
+
+    def make(x: Tensor) -> tuple[Any, ...]:
+        hugging = transformers.BaseModelOutput(last_hidden_state=x, hidden_states=(x + 1, x + 2))
+        given = Given(last=x * 2, loss=0.5, cache=object())
+        return (
+            hugging,
+            given,
+            Pair(x, "text"),
+            None,
+            7,
+            [1, 2.5, True],
+            x.dtype,
+            x.numpy() * 3,
+            {"deep": [{"x": x - 1}]},
+        )
+
+    points, copied = passes(tmp_path, make, X)
+    for point, x in zip(points, X, strict=True):
+        found = {path.removeprefix("a:output."): tensor.array() for path, tensor in point.tensors.items()}
+        expected = {
+            "0.last_hidden_state": x, "0.hidden_states.0": x + 1, "0.hidden_states.1": x + 2, "1.last": x * 2,
+            "2.0": x, "7": x * 3, "8.deep.0.x": x - 1,
+        }  # fmt: skip
+        assert set(found) == set(expected)
+        for path, tensor in expected.items():
+            assert np.array_equal(found[path], tensor.numpy()), path
+        assert {path.removeprefix("a:output."): value for path, value in point.scalars.items()} == {
+            "1.loss": 0.5, "2.1": "text", "3": None, "4": 7, "5": [1, 2.5, True], "6": "torch.float32",
+        }  # fmt: skip
+    assert copied[0].skipped == {"a:output.1.cache": "a object is no tensor and no plain value"}
+
+
+def test_a_layer_without_tensors_is_kept_too(tmp_path: Path) -> None:
+    points, _ = passes(tmp_path, lambda x: "a caption", X[:2])
+    assert [dict(point.scalars) for point in points] == [{"a:output": "a caption"}] * 2
+
+
+def test_what_has_no_values_is_named_and_costs_nothing_else(tmp_path: Path) -> None:
+    def make(x: Tensor) -> dict[str, Any]:
+        with FakeTensorMode():
+            fake = torch.zeros(3)
+        itself: list[Any] = []
+        itself.append(itself)
+        found: dict[str, Any] = {"meta": x.to("meta"), "fake": fake, "x": x, "itself": itself, "long": "a" * 100_000}
+        return found | {"packed": torch.quantize_per_channel(
+            x, torch.ones(4), torch.zeros(4), 0, torch.quint4x2
+        )}  # fmt: skip
+
+    points, copied = passes(tmp_path, make, X)
+    for point, x in zip(points, X, strict=True):
+        assert list(point.tensors) == ["a:output.x"] and np.array_equal(point.tensors["a:output.x"].array(), x.numpy())
+    told = {path.removeprefix("a:output."): why for path, why in copied[-1].skipped.items()}
+    assert told.pop("itself" + 31 * ".0") == "it lies deeper than 32 levels, or within itself"
+    assert told == {
+        "meta": "on the meta device: there are no values",
+        "fake": "a FakeTensor: there are no values",
+        "long": "a text of 100,000 letters",
+        "packed": "its elements are quint4x2, several in a byte",
+    }
+
+
+def test_of_a_wide_structure_the_rest_is_counted(tmp_path: Path) -> None:
+    points, copied = passes(tmp_path, lambda x: [x[0] for _ in range(5000)], X[:1])
+    assert len(points[0].tensors) == 4096
+    assert copied[0].skipped == {"a:output.4096": "904 more after the first 4,096"}
+
+
+def test_inside_torch_func_it_is_named(tmp_path: Path) -> None:
+    net, tap = nn.Sequential(nn.Linear(6, 2), nn.Linear(2, 2)), Tap(Pool(), raises)
+    for _ in range(2):
+        tap.begin([Target("0", weakly(net[0]), ("output", "input"))], graded=False)
+        torch.vmap(net)(X[0])
+        copied = tap.end()
+        assert copied is not None and not copied.forms()
+        why = "inside torch.func, where it has no values of its own"
+        assert copied.skipped == {"0:input.0": why, "0:output": why}
+
+
+def test_a_subclass_made_of_tensors_is_kept_as_these(tmp_path: Path) -> None:
+    from torch.testing._internal.two_tensor import TwoTensor
+
+    points, copied = passes(tmp_path, lambda x: TwoTensor(x, x * 2), X)
+    assert copied[-1].whole
+    for point, x in zip(points, X, strict=True):
+        assert np.array_equal(point.tensors["a:output/b"].array(), x.numpy() * 2)
+        assert point.tensors["a:output/a"].note == {"subclass": "TwoTensor", "shape": [4, 6]}

@@ -1,0 +1,100 @@
+"""`tdbg run --capture` on what training does to a pass: each tensor in the pages is the one that the program saw."""
+
+import pytest
+import torch
+
+from tdbg.pages.reader import PageSet
+from tests.e2e.conftest import Runner, program, same_output
+from tests.e2e.test_capture import own, told
+
+LAYERS = ("stem", "block.fc", "block.attn", "look", "head")
+
+
+def asked(*names: str, kinds: str = "output,grad") -> list[str]:
+    return [word for name in names for word in ("--capture", f"{name}:{kinds}")]
+
+
+def test_autocast_checkpoints_accumulation_attention_and_a_grad_cam(watched: Runner, bare: Runner) -> None:
+    words = program("passes")
+    result = watched(words, asked(*LAYERS))
+    same_output(result, bare(words))
+    expected, points = own(result), list(PageSet.open(result.folder))
+    phases = [("train", step, epoch) for epoch in (0, 1) for step in (2 * epoch + 1, 2 * epoch + 2) for _ in range(2)]
+    for epoch in (1, 0):
+        phases[4 * epoch + 4 : 4 * epoch + 4] = [("val", 2 * epoch + 2, epoch)] * 2
+    assert [(point.phase, point.step, point.epoch) for point in points] == phases, "the Grad-CAM makes no datapoint"
+    found = {
+        f"{number}/{path}": tensor for number, point in enumerate(points) for path, tensor in point.tensors.items()
+    }
+    assert set(found) == set(expected)
+    for path, tensor in found.items():
+        wanted = expected[path].contiguous()
+        assert (tensor.dtype.name, tensor.shape) == (str(wanted.dtype).removeprefix("torch."), tuple(wanted.shape)), (
+            path
+        )
+        assert tensor.read() == bytes(wanted.view(torch.uint8).flatten().tolist()), path
+    assert found["0/block.fc:output"].dtype.name == "bfloat16" and found["4/block.fc:output"].dtype.name == "float32"
+    assert found["0/block.fc:output"].array().min() < 0, "before it was written into"
+    assert {path.split("/")[1] for path in found if ":grad" in path} == {
+        "block.fc:grad", "block.attn:grad.0", "look:grad", "head:grad",
+    }  # fmt: skip
+    assert points[0].scalars == {"block.attn:output.1": None}
+    keys = [key for point in points for key in point.keys]
+    assert sorted(keys[:12]) == [*range(12)], "indices of the whole dataset: two splits share none"
+    assert torch.equal(torch.tensor(keys[:8]).sort().values, torch.tensor(keys[12:20]).sort().values)
+    (done,) = told(result, "DONE")
+    assert done.values["skipped"] == {"stem:grad": "no gradient: nothing in it requires one"}
+    assert done.values["skips"] == 8 and result.verdict["ranks"][0]["steps"] == 4
+    finding = result.finding("TD-C020")
+    assert finding["severity"] == "warning" and finding["title"].startswith("stem:grad not kept: no gradient")
+
+
+def test_of_a_scripted_part_only_the_outside_is_seen_and_that_is_said(watched: Runner, bare: Runner) -> None:
+    words = program("passes", "--scripted")
+    result = watched(words, asked("look", "look.0", "head", kinds="output"))
+    same_output(result, bare(words))
+    expected, points = own(result), list(PageSet.open(result.folder))
+    assert len(points) == 12
+    for number, point in enumerate(points):
+        assert list(point.tensors) == ["look:output", "head:output"]
+        wanted = expected[f"{number}/head:output"].contiguous()
+        assert point.tensors["head:output"].read() == bytes(wanted.view(torch.uint8).flatten().tolist())
+    why = "it runs inside a scripted module (torch.jit), where no hook is called"
+    assert result.finding("TD-C020")["evidence"][1:] == [f"look.0: {why}"]
+
+
+@pytest.mark.parametrize(
+    ("code", "options", "cause"),
+    [
+        ("m = torch.jit.script(torch.nn.Linear(3, 2))", [], "no call of a model was seen: it is scripted"),
+        ("m = torch.nn.Linear(3, 2)", ["--capture-phase", "val"], "no pass of a model in what --capture-phase choose"),
+    ],
+)
+def test_nothing_captured_is_a_finding(watched: Runner, code: str, options: list[str], cause: str) -> None:
+    words = ["python", "-c", f"import torch\n{code}\nwith torch.no_grad():\n    m(torch.ones(1, 3))"]
+    result = watched(words, ["--capture", "**", *options])
+    assert result.code == 0
+    finding = result.finding("TD-C020")
+    assert finding["title"] == "--capture: nothing was captured" and finding["cause"].startswith(cause)
+
+
+def test_a_model_that_is_one_layer(watched: Runner) -> None:
+    code = (
+        "import torch\nm = torch.nn.Linear(3, 2)\nwith torch.no_grad():\n    m.weight.fill_(1)\n    m(torch.ones(1, 3))"
+    )
+    result = watched(["python", "-c", code], ["--capture", "**:input,output"])
+    (point,) = PageSet.open(result.folder)
+    assert list(point.tensors) == ["root:input.0", "root:output"] and result.codes == []
+    assert point.tensors["root:input.0"].array().tolist() == [[1, 1, 1]]
+
+
+def test_lightning_s_parts_are_named_as_in_the_module_and_seen_from_the_first_step(watched: Runner) -> None:
+    pytest.importorskip("lightning")
+    result = watched(program("lightning_fit"), ["--capture", "body.*:output,grad"])
+    points = list(PageSet.open(result.folder))
+    assert [point.step for point in points if point.phase == "train"] == [*range(1, 11)]
+    assert len(points) == 16, "with two passes of the sanity check and four of validation"
+    for point in points:
+        grads = ["body.2:grad", "body.1:grad", "body.0:grad"] if point.phase == "train" else []
+        assert list(point.tensors) == ["body.0:output", "body.1:output", "body.2:output", *grads]
+        assert len(point.keys) == 8
