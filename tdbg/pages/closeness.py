@@ -86,9 +86,19 @@ def compare_scalars(a: Any, b: Any, allowed: float | None = None) -> Gap:
         return Gap(0.0, within, total=1) if same else Gap(math.inf, within, 1, 1, math.inf, (), a, b, "another value")
     if a == b or (a != a and b != b):
         return Gap(0.0, within, total=1)
-    apart = abs(a - b)
-    error = apart / max(abs(a), abs(b)) if math.isfinite(apart) else math.inf
+    error, apart = _distance(a, b)
     return Gap(error, within, int(error > within), 1, apart, (), a, b)
+
+
+def _distance(a: Any, b: Any) -> tuple[float, float]:
+    """By how much of the larger one two numbers are apart, and by how much; infinite where no float can say."""
+    try:
+        apart = abs(a - b)
+        if isinstance(apart, int) or math.isfinite(apart):
+            return apart / max(abs(a), abs(b)), apart
+    except OverflowError:
+        pass
+    return math.inf, math.inf
 
 
 def flat_parts(tensor: Tensor, size: int = CHUNK_BYTES) -> "Iterator[Array]":

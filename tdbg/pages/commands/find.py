@@ -70,6 +70,8 @@ class Facts:
 
     def value(self, name: str) -> float | None:
         """What it says of a name; None for what it does not know."""
+        from tdbg.pages.values import real
+
         if name.startswith("scalar."):
             found = self.datapoint.scalars.get(name[7:])
         elif name in PLACES:
@@ -78,7 +80,7 @@ class Facts:
             found = self.tensor.nbytes if self.tensor else None
         else:
             found = self.figures().get(name)
-        return float(found) if isinstance(found, int | float) else None
+        return real(found)
 
     def figures(self) -> dict[str, Any]:
         """By name."""

@@ -40,8 +40,9 @@ def write_figures(file: IO[bytes], found: Iterable[tuple[Datapoint, Sequence[str
     count = 0
     for datapoint, paths in found:
         about = (datapoint.key, datapoint.rank, datapoint.step, datapoint.epoch, datapoint.phase)
+        scalars = datapoint.scalars  # of a row it is put together each time
         for path in paths:
-            table.writerow([_cell(value) for value in (*about, path, datapoint.scalars[path])])
+            table.writerow([_cell(value) for value in (*about, path, scalars[path])])
             count += 1
     text.detach()
     return count
