@@ -10,12 +10,10 @@ from typing import Any
 from tdbg.errors import TdbgError
 from tdbg.pages.bytesource import Latin1, Source, Window
 from tdbg.pages.dtypes import DTYPES
+from tdbg.pages.layout import DIMENSIONS, LARGEST
 from tdbg.pages.strided import gather, span
 
-DIMENSIONS = 64
-LARGEST = 1 << 62
 EXPANDED_BYTES = 256 << 20  # of a view that repeats its storage: what may be made of it
-SHARING = ("quint4x2", "quint2x4")  # several values of the shape stand in one byte
 FLIPPED = bytes(byte ^ 0x80 for byte in range(256))
 NAME_LENGTH = 200
 
@@ -153,8 +151,7 @@ class Array:
     @property
     def nbytes(self) -> int:
         """Bytes of all its values, one after the other."""
-        about = DTYPES[self.dtype]
-        return -(-self.size // about.packed) if self.dtype in SHARING else self.size * about.size
+        return DTYPES[self.dtype].nbytes(self.shape)
 
     def __repr__(self) -> str:
         return f"Array({self.dtype}, {list(self.shape)})"
@@ -169,7 +166,7 @@ class Array:
         if not self.size:
             return
         width = DTYPES[self.dtype].size
-        if self.dtype in SHARING:
+        if DTYPES[self.dtype].counts_values:
             if self._start or self._strides != contiguous(self.shape):
                 raise ValueError("a view of packed values cannot be taken apart")
             reach = self.nbytes
@@ -186,7 +183,7 @@ class Array:
                 f"a view of {self.nbytes} bytes is made of a storage of {self._storage.nbytes}",
                 "it repeats the same values; it is not written out",
             )
-        if self.dtype in SHARING or self._strides == contiguous(self.shape):
+        if DTYPES[self.dtype].counts_values or self._strides == contiguous(self.shape):
             data = self._storage.read(self._start * width, self.nbytes) if self.size else b""
         else:
             data = gather(self._storage.read, self._start * width, self.shape, self._strides, width)

@@ -76,6 +76,8 @@ def test_two_values_in_a_byte() -> None:
     found = clean(pickle.dumps(wanted, 4))
     assert (found.dtype, found.shape, found.nbytes) == ("quint4x2", (5,), 3)
     assert found.read() == bytes([0x10, 0x32, 0x04])
+    rows = clean(pickle.dumps(torch.quantize_per_tensor(torch.arange(9.0).reshape(3, 3), 1.0, 0, torch.quint4x2), 4))
+    assert (rows.nbytes, len(rows.read())) == (6, 6)  # each row begins a byte
 
 
 def test_sparse_tensors_keep_their_parts() -> None:
