@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tdbg.pages.dtypes import DTYPES
+
 ITSELF = "<the structure that it is in>"
 UNREADABLE = "<a tensor inside torch.func, which has no values of its own>"
 
@@ -62,3 +64,13 @@ def copy_of(tensor: Tensor) -> Any:
     if data.device.type != "cpu":
         return data.to("cpu").contiguous()
     return data.clone(memory_format=torch.contiguous_format)
+
+
+def unfit(tensor: Tensor) -> str:
+    """Why the elements of a tensor do not lie in memory as plain bytes that pages know; empty if they do."""
+    name = str(tensor.dtype).removeprefix("torch.")
+    if tensor.is_meta:
+        return "on the meta device: there are no values"
+    if tensor.layout is not torch.strided or tensor.is_nested:
+        return f"its layout is {'nested' if tensor.is_nested else str(tensor.layout).removeprefix('torch.')}"
+    return "" if name in DTYPES and not DTYPES[name].counts_values else f"its elements are {name}"

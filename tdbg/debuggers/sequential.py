@@ -8,21 +8,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from tdbg.capture import Epochs
 from tdbg.debuggers.base import BaseDebugger, ForwardDebugger
-from tdbg.debuggers.copies import snapshot
 from tdbg.debuggers.hooks import Hooks
 from tdbg.debuggers.ids import batch_ids
+from tdbg.debuggers.outputs import Outputs
 from tdbg.debuggers.pool import RING_BYTES, Pool
-from tdbg.debuggers.recording import Job, Recording, memory
+from tdbg.debuggers.recording import Recording
 from tdbg.errors import TdbgError
-from tdbg.pages.writer import Item, PageWriter
-
-MAX_DEPTH = 32
-FOLDER = "debugger"
+from tdbg.pages.writer import PageWriter
 
 
 def checkpoint_indices(method: str | int, epochs: int) -> list[int]:
@@ -127,7 +123,7 @@ class SequentialDebugger:
     def add_to_buffer(self, idx: Any, outputs: Mapping[str, Any]) -> None:
         """Have the outputs of one datapoint (or of a batch, if ``idx`` has several ids) written."""
         ids = idx if isinstance(idx, list) else [idx]
-        points = _Outputs(ids, outputs, self._pool)
+        points = Outputs(ids, outputs, self._pool)
         for why in points.refused:
             self.dropped[why] = self.dropped.get(why, 0) + 1
         if self._recording is None:
@@ -144,8 +140,9 @@ class SequentialDebugger:
 
     def flush(self) -> None:
         """Wait until all that was brought is written. Raises what kept it from that."""
-        if self._recording is not None and not self._recording.drain():
-            self._recording.close()
+        recording = self._recording
+        if recording is not None and (not recording.drain() or recording.error is not None):
+            recording.close()
 
     def save_all(self, output_dir: str | os.PathLike[str] | None = None) -> None:
         """Write the rest, seal the last page, and have all pages in ``output_dir``.
@@ -201,66 +198,6 @@ def _move(spool: Path, target: Path) -> None:
     if target.exists():
         target.rmdir()
     shutil.move(str(spool), str(target))
-
-
-class _Outputs(Job):
-    """What debuggers gave for one datapoint or batch, copied, with the bytes it holds counted in the pool."""
-
-    def __init__(self, ids: list[Any], outputs: Mapping[str, Any], pool: Pool) -> None:
-        self.ids, self.pool = ids, pool
-        self.tensors: dict[str, Tensor] = {}
-        self.scalars: dict[str, Any] = {}
-        self.notes: dict[str, str] = {}  # path -> what stood there, if it was no mapping
-        self.refused: list[str] = []
-        for name, value in outputs.items():
-            self._take(str(name), value, ())
-        self.nbytes = sum(tensor.nbytes for tensor in self.tensors.values())
-        pool.reserve(self.nbytes)
-
-    def _take(self, path: str, value: Any, around: tuple[int, ...]) -> None:
-        if id(value) in around or len(around) > MAX_DEPTH:
-            self.refused.append(f"{path}: it contains itself")
-        elif isinstance(value, Mapping):
-            for key, item in value.items():
-                self._take(f"{path}/{key}", item, (*around, id(value)))
-        elif isinstance(value, Tensor) or hasattr(value, "__array_interface__"):
-            self._take_tensor(path, value)
-        elif isinstance(value, list | tuple) and not _is_plain(value):
-            self.notes[path] = type(value).__name__
-            for index, item in enumerate(value):
-                self._take(f"{path}/{index}", item, (*around, id(value)))
-        elif _is_plain(value):
-            self.scalars[path] = value
-        else:
-            self.refused.append(f"{path}: a {type(value).__name__} cannot be stored")
-
-    def _take_tensor(self, path: str, value: Any) -> None:
-        try:
-            tensor = value if isinstance(value, Tensor) else torch.from_numpy(value)
-            self.tensors[path] = snapshot(tensor).contiguous()
-        except (TypeError, ValueError, RuntimeError) as error:
-            self.refused.append(f"{path}: {error}")
-
-    def write(self, writer: PageWriter) -> int:
-        items = [
-            Item(path, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), memory(tensor))
-            for path, tensor in self.tensors.items()
-        ]
-        more = {"containers": self.notes} if self.notes else {}
-        key, keys = self.ids[0], self.ids if len(self.ids) > 1 else None
-        split = [path for path, tensor in self.tensors.items() if tensor.shape[:1] == (len(self.ids),)]
-        batch = {"keys": keys, "split": split} if keys else {}
-        writer.add(key, items, scalars=self.scalars, **batch, **more)
-        return self.nbytes
-
-    def release(self) -> None:
-        self.pool.free(self.nbytes)
-
-
-def _is_plain(value: Any) -> bool:
-    if value is None or isinstance(value, bool | int | float | str):
-        return True
-    return isinstance(value, list | tuple) and all(isinstance(item, bool | int | float | str) for item in value)
 
 
 def ids_of(datapoint: Mapping[str, Any]) -> list[Any]:

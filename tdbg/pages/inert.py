@@ -12,16 +12,10 @@ from tdbg.pages.bytesource import Latin1, Source, Window
 from tdbg.pages.dtypes import DTYPES
 from tdbg.pages.layout import DIMENSIONS, LARGEST
 from tdbg.pages.strided import gather, span
+from tdbg.pages.tables import short
 
 EXPANDED_BYTES = 256 << 20  # of a view that repeats its storage: what may be made of it
 FLIPPED = bytes(byte ^ 0x80 for byte in range(256))
-NAME_LENGTH = 200
-
-
-def printable(text: str) -> str:
-    """A name out of a file, fit for a terminal: no control characters, not endless."""
-    shown = text if text.isprintable() else text.encode("unicode_escape", "replace").decode("ascii")
-    return shown if len(shown) <= NAME_LENGTH else f"{shown[:NAME_LENGTH]}..."
 
 
 class Global:
@@ -51,7 +45,7 @@ class Refused:
     @property
     def label(self) -> str:
         """``module.name``, fit for a terminal."""
-        return printable(f"{self.module}.{self.name}")
+        return short(f"{self.module}.{self.name}")
 
     def __str__(self) -> str:
         return f"<refused {self.label}: {self.why}>" if self.why else f"<refused {self.label}>"
@@ -158,7 +152,7 @@ class Array:
 
     def _check(self) -> None:
         if self.dtype not in DTYPES:
-            raise ValueError(f"{printable(self.dtype)} is no known type")
+            raise ValueError(f"{short(self.dtype)} is no known type")
         if len(self._strides) != len(self.shape):
             raise ValueError("as many strides as dimensions are needed")
         if not 0 <= self._start < LARGEST or self.nbytes >= LARGEST:
