@@ -1,6 +1,7 @@
 """`tdbg run --capture`: what chosen layers put out, in chosen steps, kept in pages, without a change to the program."""
 
 import shutil
+import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import nn
 
-from tdbg.capture import Epochs, Spec
+from tdbg.capture import NOT_THE_LAST_EPOCH, SAMPLED, Epochs, Spec
 from tdbg.config import Selection
 from tdbg.debuggers.hooks import seen_through
 from tdbg.debuggers.ids import batch_ids
@@ -42,7 +43,8 @@ class Capture(Probe):
             are used up; DONE at the end: passes, bytes, what was left out and why.
     Cost:   one copy a tensor at its hook, some 3 us beside the copy itself; a thread writes. It is asked for, so the
             budget of cost does not ration it: its share is told in the report. `--capture-budget` bounds the bytes.
-    Limits: of a compiled model the steps that are captured run uncompiled. Tensors that are no plain data (sparse) are
+    Limits: of passes that run side by side in several threads the first is captured, the others are counted; of a
+            compiled model the steps that are captured run uncompiled. Tensors that are no plain data (sparse) are
             named, not kept.
     """
 
@@ -85,6 +87,7 @@ class Capture(Probe):
         self._key: str | int = 0
         self._passes = self._since = 0  # of policy sample: passes since the last one that was taken
         self._rarity = 1
+        self._thread: threading.Thread | None = None  # whose pass is running
         self._over = False  # the bytes asked for are written
         self._skipped: dict[str, str] = {}
         self._idle: dict[str, None] = {}  # layers that have not run yet
@@ -144,6 +147,10 @@ class Capture(Probe):
     # one pass
 
     def call_begins(self, module: nn.Module, call: "Call") -> None:
+        if self._is_busy():
+            if self._wanted(call.graded):
+                self._dropped("beside another thread's pass")
+            return
         self._finish()
         if not self._wanted(call.graded) or not self._has_turn():
             return
@@ -159,7 +166,15 @@ class Capture(Probe):
         if keys is not None and samples is not None and len(keys) == samples and samples > 1:
             self._about["keys"] = keys
         self._key = keys[0] if keys is not None and len(keys) == 1 else step
+        self._thread = threading.current_thread()
         self.tap.begin(targets)
+
+    def _is_busy(self) -> bool:
+        """True while a pass of another thread is running, forward or backward: this one's would end it too early."""
+        thread = self._thread
+        return (
+            thread is not None and thread is not threading.current_thread() and self.tap.running and thread.is_alive()
+        )
 
     def _has_turn(self) -> bool:
         """Policy sample: passes are taken the more rarely the fuller the memory is."""
@@ -167,7 +182,7 @@ class Capture(Probe):
             return True
         self._since += 1
         if self._since < self._rarity:
-            self._dropped("sampled")
+            self._dropped(SAMPLED)
             return False
         self._since = 0
         self._rarity = min(2 * self._rarity, MAX_RARITY) if self.pool.crowded else max(self._rarity // 2, 1)
@@ -209,16 +224,20 @@ class Capture(Probe):
             yield Target(path or "root", layer_ref, wanted)
 
     def call_ended(self, module: nn.Module, call: "Call", output: Any) -> None:
+        if self._is_busy():
+            return
         self.tap.unhook()
         self._leave_eager()
         if self.tap.running and not call.graded:
             self._finish()
 
     def update_begins(self, optimizer: "Optimizer") -> None:
-        self._finish()
+        if not self._is_busy():
+            self._finish()
 
     def after_step(self, optimizer: "Optimizer") -> None:
-        self._finish()
+        if not self._is_busy():
+            self._finish()
 
     def _leave_eager(self) -> None:
         eager, self._eager = self._eager, None
@@ -353,4 +372,4 @@ class Totals:
             self.bytes += recording.bytes
             self.on_disk += recording.on_disk
         else:
-            self.dropped["of an epoch that was not the last"] += recording.written
+            self.dropped[NOT_THE_LAST_EPOCH] += recording.written
