@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Iterable, Iterator
 
-from tdbg.output import say
+from tdbg.output import say, stderr_is_terminal
 from tdbg.pages.datapoint import Datapoint, Tensor
 from tdbg.pages.places import Selected, chosen
-from tdbg.pages.progress import Progress, is_terminal
+from tdbg.pages.progress import Progress
 from tdbg.pages.reader import PageSet
 from tdbg.pages.tables import safe
 
@@ -34,7 +34,7 @@ class Troubles:
 def progress_of(pages: PageSet, question: Selected, is_chosen: Callable[[str], bool], doing: str) -> Progress:
     """A bar over all bytes of a selection; where nobody sees it they are not counted. is_chosen: which paths."""
     total = 0
-    if is_terminal():
+    if stderr_is_terminal():
         for datapoint in chosen(pages, question):
             pieces = datapoint.layout.pieces if datapoint.layout else ()
             total += sum(piece.length for piece in pieces if is_chosen(piece.path))
