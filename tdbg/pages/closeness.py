@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tdbg.pages import values
 from tdbg.pages.datapoint import Tensor
 from tdbg.pages.dtypes import Dtype
+from tdbg.pages.slices import CHUNK_BYTES, flat_parts
 
 if TYPE_CHECKING:
     import numpy
 
     Array = numpy.ndarray[Any, Any]
 
-CHUNK_BYTES = 4 << 20
 # What another order of summation, another kernel or card does to an output, with room. Of the short types a step or
 # two of their last bit: bfloat16 has 8 bits of mantissa, float8_e5m2 three. Integers, bools and codes have to be equal.
 TOLERANCES = {"float64": 1e-7, "float32": 1e-5, "float16": 2e-3, "bfloat16": 1e-2, "float4_e2m1fn_x2": 0.5}
@@ -99,15 +99,6 @@ def _distance(a: Any, b: Any) -> tuple[float, float]:
     except OverflowError:
         pass
     return math.inf, math.inf
-
-
-def flat_parts(tensor: Tensor, size: int = CHUNK_BYTES) -> "Iterator[Array]":
-    """The values in row order, some at a time: pieces of ``size`` bytes at most, where a piece can be understood alone."""
-    if "scales" in tensor.note or tensor.dtype.packed > 1:
-        yield tensor.array().reshape(-1)
-        return
-    for data in tensor.chunks(size):
-        yield values.array(data, tensor.dtype, note=tensor.note)
 
 
 def _is_number(value: Any) -> bool:

@@ -95,7 +95,7 @@ def test_values_whose_squares_overflow(tmp_path: Path) -> None:
 
 def test_tensors_of_several_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tdbg.pages.closeness.CHUNK_BYTES", 64)
-    monkeypatch.setattr("tdbg.pages.closeness.flat_parts.__defaults__", (64,))
+    monkeypatch.setattr("tdbg.pages.slices.flat_parts.__defaults__", (64,))
     a = noise(10, 33)
     b = a.copy()
     b[7, 30] += 1
@@ -106,7 +106,7 @@ def test_tensors_of_several_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_the_root_mean_square_of_several_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tdbg.pages.closeness.flat_parts.__defaults__", (64,))
+    monkeypatch.setattr("tdbg.pages.slices.flat_parts.__defaults__", (64,))
     value = np.geomspace(1e-3, 1e200, 100)  # each piece larger than the one before
     value[50] = 0
     other = value.copy()

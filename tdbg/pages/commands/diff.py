@@ -200,7 +200,8 @@ def _first(finding: "Finding") -> list[str]:
             for value in (gap.a, gap.b)
         )
         lines.append(
-            f"    error {gap.error:.3g} (allowed {gap.tolerance:.3g}){at}: {a} became {b}; {gap.differing:,} of {gap.total:,} values differ"
+            f"    error {gap.error:.3g} (allowed {gap.tolerance:.3g}){at}: {a} became {b}; "
+            f"{gap.differing:,} of {gap.total:,} values differ"
         )
     if gap.reason:
         lines.append(f"    {gap.reason}")

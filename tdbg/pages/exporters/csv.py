@@ -5,9 +5,9 @@ import io
 from collections.abc import Iterable, Sequence
 from typing import IO, Any
 
-from tdbg.pages.closeness import CHUNK_BYTES, flat_parts
 from tdbg.pages.datapoint import Datapoint, Tensor
 from tdbg.pages.exporters import NotForThisFormat
+from tdbg.pages.slices import CHUNK_BYTES, flat_parts
 from tdbg.pages.values import value_shape
 
 FIGURES = ("key", "rank", "step", "epoch", "phase", "path", "value")

@@ -9,10 +9,10 @@ import zlib
 from collections.abc import Iterator
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
-from tdbg.pages.closeness import CHUNK_BYTES, flat_parts
 from tdbg.pages.datapoint import Tensor
 from tdbg.pages.exporters import NotForThisFormat
 from tdbg.pages.pixels import BLUE_RED, GAP, MINUS, NAN, PALETTE, PLUS, RGB, RGBA, VIRIDIS, between, chunk, png_head
+from tdbg.pages.slices import CHUNK_BYTES, flat_parts
 
 if TYPE_CHECKING:
     import numpy
