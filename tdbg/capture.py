@@ -7,6 +7,9 @@ from tdbg.errors import TdbgError
 
 KINDS = ("output", "input", "grad")
 PHASES = ("train", "val", "eval")
+# Why passes are left out, where that is what was asked for.
+SAMPLED, OVER_BUDGET, NOT_THE_LAST_EPOCH = "sampled", "over budget", "of an epoch that was not the last"
+ASKED_FOR = frozenset((SAMPLED, OVER_BUDGET, NOT_THE_LAST_EPOCH))
 
 
 class Spec(NamedTuple):
@@ -17,11 +20,12 @@ class Spec(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "Spec":
-        """TdbgError for a kind that there is not."""
+        """TdbgError for a kind that there is not. Kinds stand behind the last colon; an expression may hold others."""
         pattern, colon, kinds = text.strip().rpartition(":")
-        if not colon or pattern == "re" or (pattern.startswith("re:") and not re.fullmatch(r"[\w\s,]*", kinds)):
-            return cls(_checked(text.strip()))
         found = tuple(word.strip() for word in kinds.split(",") if word.strip())
+        is_expression = text.strip().startswith("re:") and not set(found) <= set(KINDS)
+        if not colon or is_expression or pattern == "re":
+            return cls(_checked(text.strip()))
         for kind in found:
             if kind not in KINDS:
                 raise TdbgError(
@@ -48,7 +52,7 @@ def _checked(pattern: str) -> str:
 class Epochs(NamedTuple):
     """Which epochs: every Nth and the last, the last alone, or all (the rule of checkpoints).
 
-    every: 0 for the last alone. What the last one is, is known in advance only where ``count`` is given.
+    every: 0 for the last alone. Which one is the last, `indices` alone knows in advance.
     """
 
     every: int = 1

@@ -18,6 +18,31 @@ def say(text: str) -> None:
         mute(sys.stderr)
 
 
+def stderr_is_terminal() -> bool:
+    """True if a person may look at stderr: it is a terminal."""
+    try:
+        return sys.stderr.isatty()
+    except (AttributeError, ValueError):
+        return False
+
+
+def stderr_columns() -> int:
+    """How many letters fit into a line of stderr, but for the last column."""
+    try:
+        return max((os.get_terminal_size(sys.stderr.fileno()).columns or 80) - 1, 20)
+    except (OSError, ValueError, AttributeError):
+        return 79
+
+
+def redraw_stderr(text: str) -> None:
+    """Put a text in place of the line that the cursor is in, on stderr; empty: wipe it. A closed stderr is no error."""
+    try:
+        sys.stderr.write(f"\r{text}\x1b[K")
+        sys.stderr.flush()
+    except (OSError, ValueError, AttributeError):
+        mute(sys.stderr)
+
+
 def plain(value: Any) -> str:
     """A cell as text: floats short, None as a dash, lists joined."""
     if value is None:

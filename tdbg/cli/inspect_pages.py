@@ -47,7 +47,4 @@ def _add(name: str, found: Subcommand) -> None:
 
 
 for _name in NAMES:
-    try:
-        _add(_name, load(_name))
-    except ModuleNotFoundError:
-        pass
+    _add(_name, load(_name))

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from tdbg.debuggers import DEBUGGERS
+from tdbg.debuggers.attention_calls import LIMIT_MB, TAPS, Call, NoWeights, Overhears
 from tdbg.debuggers.base import ForwardDebugger
 from tdbg.debuggers.copies import snapshot
 from tdbg.debuggers.figures import numbers
 from tdbg.debuggers.hooks import BARE, Hook, Hooks
 from tdbg.debuggers.layers import inner
-from tdbg.debuggers.taps import LIMIT_MB, TAPS, Call, NoWeights, Overhears
 from tdbg.probes.tensors import walk
 
 SURE = 1e-2  # how far from 1 the sum of a row of weights may be, in half precision

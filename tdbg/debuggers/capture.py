@@ -2,6 +2,7 @@
 
 import functools
 import shutil
+import threading
 import time
 import weakref
 from collections import Counter
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, ParamSpec, TypeVar
 import torch
 from torch import nn
 
-from tdbg.capture import Epochs, Spec
+from tdbg.capture import NOT_THE_LAST_EPOCH, SAMPLED, Epochs, Spec
 from tdbg.config import Selection
 from tdbg.debuggers.hooks import seen_through
 from tdbg.debuggers.ids import batch_ids
@@ -63,7 +64,8 @@ class Capture(Probe):
             are used up; DONE at the end: passes, bytes, what was left out and why.
     Cost:   one copy a tensor at its hook, some 3 us beside the copy itself; a thread writes. It is asked for, so the
             budget of cost does not ration it: its share is told in the report. `--capture-budget` bounds the bytes.
-    Limits: of a compiled model the steps that are captured run uncompiled. Quantised, sparse and nested tensors, and
+    Limits: of passes that run side by side in several threads the first is captured, the others are counted; of a
+            compiled model the steps that are captured run uncompiled. Quantised, sparse and nested tensors, and
             subclasses, are kept as the tensors they are made of; of a DTensor it is this rank's part. What cannot be
             kept is named and counted.
     """
@@ -110,6 +112,7 @@ class Capture(Probe):
         self._key: str | int = 0
         self._passes = self._since = 0  # of policy sample: passes since the last one that was taken
         self._rarity = 1
+        self._thread: threading.Thread | None = None  # whose pass is running
         self._over = False  # the bytes asked for are written
         self._skipped: dict[str, str] = {}
         self._skips = 0  # how many they were, over all passes
@@ -182,6 +185,10 @@ class Capture(Probe):
 
     @asked
     def call_begins(self, module: nn.Module, call: "Call") -> None:
+        if self._is_busy():
+            if self._wanted(call.graded):
+                self._dropped("beside another thread's pass")
+            return
         self._finish()
         if not self._wanted(call.graded) or not self._has_turn():
             return
@@ -199,7 +206,15 @@ class Capture(Probe):
             if samples > 1:
                 self._about["keys"] = keys
         self._key = keys[0] if keys is not None and len(keys) == 1 else step
+        self._thread = threading.current_thread()
         self.tap.begin(targets, graded=call.graded, root=module, given=(call.args, call.kwargs))
+
+    def _is_busy(self) -> bool:
+        """True while a pass of another thread is running, forward or backward: this one's would end it too early."""
+        thread = self._thread
+        return (
+            thread is not None and thread is not threading.current_thread() and self.tap.running and thread.is_alive()
+        )
 
     def _has_turn(self) -> bool:
         """Policy sample: passes are taken the more rarely the fuller the memory is."""
@@ -207,7 +222,7 @@ class Capture(Probe):
             return True
         self._since += 1
         if self._since < self._rarity:
-            self._dropped("sampled")
+            self._dropped(SAMPLED)
             return False
         self._since = 0
         self._rarity = min(2 * self._rarity, MAX_RARITY) if self.pool.crowded else max(self._rarity // 2, 1)
@@ -255,6 +270,8 @@ class Capture(Probe):
 
     @asked
     def call_ended(self, module: nn.Module, call: "Call", output: Any) -> None:
+        if self._is_busy():
+            return
         self.tap.unhook()
         self._leave_eager()
         if self.tap.running and not call.graded:
@@ -262,11 +279,13 @@ class Capture(Probe):
 
     @asked
     def update_begins(self, optimizer: "Optimizer") -> None:
-        self._finish()
+        if not self._is_busy():
+            self._finish()
 
     @asked
     def after_step(self, optimizer: "Optimizer") -> None:
-        self._finish()
+        if not self._is_busy():
+            self._finish()
 
     def _leave_eager(self) -> None:
         eager, self._eager = self._eager, None
@@ -430,4 +449,4 @@ class Totals:
             self.bytes += recording.bytes
             self.on_disk += recording.on_disk
         else:
-            self.dropped["of an epoch that was not the last"] += recording.written
+            self.dropped[NOT_THE_LAST_EPOCH] += recording.written

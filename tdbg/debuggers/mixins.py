@@ -27,7 +27,7 @@ class ValidationDebugging:
         output_dir: str | os.PathLike[str],
         checkpoint_method: str | int = "latest",
     ) -> None:
-        """Keep the epochs that ``checkpoint_method`` chooses of ``epochs``: ``'all'``, ``'latest'``, or every Nth and the last."""
+        """Keep the epochs that ``checkpoint_method`` chooses of so many: ``'all'``, ``'latest'``, or every Nth and the last."""
         self._debugger, self._debug_dir = debugger, located(output_dir)
         self._debugged_epochs = frozenset(checkpoint_indices(checkpoint_method, epochs))
 

@@ -11,6 +11,7 @@ from tdbg.debuggers.copies import snapshot
 from tdbg.debuggers.plain import NotPlain, Part, parts
 from tdbg.debuggers.pool import Pool
 from tdbg.debuggers.recording import Job, memory
+from tdbg.pages.nesting import dict_note, steps
 from tdbg.pages.writer import Item, PageWriter
 
 MAX_DEPTH = 32
@@ -31,7 +32,7 @@ class Outputs(Job):
         self.scalars: dict[str, Any] = {}
         self.notes: dict[str, dict[str, Any]] = {}
         self.refused: list[str] = []
-        self._take_items("", outputs.items(), _dict_note(outputs), ())
+        self._take_mapping("", outputs, ())
         self.nbytes = sum(part.data.nbytes for part in self.tensors.values())
         pool.reserve(self.nbytes)
 
@@ -46,17 +47,18 @@ class Outputs(Job):
             self._take_bytes(path, value)
         elif _is_plain(value):
             self.scalars[path] = value
+            if isinstance(value, tuple):
+                self.notes[path] = _tuple_note(value)
         else:
             self._take_container(path, value, (*around, id(value)))
 
     def _take_container(self, path: str, value: Any, around: tuple[int, ...]) -> None:
         if isinstance(value, Mapping):
-            self._take_items(path, value.items(), _dict_note(value), around)
+            self._take_mapping(path, value, around)
         elif isinstance(value, list):
             self._take_items(path, enumerate(value), {"list": ""}, around)
         elif isinstance(value, tuple):
-            name = type(value).__name__ if type(value) is not tuple else ""
-            self._take_items(path, enumerate(value), {"tuple": name}, around)
+            self._take_items(path, enumerate(value), _tuple_note(value), around)
         elif isinstance(value, set | frozenset):
             self._take_items(path, enumerate(sorted(value, key=repr)), {"set": ""}, around)
         elif is_dataclass(value) and not isinstance(value, type):
@@ -64,13 +66,18 @@ class Outputs(Job):
         else:
             self.refused.append(f"{path}: a {type(value).__name__} cannot be stored")
 
+    def _take_mapping(self, path: str, value: Mapping[Any, Any], around: tuple[int, ...]) -> None:
+        keys = steps(value)
+        note = dict_note(keys) if path or keys else {}
+        self._take_items(path, ((step, value[key]) for step, key in keys.items()), note, around)
+
     def _take_items(
         self, path: str, items: Iterable[tuple[Any, Any]], note: dict[str, Any], around: tuple[int, ...]
     ) -> None:
         if note:
             self.notes[path] = note
-        for key, item in items:
-            self._take(f"{path}/{_step(key)}" if path else _step(key), item, around)
+        for step, item in items:
+            self._take(f"{path}/{step}" if path else str(step), item, around)
 
     def _take_array(self, path: str, value: Any) -> None:
         try:
@@ -117,20 +124,11 @@ class Outputs(Job):
         self.pool.free(self.nbytes)
 
 
-def _step(key: Any) -> str:
-    """A key as one step of a path."""
-    return str(key).replace("/", "\\x2f")
-
-
-def _dict_note(found: Mapping[Any, Any]) -> dict[str, Any]:
-    """What the path of a mapping's values does not tell: that there are none, and keys that are written otherwise."""
-    if not found:
-        return {"dict": ""}
-    odd = {_step(key): key for key in found if (key is None or isinstance(key, PLAIN)) and _step(key) != key}
-    return {"dict": odd} if odd else {}
+def _tuple_note(value: tuple[Any, ...]) -> dict[str, Any]:
+    return {"tuple": type(value).__name__ if type(value) is not tuple else ""}
 
 
 def _is_plain(value: Any) -> bool:
     if value is None or isinstance(value, PLAIN | complex):
         return True
-    return isinstance(value, list | tuple) and all(isinstance(item, PLAIN) for item in value)
+    return isinstance(value, list | tuple) and bool(value) and all(isinstance(item, PLAIN | complex) for item in value)

@@ -21,8 +21,6 @@ from tdbg.errors import TdbgError
 from tdbg.pages.writer import PageWriter
 from tdbg.urls import Url, located
 
-FOLDER = "debugger"
-
 
 def checkpoint_indices(method: str | int, epochs: int) -> list[int]:
     """The epochs, from 0, whose datapoints are kept: ``'all'``, ``'latest'``, or every Nth and the last.
@@ -147,8 +145,9 @@ class SequentialDebugger:
 
     def flush(self) -> None:
         """Wait until all that was brought is written. Raises what kept it from that."""
-        if self._recording is not None and not self._recording.drain():
-            self._recording.close()
+        recording = self._recording
+        if recording is not None and (not recording.drain() or recording.error is not None):
+            recording.close()
 
     def save_all(self, output_dir: str | os.PathLike[str] | None = None) -> None:
         """Write the rest, seal the last page, and have all pages in ``output_dir``, a folder or a URL (``s3://...``).

@@ -1,12 +1,10 @@
 """How far a run is: a live line on a terminal, else a line every so many seconds."""
 
-import os
-import sys
 import threading
 import time
 
 from tdbg.config import Settings
-from tdbg.output import PREFIX, mute, say
+from tdbg.output import PREFIX, redraw_stderr, say, stderr_columns, stderr_is_terminal
 from tdbg.rules.text import clip, counted, figure
 from tdbg.rules.view import ProcessView, View, finite
 
@@ -20,7 +18,7 @@ class Progress:
     def __init__(self, settings: Settings, view: View) -> None:
         self._quiet = settings.quiet
         self._view = view
-        self._live = _is_terminal()
+        self._live = stderr_is_terminal()
         self._every = LIVE_LINE_S if self._live else settings.progress_every
         self._shown = self._moved = time.monotonic()
         self._then = (0, 0)  # steps and evaluation calls when the run was last seen to move
@@ -38,7 +36,7 @@ class Progress:
             return
         with self._lock:
             if self._live:
-                _write(f"\r{clip(PREFIX + text, _width())}\x1b[K")
+                redraw_stderr(clip(PREFIX + text, stderr_columns()))
                 self._drawn = True
             else:
                 say(text)
@@ -48,7 +46,7 @@ class Progress:
         with self._lock:
             if self._drawn:
                 self._drawn = False
-                _write("\r\x1b[K")
+                redraw_stderr("")
 
     def _text(self, now: float) -> str:
         """The line; empty where there is nothing to tell."""
@@ -109,25 +107,3 @@ def _duration(seconds: float) -> str:
     if seconds < 100:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
-
-
-def _is_terminal() -> bool:
-    try:
-        return sys.stderr.isatty()
-    except (AttributeError, ValueError):
-        return False
-
-
-def _width() -> int:
-    try:
-        return max((os.get_terminal_size(sys.stderr.fileno()).columns or 80) - 1, 20)
-    except (OSError, ValueError, AttributeError):
-        return 79
-
-
-def _write(text: str) -> None:
-    try:
-        sys.stderr.write(text)
-        sys.stderr.flush()
-    except (OSError, ValueError, AttributeError):
-        mute(sys.stderr)

@@ -1,11 +1,12 @@
 """Which tensor of one datapoint is which of another, where layers were inserted, removed or moved. Standard library alone."""
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from difflib import SequenceMatcher
 from typing import Any, NamedTuple
 
-LOOSE = 2000  # paths: more are aligned by their names alone
+ALIKE = 200_000  # pairs of tensors whose names differ in numbers alone: to align many more takes minutes
 NUMBER = re.compile(r"\d+")
 
 
@@ -30,15 +31,19 @@ def align(a: Sequence[Form], b: Sequence[Form]) -> Alignment:
 
     By name; but where a layer was inserted, the numbers in the names behind it move on (``3.weight`` becomes
     ``4.weight``). So they are also aligned by name without numbers and shape, and if more tensors of one shape come
-    together that way, it is taken.
+    together that way, it is taken; not where very many names are alike.
     """
     names_a, names_b = [form.path for form in a], [form.path for form in b]
     if names_a == names_b:
         return Alignment([(at, at) for at in range(len(a))], [], [])
     named = _joined(names_a, names_b, names_a, names_b)
-    if max(len(a), len(b)) > LOOSE or (len(named.pairs) == min(len(a), len(b)) == _fitting(named, a, b)):
+    if len(named.pairs) == min(len(a), len(b)) == _fitting(named, a, b):
         return named
-    loose = _joined([_token(form) for form in a], [_token(form) for form in b], names_a, names_b)
+    tokens_a, tokens_b = [_token(form) for form in a], [_token(form) for form in b]
+    counts = Counter(tokens_b)
+    if sum(counts[token] for token in tokens_a) > ALIKE:
+        return named
+    loose = _joined(tokens_a, tokens_b, names_a, names_b)
     return loose if _fitting(loose, a, b) > _fitting(named, a, b) else named
 
 

@@ -80,6 +80,8 @@ class File:
 
 
 def _pread(descriptor: int, offset: int, count: int) -> bytes:
+    if offset >= 1 << 63:  # a file may claim that; the system takes no such number
+        return b""
     try:
         data = os.pread(descriptor, count, offset)
         while len(data) < count and (more := os.pread(descriptor, count - len(data), offset + len(data))):

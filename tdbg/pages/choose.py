@@ -1,6 +1,5 @@
 """Which tensors are meant: globs over paths, and keys. Standard library alone."""
 
-import difflib
 from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
 
@@ -13,13 +12,32 @@ ENDS = (":", "/", ".")  # what may follow the name of a layer in the path of its
 def by_layer(globs: Sequence[str]) -> Callable[[str], bool]:
     """True for the paths that one of the globs means; for all if there is none.
 
-    A glob means a whole path (``layers.*.attn:output``), or a layer with all that was kept of it (``layers.4``).
+    A glob means a whole path (``layers.*.attn:output``), or a layer with all that was kept of it (``layers.4``). A path
+    as it is written means itself, also one with brackets in it.
     """
     whole = [glob.rstrip("/") for glob in globs if glob]
-    more = [f"{glob}{end}*" for glob in whole for end in ENDS]
     if not whole:
         return lambda path: True
-    return lambda path: any(fnmatchcase(path, glob) for glob in (*whole, *more))
+    known: dict[str, bool] = {}  # a run has few paths, and many tensors of each
+
+    def is_chosen(path: str) -> bool:
+        found = known.get(path)
+        if found is None:
+            found = known[path] = any(_means(glob, path) for glob in whole)
+        return found
+
+    return is_chosen
+
+
+def _means(glob: str, path: str) -> bool:
+    if path == glob or fnmatchcase(path, glob) or any(fnmatchcase(path, f"{glob}{end}*") for end in ENDS):
+        return True
+    return path.startswith(tuple(glob + end for end in ENDS))  # a name may hold brackets
+
+
+def below(path: str, paths: Iterable[str]) -> list[str]:
+    """Those of the paths that begin with this one, and go on behind it."""
+    return [name for name in paths if name.startswith(tuple(path + end for end in ENDS))]
 
 
 def words(given: Iterable[str]) -> list[str]:
@@ -29,6 +47,8 @@ def words(given: Iterable[str]) -> list[str]:
 
 def no_layer(globs: Sequence[str], known: Iterable[str]) -> TdbgError:
     """The error for globs that mean nothing, with the nearest of the known paths."""
+    import difflib
+
     names = list(known)
     near = difflib.get_close_matches(globs[0], names, n=3, cutoff=0.3) or names[:3]
     shown = ", ".join(short(name) for name in near)

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tdbg.pages import values
 from tdbg.pages.datapoint import Tensor
 from tdbg.pages.dtypes import Dtype
+from tdbg.pages.slices import CHUNK_BYTES, flat_parts
 
 if TYPE_CHECKING:
     import numpy
 
     Array = numpy.ndarray[Any, Any]
 
-CHUNK_BYTES = 4 << 20
 # What another order of summation, another kernel or card does to an output, with room. Of the short types a step or
 # two of their last bit: bfloat16 has 8 bits of mantissa, float8_e5m2 three. Integers, bools and codes have to be equal.
 TOLERANCES = {"float64": 1e-7, "float32": 1e-5, "float16": 2e-3, "bfloat16": 1e-2, "float4_e2m1fn_x2": 0.5}
@@ -86,18 +86,19 @@ def compare_scalars(a: Any, b: Any, allowed: float | None = None) -> Gap:
         return Gap(0.0, within, total=1) if same else Gap(math.inf, within, 1, 1, math.inf, (), a, b, "another value")
     if a == b or (a != a and b != b):
         return Gap(0.0, within, total=1)
-    apart = abs(a - b)
-    error = apart / max(abs(a), abs(b)) if math.isfinite(apart) else math.inf
+    error, apart = _distance(a, b)
     return Gap(error, within, int(error > within), 1, apart, (), a, b)
 
 
-def flat_parts(tensor: Tensor, size: int = CHUNK_BYTES) -> "Iterator[Array]":
-    """The values in row order, some at a time: pieces of ``size`` bytes at most, where a piece can be understood alone."""
-    if "scales" in tensor.note or tensor.dtype.packed > 1:
-        yield tensor.array().reshape(-1)
-        return
-    for data in tensor.chunks(size):
-        yield values.array(data, tensor.dtype, note=tensor.note)
+def _distance(a: Any, b: Any) -> tuple[float, float]:
+    """By how much of the larger one two numbers are apart, and by how much; infinite where no float can say."""
+    try:
+        apart = abs(a - b)
+        if isinstance(apart, int) or math.isfinite(apart):
+            return apart / max(abs(a), abs(b)), apart
+    except OverflowError:
+        pass
+    return math.inf, math.inf
 
 
 def _is_number(value: Any) -> bool:

@@ -8,6 +8,8 @@ import math
 import operator
 from bisect import bisect_left
 
+from tdbg.pages.values import real
+
 TYPE_CHECKING = False  # what `typing` says, without its import
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
     Array = numpy.ndarray[Any, Any]
 
+MOST = 1 << 62  # values that there can be
 PURE = 65_536  # values: beyond them loading numpy takes less time than doing without
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 NAMES = ("count", "nan", "inf", "zero", "mean", "std", "min", "max")
@@ -154,12 +157,14 @@ def recorded(datapoint: "Datapoint") -> "dict[str, Figures]":
 
 
 def _recorded(scalars: "Mapping[str, Any]", path: str) -> Figures | None:
-    names = ("count", "nan", "inf", "mean", "std", "low", "high")
-    found: list[Any] = [scalars.get(f"{path}/{name}") for name in names]
-    if any(isinstance(value, bool) or not isinstance(value, int | float | None) for value in found):
+    counts: list[Any] = [scalars.get(f"{path}/{name}", 0) for name in ("count", "nan", "inf")]
+    found: list[Any] = [scalars.get(f"{path}/{name}") for name in ("mean", "std", "low", "high")]
+    if not all(type(value) in (int, float) and 0 <= value < MOST for value in counts):
         return None
-    count, nan, inf, mean, std, low, high = found
-    return Figures(int(count or 0), int(nan or 0), int(inf or 0), None, mean, std, low, high)
+    if not all(value is None or type(value) in (int, float) for value in found):
+        return None
+    (count, nan, inf), (mean, std, low, high) = map(int, counts), map(real, found)
+    return Figures(count, nan, inf, None, mean, std, low, high)
 
 
 def bars(finite: "Sequence[Any]", count: int) -> list[int]:

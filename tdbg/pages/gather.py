@@ -11,6 +11,7 @@ from tdbg.pages.walk import Troubles
 
 TOGETHER = 1 << 20  # bytes of small tensors of one layer that are worked out at once
 WAITING = 64 << 20  # of all layers
+OVERHEAD = 64  # bytes that Python takes for each of them besides
 HISTOGRAMS = 64 << 20  # bytes; beyond them all become coarser
 CHECKED = 1024  # tensors that are added before the memory of histograms is looked at again
 SAMPLE = ("mean", "std", "zero_share", "absmax")
@@ -139,8 +140,9 @@ class Gathered:
         name = group, tensor.path, tensor.dtype
         self._small.setdefault(name, []).append(tensor.read())
         self._tallies.setdefault(tensor.path, {})
-        size = self._sizes[name] = self._sizes.get(name, 0) + tensor.nbytes
-        self._waiting += tensor.nbytes
+        nbytes = tensor.nbytes + OVERHEAD
+        size = self._sizes[name] = self._sizes.get(name, 0) + nbytes
+        self._waiting += nbytes
         if size >= TOGETHER:
             self._waiting -= size
             self._sizes[name] = 0

@@ -1,6 +1,7 @@
 """Datapoints in two or more groups: by a score, the failing half and the other, or by a value that was captured."""
 
 import csv
+import io
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -9,6 +10,7 @@ from typing import Any
 
 from tdbg.errors import TdbgError
 from tdbg.pages.datapoint import Datapoint
+from tdbg.pages.values import real
 
 MANY = 5  # different numbers: of more the upper and the lower half are compared
 PLACES = ("rank", "step", "epoch", "phase")
@@ -40,15 +42,17 @@ def scores(path: str) -> dict[str, Score]:
     except (OSError, UnicodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no UTF-8"
         raise TdbgError(f"{path}: {why}", "name a CSV file, key,score, or JSON lines") from None
-    lines = [line for line in text.splitlines() if line.strip()]
-    found = _json_lines(path, lines) if lines and lines[0].lstrip().startswith("{") else _csv(path, lines)
+    found = _json_lines(path, text) if text.lstrip().startswith("{") else _csv(path, text)
     if not found:
         raise TdbgError(f"{path} holds no score", "write lines such as 17,0.25")
     return found
 
 
-def _csv(path: str, lines: list[str]) -> dict[str, Score]:
-    rows = list(csv.reader(lines))
+def _csv(path: str, text: str) -> dict[str, Score]:
+    try:
+        rows = [row for row in csv.reader(io.StringIO(text)) if any(map(str.strip, row))]
+    except csv.Error as error:
+        raise TdbgError(f"{path}: {error}", "write lines such as 17,0.25") from None
     if rows and [cell.strip().lower() for cell in rows[0][:2]] == ["key", "score"]:
         rows = rows[1:]
     for row in rows:
@@ -57,9 +61,9 @@ def _csv(path: str, lines: list[str]) -> dict[str, Score]:
     return {key.strip(): _number(score.strip()) for key, score in rows}
 
 
-def _json_lines(path: str, lines: list[str]) -> dict[str, Score]:
+def _json_lines(path: str, text: str) -> dict[str, Score]:
     found: dict[str, Score] = {}
-    for line in lines:
+    for line in filter(str.strip, text.split("\n")):
         try:
             row = json.loads(line)
             score = _score(row["score"])
@@ -82,7 +86,7 @@ def _number(text: str) -> Score:
 def _score(value: Any) -> Score | None:
     if isinstance(value, bool):
         return "true" if value else "false"
-    return value if isinstance(value, float | str) else float(value) if isinstance(value, int) else None
+    return value if isinstance(value, str) else real(value)
 
 
 def split(found: Mapping[Any, Score]) -> dict[Any, str]:

@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from tdbg.pages.dtypes import BY_STORED
 from tdbg.pages.form import FORMAT, HEADER_LIMIT, MAJOR, MINOR, aligned, decoded
 from tdbg.pages.layout import Layout, Piece, is_shape, tensor_names, whole
 
@@ -16,9 +17,6 @@ LENGTH_BYTES = 8
 NUMBER = 20  # digits of an offset, at most
 PAD = f'"pad/{"9" * 9}":{{"dtype":"U8","shape":[],"data_offsets":[,]}},' + "9" * 3 * NUMBER
 SKELETON_BYTES = 600  # what a header holds beside its tensors and records, and the page's own three pads
-SIZES = {"BOOL": 1, "C64": 8} | {f"{kind}{8 * size}": size for kind in "IU" for size in (1, 2, 4, 8)}
-SIZES |= {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1}
-SIZES |= {"F8_E4M3FNUZ": 1, "F8_E5M2FNUZ": 1, "F8_E8M0": 1}
 
 
 class Placed(NamedTuple):
@@ -165,6 +163,6 @@ def _stored(name: str, entry: Any, data: int, size: int) -> Stored:
     begin, end = offsets
     if not whole(begin) or not whole(end) or not begin <= end <= size - data:
         raise ValueError(f"the tensor {name[:80]!r} lies beyond the file")
-    if dtype in SIZES and math.prod(shape) * SIZES[dtype] != end - begin:
+    if dtype in BY_STORED and math.prod(shape) * BY_STORED[dtype].size != end - begin:
         raise ValueError(f"the tensor {name[:80]!r}: its shape and its {end - begin:,} bytes do not fit together")
     return Stored(dtype, tuple(shape), data + begin, data + end)

@@ -10,21 +10,20 @@ import html
 import json
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib import resources
 from typing import IO, Any, NamedTuple
 
 from tdbg.errors import TdbgError
 from tdbg.pages.datapoint import Datapoint, Tensor
-from tdbg.pages.figures import Figures
+from tdbg.pages.measure import measure
 from tdbg.pages.picks import Picks
 from tdbg.pages.preview import Preview, preview, wanted_bytes
 from tdbg.pages.progress import Progress
-from tdbg.pages.tables import counted
+from tdbg.pages.tables import counted, finite
 from tdbg.pages.values import shown, value_count
 
 BARS = 64
-EXACT_BYTES = 4 << 20  # of a tensor that is looked at as a whole
 TEXT = 500  # characters of a text, a name or a key
 SCALARS = 1000  # of a datapoint
 TOKENS = 16_384
@@ -145,27 +144,13 @@ def _summary(report: Report) -> str:
 
 
 def _figures(tensor: Tensor) -> dict[str, Any]:
-    """Figures of all its values, and how many lie in each part of their range; of a large one read piece by piece."""
-    from tdbg.pages import figures
-    from tdbg.pages.tally import Tally
-
-    if tensor.nbytes <= EXACT_BYTES:
-        values = tensor.array()
-        known = figures.of_array(values)
-        return _told(known, lambda low, high: figures.array_bars(values, low, high, BARS))
-    tally = Tally()
-    tally.add_tensor(tensor)
-    bins = tally.bins
-    return _told(tally.figures(), lambda low, high: bins.bars(low, high, BARS) if bins else [])
-
-
-def _told(known: Figures, bars: Callable[[float, float], list[int]]) -> dict[str, Any]:
+    """Figures of all its values, and how many lie in each part of their range."""
+    known, bars, _ = measure(tensor, "", BARS, lists=0)
     named = known.as_dict()
-    found: dict[str, Any] = {"figures": {name: _number(named[name]) for name in FIGURES if name in named}}
-    if known.min is None or known.max is None:
+    found: dict[str, Any] = {"figures": {name: finite(named[name]) for name in FIGURES if name in named}}
+    if known.min is None or known.max is None or not math.isfinite(known.max - known.min):
         return found
-    low, high = float(known.min), float(known.max)
-    return found | ({"bars": bars(low, high), "low": low, "high": high} if math.isfinite(high - low) else {})
+    return found | {"bars": bars, "low": float(known.min), "high": float(known.max)}
 
 
 def _drawn(found: Preview) -> dict[str, Any]:
@@ -208,11 +193,6 @@ def _said(value: Any) -> str:
 def _cut(text: object) -> str:
     found = str(text)
     return found if len(found) <= TEXT else f"{found[: TEXT - 3]}..."
-
-
-def _number(value: Any) -> Any:
-    """JSON has no word for infinity; the page shows the text."""
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _json(value: Any) -> bytes:

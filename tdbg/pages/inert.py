@@ -10,20 +10,12 @@ from typing import Any
 from tdbg.errors import TdbgError
 from tdbg.pages.bytesource import Latin1, Source, Window
 from tdbg.pages.dtypes import DTYPES
+from tdbg.pages.layout import DIMENSIONS, LARGEST
 from tdbg.pages.strided import gather, span
+from tdbg.pages.tables import short
 
-DIMENSIONS = 64
-LARGEST = 1 << 62
 EXPANDED_BYTES = 256 << 20  # of a view that repeats its storage: what may be made of it
-SHARING = ("quint4x2", "quint2x4")  # several values of the shape stand in one byte
 FLIPPED = bytes(byte ^ 0x80 for byte in range(256))
-NAME_LENGTH = 200
-
-
-def printable(text: str) -> str:
-    """A name out of a file, fit for a terminal: no control characters, not endless."""
-    shown = text if text.isprintable() else text.encode("unicode_escape", "replace").decode("ascii")
-    return shown if len(shown) <= NAME_LENGTH else f"{shown[:NAME_LENGTH]}..."
 
 
 class Global:
@@ -53,7 +45,7 @@ class Refused:
     @property
     def label(self) -> str:
         """``module.name``, fit for a terminal."""
-        return printable(f"{self.module}.{self.name}")
+        return short(f"{self.module}.{self.name}")
 
     def __str__(self) -> str:
         return f"<refused {self.label}: {self.why}>" if self.why else f"<refused {self.label}>"
@@ -153,15 +145,14 @@ class Array:
     @property
     def nbytes(self) -> int:
         """Bytes of all its values, one after the other."""
-        about = DTYPES[self.dtype]
-        return -(-self.size // about.packed) if self.dtype in SHARING else self.size * about.size
+        return DTYPES[self.dtype].nbytes(self.shape)
 
     def __repr__(self) -> str:
         return f"Array({self.dtype}, {list(self.shape)})"
 
     def _check(self) -> None:
         if self.dtype not in DTYPES:
-            raise ValueError(f"{printable(self.dtype)} is no known type")
+            raise ValueError(f"{short(self.dtype)} is no known type")
         if len(self._strides) != len(self.shape):
             raise ValueError("as many strides as dimensions are needed")
         if not 0 <= self._start < LARGEST or self.nbytes >= LARGEST:
@@ -169,7 +160,7 @@ class Array:
         if not self.size:
             return
         width = DTYPES[self.dtype].size
-        if self.dtype in SHARING:
+        if DTYPES[self.dtype].counts_values:
             if self._start or self._strides != contiguous(self.shape):
                 raise ValueError("a view of packed values cannot be taken apart")
             reach = self.nbytes
@@ -186,7 +177,7 @@ class Array:
                 f"a view of {self.nbytes} bytes is made of a storage of {self._storage.nbytes}",
                 "it repeats the same values; it is not written out",
             )
-        if self.dtype in SHARING or self._strides == contiguous(self.shape):
+        if DTYPES[self.dtype].counts_values or self._strides == contiguous(self.shape):
             data = self._storage.read(self._start * width, self.nbytes) if self.size else b""
         else:
             data = gather(self._storage.read, self._start * width, self.shape, self._strides, width)

@@ -62,7 +62,7 @@ class Frames:
         self._read = read
         self._block, self._at = b"", 0
         self.end = self._scan(size)
-        self.left = size - self.end
+        self.left = max(size - self.end, 0)  # a writer at work may have added to it meanwhile
 
     def __len__(self) -> int:
         return len(self.starts)

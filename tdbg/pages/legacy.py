@@ -15,10 +15,11 @@ from typing import Any
 from tdbg.errors import TdbgError
 from tdbg.pages import packed, torchsave
 from tdbg.pages.bytesource import File, Reader, Source, Torn
-from tdbg.pages.inert import Array, Named, Refused, Sparse, printable
+from tdbg.pages.inert import Array, Named, Refused, Sparse
 from tdbg.pages.ledger import Ledger
 from tdbg.pages.machine import Machine, Unbuilt
 from tdbg.pages.rebuild import RULES
+from tdbg.pages.tables import short
 from tdbg.pages.tree import Bytes, Flat, Leaf, Tree, flatten
 from tdbg.pages.unpickle import load
 
@@ -210,7 +211,7 @@ def _salvaged(machine: Machine, why: str, reader: Reader, problems: list[str]) -
     batch = levels[1] if len(levels) > 1 and len(levels[0]) == 1 else levels[0][1:]
     count = _complete(batch) if len(levels) > 1 and len(levels[0]) == 1 else 0
     whole.update(zip(batch[: 2 * count : 2], batch[1 : 2 * count : 2], strict=True))
-    lost = f"datapoint {printable(str(_idx(batch[2 * count])))}" if len(batch) > 2 * count else "what followed"
+    lost = f"datapoint {short(_idx(batch[2 * count]))}" if len(batch) > 2 * count else "what followed"
     problems.append(
         f"torn at byte {reader.position} of {reader.source.size}: {why}; {lost} and all behind it are lost, "
         f"{len(whole)} before it are whole"

@@ -38,7 +38,8 @@ def verify(path: str | os.PathLike[str], progress: Callable[[int], object] = lam
 
     Looks at the checksums of journals, at every record, whether each datapoint lies within its page and shares no
     byte with another, whether the headers of sealed pages say what the records say, and at the checksums of data
-    where there are any. progress: is told the bytes of each datapoint. Pages that were never sealed are no loss: such problems are not grave.
+    where there are any. progress: is told the bytes of each datapoint. Pages that were never sealed are no loss: such
+    problems are not grave.
     Cost: reads journals and headers; data only where they have checksums. Raises TdbgError as `PageSet.open` does.
     """
     with PageSet.open(path) as found:

@@ -5,13 +5,38 @@ a note of the container's path: ``{"list": ""}``, ``{"tuple": NAME}``, ``{"set":
 ``{"dict": {STEP: KEY}}`` of keys that are no text. ``{"refused": NAME}``: its parts are left out.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
+
+from tdbg.pages.tables import short
 
 CONTAINERS = ("list", "tuple", "set", "dict", "sparse")
 Notes = Mapping[str, Mapping[str, Any]]
 _NONE: Mapping[str, Any] = {}
 _NOTHING: Notes = {}
+_KEYS = (str, int, float, bool, type(None))  # that a note can hold
+
+
+def steps(keys: Iterable[Any]) -> dict[str, Any]:
+    """The keys of a dict, each by its step of a path. Two that would have one step are told apart by ``~2``."""
+    found: dict[str, Any] = {}
+    counts: Counter[str] = Counter()
+    for key in keys:
+        name = step = short(key).replace("/", "\\x2f")
+        while step in found:
+            counts[name] += 1
+            step = f"{name}~{counts[name] + 1}"
+        found[step] = key
+    return found
+
+
+def dict_note(found: Mapping[str, Any]) -> dict[str, Any]:
+    """The note of a dict of these `steps`: that there are none, and keys that are written otherwise."""
+    if not found:
+        return {"dict": ""}
+    odd = {step: key for step, key in found.items() if step != key and isinstance(key, _KEYS)}
+    return {"dict": odd} if odd else {}
 
 
 class _Node:
@@ -48,7 +73,7 @@ def nested(leaves: Iterable[tuple[str, Any]], notes: Notes = _NOTHING) -> dict[A
 def _built(node: _Node, path: str, notes: Notes) -> Any:
     note = notes.get(path, _NONE)
     if node.has_leaf and (not node.below or "refused" in note):
-        return node.leaf
+        return tuple(node.leaf) if "tuple" in note and isinstance(node.leaf, list) else node.leaf
     below = {step: _built(one, f"{path}/{step}" if path else step, notes) for step, one in node.below.items()}
     if node.has_leaf:
         return {"": node.leaf, **below}

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 NAN, PLUS, MINUS = (255, 0, 255), (255, 255, 0), (0, 255, 255)  # colours that no number has
 GAP = (24, 24, 24)
+RGB, PALETTE, RGBA = 2, 3, 6  # kinds of pixels of a PNG file
 VIRIDIS = (
     *((68, 1, 84), (71, 44, 122), (59, 81, 139), (44, 113, 142), (33, 144, 141)),
     *((39, 173, 129), (92, 200, 99), (170, 220, 50), (253, 231, 37)),
@@ -35,7 +36,7 @@ def colours(low: float, high: float) -> "Callable[[float], Rgb]":
         low = -high
     stops = BLUE_RED if both else VIRIDIS
     width = high - low
-    table = [_between(stops, step / 256) for step in range(257)]
+    table = [between(stops, step / 256) for step in range(257)]
 
     def colour(value: float) -> "Rgb":
         if value != value:
@@ -48,7 +49,8 @@ def colours(low: float, high: float) -> "Callable[[float], Rgb]":
     return colour
 
 
-def _between(stops: "Sequence[Rgb]", share: float) -> "Rgb":
+def between(stops: "Sequence[Rgb]", share: float) -> "Rgb":
+    """The colour at a place from 0 to 1 along some."""
     at = share * (len(stops) - 1)
     first = min(int(at), len(stops) - 2)
     red, green, blue = (round(a + (b - a) * (at - first)) for a, b in zip(stops[first], stops[first + 1], strict=True))
@@ -83,16 +85,23 @@ def tiled(tiles: "Sequence[Pixels]", columns: int) -> "Pixels":
 
 def png(pixels: "Pixels") -> bytes:
     """A PNG file."""
-    import struct
     import zlib
 
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-    head = struct.pack(">IIBBBBB", len(pixels[0]), len(pixels), 8, 2, 0, 0, 0)
     lines = b"".join(b"\0" + bytes(part for pixel in row for part in pixel) for row in pixels)
-    data = chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(lines, 6)) + chunk(b"IEND", b"")
-    return b"\x89PNG\r\n\x1a\n" + data
+    return png_head(len(pixels[0]), len(pixels), RGB) + chunk(b"IDAT", zlib.compress(lines, 6)) + chunk(b"IEND", b"")
+
+
+def png_head(wide: int, high: int, colour: int) -> bytes:
+    """How a PNG file of eight bits a sample begins. colour: the kind of its pixels, as PNG counts them."""
+    size = wide.to_bytes(4, "big") + high.to_bytes(4, "big")
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", size + bytes([8, colour, 0, 0, 0]))
+
+
+def chunk(kind: bytes, data: bytes) -> bytes:
+    """One part of a PNG file."""
+    import zlib
+
+    return len(data).to_bytes(4, "big") + kind + data + zlib.crc32(kind + data).to_bytes(4, "big")
 
 
 def kitty(pixels: "Pixels") -> str:

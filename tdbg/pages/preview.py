@@ -4,9 +4,9 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tdbg.pages.closeness import CHUNK_BYTES, flat_parts
 from tdbg.pages.datapoint import Tensor
 from tdbg.pages.exporters.png import is_image
+from tdbg.pages.slices import CHUNK_BYTES, flat_parts
 from tdbg.pages.values import value_shape
 
 if TYPE_CHECKING:

@@ -6,13 +6,13 @@ Every file is taken for hostile: what is not as it should be is told in ``proble
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 from tdbg.errors import TdbgError
 from tdbg.pages import manifest
 from tdbg.pages.datapoint import Datapoint, Tensor
 from tdbg.pages.folder import Folder, look
 from tdbg.pages.form import JOURNAL_NAME, MANIFEST, PAGE_NAME
+from tdbg.pages.listing import Layer, Listing
 from tdbg.pages.sources import Drop, JournalSource, Problem, Problems, SealedSource, Source, needles
 from tdbg.urls import Url, located
 
@@ -21,16 +21,6 @@ __all__ = ["Datapoint", "Drop", "NoPagesError", "PageSet", "Problem", "Tensor"]
 
 class NoPagesError(TdbgError):
     """There are no pages of tdbg's own at this place."""
-
-
-class Layer(NamedTuple):
-    """What was captured under one path. dtypes, shapes: all that occur. datapoints: how many have it."""
-
-    path: str
-    dtypes: tuple[str, ...]
-    shapes: tuple[tuple[int, ...], ...]
-    datapoints: int
-    nbytes: int
 
 
 class PageSet:
@@ -92,17 +82,10 @@ class PageSet:
 
     def layers(self) -> list[Layer]:
         """What was captured, path by path, in the order of first appearance. Cost: reads every record."""
-        dtypes: dict[str, dict[str, None]] = {}
-        shapes: dict[str, dict[tuple[int, ...], None]] = {}
-        sums: dict[str, list[int]] = {}
+        found = Listing()
         for datapoint in self:
-            for piece in datapoint.layout.pieces if datapoint.layout else ():
-                total = sums.setdefault(piece.path, [0, 0])
-                total[0] += 1
-                total[1] += piece.length
-                dtypes.setdefault(piece.path, {})[piece.dtype.name] = None
-                shapes.setdefault(piece.path, {})[piece.shape] = None
-        return [Layer(path, tuple(dtypes[path]), tuple(shapes[path]), *total) for path, total in sums.items()]
+            found.add(datapoint)
+        return found.layers()
 
     @property
     def drops(self) -> list[Drop]:

@@ -9,7 +9,7 @@ from tdbg.pages.figures import PURE
 
 TYPE_CHECKING = False  # what `typing` says, without its import
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from typing import Any, TypeAlias
 
     import numpy
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     Index: TypeAlias = int | slice
     Array = numpy.ndarray[Any, Any]
 
+CHUNK_BYTES = 4 << 20
 EXAMPLE = "write numbers and ranges by commas, such as 0,:,3:5"
 
 
@@ -78,6 +79,15 @@ def read(tensor: "Tensor", text: str = "", lists: int = PURE) -> Part:
     if wanted and _has_rows(tensor) and "scales" not in tensor.note:
         return _cut(*_rows(tensor, wanted), text)
     return _cut(_made(tensor.read(), tensor, tensor.shape), wanted, text)
+
+
+def flat_parts(tensor: "Tensor", size: int = CHUNK_BYTES) -> "Iterator[Array]":
+    """The values in row order, some at a time: pieces of ``size`` bytes at most, where a piece can be understood alone."""
+    if "scales" in tensor.note or tensor.dtype.packed > 1:
+        yield tensor.array().reshape(-1)
+        return
+    for data in tensor.chunks(size):
+        yield values.array(data, tensor.dtype, note=tensor.note)
 
 
 def _spread(wanted: "list[Any]", tensor: "Tensor", text: str) -> "list[Index]":

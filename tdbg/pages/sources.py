@@ -223,7 +223,8 @@ class JournalSource(Source):
 class SealedSource(Source):
     """The datapoints of one sealed page, out of its own header; of a plain safetensors file, one with all tensors.
 
-    data: where its header ends. first: where the writer began with tensors. number: of the page; -1 of a file of another name. after: the datapoints up to this number are left out.
+    data: where its header ends. first: where the writer began with tensors. number: of the page; -1 of a file of another
+    name. after: the datapoints up to this number are left out.
     """
 
     def __init__(self, folder: Folder, name: str, problems: Problems, after: int = -1) -> None:

@@ -43,11 +43,13 @@ def matching(datapoints: "Iterable[Datapoint]", path: str) -> "list[str]":
     paths = list(dict.fromkeys(name for datapoint in datapoints for name in datapoint.tensors))
     if not path or path in paths:
         return [path] if path else paths
-    below = [name for name in paths if name.startswith(path) and name[len(path)] in "./:"]
-    if below or not any(sign in path for sign in "*?["):
-        return below
     from fnmatch import fnmatchcase
 
+    from tdbg.pages.choose import below
+
+    found = below(path, paths)
+    if found or not any(sign in path for sign in "*?["):
+        return found
     return [name for name in paths if fnmatchcase(name, path)]
 
 

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 from tdbg.errors import TdbgError
 from tdbg.pages.bytesource import Memory
 from tdbg.pages.dtypes import DTYPES
-from tdbg.pages.inert import Array, Blob, Global, Named, Refused, Sparse, Storage, printable
+from tdbg.pages.inert import Array, Blob, Global, Named, Refused, Sparse, Storage
 from tdbg.pages.machine import Unbuilt
+from tdbg.pages.nesting import dict_note, steps
 
 DEPTH = 64
 VALUES = 1_000_000
@@ -138,7 +139,8 @@ def _flatten(found: Any, path: str, flat: Flat) -> None:
         note: dict[str, Any] = {"sparse": found.layout, "shape": list(found.shape)}
         children: Iterable[tuple[Any, Any]] = found.parts.items()
     elif isinstance(found, dict):
-        note, children = _dict_note(found), found.items()
+        keys = steps(found)
+        note, children = dict_note(keys), ((step, found[key]) for step, key in keys.items())
     elif isinstance(found, tuple):
         note, children = {"tuple": getattr(found, "type_name", "")}, enumerate(found)
     elif isinstance(found, list):
@@ -147,18 +149,16 @@ def _flatten(found: Any, path: str, flat: Flat) -> None:
         note, children = {"set": ""}, enumerate(sorted(found, key=repr))
     elif isinstance(found, Refused):
         note, children = {"refused": found.label}, enumerate(found.parts)
-        flat.values[_free(path, flat)] = str(found)
+        flat.values[path] = str(found)
     else:
-        path, children = _free(path, flat), ()
         flat.values[path] = found
         note = dict(found.note) if isinstance(found, Array) else {}
         children = [(key, value) for key, value in note.items() if isinstance(value, Array)]  # scales of the channels
         note = {key: value for key, value in note.items() if not isinstance(value, Array)}
     if note:
         flat.notes[path] = note
-    for key, value in children:
-        name = _step(key)
-        _flatten(value, f"{path}/{name}" if path else name, flat)
+    for step, value in children:
+        _flatten(value, f"{path}/{step}" if path else str(step), flat)
 
 
 def note_of(found: Array) -> dict[str, Any]:
@@ -172,27 +172,3 @@ def _listed(found: Array) -> list[Any]:
     if found.size > CHANNELS:
         raise TdbgError(f"{found.size:,} channels have scales of their own", "it is not converted")
     return values.numbers(found.read(), DTYPES[found.dtype], found.shape)
-
-
-def _step(key: Any) -> str:
-    """A key as one step of a path."""
-    return printable(str(key)).replace("/", "\\x2f")
-
-
-def _dict_note(found: dict[Any, Any]) -> dict[str, Any]:
-    """What the path of a dict's values does not tell: that there are none, and keys that are written otherwise."""
-    if not found:
-        return {"dict": ""}
-    plain = (str, int, float, bool, type(None))
-    odd = {_step(key): key for key in found if isinstance(key, plain) and _step(key) != key}
-    return {"dict": odd} if odd else {}
-
-
-def _free(path: str, flat: Flat) -> str:
-    """The path, or the first of its kind that is free."""
-    if path not in flat.values:
-        return path
-    count = 2
-    while f"{path}~{count}" in flat.values:
-        count += 1
-    return f"{path}~{count}"

@@ -75,6 +75,16 @@ def shown(value: Any) -> str:
     return str(value)
 
 
+def real(value: Any) -> float | None:
+    """A number that a program gave as a float, one too large for it as infinity; None for what is no real number."""
+    if not isinstance(value, int | float):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
 def value_shape(dtype: Dtype, shape: Sequence[int]) -> tuple[int, ...]:
     """The shape of its values: where torch keeps several in one element, the last dimension is so much longer."""
     if dtype.packed == 1 or dtype.counts_values:

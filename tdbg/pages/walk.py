@@ -1,12 +1,11 @@
 """Every tensor of a selection in turn, as `stats` and `find` go over them."""
 
-from collections.abc import Iterable, Iterator
-from fnmatch import fnmatchcase
+from collections.abc import Callable, Iterable, Iterator
 
-from tdbg.output import say
+from tdbg.output import say, stderr_is_terminal
 from tdbg.pages.datapoint import Datapoint, Tensor
 from tdbg.pages.places import Selected, chosen
-from tdbg.pages.progress import Progress, is_terminal
+from tdbg.pages.progress import Progress
 from tdbg.pages.reader import PageSet
 from tdbg.pages.tables import safe
 
@@ -32,44 +31,28 @@ class Troubles:
         return 2 if self.count else 0
 
 
-def progress_of(pages: PageSet, question: Selected, layers: "Layers", doing: str) -> Progress:
-    """A bar over all bytes of a selection; where nobody sees it they are not counted."""
+def progress_of(pages: PageSet, question: Selected, is_chosen: Callable[[str], bool], doing: str) -> Progress:
+    """A bar over all bytes of a selection; where nobody sees it they are not counted. is_chosen: which paths."""
     total = 0
-    if is_terminal():
+    if stderr_is_terminal():
         for datapoint in chosen(pages, question):
             pieces = datapoint.layout.pieces if datapoint.layout else ()
-            total += sum(piece.length for piece in pieces if layers.fits(piece.path))
+            total += sum(piece.length for piece in pieces if is_chosen(piece.path))
     return Progress(doing, total)
 
 
-class Layers:
-    """Which paths are wanted: those of any of the patterns, all if there are none."""
-
-    def __init__(self, patterns: Iterable[str]) -> None:
-        self._patterns = tuple(patterns)
-        self._known: dict[str, bool] = {}
-
-    def fits(self, path: str) -> bool:
-        """True if it is one of them."""
-        if not self._patterns:
-            return True
-        found = self._known.get(path)
-        if found is None:
-            found = self._known[path] = any(_fits(path, pattern) for pattern in self._patterns)
-        return found
-
-
-def _fits(path: str, pattern: str) -> bool:
-    return fnmatchcase(path, pattern) or (path.startswith(pattern) and path[len(pattern)] in "./:")
+def samples(datapoint: Datapoint) -> Iterator[Datapoint]:
+    """The rows of a batch; itself where nothing in it belongs to a single row, such as figures of the whole batch."""
+    return datapoint.rows() if datapoint.split else iter((datapoint,))
 
 
 def by_sample(datapoints: Iterable[Datapoint]) -> Iterator[tuple[Datapoint, list[Tensor]]]:
     """Each datapoint with its tensors. Of a batch that is stored once: the row of each sample, then what is not split."""
     for datapoint in datapoints:
-        if datapoint.keys is None:
+        split = set(datapoint.split)
+        if datapoint.keys is None or not split:
             yield datapoint, list(datapoint.tensors.values())
             continue
-        split = set(datapoint.split)
         for row in datapoint.rows():
             yield row, [tensor for path, tensor in row.tensors.items() if path in split]
         whole = [tensor for path, tensor in datapoint.tensors.items() if path not in split]

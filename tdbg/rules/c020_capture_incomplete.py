@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from tdbg.capture import ASKED_FOR
 from tdbg.config import Settings
 from tdbg.events import Finding, Observation
 from tdbg.rules import RULES
@@ -116,7 +117,7 @@ class CaptureIncomplete(KindsRule):
             )
             found.severity = "warning"
             yield "skipped", found
-        lost = {why: count for why, count in values["dropped"].items() if why in LOST}
+        lost = {why: count for why, count in values["dropped"].items() if why not in ASKED_FOR}
         if lost:
             reasons = ", ".join(f"{count:,} {why}" for why, count in lost.items())
             found = self.found(
@@ -124,8 +125,8 @@ class CaptureIncomplete(KindsRule):
                 rank=process.rank,
                 phase="capture",
                 evidence=kept,
-                cause="the disk takes less than is captured",
-                try_next="capture less often, or with --capture-policy block",
+                cause="the disk takes less than is captured" if set(lost) <= {"no room", "not written"} else "",
+                try_next="capture fewer layers or less often, or with --capture-policy block",
             )
             found.severity = "warning"
             yield "lost", found
@@ -152,6 +153,3 @@ def _limits(settings: Settings) -> Iterable[tuple[str, object]]:
     yield "--capture-every", settings.capture_every > 1
     yield "--capture-epochs", settings.capture_epochs
     yield "--ranks", settings.ranks
-
-
-LOST = ("no room", "not written")  # what nobody asked for

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from tdbg.debuggers.taps import TAPS
+from tdbg.debuggers.attention_calls import TAPS
 
 ATTENTION = F.scaled_dot_product_attention, F.multi_head_attention_forward, torch._native_multi_head_attention
 

@@ -159,8 +159,84 @@ def test_what_can_be_stored(net: nn.Module, tmp_path: Path) -> None:
     assert kept.tensors["all/array"].array().tolist() == [[0, 3], [1, 4], [2, 5]]
     assert kept.scalars["all/stats/text"] == "cat" and kept.scalars["all/stats/shape"] == [1, 2]
     assert kept.scalars["all/stats/nan"] != kept.scalars["all/stats/nan"]
-    assert kept.more["notes"] == {"all/pair": {"tuple": "Pair"}, "all/pair/1": {"list": ""}}
+    assert kept.more["notes"] == {
+        "all/pair": {"tuple": "Pair"},
+        "all/pair/1": {"list": ""},
+        "all/stats/shape": {"tuple": ""},
+    }
     assert sum(page.stat().st_size for page in (tmp_path / "out").iterdir()) < 3_000_000, "not the megabytes behind it"
+
+
+def test_outputs_come_back_as_they_were_given(net: nn.Module, tmp_path: Path) -> None:
+    import numpy as np
+
+    gives = {
+        "list": [torch.ones(2), {"deep": 1.5}],
+        "tuple": (torch.zeros(1), (1, 2), []),
+        "empty": {},
+        "keys": {1: torch.ones(1), "1": 2, "a/b": 3, None: 4},
+        "numbers": {"np32": np.float32(0.5), "np64": np.int64(3), "complex": 1 + 2j, "bytes": b"xy"},
+        "arrays": [np.arange(3.0)[::-1], np.broadcast_to(np.float32(1), (2,))],
+    }
+    found = SequentialDebugger([config("all", Ones, gives=gives)], net, output_dir=tmp_path / "out")
+    found.enabled = True
+    found(point(7))
+    found.save_all()
+    (kept,) = load_debug_outputs(tmp_path / "out", 7).values()
+    assert found.dropped == {}
+    assert [value.tolist() if hasattr(value, "tolist") else value for value in kept["list"]] == [[1, 1], {"deep": 1.5}]
+    assert isinstance(kept["tuple"], tuple) and kept["tuple"][1:] == ((1, 2), []) and kept["empty"] == {}
+    assert set(kept["keys"]) == {1, "1", "a/b", None}
+    assert kept["keys"]["a/b"] == 3 and kept["keys"]["1"] == 2 and kept["keys"][1].tolist() == [1]
+    assert kept["numbers"] == {"np32": 0.5, "np64": 3, "complex": 1 + 2j, "bytes": b"xy"}
+    assert [array.tolist() for array in kept["arrays"]] == [[2, 1, 0], [1, 1]]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_quantised_tensors_keep_their_scales(net: nn.Module, tmp_path: Path) -> None:
+    x = torch.tensor([[0.0, 0.5], [1.0, 2.0]])
+    gives = {
+        "whole": torch.quantize_per_tensor(x, 0.1, 10, torch.quint8),
+        "rows": torch.quantize_per_channel(x, torch.tensor([0.1, 0.2]), torch.tensor([0, 1]), 0, torch.qint8),
+    }
+    found = SequentialDebugger([config("all", Ones, gives=gives)], net, output_dir=tmp_path / "out")
+    found.enabled = True
+    found(point(7))
+    found.save_all()
+    kept = load_debug_outputs(tmp_path / "out", 7)["all"]
+    for name, wanted in gives.items():
+        assert kept[name].tolist() == wanted.dequantize().tolist()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_tensors_without_plain_bytes_leave_the_others_alone(net: nn.Module, tmp_path: Path) -> None:
+    x = torch.arange(4.0).reshape(2, 2)
+    gives = {
+        "meta": x.to("meta"),
+        "csr": x.to_sparse_csr(),
+        "nested": torch.nested.nested_tensor([x, x]),
+        "half_bytes": torch.quantize_per_tensor(x, 1.0, 0, torch.quint4x2),
+        "fine": x,
+    }
+    found = SequentialDebugger([config("all", Ones, gives=gives)], net, output_dir=tmp_path / "out")
+    found.enabled = True
+    found(point(7))
+    found.save_all()
+    (kept,) = PageSet.open(tmp_path / "out")
+    assert {path.split("/")[1] for path in kept.tensors} == {"csr", "nested", "fine"}, "some have parts that are plain"
+    assert {why.partition(":")[0] for why in found.dropped} == {"all/meta", "all/half_bytes"}
+
+
+def test_flush_tells_what_could_not_be_written(net: nn.Module, tmp_path: Path) -> None:
+    (tmp_path / "MANIFEST.json").write_text("{}")
+    found = SequentialDebugger([config("all", Ones)], net, output_dir=tmp_path)
+    found.enabled = True
+    found(point(1))
+    with pytest.raises(TdbgError, match="MANIFEST"):
+        found.flush()
+    found(point(2))
+    found.close()
+    assert found.dropped == {"not written": 2}
 
 
 def test_what_cannot_be_stored_is_named_and_the_others_are_kept(net: nn.Module, tmp_path: Path) -> None:

@@ -201,7 +201,7 @@ def test_progress_line_where_stderr_is_no_terminal(run, capsys):
 
 
 def test_the_live_line_is_wiped_before_anything_else_is_said(run, capsys, monkeypatch):
-    monkeypatch.setattr("tdbg.launch.progress._is_terminal", lambda: True)
+    monkeypatch.setattr("tdbg.launch.progress.stderr_is_terminal", lambda: True)
     follower = follow(run)
     rank = run.rank()
     run.train(rank, [2.5] * 10)

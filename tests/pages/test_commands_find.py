@@ -99,3 +99,24 @@ def test_wrong_use(ask: Commands, words: tuple[str, ...], what: str, hint: str) 
     assert told.code == 2 and told == []
     first, second = told.said.splitlines()
     assert what in first and hint in second
+
+
+def test_a_path_with_brackets_means_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with PageWriter(tmp_path / "pages") as writer:
+        writer.add(1, [item(path, [1.0]) for path in ("heads[0]", "heads[0].q:output", "heads0", "heads[01]")])
+    ask = Commands(tmp_path / "pages", capsys)
+    told = ask("find", "count > 0", "--layer", "heads[0]")
+    assert [row["tensor"] for row in told.table] == ["heads[0]", "heads[0].q:output", "heads0"]
+    assert [row["path"] for row in ask("stats", "--layer", "heads[01]").table] == ["heads0", "heads[01]"]
+
+
+def test_figures_of_a_batch_are_no_samples(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = ("count", "nan", "inf", "mean", "std", "low", "high")
+    with PageWriter(tmp_path / "pages") as writer:
+        for step, mean in enumerate((1.0, 3.0)):
+            figures = dict(zip((f"a/{name}" for name in names), (4, 0, 0, mean, 0.0, mean, mean), strict=True))
+            writer.add(step, [], step=step, keys=[5, 6, 7, 8], scalars=figures)
+    ask = Commands(tmp_path / "pages", capsys)
+    assert [row["key"] for row in ask("find", "mean > 0").table] == ["0", "1"]
+    grouped = ask("stats", "--group-by", "step", "--json").data
+    assert {group: row["count"] for group, row in grouped[0]["groups"].items()} == {"0": 4, "1": 4}

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tdbg.pages.commands import ls
+from tdbg.pages import listing
 from tdbg.pages.writer import PageWriter
 from tests.pages.samples import Commands, item, run
 
@@ -103,7 +103,7 @@ def test_shapes_that_change_with_every_step(
     ask = Commands(tmp_path / "p", capsys)
     told = ask("ls")
     assert told.table[0]["shape"] == "(1,), (2,), (3,), (4,) and 16 more" and told.table[0]["bytes"] == "840"
-    monkeypatch.setattr(ls, "LAYOUTS", 3)
+    monkeypatch.setattr(listing, "LAYOUTS", 3)
     assert ask("ls") == told
 
 

@@ -218,3 +218,29 @@ def test_tensors_that_cannot_be_read_are_told(ask: Commands) -> None:
     told = ask("stats")
     assert told.code == 2 and {row["path"]: row["tensors"] for row in told.table}["conv:output"] == "3"
     assert told.said.count("datapoint 1") >= 3
+
+
+def test_numbers_beyond_a_float(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with PageWriter(tmp_path / "pages") as writer:
+        for key in range(4):
+            writer.add(key, [item("x", [float(key)])], scalars={"hash": 10**400 if key % 2 else -(10**400)})
+    ask = Commands(tmp_path / "pages", capsys)
+    assert [row["key"] for row in ask("find", "scalar.hash > 0").table] == ["1", "3"]
+    groups_of = ask("stats", "--group-by", "hash", "--json").data[0]["groups"]
+    assert {group: row["mean"] for group, row in groups_of.items()} == {"-inf": 1.0, "inf": 2.0}
+
+
+def test_score_files_may_be_odd(tmp_path: Path) -> None:
+    (tmp_path / "s.jsonl").write_text('\n{"key": "a\u2028b", "score": %s}\n\n' % ("9" * 400), encoding="utf-8")
+    assert groups.scores(str(tmp_path / "s.jsonl")) == {"a\u2028b": math.inf}
+    (tmp_path / "s.csv").write_text('key,score\n\n"a\nb",1\n  \n', encoding="utf-8")
+    assert groups.scores(str(tmp_path / "s.csv")) == {"a\nb": 1.0}
+    (tmp_path / "s.csv").write_text("17," + "9" * 200_000, encoding="utf-8")
+    with pytest.raises(TdbgError, match="field larger"):
+        groups.scores(str(tmp_path / "s.csv"))
+
+
+def test_figures_that_are_none_are_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with PageWriter(tmp_path / "pages") as writer:
+        writer.add(1, [], scalars={"a/count": math.nan, "b/count": True, "c/count": 3})
+    assert [row["path"] for row in Commands(tmp_path / "pages", capsys)("stats").table] == ["c"]

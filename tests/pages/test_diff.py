@@ -2,6 +2,7 @@
 
 import json
 import math
+import time
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +95,7 @@ def test_values_whose_squares_overflow(tmp_path: Path) -> None:
 
 def test_tensors_of_several_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tdbg.pages.closeness.CHUNK_BYTES", 64)
-    monkeypatch.setattr("tdbg.pages.closeness.flat_parts.__defaults__", (64,))
+    monkeypatch.setattr("tdbg.pages.slices.flat_parts.__defaults__", (64,))
     a = noise(10, 33)
     b = a.copy()
     b[7, 30] += 1
@@ -105,7 +106,7 @@ def test_tensors_of_several_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_the_root_mean_square_of_several_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tdbg.pages.closeness.flat_parts.__defaults__", (64,))
+    monkeypatch.setattr("tdbg.pages.slices.flat_parts.__defaults__", (64,))
     value = np.geomspace(1e-3, 1e200, 100)  # each piece larger than the one before
     value[50] = 0
     other = value.copy()
@@ -164,6 +165,22 @@ def forms(*paths: str) -> list[Form]:
 def numbered(*sizes: int) -> list[Form]:
     """The layers of a Sequential: 0:out, 1:out, ..."""
     return [Form(f"{at}:out", "float32", (size,)) for at, size in enumerate(sizes)]
+
+
+def test_figures_beyond_a_float() -> None:
+    large, wide = 10**400, complex(1.7e308, 1.7e308)
+    for a, b in ((large, 1.0), (wide, 1.0), (wide, -wide), (math.inf, 1.0), (math.nan, 1.0)):
+        gap = compare_scalars(a, b)
+        assert gap.differs and gap.error == gap.apart == math.inf
+    assert not compare_scalars(large, large + 1).differs and compare_scalars(large, 2 * large).differs
+
+
+def test_very_many_names_alike_take_no_minutes() -> None:
+    a = [Form(f"{number}:output", "float32", (2,)) for number in range(1500)]
+    b = [Form(f"{number + 7}:output", "float32", (2 + number % 3,)) for number in range(1500)]
+    began = time.perf_counter()
+    assert len(align(a, b).pairs) == 1493
+    assert time.perf_counter() - began < 5
 
 
 def test_alignment() -> None:

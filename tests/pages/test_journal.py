@@ -161,3 +161,9 @@ def test_a_journal_is_never_overwritten(tmp_path: Path) -> None:
     JournalFile(tmp_path / "j").close()
     with pytest.raises(FileExistsError):
         JournalFile(tmp_path / "j")
+
+
+def test_a_journal_that_grows_while_it_is_read_is_whole() -> None:
+    data = b"".join(pack({"t": "dp", "seq": seq}) for seq in range(10))
+    found = Frames(lambda offset, length: data[offset : offset + length], len(data) // 2)
+    assert len(found) == 10 and found.left == 0 and found.end == len(data)

@@ -4,6 +4,7 @@ import io
 import os
 import pickle
 import random
+import struct
 import subprocess
 import sys
 import time
@@ -601,3 +602,13 @@ def test_what_joblib_reads_is_what_is_read(tmp_path: Path) -> None:
     for point in points:
         alike(point.outputs, trusted[point.key])
     assert not any(isinstance(value, Refused) for point in points for value in point.flat().values.values())
+
+
+def test_offsets_that_no_file_has(tmp_path: Path) -> None:
+    start, end = b"PK\x03\x04" + bytes(60), b"PK\x05\x06" + struct.pack("<HHHHIIH", 0, 0, 1, 1, 46, 0, 0)
+    where = b"PK\x06\x06" + struct.pack("<QHHIIQQQQ", 44, 45, 45, 0, 0, 1, 1, 46, 2**64 - 1)
+    for more, at in ((b"", 2**64 - 1), (where, len(start))):
+        path = tmp_path / "page_0.pkl"
+        path.write_bytes(start + more + b"PK\x06\x07" + struct.pack("<IQI", 0, at, 1) + end)
+        found = LegacyPages.open(path)
+        assert list(found) == [] and "a zip file that torch.save did not make" in found.problems[0]

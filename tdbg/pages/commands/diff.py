@@ -50,7 +50,7 @@ def answer(question: Question) -> int:
     from tdbg.output import print_json
     from tdbg.pages.choose import by_layer
     from tdbg.pages.divergence import Divergence
-    from tdbg.pages.tables import tell
+    from tdbg.pages.tables import finite, tell
 
     allowed = _tolerance(question.tolerance)
     a, b = _sides(question)
@@ -59,7 +59,7 @@ def answer(question: Question) -> int:
     for pages in {id(side.pages): side.pages for side in (a, b)}.values():
         tell(pages)
     if question.json:
-        print_json("pages-diff", _as_json(found, question.top))
+        print_json("pages-diff", finite(_as_json(found, question.top)))
     else:
         _print(found, question.top)
     return 1 if found.differs else 0
@@ -157,11 +157,11 @@ def _print(found: "Divergence", top: int) -> None:
         print(line)
     worst = found.worst(top)
     if worst:
-        from tdbg.output import print_table
+        from tdbg.pages.tables import print_rows
 
         print()
         columns = ("path", "type", "differ", "first at", "error", "allowed", "worst at", "largest difference")
-        print_table(columns, [_row(found, finding) for finding in worst])
+        print_rows(columns, [_row(found, finding) for finding in worst])
 
 
 def _lines(found: "Divergence") -> list[str]:
@@ -200,7 +200,8 @@ def _first(finding: "Finding") -> list[str]:
             for value in (gap.a, gap.b)
         )
         lines.append(
-            f"    error {gap.error:.3g} (allowed {gap.tolerance:.3g}){at}: {a} became {b}; {gap.differing:,} of {gap.total:,} values differ"
+            f"    error {gap.error:.3g} (allowed {gap.tolerance:.3g}){at}: {a} became {b}; "
+            f"{gap.differing:,} of {gap.total:,} values differ"
         )
     if gap.reason:
         lines.append(f"    {gap.reason}")
@@ -273,23 +274,14 @@ def _finding(found: "Divergence", finding: "Finding") -> dict[str, Any]:
         "type": finding.form,
         "at": _entry(finding.a),
         "at_b": _entry(finding.b),
-        "error": _number(gap.error),
+        "error": gap.error,
         "tolerance": gap.tolerance,
         "reason": gap.reason,
         "differing": gap.differing,
         "count": gap.total,
-        "largest_difference": _number(gap.apart),
+        "largest_difference": gap.apart,
         "index": list(gap.where) if gap.where is not None else None,
-        "value_a": _number(gap.a),
-        "value_b": _number(gap.b),
+        "value_a": gap.a,
+        "value_b": gap.b,
         "datapoints": {"compared": about.compared, "differing": about.differing},
     }
-
-
-def _number(value: Any) -> Any:
-    """JSON has no word for NaN, infinity and complex numbers: their text stands for them."""
-    import math
-
-    if isinstance(value, complex) or (isinstance(value, float) and not math.isfinite(value)):
-        return str(value)
-    return value

@@ -70,6 +70,8 @@ class Facts:
 
     def value(self, name: str) -> float | None:
         """What it says of a name; None for what it does not know."""
+        from tdbg.pages.values import real
+
         if name.startswith("scalar."):
             found = self.datapoint.scalars.get(name[7:])
         elif name in PLACES:
@@ -78,7 +80,7 @@ class Facts:
             found = self.tensor.nbytes if self.tensor else None
         else:
             found = self.figures().get(name)
-        return float(found) if isinstance(found, int | float) else None
+        return real(found)
 
     def figures(self) -> dict[str, Any]:
         """By name."""
@@ -171,23 +173,24 @@ def _weight(value: float | bool | None) -> float:
 
 def _facts(pages: "PageSet", question: Question, names: Sequence[str]) -> Iterator[Facts]:
     """What the condition is to be asked about."""
+    from tdbg.pages.choose import by_layer
     from tdbg.pages.figures import QUANTILE_NAMES, recorded
     from tdbg.pages.places import chosen
-    from tdbg.pages.walk import Layers, by_sample, progress_of
+    from tdbg.pages.walk import by_sample, progress_of
 
-    layers = Layers(question.layer)
+    is_chosen = by_layer(question.layer)
     if not question.layer and all(name in PLACES or name.startswith("scalar.") for name in names):
         yield from (Facts(datapoint) for datapoint in chosen(pages.rows(), question))
         return
     quantiles = any(name in QUANTILE_NAMES for name in names)
-    with progress_of(pages, question, layers, "find") as progress:
+    with progress_of(pages, question, is_chosen, "find") as progress:
         for datapoint, tensors in by_sample(chosen(pages, question)):
             for tensor in tensors:
-                if layers.fits(tensor.path):
+                if is_chosen(tensor.path):
                     yield Facts(datapoint, tensor.path, tensor, _measurer(tensor, quantiles))
                     progress.add(tensor.nbytes)
             for path, figures in recorded(datapoint).items() if not tensors else ():
-                if layers.fits(path):
+                if is_chosen(path):
                     yield Facts(datapoint, path, None, partial(_same, figures))
 
 

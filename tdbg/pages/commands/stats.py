@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from tdbg.pages.datapoint import Datapoint
     from tdbg.pages.gather import Gathered
     from tdbg.pages.reader import PageSet
-    from tdbg.pages.walk import Layers, Troubles
+    from tdbg.pages.walk import Troubles
 
 HELP = """Figures of each layer over all datapoints: mean, spread, zeros, quantiles.
 
@@ -55,12 +55,12 @@ def answer(question: Question) -> int:
     from tdbg.output import say
     from tdbg.pages.places import opened
     from tdbg.pages.tables import tell
-    from tdbg.pages.walk import Layers, Troubles
+    from tdbg.pages.walk import Troubles
 
-    layers, troubles = Layers(question.layer), Troubles()
+    troubles = Troubles()
     grouped = bool(question.group_by or question.scores)
     with opened(question.paths) as pages:
-        found = _in_groups(pages, question, layers, troubles) if grouped else _all(pages, question, layers, troubles)
+        found = _gathered(pages, question, troubles, _members(pages, question) if grouped else None)
         tell(pages)
     if question.json:
         _print_json(found)
@@ -73,46 +73,30 @@ def answer(question: Question) -> int:
     return troubles.end() or (0 if found.paths() else 1)
 
 
-def _all(pages: "PageSet", question: Question, layers: "Layers", troubles: "Troubles") -> "Gathered":
-    from tdbg.pages.figures import recorded
-    from tdbg.pages.gather import Gathered
-    from tdbg.pages.places import chosen
-    from tdbg.pages.walk import progress_of
-
-    found = Gathered()
-    with progress_of(pages, question, layers, "stats") as progress:
-        for datapoint in chosen(pages, question):
-            for path, tensor in datapoint.tensors.items():
-                if layers.fits(path):
-                    found.add("", datapoint, tensor, troubles)
-                    progress.add(tensor.nbytes)
-            if not datapoint.tensors:
-                for path, figures in recorded(datapoint).items():
-                    if layers.fits(path):
-                        found.add_figures("", path, figures)
-    found.flush()
-    return found
-
-
-def _in_groups(pages: "PageSet", question: Question, layers: "Layers", troubles: "Troubles") -> "Gathered":
+def _gathered(
+    pages: "PageSet", question: Question, troubles: "Troubles", member: dict[tuple[Any, ...], str] | None
+) -> "Gathered":
+    """The figures of each layer; member: of each sample the group that it is in, where there are groups."""
+    from tdbg.pages.choose import by_layer
     from tdbg.pages.figures import recorded
     from tdbg.pages.gather import Gathered
     from tdbg.pages.places import chosen
     from tdbg.pages.walk import by_sample, progress_of
 
-    member = _members(pages, question)
-    found = Gathered(samples=True)
-    with progress_of(pages, question, layers, "stats") as progress:
-        for datapoint, tensors in by_sample(chosen(pages, question)):
-            group = member.get(_identity(datapoint))
+    found, is_chosen = Gathered(samples=member is not None), by_layer(question.layer)
+    every = chosen(pages, question)
+    wholes = ((datapoint, list(datapoint.tensors.values())) for datapoint in every)
+    with progress_of(pages, question, is_chosen, "stats") as progress:
+        for datapoint, tensors in wholes if member is None else by_sample(every):
+            group = "" if member is None else member.get(_identity(datapoint))
             if group is None:
                 continue
             for tensor in tensors:
-                if layers.fits(tensor.path):
+                if is_chosen(tensor.path):
                     found.add(group, datapoint, tensor, troubles)
                     progress.add(tensor.nbytes)
             for path, figures in recorded(datapoint).items() if not tensors else ():
-                if layers.fits(path):
+                if is_chosen(path):
                     found.add_figures(group, path, figures)
     found.flush()
     return found
@@ -125,6 +109,7 @@ def _members(pages: "PageSet", question: Question) -> dict[tuple[Any, ...], str]
     from tdbg.pages import groups
     from tdbg.pages.places import chosen
     from tdbg.pages.tables import counted, safe
+    from tdbg.pages.walk import samples
 
     if question.group_by and question.scores:
         raise TdbgError("--group-by and --scores do not go together", "leave one of them out")
@@ -133,7 +118,7 @@ def _members(pages: "PageSet", question: Question) -> dict[tuple[Any, ...], str]
     scores: dict[tuple[Any, ...], groups.Score] = {}
     known: dict[str, None] = dict.fromkeys(groups.PLACES)
     missing = 0
-    for datapoint in chosen(pages.rows(), question):
+    for datapoint in (one for whole in chosen(pages, question) for one in samples(whole)):
         score = look(datapoint)
         if score is None:
             missing += 1

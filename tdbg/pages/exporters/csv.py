@@ -5,9 +5,9 @@ import io
 from collections.abc import Iterable, Sequence
 from typing import IO, Any
 
-from tdbg.pages.closeness import CHUNK_BYTES, flat_parts
 from tdbg.pages.datapoint import Datapoint, Tensor
 from tdbg.pages.exporters import NotForThisFormat
+from tdbg.pages.slices import CHUNK_BYTES, flat_parts
 from tdbg.pages.values import value_shape
 
 FIGURES = ("key", "rank", "step", "epoch", "phase", "path", "value")
@@ -40,8 +40,9 @@ def write_figures(file: IO[bytes], found: Iterable[tuple[Datapoint, Sequence[str
     count = 0
     for datapoint, paths in found:
         about = (datapoint.key, datapoint.rank, datapoint.step, datapoint.epoch, datapoint.phase)
+        scalars = datapoint.scalars  # of a row it is put together each time
         for path in paths:
-            table.writerow([_cell(value) for value in (*about, path, datapoint.scalars[path])])
+            table.writerow([_cell(value) for value in (*about, path, scalars[path])])
             count += 1
     text.detach()
     return count

@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import IO
 
-from tdbg.pages.closeness import flat_parts
 from tdbg.pages.datapoint import Tensor
 from tdbg.pages.exporters import new_file, numpy_dtype
+from tdbg.pages.slices import flat_parts
 from tdbg.pages.values import value_shape
 
 

@@ -5,15 +5,14 @@ the scale, and three that no number has, for NaN and the infinities.
 """
 
 import math
-import struct
 import zlib
 from collections.abc import Iterator
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
-from tdbg.pages.closeness import CHUNK_BYTES, flat_parts
 from tdbg.pages.datapoint import Tensor
 from tdbg.pages.exporters import NotForThisFormat
-from tdbg.pages.pixels import BLUE_RED, GAP, MINUS, NAN, PLUS, VIRIDIS
+from tdbg.pages.pixels import BLUE_RED, GAP, MINUS, NAN, PALETTE, PLUS, RGB, RGBA, VIRIDIS, between, chunk, png_head
+from tdbg.pages.slices import CHUNK_BYTES, flat_parts
 
 if TYPE_CHECKING:
     import numpy
@@ -56,7 +55,7 @@ class Scale(NamedTuple):
 
     def palette(self) -> bytes:
         """256 colours."""
-        found = [colour for step in range(STEPS) for colour in _between(self.stops, step / (STEPS - 1))]
+        found = [colour for step in range(STEPS) for colour in between(self.stops, step / (STEPS - 1))]
         return bytes([*found, *GAP, *MINUS, *PLUS, *NAN])
 
 
@@ -176,27 +175,14 @@ def _write(
 
     if max(wide, high) > LARGEST_SIDE:
         raise NotForThisFormat(f"a picture of {wide:,} by {high:,} is too large", "export it as npy")
-    colour = 3 if palette else {3: 2, 4: 6}[channels]
-    file.write(b"\x89PNG\r\n\x1a\n")
-    _chunk(file, b"IHDR", struct.pack(">IIBBBBB", wide, high, 8, colour, 0, 0, 0))
+    file.write(png_head(wide, high, PALETTE if palette else {3: RGB, 4: RGBA}[channels]))
     if palette:
-        _chunk(file, b"PLTE", palette)
+        file.write(chunk(b"PLTE", palette))
     packer = zlib.compressobj(6)
     for band in bands:
         rows = numpy.zeros((len(band), band.shape[1] + 1), "u1")  # each row begins with its filter: none
         rows[:, 1:] = band
         data = packer.compress(rows.tobytes())
         if data:
-            _chunk(file, b"IDAT", data)
-    _chunk(file, b"IDAT", packer.flush())
-    _chunk(file, b"IEND", b"")
-
-
-def _chunk(file: IO[bytes], kind: bytes, data: bytes) -> None:
-    file.write(struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)))
-
-
-def _between(stops: Any, share: float) -> tuple[int, ...]:
-    at = share * (len(stops) - 1)
-    first = min(int(at), len(stops) - 2)
-    return tuple(round(a + (b - a) * (at - first)) for a, b in zip(stops[first], stops[first + 1], strict=True))
+            file.write(chunk(b"IDAT", data))
+    file.write(chunk(b"IDAT", packer.flush()) + chunk(b"IEND", b""))
