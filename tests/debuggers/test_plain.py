@@ -257,3 +257,27 @@ def test_a_subclass_made_of_tensors_is_kept_as_these(tmp_path: Path) -> None:
     for point, x in zip(points, X, strict=True):
         assert np.array_equal(point.tensors["a:output/b"].array(), x.numpy() * 2)
         assert point.tensors["a:output/a"].note == {"subclass": "TwoTensor", "shape": [4, 6]}
+
+
+def test_of_a_dtensor_it_is_this_rank_s_part(tmp_path: Path) -> None:
+    import torch.distributed as dist
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", store=FakeStore(), rank=1, world_size=2)
+    try:
+        mesh = dist.init_device_mesh("cpu", (2,))
+
+        def make(x: Tensor) -> list[Tensor]:
+            return [distribute_tensor(x, mesh, [Shard(1)], src_data_rank=None), distribute_tensor(
+                x, mesh, [Replicate()], src_data_rank=None
+            )]  # fmt: skip
+
+        points, copied = passes(tmp_path, make, X)
+    finally:
+        dist.destroy_process_group()
+    assert copied[-1].whole
+    for point, x in zip(points, X, strict=True):
+        part, whole = point.tensors["a:output.0"], point.tensors["a:output.1"]
+        assert np.array_equal(part.array(), x[:, 3:].numpy()) and np.array_equal(whole.array(), x.numpy())
+        assert part.note["whole_shape"] == [4, 6] and "S(1)" in part.note["placements"].replace("Shard(dim=1)", "S(1)")
