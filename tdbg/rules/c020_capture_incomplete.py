@@ -14,7 +14,8 @@ class CaptureIncomplete(KindsRule):
     """Says which layers of `--capture` do not exist or never ran, and how many passes were left out.
 
     What it does: With `tdbg run --capture` it speaks when no layer of a root module matches a name, when a layer ran in
-    no captured pass, when passes were left out because the disk was too slow, and when the bytes asked for were used up.
+    no captured pass, when passes were left out that were asked for, when tensors could not be kept as they are, when the
+    disk took no more, and when the bytes asked for were used up.
 
     Why it matters: Pages that lack what they were made for are found out too late.
 
@@ -54,6 +55,18 @@ class CaptureIncomplete(KindsRule):
             )
             found.severity = "info"
             yield "over", found
+        elif event.part == "FAILED":
+            yield (
+                "failed",
+                self.found(
+                    f"capturing ended at step {event.step}, rank {process.rank}: {values['why']}",
+                    first_step=event.step,
+                    rank=process.rank,
+                    phase="capture",
+                    cause="the pages could not be written; what was written before is whole",
+                    try_next="make room, or choose a disk that can be written with --run-dir",
+                ),
+            )
         elif event.part == "DONE":
             yield from self._done(process, event)
 
@@ -71,19 +84,36 @@ class CaptureIncomplete(KindsRule):
             )
             found.severity = "warning"
             yield "idle", found
-        lost = {why: count for why, count in values["dropped"].items() if why in LOST}
+        if values["skipped"]:
+            kinds = "; ".join(f"{path}: {why}" for path, why in list(values["skipped"].items())[:4])
+            found = self.found(
+                f"tensors that cannot be kept: {kinds}, rank {process.rank}",
+                rank=process.rank,
+                phase="capture",
+                evidence=kept,
+                try_next="capture another layer, or what these are made of",
+            )
+            found.severity = "warning"
+            yield "skipped", found
+        lost = {why: count for why, count in values["dropped"].items() if why not in ASKED}
         if lost:
-            reasons = ", ".join(f"{count:,} {why}" for why, count in lost.items())
+            reasons = "; ".join(f"{count:,} {why}" for why, count in lost.items())
+            cause, advice = NEXT[next((why for why in lost if why in NEXT), "")]
             found = self.found(
                 f"passes left out: {reasons}, rank {process.rank}",
                 rank=process.rank,
                 phase="capture",
                 evidence=kept,
-                cause="the disk takes less than is captured",
-                try_next="capture less often, or with --capture-policy block",
+                cause=cause,
+                try_next=advice,
             )
             found.severity = "warning"
             yield "lost", found
 
 
-LOST = ("no room", "not written")  # what nobody asked for
+ASKED = ("sampled", "over budget", "of an epoch that was not the last")  # these are no loss
+NEXT = {
+    "no room": ("the disk takes less than is captured", "capture less often, or with --capture-policy block"),
+    "not written": ("writing failed while they waited for it", "see the finding of what failed"),
+    "": ("", "capture fewer layers"),
+}
