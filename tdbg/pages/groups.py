@@ -82,7 +82,12 @@ def _number(text: str) -> Score:
 def _score(value: Any) -> Score | None:
     if isinstance(value, bool):
         return "true" if value else "false"
-    return value if isinstance(value, float | str) else float(value) if isinstance(value, int) else None
+    if not isinstance(value, int):
+        return value if isinstance(value, float | str) else None
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 def split(found: Mapping[Any, Score]) -> dict[Any, str]:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     Array = numpy.ndarray[Any, Any]
 
+LARGEST = 1e300  # of scales and zero points
 STRUCT = {"float64": "d", "float32": "f", "float16": "e", "complex64": "f", "complex128": "d", "complex32": "e"}
 STRUCT |= {"int8": "b", "int16": "h", "int32": "i", "int64": "q", "qint8": "b", "qint32": "i", "bits16": "H"}
 STRUCT |= {"uint8": "B", "uint16": "H", "uint32": "I", "uint64": "Q", "quint8": "B"}
@@ -198,7 +199,7 @@ def _scales(note: Mapping[str, Any], shape: Sequence[int] | None) -> tuple[list[
         size = math.prod(shape[axis + 1 :])  # type: ignore[index]
     else:
         return None
-    if not all(isinstance(number, int | float) for number in (*scales, *zeros)):
+    if not all(isinstance(number, int | float) and abs(number) <= LARGEST for number in (*scales, *zeros)):
         raise TdbgError("the scales of a quantised tensor are no numbers")
     return scales, zeros, max(size, 1)
 
