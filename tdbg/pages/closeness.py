@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tdbg.pages import values
 from tdbg.pages.datapoint import Tensor
 from tdbg.pages.dtypes import Dtype
+from tdbg.pages.form import as_float
 
 if TYPE_CHECKING:
     import numpy
@@ -86,7 +87,12 @@ def compare_scalars(a: Any, b: Any, allowed: float | None = None) -> Gap:
         return Gap(0.0, within, total=1) if same else Gap(math.inf, within, 1, 1, math.inf, (), a, b, "another value")
     if a == b or (a != a and b != b):
         return Gap(0.0, within, total=1)
-    apart = abs(a - b)
+    if isinstance(a, int | float) and isinstance(b, int | float):
+        a, b = as_float(a), as_float(b)
+    try:
+        apart = abs(a - b)
+    except OverflowError:
+        apart = math.inf
     error = apart / max(abs(a), abs(b)) if math.isfinite(apart) else math.inf
     return Gap(error, within, int(error > within), 1, apart, (), a, b)
 

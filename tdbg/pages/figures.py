@@ -8,6 +8,8 @@ import math
 import operator
 from bisect import bisect_left
 
+from tdbg.pages.form import as_float
+
 TYPE_CHECKING = False  # what `typing` says, without its import
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -158,8 +160,11 @@ def _recorded(scalars: "Mapping[str, Any]", path: str) -> Figures | None:
     found: list[Any] = [scalars.get(f"{path}/{name}") for name in names]
     if any(isinstance(value, bool) or not isinstance(value, int | float | None) for value in found):
         return None
-    count, nan, inf, mean, std, low, high = found
-    return Figures(int(count or 0), int(nan or 0), int(inf or 0), None, mean, std, low, high)
+    known: list[Any] = [None if value is None else as_float(value) for value in found]
+    if not all(math.isfinite(value or 0) for value in known[:3]):  # how many there are is a number
+        return None
+    count, nan, inf = (int(value or 0) for value in known[:3])
+    return Figures(count, nan, inf, None, *known[3:])
 
 
 def bars(finite: "Sequence[Any]", count: int) -> list[int]:

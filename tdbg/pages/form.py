@@ -62,6 +62,14 @@ def encoded(value: Any) -> bytes:
         return json.dumps(json.loads(text), separators=(",", ":")).encode()
 
 
+def as_float(number: float) -> float:
+    """A number of JSON as a float; an integer beyond them is infinite."""
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf if number > 0 else -math.inf
+
+
 def compact(value: Any) -> bytes:
     """JSON that was read, marks and all, as text again."""
     return json.dumps(value, separators=(",", ":")).encode()
@@ -108,7 +116,7 @@ def _unmark(name: str, inside: Any) -> Any:
     if name == "$complex" and isinstance(inside, list) and len(inside) == 2:
         real, imag = (unmarked(part) for part in inside)
         if isinstance(real, int | float) and isinstance(imag, int | float):
-            return complex(real, imag)
+            return complex(as_float(real), as_float(imag))
     if name == "$bytes" and isinstance(inside, str):
         return base64.b64decode(inside, validate=True)
     if name == "$dict" and isinstance(inside, dict):

@@ -9,6 +9,7 @@ from typing import Any
 
 from tdbg.errors import TdbgError
 from tdbg.pages.datapoint import Datapoint
+from tdbg.pages.form import as_float
 
 MANY = 5  # different numbers: of more the upper and the lower half are compared
 PLACES = ("rank", "step", "epoch", "phase")
@@ -82,12 +83,7 @@ def _number(text: str) -> Score:
 def _score(value: Any) -> Score | None:
     if isinstance(value, bool):
         return "true" if value else "false"
-    if not isinstance(value, int):
-        return value if isinstance(value, float | str) else None
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf if value > 0 else -math.inf
+    return value if isinstance(value, float | str) else as_float(value) if isinstance(value, int) else None
 
 
 def split(found: Mapping[Any, Score]) -> dict[Any, str]:

@@ -13,9 +13,9 @@ from tdbg.rundir import ProcessDir
 class CaptureIncomplete(KindsRule):
     """Says which layers of `--capture` do not exist or never ran, and how many passes were left out.
 
-    What it does: With `tdbg run --capture` it speaks when no layer of a root module matches a name, when a layer ran in
-    no captured pass, when passes were left out that were asked for, when tensors could not be kept as they are, when the
-    disk took no more, and when the bytes asked for were used up.
+    What it does: With `tdbg run --capture` it speaks when no layer of a root module matches a name, when a layer
+    ran in no captured pass, when passes that were asked for were left out, when tensors could not be kept as they
+    are, when the disk took no more, and when the bytes asked for were used up.
 
     Why it matters: Pages that lack what they were made for are found out too late.
 

@@ -8,7 +8,7 @@ import pytest
 from tdbg.events import ProbeOff
 from tdbg.pages.mend import verify
 from tdbg.pages.reader import PageSet
-from tests.e2e.conftest import Result, Runner, program, same_output
+from tests.e2e.conftest import Result, Runner, call, program, same_output, torchrun
 from tests.e2e.test_capture import equal, own, told
 from tests.pages.conftest import mounted
 
@@ -106,3 +106,15 @@ def test_another_run_into_the_folder_is_refused(watched: Runner) -> None:
     again = watched(program("capture_faults", "odd"), ["--capture", "head"])
     assert again.code == 2 and "already holds a run" in again.stderr and again.stdout == ""
     assert {path: path.read_bytes() for path in first.folder.rglob("*") if path.is_file()} == before
+
+
+def test_ranks_that_save_into_one_folder(tmp_path: Path) -> None:
+    """What the debuggers of two ranks saved is all there, of each epoch its own, the padding of the sampler too."""
+    result = call(torchrun("sequential_ranks"), tmp_path)
+    assert result.code == 0, result.stderr
+    for epoch in range(2):
+        points = list(PageSet.open(tmp_path / "run" / f"epoch_{epoch}" / "debugger"))
+        assert [(point.rank, point.key) for point in points] == [(0, 0), (0, 2), (0, 4), (1, 1), (1, 3), (1, 0)]
+        for point in points:
+            assert set(point.tensors["map/feature_map"].array().flatten()) == {2.0 * point.key - 1}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]

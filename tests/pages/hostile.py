@@ -179,6 +179,10 @@ PAGES: dict[str, Callable[[Path], None]] = {
        for name in ("huge", "lists", "marks")},
     "containers-cross": datapoint(containers={"layers.0.attn/output": "list", "": "tuple", "empty/x": "dict"}),
     "notes-cross": datapoint(notes={"flags": {"list": ""}, "a": {"dict": {"b": "c"}}, "empty": {"tuple": 5}}),
+    **{f"figures-{name}": datapoint(scalars={"x/count": value, "x/nan": value, "x/mean": value, "x/low": value})
+       for name, value in {**VALUES, "inf": {"$float": "inf"}, "nan": {"$float": "nan"}}.items()},
+    **{f"loss-complex-{name}": datapoint(scalars={"loss": {"$complex": [value, value]}})
+       for name, value in {"huge": HUGE, "large": 1e308, "nan": {"$float": "nan"}}.items()},
     "keys-many": datapoint(keys=list(range(50_000)), split=["flags"]),
     "split-scalars": datapoint(keys=["a", "b"], split=["loss", "nope", "flags"], scalars={"loss": 1}),
     "page-far": datapoint(page=10**18),

@@ -69,7 +69,14 @@ def _alarm(*_: Any) -> None:
     raise TooLong
 
 
-def _peak_mb() -> float:
+def forget_peak() -> None:
+    """The peak of memory begins anew, where the system can do that."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def peak_mb() -> float:
+    """The most memory that this process had, since it began or since `forget_peak`."""
     with open("/proc/self/status") as file:
         return next(int(line.split()[1]) for line in file if line.startswith("VmHWM")) / 1024
 
@@ -77,9 +84,8 @@ def _peak_mb() -> float:
 def _answered(words: Sequence[str]) -> Answer:
     from tdbg import cli
 
-    with contextlib.suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
-    out, said, before, begun = io.StringIO(), io.StringIO(), _peak_mb(), time.process_time()
+    forget_peak()
+    out, said, before, begun = io.StringIO(), io.StringIO(), peak_mb(), time.process_time()
     signal.alarm(PATIENCE_S)
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(said):
@@ -89,7 +95,7 @@ def _answered(words: Sequence[str]) -> Answer:
     finally:
         signal.alarm(0)
     seconds = time.process_time() - begun
-    return Answer(code, out.getvalue()[:20_000], said.getvalue()[:20_000], _peak_mb() - before, seconds)
+    return Answer(code, out.getvalue()[:20_000], said.getvalue()[:20_000], peak_mb() - before, seconds)
 
 
 def main() -> None:

@@ -22,7 +22,7 @@ from tdbg import cli
 from tdbg.pages.journal import frame, scan
 from tdbg.pages.writer import Item
 from tests.pages.foreign import HOSTILE
-from tests.pages.limited import _peak_mb
+from tests.pages.limited import forget_peak, peak_mb
 from tests.pages.material import filled, items, written
 from tests.pages.test_hostile import lines, lines_of_pickles
 from tests.pages.test_legacy import SEEDS, mutated, walk
@@ -33,23 +33,25 @@ FIRST = int(os.environ.get("TDBG_TEST_FUZZ_SEED", "0")) or random.randrange(1 <<
 BATCH = 50  # examples of one seed
 GROWN_MB = 600
 EXAMPLE_S = 20.0
+pytestmark = pytest.mark.timeout(FUZZ_S + 240)
 
 
 def for_seconds(test: Callable[[], None]) -> None:
     """Batches of examples, each of a seed of its own, until the time is up."""
-    end, number, before = time.monotonic() + FUZZ_S, 0, _peak_mb()
+    forget_peak()
+    end, number, before = time.monotonic() + FUZZ_S, 0, peak_mb()
     test = settings(
         max_examples=BATCH, deadline=None, database=None, suppress_health_check=list(HealthCheck),
         phases=[Phase.generate, Phase.shrink], print_blob=False,
     )(test)  # fmt: skip
-    while time.monotonic() < end or not number:
+    while time.monotonic() < end or not number:  # a batch takes seconds
         try:
             seed(FIRST + number)(test)()
         except BaseException:
             print(f"TDBG_TEST_FUZZ_SEED={FIRST + number}")
             raise
         number += 1
-    grown = _peak_mb() - before
+    grown = peak_mb() - before
     print(f"{number * BATCH} examples from seed {FIRST}, {grown:.0f} MB more at the peak")
     assert grown < GROWN_MB
 
@@ -125,9 +127,8 @@ def text_of(value: Any) -> bytes:
 
 def lying_journal(data: st.DataObject, found: bytes) -> bytes:
     """Records that say something else, in frames whose checksums are right."""
-    return b"".join(
-        frame(text_of(record)) for record in lied(data, [record for _, record in scan(found)]) or [] if record
-    )
+    records = lied(data, [record for _, record in scan(found)])
+    return b"".join(frame(text_of(record)) for record in (records if isinstance(records, list) else [records]))
 
 
 def lying_header(data: st.DataObject, found: bytes) -> bytes:

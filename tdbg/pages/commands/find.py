@@ -5,6 +5,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tdbg.asked import Options
+from tdbg.pages.form import as_float
 from tdbg.pages.places import SELECTION, Selected
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class Facts:
             found = self.tensor.nbytes if self.tensor else None
         else:
             found = self.figures().get(name)
-        return float(found) if isinstance(found, int | float) else None
+        return as_float(found) if isinstance(found, int | float) else None
 
     def figures(self) -> dict[str, Any]:
         """By name."""
