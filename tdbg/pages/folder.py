@@ -88,6 +88,11 @@ class PageFile:
         self._names = (sealed, part, sealed) if part else (sealed,)
 
     @property
+    def folder(self) -> Path:
+        """Where it lies."""
+        return self._folder.path
+
+    @property
     def path(self) -> Path:
         """What it is called, for people."""
         names = (name for name in self._names if (self._folder.path / name).exists())

@@ -1,5 +1,6 @@
 """`tdbg run --capture` while something is wrong: the program ends as without tdbg, what was written is whole, all is told."""
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -118,3 +119,5 @@ def test_ranks_that_save_into_one_folder(tmp_path: Path) -> None:
         for point in points:
             assert set(point.tensors["map/feature_map"].array().flatten()) == {2.0 * point.key - 1}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
+    listed = call([sys.executable, "-m", "tdbg", "inspect-pages", "ls", "run/epoch_0"], tmp_path)
+    assert "1 of 5 samples were captured on several ranks (0): a sampler pads" in listed.stderr
