@@ -61,7 +61,7 @@ class Capture(Probe):
     Reads:  outputs (and inputs, and the gradient of the output) of the modules that `--capture` names, in the steps,
             epochs and phases asked for. The ids of a batch are ``meta_info['idx']`` of it, else the sampler's indices.
     Emits:  LAYERS once a root: what is captured; MISSING for a name that matches nothing; OVER when the bytes asked for
-            are used up; DONE at the end: passes, bytes, what was left out and why.
+            are used up; FAILED when the disk takes no more; DONE at the end: passes, bytes, what was left out and why.
     Cost:   one copy a tensor at its hook, some 3 us beside the copy itself; a thread writes. It is asked for, so the
             budget of cost does not ration it: its share is told in the report. `--capture-budget` bounds the bytes.
     Limits: of passes that run side by side in several threads the first is captured, the others are counted; of a
@@ -138,7 +138,7 @@ class Capture(Probe):
 
     def detach(self) -> None:
         self.tap.unhook()
-        self._close()
+        self._end()
         super().detach()
 
     def forked(self) -> None:
@@ -335,6 +335,15 @@ class Capture(Probe):
         except BudgetExceeded as error:  # no fault: it is what was asked for
             self._over = True
             self.see(f"capturing ended: {error}", "OVER", "W", why=str(error))
+        except (OSError, TdbgError) as error:
+            self._give_up(error)
+
+    def _give_up(self, error: Exception) -> None:
+        """The disk takes no more: what was written stays, the program goes on, and it is said."""
+        if not self._over:
+            self._over = True
+            why = (error.strerror if isinstance(error, OSError) else None) or str(error)
+            self.see(f"capturing ended: {why}", "FAILED", "E", why=why)
 
     def _recording_of(self, epoch: int | None) -> Recording:
         """Where a datapoint goes; with a choice of epochs each of them has a folder."""
@@ -368,17 +377,27 @@ class Capture(Probe):
         self._recording_of(self._about.get("epoch")).drop(1, reason)
 
     def _failed(self, error: Exception) -> None:
-        self.monitor.failed(self, error)
+        if isinstance(error, OSError | TdbgError):
+            self._give_up(error)
+        else:
+            self.monitor.failed(self, error)
 
     # the end
 
     def run_ends(self) -> None:
         self._finish()
+        self._end()
+
+    def _end(self) -> None:
+        """Have all of it written, and say what became of it; a second call has nothing to say."""
         try:
             self._close()
+        except (OSError, TdbgError) as error:
+            self._give_up(error)
         finally:
             if self._totals.written or self._totals.dropped or self._idle or self._skips:
                 self._tell()
+            self._totals, self._idle, self._skipped = Totals(self._totals.on_disk), {}, {}
 
     def _close(self, superseded: Path | None = None) -> None:
         """Have all of it written. superseded: a folder that is of no use any more, as another epoch has come."""
@@ -437,8 +456,9 @@ def _below(top: nn.Module, prefix: str, pattern: str) -> dict[str, nn.Module]:
 class Totals:
     """What became of all passes, over all recordings."""
 
-    def __init__(self) -> None:
-        self.written = self.bytes = self.on_disk = 0
+    def __init__(self, on_disk: int = 0) -> None:
+        self.written = self.bytes = 0
+        self.on_disk = on_disk
         self.dropped: Counter[str] = Counter()
 
     def add(self, recording: Recording, *, kept: bool) -> None:

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from tdbg.capture import Epochs
@@ -18,6 +19,7 @@ from tdbg.debuggers.outputs import Outputs
 from tdbg.debuggers.pool import RING_BYTES, Pool
 from tdbg.debuggers.recording import Recording
 from tdbg.errors import TdbgError
+from tdbg.pages.form import JOURNAL_NAME, MANIFEST, PAGE_NAME
 from tdbg.pages.writer import PageWriter
 from tdbg.urls import Url, located
 
@@ -40,6 +42,7 @@ class SequentialDebugger:
     output_dir: where pages go as they are filled. Without one they wait in a folder beside the working directory
         (``.tdbg-pages-...``), which a killed process leaves behind, until `save_all` names their place.
     ring_bytes: of host memory that datapoints may wait in; whoever brings more waits for the disk.
+    rank: this process's; that of torch.distributed unless it is given. Ranks may share a folder.
 
     What is brought is copied at once. An output that cannot be stored is named in ``dropped``, and the others of the
     datapoint are kept. The disk's errors are raised by the next call, `flush`, `save_all` or `reset_buffer`.
@@ -54,7 +57,7 @@ class SequentialDebugger:
         output_dir: str | os.PathLike[str] | None = None,
         ring_bytes: int = RING_BYTES,
         run: str = "",
-        rank: int = 0,
+        rank: int | None = None,
     ) -> None:
         self.model = model
         self.page_size = int(page_size_mb * 1_000_000)
@@ -62,13 +65,15 @@ class SequentialDebugger:
         self.debuggers: dict[str, BaseDebugger] = {}
         self.forward_debuggers: dict[str, list[ForwardDebugger]] = {}
         self.dropped: dict[str, int] = {}  # what could not be stored: "name/path: why" -> how often
-        self._run, self._rank = run, rank
+        self._run = run
+        self._rank, self._world_size = _place_among_ranks(rank)
         self._pool = Pool(ring_bytes)
         self._hooks: list[Hooks] = []
         self._on = False
         self._recording: Recording | None = None
         self._place = _on_disk(output_dir) if output_dir is not None else None
         self._spool: Path | None = None
+        self._begun = False  # writing into ``output_dir``
         for config in debuggers_config:
             self._add(config)
 
@@ -138,9 +143,19 @@ class SequentialDebugger:
     def _begin(self) -> Recording:
         """The thread that writes must not hold this object, which then would live as long as it does."""
         folder = self._place
+        if folder is not None and not self._begun:
+            _refuse_pages_of(self._rank, folder)
+            self._begun = True
         if folder is None:
             folder = self._spool = self._spool or Path(tempfile.mkdtemp(prefix=".tdbg-pages-", dir="."))
-        write = partial(PageWriter, folder, run=self._run, rank=self._rank, page_bytes=self.page_size)
+        write = partial(
+            PageWriter,
+            folder,
+            run=self._run,
+            rank=self._rank,
+            world_size=self._world_size,
+            page_bytes=self.page_size,
+        )
         return Recording(write, self._pool)
 
     def flush(self) -> None:
@@ -152,7 +167,8 @@ class SequentialDebugger:
     def save_all(self, output_dir: str | os.PathLike[str] | None = None) -> None:
         """Write the rest, seal the last page, and have all pages in ``output_dir``, a folder or a URL (``s3://...``).
 
-        Raises TdbgError if there is something already, or it cannot be reached; the pages stay where they are then.
+        Raises TdbgError if there is something already that is no page of another rank, or it cannot be reached; the
+        pages stay where they are then.
         """
         self._end()
         target = located(output_dir) if output_dir is not None else self._place
@@ -162,7 +178,7 @@ class SequentialDebugger:
             _upload(self._spool or self._place, target)
             self.reset_buffer()
         elif self._spool is not None:
-            _move(self._spool, target)
+            _move(self._spool, target, self._rank)
             self._spool = None
         self.output_dir = target
 
@@ -217,13 +233,32 @@ def _upload(source: Path | None, url: Url) -> None:
     upload.run(last=True)
 
 
-def _move(spool: Path, target: Path) -> None:
-    if target.exists() and any(target.iterdir()):
-        raise TdbgError(f"{target} is not empty", f"name a new folder; the pages are in {spool} until then")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if target.exists():
-        target.rmdir()
-    shutil.move(str(spool), str(target))
+def _place_among_ranks(rank: int | None) -> tuple[int, int]:
+    """(rank, how many there are)."""
+    distributed = torch.distributed
+    there = distributed.is_available() and distributed.is_initialized()
+    if rank is None:
+        rank = distributed.get_rank() if there else 0
+    return rank, max(distributed.get_world_size() if there else 1, rank + 1)
+
+
+def _refuse_pages_of(rank: int, folder: Path) -> None:
+    """TdbgError if an earlier run left pages of this rank in the folder."""
+    if any(folder.glob(f"r{rank:04d}-*")):
+        raise TdbgError(f"{folder} holds pages of an earlier run", "name a new folder, or remove them")
+
+
+def _move(spool: Path, target: Path, rank: int) -> None:
+    """Bring pages to their place, where other ranks may have brought theirs. Raises TdbgError."""
+    target.mkdir(parents=True, exist_ok=True)
+    for path in target.iterdir():
+        own = path.name.startswith(f"r{rank:04d}-")
+        if own or not (path.name == MANIFEST or JOURNAL_NAME.fullmatch(path.name) or PAGE_NAME.fullmatch(path.name)):
+            raise TdbgError(f"{target} is not empty", f"name a new folder; the pages are in {spool} until then")
+    for path in sorted(spool.iterdir()):  # the manifest comes first
+        if path.name != MANIFEST or not (target / MANIFEST).exists():
+            shutil.move(path, target / path.name)
+    shutil.rmtree(spool)
 
 
 def _is_empty(value: Any) -> bool:

@@ -92,6 +92,11 @@ class PageFile:
         self._names = (sealed, part, sealed) if part else (sealed,)
 
     @property
+    def folder(self) -> PurePath:
+        """Where it lies."""
+        return self._folder.path
+
+    @property
     def path(self) -> PurePath:
         """What it is called, for people."""
         names = filter(self._folder.has, self._names)

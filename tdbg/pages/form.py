@@ -1,6 +1,7 @@
 """The names and numbers of the page format, and its JSON: docs/pages.md, as code. Standard library alone."""
 
 import base64
+import itertools
 import json
 import math
 import re
@@ -16,6 +17,9 @@ HEADER_LIMIT = 16 << 20  # bytes of a page's JSON header, for the same reason
 JOURNAL_NAME = re.compile(r"r([0-9]{4,9})-(.+)\.journal", re.DOTALL)
 PAGE_NAME = re.compile(r"r([0-9]{4,9})-([0-9]{6,12})\.(part|safetensors)")
 DATAPOINT = b'{"t":"dp",'  # how the record of a datapoint begins
+DEPTH = 256  # of lists and objects in each other
+TEXT = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)  # of JSON
+STEP = {"[": 1, "{": 1, "]": -1, "}": -1}
 MARK = '"$'  # begins the name of a value that JSON has no word for
 
 
@@ -50,10 +54,20 @@ def encoded(value: Any) -> bytes:
         raise ValueError("it is nested too deeply") from None
     if not plain:
         text = json.dumps(_marked(value, 0), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    if _nests(text, DEPTH - 16):
+        raise ValueError("it is nested too deeply")
     try:
         return text.encode()
     except UnicodeEncodeError:  # half a surrogate pair, as in the name of a file that is no UTF-8
         return json.dumps(json.loads(text), separators=(",", ":")).encode()
+
+
+def as_float(number: float) -> float:
+    """A number of JSON as a float; an integer beyond them is infinite."""
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf if number > 0 else -math.inf
 
 
 def compact(value: Any) -> bytes:
@@ -102,7 +116,7 @@ def _unmark(name: str, inside: Any) -> Any:
     if name == "$complex" and isinstance(inside, list) and len(inside) == 2:
         real, imag = (unmarked(part) for part in inside)
         if isinstance(real, int | float) and isinstance(imag, int | float):
-            return complex(real, imag)
+            return complex(as_float(real), as_float(imag))
     if name == "$bytes" and isinstance(inside, str):
         return base64.b64decode(inside, validate=True)
     if name == "$dict" and isinstance(inside, dict):
@@ -117,6 +131,14 @@ def _no_constant(word: str) -> Any:
 _scan: Callable[[str, int], tuple[Any, int]] = vars(json.JSONDecoder(parse_constant=_no_constant))["scan_once"]
 
 
+def _nests(text: str, depth: int) -> bool:
+    """True if lists and objects of good JSON lie deeper than that in each other."""
+    if text.count("[") + text.count("{") <= depth:
+        return False
+    steps = (STEP[letter] for letter in TEXT.sub("", text) if letter in STEP)
+    return max(itertools.accumulate(steps), default=0) > depth
+
+
 def decoded(text: bytes | str) -> Any:
     """Strict JSON without blanks around it -> value, marks and all. Raises ValueError, for deep nesting too."""
     try:
@@ -126,6 +148,8 @@ def decoded(text: bytes | str) -> Any:
         raise ValueError("it is no JSON") from None
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+    if _nests(source, DEPTH):
+        raise ValueError("it is nested too deeply")
     if end != len(source) and source[end:].strip(" \t\r\n"):
         raise ValueError("something stands behind the JSON value")
     return value

@@ -4,9 +4,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
+from tdbg.errors import TdbgError
 from tdbg.pages.datapoint import Datapoint, Tensor
 from tdbg.pages.folder import PageFile
 from tdbg.pages.reader import PageSet
+
+WAITING = 500_000  # datapoints of a side that have not met their partner
 
 
 class Entry(NamedTuple):
@@ -92,8 +95,8 @@ def epoch_of(datapoint: Datapoint) -> int | None:
 class Pairs:
     """The entries of two sides that belong together, as soon as both were met.
 
-    only_a, only_b: those without a partner, when all is read. Memory: what waits for its partner; almost nothing where
-    both sides captured in one order.
+    only_a, only_b: those without a partner, when all is read. Memory: what waits for its partner, some 1.5 KB each;
+    almost nothing where both sides captured in one order. Raises TdbgError where more than `WAITING` of a side wait.
     """
 
     def __init__(self, a: Iterable[Entry], b: Iterable[Entry]) -> None:
@@ -117,6 +120,11 @@ class Pairs:
         found = self._waiting[1 - side].pop(entry.name, None)
         if found is None:
             self._waiting[side][entry.name] = entry
+            if len(self._waiting[side]) > WAITING:
+                raise TdbgError(
+                    f"more than {WAITING:,} datapoints of one side have no partner on the other",
+                    "compare with --by order, or one epoch or rank at a time",
+                )
         return found
 
     @property

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from tdbg.errors import TdbgError
 from tdbg.pages.dtypes import Dtype
+from tdbg.pages.form import as_float
 
 if TYPE_CHECKING:
     import numpy
 
     Array = numpy.ndarray[Any, Any]
 
+LARGEST = 1e300  # of scales and zero points
 STRUCT = {"float64": "d", "float32": "f", "float16": "e", "complex64": "f", "complex128": "d", "complex32": "e"}
 STRUCT |= {"int8": "b", "int16": "h", "int32": "i", "int64": "q", "qint8": "b", "qint32": "i", "bits16": "H"}
 STRUCT |= {"uint8": "B", "uint16": "H", "uint32": "I", "uint64": "Q", "quint8": "B"}
@@ -77,12 +79,7 @@ def shown(value: Any) -> str:
 
 def real(value: Any) -> float | None:
     """A number that a program gave as a float, one too large for it as infinity; None for what is no real number."""
-    if not isinstance(value, int | float):
-        return None
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf if value > 0 else -math.inf
+    return as_float(value) if isinstance(value, int | float) else None
 
 
 def value_shape(dtype: Dtype, shape: Sequence[int]) -> tuple[int, ...]:
@@ -208,7 +205,7 @@ def _scales(note: Mapping[str, Any], shape: Sequence[int] | None) -> tuple[list[
         size = math.prod(shape[axis + 1 :])  # type: ignore[index]
     else:
         return None
-    if not all(isinstance(number, int | float) for number in (*scales, *zeros)):
+    if not all(isinstance(number, int | float) and abs(number) <= LARGEST for number in (*scales, *zeros)):
         raise TdbgError("the scales of a quantised tensor are no numbers")
     return scales, zeros, max(size, 1)
 

@@ -19,7 +19,7 @@ class CaptureIncomplete(KindsRule):
 
     What it does: With `tdbg run --capture` it speaks when no layer of a root module matches a name, when a layer
     ran in no captured pass, when something could not be kept (a tensor without values, a gradient that never came),
-    when passes were left out because the disk was too slow, when the bytes asked for were used up, when nothing was
+    when passes were left out, when the disk took no more, when the bytes asked for were used up, when nothing was
     captured, and when `--capture-upload` could not copy all of it.
 
     Why it matters: Pages that lack what they were made for are found out too late.
@@ -89,6 +89,18 @@ class CaptureIncomplete(KindsRule):
             )
             found.severity = "info"
             yield "over", found
+        elif event.part == "FAILED":
+            yield (
+                "failed",
+                self.found(
+                    f"capturing ended at step {event.step}, rank {process.rank}: {values['why']}",
+                    first_step=event.step,
+                    rank=process.rank,
+                    phase="capture",
+                    cause="the pages could not be written; what was written before is whole",
+                    try_next="make room, or choose a disk that can be written with --run-dir",
+                ),
+            )
         elif event.part == "DONE":
             yield from self._done(process, event)
 
@@ -119,14 +131,15 @@ class CaptureIncomplete(KindsRule):
             yield "skipped", found
         lost = {why: count for why, count in values["dropped"].items() if why not in ASKED_FOR}
         if lost:
-            reasons = ", ".join(f"{count:,} {why}" for why, count in lost.items())
+            reasons = "; ".join(f"{count:,} {why}" for why, count in lost.items())
+            cause, advice = NEXT[next((why for why in lost if why in NEXT), "")]
             found = self.found(
                 f"passes left out: {reasons}, rank {process.rank}",
                 rank=process.rank,
                 phase="capture",
                 evidence=kept,
-                cause="the disk takes less than is captured" if set(lost) <= {"no room", "not written"} else "",
-                try_next="capture fewer layers or less often, or with --capture-policy block",
+                cause=cause,
+                try_next=advice,
             )
             found.severity = "warning"
             yield "lost", found
@@ -153,3 +166,10 @@ def _limits(settings: Settings) -> Iterable[tuple[str, object]]:
     yield "--capture-every", settings.capture_every > 1
     yield "--capture-epochs", settings.capture_epochs
     yield "--ranks", settings.ranks
+
+
+NEXT = {
+    "no room": ("the disk takes less than is captured", "capture less often, or with --capture-policy block"),
+    "not written": ("writing failed while they waited for it", "see the finding of what failed"),
+    "": ("", "capture fewer layers"),
+}

@@ -2,32 +2,34 @@
 
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 
-def _mounted(folder: Path, options: str) -> bool:
+@contextmanager
+def mounted(folder: Path, options: str) -> Iterator[Path]:
+    """A disk of its own at a new folder; the test is skipped where none may be mounted."""
     folder.mkdir()
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], capture_output=True)
-    return done.returncode == 0
+    command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
+    if subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("mounting a tmpfs is not permitted here")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A disk of 2 MB; skipped where none may be mounted."""
-    folder = tmp_path / "small"
-    if not _mounted(folder, "size=2m"):
-        pytest.skip("mounting a tmpfs is not permitted here")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
+    with mounted(tmp_path / "small", "size=2m") as folder:
+        yield folder
 
 
 @pytest.fixture
 def read_only_disk(tmp_path: Path) -> Iterator[Path]:
     """A disk that cannot be written."""
-    folder = tmp_path / "read-only"
-    if not _mounted(folder, "size=8m,ro"):
-        pytest.skip("mounting a tmpfs is not permitted here")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
+    with mounted(tmp_path / "read-only", "size=8m,ro") as folder:
+        yield folder

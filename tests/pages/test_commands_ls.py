@@ -32,7 +32,22 @@ def test_layers(ask: Commands) -> None:
 
 def test_what_was_dropped_is_told(ask: Commands) -> None:
     said = ask("ls").said.splitlines()
-    assert said == [f"tdbg: rank {rank} dropped 2 datapoints (steps 1 to 2): the ring was full" for rank in (0, 1)]
+    assert said[:2] == [f"tdbg: rank {rank} dropped 2 datapoints (steps 1 to 2): the ring was full" for rank in (0, 1)]
+
+
+def test_samples_of_several_ranks_are_told(ask: Commands, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A sampler that pads gives them out twice; in another epoch, or as the number of a step, they are no such thing."""
+    told = "tdbg: 1 of 5 samples were captured on several ranks (a/b): a sampler pads, or ranks see the same data"
+    assert ask("ls").said.splitlines()[2:] == [told]
+    assert "several ranks" not in ask("ls", "--ranks", "0").said
+    for rank in (0, 1):
+        for epoch in (0, 1):
+            with PageWriter(tmp_path / "out" / f"epoch_{epoch}" / f"rank{rank:04d}", rank=rank, world_size=2) as writer:
+                writer.add(7, [item("x", [1.0])], step=7)
+                writer.add("of a rank" if rank == epoch else "of the other", [item("x", [1.0])])
+                writer.add(8, [item("x", [1.0, 2.0])], keys=[rank, "a" if rank else "b"], split=["x"])
+    said = Commands(tmp_path / "out", capsys)("ls").said
+    assert said == ""
 
 
 def test_datapoints(ask: Commands) -> None:

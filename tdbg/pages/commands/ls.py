@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 HELP = """List what was captured: layers, shapes, datapoints, bytes.
 
-    Tensors are not read, only their records. What the writers left out and what is wrong with the files is told on
-    stderr. Exits with 1 if nothing was captured.
+    Tensors are not read, only their records. What the writers left out, what is wrong with the files, and samples
+    that several ranks captured (a sampler that pads) are told on stderr. Exits with 1 if nothing was captured.
 
     Examples:
         tdbg inspect-pages tdbg_runs/20261121-031500-train
@@ -42,18 +42,22 @@ def answer(question: Question) -> int:
     from tdbg.output import say
     from tdbg.pages.listing import Listing
     from tdbg.pages.places import chosen, is_selected, opened
-    from tdbg.pages.tables import tell
+    from tdbg.pages.shared import Shared
+    from tdbg.pages.tables import safe, tell
 
     with opened(question.paths) as pages:
-        found = Listing()
+        found, shared = Listing(), Shared()
         for datapoint in chosen(pages, question):
             found.add(datapoint)
+            shared.add(datapoint)
         if question.json:
             _print_json(pages, found, question)
         elif found.datapoints:
             print(summary(found))
             _print(pages, found, question)
         tell(pages)
+        if told := shared.told():
+            say(safe(told))
     if not found.datapoints:
         say("no datapoint fits" if is_selected(question) else f"nothing was captured in {pages.path}")
     return 0 if found.datapoints else 1

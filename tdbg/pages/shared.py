@@ -1,0 +1,54 @@
+"""Samples that several ranks captured: a sampler that pads its last batches gives them out twice. Standard library alone."""
+
+import re
+
+TYPE_CHECKING = False  # what `typing` says, without its import
+if TYPE_CHECKING:
+    from pathlib import PurePath
+    from typing import Any
+
+    from tdbg.pages.datapoint import Datapoint
+
+MOST = 1_000_000  # keys that are remembered; of a set with more nothing is said
+
+
+class Shared:
+    """Counts the keys that stand on more than one rank in the same phase and epoch.
+
+    A key that is only the number of the step names no sample, and does not count. Memory: some 150 bytes a key.
+    """
+
+    def __init__(self) -> None:
+        self._rank: dict[tuple[Any, ...], int] = {}  # where a key was met first
+        self._shared: set[tuple[Any, ...]] = set()
+        self._epochs: dict[PurePath, str | None] = {}
+
+    def add(self, datapoint: "Datapoint") -> None:
+        """See one, or each row of one."""
+        keys = datapoint.keys
+        if keys is None and datapoint.step and datapoint.key == datapoint.step:
+            return
+        where = datapoint.phase, self._epoch(datapoint)
+        for key in [datapoint.key] if keys is None else keys:
+            if len(self._rank) < MOST and self._rank.setdefault((*where, key), datapoint.rank) != datapoint.rank:
+                self._shared.add((*where, key))
+
+    def _epoch(self, datapoint: "Datapoint") -> int | str | None:
+        """Its own, or that of the folder ``epoch_N``, which is looked at once."""
+        if datapoint.epoch is not None or datapoint.file is None:
+            return datapoint.epoch
+        folder = datapoint.file.folder
+        if folder not in self._epochs:
+            found = re.search(r"epoch_[0-9]+", str(folder))
+            self._epochs[folder] = found[0] if found else None
+        return self._epochs[folder]
+
+    def told(self) -> str:
+        """In words; empty where there are none, or too many to know."""
+        if not self._shared or len(self._rank) >= MOST:
+            return ""
+        named = ", ".join(str(name[-1])[:40] for name in list(self._shared)[:3])
+        return (
+            f"{len(self._shared):,} of {len(self._rank):,} samples were captured on several ranks ({named}"
+            f"{', ...' if len(self._shared) > 3 else ''}): a sampler pads, or ranks see the same data"
+        )

@@ -1,0 +1,123 @@
+"""`tdbg run --capture` while something is wrong: the program ends as without tdbg, what was written is whole, all is told."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tdbg.events import ProbeOff
+from tdbg.pages.mend import verify
+from tdbg.pages.reader import PageSet
+from tests.e2e.conftest import Result, Runner, call, program, same_output, torchrun
+from tests.e2e.test_capture import equal, own, told
+from tests.pages.conftest import mounted
+
+CONV = ("--capture", "conv", "--fail-on", "error")
+HEADER = 1 << 20  # of a page, kept free for its header
+
+
+def assert_whole(result: Result, passes: range) -> list[int]:
+    """So many passes are in the pages, each as the program saw it; returns their steps."""
+    expected, pages = own(result), PageSet.open(result.folder)
+    points = list(pages)
+    assert len(points) in passes and [point.seq for point in points] == [*range(len(points))]
+    for number, point in enumerate(points):
+        evaluated = sum(other.phase == "val" for other in points[: number + 1])
+        place = f"train{point.step}" if point.phase == "train" else f"val{evaluated}"
+        assert equal(point.tensors["conv:output"], expected[f"{place}/conv:output"]), place
+    assert not list(pages.problems) and not [problem for problem in verify(result.folder) if problem.grave]
+    return [point.step for point in points]
+
+
+def assert_told(result: Result, why: str, written: int) -> None:
+    """The verdict has the error and its reason, and counts what was written and what was not."""
+    (error,) = [found for found in result.verdict["findings"] if found["severity"] == "error"]
+    assert error["code"] == "TD-C020" and error["title"].startswith("capturing ended at step"), error
+    assert why in error["title"] and error["title"] in result.stderr
+    (done,) = told(result, "DONE")
+    assert done.values["datapoints"] == written and done.values["dropped"]["not written"] >= 1
+    assert "not written" in " ".join(line for line in result.said if "passes left out" in line)
+    assert result.code == 1, "--fail-on error"
+    assert not result.events(ProbeOff), "it is no error in tdbg"
+
+
+def test_files_that_may_not_grow(watched: Runner, bare: Runner) -> None:
+    result = watched(program("capture_faults", "limit", str(HEADER + 30_000)), CONV)
+    assert result.stdout == bare(program("layers")).stdout
+    steps = assert_whole(result, range(3, 4))
+    assert steps == [1, 2, 3]
+    assert_told(result, "File too large", 3)
+    assert len(list(result.folder.rglob("*.safetensors"))) == 1
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 200 kB where runs go; skipped where none may be mounted (the test above needs no rights)."""
+    with mounted(tmp_path / "run", "size=200k") as folder:
+        yield folder
+
+
+@pytest.mark.usefixtures("small_disk")
+def test_a_full_disk(watched: Runner, bare: Runner) -> None:
+    """The run's own files are on it too: whatever of them is missing, the rank has said why capturing ended."""
+    words = program("layers", "--epochs", "8")
+    result = watched(words, CONV)
+    assert result.stdout == bare(words).stdout
+    assert result.code == 1 and "TD-C020 error: capturing ended at step" in result.stderr, result.stderr
+    assert "No space left on device" in result.stderr and "Traceback" not in result.stderr
+    assert_whole(result, range(8, 20))
+
+
+def test_a_folder_that_cannot_be_made(watched: Runner, bare: Runner) -> None:
+    result = watched(program("capture_faults", "file"), CONV)
+    assert result.stdout == bare(program("layers")).stdout
+    assert_told(result, "Not a directory", 0)
+
+
+def test_a_fault_of_the_writer(watched: Runner, bare: Runner) -> None:
+    """It is a fault of tdbg's, and told as such; the program and the pages before it are whole."""
+    result = watched(program("capture_faults", "worker", "4"), CONV)
+    same_output(result, bare(program("layers")))
+    assert_whole(result, range(4, 5))
+    off = result.finding("TD-C005")
+    assert "ZeroDivisionError: planted" in off["title"]
+    assert "not written" in result.finding("TD-C020")["title"]
+
+
+def test_odd_outputs_threads_and_layers_that_run_twice_or_not_at_all(watched: Runner) -> None:
+    result = watched(program("capture_faults", "odd"), ["--capture", "odd", "--capture", "head:output,input"])
+    assert result.code == 0, result.stderr
+    points = list(PageSet.open(result.folder))
+    good, first, second = "odd:output.good", ["head:input.0", "head:output"], ["head#1:input.0", "head#1:output"]
+    assert [list(point.tensors) for point in points] == [[good, *first, *second], [good, *first], [good]]
+    for number, point in enumerate(points):
+        for path, tensor in point.tensors.items():
+            if path == good or "input" in path:
+                assert set(tensor.array().flatten()) == {number + 1}, "not what the thread beside it put in"
+            else:
+                assert tensor.array().max() < 1e5
+    finding = result.finding("TD-C020")
+    assert finding["title"].startswith("tensors that cannot be kept: odd:output.none: on the meta device")
+
+
+def test_another_run_into_the_folder_is_refused(watched: Runner) -> None:
+    first = watched(program("capture_faults", "odd"), ["--capture", "head"])
+    before = {path: path.read_bytes() for path in first.folder.rglob("*") if path.is_file()}
+    again = watched(program("capture_faults", "odd"), ["--capture", "head"])
+    assert again.code == 2 and "already holds a run" in again.stderr and again.stdout == ""
+    assert {path: path.read_bytes() for path in first.folder.rglob("*") if path.is_file()} == before
+
+
+def test_ranks_that_save_into_one_folder(tmp_path: Path) -> None:
+    """What the debuggers of two ranks saved is all there, of each epoch its own, the padding of the sampler too."""
+    result = call(torchrun("sequential_ranks"), tmp_path)
+    assert result.code == 0, result.stderr
+    for epoch in range(2):
+        points = list(PageSet.open(tmp_path / "run" / f"epoch_{epoch}" / "debugger"))
+        assert [(point.rank, point.key) for point in points] == [(0, 0), (0, 2), (0, 4), (1, 1), (1, 3), (1, 0)]
+        for point in points:
+            assert set(point.tensors["map/feature_map"].array().flatten()) == {2.0 * point.key - 1}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
+    listed = call([sys.executable, "-m", "tdbg", "inspect-pages", "ls", "run/epoch_0"], tmp_path)
+    assert "1 of 5 samples were captured on several ranks (0): a sampler pads" in listed.stderr

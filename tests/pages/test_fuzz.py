@@ -1,0 +1,198 @@
+"""Files of both kinds, changed at random, through the readers and through every subcommand.
+
+By hand: TDBG_TEST_FUZZ_S=600 pytest tests/pages/test_fuzz.py -s; a failure is shrunk and names its seed.
+"""
+
+import contextlib
+import io
+import json
+import os
+import random
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+
+from tdbg import cli
+from tdbg.pages.journal import frame, scan
+from tdbg.pages.writer import Item
+from tests.pages.foreign import HOSTILE
+from tests.pages.limited import forget_peak, peak_mb
+from tests.pages.material import filled, items, written
+from tests.pages.test_hostile import lines, lines_of_pickles
+from tests.pages.test_legacy import SEEDS, mutated, walk
+from tests.pages.test_reader import MUTATIONS, _read_all, mutate
+
+FUZZ_S = float(os.environ.get("TDBG_TEST_FUZZ_S", "30"))  # of each kind
+FIRST = int(os.environ.get("TDBG_TEST_FUZZ_SEED", "0")) or random.randrange(1 << 30)
+BATCH = 50  # examples of one seed
+GROWN_MB = 600
+EXAMPLE_S = 20.0
+pytestmark = pytest.mark.timeout(FUZZ_S + 240)
+
+
+def for_seconds(test: Callable[[], None]) -> None:
+    """Batches of examples, each of a seed of its own, until the time is up."""
+    forget_peak()
+    end, number, before = time.monotonic() + FUZZ_S, 0, peak_mb()
+    test = settings(
+        max_examples=BATCH, deadline=None, database=None, suppress_health_check=list(HealthCheck),
+        phases=[Phase.generate, Phase.shrink], print_blob=False,
+    )(test)  # fmt: skip
+    while time.monotonic() < end or not number:  # a batch takes seconds
+        try:
+            seed(FIRST + number)(test)()
+        except BaseException:
+            print(f"TDBG_TEST_FUZZ_SEED={FIRST + number}")
+            raise
+        number += 1
+    grown = peak_mb() - before
+    print(f"{number * BATCH} examples from seed {FIRST}, {grown:.0f} MB more at the peak")
+    assert grown < GROWN_MB
+
+
+@contextlib.contextmanager
+def timely() -> Iterator[None]:
+    begun = time.thread_time()
+    yield
+    assert time.thread_time() - begun < EXAMPLE_S
+
+
+def call(words: list[object]) -> None:
+    """One command line, in this process."""
+    said = io.StringIO()
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(said):
+        code = cli.main(["inspect-pages", *map(str, words)])
+    assert code in (0, 1, 2) and "tdbg itself failed" not in said.getvalue(), (words, said.getvalue())
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(tmp_path_factory.mktemp("good"), 4)
+
+
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """A sealed page and one that is being filled, with a batch, a drop, a quantised tensor and marked scalars."""
+    folder = tmp_path_factory.mktemp("sample")
+    writer = filled(folder, 4, header_bytes=4096)
+    writer.drop(2, "full", 1, 2)
+    writer.seal()
+    writer.add(
+        "k4", items("k4"), scalars={"nan": float("nan"), "loss": 1, "tokens": ["a", "b"]}, containers={"x": "list"}
+    )
+    note = {"scales": [0.5, 0.25], "zero_points": [1, 2], "axis": 0}
+    writer.add("b", [Item("x", "qint8", (2, 3), bytes(6), note)], keys=["r", "s"], split=["x"])
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False)
+    | st.text(max_size=8) | st.sampled_from(["float32", "qint8", "quint4x2", "../x", "x", "loss", 10**400, -64, 64, 2**62]),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4) | st.sampled_from(["$float", "$dict", "t"]), inner, max_size=3),
+    max_leaves=8,
+)  # fmt: skip
+
+
+def places(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The ways to each value in a structure."""
+    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [at, *(place for name, item in inside for place in places(item, (*at, name)))]
+
+
+def put(value: Any, place: tuple[Any, ...], new: Any) -> Any:
+    """The structure with another value at a place."""
+    if not place:
+        return new
+    if isinstance(value, dict):
+        return {**value, place[0]: put(value[place[0]], place[1:], new)}
+    return [put(item, place[1:], new) if index == place[0] else item for index, item in enumerate(value)]
+
+
+def lied(data: st.DataObject, value: Any) -> Any:
+    """The structure with a few values that are something else."""
+    for _ in range(data.draw(st.integers(1, 3))):
+        value = put(value, data.draw(st.sampled_from(places(value))), data.draw(JSON))
+    return value
+
+
+def text_of(value: Any) -> bytes:
+    return json.dumps(value).encode()
+
+
+def lying_journal(data: st.DataObject, found: bytes) -> bytes:
+    """Records that say something else, in frames whose checksums are right."""
+    records = lied(data, [record for _, record in scan(found)])
+    return b"".join(frame(text_of(record)) for record in (records if isinstance(records, list) else [records]))
+
+
+def lying_header(data: st.DataObject, found: bytes) -> bytes:
+    """A page whose header, or the records in it, say something else."""
+    size = int.from_bytes(found[:8], "little")
+    head = json.loads(found[8 : 8 + size])
+    if data.draw(st.booleans()):
+        inside = head["__metadata__"]
+        name = data.draw(st.sampled_from(sorted(inside)))
+        try:
+            inside[name] = json.dumps(lied(data, json.loads(inside[name])))
+        except ValueError:
+            inside[name] = data.draw(st.text(max_size=8))
+    else:
+        head = lied(data, head)
+    text = text_of(head).ljust(size)
+    return len(text).to_bytes(8, "little") + text + found[8 + size :]
+
+
+def changed(data: st.DataObject, name: str, found: bytes) -> bytes:
+    if data.draw(st.booleans()):
+        return mutate(found, data.draw(MUTATIONS))
+    if name.endswith("journal"):
+        return lying_journal(data, found)
+    return lying_header(data, found) if name.endswith("safetensors") else text_of(lied(data, json.loads(found)))
+
+
+def test_pages(sample: dict[str, bytes], good: Path, tmp_path: Path) -> None:
+    folder, out = tmp_path / "in", tmp_path / "out"
+
+    @given(st.data())
+    def over(data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from([name for name in sorted(sample) if not name.endswith("part")]))
+        for path in (folder, out):
+            shutil.rmtree(path, ignore_errors=True)
+            path.mkdir()
+        left_out = data.draw(st.sampled_from(["", "", *sample]))
+        for other, found in sample.items():
+            if other != left_out or other == name:
+                (folder / other).write_bytes(changed(data, name, found) if other == name else found)
+        with timely():
+            _read_all(folder)
+            _read_all(folder / name)
+            call(data.draw(st.sampled_from(list(lines(folder, good, out)))))
+
+    for_seconds(over)
+
+
+def test_pickles(tmp_path: Path) -> None:
+    canary, folder, out = tmp_path / "canary", tmp_path / "in", tmp_path / "out"
+    pool = [*SEEDS, *(make(canary) for make, _ in HOSTILE.values())]
+
+    @given(st.sampled_from(range(len(pool))), st.randoms(use_true_random=False), st.integers(1, 12), st.integers(0, 4))
+    def over(number: int, source: random.Random, count: int, line: int) -> None:
+        for path in (folder, out):
+            shutil.rmtree(path, ignore_errors=True)
+            path.mkdir()
+        path = folder / "page_0.pkl"
+        path.write_bytes(mutated(pool[number], source, count))
+        with timely():
+            walk(path)
+            if not line:
+                for words in lines_of_pickles(folder, out):
+                    call(words)
+        assert not canary.exists()
+
+    for_seconds(over)
