@@ -17,7 +17,7 @@ def test_passes_that_nobody_asked_to_leave_out_are_a_finding(stream: Any) -> Non
     run: Stream = stream()
     run.emit(run.rank(0), done(**{"sampled": 3, "over budget": 2, "no room": 1, "two tensors have one name": 4}))
     (found,) = [finding for finding in run.judge().findings if finding.code == "TD-C020"]
-    assert found.title == "passes left out: 1 no room, 4 two tensors have one name, rank 0"
+    assert found.title == "passes left out: 1 no room; 4 two tensors have one name, rank 0"
 
 
 def test_what_was_asked_for_is_none(stream: Any) -> None:
