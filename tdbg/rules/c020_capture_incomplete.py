@@ -17,10 +17,10 @@ from tdbg.rundir import ProcessDir, copies_of
 class CaptureIncomplete(KindsRule):
     """Says which layers of `--capture` do not exist or never ran, and how many passes were left out.
 
-    What it does: With `tdbg run --capture` it speaks when no layer of a root module matches a name, when a layer ran in
-    no captured pass, when something could not be kept (a tensor without values, a gradient that never came), when passes
-    were left out because the disk was too slow, when the bytes asked for were used up, when nothing was captured, and
-    when `--capture-upload` could not copy all of it.
+    What it does: With `tdbg run --capture` it speaks when no layer of a root module matches a name, when a layer
+    ran in no captured pass, when something could not be kept (a tensor without values, a gradient that never came),
+    when passes were left out that nobody asked to leave out, when the bytes asked for were used up, when nothing
+    was captured, and when `--capture-upload` could not copy all of it.
 
     Why it matters: Pages that lack what they were made for are found out too late.
 
