@@ -384,6 +384,10 @@ class Capture(Probe):
 
     # the end
 
+    def switched_off(self) -> None:
+        self.tap.unhook()
+        self._finish()
+
     def run_ends(self) -> None:
         self._finish()
         self._end()

@@ -758,6 +758,12 @@ class Monitor:
             self.failed("late values", error)
         if self.active:
             self.tell("run_ends")
+            return
+        for probe in [probe for probe in self.probes if type(probe) in self.lasting]:  # what it wrote must be closed
+            try:
+                probe.run_ends()
+            except Exception as error:  # guard: around every probe call
+                self.failed(probe, error)
 
     # between two steps
 

@@ -85,6 +85,35 @@ def test_a_fault_of_the_writer(watched: Runner, bare: Runner) -> None:
     assert "not written" in result.finding("TD-C020")["title"]
 
 
+@pytest.mark.parametrize("policy", ["block", "drop", "sample"])
+def test_a_slow_disk(watched: Runner, bare: Runner, policy: str) -> None:
+    """Whoever waits loses nothing; what is left out otherwise is counted, in the verdict and in the pages."""
+    result = watched(program("capture_faults", "slow"), ["--capture", "conv", "--capture-policy", policy])
+    same_output(result, bare(program("layers")))
+    (done,) = told(result, "DONE")
+    dropped, points = done.values["dropped"], list(PageSet.open(result.folder))
+    assert len(points) == done.values["datapoints"] and len(points) + sum(dropped.values()) == 12
+    assert {drop.reason: drop.datapoints for drop in PageSet.open(result.folder).drops} == dropped
+    if policy == "block":
+        assert dropped == {} and done.values["waited_s"] > 0 and result.codes == []
+    else:
+        assert dropped["no room"] >= 1 and ("sampled" in dropped) == (policy == "sample")
+        assert f"{dropped['no room']} no room" in result.finding("TD-C020")["title"]
+
+
+def test_fsdp_is_seen_through(watched: Runner, bare: Runner) -> None:
+    words = torchrun("fsdp2")
+    result = watched(words, ["--capture", "1.fc:output,grad", "--capture", "3"])
+    same_output(result, bare(words))
+    points = list(PageSet.open(result.folder))
+    assert [(point.rank, point.step) for point in points] == [(rank, step) for rank in (0, 1) for step in range(1, 7)]
+    for point in points:
+        shapes = {path: tensor.shape for path, tensor in point.tensors.items()}
+        assert shapes == {"1.fc:output": (16, 16), "3:output": (16, 1), "1.fc:grad": (16, 16)}
+    first, second = (points[number].tensors["1.fc:output"].read() for number in (0, 6))
+    assert first != second, "each rank has its own samples"
+
+
 def test_odd_outputs_threads_and_layers_that_run_twice_or_not_at_all(watched: Runner) -> None:
     result = watched(program("capture_faults", "odd"), ["--capture", "odd", "--capture", "head:output,input"])
     assert result.code == 0, result.stderr
@@ -99,6 +128,25 @@ def test_odd_outputs_threads_and_layers_that_run_twice_or_not_at_all(watched: Ru
                 assert tensor.array().max() < 1e5
     finding = result.finding("TD-C020")
     assert finding["title"].startswith("tensors that cannot be kept: odd:output.none: on the meta device")
+
+
+def test_a_run_that_ends_switched_off(watched: Runner) -> None:
+    """A baseline leaves out blocks of steps, the last one as well: pages are sealed, and it is told what is in them."""
+    result = watched(program("layers", "--epochs", "7"), ["--capture", "conv", "--baseline", "2"])
+    assert result.code == 0, result.stderr
+    (done,) = told(result, "DONE")
+    steps = assert_whole_but_for_gaps(result)
+    assert len(steps) == done.values["datapoints"] and max(steps) < 21
+    assert not list(result.folder.rglob("*.part"))
+
+
+def assert_whole_but_for_gaps(result: Result) -> list[int]:
+    """The steps of what was captured in training, each as the program saw it."""
+    expected, points = own(result), list(PageSet.open(result.folder))
+    for point in points:
+        if point.phase == "train":
+            assert equal(point.tensors["conv:output"], expected[f"train{point.step}/conv:output"])
+    return [point.step for point in points]
 
 
 def test_another_run_into_the_folder_is_refused(watched: Runner) -> None:

@@ -1,12 +1,13 @@
 """Runs `layers` while the disk takes no more, cannot be written, or whoever writes fails; or layers put out odd things.
 
 ``limit BYTES``: no file may grow beyond; ``file``: a file lies where pages should; ``worker N``: the Nth datapoint
-raises in the thread that writes; ``odd``: an output that cannot be kept, while a thread runs the same layers.
+raises in the thread that writes; ``slow``: it takes long, and little memory is there to wait in; ``odd``: an output that cannot be kept, while a thread runs the same layers.
 """
 
 import resource
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,24 @@ def worker(number: str) -> None:
         return before(self, *args, **fields)
 
     PageWriter.add_flat = add_flat
+
+
+def slow() -> None:
+    """Half a second a datapoint, and room for one of them."""
+    from tdbg.debuggers.pool import Pool
+    from tdbg.pages.writer import PageWriter
+
+    before, enter = PageWriter._add, Pool._enter
+
+    def _enter(self: Pool, size: int) -> None:
+        self.limit_bytes = 10_000  # it was made when torch was imported
+        enter(self, size)
+
+    def _add(self: PageWriter, *args: Any) -> int:
+        time.sleep(0.5)
+        return before(self, *args)
+
+    PageWriter._add, Pool._enter = _add, _enter
 
 
 class Odd(nn.Module):
@@ -86,7 +105,7 @@ def odd() -> None:
     tell("done")
 
 
-FAULTS = {"limit": limit, "file": file, "worker": worker, "odd": odd}
+FAULTS = {"limit": limit, "file": file, "worker": worker, "slow": slow, "odd": odd}
 
 
 def main() -> None:
