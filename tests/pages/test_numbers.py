@@ -23,7 +23,7 @@ def captured(folder: Path, rank: int = 0, attempt: str = "", losses: Any = (3.0,
     records = [Step(step=step, loss=loss, grad_norm=0.5) for step, loss in enumerate(losses, 1) if loss is not None]
     records.append(Step(step=3, phase="eval", forward_ms=1.0))
     lines = [encode(record) for record in records]
-    (home / "events.jsonl").write_bytes(b"".join(lines[:1] + [b'{"type":"step",torn\n'] + lines[1:]))
+    (home / "events.jsonl").write_bytes(b"".join([*lines[:1], b'{"type":"step",torn\n', *lines[1:]]))
     return folder
 
 
