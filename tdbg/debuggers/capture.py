@@ -115,6 +115,7 @@ class Capture(Probe):
         self._rarity = 1
         self._thread: threading.Thread | None = None  # whose pass is running
         self._over = False  # the bytes asked for are written
+        self._sought = False  # some pass was to be captured
         self._skipped: dict[str, str] = {}
         self._skips = 0  # how many they were, over all passes
         self._idle: dict[str, None] = {}  # layers that have not run yet
@@ -237,6 +238,7 @@ class Capture(Probe):
         return True
 
     def _targets_of(self, module: nn.Module) -> list[Target]:
+        self._sought = True
         known = self._targets.get(module)
         if known is None:
             known = self._targets[module] = list(self._found(module))
@@ -395,6 +397,9 @@ class Capture(Probe):
     def run_ends(self) -> None:
         self._finish()
         self._end()
+        ran = self.monitor.step or self.monitor.eval_calls
+        if ran and not self._sought and self.selection.rank(self.monitor.rank):
+            self._tell_nothing()
 
     def _end(self) -> None:
         """Have all of it written, and say what became of it; a second call has nothing to say."""
@@ -420,6 +425,12 @@ class Capture(Probe):
             self._totals.add(recording, kept=superseded is None)
         if superseded is not None:
             shutil.rmtree(superseded, ignore_errors=True)
+
+    def _tell_nothing(self) -> None:
+        """The program ran, and no pass was wanted: silence would look like a success."""
+        waited = self.monitor.settings.capture_on and not self.monitor.capture_until
+        why = "no finding came that --capture-on waits for" if waited else "no pass was among those asked for"
+        self.see(f"captured nothing: {why}", part="DONE", level="I", datapoints=0, bytes=0, why=why)
 
     def _tell(self) -> None:
         found = self._totals

@@ -23,7 +23,9 @@ class Known:
     """
 
     def __init__(self, pages: PageSet) -> None:
-        self._beside = {str(folder.path): _records_of(folder.path) for folder in pages.folders}
+        self._beside = {
+            str(folder.path): _records_of(folder.path) for folder in pages.folders if isinstance(folder.path, Path)
+        }
         self._by_rank: dict[int, set[Path | None]] = {}
         for source in pages.sources:
             self._by_rank.setdefault(source.rank, set()).add(self._beside.get(str(source.folder.path)))

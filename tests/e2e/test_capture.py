@@ -130,6 +130,18 @@ def test_a_layer_that_never_runs_is_said(watched: Runner) -> None:
     assert any(line.startswith("tdbg: captured 12 passes") and "tdbg inspect-pages" in line for line in result.said)
 
 
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["--capture-steps", "100:200"], "no pass was among those asked for"),
+        (["--capture-on", "TD-N001"], "no finding came that --capture-on waits for"),
+    ],
+)
+def test_nothing_captured_is_said(watched: Runner, options: list[str], why: str) -> None:
+    result = watched(program("layers"), ["--capture", "head", *options])
+    assert f"tdbg: captured nothing: {why}" in result.said
+
+
 def test_figures_instead_of_tensors(watched: Runner) -> None:
     result = watched(program("layers"), ["--capture", "head", "--capture-stats", "--capture-phase", "train"])
     points, expected = list(PageSet.open(result.folder)), own(result)
