@@ -382,7 +382,7 @@ complete -c tdbg -n '__tdbg_at \'inspect-pages show\'' -r -F
 
 # tdbg inspect-pages stats
 complete -c tdbg -n '__tdbg_at \'inspect-pages stats\'' -l layer -x -d 'Only layers of this pattern, or below this name; repeatable.'
-complete -c tdbg -n '__tdbg_at \'inspect-pages stats\'' -l group-by -x -d 'Part by rank, step, epoch, phase, or a number captured with each datapoint.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages stats\'' -l group-by -x -d 'Part by rank, step, epoch, phase, a number captured with each datapoint, or one of its step, such as loss.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages stats\'' -l scores -r -F -d 'Part by the scores of a CSV file (key,score) or JSON lines.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages stats\'' -l ranks -l rank -x -d 'Only these ranks, such as 0,3-5.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages stats\'' -l steps -l step -x -d 'Only these steps, such as 100:200,500.'

@@ -1,12 +1,14 @@
 """`tdbg inspect-pages`: captured tensors, offline."""
 
+from difflib import get_close_matches
 from typing import Any
 
 import typer
 
 from tdbg.asked import Asked
 from tdbg.cli import options
-from tdbg.pages.commands import NAMES, Subcommand, load
+from tdbg.errors import TdbgError
+from tdbg.pages.commands import NAMES, Subcommand, escape_what_cannot_be_shown, load
 from tdbg.pages.places import is_place
 
 
@@ -17,6 +19,8 @@ class Pages(options.Group):
         """As typer's; a first word that is no subcommand but a path stands for ``ls``."""
         if args and args[0] not in self.commands and is_place(args[0]):
             args = ["ls", *args]
+        elif args and args[0] not in self.commands and not get_close_matches(args[0], self.commands):
+            raise TdbgError(f"{args[0]!r} is no command, and no path that is there", "`tdbg inspect-pages --help`")
         return super().resolve_command(ctx, args)
 
 
@@ -38,6 +42,7 @@ app = options.group(
 def _add(name: str, found: Subcommand) -> None:
     def command(**given: Any) -> int:
         question: Asked = found.Question(**{key: value for key, value in given.items() if value is not None})
+        escape_what_cannot_be_shown()
         return found.answer(question)
 
     metavar, text = found.ARGUMENTS

@@ -15,6 +15,7 @@ from torch import nn
 
 from tdbg.capture import NOT_THE_LAST_EPOCH, SAMPLED, Epochs, Spec
 from tdbg.config import Selection
+from tdbg.debuggers.batches import Batches
 from tdbg.debuggers.hooks import seen_through
 from tdbg.debuggers.ids import batch_ids
 from tdbg.debuggers.layers import get_layer_by_name as part_at
@@ -105,8 +106,8 @@ class Capture(Probe):
         self._recording: Recording | None = None
         self._totals = Totals()
         self._epoch: int | None = None  # whose pages are being written, where epochs have folders of their own
-        self._ids: list[Any] | None = None
-        self._padding: list[int] = []  # rows of the batch that another rank has too
+        self._batches = Batches()
+        self._trained: int | None = None  # the epoch of the last training pass
         self._taken: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # samples by loader's iterator
         self._about: dict[str, Any] = {}
         self._key: str | int = 0
@@ -114,6 +115,7 @@ class Capture(Probe):
         self._rarity = 1
         self._thread: threading.Thread | None = None  # whose pass is running
         self._over = False  # the bytes asked for are written
+        self._sought = False  # some pass was to be captured
         self._skipped: dict[str, str] = {}
         self._skips = 0  # how many they were, over all passes
         self._idle: dict[str, None] = {}  # layers that have not run yet
@@ -148,7 +150,11 @@ class Capture(Probe):
 
     @asked
     def must_watch(self) -> bool:
-        return self._wanted(torch.is_grad_enabled())
+        graded = torch.is_grad_enabled()
+        self._batches.called()
+        if graded:
+            self._trained = self.monitor.epoch
+        return self._wanted(graded)
 
     def _wanted(self, graded: bool) -> bool:
         if self._over:
@@ -178,8 +184,8 @@ class Capture(Probe):
         handed = self._feeds.handed_out(loader_iter)
         taken = self._taken.get(loader_iter, 0)
         self._taken[loader_iter] = taken + len(handed)
-        self._padding = padded_rows(loader_iter, taken, len(handed))
-        self._ids = [*batch_ids(batch)] or in_whole(loader_iter._dataset, handed) or None
+        ids = [*batch_ids(batch)] or in_whole(loader_iter._dataset, handed)
+        self._batches.taken(loader_iter, batch, ids, padded_rows(loader_iter, taken, len(handed)))
 
     # one pass
 
@@ -199,13 +205,16 @@ class Capture(Probe):
         self._eager.__enter__()
         phase = self._phase(call.graded)
         step = self.monitor.eval_calls + 1 if phase == "eval" else self.monitor.running_step
-        self._about = {"step": step, "epoch": self.monitor.epoch, "phase": phase}
-        keys, samples = self._ids, call.samples
-        if keys is not None and samples is not None and len(keys) == samples:
-            self._about |= {"flags": ["padding"], "padding": self._padding} if self._padding else {}
+        # Loaders of validation count passes of their own, which are no epochs.
+        epoch = self._trained if phase == "val" else self.monitor.epoch
+        self._about = {"step": step, "epoch": epoch, "phase": phase}
+        batch, samples = self._batches.of((call.args, call.kwargs)), call.samples
+        keys = batch.ids if batch is not None and batch.ids else None
+        if batch is not None and keys is not None and len(keys) == samples:
+            self._about |= {"flags": ["padding"], "padding": batch.padding} if batch.padding else {}
             if samples > 1:
                 self._about["keys"] = keys
-        self._key = keys[0] if keys is not None and len(keys) == 1 else step
+        self._key = keys[0] if keys is not None and len(keys) == 1 else f"step{step}"  # never the id of a sample
         self._thread = threading.current_thread()
         self.tap.begin(targets, graded=call.graded, root=module, given=(call.args, call.kwargs))
 
@@ -229,6 +238,7 @@ class Capture(Probe):
         return True
 
     def _targets_of(self, module: nn.Module) -> list[Target]:
+        self._sought = True
         known = self._targets.get(module)
         if known is None:
             known = self._targets[module] = list(self._found(module))
@@ -391,6 +401,9 @@ class Capture(Probe):
     def run_ends(self) -> None:
         self._finish()
         self._end()
+        ran = self.monitor.step or self.monitor.eval_calls
+        if ran and not self._sought and self.selection.rank(self.monitor.rank):
+            self._tell_nothing()
 
     def _end(self) -> None:
         """Have all of it written, and say what became of it; a second call has nothing to say."""
@@ -416,6 +429,12 @@ class Capture(Probe):
             self._totals.add(recording, kept=superseded is None)
         if superseded is not None:
             shutil.rmtree(superseded, ignore_errors=True)
+
+    def _tell_nothing(self) -> None:
+        """The program ran, and no pass was wanted: silence would look like a success."""
+        waited = self.monitor.settings.capture_on and not self.monitor.capture_until
+        why = "no finding came that --capture-on waits for" if waited else "no pass was among those asked for"
+        self.see(f"captured nothing: {why}", part="DONE", level="I", datapoints=0, bytes=0, why=why)
 
     def _tell(self) -> None:
         found = self._totals

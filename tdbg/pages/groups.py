@@ -10,6 +10,7 @@ from typing import Any
 
 from tdbg.errors import TdbgError
 from tdbg.pages.datapoint import Datapoint
+from tdbg.pages.numbers import Known
 from tdbg.pages.values import real
 
 MANY = 5  # different numbers: of more the upper and the lower half are compared
@@ -17,11 +18,11 @@ PLACES = ("rank", "step", "epoch", "phase")
 Score = float | str
 
 
-def value_of(name: str) -> Callable[[Datapoint], Score | None]:
-    """What `--group-by NAME` asks of a datapoint: rank, step, epoch, phase, or a scalar that was captured with it."""
+def value_of(name: str, known: Known) -> Callable[[Datapoint], Score | None]:
+    """What `--group-by NAME` asks of a datapoint: rank, step, epoch, phase, or a number that belongs to it."""
 
     def look(datapoint: Datapoint) -> Score | None:
-        found = datapoint.scalars.get(name)
+        found = known.value(datapoint, name)
         if found is None and name in PLACES:
             found = getattr(datapoint, name)
         return _score(found)

@@ -104,6 +104,28 @@ def chosen(found: "Iterable[Datapoint]", question: Selected) -> "Iterator[Datapo
     return (datapoint for datapoint in found if all(test(datapoint) for test in tests)) if tests else iter(found)
 
 
+def there_is(pages: "PageSet") -> str:
+    """What can be selected, in words: ``there are: ranks 0 to 3, steps 1 to 20, epochs 0 to 1, phases train, val``."""
+    from tdbg.pages.tables import safe
+
+    numbers: dict[str, set[int]] = {"rank": set(), "step": set(), "epoch": set()}
+    phases: dict[str, None] = {}
+    for datapoint in pages:
+        for name, found in numbers.items():
+            value = getattr(datapoint, name)
+            if value is not None:
+                found.add(value)
+        if datapoint.phase:
+            phases[datapoint.phase] = None
+    parts = [
+        f"{name} {min(found)}" if len(found) == 1 else f"{name}s {min(found)} to {max(found)}"
+        for name, found in numbers.items()
+        if found
+    ]
+    parts += [f"phase {', '.join(phases)}"] if phases else []
+    return safe(f"there are: {', '.join(parts)}") if parts else "nothing was captured here"
+
+
 def is_selected(question: Selected) -> bool:
     """True if the options of `SELECTION` leave anything out."""
     return bool(question.ranks or question.steps or question.epochs or question.phase)

@@ -153,6 +153,10 @@ class Verdict:
     def _capture_lines(self) -> list[str]:
         """What was captured by the first rank, and how to open it."""
         last = self.looks.get("capture", {}).get("last", "")
+        if last.startswith("captured nothing"):
+            return [last]
+        if last.startswith("capturing"):  # it was ended before it could tell
+            last = "captured until it ended"
         return [f"{clip(last, 140)}: `tdbg inspect-pages {self.run}`"] if last.startswith("captured") else []
 
     def _beside(self) -> str:

@@ -40,6 +40,28 @@ def test_a_path_alone_lists(folder: Path) -> None:
     assert by_parser.returncode == 2 and "no such option: --no-such" in by_parser.stderr
 
 
+def test_a_word_that_is_neither_command_nor_path_is_said_to_be_neither(folder: Path) -> None:
+    assert "'rnu' is no command, and no path that is there" in call("rnu", cwd=folder).stderr
+    assert "no such command 'sho'. Did you mean 'show'?" in call("sho", "1", cwd=folder).stderr
+
+
+def test_a_selection_that_leaves_nothing_tells_what_there_is(folder: Path) -> None:
+    for words in (("ls", "run"), ("show", "run", "1")):
+        told = call(*words, "--phase", "trian", cwd=folder).stderr
+        assert "there are: ranks 0 to 1, steps 0 to 3, epochs 0 to 1, phase train, eval" in told
+
+
+def test_a_terminal_without_unicode_gets_escapes(tmp_path: Path) -> None:
+    from tdbg.pages.writer import PageWriter
+
+    with PageWriter(tmp_path / "pages") as writer:
+        writer.add("日本", [item("ü:output", [1.0])])
+    for words in (("ls", "pages", "--datapoints"), ("pages", "--phase=")):
+        done = call(*words, cwd=tmp_path, PYTHONIOENCODING="ascii")
+        assert done.returncode == 0 and done.stderr == ""
+        assert ("\\u65e5\\u672c" if "ls" in words else "\\xfc:output") in done.stdout
+
+
 def test_the_newest_run_is_meant_where_none_is_named(folder: Path) -> None:
     runs = folder / "tdbg_runs"
     for name in ("20261120-000000-a", "20261121-000000-b"):
@@ -48,6 +70,7 @@ def test_the_newest_run_is_meant_where_none_is_named(folder: Path) -> None:
     run(runs / "20261121-000000-b")
     done = call("show", "2/labels", cwd=folder)
     assert done.returncode == 0 and "3 values" in done.stdout
+    assert call(cwd=folder).stdout == call("ls", cwd=folder).stdout != ""
     (folder / "2").mkdir()  # a folder of the same name is no key
     assert call("show", "2", cwd=folder).returncode == 0
 

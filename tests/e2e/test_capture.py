@@ -9,6 +9,7 @@ import torch
 from tdbg.events import Cost, Observation
 from tdbg.pages.reader import PageSet
 from tests.e2e.conftest import Result, Runner, program, same_output, torchrun
+from tests.e2e.programs.common import tokens
 
 TRAIN = [*range(1, 7)]
 
@@ -78,6 +79,27 @@ def test_which_passes(watched: Runner, options: list[str], expected: list[tuple[
     assert sorted((point.phase, point.step) for point in PageSet.open(result.folder)) == sorted(expected)
 
 
+def test_samples_are_those_of_the_pass_where_batches_are_fetched_ahead(watched: Runner) -> None:
+    result = watched(program("hf_trainer", "2"), ["--capture", "transformer.wte:input"])
+    points, sequences = list(PageSet.open(result.folder)), tokens(80, 16, 50)
+    assert len(points) == 20
+    for point in points:
+        assert point.keys is not None and len(point.keys) == 4
+        assert equal(point.tensors["transformer.wte:input.0"], sequences[point.keys])
+
+
+def test_validation_belongs_to_the_epoch_that_was_trained(watched: Runner) -> None:
+    result = watched(program("lightning_fit"), ["--capture", "2", "--capture-epochs", "latest"])
+    points = list(PageSet.open(result.folder))
+    assert {point.phase for point in points} == {"train", "val"}
+    assert {point.epoch for point in points} == {1}, "the second of two"
+
+
+def test_a_batch_has_no_key_that_a_sample_could_have(watched: Runner) -> None:
+    result = watched(program("layers"), ["--capture", "head", "--capture-phase", "train"])
+    assert [point.key for point in PageSet.open(result.folder)] == [f"step{step}" for step in TRAIN]
+
+
 def test_ranks_have_pages_of_their_own(watched: Runner) -> None:
     result = watched(torchrun("layers", "--ddp"), ["--capture", "conv", "--capture-phase", "train"])
     assert result.code == 0, result.stderr
@@ -106,6 +128,18 @@ def test_a_layer_that_never_runs_is_said(watched: Runner) -> None:
     finding = result.finding("TD-C020")
     assert (finding["severity"], finding["title"]) == ("warning", "unused not executed in any captured pass, rank 0")
     assert any(line.startswith("tdbg: captured 12 passes") and "tdbg inspect-pages" in line for line in result.said)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["--capture-steps", "100:200"], "no pass was among those asked for"),
+        (["--capture-on", "TD-N001"], "no finding came that --capture-on waits for"),
+    ],
+)
+def test_nothing_captured_is_said(watched: Runner, options: list[str], why: str) -> None:
+    result = watched(program("layers"), ["--capture", "head", *options])
+    assert f"tdbg: captured nothing: {why}" in result.said
 
 
 def test_figures_instead_of_tensors(watched: Runner) -> None:

@@ -35,7 +35,8 @@ def thin(words: list[str]) -> int | None:
     """Answer a plain command line without a parser of options; None for what the whole command line has to look at."""
     from tdbg.pages.places import is_place
 
-    if not words or words[0].startswith("-") or sys.stdout is None:
+    words = words or ["ls"]
+    if words[0].startswith("-") or sys.stdout is None:
         return None
     name, rest = (words[0], words[1:]) if words[0] in NAMES else ("ls", words)
     if name == "ls" and words[0] != "ls" and not is_place(words[0]):
@@ -44,6 +45,15 @@ def thin(words: list[str]) -> int | None:
     question = read(found.Question(), found.OPTIONS, rest)
     if question is None:
         return None
+    escape_what_cannot_be_shown()
     code = found.answer(question)
     sys.stdout.flush()
     return code
+
+
+def escape_what_cannot_be_shown() -> None:
+    """Have characters that the terminal's encoding lacks written as escapes: names and keys may be anything."""
+    import io
+
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")

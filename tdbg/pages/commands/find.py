@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from tdbg.conditions import Test
     from tdbg.pages.datapoint import Datapoint, Tensor
     from tdbg.pages.figures import Figures
+    from tdbg.pages.numbers import Known
     from tdbg.pages.reader import PageSet
     from tdbg.pages.walk import Troubles
 
@@ -18,7 +19,7 @@ HELP = """Find tensors by their figures: nan > 0 or absmax > 1e4.
 
     A condition compares figures of a tensor (nan, inf, zero, count, mean, std, min, max, absmax, zero_share, median, q01,
     q05, q25, q75, q95, q99), its bytes, the rank, step, epoch and page of its datapoint, and scalar.NAME or
-    scalar["any name"], numbers captured with it; joined by and, or, not, + - * / and parentheses; abs, isnan, isinf,
+    scalar["any name"], numbers captured with it or on record of its step (loss, grad_norm); joined by and, or, not, + - * / and parentheses; abs, isnan, isinf,
     finite. A condition on datapoints alone reads no tensor. Of a batch that was stored once each sample is looked at
     alone. Exits with 1 if nothing fits.
 
@@ -63,9 +64,10 @@ class Facts:
         path: str = "",
         tensor: "Tensor | None" = None,
         measure: "Callable[[], Figures] | None" = None,
+        known: "Known | None" = None,
     ) -> None:
         self.datapoint, self.path, self.tensor = datapoint, path, tensor
-        self._measure = measure
+        self._measure, self._known = measure, known
         self._figures: dict[str, Any] | None = None
 
     def value(self, name: str) -> float | None:
@@ -73,7 +75,7 @@ class Facts:
         from tdbg.pages.values import real
 
         if name.startswith("scalar."):
-            found = self.datapoint.scalars.get(name[7:])
+            found = self._known.value(self.datapoint, name[7:]) if self._known else None
         elif name in PLACES:
             found = getattr(self.datapoint, name)
         elif name == "bytes":
@@ -108,8 +110,9 @@ def answer(question: Question) -> int:
     """Print what fits; 1 if nothing does."""
     from tdbg.conditions import Test
     from tdbg.output import say
+    from tdbg.pages.numbers import Known
     from tdbg.pages.places import is_place, opened, place_and_word
-    from tdbg.pages.tables import counted, tell
+    from tdbg.pages.tables import counted, safe, tell
     from tdbg.pages.walk import Troubles
 
     if question.limit < 0:
@@ -121,8 +124,11 @@ def answer(question: Question) -> int:
     order = Test(question.sort, vocabulary(), number=True) if question.sort else None
     troubles, looked = Troubles(), [0]
     with opened(place) as pages:
-        found = _found(pages, question, (condition, order), troubles, looked)
+        known = Known(pages)
+        found = _found(pages, question, (condition, order), troubles, looked, known)
         tell(pages, drops=False)
+    for name in known.in_vain():
+        say(f"no datapoint has a scalar {safe(name)}; what they have: {safe(', '.join(known.names)) or 'none'}")
     names = list(dict.fromkeys([*condition.names, *(order.names if order else ())]))
     kept = found[: question.limit] if question.limit else found
     if question.json:
@@ -142,13 +148,18 @@ def _wrong(what: str, hint: str) -> Exception:
 
 
 def _found(
-    pages: "PageSet", question: Question, tests: "tuple[Test, Test | None]", troubles: "Troubles", looked: list[int]
+    pages: "PageSet",
+    question: Question,
+    tests: "tuple[Test, Test | None]",
+    troubles: "Troubles",
+    looked: list[int],
+    known: "Known",
 ) -> list[Facts]:
     from tdbg.errors import TdbgError
 
     condition, order = tests
     found: list[tuple[float, Facts]] = []
-    for facts in _facts(pages, question, [*condition.names, *(order.names if order else ())]):
+    for facts in _facts(pages, question, [*condition.names, *(order.names if order else ())], known):
         try:
             looked[0] += 1
             if not condition.true(facts):
@@ -171,7 +182,7 @@ def _weight(value: float | bool | None) -> float:
     return float("-inf") if value != value else -float(value)
 
 
-def _facts(pages: "PageSet", question: Question, names: Sequence[str]) -> Iterator[Facts]:
+def _facts(pages: "PageSet", question: Question, names: Sequence[str], known: "Known") -> Iterator[Facts]:
     """What the condition is to be asked about."""
     from tdbg.pages.choose import by_layer
     from tdbg.pages.figures import QUANTILE_NAMES, recorded
@@ -180,18 +191,18 @@ def _facts(pages: "PageSet", question: Question, names: Sequence[str]) -> Iterat
 
     is_chosen = by_layer(question.layer)
     if not question.layer and all(name in PLACES or name.startswith("scalar.") for name in names):
-        yield from (Facts(datapoint) for datapoint in chosen(pages.rows(), question))
+        yield from (Facts(datapoint, known=known) for datapoint in chosen(pages.rows(), question))
         return
     quantiles = any(name in QUANTILE_NAMES for name in names)
     with progress_of(pages, question, is_chosen, "find") as progress:
         for datapoint, tensors in by_sample(chosen(pages, question)):
             for tensor in tensors:
                 if is_chosen(tensor.path):
-                    yield Facts(datapoint, tensor.path, tensor, _measurer(tensor, quantiles))
+                    yield Facts(datapoint, tensor.path, tensor, _measurer(tensor, quantiles), known)
                     progress.add(tensor.nbytes)
             for path, figures in recorded(datapoint).items() if not tensors else ():
                 if is_chosen(path):
-                    yield Facts(datapoint, path, None, partial(_same, figures))
+                    yield Facts(datapoint, path, None, partial(_same, figures), known)
 
 
 def _same(figures: "Figures") -> "Figures":

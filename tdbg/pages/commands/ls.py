@@ -41,7 +41,7 @@ def answer(question: Question) -> int:
     """Print the list; 1 if there is nothing in it."""
     from tdbg.output import say
     from tdbg.pages.listing import Listing
-    from tdbg.pages.places import chosen, is_selected, opened
+    from tdbg.pages.places import chosen, is_selected, opened, there_is
     from tdbg.pages.shared import Shared
     from tdbg.pages.tables import safe, tell
 
@@ -59,7 +59,11 @@ def answer(question: Question) -> int:
         if told := shared.told():
             say(safe(told))
     if not found.datapoints:
-        say("no datapoint fits" if is_selected(question) else f"nothing was captured in {pages.path}")
+        say(
+            f"no datapoint fits; {there_is(pages)}"
+            if is_selected(question)
+            else f"nothing was captured in {pages.path}"
+        )
     return 0 if found.datapoints else 1
 
 

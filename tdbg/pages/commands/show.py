@@ -81,7 +81,7 @@ def answer(question: Question) -> int:
 
 def _no_key(pages: "PageSet", word: str, question: Question) -> int:
     from tdbg.output import say
-    from tdbg.pages.places import is_place, is_selected
+    from tdbg.pages.places import is_place, is_selected, there_is
     from tdbg.pages.tables import safe
     from tdbg.pages.target import near_keys
 
@@ -90,7 +90,7 @@ def _no_key(pages: "PageSet", word: str, question: Question) -> int:
     say(f"no datapoint has the key {safe(word)!r}{among}")
     if len(question.paths) == 1 and is_place(word):
         say(f"write a key behind the path: tdbg inspect-pages show {safe(word)} KEY")
-    say(f"keys near to it: {near}" if near else "nothing was captured here")
+    say(f"keys near to it: {near}" if near else there_is(pages))
     return 1
 
 

@@ -30,7 +30,7 @@ OPTIONS: Options = {
     "group_by": (
         ("--group-by",),
         "FIELD",
-        "Part by rank, step, epoch, phase, or a number captured with each datapoint.",
+        "Part by rank, step, epoch, phase, a number captured with each datapoint, or one of its step, such as loss.",
     ),
     "scores": (("--scores",), "FILE", "Part by the scores of a CSV file (key,score) or JSON lines."),
     **SELECTION,
@@ -107,27 +107,26 @@ def _members(pages: "PageSet", question: Question) -> dict[tuple[Any, ...], str]
     from tdbg.errors import TdbgError
     from tdbg.output import say
     from tdbg.pages import groups
+    from tdbg.pages.numbers import Known
     from tdbg.pages.places import chosen
     from tdbg.pages.tables import counted, safe
     from tdbg.pages.walk import samples
 
     if question.group_by and question.scores:
         raise TdbgError("--group-by and --scores do not go together", "leave one of them out")
-    look = groups.score_of(question.scores) if question.scores else groups.value_of(question.group_by)
+    numbers = Known(pages)
+    look = groups.score_of(question.scores) if question.scores else groups.value_of(question.group_by, numbers)
     name = safe(question.scores or question.group_by)
     scores: dict[tuple[Any, ...], groups.Score] = {}
-    known: dict[str, None] = dict.fromkeys(groups.PLACES)
     missing = 0
     for datapoint in (one for whole in chosen(pages, question) for one in samples(whole)):
         score = look(datapoint)
         if score is None:
             missing += 1
-            if len(known) < SCALARS:
-                known.update(dict.fromkeys(datapoint.scalars))
         else:
             scores[_identity(datapoint)] = score
     if not scores:
-        fields = f"captured with them: {safe(', '.join([*known][:SCALARS]))}"
+        fields = f"what they have: {safe(', '.join([*groups.PLACES, *numbers.names][:SCALARS]))}"
         hint = fields if question.group_by else "are the keys those of `ls --datapoints`?"
         raise TdbgError(f"no datapoint has a {name}", hint)
     if missing:

@@ -1,0 +1,137 @@
+"""Which of the batches that loaders handed out a pass of the model works on."""
+
+import weakref
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from tdbg.probes.tensors import walk
+
+KEPT = 64  # batches; Trainers that accumulate gradients fetch all of an update at once
+LOOKED_AT = 8  # tensors of a batch, and of a call
+SAMPLED = 16  # elements that tell one tensor from another
+
+Print = tuple[torch.Size, torch.dtype, bytes]
+
+
+@dataclass(slots=True)
+class _Source:
+    """One iterator over a loader."""
+
+    unused: int = 0  # batches handed out since the model was called last
+    ahead: bool = False  # a batch was fetched before the one that came earlier was used
+
+
+class _Place:
+    """Where a tensor lies; while this is held its storage's address is given to no other storage."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.storage = StorageWeakRef(tensor.untyped_storage())
+        self.begin, self.end = extent(tensor)
+
+    def holds(self, tensor: Tensor) -> bool:
+        """True if the tensor, which may be a view, has an element here."""
+        begin, end = extent(tensor)
+        return self.storage.cdata == tensor.untyped_storage()._cdata and begin < self.end and self.begin < end
+
+
+@dataclass(slots=True)
+class Batch:
+    """One that was handed out. ids: of its samples, as far as they are known. padding: rows that another rank has too."""
+
+    ids: list[Any]
+    padding: list[int]
+    source: _Source
+    places: list[_Place]
+    prints: set[Print]
+
+
+class Batches:
+    """The last batches that were handed out, with the ids of their samples.
+
+    Programs fetch ahead: Accelerate and the Hugging Face Trainer by a batch, or by an update's worth of them. So the
+    batch handed out last is not always the one that a call works on. A call is known by its tensors: they lie in the
+    memory of a batch (views too), or, where they were moved to a device, have its shape, type and elements at 16 places.
+    Cost: some 30 us a batch; a call on tensors that were moved waits for the copies of 16 elements each.
+    """
+
+    def __init__(self) -> None:
+        self._batches: deque[Batch] = deque(maxlen=KEPT)
+        self._sources: weakref.WeakKeyDictionary[Any, _Source] = weakref.WeakKeyDictionary()
+
+    def taken(self, loader_iter: Any, batch: Any, ids: list[Any], padding: Sequence[int] = ()) -> None:
+        """A loader's iterator handed out a batch."""
+        if loader_iter._num_yielded == 1:  # a new pass: what was seen before says nothing of it
+            self._sources.pop(loader_iter, None)
+        source = self._sources.setdefault(loader_iter, _Source())
+        source.unused += 1
+        source.ahead = source.ahead or source.unused > 1
+        found = list(_tensors(batch))
+        self._batches.append(Batch(ids, [*padding], source, [_Place(tensor) for tensor in found], _prints(found)))
+
+    def called(self) -> None:
+        """The model is called, on a batch that was handed out before."""
+        for source in self._sources.values():
+            source.unused = 0
+
+    def of(self, call: Any) -> Batch | None:
+        """The batch that a call's arguments are; None where that is not certain.
+
+        Tensors that were made from a batch (they lie elsewhere and have other values) are taken for those of the newest
+        one, as long as its loader was not seen to be ahead of the model.
+        """
+        tensors = list(_tensors(call))
+        batch = self._by_place(tensors) or self._by_values(tensors)
+        if batch is None and self._batches and not self._batches[-1].source.ahead:
+            batch = self._batches[-1]
+        return batch
+
+    def _by_place(self, tensors: list[Tensor]) -> Batch | None:
+        for batch in reversed(self._batches):
+            if any(place.holds(tensor) for place in batch.places for tensor in tensors):
+                return batch
+        return None
+
+    def _by_values(self, tensors: list[Tensor]) -> Batch | None:
+        """The batch that has most of these tensors; None if none has any, or others have as many."""
+        kinds = {known[:2] for batch in self._batches for known in batch.prints}
+        asked = _prints([tensor for tensor in tensors if (tensor.shape, tensor.dtype) in kinds])
+        common = [len(asked & batch.prints) for batch in self._batches]
+        best = max(common, default=0)
+        found = [batch for batch, count in zip(self._batches, common, strict=True) if count == best] if best else []
+        return found[0] if len({tuple(batch.ids) for batch in found}) == 1 else None
+
+
+def extent(tensor: Tensor) -> tuple[int, int]:
+    """The addresses of a tensor's first byte and of the one behind its last."""
+    begin = tensor.data_ptr()
+    if not tensor.numel():
+        return begin, begin
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return begin, begin + (last + 1) * tensor.element_size()
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    """The first plain tensors in a structure."""
+    found = (tensor for _, tensor in walk(value))
+    for tensor, _ in zip(found, range(LOOKED_AT), strict=False):
+        if type(tensor) is Tensor and tensor.layout is torch.strided and not tensor.is_meta and not tensor.is_quantized:
+            yield tensor
+
+
+def _prints(tensors: list[Tensor]) -> set[Print]:
+    """Shape, type and some elements of each tensor whose elements lie side by side."""
+    return {
+        (tensor.shape, tensor.dtype, _sample(tensor)) for tensor in tensors if tensor.numel() and tensor.is_contiguous()
+    }
+
+
+def _sample(tensor: Tensor) -> bytes:
+    step = max(tensor.numel() // SAMPLED, 1)
+    some = tensor.detach().view(-1)[::step][:SAMPLED].resolve_conj().resolve_neg().contiguous()
+    return bytes(some.cpu().view(torch.uint8).tolist())
