@@ -15,7 +15,7 @@ MOST = 1_000_000  # keys that are remembered; of a set with more nothing is said
 class Shared:
     """Counts the keys that stand on more than one rank in the same phase and epoch.
 
-    A key that is only the number of the step names no sample, and does not count. Memory: some 150 bytes a key.
+    A key that is only the step (``step17``) names no sample, and does not count. Memory: some 150 bytes a key.
     """
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class Shared:
     def add(self, datapoint: "Datapoint") -> None:
         """See one, or each row of one."""
         keys = datapoint.keys
-        if keys is None and datapoint.step and datapoint.key == datapoint.step:
+        if keys is None and datapoint.step and datapoint.key in (datapoint.step, f"step{datapoint.step}"):
             return
         where = datapoint.phase, self._epoch(datapoint)
         for key in [datapoint.key] if keys is None else keys:
