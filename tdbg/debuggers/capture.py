@@ -332,9 +332,13 @@ class Capture(Probe):
         try:
             stats = self.monitor.settings.capture_stats
             self._recording_of(about.get("epoch")).put(Pass(copied, self.pool, self._key, about, stats=stats))
-        except BudgetExceeded as error:  # no fault: it is what was asked for
-            self._over = True
-            self.see(f"capturing ended: {error}", "OVER", "W", why=str(error))
+        except BudgetExceeded as error:
+            self._end_over(error)
+
+    def _end_over(self, error: BudgetExceeded) -> None:
+        """No fault: it is what was asked for."""
+        self._over = True
+        self.see(f"capturing ended: {error}", "OVER", "W", why=str(error))
 
     def _recording_of(self, epoch: int | None) -> Recording:
         """Where a datapoint goes; with a choice of epochs each of them has a folder."""
@@ -387,8 +391,8 @@ class Capture(Probe):
             return
         try:
             recording.close()
-        except BudgetExceeded:
-            pass
+        except BudgetExceeded as error:  # met by the thread after the last pass was handed over
+            self._end_over(error)
         finally:
             self._totals.add(recording, kept=superseded is None)
         if superseded is not None:
