@@ -342,11 +342,15 @@ class Capture(Probe):
         try:
             stats = self.monitor.settings.capture_stats
             self._recording_of(about.get("epoch")).put(Pass(copied, self.pool, self._key, about, stats=stats))
-        except BudgetExceeded as error:  # no fault: it is what was asked for
-            self._over = True
-            self.see(f"capturing ended: {error}", "OVER", "W", why=str(error))
+        except BudgetExceeded as error:
+            self._end_over(error)
         except (OSError, TdbgError) as error:
             self._give_up(error)
+
+    def _end_over(self, error: BudgetExceeded) -> None:
+        """No fault: it is what was asked for."""
+        self._over = True
+        self.see(f"capturing ended: {error}", "OVER", "W", why=str(error))
 
     def _give_up(self, error: Exception) -> None:
         """The disk takes no more: what was written stays, the program goes on, and it is said."""
@@ -423,8 +427,8 @@ class Capture(Probe):
             return
         try:
             recording.close()
-        except BudgetExceeded:
-            pass
+        except BudgetExceeded as error:  # met by the thread after the last pass was handed over
+            self._end_over(error)
         finally:
             self._totals.add(recording, kept=superseded is None)
         if superseded is not None:

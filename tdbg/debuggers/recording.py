@@ -103,7 +103,8 @@ class Recording:
 
     def drop(self, count: int, reason: str) -> None:
         """So many passes are not kept; told in the pages when there are any."""
-        self.dropped[reason] += count
+        with self._idle:  # both threads count
+            self.dropped[reason] += count
 
     def drain(self, seconds: float = DRAIN_S) -> bool:
         """Wait until all is written; False if it took too long or cannot be."""

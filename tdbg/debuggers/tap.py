@@ -113,6 +113,13 @@ class Plan:
         """Of the tensors."""
         return frozenset(form.device for form in self.forms)
 
+    def clear_gaps(self, buffer: Tensor) -> None:
+        """Zeros between the tensors: what lay in the program's memory before is not for the disk."""
+        for form, offset in zip(self.forms, self.offsets, strict=True):
+            end = offset + form.nbytes
+            if end % ALIGN:
+                buffer[end : end - end % ALIGN + ALIGN].zero_()
+
     def slots(self, buffer: Tensor) -> list[Slot | None]:
         """For each tensor that a hook may move into the buffer by itself; None behind the last."""
         start = buffer.data_ptr()
@@ -238,6 +245,7 @@ class Tap:
         self._graded = True
         self.clock = Clock()
         self._made: dict[str, int] = {}  # how many tensors of this pass have this target as their maker
+        self._open: dict[str, list[int]] = {}  # the calls that have begun and not ended: a module may call itself
         # What the hooks themselves look at: which tensor of the plan comes next, who is to make it, where it goes.
         self.at = 0
         self.next: Target | None = None
@@ -267,7 +275,7 @@ class Tap:
         root: the module whose call has begun already, with the arguments and keywords it was ``given``.
         """
         self._graded = graded
-        self._copied, self._ready, self._full, self._made = Copied(), [], False, {}
+        self._copied, self._ready, self._full, self._made, self._open = Copied(), [], False, {}, {}
         self.at, self.next, self.makers, self.thread = 0, None, NOBODY, get_ident()
         self._passes += 1
         after = _TimedAfter if self._passes % TIMED == 0 else _After
@@ -326,7 +334,9 @@ class Tap:
             return
         begun = perf_counter()
         self._settle()
-        number = self._copied.calls.get(target.path, 0) if self._copied is not None else 0
+        running = self._open.setdefault(target.path, [])
+        number = len(running) + (self._copied.calls.get(target.path, 0) if self._copied is not None else 0)
+        running.append(number)
         self._take(_name(target.path, number, "input"), [*args, kwargs] if kwargs else list(args))
         self._settled()
         self.clock.long_s += perf_counter() - begun
@@ -340,8 +350,9 @@ class Tap:
         copied = self._copied
         if copied is None:
             return
-        number = copied.calls.get(target.path, 0)
-        copied.calls[target.path] = number + 1
+        count, running = copied.calls.get(target.path, 0), self._open.get(target.path)
+        copied.calls[target.path] = count + 1
+        number = running.pop() if running else count
         if "output" in target.kinds:
             before = copied.filled + len(copied.loose)
             self._take(_name(target.path, number, "output"), output)
@@ -494,6 +505,7 @@ class Tap:
             if len(self._views) >= MAX_PLANS:
                 self._views.clear()
             known = self._views[id(buffer)] = (buffer, plan, plan.views(buffer), plan.slots(buffer))
+            plan.clear_gaps(buffer)
         return known[2:]
 
 

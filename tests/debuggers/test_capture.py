@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +11,9 @@ from torch import Tensor, nn
 
 from tdbg.config import Settings
 from tdbg.debuggers.capture import Capture
+from tdbg.events import Observation
 from tdbg.pages.reader import PageSet
+from tdbg.pages.writer import PageWriter
 from tests.probes.conftest import Watch
 
 
@@ -83,3 +86,24 @@ def test_specs(text: str, pattern: str, kinds: tuple[str, ...]) -> None:
     from tdbg.capture import Spec
 
     assert Spec.parse(text) == (pattern, kinds)
+
+
+def test_a_budget_that_ends_behind_the_last_pass_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = Settings(level="basic", max_overhead=50.0, capture=["a:output"], capture_budget="60kB")
+    watched, net = Watch(settings), Net()
+    written, gate = PageWriter.add, threading.Event()
+
+    def slow(self: PageWriter, *args: Any, **kwargs: Any) -> int:
+        gate.wait(10)
+        return written(self, *args, **kwargs)
+
+    monkeypatch.setattr(PageWriter, "add", slow)
+    watched.monitor.lasting.append(Capture.into(lambda: tmp_path / "rank0000"))
+    watched.monitor.use([])
+    with torch.no_grad():
+        for _ in range(3):
+            net(torch.ones(2000, 4))
+    gate.set()
+    watched.monitor.detach()
+    over = [event for event in watched.events if isinstance(event, Observation) and event.part == "OVER"]
+    assert len(over) == 1 and not watched.failures

@@ -426,3 +426,35 @@ def test_dropped_ones_stand_in_the_pages(net: Net, tmp_path: Path) -> None:
     recording.close()
     assert [(drop.datapoints, drop.reason) for drop in PageSet.open(tmp_path).drops] == [(7, "no room")]
     assert not any(thread.name == "tdbg-capture" for thread in threading.enumerate())
+
+
+def test_a_module_that_calls_itself(tmp_path: Path) -> None:
+    class Tree(nn.Module):
+        def forward(self, x_N: Tensor, depth: int) -> Tensor:
+            return x_N if depth == 0 else self(x_N + 1, depth - 1)
+
+    net, tap = Tree(), Tap(Pool(), raises)
+    recording = Recording(lambda: PageWriter(tmp_path), tap.pool)
+    for key in range(2):
+        tap.begin([Target("tree", weakref.ref(net), ("input", "output"))])
+        net(torch.zeros(2), 2)
+        copied = tap.end()
+        assert copied is not None
+        recording.put(Pass(copied, tap.pool, key, {}))
+    recording.close()
+    assert recording.written == 2 and not recording.dropped
+    for point in PageSet.open(tmp_path):
+        inputs = [point.tensors[f"tree{mark}:input.0"].array().tolist() for mark in ("", "#1", "#2")]
+        assert inputs == [[0, 0], [1, 1], [2, 2]]
+        assert [path for path in point.tensors if "output" in path] == ["tree#2:output", "tree#1:output", "tree:output"]
+
+
+def test_gaps_hold_nothing_of_the_program_s_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    net, tap = nn.Linear(3, 3), Tap(Pool(), raises)
+    monkeypatch.setattr(torch, "empty", lambda size, **kinds: torch.full((size,), 255, **kinds))
+    for _ in range(3):
+        tap.begin([Target("fc", weakref.ref(net), ("output",))])
+        net(torch.ones(1, 3))
+        copied = tap.end()
+        assert copied is not None
+    assert copied.buffer is not None and copied.buffer[12:].count_nonzero() == 0
