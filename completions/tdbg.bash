@@ -25,7 +25,7 @@ _tdbg_options() {
         'inspect-pages ls') reply='--datapoints --ranks --rank --steps --step --epochs --epoch --phase --json -h --help' ;;
         'inspect-pages show') reply='--slice --ranks --rank --steps --step --epochs --epoch --phase --nth --image --json -h --help' ;;
         'inspect-pages stats') reply='--layer --group-by --scores --ranks --rank --steps --step --epochs --epoch --phase --json -h --help' ;;
-        'inspect-pages find') reply='--sort --limit --layer --ranks --rank --steps --step --epochs --epoch --phase --json -h --help' ;;
+        'inspect-pages find') reply='--sort --limit --layer --group-by --scores --ranks --rank --steps --step --epochs --epoch --phase --json -h --help' ;;
         'inspect-pages diff') reply='--layer --tolerance --by --epochs --ranks --top --json -h --help' ;;
         'inspect-pages export') reply='-o --output --layer --keys --key --ranks --rank --steps --step --epochs --epoch --phase --force --json -h --help' ;;
         'inspect-pages html') reply='-o --output --layer --keys --key --ranks --rank --steps --step --epochs --epoch --phase --limit --size --force --json -h --help' ;;
@@ -130,6 +130,8 @@ _tdbg_kind() {
         'inspect-pages find --sort') reply='FIELD' ;;
         'inspect-pages find --limit') reply='N' ;;
         'inspect-pages find --layer') reply='GLOB' ;;
+        'inspect-pages find --group-by') reply='FIELD' ;;
+        'inspect-pages find --scores') reply='FILE' ;;
         'inspect-pages find --ranks'|'inspect-pages find --rank') reply='RANGE' ;;
         'inspect-pages find --steps'|'inspect-pages find --step') reply='RANGE' ;;
         'inspect-pages find --epochs'|'inspect-pages find --epoch') reply='RANGE' ;;

@@ -29,6 +29,23 @@ SELECTION: Options = {
 }
 
 
+class Grouped(Selected):
+    """What commands can be asked that set the samples that fail against the others."""
+
+    group_by: str = ""
+    scores: str = ""
+
+
+GROUPING: Options = {
+    "group_by": (
+        ("--group-by",),
+        "FIELD",
+        "Part by rank, step, epoch, phase, a number captured with each datapoint, or one of its step, such as loss.",
+    ),
+    "scores": (("--scores",), "FILE", "Part by the scores of a CSV file (key,score) or JSON lines."),
+}
+
+
 def newest() -> str:
     """The newest run under ./tdbg_runs."""
     from tdbg.rundir import RunDir

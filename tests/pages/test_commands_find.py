@@ -57,6 +57,21 @@ def test_sort_and_limit(ask: Commands) -> None:
     assert quantiles.table[0]["key"] == "12" and float(quantiles.table[0]["q99"]) > 4000
 
 
+def test_groups(ask: Commands) -> None:
+    told = ask("find", "count > 3", "--group-by", "loss", "--layer", "conv", "--layer", "bad")
+    columns = told.table[0].keys()
+    assert next(iter(columns)) == "group" and {row["group"] for row in told.table} == {"high", "low"}
+    in_high = sum(row["group"] == "high" for row in told.table)
+    assert f"high: {in_high} of " in told.said and f"{len(told.table)} of " in told.said
+    data = ask("find", "count > 3", "--group-by", "loss", "--json").data
+    assert data["fit"] == sum(group["fit"] for group in data["groups"].values()) == len(data["found"])
+    assert data["looked_at"] == sum(group["looked_at"] for group in data["groups"].values()) < 23, "not all have a loss"
+    alone = ask("find", "scalar.loss >= 1", "--group-by", "step")
+    assert all(row["group"] == row["step"] for row in alone.table) and alone.table
+    assert ask("find", "count > 3", "--group-by", "loss", "--scores", "x").code == 2
+    assert "groups" not in ask("find", "count > 3", "--json").data
+
+
 def test_selections(ask: Commands) -> None:
     assert [row["rank"] for row in ask("find", "count == 48", "--ranks", 1, "--steps", "1:").table] == ["1", "1"]
 

@@ -1,16 +1,18 @@
 """`tdbg inspect-pages find`: the tensors whose figures fulfil a condition."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tdbg.asked import Options
-from tdbg.pages.places import SELECTION, Selected
+from tdbg.pages.places import GROUPING, SELECTION, Grouped
 
 if TYPE_CHECKING:
     from tdbg.conditions import Test
     from tdbg.pages.datapoint import Datapoint, Tensor
     from tdbg.pages.figures import Figures
+    from tdbg.pages.members import Members
     from tdbg.pages.numbers import Known
     from tdbg.pages.reader import PageSet
     from tdbg.pages.walk import Troubles
@@ -19,14 +21,16 @@ HELP = """Find tensors by their figures: nan > 0 or absmax > 1e4.
 
     A condition compares figures of a tensor (nan, inf, zero, count, mean, std, min, max, absmax, zero_share, median, q01,
     q05, q25, q75, q95, q99), its bytes, the rank, step, epoch and page of its datapoint, and scalar.NAME or
-    scalar["any name"], numbers captured with it or on record of its step (loss, grad_norm); joined by and, or, not, + - * / and parentheses; abs, isnan, isinf,
-    finite. A condition on datapoints alone reads no tensor. Of a batch that was stored once each sample is looked at
-    alone. Exits with 1 if nothing fits.
+    scalar["any name"], numbers captured with it or on record of its step (loss, grad_norm); joined by and, or, not,
+    + - * / and parentheses; abs, isnan, isinf, finite. A condition on datapoints alone reads no tensor. Of a batch
+    that was stored once each sample is looked at alone. With --group-by or --scores it tells in which group how many
+    fit. Exits with 1 if nothing fits.
 
     Examples:
         tdbg inspect-pages find 'nan > 0 or absmax > 1e4'
         tdbg inspect-pages find tdbg_runs/train 'zero_share > 0.9' --layer 'layers.*' --sort zero_share --limit 20
         tdbg inspect-pages find 'scalar.loss > 5' --sort scalar.loss
+        tdbg inspect-pages find 'zero_share > 0.9' --group-by loss
     """
 ARGUMENTS = (
     "PATH|CONDITION",
@@ -36,16 +40,18 @@ OPTIONS: Options = {
     "sort": (("--sort",), "FIELD", "The largest of this first: a figure, or a sum of several."),
     "limit": (("--limit",), "N", "At most so many; 0: all."),
     "layer": (("--layer",), "GLOB", "Only layers of this pattern, or below this name; repeatable."),
+    **GROUPING,
     **SELECTION,
     "json": (("--json",), "", "Print one JSON document."),
 }
 PLACES = ("rank", "step", "epoch", "page")
+PLACE = ("key", "rank", "step", "epoch")
 BASE = ("nan", "inf", "mean", "std", "absmax")
 EXACT = 1 << 20  # values: of more, the quantiles are those of a histogram
 EXAMPLE = "tdbg inspect-pages find 'nan > 0 or absmax > 1e4'"
 
 
-class Question(Selected):
+class Question(Grouped):
     """What `find` can be asked."""
 
     sort: str = ""
@@ -67,6 +73,7 @@ class Facts:
         known: "Known | None" = None,
     ) -> None:
         self.datapoint, self.path, self.tensor = datapoint, path, tensor
+        self.group = ""
         self._measure, self._known = measure, known
         self._figures: dict[str, Any] | None = None
 
@@ -110,6 +117,7 @@ def answer(question: Question) -> int:
     """Print what fits; 1 if nothing does."""
     from tdbg.conditions import Test
     from tdbg.output import say
+    from tdbg.pages.members import Members
     from tdbg.pages.numbers import Known
     from tdbg.pages.places import is_place, opened, place_and_word
     from tdbg.pages.tables import counted, safe, tell
@@ -122,22 +130,26 @@ def answer(question: Question) -> int:
         raise _wrong(f"{text} is a path: the condition is missing", f"write it such as: {EXAMPLE}")
     condition = Test(text, vocabulary())
     order = Test(question.sort, vocabulary(), number=True) if question.sort else None
-    troubles, looked = Troubles(), [0]
+    troubles, looked = Troubles(), Counter[str]()
     with opened(place) as pages:
         known = Known(pages)
-        found = _found(pages, question, (condition, order), troubles, looked, known)
+        members = Members(pages, question) if question.group_by or question.scores else None
+        found = _found(pages, question, (condition, order), troubles, looked, known, members)
         tell(pages, drops=False)
     for name in known.in_vain():
         say(f"no datapoint has a scalar {safe(name)}; what they have: {safe(', '.join(known.names)) or 'none'}")
     names = list(dict.fromkeys([*condition.names, *(order.names if order else ())]))
     kept = found[: question.limit] if question.limit else found
     if question.json:
-        _print_json(kept, names, len(found), looked[0])
+        _print_json(kept, names, _shares(found, looked))
     elif kept:
-        _print(kept, names)
+        _print(kept, names, grouped=members is not None)
     thing = "tensor" if found and found[0].path else "datapoint"
     left = f", the first {len(kept)} are shown" if len(kept) < len(found) else ""
-    say(f"{len(found):,} of {counted(looked[0], thing)} fit{left}" if found else "nothing fits")
+    if members is not None and found:
+        shares = _shares(found, looked).items()
+        say("; ".join(f"{safe(group)}: {fit:,} of {counted(of, thing)} fit" for group, (fit, of) in shares))
+    say(f"{len(found):,} of {counted(looked.total(), thing)} fit{left}" if found else "nothing fits")
     return troubles.end() or (0 if found else 1)
 
 
@@ -152,16 +164,22 @@ def _found(
     question: Question,
     tests: "tuple[Test, Test | None]",
     troubles: "Troubles",
-    looked: list[int],
+    looked: Counter[str],
     known: "Known",
+    members: "Members | None",
 ) -> list[Facts]:
+    """What fits, in order. looked: counts what was looked at, by group."""
     from tdbg.errors import TdbgError
 
     condition, order = tests
     found: list[tuple[float, Facts]] = []
     for facts in _facts(pages, question, [*condition.names, *(order.names if order else ())], known):
+        group = "" if members is None else members.group(facts.datapoint)
+        if group is None:  # without a score
+            continue
+        facts.group = group
         try:
-            looked[0] += 1
+            looked[group] += 1
             if not condition.true(facts):
                 continue
             facts.figures()  # what cannot be read is told now, and not in the middle of the table
@@ -224,20 +242,31 @@ def _measurer(tensor: "Tensor", quantiles: bool) -> "Callable[[], Figures]":
     return measure
 
 
-def _print(found: Sequence[Facts], names: Sequence[str]) -> None:
+def _shares(found: Sequence[Facts], looked: Counter[str]) -> dict[str, tuple[int, int]]:
+    """Of each group, how many fit, and how many were looked at."""
+    fit = Counter(facts.group for facts in found)
+    return {group: (fit[group], looked[group]) for group in sorted(looked)}
+
+
+def _print(found: Sequence[Facts], names: Sequence[str], *, grouped: bool) -> None:
     from tdbg.pages.tables import print_rows, shape
 
     more = [name for name in names if name not in (*BASE, *PLACES)]
+    head = ("group", *PLACE) if grouped else PLACE
+
+    def place(facts: Facts) -> tuple[Any, ...]:
+        return (facts.group, *_place(facts)) if grouped else _place(facts)
+
     if not found[0].path:
-        columns = ("key", "rank", "step", "epoch", "phase", *more)
-        rows = ((*_place(facts), facts.datapoint.phase or None, *map(facts.value, more)) for facts in found)
+        columns = (*head, "phase", *more)
+        rows = ((*place(facts), facts.datapoint.phase or None, *map(facts.value, more)) for facts in found)
         print_rows(columns, rows)
         return
     shapes = ("figures" if facts.tensor is None else shape(facts.tensor.shape) for facts in found)
     print_rows(
-        ("key", "rank", "step", "epoch", "tensor", "shape", *BASE, *more),
+        (*head, "tensor", "shape", *BASE, *more),
         (
-            (*_place(facts), facts.path, size, *map(facts.figures().get, BASE), *map(facts.value, more))
+            (*place(facts), facts.path, size, *map(facts.figures().get, BASE), *map(facts.value, more))
             for facts, size in zip(found, shapes, strict=True)
         ),
     )
@@ -248,13 +277,14 @@ def _place(facts: Facts) -> tuple[Any, ...]:
     return datapoint.key, datapoint.rank, datapoint.step, datapoint.epoch
 
 
-def _print_json(found: Sequence[Facts], names: Sequence[str], fit: int, looked: int) -> None:
+def _print_json(found: Sequence[Facts], names: Sequence[str], shares: dict[str, tuple[int, int]]) -> None:
     from tdbg.output import print_json
     from tdbg.pages.tables import finite
 
     rows = []
     for facts in found:
-        row: dict[str, Any] = dict(zip(("key", "rank", "step", "epoch"), _place(facts), strict=True))
+        row: dict[str, Any] = dict(zip(PLACE, _place(facts), strict=True))
+        row |= {"group": facts.group} if facts.group else {}
         row |= {"phase": facts.datapoint.phase, "page": facts.datapoint.page, "row": facts.datapoint.row}
         if facts.path:
             row |= {"tensor": facts.path, "figures": facts.figures()}
@@ -262,4 +292,9 @@ def _print_json(found: Sequence[Facts], names: Sequence[str], fit: int, looked: 
             row |= {"dtype": facts.tensor.dtype.name, "shape": facts.tensor.shape, "bytes": facts.tensor.nbytes}
         row["scalars"] = {name[7:]: facts.value(name) for name in names if name.startswith("scalar.")}
         rows.append(row)
-    print_json("pages-find", finite({"looked_at": looked, "fit": fit, "found": rows}))
+    told: dict[str, Any] = {
+        name: sum(one[at] for one in shares.values()) for at, name in ((1, "looked_at"), (0, "fit"))
+    }
+    if any(shares):
+        told["groups"] = {group: {"fit": fit, "looked_at": of} for group, (fit, of) in shares.items()}
+    print_json("pages-find", finite({**told, "found": rows}))

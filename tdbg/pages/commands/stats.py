@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tdbg.asked import Options
-from tdbg.pages.places import SELECTION, Selected
+from tdbg.pages.places import GROUPING, SELECTION, Grouped
 
 if TYPE_CHECKING:
-    from tdbg.pages.datapoint import Datapoint
     from tdbg.pages.gather import Gathered
+    from tdbg.pages.members import Members
     from tdbg.pages.reader import PageSet
     from tdbg.pages.walk import Troubles
 
@@ -27,32 +27,25 @@ HELP = """Figures of each layer over all datapoints: mean, spread, zeros, quanti
 ARGUMENTS = ("PATH", "A run, a rank's folder, a folder of pages, or one page; the newest run if left out.")
 OPTIONS: Options = {
     "layer": (("--layer",), "GLOB", "Only layers of this pattern, or below this name; repeatable."),
-    "group_by": (
-        ("--group-by",),
-        "FIELD",
-        "Part by rank, step, epoch, phase, a number captured with each datapoint, or one of its step, such as loss.",
-    ),
-    "scores": (("--scores",), "FILE", "Part by the scores of a CSV file (key,score) or JSON lines."),
+    **GROUPING,
     **SELECTION,
     "json": (("--json",), "", "Print one JSON document."),
 }
 COLUMNS = ("path", "tensors", "values", "nan", "inf", "zero", "mean", "std", "min", "q05", "median", "q95", "max")
-SCALARS = 20  # that an error names
 SIDES = ("mean", "std", "zero_share", "absmax")
 
 
-class Question(Selected):
+class Question(Grouped):
     """What `stats` can be asked."""
 
     layer: Sequence[str] = ()
-    group_by: str = ""
-    scores: str = ""
     json: bool = False
 
 
 def answer(question: Question) -> int:
     """Print the figures; 1 if there is no such layer."""
     from tdbg.output import say
+    from tdbg.pages.members import Members
     from tdbg.pages.places import opened
     from tdbg.pages.tables import tell
     from tdbg.pages.walk import Troubles
@@ -60,7 +53,7 @@ def answer(question: Question) -> int:
     troubles = Troubles()
     grouped = bool(question.group_by or question.scores)
     with opened(question.paths) as pages:
-        found = _gathered(pages, question, troubles, _members(pages, question) if grouped else None)
+        found = _gathered(pages, question, troubles, Members(pages, question) if grouped else None)
         tell(pages)
     if question.json:
         _print_json(found)
@@ -73,22 +66,20 @@ def answer(question: Question) -> int:
     return troubles.end() or (0 if found.paths() else 1)
 
 
-def _gathered(
-    pages: "PageSet", question: Question, troubles: "Troubles", member: dict[tuple[Any, ...], str] | None
-) -> "Gathered":
-    """The figures of each layer; member: of each sample the group that it is in, where there are groups."""
+def _gathered(pages: "PageSet", question: Question, troubles: "Troubles", members: "Members | None") -> "Gathered":
+    """The figures of each layer; members: of each sample the group that it is in, where there are groups."""
     from tdbg.pages.choose import by_layer
     from tdbg.pages.figures import recorded
     from tdbg.pages.gather import Gathered
     from tdbg.pages.places import chosen
     from tdbg.pages.walk import by_sample, progress_of
 
-    found, is_chosen = Gathered(samples=member is not None), by_layer(question.layer)
+    found, is_chosen = Gathered(samples=members is not None), by_layer(question.layer)
     every = chosen(pages, question)
     wholes = ((datapoint, list(datapoint.tensors.values())) for datapoint in every)
     with progress_of(pages, question, is_chosen, "stats") as progress:
-        for datapoint, tensors in wholes if member is None else by_sample(every):
-            group = "" if member is None else member.get(_identity(datapoint))
+        for datapoint, tensors in wholes if members is None else by_sample(every):
+            group = "" if members is None else members.group(datapoint)
             if group is None:
                 continue
             for tensor in tensors:
@@ -100,45 +91,6 @@ def _gathered(
                     found.add_figures(group, path, figures)
     found.flush()
     return found
-
-
-def _members(pages: "PageSet", question: Question) -> dict[tuple[Any, ...], str]:
-    """The group of each datapoint, or row of a batch, that has a score; how many have none is told."""
-    from tdbg.errors import TdbgError
-    from tdbg.output import say
-    from tdbg.pages import groups
-    from tdbg.pages.numbers import Known
-    from tdbg.pages.places import chosen
-    from tdbg.pages.tables import counted, safe
-    from tdbg.pages.walk import samples
-
-    if question.group_by and question.scores:
-        raise TdbgError("--group-by and --scores do not go together", "leave one of them out")
-    numbers = Known(pages)
-    look = groups.score_of(question.scores) if question.scores else groups.value_of(question.group_by, numbers)
-    name = safe(question.scores or question.group_by)
-    scores: dict[tuple[Any, ...], groups.Score] = {}
-    missing = 0
-    for datapoint in (one for whole in chosen(pages, question) for one in samples(whole)):
-        score = look(datapoint)
-        if score is None:
-            missing += 1
-        else:
-            scores[_identity(datapoint)] = score
-    if not scores:
-        fields = f"what they have: {safe(', '.join([*groups.PLACES, *numbers.names][:SCALARS]))}"
-        hint = fields if question.group_by else "are the keys those of `ls --datapoints`?"
-        raise TdbgError(f"no datapoint has a {name}", hint)
-    if missing:
-        say(f"{counted(missing, 'datapoint')} without {name}: left out")
-    member = groups.split(scores)
-    sizes = {group: sum(one == group for one in member.values()) for group in sorted(set(member.values()))}
-    say(", ".join(f"{safe(group)}: {counted(size, 'datapoint')}" for group, size in sizes.items()))
-    return member
-
-
-def _identity(datapoint: "Datapoint") -> tuple[Any, ...]:
-    return datapoint.rank, datapoint.writer, datapoint.seq, datapoint.row
 
 
 def _print(found: "Gathered") -> None:
