@@ -163,13 +163,19 @@ class Recording:
                 with self._idle:
                     self._waiting -= 1
                     self._idle.notify_all()
+        if self._writer is not None:
+            try:
+                self._end(self._writer)
+            except Exception as error:  # guard
+                self.error = self.error or error
+
+    def _end(self, writer: PageWriter) -> None:
+        """Have what was left out in the pages, and close them; a full disk may not even take the former."""
         try:
-            if self._writer is not None:
-                for reason, count in self.dropped.items():
-                    self._writer.drop(count, reason)
-                self._writer.close()
-        except Exception as error:  # guard
-            self.error = self.error or error
+            for reason, count in self.dropped.items():
+                writer.drop(count, reason)
+        finally:
+            writer.close()
 
     def _write(self, job: Job) -> None:
         if self._writer is None:
