@@ -67,6 +67,8 @@ class CaptureIncomplete(KindsRule):
 
     def see(self, process: ProcessDir, event: Observation) -> Iterable[tuple[str, Finding]]:
         values = event.values
+        if event.part == "DONE" and "why" in values:
+            return  # nothing was captured: `finish` says so, if it is a fault
         self._seen = True
         if event.part == "MISSING":
             yield (
@@ -107,7 +109,7 @@ class CaptureIncomplete(KindsRule):
     def _done(self, process: ProcessDir, event: Observation) -> Iterable[tuple[str, Finding]]:
         values = event.values
         kept = [f"{counted(values['datapoints'], 'pass')} written, {values['bytes'] / 1e6:.1f} MB"]
-        if values["not_executed"]:
+        if values.get("not_executed"):
             found = self.found(
                 f"{joined(values['not_executed'], 4)} not executed in any captured pass, rank {process.rank}",
                 rank=process.rank,
