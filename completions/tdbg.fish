@@ -439,7 +439,7 @@ complete -c tdbg -n '__tdbg_at \'inspect-pages html\'' -l steps -l step -x -d 'O
 complete -c tdbg -n '__tdbg_at \'inspect-pages html\'' -l epochs -l epoch -x -d 'Only these epochs, such as 0:2.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages html\'' -l phase -x -d 'Only this phase, such as train or eval.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages html\'' -l limit -x -d 'So many datapoints at most (default: 50). [default: 50]'
-complete -c tdbg -n '__tdbg_at \'inspect-pages html\'' -l size -x -d 'Values that the file may hold, before they become text (default: 24MB). [default: 24MB]'
+complete -c tdbg -n '__tdbg_at \'inspect-pages html\'' -l size -x -d 'Values that the file may hold, before they become text. [default: 24MB]'
 complete -c tdbg -n '__tdbg_at \'inspect-pages html\'' -l force -d 'Overwrite a file that is there.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages html\'' -l json -d 'Print what was written as one JSON document.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages html\'' -s h -l help -d 'Show this page and exit.'

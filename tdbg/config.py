@@ -162,6 +162,13 @@ def _choice(options: Iterable[str]) -> Callable[[str, Any], str]:
     return check
 
 
+def _counting(key: str, value: Any) -> int:
+    found = _whole(key, value)
+    if found < 1:
+        raise TdbgError(f"{key} is a number from 1 on, not {found}", "write 1 for each of them")
+    return found
+
+
 def _boolean(key: str, value: Any) -> bool:
     if isinstance(value, bool):
         return value
@@ -324,7 +331,7 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "thresholds": _thresholds,
     "capture": _texts(check_spec),
     "capture_stats": _boolean,
-    "capture_every": _whole,
+    "capture_every": _counting,
     "capture_steps": _ranges(":"),
     "capture_epochs": _epochs,
     "capture_phase": _phases,

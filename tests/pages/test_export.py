@@ -340,8 +340,8 @@ def test_a_row_of_a_batch(tmp_path: Path) -> None:
     ("words", "what"),
     [
         (("pages", "npz"), "there is no -o"),
-        (("pages", "-o", "x"), "there is no format"),
-        (("pages", "xyz", "-o", "x"), "there is no format"),
+        (("pages", "-o", "x"), "a format is missing"),
+        (("pages", "xyz", "-o", "x"), "there is no format xyz"),
         (("nowhere", "npz", "-o", "x.npz"), "there is no nowhere"),
         (("pages", "npz", "-o", "x.npz", "--keys", "99"), "no datapoint has the key 99"),
         (("pages", "npz", "-o", "x.npz", "--layer", "layrs.0"), "no tensor is named layrs.0"),

@@ -65,12 +65,14 @@ def _format(question: Question) -> tuple[list[str], str]:
 
     from tdbg.errors import TdbgError
     from tdbg.pages.export import FORMATS
+    from tdbg.pages.tables import short
 
     words = list(question.paths)
     named = [word for word in words[-1:] if word in FORMATS] or [word for word in words[:1] if word in FORMATS]
     kind = named[0] if named else Path(question.output).suffix.removeprefix(".")
     if kind not in FORMATS:
-        raise TdbgError("there is no format", f"write one of them: {', '.join(FORMATS)}")
+        what = f"there is no format {short(words[-1], 40)}" if words[1:] else "a format is missing"
+        raise TdbgError(what, f"write one of them: {', '.join(FORMATS)}")
     if named:
         words.remove(kind)
     return words, kind

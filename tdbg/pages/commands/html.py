@@ -26,7 +26,7 @@ OPTIONS: Options = {
     "output": (("--output", "-o"), "FILE", "The file to write."),
     **PICKING,
     "limit": (("--limit",), "N", "So many datapoints at most (default: 50)."),
-    "size": (("--size",), "SIZE", "Values that the file may hold, before they become text (default: 24MB)."),
+    "size": (("--size",), "SIZE", "Values that the file may hold, before they become text."),
     "force": (("--force",), "", "Overwrite a file that is there."),
     "json": (("--json",), "", "Print what was written as one JSON document."),
 }
