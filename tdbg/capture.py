@@ -23,7 +23,7 @@ class Spec(NamedTuple):
         """TdbgError for a kind that there is not. Kinds stand behind the last colon; an expression may hold others."""
         pattern, colon, kinds = text.strip().rpartition(":")
         found = tuple(word.strip() for word in kinds.split(",") if word.strip())
-        is_expression = text.strip().startswith("re:") and not set(found) <= set(KINDS)
+        is_expression = pattern.startswith("re:") and not re.fullmatch(r"[\w\s,]*", kinds)
         if not colon or is_expression or pattern == "re":
             return cls(_checked(text.strip()))
         for kind in found:

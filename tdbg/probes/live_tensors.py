@@ -65,6 +65,8 @@ def take() -> Census:
         try:
             kind = _kind(tensor)
             storage = tensors.local(tensor).untyped_storage()
+            if storage.device.type == "meta":  # what the compiler keeps of its tracing has sizes and no memory
+                continue
             address, size = storage.data_ptr(), storage.nbytes()
         except Exception:  # guard: a tensor class of somebody else's may refuse anything
             continue

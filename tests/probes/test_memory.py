@@ -324,6 +324,12 @@ def test_the_census_counts_kinds_and_shares_memory_once() -> None:
     assert len(views) == 2
 
 
+def test_tensors_without_memory_are_not_counted() -> None:
+    mode = torch._subclasses.fake_tensor.FakeTensorMode()
+    kept = [mode.from_tensor(torch.zeros(1234, 77)), torch.zeros(1234, 77, device="meta")]
+    assert not any(kind.shape == (1234, 77) for kind in live_tensors.take().nbytes) and len(kept) == 2
+
+
 def test_a_kind_tells_graph_from_plain_and_names_its_holder() -> None:
     weight = torch.ones(3, 517, requires_grad=True)  # a shape that nothing else has
     before = live_tensors.take()

@@ -8,7 +8,10 @@ from torch import Tensor, nn
 FLAG = "AUTOGRAD_ANOMALY"
 CODE = "TD-N001"
 SAYS = "torch.sqrt(x * 0.0 + shift)"
-OPTIONS = ("--max-overhead", "100")  # its steps take less than a millisecond: one percent pays for a look at few of them
+OPTIONS = (
+    "--max-overhead",
+    "100",
+)  # its steps take less than a millisecond: one percent pays for a look at few of them
 RANKS = 1
 
 
