@@ -127,6 +127,8 @@ class Frames:
 class JournalFile:
     """A journal that is being written: frames are added one behind the other, each whole or not at all."""
 
+    _fd = -1  # until there is a file
+
     def __init__(self, path: Path) -> None:
         """Create it. Raises FileExistsError if there is one of this name."""
         self.path = path
@@ -163,3 +165,8 @@ class JournalFile:
                 os.ftruncate(fd, self.end)
         finally:
             os.close(fd)
+
+    def __del__(self) -> None:
+        """A writer that was dropped without `close` leaves its files as a crash would, and no descriptor open."""
+        if self._fd >= 0 and disk.is_ours(self._fd, self._identity):
+            os.close(self._fd)

@@ -18,6 +18,8 @@ class Page:
     data: where tensors begin. end: where the next datapoint goes. header_bytes: the most its header will take.
     """
 
+    _fd = -1  # until there is a file
+
     def __init__(self, path: Path, number: int, data: int, about: Mapping[str, Any]) -> None:
         """Create the file. Raises FileExistsError if there is one of this name."""
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
@@ -104,6 +106,11 @@ class Page:
         self._fd = -1
         if ours:
             os.close(fd)
+
+    def __del__(self) -> None:
+        """A writer that was dropped without `close` leaves its files as a crash would, and no descriptor open."""
+        if self._fd >= 0 and disk.is_ours(self._fd, self._identity):
+            os.close(self._fd)
 
 
 def finish(fd: int, path: Path, start: bytes, size: int, *, durable: bool) -> None:

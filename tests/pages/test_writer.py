@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import gc
 import json
 import os
 import random
@@ -13,6 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 from safetensors import safe_open
@@ -313,6 +315,19 @@ def test_half_a_datapoint_is_no_part_of_the_page(tmp_path: Path, monkeypatch: py
         assert page.keys()
     assert keys(tmp_path) == names(2)
     assert verify(tmp_path) == []
+
+
+def test_a_writer_that_is_dropped_leaves_no_descriptor_open(tmp_path: Path) -> None:
+    before = psutil.Process().num_fds()
+    for number in range(20):
+        writer = PageWriter(tmp_path / str(number))
+        writer.add(1, [], scalars={"a": 1})
+        writer.add(2, [Item("x", "uint8", (3,), b"abc")])
+    del writer
+    gc.collect()
+    assert psutil.Process().num_fds() <= before + 2
+    with PageSet.open(tmp_path / "19") as pages:
+        assert [point.key for point in pages] == [1, 2], "what it has acknowledged is there"
 
 
 def test_a_full_disk(small_disk: Path) -> None:
