@@ -239,14 +239,14 @@ def test_an_error_in_backward_is_told_once_with_what_was_alive(watch: Start) -> 
         def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
             return torch.empty(2**60, dtype=torch.uint8)
 
-    model = network()
+    model = nn.Linear(1024, 512)  # larger than what other tests have left alive in this process
     with pytest.raises(RuntimeError, match="can't allocate") as caught:
-        Greedy.apply(model(torch.randn(4, 32))).sum().backward()
+        Greedy.apply(model(torch.randn(4, 1024))).sum().backward()
     sys.excepthook(type(caught.value), caught.value, None)  # as Python does when nobody catches it
     (event,) = told(seen, "OOM")
     assert event.values["kind"] == "host" and event.step == 1
     assert event.values["tried_mb"] == pytest.approx(2**60 / 1e6)
-    assert any("parameter [64, 32] float32" in line for line in event.values["top"])
+    assert any("parameter [512, 1024] float32" in line for line in event.values["top"])
     assert "tried to allocate" in event.text and seen.claims == 1
 
 
