@@ -284,7 +284,7 @@ class Capture(Probe):
             return
         self.tap.unhook()
         self._leave_eager()
-        if self.tap.running and not call.graded:
+        if not self.tap.awaits_gradients:  # written while backward runs, which leaves the interpreter to the writer
             self._finish()
 
     @asked

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.compiler import is_dynamo_compiling
 
 from tdbg.debuggers.plain import PLAIN, RAW, Note, NotPlain, Part, parts, raw
 from tdbg.debuggers.pool import Full, Pool
@@ -31,7 +32,7 @@ MAX_PLANS = 64
 HOST = torch.device("cpu")
 SMALL_BYTES = 1 << 20  # moved with the interpreter held; larger ones by torch, which has threads for them
 OUTPUT = ("output",)
-TIMED = 8  # one pass of so many has its hooks timed
+TIMED = 32  # one pass of so many has its hooks timed
 HOOK: Any = "tdbg-capture"  # in a module's own table of hooks, for one pass
 
 
@@ -257,6 +258,11 @@ class Tap:
     def running(self) -> bool:
         """True between `begin` and `end`."""
         return self._copied is not None
+
+    @property
+    def awaits_gradients(self) -> bool:
+        """True while the pass that runs has to have gradients that have not come."""
+        return self._copied is not None and bool(self._copied.awaited)
 
     def count(self) -> int:
         """How many hooks are placed."""
@@ -531,7 +537,7 @@ class _After:
         self.tap, self.target = tap, target
 
     def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
-        if torch.compiler.is_compiling():
+        if is_dynamo_compiling():  # the cheapest one that the compiler knows; the longer way asks the other one
             return
         tap = self.tap
         # The usual case, without a call of anything that is written in Python.
@@ -554,7 +560,8 @@ class _After:
                     tap.at = at = tap.at + 1
                     tap.next = tap.makers[at]
                     return
-        unseen(tap.after, self.target, output)
+        if not torch.compiler.is_compiling():
+            unseen(tap.after, self.target, output)
 
 
 class _TimedAfter(_After):

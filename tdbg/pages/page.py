@@ -12,20 +12,25 @@ from tdbg.pages.header import Entries, Placed
 from tdbg.pages.layout import Layout
 
 
+AHEAD_BYTES = 8_000_000  # of disk, that are asked for at a time
+
+
 class Page:
     """An open ``.part`` file: room for a header, then datapoints.
 
     data: where tensors begin. end: where the next datapoint goes. header_bytes: the most its header will take.
+    limit_bytes: up to where disk may be asked for ahead of time.
     """
 
     _fd = -1  # until there is a file
 
-    def __init__(self, path: Path, number: int, data: int, about: Mapping[str, Any]) -> None:
+    def __init__(self, path: Path, number: int, data: int, about: Mapping[str, Any], limit_bytes: int = 0) -> None:
         """Create the file. Raises FileExistsError if there is one of this name."""
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         self._identity = disk.identity(self._fd)
         self.path, self.number = path, number
         self.data = self.end = data
+        self._reserved, self._limit_bytes = data, limit_bytes
         self.placed: list[Placed] = []
         self._about = about
         self._entries: dict[int, Entries] = {}
@@ -33,13 +38,13 @@ class Page:
         self.header_bytes = least_header_bytes(about)
 
     @classmethod
-    def create(cls, folder: Path, rank: int, data: int, about: Mapping[str, Any]) -> "Page":
+    def create(cls, folder: Path, rank: int, data: int, about: Mapping[str, Any], limit_bytes: int = 0) -> "Page":
         """A page of the next number that is free in the folder, whoever else writes there at this moment."""
         number = 1 + max((page for owner, page, _ in pages(folder) if owner == rank), default=-1)
         while True:
             path = folder / page_name(rank, number, sealed=False)
             try:
-                made = cls(path, number, data, about)
+                made = cls(path, number, data, about, limit_bytes)
             except FileExistsError:
                 number += 1
                 continue
@@ -53,17 +58,34 @@ class Page:
         """The most bytes that one more datapoint adds to the header."""
         return header.cost(entries, body) + (0 if layout.id in self._entries else entries.layout_bytes)
 
-    def write(self, pieces: Sequence[memoryview], *, durable: bool = False) -> None:
-        """The bytes of one datapoint, at ``end``. Raises OSError; the next try takes the same place."""
+    def write(self, pieces: Sequence[memoryview], length: int, *, durable: bool = False) -> None:
+        """The ``length`` bytes of one datapoint, at ``end``. Raises OSError; the next try takes the same place."""
         disk.check_ours(self._fd, self._identity)
+        if self.end + length > self._reserved:
+            self._reserve(length)
         try:
             disk.write_at(self._fd, pieces, self.end)
         except OSError:
-            with contextlib.suppress(OSError):
-                os.ftruncate(self._fd, max(self.end, self.data))  # what half a datapoint took of a full disk
+            self.give_back()  # with what half a datapoint took of a full disk
             raise
         if durable:
             disk.sync(self._fd)
+
+    def _reserve(self, length: int) -> None:
+        """Ask for disk ahead of time, for a datapoint of so many bytes and some more; once refused, never again."""
+        start = max(self.end, self._reserved)
+        stop = min(start + max(length, AHEAD_BYTES), self._limit_bytes)
+        if stop >= self.end + length:
+            self._reserved = stop
+            if not disk.reserve(self._fd, start, stop - start):
+                self._limit_bytes = 0
+
+    def give_back(self) -> bool:
+        """Give back the disk that was asked for and not written; False if there was none. None is asked for again."""
+        had, self._limit_bytes, self._reserved = self._limit_bytes > 0, 0, 0
+        with contextlib.suppress(OSError):
+            os.ftruncate(self._fd, max(self.end, self.data))
+        return had
 
     def hold(self, placed: Placed, entries: Entries) -> None:
         """Count a datapoint that is written, before its record is: its place is never given to another."""
@@ -116,8 +138,7 @@ class Page:
 def finish(fd: int, path: Path, start: bytes, size: int, *, durable: bool) -> None:
     """Make a safetensors file of a ``.part``: its header, its size, its name. Raises OSError."""
     disk.write_at(fd, [memoryview(start)], 0)
-    if os.fstat(fd).st_size != size:
-        os.ftruncate(fd, size)
+    os.ftruncate(fd, size)  # also what was asked for behind the end
     if durable:
         disk.sync(fd)
     os.rename(path, path.with_suffix(".safetensors"))

@@ -286,13 +286,19 @@ class PageWriter:
         entries = entries or Entries(layout)
         longest = record.placed(start, self.seq, 10**11, 10**19, layout, rest)
         page = self._page_for(layout, entries, longest, HEAD.size + len(longest) + len(first))
-        page.write(pieces, durable=self.durable)
+        page.write(pieces, layout.length, durable=self.durable)
         seq, self.seq = self.seq, self.seq + 1
         body = record.placed(start, seq, page.number, page.end, layout, rest)
         page.hold(Placed(seq, page.end, layout, body), entries)
         begun = b"" if page.recorded else pack({"t": "page", "page": page.number, "data": page.data})
+        frames = b"".join((begun, first, frame(body)))
         try:
-            journal.add(b"".join((begun, first, frame(body))), durable=self.durable)
+            try:
+                journal.add(frames, durable=self.durable)
+            except OSError:
+                if not page.give_back():
+                    raise
+                journal.add(frames, durable=self.durable)  # it may have been we who took the last of the disk
         except BaseException:
             page.withdraw()
             raise
@@ -319,7 +325,8 @@ class PageWriter:
             )
         self._afford(growth + data + PAGE_RECORDS_BYTES)
         self._seal()
-        self._page = Page.create(self.folder, self.rank, data, self._about)
+        left = self.page_bytes if self.budget_bytes is None else self.budget_bytes - self.written_bytes
+        self._page = Page.create(self.folder, self.rank, data, self._about, min(left, self.page_bytes))
         return self._page
 
     def _seal(self) -> None:

@@ -352,6 +352,31 @@ def test_a_full_disk(small_disk: Path) -> None:
     assert [problem for problem in verify(folder) if problem.grave] == []
 
 
+def test_what_is_asked_of_the_disk_ahead_of_time_goes_back(tmp_path: Path) -> None:
+    writer = filled(tmp_path, 3)
+    (part,) = tmp_path.glob("*.part")
+    ahead = part.stat().st_blocks * 512 - part.stat().st_size
+    assert part.stat().st_size < 1_000_000, "the size is that of what is written"
+    if disk.reserve(os.open(tmp_path / "probe", os.O_RDWR | os.O_CREAT), 0, 4096):
+        assert ahead > 1_000_000
+    writer.close()
+    (sealed,) = tmp_path.glob("*.safetensors")
+    assert sealed.stat().st_blocks * 512 <= sealed.stat().st_size + 65536
+
+
+def test_disk_that_was_asked_for_is_given_to_the_journal_of_a_full_disk(small_disk: Path) -> None:
+    writer = PageWriter(small_disk / "pages", page_bytes=400_000)
+    writer.add("k0", items("k0", [("t", "uint8", (900,), 900)]))
+    ballast = os.open(small_disk / "ballast", os.O_WRONLY | os.O_CREAT)
+    with pytest.raises(OSError):
+        while os.write(ballast, bytes(4096)):
+            pass
+    os.close(ballast)
+    for number in range(1, 101):  # some 20 kB of journal, for which nothing was asked ahead of time
+        writer.add(f"k{number}", items(f"k{number}", [("t", "uint8", (900,), 900)]))
+    assert keys(small_disk / "pages") == names(101)
+
+
 def test_a_first_datapoint_that_fails_leaves_no_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = PageWriter(tmp_path)
     writer.start()
