@@ -127,7 +127,7 @@ class Frames:
 class JournalFile:
     """A journal that is being written: frames are added one behind the other, each whole or not at all."""
 
-    _fd = -1  # until there is a file
+    _fd, _identity = -1, (-1, -1)  # until there is a file
 
     def __init__(self, path: Path) -> None:
         """Create it. Raises FileExistsError if there is one of this name."""

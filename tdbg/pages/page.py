@@ -11,7 +11,6 @@ from tdbg.pages.form import ALIGN, PAGE_NAME, page_name
 from tdbg.pages.header import Entries, Placed
 from tdbg.pages.layout import Layout
 
-
 AHEAD_BYTES = 8_000_000  # of disk, that are asked for at a time
 
 
@@ -22,7 +21,7 @@ class Page:
     limit_bytes: up to where disk may be asked for ahead of time.
     """
 
-    _fd = -1  # until there is a file
+    _fd, _identity = -1, (-1, -1)  # until there is a file
 
     def __init__(self, path: Path, number: int, data: int, about: Mapping[str, Any], limit_bytes: int = 0) -> None:
         """Create the file. Raises FileExistsError if there is one of this name."""
@@ -137,8 +136,8 @@ class Page:
 
 def finish(fd: int, path: Path, start: bytes, size: int, *, durable: bool) -> None:
     """Make a safetensors file of a ``.part``: its header, its size, its name. Raises OSError."""
+    os.ftruncate(fd, size)  # first: what was asked for behind the end may be the last there is of the disk
     disk.write_at(fd, [memoryview(start)], 0)
-    os.ftruncate(fd, size)  # also what was asked for behind the end
     if durable:
         disk.sync(fd)
     os.rename(path, path.with_suffix(".safetensors"))
