@@ -104,9 +104,13 @@ def is_place(word: str) -> bool:
 
 
 def place_and_word(words: "Sequence[str]", what: str, example: str) -> tuple[list[str], str]:
-    """The words of ``[PATH] WORD``: the paths for `opened`, and the word. Raises TdbgError where one is missing."""
+    """The words of ``[PATH] WORD``: the paths for `opened`, and the word. Raises TdbgError where one is missing.
+
+    ``WORD PATH`` is understood where only the second one is there.
+    """
     if len(words) == 2:
-        return [words[0]], words[1]
+        path, word = words if is_place(words[0]) or not is_place(words[1]) else reversed(words)
+        return [path], word
     if len(words) == 1:
         return [], words[0]
     raise TdbgError(

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tdbg import cli
 from tdbg.pages.writer import PageWriter
 from tests.pages.samples import Commands, item, run
 
@@ -114,6 +115,16 @@ def test_wrong_use(ask: Commands, words: tuple[str, ...], what: str, hint: str) 
     assert told.code == 2 and told == []
     first, second = told.said.splitlines()
     assert what in first and hint in second
+
+
+def test_the_place_may_come_last(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with PageWriter(tmp_path / "pages") as writer:
+        writer.add("k", [item("x", [1.0])])
+    for words in (["find", "count > 0"], ["show", "k/x"]):
+        assert cli.main(["inspect-pages", *words, str(tmp_path / "pages")]) == 0
+        last = capsys.readouterr().out
+        assert cli.main(["inspect-pages", words[0], str(tmp_path / "pages"), words[1]]) == 0
+        assert capsys.readouterr().out == last != ""
 
 
 def test_a_path_with_brackets_means_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
