@@ -59,7 +59,7 @@ class Args(msgspec.Struct, gc=False):
 
 
 class Event(msgspec.Struct, gc=False):
-    """One event as it stands in the file: ``ts`` and ``dur`` in microseconds with fractions; `ns` makes integers."""
+    """One event as it stands in the file: ``ts`` and ``dur`` in microseconds with fractions."""
 
     ph: str
     cat: str = ""
@@ -69,11 +69,6 @@ class Event(msgspec.Struct, gc=False):
     ts: float = 0.0
     dur: float = 0.0
     args: Args | None = None
-
-
-def ns(us: float) -> int:
-    """Microseconds of a trace as whole nanoseconds."""
-    return round(us * 1000)
 
 
 class Trace:
