@@ -57,8 +57,8 @@ class Builder:
                     continue
                 if base < 0:
                     base = self.base = int(ts)
-                start = int((ts - base) * 1000 + 0.5)  # what is left has few enough digits to be exact
-                dur = int(event.dur * 1000 + 0.5)
+                start = round((ts - base) * 1000)  # what is left has few enough digits to be exact
+                dur = round(event.dur * 1000)
                 see(event, start, dur)
                 if start < first:
                     first = start
@@ -67,7 +67,7 @@ class Builder:
             elif event.name == kinds.MEMORY and 0 <= ts < FAR:
                 if base < 0:
                     base = self.base = int(ts)
-                self._memory(event, int((ts - base) * 1000 + 0.5))
+                self._memory(event, round((ts - base) * 1000))
         self.first, self.last = first, last
 
     def _memory(self, event: Event, time: int) -> None:
