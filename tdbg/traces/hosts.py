@@ -84,7 +84,8 @@ class Threads:
         key = (name, dims)
         if key not in self.operators:
             self.shaped = self.shaped or bool(dims)
-            self.operators[key] = Operator(name, dims.decode("utf-8", "replace"))
+            text = "".join(dims.decode("utf-8", "replace").split()).replace(",", ", ")
+            self.operators[key] = Operator(name, f"{text[:-1]}..." if len(dims) == CUT else text)
         return self.operators[key]
 
     def _outermost(self, thread: Thread, entry: Operator, start: int, end: int) -> None:

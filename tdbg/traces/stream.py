@@ -28,6 +28,7 @@ DEPTH = 10_000  # brackets within brackets
 JOINED = 4  # pieces that may belong to one event
 ENDS = 32  # brackets that may close the list, from the last one backwards
 
+NO_TRACE = "name a file that torch.profiler exported"
 OPENING = re.compile(rb'"traceEvents"\s*:\s*\[')
 BETWEEN = re.compile(rb"\}\s*,\s*\{")
 TRAILING = re.compile(r"trailing characters \(byte (\d+)\)")
@@ -87,6 +88,7 @@ class Trace:
         self.damaged = 0
         self.events = 0
         self._ended = False  # the list was closed
+        self._bare = False  # there is nothing but the list
         self._decode: Callable[[bytes], list[Event]] = msgspec.json.Decoder(list[Event]).decode
         self._decode_one: Callable[[bytes], Event] = msgspec.json.Decoder(Event).decode
 
@@ -110,6 +112,8 @@ class Trace:
         self._conclude()
 
     def _conclude(self) -> None:
+        if self._bare and not self.events and (self.damaged or not self._ended):
+            raise TdbgError(f"{self.path} is no trace: a list of other things", NO_TRACE)
         if self.blocks.torn:
             self.problems.append(f"{self.blocks.torn}: what is behind that place is missing")
         elif not self._ended:
@@ -126,6 +130,7 @@ class Trace:
             raise TdbgError(f"{self.path} is empty", self.blocks.torn or "the program may have ended in the export")
         data = data.removeprefix(b"\xef\xbb\xbf").lstrip()
         if data[:1] == b"[":
+            self._bare = True
             return data[1:]
         found = OPENING.search(data) if data[:1] == b"{" else None
         while found is None and data[:1] == b"{" and len(data) < HEAD:
@@ -136,9 +141,7 @@ class Trace:
             found = OPENING.search(data)
         if found is None:
             torn = f" ({self.blocks.torn})" if self.blocks.torn else ""
-            raise TdbgError(
-                f"{self.path} is no trace: it has no traceEvents{torn}", "name a file that torch.profiler exported"
-            )
+            raise TdbgError(f"{self.path} is no trace: it has no traceEvents{torn}", NO_TRACE)
         self._add_head(data[: found.start()].rstrip().removesuffix(b",") + b"}")
         return data[found.end() :]
 
@@ -247,9 +250,11 @@ class Trace:
                 lost = 0
             at += width
         if last and lost:
-            event = self._before_the_end((b"{" if len(pieces) > 1 else b"") + pieces[-1])
-            found += [event] if event is not None else []
-            lost = lost - 1 if self._ended else max(lost - JOINED, 0)  # what is torn is told as torn
+            before = between.join(pieces[-lost:-1]) + between[:-1] if lost > 1 else b""
+            before = b"{" + before if 1 < lost < len(pieces) else before
+            more = self._before_the_end(before, (b"{" if len(pieces) > 1 else b"") + pieces[-1])
+            found += more or []
+            lost = max(lost - JOINED, 0) if more is None else lost - len(more)  # what is torn is told as torn
         self.damaged += lost
         return found
 
@@ -270,18 +275,20 @@ class Trace:
                 continue
         return None
 
-    def _before_the_end(self, text: bytes) -> Event | None:
-        """The last event of a list that is closed behind it."""
-        if text.strip().removeprefix(b"]").strip() in (b"", b"}"):
-            self._ended = self._ended or text.strip().startswith(b"]")
-            return None
+    def _before_the_end(self, before: bytes, text: bytes) -> list[Event] | None:
+        """The last event of a list that is closed behind it, none if that is no event; None if nothing closes it.
+
+        before: what could not be decoded in front of the text.
+        """
         end = len(text)
         for _ in range(ENDS):
             end = text.rfind(b"]", 0, end)
-            event = self._mended(text[:end]) if end > 0 else None
-            if event is not None:
+            if end < 0:
+                break
+            event = self._mended(text[:end])
+            if event is not None or _is_json(b"[" + before + text[: end + 1]):
                 self._ended = True
-                return event
+                return [event] if event is not None else []
         return None
 
     # by ijson
@@ -308,6 +315,14 @@ class Trace:
             if self._ended and not BEHIND.search(str(error)):
                 self.problems.append("a place in the file is damaged: what is behind it is missing")
         yield batch
+
+
+def _is_json(text: bytes) -> bool:
+    try:
+        msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return False
+    return True
 
 
 def _repaired(text: bytes) -> bytes:

@@ -47,7 +47,7 @@ def test_json_is_one_document_with_the_same_figures(trace):
     one = told["data"]["traces"][0]
     assert (one["rank"], one["median_step_ms"], one["parts"]["input"]) == (1, 1.0, 0.3)
     assert one["steps"][0]["bar"]["backward"] == 100_000
-    assert [(row["name"], row["shapes"]) for row in one["operators"]][0] == ("aten::linear", "[[8, 16], [4, 16]]")
+    assert next((row["name"], row["shapes"]) for row in one["operators"]) == ("aten::linear", "[[8, 16], [4, 16]]")
 
 
 def test_shapes_and_top(trace):
@@ -88,8 +88,11 @@ def test_a_torn_trace_is_shown_and_told(trace):
     [
         ("empty.json", "", "is empty"),
         ("none.json", "{}", "is no trace"),
-        ("list.json", "[1, 2, 3", "3 events are damaged"),
-        ("deep.json", '{"traceEvents": ' + "[" * 9000, "damaged"),
+        ("list.json", "[1, 2, 3", "is no trace"),
+        ("wrong.json", '{"traceEvents": [{"lr": 0.1}, {"lr": 0.2}]}', "2 events are damaged"),
+        ("numbers.json", "[1, 2, 3]", "is no trace"),
+        ("objects.json", '[{"lr": 0.1}, {"lr": 0.2}]', "is no trace"),
+        ("deep.json", '{"traceEvents": ' + "[" * 9000, "ends in the middle"),
     ],
 )
 def test_bad_input_is_told_and_never_a_traceback(tmp_path, name, text, says):
@@ -103,7 +106,7 @@ def test_wrong_use_is_told(trace, tmp_path):
         (["show", trace, trace], "2 paths were given"),
         (["show", trace, "--windows", "some"], "--windows cannot be 'some'"),
         (["show", tmp_path / "none"], "there is no such file"),
-        (["shwo", trace], "did you mean"),
+        (["shwo", trace], "Did you mean"),
     ):
         done = tdbg(*words)
         assert done.returncode == 2 and says in done.stderr, done.stderr

@@ -5,7 +5,7 @@ import time
 import tracemalloc
 
 import pytest
-from traces.material import LAYOUTS, dense, kineto, loaded, op, python, real, span, step, write
+from traces.material import LAYOUTS, bare, dense, kineto, loaded, op, python, real, span, step, write
 
 from tdbg.errors import TdbgError
 from tdbg.traces.stream import Event, Trace
@@ -68,7 +68,7 @@ def test_a_real_trace_reads_as_json_does(name):
 def test_a_file_cut_anywhere_gives_the_events_before_the_cut(tmp_path, layout, size):
     text = layout(EVENTS[:12]).encode()
     path = tmp_path / "t.json"
-    begin = text.find(b"[") + 2
+    begin = text.find(b"[") + (2 if layout is not bare else 400)  # a list without an event may be a list of anything
     for end in range(begin, len(text) - 8, 13):
         path.write_bytes(text[:end])
         found, trace = read(path, size)
