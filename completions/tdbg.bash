@@ -6,7 +6,7 @@ _tdbg_commands() {
     case "$1" in
         '') reply='run report status control filter-logs inspect-pages trace flags explain doctor demo hook' ;;
         'inspect-pages') reply='ls show stats find diff export html verify recover convert upload' ;;
-        'trace') reply='show' ;;
+        'trace') reply='show advise' ;;
         'flags') reply='list show scan doctor' ;;
         'hook') reply='install remove' ;;
         *) reply='' ;;
@@ -36,6 +36,7 @@ _tdbg_options() {
         'inspect-pages upload') reply='--json -h --help' ;;
         'trace') reply='-h --help' ;;
         'trace show') reply='--ranks --rank --windows --top --shapes --json -h --help' ;;
+        'trace advise') reply='--ranks --rank --windows --threshold --fail-on --json -h --help' ;;
         'flags') reply='-h --help' ;;
         'flags list') reply='--json -h --help' ;;
         'flags show') reply='--json -h --help' ;;
@@ -166,6 +167,10 @@ _tdbg_kind() {
         'trace show --ranks'|'trace show --rank') reply='RANGE' ;;
         'trace show --windows') reply='NAME' ;;
         'trace show --top') reply='N' ;;
+        'trace advise --ranks'|'trace advise --rank') reply='RANGE' ;;
+        'trace advise --windows') reply='NAME' ;;
+        'trace advise --threshold') reply='TEXT' ;;
+        'trace advise --fail-on') reply='NAME' ;;
         'flags scan -o'|'flags scan --output') reply='FILE' ;;
         'flags scan --function') reply='NAME' ;;
         'demo --fault') reply='FAULT' ;;
@@ -198,6 +203,7 @@ _tdbg_argument() {
         'inspect-pages convert') reply='PATH' ;;
         'inspect-pages upload') reply='PATH|URL' ;;
         'trace show') reply='PATH' ;;
+        'trace advise') reply='PATH' ;;
         'flags show') reply='FLAG' ;;
         'flags scan') reply='DIR' ;;
         'flags doctor') reply='RUN' ;;

@@ -67,17 +67,18 @@ class Heap:
         line = self.found.line
         begin = time - time % self._width
         if line and line[-1][0] >= begin:
-            if allocated > line[-1][1]:
-                line[-1] = (line[-1][0], allocated)
+            at, most, least = line[-1]
+            line[-1] = (at, max(most, allocated), min(least, allocated))
             return
-        line.append((begin, allocated))
+        line.append((begin, allocated, allocated))
         while len(line) > 2 * POINTS:
             self._width *= 2
-            merged: dict[int, int] = {}
-            for at, size in line:
+            merged: dict[int, tuple[int, int]] = {}
+            for at, most, least in line:
                 key = at - at % self._width
-                merged[key] = max(merged.get(key, 0), size)
-            line[:] = merged.items()
+                known = merged.get(key, (most, least))
+                merged[key] = (max(known[0], most), min(known[1], least))
+            line[:] = [(at, most, least) for at, (most, least) in merged.items()]
 
 
 def _allocator(thread: "Thread", time: int) -> str:

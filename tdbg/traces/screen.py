@@ -122,7 +122,9 @@ def _memory(memory: Memory, read: Summary) -> None:
     at = (memory.peak_at - read.start) / 1e6
     print(f"\nmemory of {memory.device}: peak {size(memory.peak)} at {at:,.1f} ms, {size(memory.last)} at the end")
     if memory.line:
-        print(f"{_spark([amount for _, amount in memory.line])}  {size(min(amount for _, amount in memory.line))} up")
+        print(
+            f"{_spark([most for _, most, _ in memory.line])}  {size(min(most for _, most, _ in memory.line))} to the peak"
+        )
     held = (f"{short(name, 60)} {size(amount)}" for name, amount in list(memory.holders.items())[:5])
     if memory.holders:
         print(f"at the peak, of what was allocated in the trace: {', '.join(held)}")

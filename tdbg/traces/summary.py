@@ -59,7 +59,7 @@ class Memory:
     reserved: int = 0
     first: int = 0
     last: int = 0
-    line: list[tuple[int, int]] = field(default_factory=list)  # time, the most in the interval that begins there
+    line: list[tuple[int, int, int]] = field(default_factory=list)  # time; the most and the least from there on
     holders: dict[str, int] = field(default_factory=dict)  # at the peak: who allocated what was alive
 
 

@@ -142,3 +142,25 @@ def test_an_accelerators_figures(tmp_path):
     done = tdbg("show", write(tmp_path / "t.json", events))
     assert "accelerator: busy 100.0% of 0.05 ms, 1 launches" in done.stdout
     assert "matrix kernels: 0.05 ms, 0% of it on tensor cores by their names" in done.stdout
+
+
+def test_advise_names_what_is_wrong_and_fails_if_asked(trace):
+    done = tdbg("advise", trace)
+    assert done.returncode == 0 and done.stdout.startswith("TD-P101 warning: 30% of a step is waiting for input")
+    assert "num_workers: it is 0 now" in done.stdout
+    assert "tdbg: TD-P115: it needs the traces of two ranks or more" in done.stderr
+    assert tdbg("advise", trace, "--fail-on", "warning").returncode == 1
+    assert tdbg("advise", trace, "--fail-on", "critical").returncode == 0
+    quiet = [word for level in ("notice", "warning", "critical") for word in ("--threshold", f"input_{level}=1")]
+    assert tdbg("advise", trace, *quiet).stdout == "nothing to advise\n"
+    told = json.loads(tdbg("advise", trace, "--json").stdout)["data"]
+    assert told["advice"][0]["code"] == "TD-P101" and {"code", "reason"} == set(told["abstained"][0])
+
+
+def test_wrong_use_of_advise_is_told(trace):
+    for words, says in (
+        (["--fail-on", "bad"], "--fail-on cannot be"),
+        (["--threshold", "x=1"], "no threshold is called"),
+    ):
+        done = tdbg("advise", trace, *words)
+        assert done.returncode == 2 and says in done.stderr

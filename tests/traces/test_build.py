@@ -230,7 +230,7 @@ def test_memory_its_peak_and_its_holders(tmp_path):
         5000,
     )
     assert cpu.holders == {"aten::conv2d": 600, "ConvBackward": 350}
-    assert max(size for _, size in cpu.line) == 1950
+    assert (max(most for _, most, _ in cpu.line), min(least for _, _, least in cpu.line)) == (1950, 1350)
     assert (cuda.device, cuda.holders) == ("cuda:0", {"outside of any operator": 7})
 
 
@@ -239,7 +239,8 @@ def test_a_line_of_memory_keeps_its_peak_whatever_its_length(tmp_path):
     found = summarize(write(tmp_path / "t.json", events)).memory[0]
     assert 200 < len(found.line) <= 1024
     assert max(found.line, key=lambda point: point[1])[0] <= us(4321 * 30)
-    assert found.peak == 500 == max(size for _, size in found.line)
+    assert found.peak == 500 == max(most for _, most, _ in found.line)
+    assert min(least for _, _, least in found.line) == 0
 
 
 def test_events_out_of_order_are_sorted_and_it_is_told(tmp_path):

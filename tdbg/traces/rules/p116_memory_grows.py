@@ -1,15 +1,17 @@
 """TD-P116: memory grows from step to step."""
 
+from itertools import pairwise
+
 from tdbg.tables import size
 from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
-from tdbg.traces.summary import Memory
+from tdbg.traces.summary import Memory, Step
 
 
 @RULES.add
 class MemoryGrows(Rule):
-    """What is allocated at a step's end is more each time.
+    """What stays allocated is more in each step than in the one before.
 
-    Signal: the line of memory at the ends of the steps, in three steps or more: it rises at every one.
+    Signal: the least that is allocated within a step, in three steps or more: it rises with every one.
     What to do: keep numbers, not tensors with their graphs: `losses.append(loss.item())`, `.detach()`.
     """
 
@@ -25,11 +27,11 @@ class MemoryGrows(Rule):
         if len(steps) < 3:
             return self.abstain("it needs three steps")
         for memory in view.summary.memory:
-            ends = [_at(memory, step.end) for step in steps]
-            growth = [after - before for before, after in zip(ends, ends[1:], strict=False)]
-            if min(growth) > self.limit(view, "growth_warning") * memory.peak:
+            floors = _floors(memory, steps)
+            growth = [after - before for before, after in pairwise(floors)]
+            if growth and min(growth) > self.limit(view, "growth_warning") * memory.peak:
                 lines = [
-                    f"{memory.device}: {' -> '.join(size(amount) for amount in ends[:6])} at the ends of the steps"
+                    f"{memory.device}: {' -> '.join(size(amount) for amount in floors[:6])} at the least, step by step"
                 ]
                 lines += [f"{name[:60]} holds {size(amount)} at the peak" for name, amount in memory.holders.items()]
                 title = f"memory of {memory.device} grows by {size(min(growth))} a step and more"
@@ -38,7 +40,12 @@ class MemoryGrows(Rule):
         return None
 
 
-def _at(memory: Memory, time: int) -> int:
-    """What was allocated at a time: the least of the points around it, since a point keeps the most of its interval."""
-    before = [amount for at, amount in memory.line if at <= time]
-    return before[-1] if before else memory.first
+def _floors(memory: Memory, steps: list[Step]) -> list[int]:
+    """The least that was allocated within each step; none where a step has no point of its own."""
+    floors = []
+    for step in steps:
+        inside = [least for at, _, least in memory.line if step.start <= at < step.end]
+        if not inside:
+            return []
+        floors.append(min(inside))
+    return floors
