@@ -117,7 +117,6 @@ def _summary(trace: Trace, built: Builder) -> Summary:
     found.base_us = max(built.base, 0)
     if built.strange:
         found.problems.append(f"{built.strange:,} events have times that cannot be, and were left out")
-    _add_head(found, trace.head)
     found.operators = sorted(threads.operators.values(), key=lambda one: -one.own)
     for name, works in (("kernels", devices.kernels), ("copies", devices.copies)):
         setattr(found, name, sorted(works.values(), key=lambda one: -one.total))
@@ -125,6 +124,7 @@ def _summary(trace: Trace, built: Builder) -> Summary:
         setattr(found, name, sorted(works.values(), key=lambda one: -one.total))
     found.memory = [heap.end() for heap in built.heaps.values()]
     part(found, threads, devices)
+    _add_head(found, trace.head)
     seen = {
         "shapes": threads.shaped,
         "stacks": threads.framed,
@@ -139,11 +139,14 @@ def _summary(trace: Trace, built: Builder) -> Summary:
 
 def _add_head(found: Summary, head: dict[str, Any]) -> None:
     """What the trace tells of itself; what has another type than torch writes is left out."""
-    info = head.get("distributedInfo")
-    if isinstance(info, dict):
-        found.rank = info["rank"] if isinstance(info.get("rank"), int) else None
-        found.world_size = info["world_size"] if isinstance(info.get("world_size"), int) else None
-        found.backend = str(info.get("backend", ""))
+    info, ours = _table(head, "distributedInfo"), _table(head, "tdbg")
+    for told in (ours, info):
+        found.rank = told["rank"] if isinstance(told.get("rank"), int) else found.rank
+        found.world_size = told["world_size"] if isinstance(told.get("world_size"), int) else found.world_size
+    found.backend = str(info.get("backend", ""))
+    wanted = ours.get("wanted")
+    if isinstance(wanted, int) and len(found.steps) < wanted:
+        found.problems.append(f"its window holds {len(found.steps)} of {wanted} steps: the program ended before")
     properties = head.get("deviceProperties")
     devices = [one for one in properties if isinstance(one, dict)] if isinstance(properties, list) else []
     found.devices = [str(one.get("name", "")) for one in devices]
@@ -152,3 +155,8 @@ def _add_head(found: Summary, head: dict[str, Any]) -> None:
         found.capability = (major, minor) if isinstance(major, int) and isinstance(minor, int) else None
         found.device_bytes = size if isinstance(size, int) else 0
     found.recorded = [name for key, name in HEAD_KEYS.items() if head.get(key)]
+
+
+def _table(head: dict[str, Any], key: str) -> dict[str, Any]:
+    found = head.get(key)
+    return found if isinstance(found, dict) else {}

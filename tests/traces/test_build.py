@@ -293,3 +293,13 @@ def test_shapes_part_calls_of_one_name(tmp_path):
         ("[[2, 3], [3, 4]]", 2),
         ("", 1),
     }
+
+
+def test_what_the_trace_tells_of_itself(tmp_path):
+    ours = {"tdbg": {"rank": 2, "world_size": 4, "wanted": 3}, "with_stack": 1, "profile_memory": 0}
+    found = summarize(write(tmp_path / "t.json", [step(1, 0, 10), op("a", 1, 2)], head=ours))
+    assert (found.rank, found.world_size, found.recorded) == (2, 4, ["stacks", "steps"])
+    assert found.problems == ["its window holds 1 of 3 steps: the program ended before"]
+    wrong = {"distributedInfo": [1], "tdbg": "x", "deviceProperties": {"a": 1}, "wanted": "many"}
+    found = summarize(write(tmp_path / "t.json", [op("a", 1, 2)], head=wrong))
+    assert (found.rank, found.problems, found.devices) == (None, [], [])
