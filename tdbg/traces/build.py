@@ -80,7 +80,7 @@ class Builder:
         heap = self.heaps.get(device)
         if heap is None:
             heap = self.heaps[device] = Heap(device)
-        heap.see(event, time, self.threads.thread(event))
+        heap.see(event, time, self.threads.outermost(self.threads.thread(event), time))
 
 
 def summarize(path: str | os.PathLike[str], size: int = 1 << 20) -> Summary:
@@ -98,7 +98,7 @@ def _summarize(path: str | os.PathLike[str], size: int) -> Summary:
     trace, built = Trace(path, size), Builder()
     for batch in trace:
         built.feed(batch)
-    calls = sum(operator.calls for operator in built.threads.operators.values())
+    calls = sum(operator.calls for operator in built.threads.operators)
     if built.threads.disorder > DISORDER * calls:
         trace, built = Trace(path, size), Builder()
         every = [event for batch in trace for event in batch]
@@ -112,12 +112,13 @@ def _summary(trace: Trace, built: Builder) -> Summary:
     from tdbg.traces.parts import part
 
     threads, devices = built.threads, built.devices
+    threads.end()
     found = Summary(path=trace.path, events=trace.events, problems=trace.problems)
     found.start, found.end = min(built.first, built.last), built.last
     found.base_us = max(built.base, 0)
     if built.strange:
         found.problems.append(f"{built.strange:,} events have times that cannot be, and were left out")
-    found.operators = sorted(threads.operators.values(), key=lambda one: -one.own)
+    found.operators = sorted(threads.operators, key=lambda one: -one.own)
     for name, works in (("kernels", devices.kernels), ("copies", devices.copies)):
         setattr(found, name, sorted(works.values(), key=lambda one: -one.total))
     for name, works in (("regions", threads.regions), ("modules", threads.modules)):

@@ -6,7 +6,6 @@ from tdbg.traces import kinds
 from tdbg.traces.summary import Memory
 
 if TYPE_CHECKING:
-    from tdbg.traces.hosts import Thread
     from tdbg.traces.stream import Event
 
 POINTS = 512  # of a line; at twice as many, two become one
@@ -25,8 +24,8 @@ class Heap:
         self._width = 1 << 14  # ns of a point
         self._any = False
 
-    def see(self, event: "Event", time: int, thread: "Thread") -> None:
-        """One ``[memory]`` event."""
+    def see(self, event: "Event", time: int, opened: str) -> None:
+        """One ``[memory]`` event. opened: the outermost operator that was open; empty for none."""
         args = event.args
         if args is None or not isinstance(args.allocated, int) or not isinstance(args.amount, int):
             return
@@ -35,7 +34,7 @@ class Heap:
             self.found.first = args.allocated - args.amount
         if args.amount < 0 and self._rising:
             self._write_down()
-        self._follow(args.amount, args.address if isinstance(args.address, int) else 0, time, thread)
+        self._follow(args.amount, args.address if isinstance(args.address, int) else 0, opened)
         if args.allocated > self.found.peak:
             self.found.peak, self.found.peak_at, self._rising = args.allocated, time, True
         self.found.last = args.allocated
@@ -48,13 +47,13 @@ class Heap:
             self._write_down()
         return self.found
 
-    def _follow(self, amount: int, address: int, time: int, thread: "Thread") -> None:
+    def _follow(self, amount: int, address: int, opened: str) -> None:
         if amount < 0:
             size, name = self._alive.pop(address, (0, ""))
             if size:
                 self._held[name] -= size
         elif len(self._alive) < ALIVE:
-            name = _allocator(thread, time)
+            name = opened.removeprefix(f"{kinds.AUTOGRAD}: ") or "outside of any operator"
             self._alive[address] = (amount, name)
             self._held[name] = self._held.get(name, 0) + amount
 
@@ -79,11 +78,3 @@ class Heap:
                 known = merged.get(key, (most, least))
                 merged[key] = (max(known[0], most), min(known[1], least))
             line[:] = [(at, most, least) for at, (most, least) in merged.items()]
-
-
-def _allocator(thread: "Thread", time: int) -> str:
-    """The outermost operator that is open, without the word that autograd puts before it."""
-    for end, operator, _ in thread.open:
-        if end >= time:
-            return operator.name.removeprefix(f"{kinds.AUTOGRAD}: ")
-    return "outside of any operator"

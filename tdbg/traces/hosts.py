@@ -1,6 +1,7 @@
 """The threads of the program: operators with their own time, and what part of a step each thread is in."""
 
 from array import array
+from bisect import bisect_right
 from typing import TYPE_CHECKING
 
 from tdbg.traces import kinds
@@ -20,13 +21,18 @@ MORE = "(more)"
 class Thread:
     """One thread while it passes by: what is open now, and its outermost operators as start, end, start, end, ..."""
 
-    __slots__ = ("asks", "backward", "collective", "frames", "key", "loader", "open", "optimizer", "outer", "seen")
+    __slots__ = (
+        *("asks", "backward", "collective", "cursor", "ends", "frames", "key", "loader", "open", "optimizer", "outer"),
+        *("seen", "starts", "which"),
+    )
 
     def __init__(self, key: tuple[int | str, int | str]) -> None:
         self.key = key
         self.open: list[tuple[int, Operator, int]] = []  # end, operator, start
         self.frames: list[tuple[int, str]] = []  # end, the innermost line of the program
         self.seen = 0
+        self.starts, self.ends, self.which = array("q"), array("q"), array("l")  # each outermost operator, by number
+        self.cursor = 0  # of them, how many are known to be called from where
         self.outer, self.backward, self.collective, self.loader, self.optimizer, self.asks = (
             array("q") for _ in range(6)
         )
@@ -37,7 +43,8 @@ class Threads:
 
     def __init__(self) -> None:
         self.of: dict[tuple[int | str, int | str], Thread] = {}
-        self.operators: dict[tuple[str, bytes], Operator] = {}
+        self.operators: list[Operator] = []
+        self._known: dict[tuple[str, bytes], tuple[Operator, int]] = {}
         self.regions: dict[str, Work] = {}
         self.modules: dict[str, Work] = {}
         self.steps: list[tuple[int, int, int, Thread]] = []  # number, start, end
@@ -62,7 +69,7 @@ class Threads:
         name = event.name
         args = event.args
         dims = bytes(args.dims)[:CUT] if args is not None else b""
-        entry = self.operators.get((name, dims)) or self._new(name, dims)
+        entry, number = self._known.get((name, dims)) or self._new(name, dims)
         stack = thread.open
         while stack and (stack[-1][0] <= start or stack[-1][2] > start):
             stack.pop()
@@ -70,47 +77,42 @@ class Threads:
             end, parent, _ = stack[-1]
             parent.own -= dur if start + dur <= end else end - start
         else:
-            self._outermost(thread, entry, start, start + dur)
+            self._outermost(thread, number, start, start + dur)
         entry.calls += 1
         entry.total += dur
         entry.own += dur
         stack.append((start + dur, entry, start))
-        if name in WAITING:
-            self._asked(thread, entry, start, start + dur)
+        if name in WAITING:  # the program asks for a value: on an accelerator it waits for it
+            _extend(thread.asks, start, start + dur)
 
-    def _new(self, name: str, dims: bytes) -> Operator:
+    def _new(self, name: str, dims: bytes) -> tuple[Operator, int]:
         if dims and len(self.operators) >= MOST:
             dims = b""
-        key = (name, dims)
-        if key not in self.operators:
+        if (name, dims) not in self._known:
             self.shaped = self.shaped or bool(dims)
             text = "".join(dims.decode("utf-8", "replace").split()).replace(",", ", ")
-            self.operators[key] = Operator(name, f"{text[:-1]}..." if len(dims) == CUT else text)
-        return self.operators[key]
+            self._known[name, dims] = (
+                Operator(name, f"{text[:-1]}..." if len(dims) == CUT else text),
+                len(self._known),
+            )
+            self.operators.append(self._known[name, dims][0])
+        return self._known[name, dims]
 
-    def _outermost(self, thread: Thread, entry: Operator, start: int, end: int) -> None:
-        if entry.name.startswith(kinds.AUTOGRAD):
+    def _outermost(self, thread: Thread, number: int, start: int, end: int) -> None:
+        name = self.operators[number].name
+        if name.startswith(kinds.AUTOGRAD):
             times = thread.backward
         else:
-            times = thread.collective if entry.name.startswith(kinds.COLLECTIVES) else thread.outer
+            times = thread.collective if name.startswith(kinds.COLLECTIVES) else thread.outer
         _extend(times, start, end)
-        if thread.frames:
-            self._framed(thread, entry, start)
+        thread.starts.append(start)
+        thread.ends.append(end)
+        thread.which.append(number)
 
-    def _asked(self, thread: Thread, entry: Operator, start: int, end: int) -> None:
-        """The program asks for a value: on an accelerator it waits for it."""
-        if len(thread.open) > 1 and thread.open[-2][1].name in WAITING:
-            return
-        _extend(thread.asks, start, end)
-        if thread.frames and len(thread.open) > 1:
-            self._framed(thread, entry, start)
-
-    def _framed(self, thread: Thread, entry: Operator, start: int) -> None:
-        frames = thread.frames
-        while frames and frames[-1][0] <= start:
-            frames.pop()
-        if frames and frames[-1][1] and (frames[-1][1] in entry.frames or len(entry.frames) < MOST_FRAMES):
-            entry.frames[frames[-1][1]] = entry.frames.get(frames[-1][1], 0) + 1
+    def outermost(self, thread: Thread, time: int) -> str:
+        """The outermost operator that was open at a time; empty for none."""
+        at = bisect_right(thread.starts, time) - 1
+        return self.operators[thread.which[at]].name if at >= 0 and thread.ends[at] >= time else ""
 
     def annotation(self, event: "Event", start: int, dur: int) -> None:
         """A span that the program, torch or a library named."""
@@ -129,16 +131,35 @@ class Threads:
         _count(self.regions, name, dur)
 
     def frame(self, event: "Event", start: int, dur: int) -> None:
-        """A call of Python, where stacks were recorded."""
+        """A call of Python, where stacks were recorded. torch writes them behind all operators of a trace."""
         name = event.name
         if name.startswith(kinds.MODULE):
             _count(self.modules, name.removeprefix(kinds.MODULE), dur)
         self.framed = True
-        frames = self.thread(event).frames
+        thread = self.thread(event)
+        self._place(thread, start)
+        frames = thread.frames
         while frames and frames[-1][0] <= start:
             frames.pop()
         own = frames[-1][1] if kinds.FOREIGN.match(name) and frames else name
         frames.append((start + dur, "" if kinds.FOREIGN.match(own) else own))
+
+    def _place(self, thread: Thread, until: int) -> None:
+        """Tell the outermost operators that began before a time where they were called from."""
+        frames, starts = thread.frames, thread.starts
+        while thread.cursor < len(starts) and starts[thread.cursor] < until:
+            while frames and frames[-1][0] <= starts[thread.cursor]:
+                frames.pop()
+            entry = self.operators[thread.which[thread.cursor]]
+            if frames and frames[-1][1] and (frames[-1][1] in entry.frames or len(entry.frames) < MOST_FRAMES):
+                entry.frames[frames[-1][1]] = entry.frames.get(frames[-1][1], 0) + 1
+            thread.cursor += 1
+
+    def end(self) -> None:
+        """After the last event."""
+        for thread in self.of.values():
+            if thread.frames:
+                self._place(thread, 1 << 62)
 
 
 def _count(of: dict[str, Work], name: str, dur: int) -> None:

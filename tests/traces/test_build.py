@@ -209,7 +209,8 @@ def test_an_empty_trace_has_a_summary(tmp_path):
     assert found.steps[0].length == 0 and found.operators == []
 
 
-def test_memory_its_peak_and_its_holders(tmp_path):
+@pytest.mark.parametrize("behind", [True, False])
+def test_memory_its_peak_and_its_holders(tmp_path, behind):
     events = [
         op("aten::conv2d", 0, 10),
         memory(1, 600, 1600, address=1),
@@ -220,6 +221,8 @@ def test_memory_its_peak_and_its_holders(tmp_path):
         memory(41, 100, 1450, address=4, reserved=5000),
         memory(42, 7, 7, device_type=1),
     ]
+    if behind:  # torch writes them behind all operators
+        events.sort(key=lambda event: event["name"] == "[memory]")
     cpu, cuda = summarize(write(tmp_path / "t.json", events)).memory
     assert (cpu.device, cpu.peak, cpu.peak_at, cpu.first, cpu.last, cpu.reserved) == (
         "cpu",
@@ -266,7 +269,9 @@ def test_times_are_exact_where_the_trace_counts_from_1970(tmp_path):
     assert found.base_us == begin
 
 
-def test_lines_of_the_program_are_those_of_its_own_files(tmp_path):
+@pytest.mark.parametrize("behind", [True, False])
+def test_lines_of_the_program_are_those_of_its_own_files(tmp_path, behind):
+    """torch writes Python's calls behind all operators of the trace, or among them."""
     frames = [
         span("train.py(10): main", 0, 100, "python_function"),
         span("nn.Module: Linear_0", 5, 20, "python_function"),
@@ -278,6 +283,8 @@ def test_lines_of_the_program_are_those_of_its_own_files(tmp_path):
         op("aten::_local_scalar_dense", 43, 8),
         op("aten::item", 70, 10),
     ]
+    if behind:
+        frames.sort(key=lambda event: event["cat"] == "python_function")
     found = summarize(write(tmp_path / "t.json", frames))
     by_name = {one.name: one.frames for one in found.operators}
     assert by_name["aten::linear"] == {"train.py(10): main": 1}
