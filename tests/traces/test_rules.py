@@ -80,8 +80,11 @@ def held(growth):
     return make
 
 
-def stalled(_, begin):
-    return plain(_, begin)
+def reserved(allocated, taken):
+    def make(number, begin):
+        return [*device(number, begin), memory(begin + 1, 0, allocated, device_type=1, reserved=taken)]
+
+    return make
 
 
 STALL = [*steps(plain), step(6, 6000, 5000), *plain(6, 6000), step(7, 11000, 1000), *plain(7, 11000)]
@@ -92,6 +95,8 @@ FAULTS = {
     "TD-P106": (steps(waiting), steps(device), None),
     "TD-P107": (steps(tiny), steps(device), None),
     "TD-P108": (steps(lambda number, begin: device(number, begin, "ampere_sgemm_128x64")), steps(device), A100),
+    "TD-P109": (steps(reserved(1 << 30, 1_000_000_000)), steps(reserved(1 << 29, 1 << 29)), A100),
+    "TD-P110": (steps(reserved(1 << 27, 1 << 29)), steps(reserved(1 << 28, (1 << 29) - 1)), A100),
     "TD-P111": (steps(looping), steps(plain), None),
     "TD-P113": (STALL, [*steps(plain)], None),
     "TD-P114": (steps(exposed), steps(hidden), None),
