@@ -4,8 +4,9 @@
 # commands below the command $1
 _tdbg_commands() {
     case "$1" in
-        '') reply='run report status control filter-logs inspect-pages flags explain doctor demo hook' ;;
+        '') reply='run report status control filter-logs inspect-pages trace flags explain doctor demo hook' ;;
         'inspect-pages') reply='ls show stats find diff export html verify recover convert upload' ;;
+        'trace') reply='show advise' ;;
         'flags') reply='list show scan doctor' ;;
         'hook') reply='install remove' ;;
         *) reply='' ;;
@@ -33,6 +34,9 @@ _tdbg_options() {
         'inspect-pages recover') reply='--force --json -h --help' ;;
         'inspect-pages convert') reply='-o --output --page-size --json -h --help' ;;
         'inspect-pages upload') reply='--json -h --help' ;;
+        'trace') reply='-h --help' ;;
+        'trace show') reply='--ranks --rank --windows --top --shapes --json -h --help' ;;
+        'trace advise') reply='--ranks --rank --windows --threshold --fail-on --json -h --help' ;;
         'flags') reply='-h --help' ;;
         'flags list') reply='--json -h --help' ;;
         'flags show') reply='--json -h --help' ;;
@@ -160,6 +164,13 @@ _tdbg_kind() {
         'inspect-pages html --size') reply='SIZE' ;;
         'inspect-pages convert -o'|'inspect-pages convert --output') reply='DIR' ;;
         'inspect-pages convert --page-size') reply='SIZE' ;;
+        'trace show --ranks'|'trace show --rank') reply='RANGE' ;;
+        'trace show --windows') reply='NAME' ;;
+        'trace show --top') reply='N' ;;
+        'trace advise --ranks'|'trace advise --rank') reply='RANGE' ;;
+        'trace advise --windows') reply='NAME' ;;
+        'trace advise --threshold') reply='TEXT' ;;
+        'trace advise --fail-on') reply='NAME' ;;
         'flags scan -o'|'flags scan --output') reply='FILE' ;;
         'flags scan --function') reply='NAME' ;;
         'demo --fault') reply='FAULT' ;;
@@ -191,6 +202,8 @@ _tdbg_argument() {
         'inspect-pages recover') reply='PATH' ;;
         'inspect-pages convert') reply='PATH' ;;
         'inspect-pages upload') reply='PATH|URL' ;;
+        'trace show') reply='PATH' ;;
+        'trace advise') reply='PATH' ;;
         'flags show') reply='FLAG' ;;
         'flags scan') reply='DIR' ;;
         'flags doctor') reply='RUN' ;;

@@ -54,6 +54,7 @@ COMMANDS = (
     Entry("control", "Change level and flags of a live run, on all ranks at one step."),
     Entry("filter-logs", "Print log lines by flag, rank, level, step and time; whole records."),
     Entry("inspect-pages", "Open captured tensors: list, show, compare, export, repair."),
+    Entry("trace", "Read traces of torch.profiler: where time and memory went."),
     Entry("flags", "List the debug flags, what they open and what they did."),
     Entry("explain", "Explain a finding's code: what it means, why it matters, what to do."),
     Entry("doctor", "Show what tdbg sees here: versions, settings and their sources."),

@@ -1,0 +1,79 @@
+"""`tdbg trace show`: where the time and the memory of a step went."""
+
+from typing import TYPE_CHECKING, Any
+
+from tdbg.asked import Options
+from tdbg.traces.asking import ARGUMENTS, SELECTION, Selected
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tdbg.traces.sets import Found
+    from tdbg.traces.summary import Summary
+
+__all__ = ["ARGUMENTS", "HELP", "OPTIONS", "Question", "answer"]
+HELP = """Show where the time and memory of a step went.
+
+    A bar for each rank parts the wall-clock time of its steps: input, copies to the device, forward, backward,
+    optimizer, communication, idle, other. Below it the operators with the most time of their own, memory with its peak
+    and what held it, and on accelerators kernels, copies and waits. Of several ranks the slowest is shown whole. Works
+    on traces of CPU and GPU, without torch. The summary is kept beside a large trace, so that a second look is quick.
+
+    Examples:
+        tdbg trace show
+        tdbg trace show trace.json.gz --top 30 --shapes
+        tdbg trace show tdbg_runs/20261121-031500-train --ranks 0,3
+    """
+OPTIONS: Options = {
+    **SELECTION,
+    "top": (("--top",), "N", "Lines of each table."),
+    "shapes": (("--shapes",), "", "Tell calls of an operator with other input shapes apart."),
+    "json": (("--json",), "", "Print one JSON document."),
+}
+
+
+class Question(Selected):
+    """What `show` can be asked."""
+
+    top: int = 10
+    shapes: bool = False
+    json: bool = False
+
+
+def answer(question: Question) -> int:
+    """Print it; 1 if the traces hold no event."""
+    from tdbg.output import say
+    from tdbg.traces.asking import chosen, summaries
+
+    every = summaries(chosen(question))
+    if question.json:
+        _print_json(every)
+    else:
+        from tdbg.traces.screen import show
+
+        show(every, question.top, question.shapes)
+    if all(not read.events for _, read in every):
+        say("the trace holds no event")
+        return 1
+    return 0
+
+
+def _print_json(every: "Sequence[tuple[Found, Summary]]") -> None:
+    from dataclasses import asdict
+
+    from tdbg.output import print_json
+    from tdbg.tables import finite
+    from tdbg.traces import figures
+
+    data: list[dict[str, Any]] = []
+    for one, read in every:
+        kept = figures.steady(read)
+        told = {
+            "verdict": figures.verdict(read),
+            "median_step_ms": figures.typical_length(read) / 1e6,
+            "parts": figures.parts(kept),
+            "border_steps": [step.number for step in figures.border(read)],
+        }
+        data.append({**asdict(read), "attempt": one.attempt, "window": one.window, **told})
+        data[-1]["rank"] = read.rank if read.rank is not None else one.rank
+    print_json("trace-show", finite({"times": "ns", "traces": data}))

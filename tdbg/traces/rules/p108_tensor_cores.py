@@ -1,0 +1,36 @@
+"""TD-P108: matrix products without tensor cores."""
+
+from tdbg.traces import figures
+from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
+
+
+@RULES.add
+class TensorCores(Rule):
+    """Matrix products and convolutions run, and none of them on tensor cores.
+
+    Signal: the names of kernels, a heuristic and told as such; a device of compute capability 7 or higher.
+    What to do: torch.autocast with bfloat16, or torch.set_float32_matmul_precision("high"); sizes divisible by 8.
+    """
+
+    code = "TD-P108"
+    title = "no tensor cores"
+    source = "TensorBoard profiler plugin"
+    thresholds = {"matrix_share": 0.05}
+
+    def look(self, view: View) -> Advice | Abstain | None:
+        read = view.summary
+        kinds = figures.families(read.kernels)
+        eligible = kinds.get("matrix", 0) + kinds.get("tensor", 0)
+        if read.device is None:
+            return self.abstain("a rule for accelerators: the trace has none")
+        if read.capability is None:
+            return self.abstain("the trace does not tell the device's compute capability")
+        span = max(sum(step.length for step in read.steps), 1)
+        share = eligible / span
+        if read.capability[0] < 7 or kinds.get("tensor") or share <= self.limit(view, "matrix_share"):
+            return None
+        most = [one for one in read.kernels if one.kind == "matrix"][:3]
+        lines = [f"{one.name[:80]}: {one.calls:,} calls, {one.total / 1e6:.3g} ms" for one in most]
+        title = f"no kernel on tensor cores by its name; matrix kernels take {share:.0%} of the time"
+        hint = 'torch.autocast(dtype=torch.bfloat16), or torch.set_float32_matmul_precision("high")'
+        return self.advise(view, "warning", title, lines, hint, share)

@@ -1,0 +1,149 @@
+"""A summary on a terminal: bars, tables, and a line of memory."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from tdbg.tables import counted, print_rows, safe, short, size
+from tdbg.traces import figures, kinds
+from tdbg.traces.asking import label
+from tdbg.traces.sets import Found
+from tdbg.traces.summary import Memory, Operator, Summary
+
+WIDE = 40  # signs of a bar
+SPARKS = "▁▂▃▄▅▆▇█"
+EXACT = 16  # steps that are told one by one
+
+
+def show(every: Sequence[tuple[Found, Summary]], top: int, shapes: bool) -> None:
+    """All of it; of several traces a line each, and the slowest whole."""
+    if len(every) > 1:
+        _ranks(every)
+        every = [max(every, key=lambda pair: figures.typical_length(pair[1]))]
+        print(f"\nthe slowest of them, {safe(label(*every[0]))}:")
+    for one, read in every:
+        _head(one, read)
+        _bar(read)
+        _operators(read, top, shapes)
+        _device(read, top)
+        for memory in read.memory:
+            _memory(memory, read)
+        _named("modules", read.modules, top)
+        _named("regions", [work for work in read.regions if _is_own(work.name)], top)
+
+
+def ms(ns: float) -> str:
+    """Nanoseconds as milliseconds that a person reads."""
+    value = ns / 1e6
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+
+
+def _head(one: Found, read: Summary) -> None:
+    steps = figures.steady(read)
+    devices = sorted(set(read.devices)) or (["accelerator"] if read.device else ["cpu"])
+    known = [f"rank {read.rank} of {read.world_size}" if read.world_size else label(one, read)]
+    known += [", ".join(map(short, devices)), counted(read.events, "event")]
+    print(safe("; ".join(known)))
+    lengths = [step.length for step in steps]
+    if read.steps and read.steps[0].number is None:
+        print(f"no step is marked in it: all of it is {ms(read.steps[0].length)} ms")
+    elif lengths:
+        numbers = f"{counted(len(read.steps), 'step')} ({read.steps[0].number} to {read.steps[-1].number})"
+        print(f"{numbers}, median {ms(figures.typical_length(read))} ms, {ms(min(lengths))} to {ms(max(lengths))} ms")
+    for step in figures.border(read):
+        print(f"step {step.number} took {ms(step.length)} ms and is left out of the bar")
+    print(figures.verdict(read))
+
+
+def _bar(read: Summary) -> None:
+    steps = figures.steady(read)
+    shares = figures.parts(steps)
+    count = max(len(steps), 1)
+    length = sum(step.length for step in steps) / count
+    print()
+    for name, share in shares.items():
+        if share >= 0.0005 or name in (kinds.FORWARD, kinds.BACKWARD):
+            print(f"{name:<13} {'█' * round(share * WIDE):<{WIDE}} {share:6.1%} {ms(share * length):>7} ms")
+
+
+def _ranks(every: Sequence[tuple[Found, Summary]]) -> None:
+    rows: list[tuple[Any, ...]] = []
+    shown = [name for name in kinds.BAR if any(name in step.bar for _, read in every for step in read.steps)]
+    for one, read in every:
+        shares = figures.parts(figures.steady(read))
+        cells = (f"{shares.get(name, 0.0):.0%}" for name in shown)
+        rows.append((label(one, read), len(read.steps), ms(figures.typical_length(read)), *cells))
+    print_rows(("trace", "steps", "median ms", *shown), rows)
+
+
+def _operators(read: Summary, top: int, shapes: bool) -> None:
+    found = sorted(read.operators, key=lambda one: -one.own) if shapes else figures.by_name(read.operators)
+    whole = sum(one.own for one in found)
+    if not whole:
+        return
+    print(f"\noperators, {len(found):,} in all, by the time that is their own")
+    framed = any(one.frames for one in found)
+    columns = ["own ms", "share", "total ms", "calls", "operator"]
+    columns += (["shapes"] if shapes else []) + (["from"] if framed else [])
+    print_rows(columns, (_operator_row(one, whole, shapes, framed) for one in found[:top]))
+
+
+def _operator_row(one: Operator, whole: int, shapes: bool, framed: bool) -> list[Any]:
+    row: list[Any] = [ms(one.own), f"{one.own / whole:.1%}", ms(one.total), one.calls, short(one.name, 60)]
+    row += [short(one.shapes, 50)] if shapes else []
+    return row + ([short(figures.called_from(one) or "-", 50)] if framed else [])
+
+
+def _device(read: Summary, top: int) -> None:
+    device = read.device
+    if device is None:
+        return
+    span = max(device.end - device.start, 1)
+    print(f"\naccelerator: busy {device.busy / span:.1%} of {ms(span)} ms, {device.launches:,} launches")
+    if device.communication:
+        hidden = device.overlap / device.communication
+        print(f"communication: {ms(device.communication)} ms, {hidden:.1%} of it while something is computed")
+    kind = figures.families(read.kernels)
+    matrix = kind.get("tensor", 0) + kind.get("matrix", 0)
+    if matrix:
+        on = kind.get("tensor", 0)
+        print(f"matrix kernels: {ms(matrix)} ms, {on / matrix:.0%} of it on tensor cores by their names")
+    works = [(ms(one.total), one.calls, one.kind, short(one.name, 70)) for one in read.kernels[:top]]
+    print_rows(("total ms", "calls", "kind", "kernel"), works)
+    copies = [(ms(one.total), one.calls, size(one.nbytes), short(one.name, 70)) for one in read.copies[:top]]
+    if copies:
+        print_rows(("total ms", "calls", "bytes", "copy"), copies)
+    if read.waits:
+        print_rows(("total ms", "calls", "wait"), ((ms(one.total), one.calls, one.name) for one in read.waits[:top]))
+    if read.closing_wait:
+        print(f"the profiler's own wait at its end, {ms(read.closing_wait)} ms, is counted nowhere")
+
+
+def _memory(memory: Memory, read: Summary) -> None:
+    at = (memory.peak_at - read.start) / 1e6
+    print(f"\nmemory of {memory.device}: peak {size(memory.peak)} at {at:,.1f} ms, {size(memory.last)} at the end")
+    if memory.line:
+        print(
+            f"{_spark([most for _, most, _ in memory.line])}  {size(min(most for _, most, _ in memory.line))} to the peak"
+        )
+    held = (f"{short(name, 60)} {size(amount)}" for name, amount in list(memory.holders.items())[:5])
+    if memory.holders:
+        print(f"at the peak, of what was allocated in the trace: {', '.join(held)}")
+
+
+def _spark(values: Sequence[int]) -> str:
+    """A line of the largest values, WIDE signs at most."""
+    width = -(-len(values) // (2 * WIDE))
+    tops = [max(values[at : at + width]) for at in range(0, len(values), width)]
+    low, high = min(tops), max(tops)
+    return "".join(SPARKS[round((value - low) / max(high - low, 1) * (len(SPARKS) - 1))] for value in tops)
+
+
+def _is_own(name: str) -> bool:
+    return not name.startswith((kinds.LOADER, *kinds.OPTIMIZERS, *kinds.COLLECTIVES))
+
+
+def _named(what: str, works: Sequence[Any], top: int) -> None:
+    if works:
+        print(f"\n{what}")
+        rows = ((ms(one.total), one.calls, short(one.name, 70)) for one in works[:top])
+        print_rows(("total ms", "calls", what.removesuffix("s")), rows)
