@@ -1,0 +1,371 @@
+"""PROFILER: windows of torch.profiler over real steps, each written as a trace."""
+
+import time
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+
+from tdbg.config import Selection
+from tdbg.events import Trace
+from tdbg.probes import PROBES
+from tdbg.probes.guest import Guest
+from tdbg.probes.kineto import Press, Session, forget_in_child, somebody_records
+from tdbg.probes.updates import EveryUpdate
+from tdbg.profiling import Span, Windows
+from tdbg.window import Window
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.optim import Optimizer
+
+    from tdbg.probes.monitor import Monitor
+    from tdbg.probes.rerun import Call
+
+WHILE_TRAINING = ("must_watch", "call_ended")  # only a program that evaluates alone has its calls counted
+MAX_EVAL_CALLS = 32  # without gradients in one recorded training step: beyond it is an evaluation, not a step
+ASKED_WHILE_RUNNING = ("control", "finding")
+
+
+@PROBES.add
+class Profiler(EveryUpdate):
+    """Windows of torch.profiler over optimizer steps; in a program that only evaluates, over calls of the root module.
+
+    Reads:  what torch.profiler records: operators, kernels and copies, with ``--kind`` memory, shapes, stacks, FLOPs.
+            A window goes from the end of one update of the first optimizer to the end of another. While it is open,
+            tdbg's other probes rest, so that the trace shows the program alone.
+    Emits:  a Trace event and a line (TRACE) a window; ASIDE where the program runs a profiler of its own; DONE at the
+            end: windows, bytes, a step's time inside and outside of them; what is missing, and why.
+    Cost:   outside of windows a clock read a step. Inside, torch's own: some 1.1 to 1.8 of a step of a tiny model.
+            At the end of a window the trace is written (30 ms for 10 MB), and compressed in a thread.
+    Limits: what other threads and loader workers do is not in the trace. A window never begins while a profiler of
+            the program records, and ends early where one begins; the program's own trace is taken over.
+    Source: torch.profiler.
+    """
+
+    name = "profiler"
+    fields: ClassVar[dict[str, str]] = {
+        "file": "TRACE: the trace, in the rank's folder",
+        "steps": "steps recorded, in all windows",
+        "windows": "traces written",
+        "bytes": "their bytes before compression",
+        "inside_ms": "median time of a recorded step",
+        "outside_ms": "median time of the last steps outside of windows",
+        "pause_ms": "how long the program stood still while windows were closed and written, all together",
+        "missing": "what was asked for and did not come, and why",
+        "profiler": "ASIDE: the class of the program's own profiler",
+    }
+
+    def __init__(self, monitor: "Monitor") -> None:
+        super().__init__(monitor)
+        self.selection = Selection(ranks=monitor.settings.ranks)
+        self.press = Press()
+        self.guest = Guest(self)
+        self._begin()
+
+    def _begin(self) -> None:
+        self.windows = Windows.of(self.monitor.settings)
+        self.session: Session | None = None
+        self._why = ""  # the open window's
+        self._since = 0  # the schedule counts the steps after this one
+        self._phase = ""
+        self._seen = self.monitor.step
+        self._updates = self.monitor.updates
+        self._at = 0.0  # when the running step began, our own pauses left out
+        self._outside, self._inside = Window(), Window()
+        self._done = self._steps = self._bytes = 0
+        self._pause_ms = 0.0
+        self._cut = ""  # why the last window that ended early did
+        self._eval_calls = 0  # within the recorded step
+        self._over = False  # no further window: the bytes are used up, or the program's own traces are as many
+
+    def attach(self) -> None:
+        super().attach()
+        self.guest.attach()
+        if self.monitor.profiles:  # woken up by what was asked just now: its first step is the one that begins
+            self._advance(self.monitor.step + 1)
+
+    def detach(self) -> None:
+        self._finish("the profiler was switched off")
+        super().detach()
+
+    def forked(self) -> None:
+        session = self.session
+        if session is not None:
+            forget_in_child(stacks=session.profiler.with_stack)
+        self.press = Press()
+        self._begin()
+
+    # steps
+
+    def after_update(self, optimizer: "Optimizer") -> None:
+        self._updates = self.monitor.updates
+        self._trained()
+
+    def after_step(self, optimizer: "Optimizer") -> None:
+        if self.monitor.updates == self._updates:  # skipped by a GradScaler: no update is told of
+            self._trained()
+
+    def _trained(self) -> None:
+        step = self.monitor.step
+        if step <= self._seen:
+            return
+        if self._phase != "train":
+            self._finish("training began", whole=False)
+            self._phase, self._at, self._since = "train", 0.0, 0
+            self.monitor.ignore(self, WHILE_TRAINING)
+        self._seen = step
+        self._advance(step + 1)
+
+    def must_watch(self) -> bool:
+        """Called at calls of a root: in a program that evaluates alone, and while a training step is recorded."""
+        if torch.is_grad_enabled():
+            if self._phase == "eval":
+                self._finish("training began", whole=False)
+            if not self.monitor.step and self.session is None and self._at_step(1) is not None:
+                self._phase = "train"
+                self._advance(1)
+            return False
+        if self._phase == "train":
+            self._eval_calls += 1
+            if self._eval_calls > MAX_EVAL_CALLS:
+                self._finish("an evaluation began", whole=False)
+            return False
+        return self.session is not None or self._next(self.monitor.eval_calls + 1) is not None
+
+    def call_ended(self, module: "nn.Module", call: "Call", output: Any) -> None:
+        if not call.graded and not self.monitor.updates:
+            self._phase = "eval"
+            self._advance(self.monitor.eval_calls + 2)  # this call is counted after this
+
+    # windows
+
+    def _at_step(self, step: int) -> Span | None:
+        """The window that this step belongs to or warms up for, asked for while it ran or by the schedule."""
+        if self._over or not self.selection.rank(self.monitor.rank):
+            return None
+        warmup = self.windows.warmup
+        asked = next((span for span, _ in self._asked() if span.first - warmup <= step <= span.last), None)
+        return asked or self._scheduled(step)
+
+    def _scheduled(self, step: int) -> Span | None:
+        if not self._has_schedule():
+            return None
+        if self.windows.ranges:
+            return self.windows.at(step)
+        span = self.windows.at(step - self._since)
+        return None if span is None else Span(span.first + self._since, span.last + self._since)
+
+    def _has_schedule(self) -> bool:
+        return bool(self.flags) and not self.monitor.settings.profile_on
+
+    def _asked(self) -> list[tuple[Span, str]]:
+        warmup = self.windows.warmup
+        return [(Span(begin + warmup, begin + warmup + steps - 1), why) for begin, steps, why in self.monitor.profiles]
+
+    def _next(self, step: int) -> Span | None:
+        """A window that is still to come, or is open, at this step; None if all are over."""
+        if self._over or not self.selection.rank(self.monitor.rank):
+            return None
+        asked = next((span for span, _ in self._asked() if span.last >= step), None)
+        if asked is not None or not self._has_schedule():
+            return asked
+        since = 0 if self.windows.ranges else self._since
+        return self.windows.next(step - since)  # its steps are told of, not looked up: nobody minds `since`
+
+    def _advance(self, coming: int) -> None:
+        """The step before ``coming`` has ended: close, open and mark windows as it falls out."""
+        now = time.perf_counter()
+        if self._at and self.session is None and not self.guest.is_at_work():
+            self._outside.push((now - self._at) * 1e3)
+        self._eval_calls = 0
+        wanted = self._at_step(coming)
+        if self.session is not None and wanted != self.session.span:
+            self._finish()
+        begun = time.perf_counter()
+        if wanted is not None and self.session is None:
+            self._open(wanted)
+        if self.session is not None:
+            self._paused(time.perf_counter() - begun)
+            self.session.step(coming)
+        self._at = time.perf_counter()
+
+    def _open(self, span: Span) -> None:
+        if self.guest.is_at_work() or somebody_records():
+            self.guest.stand_aside()
+            return
+        self._why = next((why for asked, why in self._asked() if asked == span), "schedule")
+        self.session = Session(span, self.monitor.settings.profile_kind)
+        if self._phase == "train":
+            self.monitor.hush(True)
+            self.monitor.ignore(self, ("call_ended",))  # evaluation inside of a step is noticed
+
+    def _finish(self, ended: str = "", *, whole: bool = True) -> None:
+        """The window is over. ended: why before its time. whole: a step ends here, too."""
+        session, self.session = self.session, None
+        if session is None:
+            return
+        begun = time.perf_counter()
+        self.monitor.hush(False)
+        if self._phase == "train":
+            self.monitor.ignore(self, WHILE_TRAINING)
+        self._cut = ended or self._cut
+        try:
+            self._write(session, ended, whole=whole and not ended)
+        except OSError as error:
+            self._lost(session, error.strerror or str(error))
+        except RuntimeError as error:  # begun in another thread: torch keeps what it records by thread
+            self._lost(session, str(error).partition("\n")[0])
+        finally:
+            self._paused(time.perf_counter() - begun)
+
+    def _paused(self, seconds: float) -> None:
+        """The program stood still for what was asked for: neither tdbg's own cost nor the step's time."""
+        self._pause_ms += seconds * 1e3
+        self.monitor.budget.excuse(seconds)
+        recorder = self.monitor.recorder
+        if recorder.began_at:
+            recorder.began_at += seconds
+
+    def _write(self, session: Session, ended: str, *, whole: bool) -> None:
+        monitor, span = self.monitor, session.span
+        begun = time.perf_counter()
+        about = {
+            "first_step": span.first,
+            "wanted": span.steps,
+            "phase": self._phase,
+            "kind": session.kind,
+            "rank": monitor.rank,
+            "world_size": monitor.world_size,
+        }
+        session.stop(about, whole=whole)
+        if not session.recording:
+            return
+        monitor.become_rank_now()
+        folder = monitor.folder()
+        if folder is None:
+            raise OSError("there is no folder for traces")
+        path = session.export(folder / "traces", f"rank{monitor.rank:04d}")
+        size = path.stat().st_size
+        self.press.take(path)
+        for ms in session.steps_ms:
+            self._inside.push(ms)
+        self._done += 1
+        self._steps += len(session.steps_ms)
+        self._bytes += size
+        event = Trace(
+            t=time.time(),
+            file=f"traces/{path.name}",
+            bytes=size,
+            phase=self._phase,
+            first_step=span.first,
+            steps=len(session.steps_ms),
+            wanted=span.steps,
+            kind=session.kind,
+            why=self._why,
+            ended=ended,
+            steps_ms=session.steps_ms,
+            outside_ms=_rounded(self._outside),
+            pause_ms=round((time.perf_counter() - begun) * 1e3, 3),
+        )
+        self.told(event)
+        if self._bytes > monitor.settings.disk_budget_bytes:
+            self._over = True
+            self._cut = "the bytes that --disk-budget allows are used up"
+
+    def told(self, event: Trace) -> None:
+        """A trace is there: the event, and its line."""
+        self.monitor.when_rank(lambda: self.monitor.emit(event))
+        span = Span(event.first_step, event.first_step + max(event.steps, 1) - 1)
+        what = f"profiled {span if event.steps else 'no whole step'} ({event.phase}), {event.bytes / 1e6:.1f} MB"
+        short = f"; of {event.wanted} steps only {event.steps}: {event.ended}" if event.ended else ""
+        self.see(what + short, "TRACE", "W" if short else "I", file=event.file, steps=event.steps, bytes=event.bytes)
+
+    def _lost(self, session: Session, why: str) -> None:
+        text = f"the trace of {session.span} is lost: {why}"
+        self._cut = text
+        self.see(text, "LOST", "E", missing=text)
+
+    # the program's own profiler
+
+    def make_way(self) -> None:
+        """A profiler of the program is about to record: torch would empty ours without a word."""
+        self._finish("a profiler of the program began", whole=False)
+
+    def took_over(self, event: Trace) -> None:
+        """The program's own trace counts as a window."""
+        self._done += 1
+        self._bytes += event.bytes
+        self.told(event)
+
+        repeat = self.monitor.settings.profile_repeat
+        self._over = self._over or (not self.windows.ranges and 0 < repeat <= self._done)
+
+    def guest_left(self) -> None:
+        """The program's profiler has ended: what is still wanted comes after a new wait and warm-up."""
+        if self.windows.ranges or self._phase == "eval":
+            return
+        repeat = self.monitor.settings.profile_repeat
+        self._since = self.monitor.step
+        self.windows = self.windows._replace(repeat=max(repeat - self._done, 1) if repeat else 0, skip_first=0)
+
+    # the end
+
+    def switched_off(self) -> None:
+        self._finish("tdbg was switched off", whole=False)
+
+    def run_ends(self) -> None:
+        self._finish("the program ended", whole=False)
+        self.press.wait()
+        if self.flags or self._done:
+            self._tell_done()
+
+    def _tell_done(self) -> None:
+        missing = self._missing()
+        if self._done:
+            inside, outside = _rounded(self._inside), _rounded(self._outside)
+            text = (
+                f"profiled {_count(self._steps, 'step')} in {_count(self._done, 'trace')}, {self._bytes / 1e6:.1f} MB"
+            )
+            if inside and outside:
+                text += f"; a step took {inside:.4g} ms in it and {outside:.4g} ms outside"
+        else:
+            inside = outside = None
+            text = "profiled nothing"
+        self.see(
+            text + (f"; {missing}" if missing else ""),
+            "DONE",
+            "W" if missing else "I",
+            steps=self._steps,
+            windows=self._done,
+            bytes=self._bytes,
+            inside_ms=inside,
+            outside_ms=outside,
+            pause_ms=round(self._pause_ms, 3),
+            missing=missing,
+        )
+
+    def _missing(self) -> str:
+        """What was asked for and did not come."""
+        monitor = self.monitor
+        if not self.selection.rank(monitor.rank):
+            return "" if self._done else "this rank is not among --ranks"
+        done = monitor.step or monitor.eval_calls
+        unit = "step" if monitor.step or not done else "call"
+        if self._cut:
+            return self._cut
+        if monitor.settings.profile_on and not self._done:
+            return "no finding came that --window-on waits for"
+        if self.guest.was_at_work and not self._done:
+            return "a profiler of the program was at work, and it wrote no trace"
+        span = self._next(done + 1)
+        if span is None or (self._done and not self.windows.repeat and not self.windows.ranges):
+            return ""
+        return f"{_count(done, unit)} seen, and the next window needed {span.last}"
+
+
+def _rounded(window: Window) -> float | None:
+    return round(window.median, 4) if len(window) else None
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
