@@ -494,6 +494,8 @@ def _check_profile(settings: Settings, origin: Mapping[str, str]) -> None:
     asked = settings.flags.get("PROFILER")
     if asked and settings.level == "off" and origin["flags"] == "option":
         raise TdbgError("at level off nothing is profiled", "leave out --level off")
+    if isinstance(asked, str):
+        parse_windows(asked, "flag PROFILER")
     given = [name for name, source in origin.items() if name.startswith("profile_") and source == "option"]
     cycles = [name for name in given if name in _CYCLE]
     if "profile_window" in given and cycles:

@@ -50,14 +50,16 @@ class Windows(NamedTuple):
 
     @classmethod
     def of(cls, settings: Any) -> "Windows":
-        """The windows that the settings ask for."""
+        """The windows that the settings ask for; those of ``--flag PROFILER=100:102`` are named as well."""
+        flag = settings.flags.get("PROFILER")
+        named = settings.profile_window or (flag if isinstance(flag, str) else "")
         return cls(
             settings.profile_wait,
             settings.profile_warmup,
             settings.profile_active,
             settings.profile_repeat,
             settings.profile_skip_first,
-            parse_windows(settings.profile_window),
+            parse_windows(named),
         )
 
     def at(self, step: int) -> Span | None:

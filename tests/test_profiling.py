@@ -56,12 +56,18 @@ def test_a_window_that_cannot_be(text: str) -> None:
         ({"profile_active": 0}, "1"),
         ({"profile_window": "5:7", "profile_active": 2}, "leave one of them out"),
         ({"flags": ["PROFILER"], "level": "off"}, "leave out --level off"),
+        ({"flags": ["PROFILER=often"]}, "3:5"),
     ],
 )
 def test_what_cannot_be_is_said_before_anything_starts(typed: dict[str, object], part: str) -> None:
     with pytest.raises(TdbgError) as caught:
         resolve(typed, environ={})
     assert part in caught.value.hint
+
+
+def test_the_flag_can_name_the_window() -> None:
+    settings, _ = resolve({"flags": ["PROFILER=30:31"]}, environ={})
+    assert Windows.of(settings).ranges == (Span(30, 31),)
 
 
 def test_a_trace_has_the_name_that_tensorboard_looks_for() -> None:

@@ -320,7 +320,7 @@ class Profiler(EveryUpdate):
             self._tell_done()
 
     def _tell_done(self) -> None:
-        missing = self._missing()
+        missing, idle = self._missing(), self._idle()
         if self._done:
             inside, outside = _rounded(self._inside), _rounded(self._outside)
             text = (
@@ -331,8 +331,9 @@ class Profiler(EveryUpdate):
         else:
             inside = outside = None
             text = "profiled nothing"
+        why = idle or missing
         self.see(
-            text + (f"; {missing}" if missing else ""),
+            text + (f"; {why}" if why else ""),
             "DONE",
             "W" if missing else "I",
             steps=self._steps,
@@ -344,19 +345,23 @@ class Profiler(EveryUpdate):
             missing=missing,
         )
 
+    def _idle(self) -> str:
+        """Why nothing was profiled, where that is what was asked for."""
+        if self._done or self._cut:
+            return ""
+        if not self.selection.rank(self.monitor.rank):
+            return "this rank is not among --ranks"
+        return "no finding came that --window-on waits for" if self.monitor.settings.profile_on else ""
+
     def _missing(self) -> str:
         """What was asked for and did not come."""
         monitor = self.monitor
-        if not self.selection.rank(monitor.rank):
-            return "" if self._done else "this rank is not among --ranks"
-        done = monitor.step or monitor.eval_calls
-        unit = "step" if monitor.step or not done else "call"
-        if self._cut:
+        if self._cut or self._idle():
             return self._cut
-        if monitor.settings.profile_on and not self._done:
-            return "no finding came that --window-on waits for"
         if self.guest.was_at_work and not self._done:
             return "a profiler of the program was at work, and it wrote no trace"
+        done = monitor.step or monitor.eval_calls
+        unit = "step" if monitor.step or not done else "call"
         span = self._next(done + 1)
         if span is None or (self._done and not self.windows.repeat and not self.windows.ranges):
             return ""

@@ -1,0 +1,352 @@
+"""`tdbg profile`: the windows asked for are in the traces, over real steps, and the program is as it was."""
+
+import gzip
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tdbg.events import Observation, Trace
+from tdbg.profiling import is_trace_name
+from tests.e2e.conftest import Result, Runner, call, environment, program, same_output, torchrun
+from tests.e2e.test_control import begin  # noqa: F401
+
+Spans = list[dict[str, Any]]
+
+
+@pytest.fixture
+def profiled(tmp_path: Path) -> Runner:
+    """``profiled(words, options, env)``: the command under `tdbg profile`."""
+
+    def run(words: Sequence[str], options: Sequence[str] = (), env: Mapping[str, str] = {}) -> Result:
+        folder = tmp_path / "run"
+        command = [sys.executable, "-m", "tdbg", "profile", "--run-dir", str(folder), *options, "--", *words]
+        result = call(command, tmp_path, env)
+        result.folder = folder
+        return result
+
+    return run
+
+
+def traces(result: Result, rank: int = 0) -> list[dict[str, Any]]:
+    """What the traces of a rank hold, in order of time; each is compressed, and nothing half done is beside them."""
+    folder = result.folder / f"rank{rank:04d}" / "traces"
+    files = sorted(folder.iterdir(), key=lambda path: path.name) if folder.is_dir() else []
+    assert all(is_trace_name(path.name) and path.name.endswith(".gz") for path in files), files
+    told = [event.file + ".gz" for event in result.events(Trace, rank)]
+    assert told == [f"traces/{path.name}" for path in files]
+    return [json.loads(gzip.decompress(path.read_bytes())) for path in files]
+
+
+def spans(trace: Mapping[str, Any], name: str) -> Spans:
+    """The spans whose names begin so."""
+    found = [event for event in trace["traceEvents"] if event.get("ph") == "X" and event["name"].startswith(name)]
+    return sorted(found, key=lambda event: event["ts"])
+
+
+def steps(trace: Mapping[str, Any]) -> list[int]:
+    """The steps that the trace marks."""
+    return [int(span["name"].partition("#")[2]) for span in spans(trace, "ProfilerStep#")]
+
+
+def done(result: Result, rank: int = 0) -> Observation:
+    """What the profiler said at the end."""
+    (event,) = [
+        event for event in result.events(Observation, rank) if event.probe == "profiler" and event.part == "DONE"
+    ]
+    return event
+
+
+def test_the_first_window_is_over_three_real_steps(profiled: Runner, bare: Runner) -> None:
+    result = profiled(program("plain"))
+    same_output(result, bare(program("plain")))
+    (trace,) = traces(result)
+    assert steps(trace) == [3, 4, 5]
+    assert len(spans(trace, "Optimizer.step#AdamW")) == 3, "one update a step"
+    assert len(spans(trace, "enumerate(DataLoader)")) == 3
+    assert trace["tdbg"] == {
+        "first_step": 3, "wanted": 3, "phase": "train", "kind": "light", "rank": 0, "world_size": 1,
+    }  # fmt: skip
+    assert result.codes == []
+    (event,) = result.events(Trace)
+    assert (event.steps, event.wanted, event.ended, event.why) == (3, 3, "", "schedule")
+    assert len(event.steps_ms) == 3 and event.outside_ms > 0
+    assert f"`tdbg trace show {result.folder}`" in result.stderr
+    values = done(result).values
+    assert values["inside_ms"] > 0 and values["outside_ms"] > 0 and values["pause_ms"] > 0 and not values["missing"]
+
+
+OWN = """
+import sys, torch
+from torch.profiler import profile, record_function
+torch.manual_seed(0)
+net = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.ReLU(), torch.nn.Linear(32, 1))
+optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
+own = profile() if "own" in sys.argv else None
+for step in range(1, 9):
+    if own and step == 3: own.__enter__()
+    with record_function(f"ProfilerStep#{step}") if own else record_function("unseen"):
+        optimizer.zero_grad()
+        loss = torch.nn.functional.mse_loss(net(torch.ones(4, 8)), torch.ones(4, 1))
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        optimizer.step()
+    if own and step == 5: own.__exit__(None, None, None)
+if own: own.export_chrome_trace("own.json")
+"""
+
+
+def operators(trace: Mapping[str, Any]) -> list[Counter[str]]:
+    """How often each operator of each marked step was called."""
+    found = []
+    for step in spans(trace, "ProfilerStep#"):
+        end = step["ts"] + step["dur"]
+        inside = [event["name"] for event in spans(trace, "aten::") if step["ts"] <= event["ts"] < end]
+        found.append(Counter(inside))
+    return found
+
+
+@pytest.mark.parametrize("level", ["basic", "extreme"])
+def test_nothing_of_tdbg_is_in_the_trace(profiled: Runner, tmp_path: Path, level: str) -> None:
+    """The first eight steps are looked at whatever it costs; not so those that are recorded."""
+    script = tmp_path / "own.py"
+    script.write_text(OWN)
+    expected = operators(json.loads(_own_trace(script).read_text()))
+    (trace,) = traces(profiled([sys.executable, str(script)], ["--level", level, "-f", "GRADIENTS"]))
+    assert operators(trace) == expected and expected[0]["aten::addmm"] == 2
+
+
+def _own_trace(script: Path) -> Path:
+    """What torch's profiler records of the same steps where there is no tdbg."""
+    assert call([sys.executable, str(script), "own"], script.parent).code == 0
+    return script.parent / "own.json"
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--wait", "0", "--warmup", "0", "--active", "2"], [[1, 2]]),
+        (["--active", "1", "--repeat", "2", "--skip-first", "2"], [[5], [8]]),
+        (["--active", "2", "--wait", "0", "--repeat", "0"], [[2, 3], [5, 6], [8, 9], [11, 12]]),
+        (["--window", "4:5,9"], [[4, 5], [9]]),
+        (["--window", "1:2"], [[1, 2]]),
+    ],
+)
+def test_which_steps(profiled: Runner, options: list[str], expected: list[list[int]]) -> None:
+    result = profiled(program("plain"), options)
+    assert [steps(trace) for trace in traces(result)] == expected
+    assert result.codes == [], result.stderr
+
+
+def test_of_two_optimizers_the_first_counts(profiled: Runner, bare: Runner) -> None:
+    result = profiled(program("gan"))
+    same_output(result, bare(program("gan")))
+    (trace,) = traces(result)
+    assert steps(trace) == [3, 4, 5]
+    for step in spans(trace, "ProfilerStep#"):
+        updates = [
+            one for one in spans(trace, "Optimizer.step#Adam") if step["ts"] <= one["ts"] < step["ts"] + step["dur"]
+        ]
+        assert len(updates) == 2, "the generator's and the discriminator's"
+
+
+def test_a_program_that_only_evaluates(profiled: Runner, bare: Runner) -> None:
+    result = profiled(program("evaluate"))
+    same_output(result, bare(program("evaluate")))
+    (trace,) = traces(result)
+    assert steps(trace) == [3, 4, 5] and trace["tdbg"]["phase"] == "eval"
+    assert len(spans(trace, "enumerate(DataLoader)")) == 3
+    assert result.codes == []
+
+
+def test_ranks_have_traces_of_their_own(profiled: Runner) -> None:
+    result = profiled(torchrun("layers", "--ddp"))
+    assert result.code == 0, result.stderr
+    for rank in (0, 1):
+        (trace,) = traces(result, rank)
+        assert steps(trace) == [3, 4, 5]
+        assert trace["tdbg"]["rank"] == trace["distributedInfo"]["rank"] == rank
+        assert spans(trace, "gloo:all_reduce")
+
+
+def test_one_rank_alone(profiled: Runner) -> None:
+    result = profiled(torchrun("layers", "--ddp"), ["--ranks", "1"])
+    assert traces(result, 0) == [] and len(traces(result, 1)) == 1
+    assert result.codes == []
+
+
+KINDS = {
+    "memory": lambda trace: [event for event in trace["traceEvents"] if event["name"] == "[memory]"],
+    "shapes": lambda trace: [event for event in spans(trace, "aten::addmm") if event["args"].get("Input Dims")],
+    "stacks": lambda trace: spans(trace, "nn.Module: Linear"),
+    "flops": lambda trace: trace.get("with_flops"),
+}
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "full"])
+def test_kinds(profiled: Runner, kind: str) -> None:
+    (trace,) = traces(profiled(program("plain"), ["--kind", kind, "--active", "1"]))
+    for name, holds in KINDS.items():
+        assert bool(holds(trace)) == (kind in (name, "full") or (name, kind) == ("shapes", "flops")), name
+
+
+def test_a_run_that_ends_in_a_window_gives_what_there_is(profiled: Runner) -> None:
+    result = profiled(program("plain"), ["--window", "11:14"])
+    assert result.code == 0
+    (trace,) = traces(result)
+    assert trace["tdbg"]["partial_step"] == 13, "the program has 12; the span of the 13th was begun"
+    assert steps(trace) == [11, 12, 13]
+    finding = result.finding("TD-P004")
+    assert finding["title"] == "not all was profiled on rank 0: the program ended"
+    (event,) = result.events(Trace)
+    assert (event.steps, event.wanted, event.ended) == (2, 4, "the program ended")
+
+
+def test_a_run_that_ends_before_the_window_says_so(profiled: Runner) -> None:
+    result = profiled(program("plain"), ["--skip-first", "20"])
+    assert result.code == 0 and traces(result) == []
+    finding = result.finding("TD-P004")
+    assert finding["title"] == "nothing was profiled on rank 0: 12 steps seen, and the next window needed 25"
+    assert "profiled nothing" in result.stderr and "trace show" not in result.stderr
+
+
+def test_a_window_that_an_evaluation_interrupts(profiled: Runner) -> None:
+    """Steps 3 and 4 of `layers` have a validation of three calls between them: too short to be one."""
+    result = profiled(program("layers"))
+    (trace,) = traces(result)
+    assert steps(trace) == [3, 4, 5] and result.codes == []
+
+
+GUEST = """
+import sys, torch
+from torch.profiler import profile, schedule, tensorboard_trace_handler
+net = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+def train(steps, after=lambda: None):
+    for _ in range(steps):
+        optimizer.zero_grad(); net(torch.ones(2, 4)).sum().backward(); optimizer.step(); after()
+train(BEFORE)
+with profile(schedule=schedule(wait=1, warmup=1, active=2, repeat=1), on_trace_ready=HANDLER) as prof:
+    train(6, prof.step)
+print(sum(event.count for event in prof.key_averages() if event.key.startswith("Optimizer.step")))
+train(12)
+"""
+
+
+def guest(tmp_path: Path, before: int, handler: str) -> list[str]:
+    path = tmp_path / "guest.py"
+    path.write_text(GUEST.replace("BEFORE", str(before)).replace("HANDLER", handler))
+    return [sys.executable, str(path)]
+
+
+@pytest.mark.parametrize("before", [0, 2, 3])
+def test_it_stands_aside_for_the_programs_own_profiler(profiled: Runner, tmp_path: Path, before: int) -> None:
+    """The program's comes before the window, in its warm-up, or in the midst of it: it gets all that it asked for."""
+    result = profiled(guest(tmp_path, before, "tensorboard_trace_handler('theirs')"))
+    assert (result.code, result.stdout) == (0, "2\n"), result.stderr
+    theirs = json.loads(next((tmp_path / "theirs").iterdir()).read_text())
+    found = traces(result)
+    assert theirs in found, "taken over"
+    events = result.events(Trace)
+    assert [event.why for event in events] == (["schedule"] if before == 3 else []) + ["program"]
+    if before == 3:
+        assert events[0].ended == "a profiler of the program began"
+
+
+def test_where_the_program_writes_no_trace_the_window_comes_later(profiled: Runner, tmp_path: Path) -> None:
+    result = profiled(guest(tmp_path, 0, "None"))
+    assert (result.code, result.stdout) == (0, "2\n"), result.stderr
+    (trace,) = traces(result)
+    assert trace["tdbg"]["first_step"] > 5 and len(steps(trace)) == 3
+    assert result.codes == []
+
+
+def test_ctrl_c_inside_a_window(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    words = program("layers", "--epochs", "200", "--pause", "0.05")
+    command = [sys.executable, "-m", "tdbg", "profile", "--run-dir", str(folder), "--active", "100", "--", *words]
+    process = subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        env=environment({}),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    events = folder / "rank0000" / "events.jsonl"
+    deadline = time.monotonic() + 60
+    while not events.exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    time.sleep(1.5)
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=60)
+    result = Result(process.returncode, stdout, stderr, folder)
+    assert result.code == 130, stderr
+    (trace,) = traces(result)
+    assert len(steps(trace)) >= 2
+    (event,) = result.events(Trace)
+    assert event.ended == "the program ended" and event.steps < 100
+    assert result.finding("TD-P004")["title"].startswith("not all was profiled")
+
+
+def test_loader_workers_forked_inside_a_window(profiled: Runner, bare: Runner) -> None:
+    """The second epoch's two workers are forked in step 7."""
+    result = profiled(program("plain"), ["--window", "6:8", "--kind", "full"])
+    same_output(result, bare(program("plain")))
+    (trace,) = traces(result)
+    assert steps(trace) == [6, 7, 8]
+    assert {event["pid"] for event in spans(trace, "aten::")} == {spans(trace, "aten::")[0]["pid"]}
+
+
+def test_a_live_run_is_profiled_on_all_ranks_at_the_same_steps(begin: Callable[..., Any]) -> None:  # noqa: F811
+    live = begin(torchrun("patient"))
+    live.wait_for_step(20, ranks=2)
+    answer = live.tdbg("control", "--profile", "3")
+    assert answer.returncode == 0, answer.stderr
+    assert "3 steps profiled" in answer.stdout
+    live.wait(lambda seen: all(list((live.folder / f"rank000{rank}").glob("traces/*.gz")) for rank in (0, 1)))
+    result = live.finish()
+    (one,), (two,) = traces(result, 0), traces(result, 1)
+    assert steps(one) == steps(two) and len(steps(one)) == 3
+    (event,) = result.events(Trace)
+    assert event.why == "control"
+    assert result.codes == []
+
+
+def test_a_window_after_a_finding(profiled: Runner) -> None:
+    words = program("layers", "--nan-at", "3", "--epochs", "40", "--pause", "0.02")
+    result = profiled(words, ["--window-on", "TD-N001", "--active", "2"])
+    (trace,) = traces(result)
+    assert len(steps(trace)) == 2 and steps(trace)[0] > 3
+    (event,) = result.events(Trace)
+    assert event.why == "finding"
+
+
+def test_no_finding_no_window(profiled: Runner) -> None:
+    result = profiled(program("plain"), ["--window-on", "TD-N001"])
+    assert traces(result) == []
+    assert "no finding came that --window-on waits for" in done(result).text
+
+
+def test_a_folder_that_takes_no_trace(profiled: Runner, bare: Runner, tmp_path: Path) -> None:
+    """A file lies where the folder of the traces would be."""
+    script = tmp_path / "blocked.py"
+    script.write_text(
+        "import torch, pathlib\n"
+        "net = torch.nn.Linear(2, 2); optimizer = torch.optim.SGD(net.parameters(), lr=0.1)\n"
+        "for step in range(8):\n"
+        "    optimizer.zero_grad(); net(torch.ones(1, 2)).sum().backward(); optimizer.step()\n"
+        "    if not step: pathlib.Path('run/rank0000/traces').write_text('')\n"
+        "print('done')\n"
+    )
+    result = profiled([sys.executable, str(script)])
+    assert (result.code, result.stdout) == (0, "done\n"), result.stderr
+    assert "is lost" in result.finding("TD-P004")["title"]
