@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from torch.autograd.profiler import record_function
-from torch.profiler import _KinetoProfile
+from torch.profiler import ProfilerActivity, _KinetoProfile, supported_activities
 
 from tdbg.profiling import KINDS, Span, trace_name
 
@@ -34,12 +34,13 @@ class Session:
         self.span = span
         self.kind = kind
         self.thread = threading.get_ident()
-        self.profiler = _KinetoProfile(**dict.fromkeys(KINDS[kind], True))
+        self.profiler = _KinetoProfile(activities=_activities(), **dict.fromkeys(KINDS[kind], True))
         self.recording = False
         self.steps_ms: list[float] = []
         self.running_step = 0
         self._mark: Any = None
         self._began_at = 0.0
+        _remember()
         with own():
             self.profiler.prepare_trace()
 
@@ -145,8 +146,29 @@ def _compress(path: Path) -> None:
             os.unlink(part)
 
 
+def _activities() -> set[ProfilerActivity]:
+    """All that torch can record here; of an accelerator that nobody uses nothing, as looking would wake it up."""
+    found = set(supported_activities())
+    if not torch.cuda.is_initialized():
+        found.discard(ProfilerActivity.CUDA)
+    return found
+
+
+_forgotten = False
+
+
 def forget_in_child(*, stacks: bool) -> None:
     """In a process forked while a window was open: nobody will ever take what torch goes on recording there."""
+    global _forgotten
+    _forgotten = True
     torch.autograd._enable_record_function(False)
     if stacks:
         sys.setprofile(None)
+
+
+def _remember() -> None:
+    """Should such a process have a window of its own after all."""
+    global _forgotten
+    if _forgotten:
+        _forgotten = False
+        torch.autograd._enable_record_function(True)

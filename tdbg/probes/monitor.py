@@ -501,7 +501,7 @@ class Monitor:
     def _may_afford_watch(self, now: float) -> bool:
         if torch.is_grad_enabled():
             return self.plan.watch
-        return self.eval_calls < ALWAYS_STEPS or self.budget.allows(("eval",), now)
+        return not self.quiet and (self.eval_calls < ALWAYS_STEPS or self.budget.allows(("eval",), now))
 
     def _must_watch(self) -> bool:
         """True if a probe asks for the next call, whatever it costs."""

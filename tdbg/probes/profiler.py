@@ -10,9 +10,9 @@ from tdbg.events import Trace
 from tdbg.probes import PROBES
 from tdbg.probes.guest import Guest
 from tdbg.probes.kineto import Press, Session, forget_in_child, somebody_records
+from tdbg.probes.profile_tally import Tally, count, rounded
 from tdbg.probes.updates import EveryUpdate
 from tdbg.profiling import Span, Windows
-from tdbg.window import Window
 
 if TYPE_CHECKING:
     from torch import nn
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 WHILE_TRAINING = ("must_watch", "call_ended")  # only a program that evaluates alone has its calls counted
 MAX_EVAL_CALLS = 32  # without gradients in one recorded training step: beyond it is an evaluation, not a step
-ASKED_WHILE_RUNNING = ("control", "finding")
+GUEST = "a profiler of the program began"
+SCHEDULE = "schedule"
 
 
 @PROBES.add
@@ -66,23 +67,26 @@ class Profiler(EveryUpdate):
         self.windows = Windows.of(self.monitor.settings)
         self.session: Session | None = None
         self._why = ""  # the open window's
-        self._since = 0  # the schedule counts the steps after this one
-        self._phase = ""
+        self._since = self.monitor.step or self.monitor.eval_calls  # the schedule counts the steps after this one
+        self._phase = "train" if self.monitor.step else ""
         self._seen = self.monitor.step
+        self._coming = 0  # the step that runs
         self._updates = self.monitor.updates
         self._at = 0.0  # when the running step began, our own pauses left out
-        self._outside, self._inside = Window(), Window()
-        self._done = self._steps = self._bytes = 0
-        self._pause_ms = 0.0
-        self._cut = ""  # why the last window that ended early did
+        self.tally = Tally()
+        self._whole = 0  # windows of the schedule that were not cut short by a profiler of the program, or taken over
         self._eval_calls = 0  # within the recorded step
         self._over = False  # no further window: the bytes are used up, or the program's own traces are as many
 
     def attach(self) -> None:
         super().attach()
         self.guest.attach()
-        if self.monitor.profiles:  # woken up by what was asked just now: its first step is the one that begins
-            self._advance(self.monitor.step + 1)
+        monitor = self.monitor
+        if monitor.step:
+            monitor.ignore(self, WHILE_TRAINING)
+        if monitor.profiles:  # woken up by what was asked just now: the step that begins may be its first
+            self._phase = self._phase or ("eval" if monitor.eval_calls else "")
+            self._advance((monitor.step or monitor.eval_calls) + 1)
 
     def detach(self) -> None:
         self._finish("the profiler was switched off")
@@ -170,14 +174,15 @@ class Profiler(EveryUpdate):
         if asked is not None or not self._has_schedule():
             return asked
         since = 0 if self.windows.ranges else self._since
-        return self.windows.next(step - since)  # its steps are told of, not looked up: nobody minds `since`
+        span = self.windows.next(step - since)
+        return None if span is None else Span(span.first + since, span.last + since)
 
     def _advance(self, coming: int) -> None:
         """The step before ``coming`` has ended: close, open and mark windows as it falls out."""
-        now = time.perf_counter()
-        if self._at and self.session is None and not self.guest.is_at_work():
-            self._outside.push((now - self._at) * 1e3)
-        self._eval_calls = 0
+        one_step = coming == self._coming + 1  # of calls in evaluation some may have been passed over
+        if self._at and one_step and self.session is None and not self.guest.is_at_work():
+            self.tally.outside.push((time.perf_counter() - self._at) * 1e3)
+        self._coming, self._eval_calls = coming, 0
         wanted = self._at_step(coming)
         if self.session is not None and wanted != self.session.span:
             self._finish()
@@ -193,7 +198,7 @@ class Profiler(EveryUpdate):
         if self.guest.is_at_work() or somebody_records():
             self.guest.stand_aside()
             return
-        self._why = next((why for asked, why in self._asked() if asked == span), "schedule")
+        self._why = next((why for asked, why in self._asked() if asked == span), SCHEDULE)
         self.session = Session(span, self.monitor.settings.profile_kind)
         if self._phase == "train":
             self.monitor.hush(True)
@@ -208,7 +213,8 @@ class Profiler(EveryUpdate):
         self.monitor.hush(False)
         if self._phase == "train":
             self.monitor.ignore(self, WHILE_TRAINING)
-        self._cut = ended or self._cut
+        if session.recording:
+            self.tally.cut = ended or self.tally.cut
         try:
             self._write(session, ended, whole=whole and not ended)
         except OSError as error:
@@ -220,7 +226,7 @@ class Profiler(EveryUpdate):
 
     def _paused(self, seconds: float) -> None:
         """The program stood still for what was asked for: neither tdbg's own cost nor the step's time."""
-        self._pause_ms += seconds * 1e3
+        self.tally.pause_ms += seconds * 1e3
         self.monitor.budget.excuse(seconds)
         recorder = self.monitor.recorder
         if recorder.began_at:
@@ -238,7 +244,7 @@ class Profiler(EveryUpdate):
             "world_size": monitor.world_size,
         }
         session.stop(about, whole=whole)
-        if not session.recording:
+        if not session.recording or (ended == GUEST and not session.steps_ms):
             return
         monitor.become_rank_now()
         folder = monitor.folder()
@@ -247,11 +253,7 @@ class Profiler(EveryUpdate):
         path = session.export(folder / "traces", f"rank{monitor.rank:04d}")
         size = path.stat().st_size
         self.press.take(path)
-        for ms in session.steps_ms:
-            self._inside.push(ms)
-        self._done += 1
-        self._steps += len(session.steps_ms)
-        self._bytes += size
+        self._whole += self._why == SCHEDULE and ended != GUEST
         event = Trace(
             t=time.time(),
             file=f"traces/{path.name}",
@@ -264,49 +266,61 @@ class Profiler(EveryUpdate):
             why=self._why,
             ended=ended,
             steps_ms=session.steps_ms,
-            outside_ms=_rounded(self._outside),
+            outside_ms=rounded(self.tally.outside),
             pause_ms=round((time.perf_counter() - begun) * 1e3, 3),
         )
         self.told(event)
-        if self._bytes > monitor.settings.disk_budget_bytes:
+        if self.tally.bytes > monitor.settings.disk_budget_bytes:
             self._over = True
-            self._cut = "the bytes that --disk-budget allows are used up"
+            self.tally.cut = "the bytes that --disk-budget allows are used up"
 
     def told(self, event: Trace) -> None:
         """A trace is there: the event, and its line."""
+        self.tally.take(event)
         self.monitor.when_rank(lambda: self.monitor.emit(event))
         span = Span(event.first_step, event.first_step + max(event.steps, 1) - 1)
         what = f"profiled {span if event.steps else 'no whole step'} ({event.phase}), {event.bytes / 1e6:.1f} MB"
         short = f"; of {event.wanted} steps only {event.steps}: {event.ended}" if event.ended else ""
-        self.see(what + short, "TRACE", "W" if short else "I", file=event.file, steps=event.steps, bytes=event.bytes)
+        self.see(
+            what + short,
+            "TRACE",
+            "W" if short else "I",
+            step=span.last,
+            file=event.file,
+            steps=event.steps,
+            bytes=event.bytes,
+        )
 
     def _lost(self, session: Session, why: str) -> None:
         text = f"the trace of {session.span} is lost: {why}"
-        self._cut = text
+        self.tally.cut = text
         self.see(text, "LOST", "E", missing=text)
 
     # the program's own profiler
 
     def make_way(self) -> None:
         """A profiler of the program is about to record: torch would empty ours without a word."""
-        self._finish("a profiler of the program began", whole=False)
+        self._finish(GUEST, whole=False)
 
     def took_over(self, event: Trace) -> None:
         """The program's own trace counts as a window."""
-        self._done += 1
-        self._bytes += event.bytes
+        self.tally.cut = "" if self.tally.cut == GUEST else self.tally.cut
         self.told(event)
-
-        repeat = self.monitor.settings.profile_repeat
-        self._over = self._over or (not self.windows.ranges and 0 < repeat <= self._done)
+        self._whole += 1
+        self._begin_anew()
 
     def guest_left(self) -> None:
-        """The program's profiler has ended: what is still wanted comes after a new wait and warm-up."""
-        if self.windows.ranges or self._phase == "eval":
+        """The program's profiler has ended; whether it writes a trace is not known yet."""
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        """What the schedule still wants comes after a new wait and warm-up."""
+        if self.windows.ranges:
             return
         repeat = self.monitor.settings.profile_repeat
-        self._since = self.monitor.step
-        self.windows = self.windows._replace(repeat=max(repeat - self._done, 1) if repeat else 0, skip_first=0)
+        self._over = self._over or 0 < repeat <= self._whole
+        self._since = self.monitor.step or self.monitor.eval_calls
+        self.windows = self.windows._replace(repeat=max(repeat - self._whole, 1) if repeat else 0, skip_first=0)
 
     # the end
 
@@ -316,38 +330,19 @@ class Profiler(EveryUpdate):
     def run_ends(self) -> None:
         self._finish("the program ended", whole=False)
         self.press.wait()
-        if self.flags or self._done:
-            self._tell_done()
-
-    def _tell_done(self) -> None:
-        missing, idle = self._missing(), self._idle()
-        if self._done:
-            inside, outside = _rounded(self._inside), _rounded(self._outside)
-            text = (
-                f"profiled {_count(self._steps, 'step')} in {_count(self._done, 'trace')}, {self._bytes / 1e6:.1f} MB"
+        if self.flags or self.tally.windows or self.tally.cut or self.monitor.profiles:
+            missing = self._missing()
+            self.see(
+                self.tally.text(missing or self._idle()),
+                "DONE",
+                "W" if missing else "I",
+                missing=missing,
+                **self.tally.values(),
             )
-            if inside and outside:
-                text += f"; a step took {inside:.4g} ms in it and {outside:.4g} ms outside"
-        else:
-            inside = outside = None
-            text = "profiled nothing"
-        why = idle or missing
-        self.see(
-            text + (f"; {why}" if why else ""),
-            "DONE",
-            "W" if missing else "I",
-            steps=self._steps,
-            windows=self._done,
-            bytes=self._bytes,
-            inside_ms=inside,
-            outside_ms=outside,
-            pause_ms=round(self._pause_ms, 3),
-            missing=missing,
-        )
 
     def _idle(self) -> str:
         """Why nothing was profiled, where that is what was asked for."""
-        if self._done or self._cut:
+        if self.tally.windows or self.tally.cut:
             return ""
         if not self.selection.rank(self.monitor.rank):
             return "this rank is not among --ranks"
@@ -355,22 +350,13 @@ class Profiler(EveryUpdate):
 
     def _missing(self) -> str:
         """What was asked for and did not come."""
-        monitor = self.monitor
-        if self._cut or self._idle():
-            return self._cut
-        if self.guest.was_at_work and not self._done:
+        monitor, tally = self.monitor, self.tally
+        if tally.cut or self._idle():
+            return tally.cut
+        if self.guest.was_at_work and not tally.windows:
             return "a profiler of the program was at work, and it wrote no trace"
         done = monitor.step or monitor.eval_calls
-        unit = "step" if monitor.step or not done else "call"
         span = self._next(done + 1)
-        if span is None or (self._done and not self.windows.repeat and not self.windows.ranges):
+        if span is None or (tally.windows and not self.windows.repeat and not self.windows.ranges):
             return ""
-        return f"{_count(done, unit)} seen, and the next window needed {span.last}"
-
-
-def _rounded(window: Window) -> float | None:
-    return round(window.median, 4) if len(window) else None
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
+        return f"{count(done, 'call' if monitor.eval_calls and not monitor.step else 'step')} seen, and the next window needed {span.last}"

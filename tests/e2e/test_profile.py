@@ -217,8 +217,8 @@ def test_a_run_that_ends_before_the_window_says_so(profiled: Runner) -> None:
     assert "profiled nothing" in result.stderr and "trace show" not in result.stderr
 
 
-def test_a_window_that_an_evaluation_interrupts(profiled: Runner) -> None:
-    """Steps 3 and 4 of `layers` have a validation of three calls between them: too short to be one."""
+def test_a_short_evaluation_is_part_of_the_step(profiled: Runner) -> None:
+    """Steps 3 and 4 of `layers` have a validation of three calls between them."""
     result = profiled(program("layers"))
     (trace,) = traces(result)
     assert steps(trace) == [3, 4, 5] and result.codes == []
@@ -246,18 +246,19 @@ def guest(tmp_path: Path, before: int, handler: str) -> list[str]:
     return [sys.executable, str(path)]
 
 
-@pytest.mark.parametrize("before", [0, 2, 3])
+@pytest.mark.parametrize("before", [0, 1, 2, 3])
 def test_it_stands_aside_for_the_programs_own_profiler(profiled: Runner, tmp_path: Path, before: int) -> None:
-    """The program's comes before the window, in its warm-up, or in the midst of it: it gets all that it asked for."""
+    """The program's comes in the warm-up, or after so many steps of the window: it gets all that it asked for."""
     result = profiled(guest(tmp_path, before, "tensorboard_trace_handler('theirs')"))
     assert (result.code, result.stdout) == (0, "2\n"), result.stderr
     theirs = json.loads(next((tmp_path / "theirs").iterdir()).read_text())
     found = traces(result)
     assert theirs in found, "taken over"
     events = result.events(Trace)
-    assert [event.why for event in events] == (["schedule"] if before == 3 else []) + ["program"]
-    if before == 3:
-        assert events[0].ended == "a profiler of the program began"
+    cut = [(event.steps, event.ended) for event in events if event.why == "schedule"]
+    assert cut == [(before - 1, "a profiler of the program began")] * (before > 1)
+    assert [event.why for event in events][-1] == "program" and events[-1].steps == 2
+    assert result.codes == [], "the program's own counts"
 
 
 def test_where_the_program_writes_no_trace_the_window_comes_later(profiled: Runner, tmp_path: Path) -> None:
