@@ -76,7 +76,7 @@ class Profiler(EveryUpdate):
         self.tally = Tally()
         self._whole = 0  # windows of the schedule that were not cut short by a profiler of the program, or taken over
         self._eval_calls = 0  # within the recorded step
-        self._over = False  # no further window: the bytes are used up, or the program's own traces are as many
+        self._over = False  # the bytes are used up
 
     def attach(self) -> None:
         super().attach()
@@ -160,7 +160,9 @@ class Profiler(EveryUpdate):
         return None if span is None else Span(span.first + self._since, span.last + self._since)
 
     def _has_schedule(self) -> bool:
-        return bool(self.flags) and not self.monitor.settings.profile_on
+        repeat = self.monitor.settings.profile_repeat
+        over = not self.windows.ranges and 0 < repeat <= self._whole
+        return bool(self.flags) and not self.monitor.settings.profile_on and not over
 
     def _asked(self) -> list[tuple[Span, str]]:
         warmup = self.windows.warmup
@@ -253,7 +255,7 @@ class Profiler(EveryUpdate):
         path = session.export(folder / "traces", f"rank{monitor.rank:04d}")
         size = path.stat().st_size
         self.press.take(path)
-        self._whole += self._why == SCHEDULE and ended != GUEST
+        self._whole += self._why == SCHEDULE and self._phase == "train" and ended != GUEST
         event = Trace(
             t=time.time(),
             file=f"traces/{path.name}",
@@ -318,7 +320,6 @@ class Profiler(EveryUpdate):
         if self.windows.ranges:
             return
         repeat = self.monitor.settings.profile_repeat
-        self._over = self._over or 0 < repeat <= self._whole
         self._since = self.monitor.step or self.monitor.eval_calls
         self.windows = self.windows._replace(repeat=max(repeat - self._whole, 1) if repeat else 0, skip_first=0)
 
@@ -359,4 +360,5 @@ class Profiler(EveryUpdate):
         span = self._next(done + 1)
         if span is None or (tally.windows and not self.windows.repeat and not self.windows.ranges):
             return ""
-        return f"{count(done, 'call' if monitor.eval_calls and not monitor.step else 'step')} seen, and the next window needed {span.last}"
+        unit = "call" if monitor.eval_calls and not monitor.step else "step"
+        return f"{count(done, unit)} seen, and the next window needed {span.last}"
