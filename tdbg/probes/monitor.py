@@ -617,6 +617,7 @@ class Monitor:
         self.in_update = None
         if not self.is_main(optimizer):
             return
+        self._main = self._main or weakref.ref(optimizer)  # a profiler may want quiet from the first step on
         self.step += 1
         self.plan.deaf -= 1
         if not self.plan.deaf:
