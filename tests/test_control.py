@@ -139,6 +139,7 @@ def test_a_profiler_is_woken_up_without_its_flag(training: Training) -> None:
     assert training.told == [(3, "basic", [], "profile")]
     assert "profiler" in names(training.seen.monitor) and training.now == ("basic", [])
     assert not training.seen.monitor.quiet, "the window is over"
+    assert training.seen.failures == []
 
 
 def test_a_switch_says_what_it_answers(training: Training) -> None:

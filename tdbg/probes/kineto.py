@@ -66,11 +66,21 @@ class Session:
                 self.running_step = 0
             mark.__exit__(None, None, None)
 
+    def is_elsewhere(self) -> bool:
+        """True in a thread that is not the one that began."""
+        return self.thread != threading.get_ident()
+
+    def is_here(self) -> bool:
+        """True in the thread that began, and while torch records there: else it must be left alone.
+
+        torch keeps what it records by thread; in another it stops nothing, and crashes on writing the nothing.
+        """
+        return not self.is_elsewhere() and (somebody_records() or not self.recording)
+
     def stop(self, about: dict[str, Any], *, whole: bool) -> None:
         """End it. whole: the running step ends here too; else its span in the trace is a part of a step.
 
-        about: kept in the trace, under ``tdbg``, with the number of such a part. Raises RuntimeError in a thread that
-        is not the one that began.
+        about: kept in the trace, under ``tdbg``, with the number of such a part.
         """
         self._end_step(whole=whole)
         with own():

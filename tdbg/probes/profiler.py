@@ -215,13 +215,17 @@ class Profiler(EveryUpdate):
         self.monitor.hush(False)
         if self._phase == "train":
             self.monitor.ignore(self, WHILE_TRAINING)
+        if not session.is_here():  # torch would hand out nothing here, and crash on writing that
+            self._over = True  # it records for ever
+            self._lost(session, "another thread trains now" if session.is_elsewhere() else "somebody else stopped it")
+            return
         if session.recording:
             self.tally.cut = ended or self.tally.cut
         try:
             self._write(session, ended, whole=whole and not ended)
         except OSError as error:
             self._lost(session, error.strerror or str(error))
-        except RuntimeError as error:  # begun in another thread: torch keeps what it records by thread
+        except RuntimeError as error:  # somebody else ended it
             self._lost(session, str(error).partition("\n")[0])
         finally:
             self._paused(time.perf_counter() - begun)
