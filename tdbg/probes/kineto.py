@@ -58,6 +58,10 @@ class Session:
         self._mark.__enter__()
         self._began_at = time.perf_counter()
 
+    def running_ms(self) -> float:
+        """How long the running step has taken so far."""
+        return (time.perf_counter() - self._began_at) * 1e3
+
     def _end_step(self, *, whole: bool) -> None:
         mark, self._mark = self._mark, None
         if mark is not None:

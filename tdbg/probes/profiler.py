@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 WHILE_TRAINING = ("must_watch", "call_ended")  # only a program that evaluates alone has its calls counted
 MAX_EVAL_CALLS = 32  # without gradients in one recorded training step: beyond it is an evaluation, not a step
 GUEST = "a profiler of the program began"
+TRAINING = "training began"
+END = "the program ended"
 SCHEDULE = "schedule"
 
 
@@ -114,7 +116,7 @@ class Profiler(EveryUpdate):
         if step <= self._seen:
             return
         if self._phase != "train":
-            self._finish("training began", whole=False)
+            self._finish(TRAINING, whole=False)
             self._phase, self._at, self._since = "train", 0.0, 0
             self.monitor.ignore(self, WHILE_TRAINING)
         self._seen = step
@@ -124,7 +126,7 @@ class Profiler(EveryUpdate):
         """Called at calls of a root: in a program that evaluates alone, and while a training step is recorded."""
         if torch.is_grad_enabled():
             if self._phase == "eval":
-                self._finish("training began", whole=False)
+                self._finish(TRAINING, whole=False)
             if not self.monitor.step and self.session is None and self._at_step(1) is not None:
                 self._phase = "train"
                 self._advance(1)
@@ -219,8 +221,6 @@ class Profiler(EveryUpdate):
             self._over = True  # it records for ever
             self._lost(session, "another thread trains now" if session.is_elsewhere() else "somebody else stopped it")
             return
-        if session.recording:
-            self.tally.cut = ended or self.tally.cut
         try:
             self._write(session, ended, whole=whole and not ended)
         except OSError as error:
@@ -249,9 +249,12 @@ class Profiler(EveryUpdate):
             "rank": monitor.rank,
             "world_size": monitor.world_size,
         }
+        is_wanted = self._is_wanted(session, ended)
         session.stop(about, whole=whole)
-        if not session.recording or (ended == GUEST and not session.steps_ms):
+        if not is_wanted:
             return
+        if ended != TRAINING and not (ended == END and self._whole and not self.windows.repeat):
+            self.tally.cut = ended or self.tally.cut
         monitor.become_rank_now()
         folder = monitor.folder()
         if folder is None:
@@ -279,6 +282,13 @@ class Profiler(EveryUpdate):
         if self.tally.bytes > monitor.settings.disk_budget_bytes:
             self._over = True
             self.tally.cut = "the bytes that --disk-budget allows are used up"
+
+    def _is_wanted(self, session: Session, ended: str) -> bool:
+        """False for a window that has nothing to show: not a whole step, and what there is is short."""
+        if session.steps_ms or not ended or not session.recording:
+            return session.recording
+        usual_ms = self.tally.outside.median or self.tally.inside.median
+        return ended not in (GUEST, TRAINING) and session.running_ms() >= usual_ms
 
     def told(self, event: Trace) -> None:
         """A trace is there: the event, and its line."""
@@ -333,7 +343,7 @@ class Profiler(EveryUpdate):
         self._finish("tdbg was switched off", whole=False)
 
     def run_ends(self) -> None:
-        self._finish("the program ended", whole=False)
+        self._finish(END, whole=False)
         self.press.wait()
         if self.flags or self.tally.windows or self.tally.cut or self.monitor.profiles:
             missing = self._missing()
