@@ -34,7 +34,8 @@ class Session:
         self.span = span
         self.kind = kind
         self.thread = threading.get_ident()
-        self.profiler = _KinetoProfile(activities=_activities(), **dict.fromkeys(KINDS[kind], True))
+        options: dict[str, Any] = dict.fromkeys(KINDS[kind], True)
+        self.profiler = _KinetoProfile(activities=_activities(), **options)
         self.recording = False
         self.steps_ms: list[float] = []
         self.running_step = 0
