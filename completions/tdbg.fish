@@ -1,8 +1,8 @@
 # fish completion for tdbg. Written by `tdbg docs`; change the source, not this file.
 
-set -g __tdbg_paths 'run' 'report' 'status' 'control' 'filter-logs' 'inspect-pages' 'inspect-pages ls' 'inspect-pages show' 'inspect-pages stats' 'inspect-pages find' 'inspect-pages diff' 'inspect-pages export' 'inspect-pages html' 'inspect-pages verify' 'inspect-pages recover' 'inspect-pages convert' 'inspect-pages upload' 'trace' 'trace show' 'trace advise' 'flags' 'flags list' 'flags show' 'flags scan' 'flags doctor' 'explain' 'doctor' 'demo' 'hook' 'hook install' 'hook remove'
-set -g __tdbg_wrappers 'run'
-set -g __tdbg_valued 'run -f' 'run --flag' 'run --no-flag' 'run --preset' 'run -l' 'run --level' 'run --max-overhead' 'run --inject' 'run --profile-name' 'run --run-dir' 'run --name' 'run --stop-on' 'run --fail-on' 'run --baseline' 'run --log-level' 'run --disk-budget' 'run --progress-every' 'run --step-optimizer' 'run --keep-steps' 'run --every' 'run --steps' 'run --ranks' 'run --capture' 'run --capture-every' 'run --capture-steps' 'run --capture-epochs' 'run --capture-phase' 'run --capture-on' 'run --capture-budget' 'run --capture-policy' 'run --capture-upload' 'run --when' 'run --then' 'run --threshold' 'report --note' 'report --fail-on' 'control -l' 'control --level' 'control -f' 'control --flag' 'control --no-flag' 'control --for' 'control --at-step' 'control --wait' 'filter-logs -f' 'filter-logs --flag' 'filter-logs -x' 'filter-logs --exclude-flag' 'filter-logs -p' 'filter-logs --prefix' 'filter-logs -r' 'filter-logs --ranks' 'filter-logs -t' 'filter-logs --type' 'filter-logs --level' 'filter-logs --steps' 'filter-logs --since' 'filter-logs --until' 'filter-logs -e' 'filter-logs --regex' 'filter-logs --map' 'filter-logs -A' 'filter-logs --after-context' 'filter-logs -B' 'filter-logs --before-context' 'filter-logs -C' 'filter-logs --context' 'filter-logs -o' 'filter-logs --output' 'filter-logs --format' 'filter-logs --log-format' 'filter-logs --jobs' 'inspect-pages ls --ranks' 'inspect-pages ls --rank' 'inspect-pages ls --steps' 'inspect-pages ls --step' 'inspect-pages ls --epochs' 'inspect-pages ls --epoch' 'inspect-pages ls --phase' 'inspect-pages show --slice' 'inspect-pages show --ranks' 'inspect-pages show --rank' 'inspect-pages show --steps' 'inspect-pages show --step' 'inspect-pages show --epochs' 'inspect-pages show --epoch' 'inspect-pages show --phase' 'inspect-pages show --nth' 'inspect-pages show --image' 'inspect-pages stats --layer' 'inspect-pages stats --group-by' 'inspect-pages stats --scores' 'inspect-pages stats --ranks' 'inspect-pages stats --rank' 'inspect-pages stats --steps' 'inspect-pages stats --step' 'inspect-pages stats --epochs' 'inspect-pages stats --epoch' 'inspect-pages stats --phase' 'inspect-pages find --sort' 'inspect-pages find --limit' 'inspect-pages find --layer' 'inspect-pages find --group-by' 'inspect-pages find --scores' 'inspect-pages find --ranks' 'inspect-pages find --rank' 'inspect-pages find --steps' 'inspect-pages find --step' 'inspect-pages find --epochs' 'inspect-pages find --epoch' 'inspect-pages find --phase' 'inspect-pages diff --layer' 'inspect-pages diff --tolerance' 'inspect-pages diff --by' 'inspect-pages diff --epochs' 'inspect-pages diff --ranks' 'inspect-pages diff --top' 'inspect-pages export -o' 'inspect-pages export --output' 'inspect-pages export --layer' 'inspect-pages export --keys' 'inspect-pages export --key' 'inspect-pages export --ranks' 'inspect-pages export --rank' 'inspect-pages export --steps' 'inspect-pages export --step' 'inspect-pages export --epochs' 'inspect-pages export --epoch' 'inspect-pages export --phase' 'inspect-pages html -o' 'inspect-pages html --output' 'inspect-pages html --layer' 'inspect-pages html --keys' 'inspect-pages html --key' 'inspect-pages html --ranks' 'inspect-pages html --rank' 'inspect-pages html --steps' 'inspect-pages html --step' 'inspect-pages html --epochs' 'inspect-pages html --epoch' 'inspect-pages html --phase' 'inspect-pages html --limit' 'inspect-pages html --size' 'inspect-pages convert -o' 'inspect-pages convert --output' 'inspect-pages convert --page-size' 'trace show --ranks' 'trace show --rank' 'trace show --windows' 'trace show --top' 'trace advise --ranks' 'trace advise --rank' 'trace advise --windows' 'trace advise --threshold' 'trace advise --fail-on' 'flags scan -o' 'flags scan --output' 'flags scan --function' 'demo --fault' 'demo --steps' 'demo --seed' 'demo --run-dir' 'hook install --python' 'hook remove --python'
+set -g __tdbg_paths 'run' 'profile' 'report' 'status' 'control' 'filter-logs' 'inspect-pages' 'inspect-pages ls' 'inspect-pages show' 'inspect-pages stats' 'inspect-pages find' 'inspect-pages diff' 'inspect-pages export' 'inspect-pages html' 'inspect-pages verify' 'inspect-pages recover' 'inspect-pages convert' 'inspect-pages upload' 'trace' 'trace show' 'trace advise' 'flags' 'flags list' 'flags show' 'flags scan' 'flags doctor' 'explain' 'doctor' 'demo' 'hook' 'hook install' 'hook remove'
+set -g __tdbg_wrappers 'run' 'profile'
+set -g __tdbg_valued 'run -f' 'run --flag' 'run --no-flag' 'run --preset' 'run -l' 'run --level' 'run --max-overhead' 'run --inject' 'run --profile-name' 'run --run-dir' 'run --name' 'run --stop-on' 'run --fail-on' 'run --baseline' 'run --log-level' 'run --disk-budget' 'run --progress-every' 'run --step-optimizer' 'run --keep-steps' 'run --every' 'run --steps' 'run --ranks' 'run --capture' 'run --capture-every' 'run --capture-steps' 'run --capture-epochs' 'run --capture-phase' 'run --capture-on' 'run --capture-budget' 'run --capture-policy' 'run --capture-upload' 'run --when' 'run --then' 'run --threshold' 'profile -k' 'profile --kind' 'profile --wait' 'profile --warmup' 'profile --active' 'profile --repeat' 'profile --skip-first' 'profile --window' 'profile --window-on' 'profile -f' 'profile --flag' 'profile --no-flag' 'profile --preset' 'profile -l' 'profile --level' 'profile --max-overhead' 'profile --inject' 'profile --profile-name' 'profile --run-dir' 'profile --name' 'profile --stop-on' 'profile --fail-on' 'profile --baseline' 'profile --log-level' 'profile --disk-budget' 'profile --progress-every' 'profile --step-optimizer' 'profile --keep-steps' 'profile --every' 'profile --steps' 'profile --ranks' 'profile --capture' 'profile --capture-every' 'profile --capture-steps' 'profile --capture-epochs' 'profile --capture-phase' 'profile --capture-on' 'profile --capture-budget' 'profile --capture-policy' 'profile --capture-upload' 'profile --when' 'profile --then' 'profile --threshold' 'report --note' 'report --fail-on' 'control -l' 'control --level' 'control -f' 'control --flag' 'control --no-flag' 'control --for' 'control --at-step' 'control --profile' 'control --wait' 'filter-logs -f' 'filter-logs --flag' 'filter-logs -x' 'filter-logs --exclude-flag' 'filter-logs -p' 'filter-logs --prefix' 'filter-logs -r' 'filter-logs --ranks' 'filter-logs -t' 'filter-logs --type' 'filter-logs --level' 'filter-logs --steps' 'filter-logs --since' 'filter-logs --until' 'filter-logs -e' 'filter-logs --regex' 'filter-logs --map' 'filter-logs -A' 'filter-logs --after-context' 'filter-logs -B' 'filter-logs --before-context' 'filter-logs -C' 'filter-logs --context' 'filter-logs -o' 'filter-logs --output' 'filter-logs --format' 'filter-logs --log-format' 'filter-logs --jobs' 'inspect-pages ls --ranks' 'inspect-pages ls --rank' 'inspect-pages ls --steps' 'inspect-pages ls --step' 'inspect-pages ls --epochs' 'inspect-pages ls --epoch' 'inspect-pages ls --phase' 'inspect-pages show --slice' 'inspect-pages show --ranks' 'inspect-pages show --rank' 'inspect-pages show --steps' 'inspect-pages show --step' 'inspect-pages show --epochs' 'inspect-pages show --epoch' 'inspect-pages show --phase' 'inspect-pages show --nth' 'inspect-pages show --image' 'inspect-pages stats --layer' 'inspect-pages stats --group-by' 'inspect-pages stats --scores' 'inspect-pages stats --ranks' 'inspect-pages stats --rank' 'inspect-pages stats --steps' 'inspect-pages stats --step' 'inspect-pages stats --epochs' 'inspect-pages stats --epoch' 'inspect-pages stats --phase' 'inspect-pages find --sort' 'inspect-pages find --limit' 'inspect-pages find --layer' 'inspect-pages find --group-by' 'inspect-pages find --scores' 'inspect-pages find --ranks' 'inspect-pages find --rank' 'inspect-pages find --steps' 'inspect-pages find --step' 'inspect-pages find --epochs' 'inspect-pages find --epoch' 'inspect-pages find --phase' 'inspect-pages diff --layer' 'inspect-pages diff --tolerance' 'inspect-pages diff --by' 'inspect-pages diff --epochs' 'inspect-pages diff --ranks' 'inspect-pages diff --top' 'inspect-pages export -o' 'inspect-pages export --output' 'inspect-pages export --layer' 'inspect-pages export --keys' 'inspect-pages export --key' 'inspect-pages export --ranks' 'inspect-pages export --rank' 'inspect-pages export --steps' 'inspect-pages export --step' 'inspect-pages export --epochs' 'inspect-pages export --epoch' 'inspect-pages export --phase' 'inspect-pages html -o' 'inspect-pages html --output' 'inspect-pages html --layer' 'inspect-pages html --keys' 'inspect-pages html --key' 'inspect-pages html --ranks' 'inspect-pages html --rank' 'inspect-pages html --steps' 'inspect-pages html --step' 'inspect-pages html --epochs' 'inspect-pages html --epoch' 'inspect-pages html --phase' 'inspect-pages html --limit' 'inspect-pages html --size' 'inspect-pages convert -o' 'inspect-pages convert --output' 'inspect-pages convert --page-size' 'trace show --ranks' 'trace show --rank' 'trace show --windows' 'trace show --top' 'trace advise --ranks' 'trace advise --rank' 'trace advise --windows' 'trace advise --threshold' 'trace advise --fail-on' 'flags scan -o' 'flags scan --output' 'flags scan --function' 'demo --fault' 'demo --steps' 'demo --seed' 'demo --run-dir' 'hook install --python' 'hook remove --python'
 
 # Prints the command typed so far, such as `flags list`; `run --` once the wrapped command has begun.
 function __tdbg_state
@@ -181,6 +181,7 @@ function __tdbg_CODE
     printf '%s\n' 'TD-P001	waits for the accelerator in the step'
     printf '%s\n' 'TD-P002	the step waits for data'
     printf '%s\n' 'TD-P003	evaluation with gradients on'
+    printf '%s\n' 'TD-P004	profile incomplete'
     printf '%s\n' 'TD-R001	ranks stopped at different steps'
     printf '%s\n' 'TD-R002	rank ended by its own exit code or signal'
     printf '%s\n' 'TD-R003	exception'
@@ -224,11 +225,21 @@ function __tdbg_IMAGE
     printf '%s\n' 'sixel'
 end
 
+function __tdbg_KIND
+    printf '%s\n' 'light'
+    printf '%s\n' 'memory'
+    printf '%s\n' 'shapes'
+    printf '%s\n' 'stacks'
+    printf '%s\n' 'flops'
+    printf '%s\n' 'full'
+end
+
 
 complete -c tdbg -f
 
 # tdbg
 complete -c tdbg -n '__tdbg_at \'\'' -a run -d 'Run a training or evaluation command and say what went wrong in it.'
+complete -c tdbg -n '__tdbg_at \'\'' -a profile -d 'Run a training or evaluation command with torch.profiler around some of its steps.'
 complete -c tdbg -n '__tdbg_at \'\'' -a report -d 'Show the verdict of a run: findings, evidence, cost.'
 complete -c tdbg -n '__tdbg_at \'\'' -a status -d 'Show how far a run is: rank, step, rate, loss, level, last finding.'
 complete -c tdbg -n '__tdbg_at \'\'' -a control -d 'Change level and flags of a live run, on all ranks at one step.'
@@ -288,6 +299,59 @@ complete -c tdbg -n '__tdbg_at \'run\'' -s h -l help -d 'Show this page and exit
 complete -c tdbg -n '__tdbg_at \'run\'' -a '(__tdbg_wrapped)'
 complete -c tdbg -n '__tdbg_at \'run --\'' -a '(__tdbg_wrapped)'
 
+# tdbg profile
+complete -c tdbg -n '__tdbg_at \'profile\'' -s k -l kind -x -a '(__tdbg_KIND)' -d 'What is recorded: light, memory, shapes, stacks, flops, full.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l wait -x -d 'Steps before each window; 1 if left out.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l warmup -x -d 'Steps after them that are not kept; 1 if left out.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l active -x -d 'Steps that are recorded; 3 if left out.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l repeat -x -d 'How many windows; 1 if left out, 0: until the end.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l skip-first -x -d 'Steps before the first wait.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l window -x -d 'Record these steps instead: 100:102,500:502.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l window-on -x -a '(__tdbg_CODE) (__tdbg_SEVERITY)' -d 'Record a window after each such finding only; repeatable.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -s f -l flag -x -a '(__tdbg_FLAG)' -d 'Switch a debug flag on: FLAG or FLAG=VALUE; repeatable.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l no-flag -x -a '(__tdbg_FLAG)' -d 'Switch a debug flag off that another source switches on.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l preset -x -a '(__tdbg_PRESET)' -d 'Switch on flags often wanted together.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -s l -l level -x -a '(__tdbg_LEVEL)' -d 'How much is looked at.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l max-overhead -x -d 'Share of the wall time tdbg may cost, in percent.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l inject -x -a '(__tdbg_MODE)' -d 'How flags reach the program\'s own configuration.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l strict-flags -d 'A flag the program rejects ends the rank before its first step.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l forbid-flags -d 'Refuse to start while any debug flag is on.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l profile-name -x -d 'Use the settings [tool.tdbg.profiles.NAME].'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l run-dir -x -a '(__fish_complete_directories)' -d 'Where the run is kept; must not hold another run.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l name -x -d 'Name of the run under ./tdbg_runs.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l tee -d 'Keep a copy of stdout and stderr in the run directory, byte for byte.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l stop-on -x -a '(__tdbg_CODE) (__tdbg_SEVERITY)' -d 'End the command at the first such finding; repeatable.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l stop-before-update -d 'Stop before the optimizer uses a non-finite gradient (syncs a GPU).'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l fail-on -x -a '(__tdbg_SEVERITY)' -d 'Exit with 1 instead of 0 after a finding this severe.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l baseline -x -d 'Alternate blocks of N steps without and with tdbg, and compare.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l log-level -x -a '(__tdbg_LOG_LEVEL)' -d 'Level of the program\'s own console log.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l disk-budget -x -d 'What a rank may write, such as 500MB.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l progress-every -x -d 'Time between progress lines, off a terminal.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l step-optimizer -x -d 'Class of the optimizer whose step counts, not the first.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l keep-steps -x -d 'Step records kept for the report of a bad step.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l every -x -d 'Flags and levels look at every Nth step only.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l steps -x -d 'Flags and levels look at these steps only: 100:200,500.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l ranks -x -d 'Flags and levels look on these ranks only: 0,3-5.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l capture -x -d 'Keep what these layers put out: \'layers.*.attn:output,input,grad\'; repeatable.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l capture-stats -d 'Keep figures of the captured tensors, not the tensors.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l capture-every -x -d 'Capture every Nth step.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l capture-steps -x -d 'Capture these steps only: 100:200,500.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l capture-epochs -x -d 'Capture every Nth epoch and the last; latest; or all.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l capture-phase -x -d 'Capture in this phase only: train, val or eval; repeatable.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l capture-on -x -a '(__tdbg_CODE) (__tdbg_SEVERITY)' -d 'Capture 20 steps after each such finding, and only then; repeatable.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l capture-budget -x -d 'What a rank may capture, such as 2GB.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l capture-policy -x -d 'Where the disk is too slow: block, drop or sample.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l capture-upload -x -d 'Copy sealed pages below this URL while the run goes on: s3://bucket/runs.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l when -x -d 'A condition on step records, such as \'loss > 10 or skipped\'.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l then -x -d 'What to do when it comes true: \'level=extreme for 20\', \'dump\'.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l threshold -x -d 'A bound of a probe: GRADIENTS.explosion=50; repeatable.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l dry-run -d 'Print what would be done, and do nothing.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l exec -d 'Replace tdbg by the command: no live findings, no verdict.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -s q -l quiet -d 'Say only errors and one line at the end.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -s h -l help -d 'Show this page and exit.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -a '(__tdbg_wrapped)'
+complete -c tdbg -n '__tdbg_at \'profile --\'' -a '(__tdbg_wrapped)'
+
 # tdbg report
 complete -c tdbg -n '__tdbg_at \'report\'' -l note -x -d 'Keep your own finding with the run.'
 complete -c tdbg -n '__tdbg_at \'report\'' -l fail-on -x -a '(__tdbg_SEVERITY)' -d 'Exit with 1 if there is a finding this severe. [default: never]'
@@ -307,6 +371,7 @@ complete -c tdbg -n '__tdbg_at \'control\'' -s f -l flag -x -a '(__tdbg_FLAG)' -
 complete -c tdbg -n '__tdbg_at \'control\'' -l no-flag -x -a '(__tdbg_FLAG)' -d 'Switch a debug flag off; repeatable.'
 complete -c tdbg -n '__tdbg_at \'control\'' -l for -x -d 'Go back to what was before after N steps.'
 complete -c tdbg -n '__tdbg_at \'control\'' -l at-step -x -d 'The first step the change holds for.'
+complete -c tdbg -n '__tdbg_at \'control\'' -l profile -x -d 'Record N steps with torch.profiler, after a warm-up.'
 complete -c tdbg -n '__tdbg_at \'control\'' -l clear-history -d 'Have the ranks forget the last steps they keep for reports.'
 complete -c tdbg -n '__tdbg_at \'control\'' -l wait -x -d 'How long to wait for the ranks; 0: not at all.'
 complete -c tdbg -n '__tdbg_at \'control\'' -l json -d 'Print one JSON document.'

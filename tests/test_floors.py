@@ -14,7 +14,20 @@ import tdbg
 ROOT = Path(tdbg.__file__).parent
 FLOORS = (
     ("errors",),
-    ("flags", "registry", "events", "output", "window", "conditions", "ranges", "asked", "capture", "urls", "tables"),
+    (
+        "flags",
+        "registry",
+        "events",
+        "output",
+        "window",
+        "conditions",
+        "ranges",
+        "asked",
+        "capture",
+        "profiling",
+        "urls",
+        "tables",
+    ),
     ("config", "rundir", "control"),
     ("logs", "metrics", "pages", "probes", "rules", "traces"),
     ("launch", "inject", "debuggers", "compare", "viewer", "api"),

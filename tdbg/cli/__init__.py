@@ -49,6 +49,7 @@ class Entry(NamedTuple):
 # The order is that of `tdbg --help`.
 COMMANDS = (
     Entry("run", "Run a training or evaluation command and say what went wrong in it."),
+    Entry("profile", "Run a training or evaluation command with torch.profiler around some of its steps."),
     Entry("report", "Show the verdict of a run: findings, evidence, cost."),
     Entry("status", "Show how far a run is: rank, step, rate, loss, level, last finding."),
     Entry("control", "Change level and flags of a live run, on all ranks at one step."),

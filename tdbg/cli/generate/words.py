@@ -3,6 +3,7 @@
 from tdbg import config
 from tdbg.flags import FLAGS, PRESETS
 from tdbg.pages.screen import IMAGES
+from tdbg.profiling import KINDS
 
 Words = list[tuple[str, str]]
 
@@ -18,6 +19,7 @@ def of(kind: str) -> Words:
         "SEVERITY": config.FAIL_ON,
         "LOG_LEVEL": config.LOG_LEVELS,
         "IMAGE": IMAGES,
+        "KIND": tuple(KINDS),
     }
     return [(word, "") for word in choices.get(kind, ())]
 

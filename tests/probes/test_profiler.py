@@ -1,0 +1,298 @@
+"""The profiler's probe inside the test process: what is recorded, and what becomes of it where something is in the way."""
+
+import gzip
+import json
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tdbg.events import Observation, Trace
+from tests.probes.conftest import Watch
+
+Start = Callable[..., Watch]
+
+
+class Training:
+    """A tiny training under the probe, whose traces go into a folder."""
+
+    def __init__(self, seen: Watch, folder: Path) -> None:
+        self.seen = seen
+        self.folder = folder
+        seen.monitor.folder = lambda: folder
+        self.layer = nn.Linear(4, 1)
+        self.optimizer = torch.optim.SGD(self.layer.parameters(), lr=1e-3)
+
+    def steps(self, count: int) -> None:
+        for _ in range(count):
+            loss = self.layer(torch.ones(2, 4)).square().mean()
+            self.optimizer.zero_grad()
+            loss.backward()
+            self.optimizer.step()
+
+    def end(self) -> list[dict[str, Any]]:
+        """The process ends; what the traces hold."""
+        self.seen.monitor.finish()
+        assert self.seen.failures == []
+        files = sorted((self.folder / "traces").glob("*"))
+        assert all(path.name.endswith(".pt.trace.json.gz") for path in files), files
+        return [json.loads(gzip.decompress(path.read_bytes())) for path in files]
+
+    @property
+    def told(self) -> list[Trace]:
+        return [event for event in self.seen.events if isinstance(event, Trace)]
+
+    @property
+    def last(self) -> Observation:
+        return [event for event in self.seen.events if isinstance(event, Observation) and event.part == "DONE"][-1]
+
+
+def marks(trace: dict[str, Any]) -> list[int]:
+    names = [event["name"] for event in sorted(trace["traceEvents"], key=lambda event: event.get("ts", 0))]
+    return [int(name.partition("#")[2]) for name in names if name.startswith("ProfilerStep#")]
+
+
+@pytest.fixture
+def training(watch: Start, tmp_path: Path) -> Iterator[Any]:
+    def begin(**settings: Any) -> Training:
+        return Training(watch(flags={"PROFILER": True}, **settings), tmp_path)
+
+    yield begin
+    if torch.autograd._profiler_enabled():
+        torch.autograd._disable_profiler()
+        pytest.fail("a profiler was left running")
+
+
+def test_a_window(training: Any) -> None:
+    run = training()
+    run.steps(10)
+    (trace,) = run.end()
+    assert marks(trace) == [3, 4, 5]
+    (event,) = run.told
+    assert (event.first_step, event.steps, event.ended) == (3, 3, "") and len(event.steps_ms) == 3
+    assert run.last.values["missing"] == "" and run.last.values["outside_ms"] > 0
+    assert not run.seen.monitor.quiet
+    assert [step.step for step in run.seen.steps if 2 <= step.step <= 6] == [6], "warm-up and window are left alone"
+
+
+def test_the_steps_around_a_window_do_not_hold_its_pause(training: Any) -> None:
+    run = training(profile_kind="full", profile_active=20)
+    run.steps(40)
+    run.end()
+    (event,) = run.told
+    after = next(step for step in run.seen.steps if step.step == 23)
+    assert event.pause_ms > 0 and (after.step_ms or 0) < event.pause_ms / 2
+
+
+def test_a_child_forked_in_a_window_records_nothing(training: Any) -> None:
+    run = training(profile_active=5)
+    run.steps(4)
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:
+        run.seen.monitor.forked()
+        run.layer(torch.ones(2, 4))
+        os.write(write, b"%d" % (run.seen.monitor.probe("profiler").session is None))
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(read, 9) == b"1"
+    os.close(read), os.close(write)
+    run.steps(5)
+    (trace,) = run.end()
+    assert marks(trace) == [3, 4, 5, 6, 7]
+
+
+def test_a_window_that_another_thread_would_have_to_end_is_lost(training: Any) -> None:
+    run = training(profile_active=5)
+    run.steps(4)
+    session = run.seen.monitor.probe("profiler").session
+    thread = threading.Thread(target=lambda: run.steps(5))
+    thread.start()
+    thread.join()
+    assert torch.autograd._profiler_enabled(), "torch goes on in the thread that began"
+    torch.autograd._disable_profiler()
+    assert session is not None and run.end() == []
+    assert "is lost" in run.last.values["missing"]
+
+
+def test_many_evaluations_in_a_step_end_the_window(training: Any) -> None:
+    run = training()
+    run.steps(4)
+    with torch.no_grad():
+        for _ in range(40):
+            run.layer(torch.ones(2, 4))
+    run.steps(4)
+    (trace,) = run.end()
+    assert marks(trace) == [3, 4, 5] and trace["tdbg"]["partial_step"] == 5
+    assert run.told[0].ended == "an evaluation began"
+
+
+def test_switched_off_in_a_window(training: Any) -> None:
+    run = training()
+    run.steps(4)
+    run.seen.monitor.switch(False)
+    run.steps(4)
+    assert run.told[0].ended == "tdbg was switched off" and run.told[0].steps == 2
+    assert not torch.autograd._profiler_enabled()
+
+
+def test_a_profiler_of_the_program_gets_all_it_asked_for(training: Any) -> None:
+    run = training()
+    run.steps(4)
+    with torch.profiler.profile() as own:
+        run.steps(3)
+    updates = sum(row.count for row in own.key_averages() if row.key.startswith("Optimizer.step"))
+    assert updates == 3
+    own.export_chrome_trace(str(run.folder / "own.json"))
+    run.steps(9)
+    ours, theirs = run.end()
+    assert theirs == json.loads((run.folder / "own.json").read_text())
+    assert [(event.why, event.steps) for event in run.told] == [("schedule", 2), ("program", 3)]
+    assert run.last.values["missing"] == "" and marks(ours) == [3, 4, 5]
+
+
+def test_bytes_are_bounded(training: Any) -> None:
+    run = training(profile_repeat=0, profile_active=1, disk_budget="1kB")
+    run.steps(20)
+    assert len(run.end()) == 1
+    assert "--disk-budget" in run.last.values["missing"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"profile_wait": 0, "profile_warmup": 0, "profile_active": 2}, [[1, 2]]),
+        ({"profile_active": 1, "profile_repeat": 2, "profile_skip_first": 2}, [[5], [8]]),
+        ({"profile_wait": 0, "profile_active": 2, "profile_repeat": 0}, [[2, 3], [5, 6], [8, 9]]),
+        ({"profile_window": "4:5,9"}, [[4, 5], [9]]),
+        ({"profile_window": "1:2"}, [[1, 2]]),
+        ({"ranks": "1"}, []),
+    ],
+)
+def test_which_steps(training: Any, settings: dict[str, Any], expected: list[list[int]]) -> None:
+    run = training(**settings)
+    run.steps(10)
+    assert [marks(trace) for trace in run.end()] == expected
+    assert run.last.values["missing"] == ""
+
+
+def test_calls_count_where_nothing_is_trained(training: Any) -> None:
+    run = training(max_overhead=1e-6)
+    with torch.no_grad():
+        for _ in range(12):
+            run.layer(torch.ones(2, 4))
+    (trace,) = run.end()
+    assert marks(trace) == [3, 4, 5] and trace["tdbg"]["phase"] == "eval"
+
+
+def test_an_evaluation_before_the_training_does_not_count(training: Any) -> None:
+    """Two calls, as Lightning makes to see whether all works."""
+    run = training()
+    with torch.no_grad():
+        run.layer(torch.ones(2, 4)), run.layer(torch.ones(2, 4))
+    run.steps(10)
+    (trace,) = run.end()
+    assert marks(trace) == [3, 4, 5] and trace["tdbg"]["phase"] == "train"
+    assert run.last.values["missing"] == ""
+
+
+def test_of_two_optimizers_the_first_counts(training: Any) -> None:
+    run = training()
+    other = torch.optim.Adam(run.layer.parameters(), lr=1e-4)
+    for _ in range(8):
+        run.steps(1)
+        other.step()
+    (trace,) = run.end()
+    assert marks(trace) == [3, 4, 5]
+    names = [event["name"] for event in trace["traceEvents"]]
+    assert names.count("Optimizer.step#Adam.step") == 3
+
+
+def test_a_step_that_a_scaler_skips_is_a_step(training: Any) -> None:
+    run = training(profile_active=4)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+    for step in range(1, 10):
+        loss = run.layer(torch.ones(2, 4)).square().mean() * (float("inf") if step == 4 else 1.0)
+        run.optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(run.optimizer)
+        scaler.update()
+    (trace,) = run.end()
+    assert marks(trace) == [3, 4, 5, 6]
+    assert run.told[0].steps == 4
+
+
+@pytest.mark.parametrize("before", [0, 1, 2, 3])
+def test_a_schedule_of_the_programs_own(training: Any, before: int) -> None:
+    run = training()
+    run.steps(before)
+    written = []
+    plan = torch.profiler.schedule(wait=1, warmup=1, active=2, repeat=1)
+    with torch.profiler.profile(schedule=plan, on_trace_ready=lambda own: written.append(save(own, run.folder))) as own:
+        for _ in range(6):
+            run.steps(1)
+            own.step()
+    run.steps(12)
+    traces = run.end()
+    assert json.loads(written[0].read_text()) == traces[-1] and len(written) == 1
+    cut = [(event.steps, event.ended) for event in run.told if event.why == "schedule"]
+    assert cut == [(before - 1, "a profiler of the program began")] * (before > 1)
+    assert run.told[-1].why == "program" and run.told[-1].steps == 2
+    assert run.last.values["missing"] == ""
+
+
+def save(own: torch.profiler.profile, folder: Path) -> Path:
+    path = folder / "theirs.json"
+    own.export_chrome_trace(str(path))
+    return path
+
+
+def test_where_the_program_writes_no_trace_the_window_comes_later(training: Any) -> None:
+    run = training()
+    run.steps(1)
+    with torch.profiler.profile():
+        run.steps(4)
+    run.steps(9)
+    (trace,) = run.end()
+    assert marks(trace) == [8, 9, 10], "a wait and a warm-up after the fifth step"
+    assert run.last.values["missing"] == ""
+
+
+KINDS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "memory": lambda trace: any(event["name"] == "[memory]" for event in trace["traceEvents"]),
+    "shapes": lambda trace: any("Input Dims" in event.get("args", {}) for event in trace["traceEvents"]),
+    "stacks": lambda trace: any(event["name"].startswith("nn.Module: Linear") for event in trace["traceEvents"]),
+    "flops": lambda trace: trace.get("with_flops"),
+}
+
+
+@pytest.mark.parametrize("kind", ["light", *KINDS, "full"])
+def test_kinds(training: Any, kind: str) -> None:
+    run = training(profile_kind=kind, profile_active=1)
+    run.steps(5)
+    (trace,) = run.end()
+    for name, holds in KINDS.items():
+        assert bool(holds(trace)) == (kind in (name, "full") or (name, kind) == ("shapes", "flops")), name
+
+
+def test_nothing_of_tdbg_is_recorded(training: Any) -> None:
+    """The first eight steps are looked at whatever it costs; not so those that are recorded."""
+    run = training(level="extreme")
+    run.steps(10)
+    (trace,) = run.end()
+    run.seen.monitor.detach()
+    with torch.profiler.profile() as own:
+        run.steps(3)
+    own.export_chrome_trace(str(run.folder / "own.json"))
+    bare = json.loads((run.folder / "own.json").read_text())
+    assert operators(trace) == operators(bare) and operators(bare)["aten::addmm"] == 3
+
+
+def operators(trace: dict[str, Any]) -> Counter[str]:
+    return Counter(event["name"] for event in trace["traceEvents"] if event["name"].startswith("aten::"))
