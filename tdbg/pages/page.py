@@ -11,7 +11,6 @@ from tdbg.pages.form import ALIGN, PAGE_NAME, page_name
 from tdbg.pages.header import Entries, Placed
 from tdbg.pages.layout import Layout
 
-
 AHEAD_BYTES = 8_000_000  # of disk, that are asked for at a time
 
 
