@@ -125,6 +125,8 @@ def _summary(trace: Trace, built: Builder) -> Summary:
         setattr(found, name, sorted(works.values(), key=lambda one: -one.total))
     found.memory = [heap.end() for heap in built.heaps.values()]
     part(found, threads, devices)
+    trees = {"operators": threads.nested, "python": threads.stacked if threads.framed else None}
+    found.flames = [tree.flame(kind) for kind, tree in trees.items() if tree is not None]
     _add_head(found, trace.head)
     seen = {
         "shapes": threads.shaped,

@@ -10,6 +10,12 @@ from tdbg.traces.summary import Operator, Step, Summary, Work
 BORDER = 3.0  # a step this many times the median is told apart: the end of an epoch, a checkpoint
 
 
+def ms(ns: float) -> str:
+    """Nanoseconds as milliseconds that a person reads."""
+    value = ns / 1e6
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+
+
 def typical_length(found: Summary) -> float:
     """The median length of a step, in nanoseconds; 0 without any."""
     return median(step.length for step in found.steps) if found.steps else 0.0
@@ -54,6 +60,7 @@ def by_name(operators: Iterable[Operator]) -> list[Operator]:
         into.calls += one.calls
         into.total += one.total
         into.own += one.own
+        into.flops += one.flops
         for frame, calls in one.frames.items():
             into.frames[frame] = into.frames.get(frame, 0) + calls
     return sorted(found.values(), key=lambda one: -one.own)
@@ -87,3 +94,17 @@ def verdict(found: Summary) -> str:
         kinds.COPY: "copies from and on the device",
     }
     return f"most of a step is {meaning.get(name, name)}: {shares[name]:.0%}"
+
+
+def work(found: Summary) -> float:
+    """Floating-point operations of a step, a mean, as far as shapes tell; 0 where they do not."""
+    return sum(one.flops for one in found.operators) / max(len(found.steps), 1)
+
+
+def counted_flops(number: float) -> str:
+    """``1.23 GFLOP``."""
+    for unit in ("FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP"):
+        if number < 999.5:
+            return f"{number:.3g} {unit}"
+        number /= 1000
+    return f"{number:,.3g} PFLOP"

@@ -5,10 +5,12 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING
 
 from tdbg.traces import kinds
+from tdbg.traces.calls import FRAME, MODULE, OPERATOR, SPAN, THREAD, Calls, Node
+from tdbg.traces.flops import CONVOLUTION, per_call
 from tdbg.traces.summary import Operator, Work
 
 if TYPE_CHECKING:
-    from tdbg.traces.stream import Event
+    from tdbg.traces.stream import Args, Event
 
 MOST = 20_000  # operators by name and shapes; then by name alone
 CUT = 256  # letters of shapes
@@ -22,13 +24,16 @@ class Thread:
     """One thread while it passes by: what is open now, and its outermost operators as start, end, start, end, ..."""
 
     __slots__ = (
-        *("asks", "backward", "collective", "cursor", "ends", "frames", "key", "loader", "open", "optimizer", "outer"),
-        *("seen", "starts", "which"),
+        *("asks", "backward", "called", "collective", "cursor", "ends", "frames", "key", "loader", "noted", "open"),
+        *("optimizer", "outer", "path", "seen", "spans", "starts", "which"),
     )
 
-    def __init__(self, key: tuple[int | str, int | str]) -> None:
+    def __init__(self, key: tuple[int | str, int | str], called: Node, noted: Node) -> None:
         self.key = key
-        self.open: list[tuple[int, Operator, int]] = []  # end, operator, start
+        self.called, self.noted = called, noted  # all of it, by Python and by operators
+        self.open: list[tuple[int, Operator, int, Node]] = []  # end, operator, start
+        self.spans: list[tuple[int, Node]] = []  # end
+        self.path: list[tuple[int, Node]] = []  # end; frames of the program and modules
         self.frames: list[tuple[int, str]] = []  # end, the innermost line of the program
         self.seen = 0
         self.starts, self.ends, self.which = array("q"), array("q"), array("l")  # each outermost operator, by number
@@ -51,13 +56,17 @@ class Threads:
         self.disorder = 0
         self.framed = False
         self.shaped = False
+        self.nested, self.stacked = Calls(), Calls()
+        self._each: list[int] = []  # floating-point operations of a call, by number
 
     def thread(self, event: "Event") -> Thread:
         """The thread of an event."""
         key = (event.pid, event.tid)
         found = self.of.get(key)
         if found is None:
-            found = self.of[key] = Thread(key)
+            name = f"thread {event.tid}"
+            called, noted = (tree.below(tree.root, name, THREAD) for tree in (self.stacked, self.nested))
+            found = self.of[key] = Thread(key, called, noted)
         return found
 
     def operator(self, event: "Event", start: int, dur: int) -> None:
@@ -69,33 +78,41 @@ class Threads:
         name = event.name
         args = event.args
         dims = bytes(args.dims)[:CUT] if args is not None else b""
-        entry, number = self._known.get((name, dims)) or self._new(name, dims)
+        if name == CONVOLUTION and args is not None:
+            dims += bytes(args.concrete)[:CUT]  # strides: how much it has to do
+        entry, number = self._known.get((name, dims)) or self._new(name, dims, args)
         stack = thread.open
         while stack and (stack[-1][0] <= start or stack[-1][2] > start):
             stack.pop()
         if stack:
-            end, parent, _ = stack[-1]
+            end, parent, _, above = stack[-1]
             parent.own -= dur if start + dur <= end else end - start
         else:
             self._outermost(thread, number, start, start + dur)
+            above = _innermost(thread.spans, start) or thread.noted
         entry.calls += 1
         entry.total += dur
         entry.own += dur
-        stack.append((start + dur, entry, start))
+        node = above.below.get(name) or self.nested.below(above, name, OPERATOR)
+        node.calls += 1
+        node.total += dur
+        stack.append((start + dur, entry, start, node))
         if name in WAITING:  # the program asks for a value: on an accelerator it waits for it
             _extend(thread.asks, start, start + dur)
 
-    def _new(self, name: str, dims: bytes) -> tuple[Operator, int]:
+    def _new(self, name: str, dims: bytes, args: "Args | None") -> tuple[Operator, int]:
         if dims and len(self.operators) >= MOST:
             dims = b""
         if (name, dims) not in self._known:
             self.shaped = self.shaped or bool(dims)
-            text = "".join(dims.decode("utf-8", "replace").split()).replace(",", ", ")
+            shapes = bytes(args.dims)[:CUT] if args is not None and dims else b""
+            text = "".join(shapes.decode("utf-8", "replace").split()).replace(",", ", ")
             self._known[name, dims] = (
-                Operator(name, f"{text[:-1]}..." if len(dims) == CUT else text),
+                Operator(name, f"{text[:-1]}..." if len(shapes) == CUT else text),
                 len(self._known),
             )
             self.operators.append(self._known[name, dims][0])
+            self._each.append(per_call(name, bytes(args.dims), bytes(args.concrete)) if args and dims else 0)
         return self._known[name, dims]
 
     def _outermost(self, thread: Thread, number: int, start: int, end: int) -> None:
@@ -129,6 +146,14 @@ class Threads:
         elif name.startswith(kinds.COLLECTIVES):
             _extend(thread.collective, start, start + dur)
         _count(self.regions, name, dur)
+        if not thread.open or thread.open[-1][0] <= start:
+            self._nest(thread, name, start, dur)
+
+    def _nest(self, thread: Thread, name: str, start: int, dur: int) -> None:
+        node = self.nested.below(_innermost(thread.spans, start) or thread.noted, name, SPAN)
+        node.calls += 1
+        node.total += dur
+        thread.spans.append((start + dur, node))
 
     def frame(self, event: "Event", start: int, dur: int) -> None:
         """A call of Python, where stacks were recorded. torch writes them behind all operators of a trace."""
@@ -141,8 +166,15 @@ class Threads:
         frames = thread.frames
         while frames and frames[-1][0] <= start:
             frames.pop()
-        own = frames[-1][1] if kinds.FOREIGN.match(name) and frames else name
+        foreign = kinds.FOREIGN.match(name)
+        own = frames[-1][1] if foreign and frames else name
         frames.append((start + dur, "" if kinds.FOREIGN.match(own) else own))
+        if not foreign or name.startswith(kinds.MODULE):
+            kind = MODULE if foreign else FRAME
+            node = self.stacked.below(_innermost(thread.path, start) or thread.called, name, kind)
+            node.calls += 1
+            node.total += dur
+            thread.path.append((start + dur, node))
 
     def _place(self, thread: Thread, until: int) -> None:
         """Tell the outermost operators that began before a time where they were called from."""
@@ -150,7 +182,12 @@ class Threads:
         while thread.cursor < len(starts) and starts[thread.cursor] < until:
             while frames and frames[-1][0] <= starts[thread.cursor]:
                 frames.pop()
-            entry = self.operators[thread.which[thread.cursor]]
+            at = thread.cursor
+            entry = self.operators[thread.which[at]]
+            above = _innermost(thread.path, starts[at]) or thread.called
+            node = self.stacked.below(above, entry.name, OPERATOR)
+            node.calls += 1
+            node.total += thread.ends[at] - starts[at]
             if frames and frames[-1][1] and (frames[-1][1] in entry.frames or len(entry.frames) < MOST_FRAMES):
                 entry.frames[frames[-1][1]] = entry.frames.get(frames[-1][1], 0) + 1
             thread.cursor += 1
@@ -158,8 +195,19 @@ class Threads:
     def end(self) -> None:
         """After the last event."""
         for thread in self.of.values():
-            if thread.frames:
+            if self.framed:
                 self._place(thread, 1 << 62)
+            for node in (thread.called, thread.noted):
+                node.total = sum(below.total for below in node.below.values())
+        for operator, each in zip(self.operators, self._each, strict=True):
+            operator.flops = operator.calls * each
+
+
+def _innermost(opened: list[tuple[int, Node]], time: int) -> Node | None:
+    """What is open at a time; what has ended by then is forgotten."""
+    while opened and opened[-1][0] <= time:
+        opened.pop()
+    return opened[-1][1] if opened else None
 
 
 def _count(of: dict[str, Work], name: str, dur: int) -> None:

@@ -37,7 +37,7 @@ MATRIX = re.compile(
 TENSOR_CORES = re.compile(r"tensorop|s1688|s16816|h1688|h16816|884|16832|wgmma|hmma|imma|bf16_s|xmma|sm90|tf32", re.I)
 # Frames that are nobody's own: whoever called them is meant.
 FOREIGN = re.compile(
-    r"torch[/\\]|<|nn\.Module: |.*site-packages|"
+    r"(torch|tdbg)[/\\]|<|nn\.Module: |.*site-packages|"
     r"(contextlib|threading|functools|runpy|queue|selectors|typing|enum|abc|re|copy|logging/.*|multiprocessing/.*|"
     r"concurrent/.*|importlib/.*)(\.py)?\("
 )

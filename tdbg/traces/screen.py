@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from tdbg.tables import counted, print_rows, safe, short, size
-from tdbg.traces import figures, kinds
+from tdbg.traces import figures, kinds, screen_memory
 from tdbg.traces.asking import label
+from tdbg.traces.figures import counted_flops, ms
+from tdbg.traces.flames import largest, modules, ordered, ways
 from tdbg.traces.sets import Found
-from tdbg.traces.summary import Memory, Operator, Summary
+from tdbg.traces.summary import Operator, Summary
 
 WIDE = 40  # signs of a bar
-SPARKS = "▁▂▃▄▅▆▇█"
-EXACT = 16  # steps that are told one by one
 
 
 def show(every: Sequence[tuple[Found, Summary]], top: int, shapes: bool) -> None:
@@ -23,18 +23,13 @@ def show(every: Sequence[tuple[Found, Summary]], top: int, shapes: bool) -> None
     for one, read in every:
         _head(one, read)
         _bar(read)
+        _flops(read)
         _operators(read, top, shapes)
         _device(read, top)
         for memory in read.memory:
-            _memory(memory, read)
-        _named("modules", read.modules, top)
+            screen_memory.show(memory, read, min(top, 5))
+        _modules(read, top)
         _named("regions", [work for work in read.regions if _is_own(work.name)], top)
-
-
-def ms(ns: float) -> str:
-    """Nanoseconds as milliseconds that a person reads."""
-    value = ns / 1e6
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
 def _head(one: Found, read: Summary) -> None:
@@ -83,12 +78,16 @@ def _operators(read: Summary, top: int, shapes: bool) -> None:
     print(f"\noperators, {len(found):,} in all, by the time that is their own")
     framed = any(one.frames for one in found)
     columns = ["own ms", "share", "total ms", "calls", "operator"]
+    rated = read.device is None and any(one.flops for one in found[:top])
+    columns[4:4] = ["GFLOP/s"] if rated else []
     columns += (["shapes"] if shapes else []) + (["from"] if framed else [])
-    print_rows(columns, (_operator_row(one, whole, shapes, framed) for one in found[:top]))
+    print_rows(columns, (_operator_row(one, whole, shapes, framed, rated) for one in found[:top]))
 
 
-def _operator_row(one: Operator, whole: int, shapes: bool, framed: bool) -> list[Any]:
-    row: list[Any] = [ms(one.own), f"{one.own / whole:.1%}", ms(one.total), one.calls, short(one.name, 60)]
+def _operator_row(one: Operator, whole: int, shapes: bool, framed: bool, rated: bool) -> list[Any]:
+    row: list[Any] = [ms(one.own), f"{one.own / whole:.1%}", ms(one.total), one.calls]
+    row += [f"{one.flops / one.total:.3g}" if one.flops and one.total else None] if rated else []
+    row.append(short(one.name, 60))
     row += [short(one.shapes, 50)] if shapes else []
     return row + ([short(figures.called_from(one) or "-", 50)] if framed else [])
 
@@ -118,24 +117,29 @@ def _device(read: Summary, top: int) -> None:
         print(f"the profiler's own wait at its end, {ms(read.closing_wait)} ms, is counted nowhere")
 
 
-def _memory(memory: Memory, read: Summary) -> None:
-    at = (memory.peak_at - read.start) / 1e6
-    print(f"\nmemory of {memory.device}: peak {size(memory.peak)} at {at:,.1f} ms, {size(memory.last)} at the end")
-    if memory.line:
-        print(
-            f"{_spark([most for _, most, _ in memory.line])}  {size(min(most for _, most, _ in memory.line))} to the peak"
-        )
-    held = (f"{short(name, 60)} {size(amount)}" for name, amount in list(memory.holders.items())[:5])
-    if memory.holders:
-        print(f"at the peak, of what was allocated in the trace: {', '.join(held)}")
+def _flops(read: Summary) -> None:
+    """What was computed, and how fast, where shapes tell."""
+    done = figures.work(read)
+    if not done:
+        return
+    length = figures.typical_length(read)
+    rate = f", {counted_flops(done / length * 1e9)}/s" if length else ""
+    print(f"\n{counted_flops(done)} a step{rate} over its whole time (matrix products, convolutions, attention)")
 
 
-def _spark(values: Sequence[int]) -> str:
-    """A line of the largest values, WIDE signs at most."""
-    width = -(-len(values) // (2 * WIDE))
-    tops = [max(values[at : at + width]) for at in range(0, len(values), width)]
-    low, high = min(tops), max(tops)
-    return "".join(SPARKS[round((value - low) / max(high - low, 1) * (len(SPARKS) - 1))] for value in tops)
+def _modules(read: Summary, top: int) -> None:
+    """Modules within modules: those with most time, in the order of the tree."""
+    if "module" not in ways(read):
+        return
+    root, steps = modules(read), max(len(read.steps), 1)
+    kept = largest(root, max(top, 1))
+    rows = [
+        (ms(row.total / steps), ms(row.own / steps), row.calls, "  " * min(row.depth - 1, 30) + short(row.shown, 60))
+        for row in ordered(root)
+        if id(row) in kept
+    ]
+    print(f"\nmodules, {len(ordered(root)):,} in all, ms of a step: forward, and without the modules below")
+    print_rows(("total ms", "own ms", "calls", "module"), rows)
 
 
 def _is_own(name: str) -> bool:

@@ -47,6 +47,7 @@ class Args(msgspec.Struct, gc=False):
     correlation: Number = None
     dims: msgspec.Raw = msgspec.field(default=msgspec.Raw(), name="Input Dims")
     types: msgspec.Raw = msgspec.field(default=msgspec.Raw(), name="Input type")
+    concrete: msgspec.Raw = msgspec.field(default=msgspec.Raw(), name="Concrete Inputs")
     stream: Number = None
     device: Number = None
     bytes: Number = None
@@ -334,7 +335,7 @@ def _repaired(text: bytes) -> bytes:
 def _converted(item: Any) -> Event | None:
     if isinstance(item, dict) and isinstance(item.get("args"), dict):
         args = item["args"]
-        for key in ("Input Dims", "Input type"):
+        for key in ("Input Dims", "Input type", "Concrete Inputs"):
             if key in args:
                 args[key] = msgspec.Raw(msgspec.json.encode(args[key]))
     try:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-VERSION = 1  # of what is stored beside a trace: another number, and it is made anew
+VERSION = 2  # of what is stored beside a trace: another number, and it is made anew
 
 
 @dataclass(slots=True)
@@ -34,6 +34,7 @@ class Operator:
     calls: int = 0
     total: int = 0
     own: int = 0  # without the operators it called
+    flops: int = 0  # of all calls, where its shapes tell
     frames: dict[str, int] = field(default_factory=dict)  # line of the program -> calls from there
 
 
@@ -61,6 +62,25 @@ class Memory:
     last: int = 0
     line: list[tuple[int, int, int]] = field(default_factory=list)  # time; the most and the least from there on
     holders: dict[str, int] = field(default_factory=dict)  # at the peak: who allocated what was alive
+
+
+@dataclass(slots=True)
+class Flame:
+    """A tree of calls, a node behind the one that called it: column by column, as there are thousands.
+
+    ``kind``: operators (nested, within the spans around them) or python (lines of the program and modules, with the
+    outermost operators that they called). ``parents``: numbers of nodes, -1 for none. ``kinds``: a letter a node, as
+    in `tdbg.traces.calls`. ``cut``: calls that found no room; their time is their caller's own.
+    """
+
+    kind: str
+    names: list[str] = field(default_factory=list)
+    which: list[int] = field(default_factory=list)  # the number of its name
+    parents: list[int] = field(default_factory=list)
+    kinds: str = ""
+    calls: list[int] = field(default_factory=list)
+    totals: list[int] = field(default_factory=list)
+    cut: int = 0
 
 
 @dataclass(slots=True)
@@ -103,4 +123,5 @@ class Summary:
     closing_wait: int = 0  # the profiler's own synchronisation at its end: counted nowhere else
     device: Device | None = None
     memory: list[Memory] = field(default_factory=list)
+    flames: list[Flame] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)

@@ -72,8 +72,11 @@ def _print_json(every: "Sequence[tuple[Found, Summary]]") -> None:
             "verdict": figures.verdict(read),
             "median_step_ms": figures.typical_length(read) / 1e6,
             "parts": figures.parts(kept),
+            "flops_per_step": figures.work(read),
             "border_steps": [step.number for step in figures.border(read)],
         }
-        data.append({**asdict(read), "attempt": one.attempt, "window": one.window, **told})
+        whole = asdict(read)
+        del whole["flames"]  # `tdbg trace flame --json` has them
+        data.append({**whole, "attempt": one.attempt, "window": one.window, **told})
         data[-1]["rank"] = read.rank if read.rank is not None else one.rank
     print_json("trace-show", finite({"times": "ns", "traces": data}))
