@@ -27,6 +27,7 @@ FLOORS = (
         "profiling",
         "urls",
         "tables",
+        "webpage",
     ),
     ("config", "rundir", "control"),
     ("logs", "metrics", "pages", "probes", "rules", "traces"),

@@ -23,11 +23,14 @@ HELP = """Show where the time and memory of a step went.
         tdbg trace show
         tdbg trace show trace.json.gz --top 30 --shapes
         tdbg trace show tdbg_runs/20261121-031500-train --ranks 0,3
+        tdbg trace show --html trace.html
     """
 OPTIONS: Options = {
     **SELECTION,
     "top": (("--top",), "N", "Lines of each table."),
     "shapes": (("--shapes",), "", "Tell calls of an operator with other input shapes apart."),
+    "html": (("--html",), "FILE", "Write it as one HTML file, with graphs, that opens without a network."),
+    "force": (("--force",), "", "With --html: overwrite a file that is there."),
     "json": (("--json",), "", "Print one JSON document."),
 }
 
@@ -37,6 +40,8 @@ class Question(Selected):
 
     top: int = 10
     shapes: bool = False
+    html: str = ""
+    force: bool = False
     json: bool = False
 
 
@@ -46,9 +51,11 @@ def answer(question: Question) -> int:
     from tdbg.traces.asking import chosen, summaries
 
     every = summaries(chosen(question))
+    if question.html:
+        _write_html(every, question)
     if question.json:
         _print_json(every)
-    else:
+    elif not question.html:
         from tdbg.traces.screen import show
 
         show(every, question.top, question.shapes)
@@ -56,6 +63,32 @@ def answer(question: Question) -> int:
         say("the trace holds no event")
         return 1
     return 0
+
+
+def _write_html(every: "Sequence[tuple[Found, Summary]]", question: Question) -> None:
+    import os
+    from pathlib import Path
+
+    from tdbg.errors import TdbgError
+    from tdbg.output import say
+    from tdbg.tables import safe, size
+    from tdbg.traces.html import write
+
+    target = Path(question.html)
+    if os.path.lexists(target) and (not question.force or target.is_dir()):
+        raise TdbgError(f"{safe(str(target))} is there already", "name another file, or write --force")
+    ready = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        with open(ready, "xb") as file:
+            write(file, every, f"{every[0][0].path.name if len(every) == 1 else f'{len(every)} traces'} - tdbg")
+        os.replace(ready, target)
+    except OSError as error:
+        ready.unlink(missing_ok=True)
+        raise TdbgError(f"{safe(str(target))}: {error.strerror or error}", "name a file that can be written") from None
+    except BaseException:
+        ready.unlink(missing_ok=True)
+        raise
+    say(safe(f"wrote {size(target.stat().st_size)} to {target}: open it in a browser"))
 
 
 def _print_json(every: "Sequence[tuple[Found, Summary]]") -> None:
