@@ -6,7 +6,7 @@ _tdbg_commands() {
     case "$1" in
         '') reply='run profile report status control filter-logs inspect-pages trace flags explain doctor demo hook' ;;
         'inspect-pages') reply='ls show stats find diff export html verify recover convert upload' ;;
-        'trace') reply='show advise' ;;
+        'trace') reply='show advise flame' ;;
         'flags') reply='list show scan doctor' ;;
         'hook') reply='install remove' ;;
         *) reply='' ;;
@@ -36,8 +36,9 @@ _tdbg_options() {
         'inspect-pages convert') reply='-o --output --page-size --json -h --help' ;;
         'inspect-pages upload') reply='--json -h --help' ;;
         'trace') reply='-h --help' ;;
-        'trace show') reply='--ranks --rank --windows --top --shapes --json -h --help' ;;
+        'trace show') reply='--ranks --rank --windows --top --shapes --html --force --json -h --help' ;;
         'trace advise') reply='--ranks --rank --windows --threshold --fail-on --json -h --help' ;;
+        'trace flame') reply='--ranks --rank --windows --by --top --depth --folded --json -h --help' ;;
         'flags') reply='-h --help' ;;
         'flags list') reply='--json -h --help' ;;
         'flags show') reply='--json -h --help' ;;
@@ -209,10 +210,16 @@ _tdbg_kind() {
         'trace show --ranks'|'trace show --rank') reply='RANGE' ;;
         'trace show --windows') reply='NAME' ;;
         'trace show --top') reply='N' ;;
+        'trace show --html') reply='FILE' ;;
         'trace advise --ranks'|'trace advise --rank') reply='RANGE' ;;
         'trace advise --windows') reply='NAME' ;;
         'trace advise --threshold') reply='TEXT' ;;
         'trace advise --fail-on') reply='NAME' ;;
+        'trace flame --ranks'|'trace flame --rank') reply='RANGE' ;;
+        'trace flame --windows') reply='NAME' ;;
+        'trace flame --by') reply='NAME' ;;
+        'trace flame --top') reply='N' ;;
+        'trace flame --depth') reply='N' ;;
         'flags scan -o'|'flags scan --output') reply='FILE' ;;
         'flags scan --function') reply='NAME' ;;
         'demo --fault') reply='FAULT' ;;
@@ -247,6 +254,7 @@ _tdbg_argument() {
         'inspect-pages upload') reply='PATH|URL' ;;
         'trace show') reply='PATH' ;;
         'trace advise') reply='PATH' ;;
+        'trace flame') reply='PATH' ;;
         'flags show') reply='FLAG' ;;
         'flags scan') reply='DIR' ;;
         'flags doctor') reply='RUN' ;;

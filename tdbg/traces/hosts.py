@@ -194,6 +194,8 @@ class Threads:
 
     def end(self) -> None:
         """After the last event."""
+        for _, _, _, main in self.steps[:1]:
+            main.called.name = main.noted.name = "the program's thread"
         for thread in self.of.values():
             if self.framed:
                 self._place(thread, 1 << 62)

@@ -46,7 +46,7 @@ function bars() {
   const traces = data.parts.filter(part => data.lanes.some(lane => lane.mean_ms[part])).map(part => ({
     type: "bar", orientation: "h", name: part, y: labels, x: data.lanes.map(lane => lane.mean_ms[part] || 0),
     marker: {color: COLORS[part]}, hovertemplate: "%{y}: " + part + " %{x:.4g} ms<extra></extra>",
-    text: data.lanes.map(lane => lane.mean_ms[part] ? part + " " + Math.round(100 * lane.mean_ms[part] / lane.length_ms) + "%" : ""),
+    text: data.lanes.map(lane => lane.mean_ms[part] > 0.06 * lane.length_ms ? part + " " + Math.round(100 * lane.mean_ms[part] / lane.length_ms) + "%" : ""),
     textposition: "inside", insidetextanchor: "middle", textangle: 0, constraintext: "none",
   }));
   const height = 90 + 34 * labels.length;
