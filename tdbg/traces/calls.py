@@ -1,6 +1,8 @@
 """Calls by what called them: a tree of sums of bounded size, grown while the events of a trace pass by."""
 
 import heapq
+import itertools
+from collections.abc import Iterator
 
 from tdbg.traces.summary import Flame
 
@@ -48,8 +50,9 @@ class Calls:
         """What is kept of it: the nodes with most time, each with those above it."""
         kept, numbers = Flame(kind, cut=self.lost.calls), {"": 0}
         kept.names.append("")
-        waiting: list[tuple[int, int, int, Node]] = []  # minus its time, for the order, the parent's number, itself
-        _wait(waiting, self.root, -1)
+        waiting: list[tuple[int, int, int, Node]] = []  # minus its time, its place among all, its parent's number
+        places = itertools.count()
+        _wait(waiting, self.root, -1, places)
         while waiting and len(kept.parents) < KEPT:
             _, _, parent, node = heapq.heappop(waiting)
             if node.name not in numbers:
@@ -60,11 +63,11 @@ class Calls:
             kept.kinds += node.kind
             kept.calls.append(node.calls)
             kept.totals.append(node.total)
-            _wait(waiting, node, len(kept.parents) - 1)
+            _wait(waiting, node, len(kept.parents) - 1, places)
         kept.cut += sum(node.calls for *_, node in waiting)
         return kept
 
 
-def _wait(waiting: list[tuple[int, int, int, Node]], node: Node, number: int) -> None:
+def _wait(waiting: list[tuple[int, int, int, Node]], node: Node, number: int, places: Iterator[int]) -> None:
     for below in node.below.values():
-        heapq.heappush(waiting, (-below.total, id(below), number, below))
+        heapq.heappush(waiting, (-below.total, next(places), number, below))

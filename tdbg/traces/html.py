@@ -169,6 +169,7 @@ def _flame(read: Summary, way: str) -> dict[str, Any]:
 
 def _memory(memory: Memory, read: Summary) -> dict[str, Any]:
     line = [((time - read.start) / 1e6, most, least) for time, most, least in memory.line]
+    line = [(0.0, memory.first, memory.first), *line, ((read.end - read.start) / 1e6, memory.last, memory.last)]
     at = (memory.peak_at - read.start) / 1e6
     note = f"Peak {size(memory.peak)} at {at:,.1f} ms, {size(memory.last)} at the end."
     held = [
