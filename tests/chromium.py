@@ -87,6 +87,21 @@ class Browser:
         assert "exceptionDetails" not in found, found["exceptionDetails"]
         return found["result"].get("value")
 
+    def hover(self, selector, place=0):
+        """Move the mouse onto an element; where it is then."""
+        found = f"document.querySelectorAll({json.dumps(selector)})[{place}]"
+        self.value(f"{found}.scrollIntoView()")
+        box = f"(box => [box.left + Math.min(box.width / 2, 20), box.top + box.height / 2])({found}.getBoundingClientRect())"
+        x, y = self.value(box)
+        self.ask("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+        return x, y
+
+    def click(self, selector, place=0):
+        """Move the mouse onto an element, and press."""
+        x, y = self.hover(selector, place)
+        for kind in ("mousePressed", "mouseReleased"):
+            self.ask("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+
     def picture(self, path):
         """A PNG of all of the page."""
         size = self.ask("Page.getLayoutMetrics")["cssContentSize"]

@@ -85,6 +85,20 @@ def test_all_graphs_are_drawn_and_nothing_is_fetched(browser, ranks):
 
 
 @needs_chromium
+def test_a_click_opens_a_part_of_the_tree_and_another_leads_back(browser, ranks):
+    browser.open(ranks, DRAWN)
+    width = "[...document.querySelectorAll('#flame .slice')].find(one => one.textContent === 'aten::linear')?.getBoundingClientRect().width"
+    before = browser.value(width)
+    browser.hover("#flame .slice", 2)
+    browser.until("document.querySelector('#flame .hoverlayer').textContent.includes('total 0.6 ms of a step, 31.6 %')")
+    browser.click("#flame .slice", 2)
+    browser.until(f"{width} > 2.5 * {before}")
+    browser.click("#flame .slice", 0)
+    browser.until(f"{width} < 1.1 * {before}")
+    assert browser.errors == []
+
+
+@needs_chromium
 def test_tables_are_sorted_and_searched_trees_and_ranks_chosen(browser, ranks):
     browser.open(ranks, DRAWN)
     names = "[...document.querySelectorAll('#tables table')[0].querySelectorAll('tbody tr')].map(row => row.cells[5].textContent)"
