@@ -2,8 +2,9 @@
 
 import gc
 import os
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from tdbg.traces import kinds
 from tdbg.traces.devices import Devices
@@ -13,7 +14,7 @@ from tdbg.traces.stream import Event, Trace
 from tdbg.traces.summary import Summary
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 DISORDER = 0.001  # share of operators that may come late before they are all sorted
 FAR = 4e15  # microseconds; a time beyond it is none
@@ -33,7 +34,6 @@ class Builder:
         self.last = 0
         self.strange = 0
         self._of: dict[str, Callable[[Event, int, int], None]] = {
-            "cpu_op": self.threads.operator,
             "user_annotation": self.threads.annotation,
             "python_function": self.threads.frame,
             kinds.COPIES: self.devices.copy,
@@ -42,11 +42,36 @@ class Builder:
             **dict.fromkeys(kinds.RUNTIMES, self.devices.call),
         }
 
-    def feed(self, batch: Iterable[Event]) -> None:
-        """See some events, in the order of the file."""
+    def feed(self, batch: "Sequence[Event]") -> None:
+        """See some events, in the order of the file; operators before all others of the batch."""
+        operators = [event for event in batch if event.cat == kinds.OPERATOR and event.ph == "X"]
+        if operators:
+            self._see_operators(operators)
+        if len(operators) < len(batch):
+            self._see_others([event for event in batch if event.cat != kinds.OPERATOR])
+
+    def _see_operators(self, operators: "list[Event]") -> None:
+        times = np.array([event.ts for event in operators])
+        lengths = np.array([event.dur for event in operators])
+        good = (times >= 0) & (times < FAR) & (lengths >= 0) & (lengths < FAR)
+        if not good.all():
+            self.strange += len(good) - int(good.sum())
+            operators = [event for event, fits in zip(operators, good, strict=True) if fits]
+            times, lengths = times[good], lengths[good]
+            if not operators:
+                return
+        if self.base < 0:
+            self.base = int(times[0])
+        starts = np.rint((times - self.base) * 1000).astype(np.int64)  # what is left has few enough digits to be exact
+        durs = np.rint(lengths * 1000).astype(np.int64)
+        self.threads.see_operators(operators, starts, durs)
+        self.first = min(self.first, int(starts.min()))
+        self.last = max(self.last, int((starts + durs).max()))
+
+    def _see_others(self, events: "list[Event]") -> None:
         of = self._of
         base, first, last = self.base, self.first, self.last
-        for event in batch:
+        for event in events:
             ts = event.ts
             if event.ph == "X":
                 see = of.get(event.cat)
@@ -57,7 +82,7 @@ class Builder:
                     continue
                 if base < 0:
                     base = self.base = int(ts)
-                start = round((ts - base) * 1000)  # what is left has few enough digits to be exact
+                start = round((ts - base) * 1000)
                 dur = round(event.dur * 1000)
                 see(event, start, dur)
                 if start < first:
@@ -98,8 +123,7 @@ def _summarize(path: str | os.PathLike[str], size: int) -> Summary:
     trace, built = Trace(path, size), Builder()
     for batch in trace:
         built.feed(batch)
-    calls = sum(operator.calls for operator in built.threads.operators)
-    if built.threads.disorder > DISORDER * calls:
+    if built.threads.disorder > DISORDER * built.threads.seen:
         trace, built = Trace(path, size), Builder()
         every = [event for batch in trace for event in batch]
         every.sort(key=lambda event: (event.ts, -event.dur))

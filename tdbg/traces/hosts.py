@@ -2,52 +2,62 @@
 
 from array import array
 from bisect import bisect_right
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from tdbg.traces import kinds
+from tdbg.traces.intervals import Spans, union
+from tdbg.traces.nesting import Sums, chain, parents
 from tdbg.traces.summary import Operator, Work
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tdbg.traces.nesting import Numbers
     from tdbg.traces.stream import Event
 
 MOST = 20_000  # operators by name and shapes; then by name alone
 CUT = 256  # letters of shapes
 MOST_NAMES = 4_000  # names of regions, and of modules
+MOST_OPEN = 10_000  # calls within calls, from one batch to the next
 MOST_FRAMES = 8  # lines of the program that one operator is called from
 WAITING = ("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero")
 MORE = "(more)"
 
 
 class Thread:
-    """One thread while it passes by: what is open now, and its outermost operators as start, end, start, end, ..."""
+    """One thread while it passes by: what is open now, its outermost operators, and spans as start, end, start, ..."""
 
     __slots__ = (
-        *("asks", "backward", "collective", "cursor", "ends", "frames", "key", "loader", "open", "optimizer", "outer"),
-        *("seen", "starts", "which"),
+        *("asks", "collective", "cursor", "ends", "frames", "key", "loader", "open", "optimizer", "seen", "starts"),
+        "which",
     )
 
     def __init__(self, key: tuple[int | str, int | str]) -> None:
         self.key = key
-        self.open: list[tuple[int, Operator, int]] = []  # end, operator, start
+        self.open: list[tuple[int, int, int]] = []  # start, end and number of operators; the outermost first
         self.frames: list[tuple[int, str]] = []  # end, the innermost line of the program
         self.seen = 0
-        self.starts, self.ends, self.which = array("q"), array("q"), array("l")  # each outermost operator, by number
+        self.starts, self.ends, self.which = array("q"), array("q"), array("q")  # each outermost operator, by number
         self.cursor = 0  # of them, how many are known to be called from where
-        self.outer, self.backward, self.collective, self.loader, self.optimizer, self.asks = (
-            array("q") for _ in range(6)
-        )
+        self.collective, self.loader, self.optimizer, self.asks = (array("q") for _ in range(4))
 
 
 class Threads:
-    """All threads. Events of a thread and category must come in the order of their start; ``disorder`` counts others."""
+    """All threads. Operators of a thread should come in the order of their start; ``disorder`` counts others."""
 
     def __init__(self) -> None:
         self.of: dict[tuple[int | str, int | str], Thread] = {}
         self.operators: list[Operator] = []
-        self._known: dict[tuple[str, bytes], tuple[Operator, int]] = {}
+        self._known: dict[tuple[str, bytes], int] = {}
+        self._calls, self._total, self._own = Sums(), Sums(), Sums()
+        self._parts: list[str] = []  # of each operator, what its time is where nobody called it
+        self._asking: list[bool] = []
         self.regions: dict[str, Work] = {}
         self.modules: dict[str, Work] = {}
         self.steps: list[tuple[int, int, int, Thread]] = []  # number, start, end
+        self.seen = 0  # operators
         self.disorder = 0
         self.framed = False
         self.shaped = False
@@ -60,54 +70,75 @@ class Threads:
             found = self.of[key] = Thread(key)
         return found
 
-    def operator(self, event: "Event", start: int, dur: int) -> None:
-        """A span of category cpu_op. About 1 us: a trace has a million of them."""
-        thread = self.of.get((event.pid, event.tid)) or self.thread(event)
-        if start < thread.seen:
-            self.disorder += 1
-        thread.seen = start
-        name = event.name
-        args = event.args
-        dims = bytes(args.dims)[:CUT] if args is not None else b""
-        entry, number = self._known.get((name, dims)) or self._new(name, dims)
-        stack = thread.open
-        while stack and (stack[-1][0] <= start or stack[-1][2] > start):
-            stack.pop()
-        if stack:
-            end, parent, _ = stack[-1]
-            parent.own -= dur if start + dur <= end else end - start
-        else:
-            self._outermost(thread, number, start, start + dur)
-        entry.calls += 1
-        entry.total += dur
-        entry.own += dur
-        stack.append((start + dur, entry, start))
-        if name in WAITING:  # the program asks for a value: on an accelerator it waits for it
-            _extend(thread.asks, start, start + dur)
+    def see_operators(self, events: "Sequence[Event]", starts: "Numbers", durs: "Numbers") -> None:
+        """Spans of category cpu_op. starts, durs: theirs, in ns. A trace has a million: about 1 us each."""
+        self.seen += len(events)
+        keys = [(one.name, bytes(one.args.dims)[:CUT] if one.args is not None else b"") for one in events]
+        known: list[Any] = list(map(self._known.get, keys))
+        if None in known:
+            known = [self._new(*key) if number is None else number for key, number in zip(keys, known, strict=True)]
+        numbers = np.array(known, np.int64)
+        self._calls.add(numbers, 1)
+        self._total.add(numbers, durs)
+        self._own.add(numbers, durs)
+        places = [(one.pid, one.tid) for one in events]
+        threads = dict.fromkeys(places)
+        for key in threads:
+            if len(threads) == 1:
+                self._nest(self.thread(events[0]), numbers, starts, durs)
+                continue
+            mask = np.array([place == key for place in places])
+            self._nest(self.thread(events[int(mask.argmax())]), numbers[mask], starts[mask], durs[mask])
 
-    def _new(self, name: str, dims: bytes) -> tuple[Operator, int]:
+    def _nest(self, thread: Thread, numbers: "Numbers", starts: "Numbers", durs: "Numbers") -> None:
+        """Those of one thread: who called whom, and what nobody called."""
+        late = int(np.count_nonzero(starts[1:] < starts[:-1])) + (int(starts[0]) < thread.seen)
+        self.disorder += late
+        if late:
+            order = np.lexsort((-durs, starts))
+            numbers, starts, durs = numbers[order], starts[order], durs[order]
+        thread.seen = int(starts[-1])
+        asking = np.array(self._asking)[numbers]
+        if asking.any():  # the program asks for a value: on an accelerator it waits for it
+            thread.asks.frombytes(np.column_stack((starts, starts + durs))[asking].tobytes())
+        before = [one for one in thread.open if one[0] <= starts[0] < one[1]]
+        opened = np.array(before, np.int64).reshape(-1, 3)
+        starts = np.concatenate((opened[:, 0], starts))
+        ends = np.concatenate((opened[:, 1], starts[len(before) :] + durs))
+        numbers = np.concatenate((opened[:, 2], numbers))
+        callers = parents(starts, ends)
+        called = callers >= 0
+        called[: len(before)] = False
+        above = callers[called]
+        self._own.add(numbers[above], starts[called] - np.minimum(ends[called], ends[above]))
+        outermost = callers < 0
+        outermost[: len(before)] = False
+        for kept, found in ((thread.starts, starts), (thread.ends, ends), (thread.which, numbers)):
+            kept.frombytes(found[outermost].tobytes())
+        last = chain(callers, len(starts) - 1)
+        thread.open = [(int(starts[at]), int(ends[at]), int(numbers[at])) for at in last[-MOST_OPEN:]]
+
+    def _new(self, name: str, dims: bytes) -> int:
         if dims and len(self.operators) >= MOST:
             dims = b""
         if (name, dims) not in self._known:
             self.shaped = self.shaped or bool(dims)
             text = "".join(dims.decode("utf-8", "replace").split()).replace(",", ", ")
-            self._known[name, dims] = (
-                Operator(name, f"{text[:-1]}..." if len(dims) == CUT else text),
-                len(self._known),
-            )
-            self.operators.append(self._known[name, dims][0])
+            self._known[name, dims] = len(self.operators)
+            self.operators.append(Operator(name, f"{text[:-1]}..." if len(dims) == CUT else text))
+            backward = name.startswith(kinds.AUTOGRAD)
+            collective = not backward and name.startswith(kinds.COLLECTIVES)
+            self._parts.append(kinds.BACKWARD if backward else kinds.COMMUNICATION if collective else kinds.FORWARD)
+            self._asking.append(name in WAITING)
         return self._known[name, dims]
 
-    def _outermost(self, thread: Thread, number: int, start: int, end: int) -> None:
-        name = self.operators[number].name
-        if name.startswith(kinds.AUTOGRAD):
-            times = thread.backward
-        else:
-            times = thread.collective if name.startswith(kinds.COLLECTIVES) else thread.outer
-        _extend(times, start, end)
-        thread.starts.append(start)
-        thread.ends.append(end)
-        thread.which.append(number)
+    def spent(self, thread: Thread, part: str) -> Spans:
+        """When a thread was in outermost operators of one part: forward, backward or communication."""
+        which = np.frombuffer(thread.which, np.int64) if thread.which else np.zeros(0, np.int64)
+        mask = np.array([one == part for one in self._parts] or [False])[which]
+        starts, ends = (np.frombuffer(one, np.int64) if one else which for one in (thread.starts, thread.ends))
+        found = union(np.column_stack((starts, ends))[mask].reshape(-1))
+        return found | union(thread.collective) if part == kinds.COMMUNICATION else found
 
     def outermost(self, thread: Thread, time: int) -> str:
         """The outermost operator that was open at a time; empty for none."""
@@ -157,6 +188,10 @@ class Threads:
 
     def end(self) -> None:
         """After the last event."""
+        count = len(self.operators)
+        sums = (self._calls.first(count), self._total.first(count), self._own.first(count))
+        for operator, calls, total, own in zip(self.operators, *sums, strict=True):
+            operator.calls, operator.total, operator.own = calls, total, own
         for thread in self.of.values():
             if thread.frames:
                 self._place(thread, 1 << 62)

@@ -3,6 +3,7 @@
 import re
 
 STEP = re.compile(r"ProfilerStep#(\d+)")
+OPERATOR = "cpu_op"
 MEMORY = "[memory]"
 MODULE = "nn.Module: "
 
