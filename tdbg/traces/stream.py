@@ -301,7 +301,7 @@ class Trace:
         batch: list[Event] = []
         try:
             for item in ijson.items(source, "item", use_float=True):
-                event = _converted(item)
+                event = self._convert(item)
                 if event is None:
                     self.damaged += 1
                     continue
@@ -315,6 +315,10 @@ class Trace:
             if self._ended and not BEHIND.search(str(error)):
                 self.problems.append("a place in the file is damaged: what is behind it is missing")
         yield batch
+
+    def _convert(self, item: Any) -> Event | None:
+        """What ijson made of an event; None if it is none."""
+        return _converted(item)
 
 
 def _is_json(text: bytes) -> bool:
