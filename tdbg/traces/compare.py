@@ -62,13 +62,25 @@ def compare(a: Side, b: Side, tolerance: float = TOLERANCE) -> Comparison:
     """Hold B against A."""
     found = Comparison(a, b, ratio(a.lengths, b.lengths), tolerance)
     words = {1: "slower", -1: "faster", 0: "no difference"}
-    found.verdict = words[found.change.sign] if found.change.is_known else "too few steps"
+    sign = found.change.sign
+    if sign and not _beyond_runs(a, b, sign):
+        sign = 0
+        found.notes.append("their steps differ by more than their spread, but so do the runs of one side")
+    found.verdict = words[sign] if found.change.is_known else "too few steps"
+    if sign and len(a.medians) == len(b.medians) == 1:
+        found.notes.append("by how much two runs of A differ is not known: --save keeps several as one baseline")
     floor = NOTABLE * (sum(a.lengths) / len(a.lengths) if a.lengths else sum(one.time for one in a.operators))
     found.parts = _parts(a, b)
     found.operators = _changes(a.operators, b.operators, floor)
     found.kernels = _changes(a.kernels, b.kernels, floor)
-    found.notes = _notes(a, b)
+    found.notes += _notes(a, b)
     return found
+
+
+def _beyond_runs(a: Side, b: Side, sign: int) -> bool:
+    """Whether every run of the one side is on the same hand of every run of the other."""
+    low, high = (a, b) if sign > 0 else (b, a)
+    return max(low.medians) < min(high.medians)
 
 
 def is_notable(part: Part, found: Comparison) -> bool:

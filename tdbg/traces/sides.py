@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from tdbg.errors import TdbgError
@@ -36,10 +37,14 @@ class Share:
 
 @dataclass(slots=True)
 class Side:
-    """What is compared. ``left_out``: steps three times as long as the median and longer. No ``steps`` are marked: empty."""
+    """What is compared. ``left_out``: steps three times as long as the median and longer. No ``steps`` are marked: empty.
+
+    medians: of each run, the length of its steps; of several runs they tell by how much runs differ.
+    """
 
     name: str
     steps: list[Stride] = field(default_factory=list)
+    medians: list[float] = field(default_factory=list)
     left_out: int = 0
     traces: int = 0
     ranks: list[int] = field(default_factory=list)
@@ -70,6 +75,7 @@ def side(name: str, every: Sequence[tuple[Found, Summary]]) -> Side:
             if id(step) not in steady:
                 left.add(key)
     found.steps = [_of_all_ranks(strides) for key, strides in kept.items() if key not in left]
+    found.medians = [float(median(found.lengths))] if found.steps else []
     found.left_out = len(left)
     summaries = [read for _, read in every]
     found.ranks = sorted({rank for one, read in every if (rank := _rank(one, read)) is not None})
@@ -79,6 +85,34 @@ def side(name: str, every: Sequence[tuple[Found, Summary]]) -> Side:
     found.operators = _shares(((one.name, one.own, one.calls) for read in summaries for one in read.operators), count)
     found.kernels = _shares(((one.name, one.total, one.calls) for read in summaries for one in read.kernels), count)
     return found
+
+
+def together(every: Sequence[Side]) -> Side:
+    """Several runs as one side."""
+    if len(every) == 1:
+        return every[0]
+    weights = [max(len(one.steps), 1) for one in every]
+    return Side(
+        ", ".join(one.name for one in every),
+        [step for one in every for step in one.steps],
+        [value for one in every for value in one.medians],
+        sum(one.left_out for one in every),
+        sum(one.traces for one in every),
+        sorted({rank for one in every for rank in one.ranks}),
+        sorted({name for one in every for name in one.devices}),
+        sorted({name for one in every for name in one.recorded}),
+        _mixed([one.operators for one in every], weights),
+        _mixed([one.kernels for one in every], weights),
+    )
+
+
+def _mixed(every: Sequence[Sequence[Share]], weights: Sequence[int]) -> list[Share]:
+    works = (
+        (one.name, one.time * weight, one.calls * weight)
+        for shares, weight in zip(every, weights, strict=True)
+        for one in shares
+    )
+    return _shares(works, sum(weights))
 
 
 def _of_all_ranks(strides: Sequence[Stride]) -> Stride:
@@ -139,8 +173,8 @@ def stored(where: str) -> Side | None:
         raise TdbgError(f"{path} is a damaged baseline: {error}", again) from None
     except OSError as error:
         raise TdbgError(f"{path}: {error.strerror or error}", "name a baseline that can be read") from None
-    if any(step.length <= 0 for step in found.steps):
-        raise TdbgError(f"{path} is a damaged baseline: a step takes no time", again)
+    if any(step.length <= 0 for step in found.steps) or bool(found.steps) != bool(found.medians):
+        raise TdbgError(f"{path} is a damaged baseline: its steps make no sense", again)
     return found
 
 

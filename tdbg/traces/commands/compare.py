@@ -18,20 +18,20 @@ HELP = """Compare the steps of two runs: slower or not, and what changed.
     A difference counts if it is beyond the spread of the steps of both sides; three steps a side are the least that can
     tell. Below the verdict stand the parts of a step that changed beyond their spread, and the operators and kernels
     whose time in a step changed by 1 % of a step and more. B slower beyond the spread and by more than --tolerance (5 %
-    if left out) makes the exit code 1. Runs of one program on a busy machine differ by more than their steps do: then
-    allow more.
+    if left out) makes the exit code 1. Runs of one program may differ by more than the steps of each do, above all on
+    a busy machine: a baseline of several runs knows by how much, and then B must be beyond all of them.
 
-    Each side is a trace, a folder, a run, or a baseline: the few kilobytes that --save writes of one.
+    Each side is a trace, a folder, a run, or a baseline: the few kilobytes that --save writes of one run or several.
 
     Examples:
         tdbg trace compare tdbg_runs/before tdbg_runs/after
-        tdbg trace compare tdbg_runs/before --save baseline.json
+        tdbg trace compare --save baseline.json tdbg_runs/good1 tdbg_runs/good2 tdbg_runs/good3
         tdbg trace compare baseline.json --tolerance 10%
     """
 ARGUMENTS = ("PATH", "A, and B: traces, folders, runs or baselines; B is the newest run if left out.")
 OPTIONS: Options = {
     "tolerance": (("--tolerance",), "TEXT", "How much slower B may be, such as 0.1 or 10%; 0.05 if left out."),
-    "save": (("--save",), "FILE", "Compare nothing: keep the one side that is named as a baseline."),
+    "save": (("--save",), "FILE", "Compare nothing: keep the runs that are named as a baseline."),
     "ranks": SELECTION["ranks"],
     "windows": (("--windows",), "NAME", "Of several windows of a rank all, or the last; all if left out."),
     "top": (("--top",), "N", "Lines of each table."),
@@ -55,9 +55,7 @@ def answer(question: Question) -> int:
 
     paths = list(question.paths)
     if question.save:
-        if len(paths) > 1:
-            raise TdbgError(f"--save keeps one side, and {len(paths)} paths were given", "name one")
-        return _save(question, paths[0] if paths else "")
+        return _save(question, paths or [""])
     if not 1 <= len(paths) <= 2:
         raise TdbgError(f"{len(paths)} paths were given", "name A and B, or A alone: B is the newest run then")
     from tdbg.traces.compare import compare
@@ -98,14 +96,14 @@ def _side(question: Question, path: str) -> "Side":
     return side(path or f"the newest run ({run_of(found[0].path)})", summaries(found))
 
 
-def _save(question: Question, path: str) -> int:
+def _save(question: Question, paths: list[str]) -> int:
     from pathlib import Path
 
     from tdbg.output import say
     from tdbg.tables import counted, safe
-    from tdbg.traces.sides import save
+    from tdbg.traces.sides import save, together
 
-    kept = _side(question, path)
+    kept = together([_side(question, path) for path in paths])
     save(kept, Path(question.save))
     say(safe(f"{question.save}: {counted(len(kept.steps), 'step')} of {kept.name}"))
     return 0
@@ -147,6 +145,7 @@ def _told(one: "Side") -> str:
 
     lengths = one.lengths
     ranks = f" of {len(one.ranks)} ranks" if len(one.ranks) > 1 else ""
+    ranks += f" of {len(one.medians)} runs" if len(one.medians) > 1 else ""
     spread = f"{ms(min(lengths))} to {ms(max(lengths))}, half of them within {ms(deviation(lengths))}"
     return f"{short(one.name)}: {counted(len(lengths), 'step')}{ranks}, median {ms(median(lengths))} ms ({spread})"
 
@@ -158,7 +157,8 @@ def _verdict(found: "Comparison") -> str:
         return f"too few steps to tell a difference from chance{measured}: `tdbg profile --active 5` records more"
     interval = f"{change.confidence:.0%} interval {change.low:+.1%} to {change.high:+.1%}"
     if found.verdict == "no difference":
-        return f"no difference beyond the spread of the steps: {change.guess:+.1%} ({interval})"
+        of = "the runs" if found.change.sign else "the steps"
+        return f"no difference beyond the spread of {of}: {change.guess:+.1%} ({interval})"
     allowed = f"; {found.tolerance:.1%} is allowed" if found.verdict == "slower" else ""
     return f"B is {found.verdict}: a step takes {change.guess:+.1%} ({interval}){allowed}"
 
@@ -195,7 +195,13 @@ def _print_json(found: "Comparison") -> None:
 
     def told(one: "Side") -> dict[str, Any]:
         middle = median(one.lengths) / 1e6 if one.steps else None
-        return {"name": one.name, "steps": len(one.steps), "median_step_ms": middle, "ranks": one.ranks}
+        return {
+            "name": one.name,
+            "steps": len(one.steps),
+            "median_step_ms": middle,
+            "runs": len(one.medians),
+            "ranks": one.ranks,
+        }
 
     def shifted(one: "Shift") -> dict[str, Any]:
         return {**asdict(one), "known": one.is_known}

@@ -72,6 +72,7 @@ def _print_json(every: "Sequence[tuple[Found, Summary]]") -> None:
     from tdbg.output import print_json
     from tdbg.tables import finite
     from tdbg.traces import figures
+    from tdbg.traces.screen import ranks_of
 
     data: list[dict[str, Any]] = []
     for one, read in every:
@@ -84,4 +85,5 @@ def _print_json(every: "Sequence[tuple[Found, Summary]]") -> None:
         }
         data.append({**asdict(read), "attempt": one.attempt, "window": one.window, **told})
         data[-1]["rank"] = read.rank if read.rank is not None else one.rank
-    print_json("trace-show", finite({"times": "ns", "traces": data}))
+    ranks = ranks_of(every)
+    print_json("trace-show", finite({"times": "ns", "traces": data, "ranks": asdict(ranks) if ranks else None}))
