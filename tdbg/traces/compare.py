@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
+from tdbg.tables import counted
 from tdbg.traces import kinds
 from tdbg.traces.sides import Share, Side
 from tdbg.traces.spread import Shift, ratio, shift
@@ -120,8 +121,9 @@ def _notes(a: Side, b: Side) -> list[str]:
     found = []
     if a.devices != b.devices:
         found.append(f"A ran on {', '.join(a.devices)}, B on {', '.join(b.devices)}")
-    if len(a.ranks) != len(b.ranks):
-        found.append(f"A has the traces of {max(len(a.ranks), 1)} ranks, B of {max(len(b.ranks), 1)}")
+    ours, theirs = (max(len(one.ranks), 1) for one in (a, b))
+    if ours != theirs:
+        found.append(f"A has the traces of {counted(ours, 'rank')}, B of {counted(theirs, 'rank')}")
     costly = ("shapes", "stacks", "memory", "flops", "modules")
     for name, one, other in (("A", a, b), ("B", b, a)):
         more = [what for what in costly if what in one.recorded and what not in other.recorded]

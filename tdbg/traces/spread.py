@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from statistics import median
 
 CONFIDENCE = 0.95  # of an interval, where the samples are large enough for it
+FEW = 3  # values of a sample; fewer tell nothing, whatever the other one has
 LEAST = 0.90  # so that each side alone errs in 1 of 20; two samples of three reach it
 MOST = 400  # values of a sample; of more, as many are taken evenly
 EXACT = 40  # values of both samples together up to which the distribution is counted out, not approximated
@@ -45,7 +46,7 @@ def shift(a: Sequence[float], b: Sequence[float]) -> Shift:
     if not a or not b:
         return Shift(0.0, -math.inf, math.inf, 0.0)
     differences = sorted(y - x for x in a for y in b)
-    at, confidence = _rank(len(a), len(b))
+    at, confidence = _rank(len(a), len(b)) if min(len(a), len(b)) >= FEW else (0, 0.0)
     return Shift(median(differences), differences[at], differences[-1 - at], confidence)
 
 
