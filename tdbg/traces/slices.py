@@ -30,13 +30,14 @@ def write(parts: Sequence[Part], path: Path) -> int:
     for one, _ in parts:
         if path.exists() and path.samefile(one.path):
             raise TdbgError(f"{path} is the trace itself", "name another file with --output")
+    mode = min(one.path.stat().st_mode & 0o666 for one, _ in parts)  # who may read the traces may read the slice
     if len(parts) == 1:
         one, keeping = parts[0]
         head = {"schemaVersion": 1, **_own_head(one, keeping)}
-        return _write(path, head, (bytes(event.text) for event in keeping.events()))
+        return _write(path, mode, head, (bytes(event.text) for event in keeping.events()))
     base = _base(parts[0][1].head)
     slots = [_Slot(number, len(parts), one, keeping, base) for number, (one, keeping) in enumerate(parts)]
-    return _write(path, _joined_head(parts), (event for slot in slots for event in slot.events()))
+    return _write(path, mode, _joined_head(parts), (event for slot in slots for event in slot.events()))
 
 
 # heads
@@ -125,9 +126,9 @@ def _base(head: dict[str, Any]) -> int:
 # the file
 
 
-def _write(path: Path, head: dict[str, Any], events: Iterator[bytes]) -> int:
+def _write(path: Path, mode: int, head: dict[str, Any], events: Iterator[bytes]) -> int:
     count = 0
-    with _appearing(path) as out:
+    with _appearing(path, mode) as out:
         out.write(msgspec.json.encode(head)[:-1] + b',"traceEvents":[\n')
         for event in events:
             out.write(b",\n" + event if count else event)
@@ -137,7 +138,7 @@ def _write(path: Path, head: dict[str, Any], events: Iterator[bytes]) -> int:
 
 
 @contextmanager
-def _appearing(path: Path) -> Iterator[IO[bytes]]:
+def _appearing(path: Path, mode: int) -> Iterator[IO[bytes]]:
     """A file that appears under its name when it is whole. TdbgError where it cannot be written."""
     try:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -148,7 +149,7 @@ def _appearing(path: Path) -> Iterator[IO[bytes]]:
                         yield packed  # type: ignore[misc]
                 else:
                     yield file
-            os.chmod(name, 0o644)
+            os.chmod(name, mode)
             os.replace(name, path)
         except BaseException:
             os.unlink(name)

@@ -155,3 +155,8 @@ def test_a_bad_baseline_is_told(tmp_path, old, new, says):
 def test_a_baseline_that_cannot_be_written_is_told(tmp_path):
     with pytest.raises(TdbgError, match="cannot write"):
         save(Side("it"), tmp_path / "none" / "b.json")
+    other = write(tmp_path / "t.json", [op("a", 0, 9)])
+    before = other.read_bytes()
+    with pytest.raises(TdbgError, match="is there already, and no baseline"):
+        save(Side("it"), other)
+    assert other.read_bytes() == before

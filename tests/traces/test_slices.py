@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import tracemalloc
 
 import pytest
 from traces.material import LAYOUTS, gpu, launch, loaded, memory, note, op, real, span, step, write
@@ -95,11 +96,13 @@ def test_a_step_has_the_same_bar_and_only_its_own_events(tmp_path, layout):
 
 def test_an_event_is_kept_as_it_stands_and_the_head_with_it(tmp_path):
     path = write(tmp_path / "t.json", EVENTS, head=HEAD, tail={"traceName": "/home/me/t.json"})
+    path.chmod(0o600)
     found = kept(path, tmp_path / "s.json", lambda number: number in (1, 2, 3))
     data = loaded(tmp_path / "s.json")
     key = json.dumps
     assert sorted(map(key, data["traceEvents"])) == sorted(map(key, EVENTS))
     assert (found.rank, found.world_size, found.devices) == (1, 2, ["Card"]) and "traceName" not in data
+    assert (tmp_path / "s.json").stat().st_mode & 0o777 == 0o600
     assert data["tdbg"]["slice"] == {"of": "t.json", "steps": [1, 2, 3], "end": True}
 
 
@@ -210,3 +213,18 @@ def test_a_torn_trace_gives_what_it_holds(tmp_path):
     path.write_bytes(path.read_bytes()[:-30])
     found = kept(path, tmp_path / "s.json", lambda number: number == 1)
     assert steps_of(found)[0][1]["backward"] > 0 and found.problems == []
+
+
+def test_memory_does_not_grow_with_the_trace(tmp_path):
+    def peak(count):
+        events = [step(number, number * 1000, 1000) for number in range(count)]
+        events += [op(f"aten::{at % 9}", at * 10, 5, filler="x" * 99) for at in range(100 * count)]
+        path = write(tmp_path / "t.json", events)
+        read = summarize(path)
+        tracemalloc.start()
+        write_slice([(Found(path, None), Keeping(read, read.steps[2:3]))], tmp_path / "s.json.gz")
+        found = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return found
+
+    assert peak(240) < 1.1 * peak(120)  # 6 MB and 3 MB, blocks of 1 MB

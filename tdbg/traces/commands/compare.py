@@ -16,7 +16,7 @@ __all__ = ["ARGUMENTS", "HELP", "OPTIONS", "Question", "answer"]
 HELP = """Compare the steps of two runs: slower or not, and what changed.
 
     A difference counts if it is beyond the spread of the steps of both sides; three steps a side are the least that can
-    tell. Below the verdict stand the parts of a step that changed beyond their spread, and the operators and kernels
+    tell. Below the verdict stand the parts of a step, told apart by their own spread, and the operators and kernels
     whose time in a step changed by 1 % of a step and more. B slower beyond the spread and by more than --tolerance (5 %
     if left out) makes the exit code 1. Runs of one program may differ by more than the steps of each do, above all on
     a busy machine: a baseline of several runs knows by how much, and then B must be beyond all of them.
