@@ -146,15 +146,15 @@ class _Arrows:
     """Flows are held back until both ends have been seen."""
 
     def __init__(self) -> None:
-        self._held: dict[tuple[str, object], list[Whole]] = {}
-        self._whole: set[tuple[str, object]] = set()
+        self._held: dict[tuple[str, bytes], list[Whole]] = {}
+        self._whole: set[tuple[str, bytes]] = set()
 
     def add(self, event: Whole) -> list[Whole]:
         """What can be written now."""
-        key = (event.cat, event.id)
+        key = (event.cat, bytes(event.id))
         if key in self._whole:
             return [event]
-        event.text = type(event.text)(bytes(event.text))  # what it is a part of is large
+        event.text, event.id = event.text.copy(), event.id.copy()  # what they are parts of is large
         held = self._held.setdefault(key, [])
         held.append(event)
         if not {"s", "f"} <= {one.ph for one in held}:

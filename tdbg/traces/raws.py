@@ -4,13 +4,13 @@ from typing import Any
 
 import msgspec
 
-from tdbg.traces.stream import Event, Number, Trace
+from tdbg.traces.stream import Event, Trace
 
 
 class Whole(Event, gc=False):
     """An event, its id, and all of it as JSON. ``text`` lives as long as the block it is of: keep ``bytes(text)``."""
 
-    id: Number = None
+    id: msgspec.Raw = msgspec.field(default=msgspec.Raw())
     text: msgspec.Raw = msgspec.field(default=msgspec.Raw(), name=" ")  # filled in below
 
 

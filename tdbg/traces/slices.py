@@ -5,6 +5,8 @@ import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import reduce
+from operator import and_
 from pathlib import Path
 from typing import IO, Any
 
@@ -30,7 +32,8 @@ def write(parts: Sequence[Part], path: Path) -> int:
     for one, _ in parts:
         if path.exists() and path.samefile(one.path):
             raise TdbgError(f"{path} is the trace itself", "name another file with --output")
-    mode = min(one.path.stat().st_mode & 0o666 for one, _ in parts)  # who may read the traces may read the slice
+    modes = (one.path.stat().st_mode for one, _ in parts)
+    mode = reduce(and_, modes, 0o666)  # who may read the traces may read the slice
     if len(parts) == 1:
         one, keeping = parts[0]
         head = {"schemaVersion": 1, **_own_head(one, keeping)}
