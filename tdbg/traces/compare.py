@@ -119,7 +119,7 @@ def _changes(a: Sequence[Share], b: Sequence[Share], floor: float) -> list[Chang
 def _notes(a: Side, b: Side) -> list[str]:
     """What makes the two hard to compare."""
     found = []
-    if a.devices != b.devices:
+    if a.devices != b.devices and a.devices and b.devices:
         found.append(f"A ran on {', '.join(a.devices)}, B on {', '.join(b.devices)}")
     ours, theirs = (max(len(one.ranks), 1) for one in (a, b))
     if ours != theirs:

@@ -15,6 +15,7 @@ from tdbg.traces.summary import Summary
 
 KIND, VERSION = "trace-baseline", 1
 LARGE = 16 << 20  # bytes; no baseline is as large
+FOREVER = 1 << 62  # nanoseconds
 MOST = 1_000  # operators, and kernels, that are kept: those with the most time
 
 
@@ -175,9 +176,17 @@ def stored(where: str) -> Side | None:
         raise TdbgError(f"{path} is a damaged baseline: {error}", again) from None
     except OSError as error:
         raise TdbgError(f"{path}: {error.strerror or error}", "name a baseline that can be read") from None
-    if any(step.length <= 0 for step in found.steps) or bool(found.steps) != bool(found.medians):
-        raise TdbgError(f"{path} is a damaged baseline: its steps make no sense", again)
+    if not _makes_sense(found):
+        raise TdbgError(f"{path} is a damaged baseline: its times make no sense", again)
     return found
+
+
+def _makes_sense(found: Side) -> bool:
+    shares = [*found.operators, *found.kernels]
+    times = [*found.medians, *(time for step in found.steps for time in step.bar.values())]
+    times += [value for one in shares for value in (one.time, one.calls)]
+    lengths = all(0 < length < FOREVER for length in found.lengths)
+    return lengths and bool(found.steps) == bool(found.medians) and all(abs(time) < FOREVER for time in times)
 
 
 def _says_so(path: Path) -> bool:

@@ -136,6 +136,8 @@ def test_what_is_no_baseline_is_left_to_others(tmp_path):
         ('"version": 1,', "", "version none"),
         ('"length": 100000', '"length": "long"', "damaged"),
         ('"length": 100000', '"length": -5', "make no sense"),
+        ('"forward": 50000.0', '"forward": 1e308', "make no sense"),
+        ('"medians"', '"medicines"', "make no sense"),
         ('"operators"', '"operatives"', None),
         ('"data": {', '"data": [', "damaged"),
         ("}", "", "damaged"),

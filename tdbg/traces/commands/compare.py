@@ -153,7 +153,7 @@ def _told(one: "Side") -> str:
 def _verdict(found: "Comparison") -> str:
     change = found.change
     if found.verdict == "too few steps":
-        measured = f" (the medians differ by {change.guess:+.1%})" if found.a.steps and found.b.steps else ""
+        measured = f" ({change.guess:+.1%} is what these say)" if found.a.steps and found.b.steps else ""
         return f"too few steps to tell a difference from chance{measured}: `tdbg profile --active 5` records more"
     interval = f"{change.confidence:.0%} interval {change.low:+.1%} to {change.high:+.1%}"
     if found.verdict == "no difference":
