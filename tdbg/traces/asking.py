@@ -19,7 +19,7 @@ SELECTION: Options = {
     "ranks": (("--ranks", "--rank"), "RANGE", "Only these ranks, such as 0,3-5."),
     "windows": (("--windows",), "NAME", "Of several windows of a rank the last, or all; last if left out."),
 }
-ARGUMENTS = ("PATH", "A trace (.json or .json.gz), a folder of traces, or a run; the newest run if left out.")
+ARGUMENTS = ("PATH", "A trace (.json or .json.gz), a folder of traces, or a run; the newest with traces if left out.")
 
 
 def chosen(question: Selected) -> list[Found]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["ARGUMENTS", "HELP", "OPTIONS", "Question", "answer", "cut"]
 HELP = """Write a few steps of a few ranks as one small trace.
 
-    The file opens in ui.perfetto.dev, chrome://tracing and TensorBoard, and in tdbg itself, which tells of these steps
+    The file opens in ui.perfetto.dev and chrome://tracing, and in tdbg itself, which tells of these steps
     what it tells of them in the whole trace. Names of processes and threads, arrows between launches and kernels, and
     what stands beside the events are kept. Several ranks come into one file, each with process ids of its own.
     Memory does not grow with the traces.
