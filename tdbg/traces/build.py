@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tdbg.traces import kinds
+from tdbg.traces import kinds, merged
 from tdbg.traces.devices import Devices
 from tdbg.traces.heap import Heap
 from tdbg.traces.hosts import Threads
@@ -14,9 +14,10 @@ from tdbg.traces.stream import Event, Trace
 from tdbg.traces.summary import Summary
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 DISORDER = 0.001  # share of operators that may come late before they are all sorted
+NEVER = 1 << 62
 FAR = 4e15  # microseconds; a time beyond it is none
 HEAD_KEYS = {"record_shapes": "shapes", "with_stack": "stacks", "profile_memory": "memory", "with_flops": "flops"}
 DEVICE_TYPES = {0: "cpu", 1: "cuda", 6: "hip", 12: "xpu", 13: "mps", 20: "privateuse"}
@@ -108,34 +109,47 @@ class Builder:
         heap.see(event, time, self.threads.outermost(self.threads.thread(event), time))
 
 
-def summarize(path: str | os.PathLike[str], size: int = 1 << 20) -> Summary:
-    """The summary of a trace. Raises TdbgError for a file that cannot be read or is no trace."""
+def summarize(path: str | os.PathLike[str], size: int = 1 << 20, part: int | None = None) -> Summary:
+    """The summary of a trace. Raises TdbgError for a file that cannot be read or is no trace.
+
+    part: which of the traces that a slice of several ranks holds.
+    """
     collecting = gc.isenabled()
     gc.disable()  # nothing here is circular, and a million events would set it off again and again
     try:
-        return _summarize(path, size)
+        return _summarize(path, size, part)
     finally:
         if collecting:
             gc.enable()
 
 
-def _summarize(path: str | os.PathLike[str], size: int) -> Summary:
+def _summarize(path: str | os.PathLike[str], size: int, part: int | None) -> Summary:
     trace, built = Trace(path, size), Builder()
-    for batch in trace:
+    for batch in _of_part(trace, part):
         built.feed(batch)
     if built.threads.disorder > DISORDER * built.threads.seen:
         trace, built = Trace(path, size), Builder()
-        every = [event for batch in trace for event in batch]
+        every = [event for batch in _of_part(trace, part) for event in batch]
         every.sort(key=lambda event: (event.ts, -event.dur))
         built.feed(every)
-        trace.problems.append("its events are not in the order of time: they had to be sorted, all in memory")
-    return _summary(trace, built)
+        if not merged.about(trace.head):  # a slice is small
+            trace.problems.append("its events are not in the order of time: they had to be sorted, all in memory")
+    return _summary(trace, built, merged.head_of(trace.head, part))
 
 
-def _summary(trace: Trace, built: Builder) -> Summary:
+def _of_part(trace: Trace, number: int | None) -> "Iterable[list[Event]]":
+    """The events, or those of one of several traces in a file."""
+    if number is None:
+        return trace
+    return ([event for event in batch if merged.holds(number, event.pid)] for batch in trace)
+
+
+def _summary(trace: Trace, built: Builder, head: dict[str, Any]) -> Summary:
     from tdbg.traces.parts import part
 
     threads, devices = built.threads, built.devices
+    if merged.without_end(head):
+        devices.last_launch = NEVER  # what looks like the profiler's wait at its end is the program's own
     threads.end()
     found = Summary(path=trace.path, events=trace.events, problems=trace.problems)
     found.start, found.end = min(built.first, built.last), built.last
@@ -149,7 +163,7 @@ def _summary(trace: Trace, built: Builder) -> Summary:
         setattr(found, name, sorted(works.values(), key=lambda one: -one.total))
     found.memory = [heap.end() for heap in built.heaps.values()]
     part(found, threads, devices)
-    _add_head(found, trace.head)
+    _add_head(found, head)
     seen = {
         "shapes": threads.shaped,
         "stacks": threads.framed,

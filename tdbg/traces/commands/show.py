@@ -28,6 +28,7 @@ OPTIONS: Options = {
     **SELECTION,
     "top": (("--top",), "N", "Lines of each table."),
     "shapes": (("--shapes",), "", "Tell calls of an operator with other input shapes apart."),
+    "perfetto": (("--perfetto",), "FILE", "Write the steps shown to a small trace too, for ui.perfetto.dev."),
     "json": (("--json",), "", "Print one JSON document."),
 }
 
@@ -37,6 +38,7 @@ class Question(Selected):
 
     top: int = 10
     shapes: bool = False
+    perfetto: str = ""
     json: bool = False
 
 
@@ -52,6 +54,12 @@ def answer(question: Question) -> int:
         from tdbg.traces.screen import show
 
         show(every, question.top, question.shapes)
+    if question.perfetto:
+        from pathlib import Path
+
+        from tdbg.traces.commands.slice import cut
+
+        cut(every, "", Path(question.perfetto))
     if all(not read.events for _, read in every):
         say("the trace holds no event")
         return 1
@@ -64,6 +72,7 @@ def _print_json(every: "Sequence[tuple[Found, Summary]]") -> None:
     from tdbg.output import print_json
     from tdbg.tables import finite
     from tdbg.traces import figures
+    from tdbg.traces.screen import ranks_of
 
     data: list[dict[str, Any]] = []
     for one, read in every:
@@ -76,4 +85,5 @@ def _print_json(every: "Sequence[tuple[Found, Summary]]") -> None:
         }
         data.append({**asdict(read), "attempt": one.attempt, "window": one.window, **told})
         data[-1]["rank"] = read.rank if read.rank is not None else one.rank
-    print_json("trace-show", finite({"times": "ns", "traces": data}))
+    ranks = ranks_of(every)
+    print_json("trace-show", finite({"times": "ns", "traces": data, "ranks": asdict(ranks) if ranks else None}))
