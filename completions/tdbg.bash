@@ -6,7 +6,7 @@ _tdbg_commands() {
     case "$1" in
         '') reply='run profile report status control filter-logs inspect-pages trace flags explain doctor demo hook' ;;
         'inspect-pages') reply='ls show stats find diff export html verify recover convert upload' ;;
-        'trace') reply='show advise flame' ;;
+        'trace') reply='show advise flame compare slice' ;;
         'flags') reply='list show scan doctor' ;;
         'hook') reply='install remove' ;;
         *) reply='' ;;
@@ -36,9 +36,11 @@ _tdbg_options() {
         'inspect-pages convert') reply='-o --output --page-size --json -h --help' ;;
         'inspect-pages upload') reply='--json -h --help' ;;
         'trace') reply='-h --help' ;;
-        'trace show') reply='--ranks --rank --windows --top --shapes --html --force --json -h --help' ;;
+        'trace show') reply='--ranks --rank --windows --top --shapes --html --force --perfetto --json -h --help' ;;
         'trace advise') reply='--ranks --rank --windows --threshold --fail-on --json -h --help' ;;
         'trace flame') reply='--ranks --rank --windows --by --top --depth --folded --json -h --help' ;;
+        'trace compare') reply='--tolerance --save --ranks --rank --windows --top --json -h --help' ;;
+        'trace slice') reply='-o --output --steps --step --ranks --rank --windows -h --help' ;;
         'flags') reply='-h --help' ;;
         'flags list') reply='--json -h --help' ;;
         'flags show') reply='--json -h --help' ;;
@@ -211,6 +213,7 @@ _tdbg_kind() {
         'trace show --windows') reply='NAME' ;;
         'trace show --top') reply='N' ;;
         'trace show --html') reply='FILE' ;;
+        'trace show --perfetto') reply='FILE' ;;
         'trace advise --ranks'|'trace advise --rank') reply='RANGE' ;;
         'trace advise --windows') reply='NAME' ;;
         'trace advise --threshold') reply='TEXT' ;;
@@ -220,6 +223,15 @@ _tdbg_kind() {
         'trace flame --by') reply='NAME' ;;
         'trace flame --top') reply='N' ;;
         'trace flame --depth') reply='N' ;;
+        'trace compare --tolerance') reply='TEXT' ;;
+        'trace compare --save') reply='FILE' ;;
+        'trace compare --ranks'|'trace compare --rank') reply='RANGE' ;;
+        'trace compare --windows') reply='NAME' ;;
+        'trace compare --top') reply='N' ;;
+        'trace slice -o'|'trace slice --output') reply='FILE' ;;
+        'trace slice --steps'|'trace slice --step') reply='RANGE' ;;
+        'trace slice --ranks'|'trace slice --rank') reply='RANGE' ;;
+        'trace slice --windows') reply='NAME' ;;
         'flags scan -o'|'flags scan --output') reply='FILE' ;;
         'flags scan --function') reply='NAME' ;;
         'demo --fault') reply='FAULT' ;;
@@ -255,6 +267,8 @@ _tdbg_argument() {
         'trace show') reply='PATH' ;;
         'trace advise') reply='PATH' ;;
         'trace flame') reply='PATH' ;;
+        'trace compare') reply='PATH' ;;
+        'trace slice') reply='PATH' ;;
         'flags show') reply='FLAG' ;;
         'flags scan') reply='DIR' ;;
         'flags doctor') reply='RUN' ;;

@@ -95,7 +95,7 @@ class Maps:
     def _work(self) -> None:
         while True:
             try:
-                tree = maps_below(self._waiting[0], self._functions)
+                tree = maps_below(self._waiting[0], self._functions, _out_of_profiles)
             except Exception as error:  # a guard: without maps records have no flags
                 self._failed(error)
                 tree = {}
@@ -107,6 +107,11 @@ class Maps:
             self._single.clear()
             self._ready()
             return
+
+
+def _out_of_profiles() -> None:
+    """A profiler that follows all threads of the program (torch's, with stacks) is to leave this one alone."""
+    sys.setprofile(None)
 
 
 def is_of_the_program(path: str) -> bool:

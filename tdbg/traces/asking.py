@@ -19,7 +19,7 @@ SELECTION: Options = {
     "ranks": (("--ranks", "--rank"), "RANGE", "Only these ranks, such as 0,3-5."),
     "windows": (("--windows",), "NAME", "Of several windows of a rank the last, or all; last if left out."),
 }
-ARGUMENTS = ("PATH", "A trace (.json or .json.gz), a folder of traces, or a run; the newest run if left out.")
+ARGUMENTS = ("PATH", "A trace (.json or .json.gz), a folder of traces, or a run; the newest with traces if left out.")
 
 
 def chosen(question: Selected) -> list[Found]:
@@ -47,12 +47,11 @@ def summaries(found: Sequence[Found]) -> list[tuple[Found, Summary]]:
     """Each with its summary; what cannot be read is told, and TdbgError if that is all of them."""
     from tdbg.output import say
     from tdbg.tables import safe
-    from tdbg.traces.index import summary
 
     good: list[tuple[Found, Summary]] = []
     for one in found:
         try:
-            read = summary(one.path)
+            read = _summary(one)
         except TdbgError as error:
             if len(found) == 1:
                 raise
@@ -64,6 +63,16 @@ def summaries(found: Sequence[Found]) -> list[tuple[Found, Summary]]:
     if not good:
         raise TdbgError(f"none of {len(found)} traces can be read", "the lines above say why")
     return good
+
+
+def _summary(one: Found) -> Summary:
+    if one.part is not None:  # of a slice: small, and an index is of a whole file
+        from tdbg.traces.build import summarize
+
+        return summarize(one.path, part=one.part)
+    from tdbg.traces.index import summary
+
+    return summary(one.path)
 
 
 def label(one: Found, read: Summary) -> str:

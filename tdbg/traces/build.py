@@ -2,10 +2,11 @@
 
 import gc
 import os
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from tdbg.traces import kinds
+import numpy as np
+
+from tdbg.traces import kinds, merged
 from tdbg.traces.devices import Devices
 from tdbg.traces.heap import Heap
 from tdbg.traces.hosts import Threads
@@ -13,9 +14,10 @@ from tdbg.traces.stream import Event, Trace
 from tdbg.traces.summary import Summary
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Sequence
 
 DISORDER = 0.001  # share of operators that may come late before they are all sorted
+NEVER = 1 << 62
 FAR = 4e15  # microseconds; a time beyond it is none
 HEAD_KEYS = {"record_shapes": "shapes", "with_stack": "stacks", "profile_memory": "memory", "with_flops": "flops"}
 DEVICE_TYPES = {0: "cpu", 1: "cuda", 6: "hip", 12: "xpu", 13: "mps", 20: "privateuse"}
@@ -33,8 +35,7 @@ class Builder:
         self.last = 0
         self.strange = 0
         self._of: dict[str, Callable[[Event, int, int], None]] = {
-            "cpu_op": self.threads.operator,
-            "user_annotation": self.threads.annotation,
+            kinds.ANNOTATION: self.threads.annotation,
             "python_function": self.threads.frame,
             kinds.COPIES: self.devices.copy,
             kinds.FILLS: self.devices.fill,
@@ -42,11 +43,43 @@ class Builder:
             **dict.fromkeys(kinds.RUNTIMES, self.devices.call),
         }
 
-    def feed(self, batch: Iterable[Event]) -> None:
-        """See some events, in the order of the file."""
+    def feed(self, batch: "Sequence[Event]") -> None:
+        """See some events, in the order of the file; of a batch spans first, then operators, then all others."""
+        if self.base < 0:
+            first = (event.ts for event in batch if event.ph == "X" and 0 <= event.ts < FAR)
+            self.base = int(next(first, -1))
+        spans = [event for event in batch if event.cat == kinds.ANNOTATION]
+        if spans:
+            self._see_others(spans)
+        operators = [event for event in batch if event.cat == kinds.OPERATOR and event.ph == "X"]
+        if operators:
+            self._see_operators(operators)
+        if len(operators) + len(spans) < len(batch):
+            seen = (kinds.OPERATOR, kinds.ANNOTATION)
+            self._see_others([event for event in batch if event.cat not in seen])
+
+    def _see_operators(self, operators: "list[Event]") -> None:
+        times = np.array([event.ts for event in operators])
+        lengths = np.array([event.dur for event in operators])
+        good = (times >= 0) & (times < FAR) & (lengths >= 0) & (lengths < FAR)
+        if not good.all():
+            self.strange += len(good) - int(good.sum())
+            operators = [event for event, fits in zip(operators, good, strict=True) if fits]
+            times, lengths = times[good], lengths[good]
+            if not operators:
+                return
+        if self.base < 0:
+            self.base = int(times[0])
+        starts = np.rint((times - self.base) * 1000).astype(np.int64)  # what is left has few enough digits to be exact
+        durs = np.rint(lengths * 1000).astype(np.int64)
+        self.threads.see_operators(operators, starts, durs)
+        self.first = min(self.first, int(starts.min()))
+        self.last = max(self.last, int((starts + durs).max()))
+
+    def _see_others(self, events: "list[Event]") -> None:
         of = self._of
         base, first, last = self.base, self.first, self.last
-        for event in batch:
+        for event in events:
             ts = event.ts
             if event.ph == "X":
                 see = of.get(event.cat)
@@ -57,7 +90,7 @@ class Builder:
                     continue
                 if base < 0:
                     base = self.base = int(ts)
-                start = round((ts - base) * 1000)  # what is left has few enough digits to be exact
+                start = round((ts - base) * 1000)
                 dur = round(event.dur * 1000)
                 see(event, start, dur)
                 if start < first:
@@ -83,35 +116,47 @@ class Builder:
         heap.see(event, time, self.threads.outermost(self.threads.thread(event), time))
 
 
-def summarize(path: str | os.PathLike[str], size: int = 1 << 20) -> Summary:
-    """The summary of a trace. Raises TdbgError for a file that cannot be read or is no trace."""
+def summarize(path: str | os.PathLike[str], size: int = 1 << 20, part: int | None = None) -> Summary:
+    """The summary of a trace. Raises TdbgError for a file that cannot be read or is no trace.
+
+    part: which of the traces that a slice of several ranks holds.
+    """
     collecting = gc.isenabled()
     gc.disable()  # nothing here is circular, and a million events would set it off again and again
     try:
-        return _summarize(path, size)
+        return _summarize(path, size, part)
     finally:
         if collecting:
             gc.enable()
 
 
-def _summarize(path: str | os.PathLike[str], size: int) -> Summary:
+def _summarize(path: str | os.PathLike[str], size: int, part: int | None) -> Summary:
     trace, built = Trace(path, size), Builder()
-    for batch in trace:
+    for batch in _of_part(trace, part):
         built.feed(batch)
-    calls = sum(operator.calls for operator in built.threads.operators)
-    if built.threads.disorder > DISORDER * calls:
+    if built.threads.disorder > DISORDER * built.threads.seen:
         trace, built = Trace(path, size), Builder()
-        every = [event for batch in trace for event in batch]
+        every = [event for batch in _of_part(trace, part) for event in batch]
         every.sort(key=lambda event: (event.ts, -event.dur))
         built.feed(every)
-        trace.problems.append("its events are not in the order of time: they had to be sorted, all in memory")
-    return _summary(trace, built)
+        if not merged.about(trace.head):  # a slice is small
+            trace.problems.append("its events are not in the order of time: they had to be sorted, all in memory")
+    return _summary(trace, built, merged.head_of(trace.head, part))
 
 
-def _summary(trace: Trace, built: Builder) -> Summary:
+def _of_part(trace: Trace, number: int | None) -> "Iterable[list[Event]]":
+    """The events, or those of one of several traces in a file."""
+    if number is None:
+        return trace
+    return ([event for event in batch if merged.holds(number, event.pid)] for batch in trace)
+
+
+def _summary(trace: Trace, built: Builder, head: dict[str, Any]) -> Summary:
     from tdbg.traces.parts import part
 
     threads, devices = built.threads, built.devices
+    if merged.without_end(head):
+        devices.last_launch = NEVER  # what looks like the profiler's wait at its end is the program's own
     threads.end()
     found = Summary(path=trace.path, events=trace.events, problems=trace.problems)
     found.start, found.end = min(built.first, built.last), built.last
@@ -127,7 +172,7 @@ def _summary(trace: Trace, built: Builder) -> Summary:
     part(found, threads, devices)
     trees = {"operators": threads.nested, "python": threads.stacked if threads.framed else None}
     found.flames = [tree.flame(kind) for kind, tree in trees.items() if tree is not None]
-    _add_head(found, trace.head)
+    _add_head(found, head)
     seen = {
         "shapes": threads.shaped,
         "stacks": threads.framed,

@@ -2,57 +2,71 @@
 
 from array import array
 from bisect import bisect_right
-from typing import TYPE_CHECKING
+from collections import deque
+from itertools import compress
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from tdbg.traces import kinds
 from tdbg.traces.calls import FRAME, MODULE, OPERATOR, SPAN, THREAD, Calls, Node
 from tdbg.traces.flops import CONVOLUTION, per_call
+from tdbg.traces.intervals import Spans, union
+from tdbg.traces.nesting import Sums, chain, parents
 from tdbg.traces.summary import Operator, Work
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tdbg.traces.nesting import Numbers
     from tdbg.traces.stream import Args, Event
 
 MOST = 20_000  # operators by name and shapes; then by name alone
 CUT = 256  # letters of shapes
 MOST_NAMES = 4_000  # names of regions, and of modules
+MOST_OPEN = 10_000  # calls within calls, from one batch to the next
 MOST_FRAMES = 8  # lines of the program that one operator is called from
 WAITING = ("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero")
 MORE = "(more)"
 
 
 class Thread:
-    """One thread while it passes by: what is open now, and its outermost operators as start, end, start, end, ..."""
+    """One thread while it passes by: what is open now, its outermost operators, and spans as start, end, start, ..."""
 
     __slots__ = (
-        *("asks", "backward", "called", "collective", "cursor", "ends", "frames", "key", "loader", "noted", "open"),
-        *("optimizer", "outer", "path", "seen", "spans", "starts", "which"),
+        *("asks", "called", "collective", "coming", "cursor", "ends", "frames", "key", "loader", "nodes", "noted"),
+        *("open", "optimizer", "path", "seen", "spans", "starts", "which"),
     )
 
     def __init__(self, key: tuple[int | str, int | str], called: Node, noted: Node) -> None:
         self.key = key
         self.called, self.noted = called, noted  # all of it, by Python and by operators
-        self.open: list[tuple[int, Operator, int, Node]] = []  # end, operator, start
-        self.spans: list[tuple[int, Node]] = []  # end
+        self.open: list[tuple[int, int, int]] = []  # start, end and number of operators; the outermost first
+        self.nodes: list[Node] = []  # of those
+        self.coming: deque[tuple[int, int, str]] = deque()  # start, end, name of spans that no operator is behind yet
+        self.spans: list[tuple[int, Node]] = []  # end; spans that are open
         self.path: list[tuple[int, Node]] = []  # end; frames of the program and modules
         self.frames: list[tuple[int, str]] = []  # end, the innermost line of the program
         self.seen = 0
-        self.starts, self.ends, self.which = array("q"), array("q"), array("l")  # each outermost operator, by number
+        self.starts, self.ends, self.which = array("q"), array("q"), array("q")  # each outermost operator, by number
         self.cursor = 0  # of them, how many are known to be called from where
-        self.outer, self.backward, self.collective, self.loader, self.optimizer, self.asks = (
-            array("q") for _ in range(6)
-        )
+        self.collective, self.loader, self.optimizer, self.asks = (array("q") for _ in range(4))
 
 
 class Threads:
-    """All threads. Events of a thread and category must come in the order of their start; ``disorder`` counts others."""
+    """All threads. Operators of a thread should come in the order of their start; ``disorder`` counts others."""
 
     def __init__(self) -> None:
         self.of: dict[tuple[int | str, int | str], Thread] = {}
         self.operators: list[Operator] = []
-        self._known: dict[tuple[str, bytes], tuple[Operator, int]] = {}
+        self._known: dict[tuple[str, bytes], int] = {}
+        self._calls, self._total, self._own = Sums(), Sums(), Sums()
+        self._parts: list[str] = []  # of each operator, what its time is where nobody called it
+        self._asking: list[bool] = []
         self.regions: dict[str, Work] = {}
         self.modules: dict[str, Work] = {}
         self.steps: list[tuple[int, int, int, Thread]] = []  # number, start, end
+        self.seen = 0  # operators
         self.disorder = 0
         self.framed = False
         self.shaped = False
@@ -69,62 +83,131 @@ class Threads:
             found = self.of[key] = Thread(key, called, noted)
         return found
 
-    def operator(self, event: "Event", start: int, dur: int) -> None:
-        """A span of category cpu_op. About 1 us: a trace has a million of them."""
-        thread = self.of.get((event.pid, event.tid)) or self.thread(event)
-        if start < thread.seen:
-            self.disorder += 1
-        thread.seen = start
-        name = event.name
-        args = event.args
-        dims = bytes(args.dims)[:CUT] if args is not None else b""
-        if name == CONVOLUTION and args is not None:
-            dims += bytes(args.concrete)[:CUT]  # strides: how much it has to do
-        entry, number = self._known.get((name, dims)) or self._new(name, dims, args)
-        stack = thread.open
-        while stack and (stack[-1][0] <= start or stack[-1][2] > start):
-            stack.pop()
-        if stack:
-            end, parent, _, above = stack[-1]
-            parent.own -= dur if start + dur <= end else end - start
-        else:
-            self._outermost(thread, number, start, start + dur)
-            above = _innermost(thread.spans, start) or thread.noted
-        entry.calls += 1
-        entry.total += dur
-        entry.own += dur
-        node = above.below.get(name) or self.nested.below(above, name, OPERATOR)
-        node.calls += 1
-        node.total += dur
-        stack.append((start + dur, entry, start, node))
-        if name in WAITING:  # the program asks for a value: on an accelerator it waits for it
-            _extend(thread.asks, start, start + dur)
+    def see_operators(self, events: "Sequence[Event]", starts: "Numbers", durs: "Numbers") -> None:
+        """Spans of category cpu_op. starts, durs: theirs, in ns. A trace has a million: about 1 us each."""
+        self.seen += len(events)
+        keys = [
+            (
+                one.name,
+                b""
+                if one.args is None
+                else _strided(one.args)
+                if one.name == CONVOLUTION
+                else bytes(one.args.dims)[:CUT],
+            )
+            for one in events
+        ]
+        known: list[Any] = list(map(self._known.get, keys))
+        if None in known:
+            known = [
+                self._new(*key, one.args) if number is None else number
+                for key, number, one in zip(keys, known, events, strict=True)
+            ]
+        numbers = np.array(known, np.int64)
+        self._calls.add(numbers, 1)
+        self._total.add(numbers, durs)
+        self._own.add(numbers, durs)
+        places = [(one.pid, one.tid) for one in events]
+        threads = dict.fromkeys(places)
+        for key in threads:
+            if len(threads) == 1:
+                self._nest(self.thread(events[0]), numbers, starts, durs)
+                continue
+            mask = np.array([place == key for place in places])
+            self._nest(self.thread(events[int(mask.argmax())]), numbers[mask], starts[mask], durs[mask])
 
-    def _new(self, name: str, dims: bytes, args: "Args | None") -> tuple[Operator, int]:
+    def _nest(self, thread: Thread, numbers: "Numbers", starts: "Numbers", durs: "Numbers") -> None:
+        """Those of one thread: who called whom, and what nobody called."""
+        late = int(np.count_nonzero(starts[1:] < starts[:-1])) + (int(starts[0]) < thread.seen)
+        self.disorder += late
+        if late:
+            order = np.lexsort((-durs, starts))
+            numbers, starts, durs = numbers[order], starts[order], durs[order]
+        thread.seen = int(starts[-1])
+        asking = np.array(self._asking)[numbers]
+        if asking.any():  # the program asks for a value: on an accelerator it waits for it
+            thread.asks.frombytes(np.column_stack((starts, starts + durs))[asking].tobytes())
+        still = [one[0] <= starts[0] < one[1] for one in thread.open]
+        before = list(compress(thread.open, still))
+        opened = np.array(before, np.int64).reshape(-1, 3)
+        starts = np.concatenate((opened[:, 0], starts))
+        ends = np.concatenate((opened[:, 1], starts[len(before) :] + durs))
+        numbers = np.concatenate((opened[:, 2], numbers))
+        callers = parents(starts, ends)
+        called = callers >= 0
+        called[: len(before)] = False
+        above = callers[called]
+        self._own.add(numbers[above], starts[called] - np.minimum(ends[called], ends[above]))
+        outermost = callers < 0
+        outermost[: len(before)] = False
+        for kept, found in ((thread.starts, starts), (thread.ends, ends), (thread.which, numbers)):
+            kept.frombytes(found[outermost].tobytes())
+        nodes = list(compress(thread.nodes, still))
+        self._hang(thread, nodes, numbers, starts, ends, callers)
+        last = chain(callers, len(starts) - 1)
+        thread.open = [(int(starts[at]), int(ends[at]), int(numbers[at])) for at in last[-MOST_OPEN:]]
+        thread.nodes = [nodes[at] for at in last[-MOST_OPEN:]]
+
+    def _hang(
+        self,
+        thread: Thread,
+        nodes: list[Node],
+        numbers: "Numbers",
+        starts: "Numbers",
+        ends: "Numbers",
+        callers: "Numbers",
+    ) -> None:
+        """Give each operator its node in the tree. nodes: of those that were open; of all when it returns."""
+        tree, operators, known = self.nested, self.operators, len(nodes)
+        reach = int(ends[:known].max(initial=0))  # of the last outermost one
+        columns = (one[known:].tolist() for one in (numbers, starts, ends, callers))
+        for number, start, end, caller in zip(*columns, strict=True):
+            if caller < 0:
+                self._enter(thread, start, reach)
+                above, reach = _innermost(thread.spans, start) or thread.noted, end
+            else:
+                above = nodes[caller]
+            name = operators[number].name
+            node = above.below.get(name) or tree.below(above, name, OPERATOR)
+            node.calls += 1
+            node.total += end - start
+            nodes.append(node)
+
+    def _enter(self, thread: Thread, until: int, reach: int = 0) -> None:
+        """Give spans that begin by a time their nodes; not those within an operator, whose time is its already."""
+        coming = thread.coming
+        while coming and coming[0][0] <= until:
+            start, end, name = coming.popleft()
+            if start < reach:
+                continue
+            node = self.nested.below(_innermost(thread.spans, start) or thread.noted, name, SPAN)
+            node.calls += 1
+            node.total += end - start
+            thread.spans.append((end, node))
+
+    def _new(self, name: str, dims: bytes, args: "Args | None") -> int:
         if dims and len(self.operators) >= MOST:
             dims = b""
         if (name, dims) not in self._known:
             self.shaped = self.shaped or bool(dims)
             shapes = bytes(args.dims)[:CUT] if args is not None and dims else b""
             text = "".join(shapes.decode("utf-8", "replace").split()).replace(",", ", ")
-            self._known[name, dims] = (
-                Operator(name, f"{text[:-1]}..." if len(shapes) == CUT else text),
-                len(self._known),
-            )
-            self.operators.append(self._known[name, dims][0])
             self._each.append(per_call(name, bytes(args.dims), bytes(args.concrete)) if args and dims else 0)
+            self._known[name, dims] = len(self.operators)
+            self.operators.append(Operator(name, f"{text[:-1]}..." if len(shapes) == CUT else text))
+            backward = name.startswith(kinds.AUTOGRAD)
+            collective = not backward and name.startswith(kinds.COLLECTIVES)
+            self._parts.append(kinds.BACKWARD if backward else kinds.COMMUNICATION if collective else kinds.FORWARD)
+            self._asking.append(name in WAITING)
         return self._known[name, dims]
 
-    def _outermost(self, thread: Thread, number: int, start: int, end: int) -> None:
-        name = self.operators[number].name
-        if name.startswith(kinds.AUTOGRAD):
-            times = thread.backward
-        else:
-            times = thread.collective if name.startswith(kinds.COLLECTIVES) else thread.outer
-        _extend(times, start, end)
-        thread.starts.append(start)
-        thread.ends.append(end)
-        thread.which.append(number)
+    def spent(self, thread: Thread, part: str) -> Spans:
+        """When a thread was in outermost operators of one part: forward, backward or communication."""
+        which = np.frombuffer(thread.which, np.int64) if thread.which else np.zeros(0, np.int64)
+        mask = np.array([one == part for one in self._parts] or [False])[which]
+        starts, ends = (np.frombuffer(one, np.int64) if one else which for one in (thread.starts, thread.ends))
+        found = union(np.column_stack((starts, ends))[mask].reshape(-1))
+        return found | union(thread.collective) if part == kinds.COMMUNICATION else found
 
     def outermost(self, thread: Thread, time: int) -> str:
         """The outermost operator that was open at a time; empty for none."""
@@ -146,14 +229,9 @@ class Threads:
         elif name.startswith(kinds.COLLECTIVES):
             _extend(thread.collective, start, start + dur)
         _count(self.regions, name, dur)
-        if not thread.open or thread.open[-1][0] <= start:
-            self._nest(thread, name, start, dur)
-
-    def _nest(self, thread: Thread, name: str, start: int, dur: int) -> None:
-        node = self.nested.below(_innermost(thread.spans, start) or thread.noted, name, SPAN)
-        node.calls += 1
-        node.total += dur
-        thread.spans.append((start + dur, node))
+        thread.coming.append((start, start + dur, name))
+        if len(thread.coming) > MOST_OPEN:
+            self._enter(thread, start)
 
     def frame(self, event: "Event", start: int, dur: int) -> None:
         """A call of Python, where stacks were recorded. torch writes them behind all operators of a trace."""
@@ -194,15 +272,25 @@ class Threads:
 
     def end(self) -> None:
         """After the last event."""
+        count = len(self.operators)
+        sums = (self._calls.first(count), self._total.first(count), self._own.first(count))
+        for operator, calls, total, own in zip(self.operators, *sums, strict=True):
+            operator.calls, operator.total, operator.own = calls, total, own
+        for operator, each in zip(self.operators, self._each, strict=True):
+            operator.flops = operator.calls * each
         for _, _, _, main in self.steps[:1]:
             main.called.name = main.noted.name = "the program's thread"
         for thread in self.of.values():
+            self._enter(thread, 1 << 62, max(thread.ends[-1:], default=0))
             if self.framed:
                 self._place(thread, 1 << 62)
             for node in (thread.called, thread.noted):
                 node.total = sum(below.total for below in node.below.values())
-        for operator, each in zip(self.operators, self._each, strict=True):
-            operator.flops = operator.calls * each
+
+
+def _strided(args: "Args") -> bytes:
+    """Shapes of a convolution and its strides: both tell how much it has to do."""
+    return bytes(args.dims)[:CUT] + bytes(args.concrete)[:CUT]
 
 
 def _innermost(opened: list[tuple[int, Node]], time: int) -> Node | None:

@@ -3,8 +3,10 @@
 import re
 
 STEP = re.compile(r"ProfilerStep#(\d+)")
+OPERATOR = "cpu_op"
 MEMORY = "[memory]"
 MODULE = "nn.Module: "
+ANNOTATION = "user_annotation"
 
 # Parts of a step, in the order of the bar.
 INPUT, H2D, FORWARD, BACKWARD, OPTIMIZER = "input", "h2d", "forward", "backward", "optimizer"

@@ -1,7 +1,6 @@
 """What each step was spent on: parts that add up to its wall-clock time, and unions that overlap."""
 
 from array import array
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,7 +20,7 @@ def part(found: Summary, threads: "Threads", devices: "Devices") -> None:
         Step(None, found.start, found.end)
     ]
     found.waits, waiting = _waits(found, devices)
-    main = threads.steps[0][3] if threads.steps else _busiest(threads.of.values())
+    main = threads.steps[0][3] if threads.steps else _busiest(threads)
     host = _host(threads, main)
     bar, spent = _on_host(host), dict(host)
     if main is not None:
@@ -41,9 +40,11 @@ def _fill(step: Step, bar: dict[str, Spans], spent: dict[str, Spans], rest: str)
     step.spent = {name: spans.within(step.start, step.end) for name, spans in spent.items()}
 
 
-def _busiest(threads: "Iterable[Thread]") -> "Thread | None":
+def _busiest(threads: "Threads") -> "Thread | None":
     """The thread with the most time in operators, where no step tells which one is the program's."""
-    return max(threads, key=lambda thread: union(thread.outer).total + union(thread.backward).total, default=None)
+    parts = (kinds.FORWARD, kinds.BACKWARD)
+    totals = {key: sum(threads.spent(one, part).total for part in parts) for key, one in threads.of.items()}
+    return threads.of[max(totals, key=totals.__getitem__)] if totals else None
 
 
 def _host(threads: "Threads", main: "Thread | None") -> dict[str, Spans]:
@@ -54,9 +55,9 @@ def _host(threads: "Threads", main: "Thread | None") -> dict[str, Spans]:
     return {
         kinds.INPUT: union(main.loader),
         kinds.OPTIMIZER: united(union(thread.optimizer) for thread in every),
-        kinds.BACKWARD: united(union(thread.backward) for thread in every),
-        kinds.FORWARD: union(main.outer),
-        kinds.COMMUNICATION: united(union(thread.collective) for thread in every),
+        kinds.BACKWARD: united(threads.spent(thread, kinds.BACKWARD) for thread in every),
+        kinds.FORWARD: threads.spent(main, kinds.FORWARD),
+        kinds.COMMUNICATION: united(threads.spent(thread, kinds.COMMUNICATION) for thread in every),
     }
 
 

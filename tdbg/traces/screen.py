@@ -1,7 +1,8 @@
 """A summary on a terminal: bars, tables, and a line of memory."""
 
 from collections.abc import Sequence
-from typing import Any
+from statistics import median
+from typing import TYPE_CHECKING, Any
 
 from tdbg.tables import counted, print_rows, safe, short, size
 from tdbg.traces import figures, kinds, screen_memory
@@ -11,7 +12,11 @@ from tdbg.traces.flames import largest, modules, ordered, ways
 from tdbg.traces.sets import Found
 from tdbg.traces.summary import Operator, Summary
 
+if TYPE_CHECKING:
+    from tdbg.traces.ranks import Ranks
+
 WIDE = 40  # signs of a bar
+STANDS_OUT = 0.10  # more work of a rank's own than the others', as TD-P115 warns
 
 
 def show(every: Sequence[tuple[Found, Summary]], top: int, shapes: bool) -> None:
@@ -61,13 +66,60 @@ def _bar(read: Summary) -> None:
 
 
 def _ranks(every: Sequence[tuple[Found, Summary]]) -> None:
+    from tdbg.traces.ranks import own
+
     rows: list[tuple[Any, ...]] = []
     shown = [name for name in kinds.BAR if any(name in step.bar for _, read in every for step in read.steps)]
     for one, read in every:
-        shares = figures.parts(figures.steady(read))
+        steps = figures.steady(read)
+        shares = figures.parts(steps)
         cells = (f"{shares.get(name, 0.0):.0%}" for name in shown)
-        rows.append((label(one, read), len(read.steps), ms(figures.typical_length(read)), *cells))
-    print_rows(("trace", "steps", "median ms", *shown), rows)
+        owned = median(own(step) for step in steps) if steps else 0
+        rows.append((label(one, read), len(read.steps), ms(figures.typical_length(read)), ms(owned), *cells))
+    print_rows(("trace", "steps", "median ms", "own ms", *shown), rows)
+    _apart(every)
+
+
+def _apart(every: Sequence[tuple[Found, Summary]]) -> None:
+    """What makes the ranks differ; nothing for several windows of one."""
+    found = ranks_of(every)
+    if found is None:
+        return
+    worst = next(one for one in found.each if one.label == found.slowest)
+    print()
+    if worst.extra >= STANDS_OUT:
+        print(
+            safe(
+                f"{worst.label} has {worst.extra:.0%} more to do itself than the others, {ms(worst.own)} ms a step;"
+                f" what is longer is {found.longest}, by {ms(found.longer)} ms"
+            )
+        )
+    else:
+        print(f"no rank stands out: the slowest has {worst.extra:.1%} more to do itself than the others")
+    if found.common:
+        print(
+            f"skew: in a step they differ by {ms(found.skew)} ms of work of their own ({found.common} steps that all have)"
+        )
+    exposed = sorted(found.each, key=lambda one: -one.exposed)
+    if not exposed[0].exposed:
+        print("communication that nothing hides: none was seen")
+        return
+    most, least = exposed[0], exposed[-1]
+    print(
+        safe(
+            f"communication that nothing hides: {ms(least.exposed)} ms a step on {least.label}"
+            f" to {ms(most.exposed)} ms on {most.label}"
+        )
+    )
+
+
+def ranks_of(every: Sequence[tuple[Found, Summary]]) -> "Ranks | None":
+    """The ranks held against each other; None for fewer than two, and where one has several windows."""
+    from tdbg.traces.ranks import ranks
+
+    known = {label(one, read): read for one, read in every}
+    numbers = {one.rank if one.rank is not None else read.rank for one, read in every}
+    return ranks(known) if len(numbers) == len(every) == len(known) and None not in numbers else None
 
 
 def _operators(read: Summary, top: int, shapes: bool) -> None:

@@ -7,24 +7,31 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tdbg.errors import TdbgError
+from tdbg.rundir import RUNS
 
 ENDINGS = (".json", ".json.gz")
 TRACE = re.compile(r"\.pt\.trace\.json(\.gz)?$")
 TIME = re.compile(r"\.(\d{10,})\.pt\.trace\.json")
 RANK = re.compile(r"(?<![a-z])rank[-_ ]?(\d+)", re.IGNORECASE)
 ATTEMPT = re.compile(r"attempt(\d+)$")
+MERGED = re.compile(rb'^\{"tdbgRanks":\[(\d+(?:,\d+)*)\]')  # how `tdbg trace slice` begins a file of several ranks
 BEGINNING = 1 << 16  # bytes that are looked at to tell whether a file is a trace
 DEEP = 6  # folders below the one that is named
+NONE_YET = "`tdbg profile -- COMMAND` makes one"
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One trace: where it is, and what its path tells. ``window``: which of its rank, from 0, in the order of time."""
+    """One trace: where it is, and what its path tells. ``window``: which of its rank, from 0, in the order of time.
+
+    part: which of the ranks that `tdbg trace slice` merged into the file; None where it is one trace.
+    """
 
     path: Path
     rank: int | None
     attempt: int = 0
     window: int = 0
+    part: int | None = None
 
     @property
     def label(self) -> str:
@@ -37,24 +44,43 @@ class Found:
 def traces(where: str, wanted: Callable[[int], bool] | None = None) -> list[Found]:
     """The traces at a path, by rank, attempt and time; a run may be named as everywhere.
 
-    wanted: which ranks. Raises TdbgError where there is none.
+    where: empty for the newest run here that has traces. wanted: which ranks. Raises TdbgError where there is none.
     """
     base = _place(where)
     if base.is_file():
-        return [Found(base, _rank(base))]
+        return _of_file(base, wanted)
     files = sorted(_files(base), key=lambda path: (_rank(path) or 0, _attempt(path), _time(path), path.name))
     found: list[Found] = []
     counts: dict[tuple[int | None, int, Path], int] = {}
     for path in files:
         rank, attempt = _rank(path), _attempt(path)
+        if rank is None and _merged(path):
+            found += [one for one in _parts(path) if wanted is None or wanted(one.rank or 0)]
+            continue
         key = (rank, attempt, path.parent if rank is None else base)
         window = counts[key] = counts.get(key, -1) + 1
         if wanted is None or rank is None or wanted(rank):
             found.append(Found(path, rank, attempt, 0 if rank is None else window))
     if not found:
         what = "of these ranks" if files else "in it or below it"
-        raise TdbgError(f"{where}: there is no trace {what}", "`tdbg profile -- COMMAND` makes one")
+        raise TdbgError(f"{base}: there is no trace {what}", NONE_YET)
     return found
+
+
+def _of_file(path: Path, wanted: Callable[[int], bool] | None) -> list[Found]:
+    """The trace in a file; of a slice of several ranks each of them."""
+    parts = _parts(path)
+    found = [one for one in parts if wanted is None or wanted(one.rank or 0)]
+    if parts and not found:
+        known = ", ".join(str(one.rank) for one in parts)
+        raise TdbgError(f"{path}: there is no trace of these ranks", f"the slice holds the ranks {known}")
+    return found or [Found(path, _rank(path))]
+
+
+def _parts(path: Path) -> list[Found]:
+    """The traces that `tdbg trace slice` merged into a file; none for any other file."""
+    ranks = _merged(path)
+    return [Found(path, rank, window=ranks[:part].count(rank), part=part) for part, rank in enumerate(ranks)]
 
 
 def newest(found: Sequence[Found]) -> list[Found]:
@@ -65,11 +91,18 @@ def newest(found: Sequence[Found]) -> list[Found]:
     return list(last.values())
 
 
+def run_of(path: Path) -> str:
+    """The name of the run that a trace is of; its own name where it is of none."""
+    from tdbg.rundir import STATE_FILE
+
+    return next((folder.name for folder in path.parents if (folder / STATE_FILE).is_file()), path.name)
+
+
 def _place(where: str) -> Path:
     from tdbg.rundir import RunDir
 
     if not where:
-        return RunDir.open(None).path
+        return _newest_run()
     path = Path(where)
     if os.path.exists(path):
         return path
@@ -79,6 +112,22 @@ def _place(where: str) -> Path:
         raise TdbgError(
             f"{where}: there is no such file, folder or run", "name a trace, or a folder of traces"
         ) from None
+
+
+def _newest_run() -> Path:
+    """The newest run here that has traces; one without is passed over, and it is said."""
+    from tdbg.output import say
+    from tdbg.rundir import RunDir
+
+    runs = RunDir.all_here()
+    for run in reversed(runs):
+        if _files(run.path):
+            if run is not runs[-1]:
+                say(f"the newest run has no trace: this is of {run.path}")
+            return run.path
+    if runs:
+        raise TdbgError(f"no run under {Path(RUNS).resolve()} has a trace", NONE_YET)
+    raise TdbgError(f"there is no run under {Path(RUNS).resolve()}", f"{NONE_YET}, or name a trace")
 
 
 def _files(base: Path) -> list[Path]:
@@ -95,13 +144,23 @@ def _files(base: Path) -> list[Path]:
     return named or [path for path in others if _is_trace(path)]
 
 
-def _is_trace(path: Path) -> bool:
+def _beginning(path: Path) -> bytes:
     from tdbg.traces.chunks import Blocks
 
     try:
-        begin = next(iter(Blocks(path, BEGINNING)), b"").lstrip()
+        return next(iter(Blocks(path, BEGINNING)), b"").lstrip()
     except TdbgError:
-        return False
+        return b""
+
+
+def _merged(path: Path) -> list[int]:
+    """The ranks of a slice of several, in the order of its parts; none for any other file."""
+    match = MERGED.search(_beginning(path))
+    return [int(rank) for rank in match[1].split(b",")] if match else []
+
+
+def _is_trace(path: Path) -> bool:
+    begin = _beginning(path)
     return b'"traceEvents"' in begin or (begin[:1] == b"[" and b'"ph"' in begin)
 
 

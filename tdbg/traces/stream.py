@@ -36,7 +36,7 @@ EARLY = re.compile("premature|ncomplete")  # and for: it is not
 BEHIND = re.compile("trailing|dditional data")  # ijson's words for: the list is over, and more follows
 NOT_FINITE = re.compile(rb"(?<=[:\[,\s])[-+]?(?:NaN|nan|Infinity|inf)(?=\s*[,}\]])")
 CONTROL = re.compile(rb"[\x00-\x1f]")
-LONE_BACKSLASH = re.compile(rb'\\(?!["\\/bfnrtu])')
+BACKSLASH = re.compile(rb'\\(["\\/bfnrtu])?')  # with what it escapes; alone it escapes nothing
 
 Number = int | float | str | None
 
@@ -302,7 +302,7 @@ class Trace:
         batch: list[Event] = []
         try:
             for item in ijson.items(source, "item", use_float=True):
-                event = _converted(item)
+                event = self._convert(item)
                 if event is None:
                     self.damaged += 1
                     continue
@@ -317,6 +317,10 @@ class Trace:
                 self.problems.append("a place in the file is damaged: what is behind it is missing")
         yield batch
 
+    def _convert(self, item: Any) -> Event | None:
+        """What ijson made of an event; None if it is none."""
+        return _converted(item)
+
 
 def _is_json(text: bytes) -> bool:
     try:
@@ -329,7 +333,7 @@ def _is_json(text: bytes) -> bool:
 def _repaired(text: bytes) -> bytes:
     """What some writers leave in an event although JSON has no such thing: made into what it means."""
     text = CONTROL.sub(b" ", NOT_FINITE.sub(b"null", text))
-    return LONE_BACKSLASH.sub(rb"\\\\", text)
+    return BACKSLASH.sub(lambda match: match[0] if match[1] else rb"\\", text)
 
 
 def _converted(item: Any) -> Event | None:

@@ -31,6 +31,7 @@ OPTIONS: Options = {
     "shapes": (("--shapes",), "", "Tell calls of an operator with other input shapes apart."),
     "html": (("--html",), "FILE", "Write it as one HTML file, with graphs, that opens without a network."),
     "force": (("--force",), "", "With --html: overwrite a file that is there."),
+    "perfetto": (("--perfetto",), "FILE", "Write the steps shown to a small trace too, for ui.perfetto.dev."),
     "json": (("--json",), "", "Print one JSON document."),
 }
 
@@ -42,6 +43,7 @@ class Question(Selected):
     shapes: bool = False
     html: str = ""
     force: bool = False
+    perfetto: str = ""
     json: bool = False
 
 
@@ -59,6 +61,12 @@ def answer(question: Question) -> int:
         from tdbg.traces.screen import show
 
         show(every, question.top, question.shapes)
+    if question.perfetto:
+        from pathlib import Path
+
+        from tdbg.traces.commands.slice import cut
+
+        cut(every, "", Path(question.perfetto))
     if all(not read.events for _, read in every):
         say("the trace holds no event")
         return 1
@@ -97,6 +105,7 @@ def _print_json(every: "Sequence[tuple[Found, Summary]]") -> None:
     from tdbg.output import print_json
     from tdbg.tables import finite
     from tdbg.traces import figures
+    from tdbg.traces.screen import ranks_of
 
     data: list[dict[str, Any]] = []
     for one, read in every:
@@ -112,4 +121,5 @@ def _print_json(every: "Sequence[tuple[Found, Summary]]") -> None:
         del whole["flames"]  # `tdbg trace flame --json` has them
         data.append({**whole, "attempt": one.attempt, "window": one.window, **told})
         data[-1]["rank"] = read.rank if read.rank is not None else one.rank
-    print_json("trace-show", finite({"times": "ns", "traces": data}))
+    ranks = ranks_of(every)
+    print_json("trace-show", finite({"times": "ns", "traces": data, "ranks": asdict(ranks) if ranks else None}))

@@ -140,7 +140,7 @@ def consult(every: list[tuple[str, Summary]], thresholds: Mapping[str, float]) -
     for rule in RULES:
         looked = every[:1] if rule.per_run else every
         for label, summary in looked:
-            said = rule().look(View(summary, label, every, thresholds))
+            said = rule().look(View(summary, "" if rule.per_run else label, every, thresholds))
             if isinstance(said, Advice):
                 advice.append(said)
             elif said is not None:

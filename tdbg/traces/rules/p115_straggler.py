@@ -1,12 +1,7 @@
 """TD-P115: one rank is later than the others."""
 
-from statistics import median
-
-from tdbg.traces import kinds
+from tdbg.traces.ranks import ranks
 from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
-from tdbg.traces.summary import Summary
-
-OWN = (kinds.INPUT, kinds.H2D, kinds.FORWARD, kinds.BACKWARD, kinds.OPTIMIZER, kinds.COPY, kinds.OTHER)
 
 
 @RULES.add
@@ -24,24 +19,15 @@ class Straggler(Rule):
     per_run = True
 
     def look(self, view: View) -> Advice | Abstain | None:
-        if len({label for label, _ in view.others}) < 2:
+        found = ranks(dict(view.others))
+        if found is None:
             return self.abstain("it needs the traces of two ranks or more")
-        busy = {label: _own(read) for label, read in view.others}
-        slowest = max(busy, key=lambda label: sum(busy[label].values()))
-        rest = [parts for label, parts in busy.items() if label != slowest]
-        middle = median(sum(parts.values()) for parts in rest)
-        extra = sum(busy[slowest].values()) / middle - 1 if middle else 0.0
-        severity = self.graded(view, extra)
+        worst = next(one for one in found.each if one.label == found.slowest)
+        severity = self.graded(view, worst.extra)
         if severity is None:
             return None
-        grown = {name: busy[slowest][name] - median(parts[name] for parts in rest) for name in OWN}
-        part = max(grown, key=lambda name: grown[name])
-        lines = [f"{label}: {sum(parts.values()) / 1e6:.4g} ms a step of its own" for label, parts in busy.items()][:8]
-        lines += [f"what is longer on {slowest} is {part}, by {grown[part] / 1e6:.3g} ms a step"]
-        title = f"{slowest} has {extra:.0%} more to do in a step than the others"
-        return self.advise(view, severity, title, lines, f"look at {part} on {slowest}", extra / (1 + extra))
-
-
-def _own(read: Summary) -> dict[str, float]:
-    """Nanoseconds a step of each part but waiting for others and idleness, medians."""
-    return {name: median(step.bar.get(name, 0) for step in read.steps) for name in OWN}
+        lines = [f"{one.label}: {one.own / 1e6:.4g} ms a step of its own" for one in found.each][:8]
+        lines += [f"what is longer on {worst.label} is {found.longest}, by {found.longer / 1e6:.3g} ms a step"]
+        title = f"{worst.label} has {worst.extra:.0%} more to do in a step than the others"
+        try_next = f"look at {found.longest} on {worst.label}"
+        return self.advise(view, severity, title, lines, try_next, worst.extra / (1 + worst.extra))
