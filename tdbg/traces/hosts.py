@@ -15,6 +15,7 @@ CUT = 256  # letters of shapes
 MOST_NAMES = 4_000  # names of regions, and of modules
 MOST_FRAMES = 8  # lines of the program that one operator is called from
 WAITING = ("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero")
+ZEROING = ("aten::zero_", "aten::_foreach_zero_")
 MORE = "(more)"
 
 
@@ -23,7 +24,7 @@ class Thread:
 
     __slots__ = (
         *("asks", "backward", "collective", "cursor", "ends", "frames", "key", "loader", "open", "optimizer", "outer"),
-        *("seen", "starts", "which"),
+        *("saves", "seen", "starts", "which", "zeroing"),
     )
 
     def __init__(self, key: tuple[int | str, int | str]) -> None:
@@ -33,9 +34,8 @@ class Thread:
         self.seen = 0
         self.starts, self.ends, self.which = array("q"), array("q"), array("l")  # each outermost operator, by number
         self.cursor = 0  # of them, how many are known to be called from where
-        self.outer, self.backward, self.collective, self.loader, self.optimizer, self.asks = (
-            array("q") for _ in range(6)
-        )
+        self.outer, self.backward, self.collective, self.loader, self.optimizer = (array("q") for _ in range(5))
+        self.asks, self.saves, self.zeroing = array("q"), array("q"), array("q")
 
 
 class Threads:
@@ -47,6 +47,7 @@ class Threads:
         self._known: dict[tuple[str, bytes], tuple[Operator, int]] = {}
         self.regions: dict[str, Work] = {}
         self.modules: dict[str, Work] = {}
+        self.saves: dict[str, Work] = {}
         self.steps: list[tuple[int, int, int, Thread]] = []  # number, start, end
         self.disorder = 0
         self.framed = False
@@ -84,6 +85,8 @@ class Threads:
         stack.append((start + dur, entry, start))
         if name in WAITING:  # the program asks for a value: on an accelerator it waits for it
             _extend(thread.asks, start, start + dur)
+        elif name in ZEROING:
+            _extend(thread.zeroing, start, start + dur)
 
     def _new(self, name: str, dims: bytes) -> tuple[Operator, int]:
         if dims and len(self.operators) >= MOST:
@@ -142,7 +145,12 @@ class Threads:
         while frames and frames[-1][0] <= start:
             frames.pop()
         own = frames[-1][1] if kinds.FOREIGN.match(name) and frames else name
-        frames.append((start + dur, "" if kinds.FOREIGN.match(own) else own))
+        own = "" if kinds.FOREIGN.match(own) else own
+        frames.append((start + dur, own))
+        if ("save" in name or "fsync" in name) and kinds.SAVE.search(name):
+            if not thread.saves or start > thread.saves[-1]:  # no call inside another
+                _count(self.saves, f"{kinds.call(name)}{f' from {own}' if own else ''}", dur)
+            _extend(thread.saves, start, start + dur)
 
     def _place(self, thread: Thread, until: int) -> None:
         """Tell the outermost operators that began before a time where they were called from."""

@@ -35,9 +35,9 @@ def _presets() -> Words:
 
 
 def _codes() -> Words:
-    from tdbg.rules import RULES
+    from tdbg.cli.explain import every
 
-    return [(rule.code, rule.title) for rule in RULES]
+    return [(rule.code, rule.title) for rule in every()]
 
 
 def _faults() -> Words:

@@ -1,0 +1,47 @@
+"""Much work on every sample, and no worker to do it beside the training; --healthy there are two."""
+
+import sys
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+CODE = "TD-P102"
+SAYS = "no workers"
+OPTIONS = ()
+RANKS = 1
+
+SAMPLES, BATCH = 128, 8
+
+
+class Sounds(Dataset):
+    """Waves whose spectrum is worked out anew each time."""
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        generator = torch.Generator().manual_seed(index)
+        wave = torch.randn(60_000, generator=generator)
+        spectrum = torch.stft(wave, 512, 128, window=torch.hann_window(512), return_complex=True).abs()
+        return nn.functional.interpolate(spectrum[None, None], size=(32, 32), mode="bilinear")[0], index % 4
+
+
+def main() -> None:
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    loader = DataLoader(Sounds(), batch_size=BATCH, num_workers=2 if "--healthy" in sys.argv else 0)
+    model = nn.Sequential(
+        *(nn.Conv2d(1, 64, 3, padding=1), nn.ReLU(), nn.Conv2d(64, 64, 3, padding=1), nn.ReLU()),
+        *(nn.Conv2d(64, 64, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 4)),
+    )
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for images, labels in loader:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+    print("done")
+
+
+if __name__ == "__main__":
+    main()
