@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 def command(
     code: Annotated[
-        str | None, typer.Argument(metavar="CODE", help="Code of a finding, such as TD-N001; every code if left out.")
+        str | None,
+        typer.Argument(metavar="CODE|ADVICE", help="Code of a finding or an advice, such as TD-N001; all if left out."),
     ] = None,
     json: options.Json = False,
 ) -> None:

@@ -47,7 +47,7 @@ FOREIGN = re.compile(
 )
 
 # Python's frames that write to the disk, and wait for it.
-SAVE = re.compile(r"torch[/\\]serialization\.py\(\d+\): save$|safetensors.*: save|checkpoint.*: save|fsync")
+SAVE = re.compile(r"torch[/\\]serialization\.py\(\d+\): save$|safetensors.*: save|save_checkpoint|fsync")
 
 
 def call(frame: str) -> str:

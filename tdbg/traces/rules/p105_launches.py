@@ -2,7 +2,6 @@
 
 from tdbg.traces import figures, kinds
 from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
-from tdbg.traces.rules.p106_waits import Waits
 
 
 @RULES.add
@@ -32,7 +31,7 @@ class LaunchBound(Rule):
         delay_us = figures.middle(device.delays) / 1000
         if idle <= self.limit(view, "launch_idle") or delay_us >= self.limit(view, "launch_delay_us"):
             return None
-        if (view.share("wait", "ask") or 0.0) > Waits().limit(view, "wait_warning"):
+        if (view.share("wait", "ask") or 0.0) > RULES["TD-P106"]().limit(view, "wait_warning"):
             return None
         steps = max(len(view.summary.steps), 1)
         lines = [f"{device.launches / steps:,.0f} launches a step; idle for {idle:.0%} of it"]

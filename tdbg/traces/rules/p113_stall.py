@@ -9,10 +9,9 @@ from tdbg.traces.summary import Step
 class Stall(Rule):
     """One step takes several times as long as the others.
 
-    Signal: a step of three times the median and more, among five or more, that is longer by ``stall_floor_ms``. Where
-    stacks were recorded, a save or a write to the disk has to be the larger part of what it is longer by, or waiting
-    for input: else any hiccup of the machine would do. Without stacks the part of the bar that grew is told, as a
-    notice.
+    Signal: a step of three times the median and more, among five or more, that is longer by ``stall_floor_ms``; and
+    that a save or a write to the disk, which stacks tell, is the larger part of what it is longer by, or waiting for
+    input (a notice): any hiccup of the machine makes a long step too.
     What to do: write checkpoints in the background, keep evaluation and logging out of the step;
     persistent_workers=True where an epoch begins.
     """
@@ -35,8 +34,8 @@ class Stall(Rule):
         saving = longest.spent.get("save", 0)
         part, more = _grown(view, longest, middle)
         found = 2 * saving > extra
-        if not found and part != kinds.INPUT and "stacks" in view.summary.recorded:
-            return None
+        if not found and part != kinds.INPUT:
+            return None if "stacks" in view.summary.recorded else self.abstain(_untold(longest, middle))
         lines = [f"step {longest.number}: {longest.length / 1e6:.4g} ms, median {middle / 1e6:.4g} ms"]
         lines += [f"what grew most is {part}, by {more / 1e6:.4g} ms"]
         if found:
@@ -44,12 +43,17 @@ class Stall(Rule):
         gain = extra / max(sum(step.length for step in steps), 1)
         title = f"step {longest.number} takes {longest.length / middle:.1f} times the median"
         title += ", most of it in a save or a write to the disk" if found else ""
-        hint = "keep checkpoints, evaluation and logging out of the step, or write them in the background"
-        if part == kinds.INPUT:
-            hint = "persistent_workers=True, so that workers need not start again with each epoch"
-        elif not found:
-            hint += "; --kind stacks tells which"
+        hint = "persistent_workers=True, so that workers need not start again with each epoch"
+        if found:
+            hint = "keep checkpoints, evaluation and logging out of the step, or write them in the background"
         return self.advise(view, "warning" if found else "notice", title, lines, hint, gain)
+
+
+def _untold(longest: Step, middle: float) -> str:
+    return (
+        f"step {longest.number} took {longest.length / middle:.1f} times the median, and nobody knows why:"
+        " `tdbg profile --kind stacks`"
+    )
 
 
 def _grown(view: View, longest: Step, middle: float) -> tuple[str, float]:

@@ -4,6 +4,7 @@ The programs say themselves, in literals at their top, what is to be advised: th
 """
 
 import ast
+import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -29,10 +30,11 @@ class Slow:
         """What a test calls it."""
         return self.path.stem
 
-    def words(self, *, healthy: bool) -> list[str]:
-        """The command that starts it."""
+    def words(self, folder: Path, *, healthy: bool) -> list[str]:
+        """The command that starts a copy of it in a folder: there it is the whole project, as tdbg looks at that."""
+        copy = shutil.copy(self.path, folder)
         start = [sys.executable] if self.ranks == 1 else ["torchrun", "--standalone", f"--nproc-per-node={self.ranks}"]
-        return [*start, str(self.path), *([HEALTHY] if healthy else [])]
+        return [*start, str(copy), *([HEALTHY] if healthy else [])]
 
 
 def programs() -> Iterator[Slow]:

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 CODE = "TD-P113"
-SAYS = "torch.save"
+SAYS = "a save or a write to the disk"
 OPTIONS = ("--active", "8", "--kind", "stacks")
 RANKS = 1
 
