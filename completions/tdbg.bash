@@ -272,7 +272,7 @@ _tdbg_argument() {
         'flags show') reply='FLAG' ;;
         'flags scan') reply='DIR' ;;
         'flags doctor') reply='RUN' ;;
-        'explain') reply='CODE' ;;
+        'explain') reply='CODE|ADVICE' ;;
         *) reply='' ;;
     esac
 }

@@ -166,7 +166,7 @@ def _summary(trace: Trace, built: Builder, head: dict[str, Any]) -> Summary:
     found.operators = sorted(threads.operators, key=lambda one: -one.own)
     for name, works in (("kernels", devices.kernels), ("copies", devices.copies)):
         setattr(found, name, sorted(works.values(), key=lambda one: -one.total))
-    for name, works in (("regions", threads.regions), ("modules", threads.modules)):
+    for name, works in (("regions", threads.regions), ("modules", threads.modules), ("saves", threads.saves)):
         setattr(found, name, sorted(works.values(), key=lambda one: -one.total))
     found.memory = [heap.end() for heap in built.heaps.values()]
     part(found, threads, devices)
@@ -191,6 +191,8 @@ def _add_head(found: Summary, head: dict[str, Any]) -> None:
     for told in (ours, info):
         found.rank = told["rank"] if isinstance(told.get("rank"), int) else found.rank
         found.world_size = told["world_size"] if isinstance(told.get("world_size"), int) else found.world_size
+    precision = ours.get("float32_matmul_precision")
+    found.matmul_precision = precision if isinstance(precision, str) else ""
     found.backend = str(info.get("backend", ""))
     wanted = ours.get("wanted")
     if isinstance(wanted, int) and len(found.steps) < wanted:

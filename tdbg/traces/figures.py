@@ -71,6 +71,16 @@ def called_from(one: Operator) -> str:
     return max(one.frames, key=lambda frame: one.frames[frame]) if one.frames else ""
 
 
+def middle(delays: dict[int, int]) -> float:
+    """The median of a histogram by powers of two, in nanoseconds."""
+    left = sum(delays.values()) / 2
+    for power, count in sorted(delays.items()):
+        left -= count
+        if left <= 0:
+            return float(1 << power) / 2
+    return 0.0
+
+
 def families(kernels: Iterable[Work]) -> dict[str, int]:
     """Nanoseconds of kernels by what they do."""
     found: defaultdict[str, int] = defaultdict(int)

@@ -27,6 +27,8 @@ MOST_NAMES = 4_000  # names of regions, and of modules
 MOST_OPEN = 10_000  # calls within calls, from one batch to the next
 MOST_FRAMES = 8  # lines of the program that one operator is called from
 WAITING = ("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero")
+ASKS, ZEROES = 1, 2  # the program asks for a value, and on an accelerator waits for it; it clears tensors
+ZEROING = ("aten::zero_", "aten::_foreach_zero_")
 MORE = "(more)"
 
 
@@ -35,7 +37,7 @@ class Thread:
 
     __slots__ = (
         *("asks", "called", "collective", "coming", "cursor", "ends", "frames", "key", "loader", "nodes", "noted"),
-        *("open", "optimizer", "path", "seen", "spans", "starts", "which"),
+        *("open", "optimizer", "path", "saves", "seen", "spans", "starts", "which", "zeroing"),
     )
 
     def __init__(self, key: tuple[int | str, int | str], called: Node, noted: Node) -> None:
@@ -50,7 +52,8 @@ class Thread:
         self.seen = 0
         self.starts, self.ends, self.which = array("q"), array("q"), array("q")  # each outermost operator, by number
         self.cursor = 0  # of them, how many are known to be called from where
-        self.collective, self.loader, self.optimizer, self.asks = (array("q") for _ in range(4))
+        self.collective, self.loader, self.optimizer = (array("q") for _ in range(3))
+        self.asks, self.saves, self.zeroing = (array("q") for _ in range(3))
 
 
 class Threads:
@@ -62,9 +65,10 @@ class Threads:
         self._known: dict[tuple[str, bytes], int] = {}
         self._calls, self._total, self._own = Sums(), Sums(), Sums()
         self._parts: list[str] = []  # of each operator, what its time is where nobody called it
-        self._asking: list[bool] = []
+        self._noted: list[int] = []  # of each, whether its spans are kept
         self.regions: dict[str, Work] = {}
         self.modules: dict[str, Work] = {}
+        self.saves: dict[str, Work] = {}
         self.steps: list[tuple[int, int, int, Thread]] = []  # number, start, end
         self.seen = 0  # operators
         self.disorder = 0
@@ -124,9 +128,11 @@ class Threads:
             order = np.lexsort((-durs, starts))
             numbers, starts, durs = numbers[order], starts[order], durs[order]
         thread.seen = int(starts[-1])
-        asking = np.array(self._asking)[numbers]
-        if asking.any():  # the program asks for a value: on an accelerator it waits for it
-            thread.asks.frombytes(np.column_stack((starts, starts + durs))[asking].tobytes())
+        noted = np.array(self._noted)[numbers]
+        if noted.any():
+            spans = np.column_stack((starts, starts + durs))
+            thread.asks.frombytes(spans[noted == ASKS].tobytes())
+            thread.zeroing.frombytes(spans[noted == ZEROES].tobytes())
         still = [one[0] <= starts[0] < one[1] for one in thread.open]
         before = list(compress(thread.open, still))
         opened = np.array(before, np.int64).reshape(-1, 3)
@@ -198,7 +204,7 @@ class Threads:
             backward = name.startswith(kinds.AUTOGRAD)
             collective = not backward and name.startswith(kinds.COLLECTIVES)
             self._parts.append(kinds.BACKWARD if backward else kinds.COMMUNICATION if collective else kinds.FORWARD)
-            self._asking.append(name in WAITING)
+            self._noted.append(ASKS if name in WAITING else ZEROES if name in ZEROING else 0)
         return self._known[name, dims]
 
     def spent(self, thread: Thread, part: str) -> Spans:
@@ -246,13 +252,18 @@ class Threads:
             frames.pop()
         foreign = kinds.FOREIGN.match(name)
         own = frames[-1][1] if foreign and frames else name
-        frames.append((start + dur, "" if kinds.FOREIGN.match(own) else own))
+        own = "" if kinds.FOREIGN.match(own) else own
+        frames.append((start + dur, own))
         if not foreign or name.startswith(kinds.MODULE):
             kind = MODULE if foreign else FRAME
             node = self.stacked.below(_innermost(thread.path, start) or thread.called, name, kind)
             node.calls += 1
             node.total += dur
             thread.path.append((start + dur, node))
+        if ("save" in name or "fsync" in name) and kinds.SAVE.search(name):
+            if not thread.saves or start > thread.saves[-1]:  # no call inside another
+                _count(self.saves, f"{kinds.call(name)}{f' from {own}' if own else ''}", dur)
+            _extend(thread.saves, start, start + dur)
 
     def _place(self, thread: Thread, until: int) -> None:
         """Tell the outermost operators that began before a time where they were called from."""

@@ -33,16 +33,30 @@ LAUNCH = re.compile(r"Launch|Memcpy|Memset|Graph")
 WAITS = re.compile(r"(cuda|hip|xpu)?(Stream|Device|Event)Synchronize$")
 DEVICE_WAIT = "DeviceSynchronize"
 MATRIX = re.compile(
-    r"(?<!fb)gem[mv]|conv(?!er)|wgrad|dgrad|cutlass|xmma|_scudnn|implicit|winograd|fprop", re.IGNORECASE
+    r"(?<!fb)gem[mv]|conv(?!er)|wgrad|dgrad|cutlass|xmma|nvjet|_scudnn|implicit|winograd|fprop", re.IGNORECASE
 )
 # Names that cuBLAS, cuDNN and CUTLASS give kernels on tensor cores; a name is all there is to go by.
-TENSOR_CORES = re.compile(r"tensorop|s1688|s16816|h1688|h16816|884|16832|wgmma|hmma|imma|bf16_s|xmma|sm90|tf32", re.I)
+TENSOR_CORES = re.compile(
+    r"tensorop|s1688|s16816|h1688|h16816|884|16832|wgmma|hmma|imma|bf16_s|xmma|sm90|nvjet|tf32", re.I
+)
+# float32 on the usual units, although the rest of the name looks like the above.
+PLAIN = re.compile(r"ffma|simt|gemm_f32f32_f32f32_f32", re.IGNORECASE)
 # Frames that are nobody's own: whoever called them is meant.
 FOREIGN = re.compile(
     r"(torch|tdbg)[/\\]|<|nn\.Module: |.*site-packages|"
     r"(contextlib|threading|functools|runpy|queue|selectors|typing|enum|abc|re|copy|logging/.*|multiprocessing/.*|"
     r"concurrent/.*|importlib/.*)(\.py)?\("
 )
+
+# Python's frames that write to the disk, and wait for it.
+SAVE = re.compile(r"torch[/\\]serialization\.py\(\d+\): save$|safetensors.*: save|save_checkpoint|fsync")
+
+
+def call(frame: str) -> str:
+    """What a frame of Python is called for short: ``torch.save``, ``fsync``; else as it is."""
+    if "serialization.py" in frame:
+        return "torch.save"
+    return "fsync" if "fsync" in frame else frame
 
 
 def direction(name: str) -> str:
@@ -56,5 +70,5 @@ def family(name: str) -> str:
     if COLLECTIVE_KERNEL.search(name):
         return COMMUNICATION
     if MATRIX.search(name):
-        return "tensor" if TENSOR_CORES.search(name) else "matrix"
+        return "tensor" if TENSOR_CORES.search(name) and not PLAIN.search(name) else "matrix"
     return OTHER

@@ -26,6 +26,8 @@ def part(found: Summary, threads: "Threads", devices: "Devices") -> None:
     if main is not None:
         spent["wait"] = waiting
         spent["ask"] = union(main.asks)
+        spent["save"] = union(main.saves)
+        spent["zeroing"] = union(main.zeroing) & host[kinds.OPTIMIZER]
     if devices.kernels or devices.copies:
         bar, more = _on_device(found, host, devices)
         spent |= more

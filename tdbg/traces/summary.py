@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-VERSION = 2  # of what is stored beside a trace: another number, and it is made anew
+VERSION = 3  # of what is stored beside a trace: another number, and it is made anew
 
 
 @dataclass(slots=True)
@@ -111,6 +111,7 @@ class Summary:
     end: int = 0
     recorded: list[str] = field(default_factory=list)  # shapes, stacks, memory, modules, flops, device, steps
     devices: list[str] = field(default_factory=list)  # names of accelerators
+    matmul_precision: str = ""  # of float32, as torch.get_float32_matmul_precision tells it
     capability: tuple[int, int] | None = None
     device_bytes: int = 0  # memory of one
     steps: list[Step] = field(default_factory=list)
@@ -120,6 +121,7 @@ class Summary:
     waits: list[Work] = field(default_factory=list)
     regions: list[Work] = field(default_factory=list)
     modules: list[Work] = field(default_factory=list)
+    saves: list[Work] = field(default_factory=list)  # to the disk, by the line of the program; where stacks are
     closing_wait: int = 0  # the profiler's own synchronisation at its end: counted nowhere else
     device: Device | None = None
     memory: list[Memory] = field(default_factory=list)

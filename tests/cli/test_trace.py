@@ -145,16 +145,18 @@ def test_an_accelerators_figures(tmp_path):
 
 
 def test_advise_names_what_is_wrong_and_fails_if_asked(trace):
-    done = tdbg("advise", trace)
-    assert done.returncode == 0 and done.stdout.startswith("TD-P101 warning: 30% of a step is waiting for input")
-    assert "num_workers: it is 0 now" in done.stdout
+    assert tdbg("advise", trace).stdout == "nothing to advise\n", "steps of a millisecond are not told of 0.3 ms"
+    floor = ("--threshold", "input_floor_ms=0.1")
+    done = tdbg("advise", trace, *floor)
+    assert done.returncode == 0 and done.stdout.startswith("TD-P102 warning: 30% of a step is making batches")
+    assert "num_workers=2" in done.stdout
     assert "tdbg: TD-P115: it needs the traces of two ranks or more" in done.stderr
-    assert tdbg("advise", trace, "--fail-on", "warning").returncode == 1
-    assert tdbg("advise", trace, "--fail-on", "critical").returncode == 0
+    assert tdbg("advise", trace, *floor, "--fail-on", "warning").returncode == 1
+    assert tdbg("advise", trace, *floor, "--fail-on", "critical").returncode == 0
     quiet = [word for level in ("notice", "warning", "critical") for word in ("--threshold", f"input_{level}=1")]
-    assert tdbg("advise", trace, *quiet).stdout == "nothing to advise\n"
-    told = json.loads(tdbg("advise", trace, "--json").stdout)["data"]
-    assert told["advice"][0]["code"] == "TD-P101" and {"code", "reason"} == set(told["abstained"][0])
+    assert tdbg("advise", trace, *floor, *quiet).stdout == "nothing to advise\n"
+    told = json.loads(tdbg("advise", trace, *floor, "--json").stdout)["data"]
+    assert told["advice"][0]["code"] == "TD-P102" and {"code", "reason"} == set(told["abstained"][0])
 
 
 def test_wrong_use_of_advise_is_told(trace):

@@ -10,7 +10,7 @@ Words = list[tuple[str, str]]
 
 def of(kind: str) -> Words:
     """The words of a kind that is a list; none for what is found on disk, or free."""
-    makers = {"FLAG": _flags, "PRESET": _presets, "CODE": _codes, "FAULT": _faults}
+    makers = {"FLAG": _flags, "PRESET": _presets, "CODE": _codes, "ADVICE": _advice, "FAULT": _faults}
     if kind in makers:
         return makers[kind]()
     choices = {
@@ -36,6 +36,12 @@ def _presets() -> Words:
 
 def _codes() -> Words:
     from tdbg.rules import RULES
+
+    return [(rule.code, rule.title) for rule in RULES]
+
+
+def _advice() -> Words:
+    from tdbg.traces.rules import RULES
 
     return [(rule.code, rule.title) for rule in RULES]
 

@@ -6,7 +6,7 @@ and a gain is what the step could lose at most, never a promise.
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from tdbg.errors import TdbgError
@@ -15,6 +15,7 @@ from tdbg.traces import figures
 from tdbg.traces.summary import Step, Summary
 
 SEVERITIES = ("notice", "warning", "critical")
+NAMED = 8  # traces that say the same, by name
 WARN_STEPS, CRITICAL_STEPS = 2, 20  # steps that must have been seen
 
 
@@ -68,6 +69,7 @@ class Rule:
     source: ClassVar[str] = ""
     thresholds: ClassVar[dict[str, float]] = {}  # name -> value; `--threshold NAME=VALUE` sets another
     per_run: ClassVar[bool] = False  # it looks at all ranks at once
+    causes: ClassVar[tuple[str, ...]] = ()  # codes of rules that tell why it is so: they come first
     name: ClassVar[str] = ""
 
     def __init_subclass__(cls) -> None:
@@ -145,5 +147,25 @@ def consult(every: list[tuple[str, Summary]], thresholds: Mapping[str, float]) -
                 advice.append(said)
             elif said is not None:
                 silent[said] = None
-    advice.sort(key=lambda one: (-SEVERITIES.index(one.severity), -(one.gain or 0.0), one.code, one.trace))
-    return advice, list(silent)
+    codes = {one.code for one in advice}
+    explained = {one.code for one in advice if codes.intersection(RULES[one.code].causes)}
+
+    def order(one: Advice) -> tuple[int, bool, float, str, str]:
+        return -SEVERITIES.index(one.severity), one.code in explained, -(one.gain or 0.0), one.code, one.trace
+
+    return _once(sorted(advice, key=order)), list(silent)
+
+
+def _once(advice: list[Advice]) -> list[Advice]:
+    """The worst of each code; where else it was found is told with it."""
+    found: dict[str, list[Advice]] = {}
+    for one in advice:
+        found.setdefault(one.code, []).append(one)
+    return [_joined(first, [one.trace for one in more]) for first, *more in found.values()]
+
+
+def _joined(first: Advice, also: list[str]) -> Advice:
+    if not also:
+        return first
+    names = ", ".join(also[:NAMED]) + (f" and {len(also) - NAMED} more" if len(also) > NAMED else "")
+    return replace(first, evidence=(*first.evidence, f"so too {names}"))

@@ -1,6 +1,6 @@
 """TD-P104: the accelerator has nothing to do."""
 
-from tdbg.traces import kinds
+from tdbg.traces import figures, kinds
 from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
 
 
@@ -16,6 +16,7 @@ class Idle(Rule):
     title = "idle accelerator"
     source = "TensorBoard profiler plugin; traceml"
     thresholds = {"idle_notice": 0.30, "idle_warning": 0.50, "idle_critical": 0.70}
+    causes = ("TD-P105", "TD-P106", "TD-P107")
 
     def look(self, view: View) -> Advice | Abstain | None:
         device = view.summary.device
@@ -27,17 +28,8 @@ class Idle(Rule):
         if severity is None:
             return None
         lines = [f"busy {1 - share:.0%} of a step, {device.launches:,} launches in all"]
-        lines += [f"kernels start {_middle(device.delays) / 1000:.3g} us after their launch, at the median"]
+        if device.delays:
+            lines += [f"kernels start {figures.middle(device.delays) / 1000:.3g} us after their launch, at the median"]
         lines += [f"{one.name}: {one.own / 1e6:.3g} ms on the host" for one in view.summary.operators[:3]]
-        hint = "larger batches, torch.compile or CUDA graphs; see TD-P106 for what waits on the host"
+        hint = "larger batches, torch.compile or CUDA graphs; TD-P105, TD-P106 and TD-P107 name causes"
         return self.advise(view, severity, f"the accelerator is idle for {share:.0%} of a step", lines, hint, share)
-
-
-def _middle(delays: dict[int, int]) -> float:
-    """The median of a histogram by powers of two, in nanoseconds."""
-    left = sum(delays.values()) / 2
-    for power, count in sorted(delays.items()):
-        left -= count
-        if left <= 0:
-            return float(1 << power) / 2
-    return 0.0

@@ -1,6 +1,7 @@
 """TD-P116: memory grows from step to step."""
 
 from itertools import pairwise
+from statistics import median
 
 from tdbg.tables import size
 from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
@@ -11,7 +12,8 @@ from tdbg.traces.summary import Memory, Step
 class MemoryGrows(Rule):
     """What stays allocated is more in each step than in the one before.
 
-    Signal: the least that is allocated within a step, in three steps or more: it rises with every one.
+    Signal: the least that is allocated within a step, in three steps or more: it rises with every one, by a good part
+    of what a step allocates and frees.
     What to do: keep numbers, not tensors with their graphs: `losses.append(loss.item())`, `.detach()`.
     """
 
@@ -29,7 +31,7 @@ class MemoryGrows(Rule):
         for memory in view.summary.memory:
             floors = _floors(memory, steps)
             growth = [after - before for before, after in pairwise(floors)]
-            if growth and min(growth) > self.limit(view, "growth_warning") * memory.peak:
+            if growth and min(growth) > self.limit(view, "growth_warning") * _swing(memory, steps):
                 lines = [
                     f"{memory.device}: {' -> '.join(size(amount) for amount in floors[:6])} at the least, step by step"
                 ]
@@ -49,3 +51,12 @@ def _floors(memory: Memory, steps: list[Step]) -> list[int]:
             return []
         floors.append(min(inside))
     return floors
+
+
+def _swing(memory: Memory, steps: list[Step]) -> float:
+    """How much memory goes up and down within a step: the median."""
+    found = []
+    for step in steps:
+        inside = [(most, least) for at, most, least in memory.line if step.start <= at < step.end]
+        found.append(max(most for most, _ in inside) - min(least for _, least in inside))
+    return median(found)
