@@ -41,7 +41,7 @@ class InputBound(Rule):
         whole = sum(step.length for step in steps)
         waits = sorted(step.bar.get(kinds.INPUT, 0) for step in steps)
         share = sum(waits) / whole if whole else 0.0
-        small = mean(waits[:-1] or waits) < self.limit(view, "input_floor_ms") * 1e6
+        small = mean(waits[:-1] if len(waits) > 2 else waits) < self.limit(view, "input_floor_ms") * 1e6
         return None if small else self.graded(view, share), share
 
 

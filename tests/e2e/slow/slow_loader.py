@@ -35,8 +35,8 @@ def main() -> None:
     data = Words(0.0 if "--healthy" in sys.argv else 0.05)
     loader = DataLoader(data, batch_size=BATCH, num_workers=2, collate_fn=list)
     model = nn.Sequential(
-        *(nn.Embedding(SAMPLES, 256), nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU()),
-        *(nn.Flatten(), nn.Linear(1024 * LENGTH, 4)),
+        *(nn.Embedding(SAMPLES, 64), nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 64), nn.ReLU()),
+        *(nn.Flatten(), nn.Linear(64 * LENGTH, 4)),
     )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for batch in loader:
