@@ -199,6 +199,26 @@ function __tdbg_CODE
     printf '%s\n' 'TD-S009	early stopping astray'
 end
 
+function __tdbg_ADVICE
+    printf '%s\n' 'TD-P101	waits for input'
+    printf '%s\n' 'TD-P102	no workers'
+    printf '%s\n' 'TD-P103	copies to the device'
+    printf '%s\n' 'TD-P104	idle accelerator'
+    printf '%s\n' 'TD-P105	bound by launches'
+    printf '%s\n' 'TD-P106	waits for the device'
+    printf '%s\n' 'TD-P107	small kernels'
+    printf '%s\n' 'TD-P108	no tensor cores'
+    printf '%s\n' 'TD-P109	memory nearly full'
+    printf '%s\n' 'TD-P110	fragmented memory'
+    printf '%s\n' 'TD-P111	optimizer in a loop'
+    printf '%s\n' 'TD-P112	gradients zeroed, not None'
+    printf '%s\n' 'TD-P113	a step that stalls'
+    printf '%s\n' 'TD-P114	communication not hidden'
+    printf '%s\n' 'TD-P115	a slow rank'
+    printf '%s\n' 'TD-P116	memory grows'
+    printf '%s\n' 'TD-P117	TF32 is off'
+end
+
 function __tdbg_LOG_LEVEL
     printf '%s\n' 'DEBUG'
     printf '%s\n' 'STATS'
@@ -622,7 +642,7 @@ complete -c tdbg -n '__tdbg_at \'flags doctor\'' -a '(__tdbg_runs)'
 # tdbg explain
 complete -c tdbg -n '__tdbg_at \'explain\'' -l json -d 'Print one JSON document.'
 complete -c tdbg -n '__tdbg_at \'explain\'' -s h -l help -d 'Show this page and exit.'
-complete -c tdbg -n '__tdbg_at \'explain\'' -a '(__tdbg_CODE)'
+complete -c tdbg -n '__tdbg_at \'explain\'' -a '(__tdbg_CODE) (__tdbg_ADVICE)'
 
 # tdbg doctor
 complete -c tdbg -n '__tdbg_at \'doctor\'' -l json -d 'Print one JSON document.'
