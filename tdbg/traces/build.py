@@ -14,7 +14,7 @@ from tdbg.traces.stream import Event, Trace
 from tdbg.traces.summary import Summary
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 DISORDER = 0.001  # share of operators that may come late before they are all sorted
 NEVER = 1 << 62
@@ -144,11 +144,14 @@ def _summarize(path: str | os.PathLike[str], size: int, part: int | None) -> Sum
     return _summary(trace, built, merged.head_of(trace.head, part))
 
 
-def _of_part(trace: Trace, number: int | None) -> "Iterable[list[Event]]":
+def _of_part(trace: Trace, number: int | None) -> "Iterator[list[Event]]":
     """The events, or those of one of several traces in a file."""
-    if number is None:
-        return trace
-    return ([event for event in batch if merged.holds(number, event.pid)] for batch in trace)
+    kept = 0
+    for batch in trace:
+        part = batch if number is None else [event for event in batch if merged.holds(number, event.pid)]
+        kept += len(part)
+        yield part
+    trace.events = kept
 
 
 def _summary(trace: Trace, built: Builder, head: dict[str, Any]) -> Summary:

@@ -8,6 +8,7 @@ import pytest
 from traces.material import LAYOUTS, gpu, launch, loaded, memory, note, op, real, span, step, write
 
 from tdbg.errors import TdbgError
+from tdbg.traces import merged
 from tdbg.traces.build import summarize
 from tdbg.traces.keeping import Keeping, chosen_steps
 from tdbg.traces.sets import Found, traces
@@ -153,6 +154,9 @@ def test_several_ranks_in_one_file_are_told_apart_again(tmp_path):
     for one, read in zip(again, reads, strict=True):
         found = summarize(out, part=one.part)
         assert steps_of(found) == steps_of(read, 2) and found.rank == one.rank
+        assert found.events == len(
+            [event for event in loaded(out)["traceEvents"] if merged.holds(one.part, event["pid"])]
+        )
     events = loaded(out)["traceEvents"]
     titles = {event["args"]["name"]: event["pid"] for event in events if event["name"] == "process_name"}
     assert list(titles) == ["rank 0: python", "rank 0: GPU 0", "rank 1: python", "rank 1: GPU 0"]
