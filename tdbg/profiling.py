@@ -91,7 +91,7 @@ def parse_windows(text: str, name: str = "profile_window") -> tuple[Span, ...]:
     name: of the option, for the message.
     """
     found = sorted(parse_ranges(name, text, ":"))
-    spans = []
+    spans: list[Span] = []
     for low, high in found:
         if high == float("inf"):
             raise TdbgError(f"{name}: a window from step {low:g} on has no end", f"write {low:g}:{low + 2:g}")

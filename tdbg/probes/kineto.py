@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch._C._autograd import _enable_record_function, _profiler_enabled
 from torch.autograd.profiler import record_function
-from torch.profiler import ProfilerActivity, _KinetoProfile, supported_activities
+from torch.profiler import ProfilerActivity, supported_activities
+from torch.profiler.profiler import _KinetoProfile
 
 from tdbg.profiling import KINDS, Span, trace_name
 
@@ -125,7 +127,7 @@ def is_own() -> bool:
 
 def somebody_records() -> bool:
     """True while any profiler of torch records in this thread."""
-    return bool(torch.autograd._profiler_enabled())
+    return bool(_profiler_enabled())
 
 
 class Press:
@@ -176,7 +178,7 @@ def forget_in_child(*, stacks: bool) -> None:
     """In a process forked while a window was open: nobody will ever take what torch goes on recording there."""
     global _forgotten
     _forgotten = True
-    torch.autograd._enable_record_function(False)
+    _enable_record_function(False)
     if stacks:
         sys.setprofile(None)
 
@@ -186,4 +188,4 @@ def _remember() -> None:
     global _forgotten
     if _forgotten:
         _forgotten = False
-        torch.autograd._enable_record_function(True)
+        _enable_record_function(True)

@@ -145,6 +145,9 @@ def _add_head(found: Summary, head: dict[str, Any]) -> None:
         found.rank = told["rank"] if isinstance(told.get("rank"), int) else found.rank
         found.world_size = told["world_size"] if isinstance(told.get("world_size"), int) else found.world_size
     found.backend = str(info.get("backend", ""))
+    partial = ours.get("partial_step")
+    if isinstance(partial, int) and len(found.steps) > 1:  # the program ended within it
+        found.steps = [step for step in found.steps if step.number != partial]
     wanted = ours.get("wanted")
     if isinstance(wanted, int) and len(found.steps) < wanted:
         found.problems.append(f"its window holds {len(found.steps)} of {wanted} steps: the program ended before")
