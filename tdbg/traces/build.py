@@ -124,6 +124,7 @@ def _summary(trace: Trace, built: Builder) -> Summary:
     for name, works in (("regions", threads.regions), ("modules", threads.modules)):
         setattr(found, name, sorted(works.values(), key=lambda one: -one.total))
     found.memory = [heap.end() for heap in built.heaps.values()]
+    threads.steps = _whole_steps(threads.steps, _table(trace.head, "tdbg"))
     part(found, threads, devices)
     _add_head(found, trace.head)
     seen = {
@@ -138,6 +139,18 @@ def _summary(trace: Trace, built: Builder) -> Summary:
     return found
 
 
+def _whole_steps(steps: list[Any], ours: dict[str, Any]) -> list[Any]:
+    """Of a trace of tdbg's own the steps of its window: not the one it ended in, none that the program marked itself."""
+    first, wanted, partial = (ours.get(name) for name in ("first_step", "wanted", "partial_step"))
+    if not (isinstance(first, int) and isinstance(wanted, int)):
+        return steps
+    kept: dict[int, Any] = {}
+    for step in steps:
+        if first <= step[0] < first + wanted and step[0] != partial:
+            kept.setdefault(step[0], step)
+    return list(kept.values()) or steps
+
+
 def _add_head(found: Summary, head: dict[str, Any]) -> None:
     """What the trace tells of itself; what has another type than torch writes is left out."""
     info, ours = _table(head, "distributedInfo"), _table(head, "tdbg")
@@ -145,9 +158,6 @@ def _add_head(found: Summary, head: dict[str, Any]) -> None:
         found.rank = told["rank"] if isinstance(told.get("rank"), int) else found.rank
         found.world_size = told["world_size"] if isinstance(told.get("world_size"), int) else found.world_size
     found.backend = str(info.get("backend", ""))
-    partial = ours.get("partial_step")
-    if isinstance(partial, int) and len(found.steps) > 1:  # the program ended within it
-        found.steps = [step for step in found.steps if step.number != partial]
     wanted = ours.get("wanted")
     if isinstance(wanted, int) and len(found.steps) < wanted:
         found.problems.append(f"its window holds {len(found.steps)} of {wanted} steps: the program ended before")

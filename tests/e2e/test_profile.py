@@ -14,6 +14,8 @@ import pytest
 
 from tdbg.events import Observation, Trace
 from tdbg.profiling import is_trace_name
+from tdbg.traces import sets
+from tdbg.traces.index import summary
 from tests.e2e.conftest import Result, Runner, call, environment, program, same_output, torchrun
 from tests.e2e.test_control import begin  # noqa: F401
 
@@ -37,7 +39,8 @@ def profiled(tmp_path: Path) -> Runner:
 def traces(result: Result, rank: int = 0) -> list[dict[str, Any]]:
     """What the traces of a rank hold, in order of time; each is compressed, and nothing half done is beside them."""
     folder = result.folder / f"rank{rank:04d}" / "traces"
-    files = sorted(folder.iterdir(), key=lambda path: path.name) if folder.is_dir() else []
+    found = sorted(folder.iterdir(), key=lambda path: path.name) if folder.is_dir() else []
+    files = [path for path in found if not path.name.startswith("events.out.tfevents.")]
     assert all(is_trace_name(path.name) and path.name.endswith(".gz") for path in files), files
     told = [event.file + ".gz" for event in result.events(Trace, rank)]
     assert told == [f"traces/{path.name}" for path in files]
@@ -76,7 +79,8 @@ def test_the_first_window_is_over_three_real_steps(profiled: Runner, bare: Runne
     assert result.codes == []
     (event,) = result.events(Trace)
     assert (event.steps, event.wanted, event.ended, event.why) == (3, 3, "", "schedule")
-    assert len(event.steps_ms) == 3 and event.outside_ms > 0
+    assert len(event.steps_ms) == 3
+    assert event.outside_ms is None, "of the steps before it one has no beginning, and one warms up"
     assert f"`tdbg trace show {result.folder}`" in result.stderr
     values = done(result).values
     assert values["inside_ms"] > 0 and values["outside_ms"] > 0 and values["pause_ms"] > 0 and not values["missing"]
@@ -187,7 +191,10 @@ def test_where_the_program_writes_no_trace_the_window_comes_later(profiled: Runn
     result = profiled(guest(tmp_path, 0, "None"))
     assert (result.code, result.stdout) == (0, "2\n"), result.stderr
     (trace,) = traces(result)
-    assert trace["tdbg"]["first_step"] > 5 and len(steps(trace)) == 3
+    assert trace["tdbg"]["first_step"] == 7
+    assert steps(trace) == [7, 6, 8, 9], "the program goes on to mark steps of its own for a while"
+    (one,) = sets.traces(str(result.folder))
+    assert [step.number for step in summary(one.path).steps] == [7, 8, 9], "they are told apart"
     assert result.codes == []
 
 
