@@ -58,12 +58,11 @@ def profile_model_performance(
             session.stop({**about, "rank": rank, "world_size": world_size}, whole=whole)
         if not session.steps_ms:
             raise TdbgError("the dataloader gave no second batch: the first warms up", "give it two batches or more")
-        path = session.export(folder, f"rank{rank:04d}")
+        press = Press()
+        path, size = session.export(folder, f"rank{rank:04d}", press)
+        press.wait()
         if monitor is not None:
-            _tell(monitor, guest, session, path, begun)
-    press = Press()
-    press.take(path)
-    press.wait()
+            _tell(monitor, guest, session, path, size, begun)
     packed = path.with_name(f"{path.name}.gz")
     return _figures(packed if packed.exists() else path, session)
 
@@ -164,14 +163,14 @@ def _record(session: Session, call: Callable[[Any], Any], batches: Iterator[Any]
     return True
 
 
-def _tell(monitor: "Monitor", guest: Guest | None, session: Session, path: Path, begun: float) -> None:
+def _tell(monitor: "Monitor", guest: Guest | None, session: Session, path: Path, size: int, begun: float) -> None:
     """The run knows of the trace as of one that the program made itself."""
     seconds = time.perf_counter() - begun
     monitor.budget.excuse(seconds)
     event = Trace(
         t=time.time(),
         file=f"traces/{path.name}",
-        bytes=path.stat().st_size,
+        bytes=size,
         phase="batches",
         first_step=1,
         steps=len(session.steps_ms),

@@ -8,7 +8,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from torch.autograd.profiler import record_function
 from torch.profiler import ProfilerActivity, supported_activities
 from torch.profiler.profiler import _KinetoProfile
 
+from tdbg.probes.memory_history import MemoryHistory, name_beside, save
 from tdbg.profiling import KINDS, Span, trace_name
 
 COMPRESSION = 3  # a fifth larger than the usual 9, in a tenth of the time
@@ -43,6 +44,7 @@ class Session:
         self.running_step = 0
         self._mark: Any = None
         self._began_at = 0.0
+        self._history: MemoryHistory | None = None
         _remember()
         with own():
             self.profiler.prepare_trace()
@@ -53,6 +55,8 @@ class Session:
         if number < self.span.first:
             return
         if not self.recording:
+            if "profile_memory" in KINDS[self.kind]:
+                self._history = MemoryHistory()
             with own():
                 self.profiler.start_trace()
             self.recording = True
@@ -90,6 +94,7 @@ class Session:
         about: kept in the trace, under ``tdbg``, with the number of such a part.
         """
         self._end_step(whole=whole)
+        self.leave()
         with own():
             if not self.recording:  # the warm-up alone: torch wants it started and stopped to forget it
                 self.profiler.start_trace()
@@ -97,8 +102,16 @@ class Session:
             self.profiler.add_metadata_json("tdbg", json.dumps({**about, **partial}))
             self.profiler.stop_trace()
 
-    def export(self, folder: Path, worker: str) -> Path:
-        """Write the trace, not compressed yet; OSError if it cannot be."""
+    def leave(self) -> None:
+        """Of what is not torch's profiler nothing goes on."""
+        if self._history is not None:
+            self._history.end()
+
+    def export(self, folder: Path, worker: str, press: "Press") -> tuple[Path, int]:
+        """Write the trace; ``press`` compresses it, and writes what is beside it.
+
+        Returns its path and its bytes before that; raises OSError if it cannot be written.
+        """
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / trace_name(worker, time.time_ns())
         part = path.with_name(f".{path.name}.part")
@@ -106,8 +119,12 @@ class Session:
             self.profiler.export_chrome_trace(str(part))
         if not part.stat().st_size:
             raise OSError(f"torch wrote nothing to {path.name}")
+        size = part.stat().st_size
         part.replace(path)
-        return path
+        press.take(path)
+        if self._history is not None and self._history.snapshot:
+            press.begin(save, self._history.snapshot, name_beside(path))
+        return path, size
 
 
 @contextlib.contextmanager
@@ -138,8 +155,12 @@ class Press:
 
     def take(self, path: Path) -> None:
         """Begin to make ``path`` a .gz."""
+        self.begin(_compress, path)
+
+    def begin(self, work: Callable[..., None], *what: Any) -> None:
+        """Begin some other work in such a thread."""
         self._threads = [thread for thread in self._threads if thread.is_alive()]
-        thread = threading.Thread(target=_compress, args=(path,), name="tdbg-traces", daemon=True)
+        thread = threading.Thread(target=work, args=what, name="tdbg-traces", daemon=True)
         self._threads.append(thread)
         thread.start()
 

@@ -198,6 +198,26 @@ def test_where_the_program_writes_no_trace_the_window_comes_later(profiled: Runn
     assert result.codes == []
 
 
+@pytest.mark.parametrize("name", ["hf_trainer", "lightning_fit"])
+def test_programs_of_frameworks(profiled: Runner, bare: Runner, name: str) -> None:
+    result = profiled(program(name))
+    same_output(result, bare(program(name)))
+    (trace,) = traces(result)
+    assert steps(trace) == [3, 4, 5] and trace["tdbg"]["phase"] == "train"
+    assert len(spans(trace, "Optimizer.step#")) == 3
+    assert "TD-P004" not in result.codes
+
+
+def test_the_profiler_of_lightning(profiled: Runner, tmp_path: Path) -> None:
+    """What Lightning's own profiler writes is in the run, too; before it begins there is no room for a window."""
+    result = profiled(program("lightning_fit", "--own-profiler", "theirs"))
+    assert result.code == 0, result.stderr
+    theirs = [json.loads(path.read_text()) for path in (tmp_path / "theirs").glob("*.json")]
+    assert theirs and theirs[0] in traces(result)
+    assert next(iter(result.events(Trace))).why == "program"
+    assert "TD-P004" not in result.codes
+
+
 def test_ctrl_c_inside_a_window(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     words = program("layers", "--epochs", "200", "--pause", "0.05")

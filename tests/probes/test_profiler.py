@@ -14,6 +14,8 @@ import torch
 from torch import nn
 
 from tdbg.events import Observation, Trace
+from tdbg.probes.memory_history import MemoryHistory, name_beside, save
+from tdbg.profiling import trace_name
 from tests.probes.conftest import Watch
 
 Start = Callable[..., Watch]
@@ -182,6 +184,37 @@ def test_which_steps(training: Any, settings: dict[str, Any], expected: list[lis
     assert run.last.values["missing"] == ""
 
 
+def test_of_many_ranks_the_first_alone(training: Any) -> None:
+    for rank, ranks, expected in ((0, "", 1), (3, "", 0), (3, "2-4", 1)):
+        run = training(ranks=ranks)
+        run.folder = run.folder / f"{rank}{ranks}"
+        run.folder.mkdir()
+        folder = run.folder
+        run.seen.monitor.folder = lambda folder=folder: folder
+        run.seen.monitor.rank, run.seen.monitor.world_size = rank, 9
+        run.steps(8)
+        assert len(run.end()) == expected, (rank, ranks)
+        run.seen.monitor.detach()
+        assert run.last.values["missing"] == ""
+        assert ("--ranks names others" in run.last.text) == (not expected)
+
+
+def test_what_the_allocator_of_cuda_did_is_written_as_json(tmp_path: Path) -> None:
+    """The history itself is CUDA's; without it there is none, and nothing is written."""
+    history = MemoryHistory()
+    history.end()
+    assert history.snapshot == {} or torch.cuda.is_initialized()
+    trace = tmp_path / trace_name("rank0002", 17)
+    path = name_beside(trace)
+    assert path.name == "rank0002.17.memory.json.gz"
+    entry = {"action": "alloc", "addr": 1 << 46, "size": 512, "frames": [{"filename": "a.py", "line": 3, "name": "f"}]}
+    save({"segments": [], "device_traces": [[entry]], "odd": {torch.float32: 1}.keys()}, path)
+    kept = json.loads(gzip.decompress(path.read_bytes()))
+    assert kept["device_traces"] == [[entry]] and "float32" in kept["odd"]
+    save({}, tmp_path / "nowhere" / "x.memory.json.gz")
+    assert [one.name for one in tmp_path.iterdir()] == [path.name]
+
+
 def test_calls_count_where_nothing_is_trained(training: Any) -> None:
     run = training(max_overhead=1e-6)
     with torch.no_grad():
@@ -234,7 +267,7 @@ def test_a_schedule_of_the_programs_own(training: Any, before: int) -> None:
     run.steps(before)
     written = []
     plan = torch.profiler.schedule(wait=1, warmup=1, active=2, repeat=1)
-    with torch.profiler.profile(schedule=plan, on_trace_ready=lambda own: written.append(save(own, run.folder))) as own:
+    with torch.profiler.profile(schedule=plan, on_trace_ready=lambda own: written.append(keep(own, run.folder))) as own:
         for _ in range(6):
             run.steps(1)
             own.step()
@@ -247,7 +280,7 @@ def test_a_schedule_of_the_programs_own(training: Any, before: int) -> None:
     assert run.last.values["missing"] == ""
 
 
-def save(own: torch.profiler.profile, folder: Path) -> Path:
+def keep(own: torch.profiler.profile, folder: Path) -> Path:
     path = folder / "theirs.json"
     own.export_chrome_trace(str(path))
     return path
