@@ -203,8 +203,8 @@ class Profiler(EveryUpdate):
         if wanted is not None and self.session is None:
             self._open(wanted)
         if self.session is not None:
-            self._paused(time.perf_counter() - begun)
             self.session.step(coming)
+            self._paused(time.perf_counter() - begun)
         self._at = time.perf_counter()
 
     def _open(self, span: Span) -> None:

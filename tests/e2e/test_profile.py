@@ -117,12 +117,6 @@ def test_ranks_have_traces_of_their_own(profiled: Runner) -> None:
         assert spans(trace, "gloo:all_reduce")
 
 
-def test_one_rank_alone(profiled: Runner) -> None:
-    result = profiled(torchrun("layers", "--ddp"), ["--ranks", "1"])
-    assert traces(result, 0) == [] and len(traces(result, 1)) == 1
-    assert result.codes == []
-
-
 def test_a_run_that_ends_in_a_window_gives_what_there_is(profiled: Runner) -> None:
     result = profiled(program("plain"), ["--window", "11:14"])
     assert result.code == 0
@@ -271,19 +265,12 @@ def test_a_live_run_is_profiled_on_all_ranks_at_the_same_steps(begin: Callable[.
     assert result.codes == []
 
 
-def test_a_window_after_a_finding(profiled: Runner) -> None:
-    words = program("layers", "--nan-at", "3", "--epochs", "40", "--pause", "0.02")
+def test_a_window_after_a_finding_is_over_the_same_steps_on_all_ranks(profiled: Runner) -> None:
+    words = torchrun("layers", "--ddp", "--nan-at", "3", "--epochs", "40", "--pause", "0.02")
     result = profiled(words, ["--window-on", "TD-N001", "--active", "2"])
-    (trace,) = traces(result)
-    assert len(steps(trace)) == 2 and steps(trace)[0] > 3
-    (event,) = result.events(Trace)
-    assert event.why == "finding"
-
-
-def test_no_finding_no_window(profiled: Runner) -> None:
-    result = profiled(program("plain"), ["--window-on", "TD-N001"])
-    assert traces(result) == []
-    assert "no finding came that --window-on waits for" in done(result).text
+    (one,), (two,) = traces(result, 0), traces(result, 1)
+    assert steps(one) == steps(two) and len(steps(one)) == 2 and steps(one)[0] > 3
+    assert [event.why for event in result.events(Trace)] == ["finding"]
 
 
 def test_a_folder_that_takes_no_trace(profiled: Runner, bare: Runner, tmp_path: Path) -> None:

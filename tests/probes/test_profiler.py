@@ -15,7 +15,7 @@ from torch import nn
 
 from tdbg.events import Observation, Trace
 from tdbg.probes.memory_history import MemoryHistory, name_beside, save
-from tdbg.profiling import trace_name
+from tdbg.profiling import rest, trace_name
 from tests.probes.conftest import Watch
 
 Start = Callable[..., Watch]
@@ -182,6 +182,38 @@ def test_which_steps(training: Any, settings: dict[str, Any], expected: list[lis
     run.steps(10)
     assert [marks(trace) for trace in run.end()] == expected
     assert run.last.values["missing"] == ""
+
+
+def test_threads_of_tdbg_rest_in_a_window(training: Any) -> None:
+    """Stacks are of all threads: a busy one of ours would be most of the trace."""
+    ended, turns = threading.Event(), [0]
+
+    def busy_thread_of_ours() -> None:
+        while not ended.is_set():
+            rest()
+            turns[0] += 1
+
+    thread = threading.Thread(target=busy_thread_of_ours)
+    thread.start()
+    run = training(profile_kind="stacks")
+    try:
+        run.steps(10)
+        begun = turns[0]
+        while turns[0] == begun:  # it goes on
+            threading.Event().wait(0.001)
+    finally:
+        ended.set()
+        thread.join()
+    (trace,) = run.end()
+    names = [event["name"] for event in trace["traceEvents"]]
+    assert sum("busy_thread_of_ours" in name or "rest" in name for name in names) < 20
+    assert sum("Linear" in name for name in names) >= 3
+
+
+def test_without_the_finding_that_is_waited_for(training: Any) -> None:
+    run = training(profile_on=["TD-N001"])
+    run.steps(10)
+    assert run.end() == [] and "no finding came that --window-on waits for" in run.last.text
 
 
 def test_of_many_ranks_the_first_alone(training: Any) -> None:
