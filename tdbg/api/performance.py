@@ -1,6 +1,7 @@
 """`profile_model_performance`: the capture of `tdbg profile` and the reader of `tdbg trace` around a few batches."""
 
 import contextlib
+import os
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -46,7 +47,7 @@ def profile_model_performance(
     monitor = _monitor()
     folder = _folder(monitor)
     call = _caller(model_or_step)
-    with _aside(monitor) as guest:
+    with _aside(monitor) as guest, _silent():
         session = Session(Span(1, num_batches), kind)
         begun = time.perf_counter()
         rank, world_size = _identity(monitor)
@@ -119,6 +120,21 @@ def _aside(monitor: "Monitor | None") -> Iterator[Guest | None]:
             monitor.hush(False)
         if guest is not None:
             guest.leaves(visitor)
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    """torch's recorder reads the level of its own lines when it is first used."""
+    from tdbg.launch.boot import SILENT
+
+    if "KINETO_LOG_LEVEL" in os.environ:
+        yield
+        return
+    os.environ["KINETO_LOG_LEVEL"] = SILENT
+    try:
+        yield
+    finally:
+        os.environ.pop("KINETO_LOG_LEVEL", None)
 
 
 def _caller(model_or_step: nn.Module | Callable[[Any], Any]) -> Callable[[Any], Any]:
