@@ -84,12 +84,13 @@ def test_a_window(training: Any) -> None:
 
 
 def test_the_steps_around_a_window_do_not_hold_its_pause(training: Any) -> None:
-    run = training(profile_kind="full", profile_active=20)
-    run.steps(40)
+    """Of three windows, since another process may hold up any one step."""
+    run = training(profile_kind="full", profile_active=20, profile_repeat=3)
+    run.steps(70)
     run.end()
-    (event,) = run.told
-    after = next(step for step in run.seen.steps if step.step == 23)
-    assert event.pause_ms > 0 and (after.step_ms or 0) < event.pause_ms / 2
+    after = [step.step_ms or 0.0 for step in run.seen.steps if step.step in (23, 45, 67)]
+    assert len(after) == len(run.told) == 3
+    assert 0 < min(after) < min(event.pause_ms for event in run.told) / 2
 
 
 def test_a_child_forked_in_a_window_records_nothing(training: Any) -> None:
