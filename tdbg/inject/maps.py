@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tdbg.inject.console import PACKAGES
 from tdbg.logs.guards import GuardMap, maps_below
+from tdbg.profiling import rest
 
 OWN = os.path.join(Path(__file__).parents[1], "")
 
@@ -95,7 +96,7 @@ class Maps:
     def _work(self) -> None:
         while True:
             try:
-                tree = maps_below(self._waiting[0], self._functions, _out_of_profiles)
+                tree = maps_below(self._waiting[0], self._functions, rest)
             except Exception as error:  # a guard: without maps records have no flags
                 self._failed(error)
                 tree = {}
@@ -107,11 +108,6 @@ class Maps:
             self._single.clear()
             self._ready()
             return
-
-
-def _out_of_profiles() -> None:
-    """A profiler that follows all threads of the program (torch's, with stacks) is to leave this one alone."""
-    sys.setprofile(None)
 
 
 def is_of_the_program(path: str) -> bool:

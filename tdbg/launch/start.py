@@ -184,6 +184,8 @@ class Supervision:
         if copies:
             copies.finish()
         verdict = follower.finish(code)
+        if self.leads:
+            self._write_board()
         self._break_silence(verdict)
         return self.exit_code(code, verdict)
 
@@ -214,6 +216,15 @@ class Supervision:
             ask(self.run, wish, wait_s=0.0)
         except TdbgError as error:  # it has ended, or nothing can be written
             say(f"{option}: {error}")
+
+    def _write_board(self) -> None:
+        """What TensorBoard shows beside the traces."""
+        from tdbg.traces import board
+
+        try:
+            board.write(self.run)
+        except OSError as error:
+            say(f"nothing was written for TensorBoard: {error.strerror or error}")
 
     def _stop(self, child: Child, why: str) -> None:
         """The follower has seen what the run is to end at."""

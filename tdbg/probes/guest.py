@@ -53,23 +53,31 @@ class Guest:
                 "standing aside: a profiler of the program records; the trace it writes is taken over", "ASIDE", "I"
             )
 
-    def _begins(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if is_own():
-            return
+    def comes(self, visitor: object) -> None:
+        """Somebody else is about to record."""
         self.probe.make_way()
-        self._active.add(id(args[0]))
+        self._active.add(id(visitor))
         self._since = self.probe.monitor.step
         self._wrote = False
         self.was_at_work = True
+
+    def leaves(self, visitor: object) -> None:
+        """They have ended."""
+        if id(visitor) in self._active:
+            self._active.discard(id(visitor))
+            self.probe.guest_left()
+
+    def _begins(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if not is_own():
+            self.comes(args[0])
 
     def _records(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if id(args[0]) in self._active:
             self._since = self.probe.monitor.step
 
     def _ended(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        if not is_own() and id(args[0]) in self._active:
-            self._active.discard(id(args[0]))
-            self.probe.guest_left()
+        if not is_own():
+            self.leaves(args[0])
 
     def _exported(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         """The program wrote its trace: keep a copy, since it may write the next one over it."""

@@ -27,6 +27,8 @@ GUEST = "a profiler of the program began"
 TRAINING = "training began"
 END = "the program ended"
 SCHEDULE = "schedule"
+MAX_RANKS = 8  # that are all profiled where nobody says which
+FIRST_ALONE = f"of more than {MAX_RANKS} ranks the first alone is profiled, unless --ranks names others"
 
 
 @PROBES.add
@@ -147,11 +149,18 @@ class Profiler(EveryUpdate):
 
     def _at_step(self, step: int) -> Span | None:
         """The window that this step belongs to or warms up for, asked for while it ran or by the schedule."""
-        if self._over or not self.selection.rank(self.monitor.rank):
+        if self._over or not self._is_chosen():
             return None
         warmup = self.windows.warmup
         asked = next((span for span, _ in self._asked() if span.first - warmup <= step <= span.last), None)
         return asked or self._scheduled(step)
+
+    def _is_chosen(self) -> bool:
+        """True on a rank that is profiled: of --ranks, else all, or of many the first."""
+        monitor = self.monitor
+        if monitor.settings.ranks:
+            return self.selection.rank(monitor.rank)
+        return not monitor.rank or monitor.world_size <= MAX_RANKS
 
     def _scheduled(self, step: int) -> Span | None:
         if not self._has_schedule():
@@ -172,7 +181,7 @@ class Profiler(EveryUpdate):
 
     def _next(self, step: int) -> Span | None:
         """A window that is still to come, or is open, at this step; None if all are over."""
-        if self._over or not self.selection.rank(self.monitor.rank):
+        if self._over or not self._is_chosen():
             return None
         asked = next((span for span, _ in self._asked() if span.last >= step), None)
         if asked is not None or not self._has_schedule():
@@ -194,8 +203,8 @@ class Profiler(EveryUpdate):
         if wanted is not None and self.session is None:
             self._open(wanted)
         if self.session is not None:
-            self._paused(time.perf_counter() - begun)
             self.session.step(coming)
+            self._paused(time.perf_counter() - begun)
         self._at = time.perf_counter()
 
     def _open(self, span: Span) -> None:
@@ -219,6 +228,7 @@ class Profiler(EveryUpdate):
             self.monitor.ignore(self, WHILE_TRAINING)
         if not session.is_here():  # torch would hand out nothing here, and crash on writing that
             self._over = True  # it records for ever
+            session.leave()
             self._lost(session, "another thread trains now" if session.is_elsewhere() else "somebody else stopped it")
             return
         try:
@@ -259,9 +269,7 @@ class Profiler(EveryUpdate):
         folder = monitor.folder()
         if folder is None:
             raise OSError("there is no folder for traces")
-        path = session.export(folder / "traces", f"rank{monitor.rank:04d}")
-        size = path.stat().st_size
-        self.press.take(path)
+        path, size = session.export(folder / "traces", f"rank{monitor.rank:04d}", self.press)
         self._whole += self._why == SCHEDULE and self._phase == "train" and ended != GUEST
         event = Trace(
             t=time.time(),
@@ -359,8 +367,8 @@ class Profiler(EveryUpdate):
         """Why nothing was profiled, where that is what was asked for."""
         if self.tally.windows or self.tally.cut:
             return ""
-        if not self.selection.rank(self.monitor.rank):
-            return "this rank is not among --ranks"
+        if not self._is_chosen():
+            return "this rank is not among --ranks" if self.monitor.settings.ranks else FIRST_ALONE
         return "no finding came that --window-on waits for" if self.monitor.settings.profile_on else ""
 
     def _missing(self) -> str:

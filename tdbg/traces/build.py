@@ -172,6 +172,7 @@ def _summary(trace: Trace, built: Builder, head: dict[str, Any]) -> Summary:
     for name, works in (("regions", threads.regions), ("modules", threads.modules), ("saves", threads.saves)):
         setattr(found, name, sorted(works.values(), key=lambda one: -one.total))
     found.memory = [heap.end() for heap in built.heaps.values()]
+    threads.steps = _whole_steps(threads.steps, _table(head, "tdbg"))
     part(found, threads, devices)
     trees = {"operators": threads.nested, "python": threads.stacked if threads.framed else None}
     found.flames = [tree.flame(kind) for kind, tree in trees.items() if tree is not None]
@@ -186,6 +187,18 @@ def _summary(trace: Trace, built: Builder, head: dict[str, Any]) -> Summary:
     }
     found.recorded += [name for name, there in seen.items() if there and name not in found.recorded]
     return found
+
+
+def _whole_steps(steps: list[Any], ours: dict[str, Any]) -> list[Any]:
+    """Of a trace of tdbg's own the steps of its window: not the one it ended in, none that the program marked itself."""
+    first, wanted, partial = (ours.get(name) for name in ("first_step", "wanted", "partial_step"))
+    if not (isinstance(first, int) and isinstance(wanted, int)):
+        return steps
+    kept: dict[int, Any] = {}
+    for step in steps:
+        if first <= step[0] < first + wanted and step[0] != partial:
+            kept.setdefault(step[0], step)
+    return list(kept.values()) or steps
 
 
 def _add_head(found: Summary, head: dict[str, Any]) -> None:

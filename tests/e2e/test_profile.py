@@ -14,6 +14,8 @@ import pytest
 
 from tdbg.events import Observation, Trace
 from tdbg.profiling import is_trace_name
+from tdbg.traces import sets
+from tdbg.traces.index import summary
 from tests.e2e.conftest import Result, Runner, call, environment, program, same_output, torchrun
 from tests.e2e.test_control import begin  # noqa: F401
 
@@ -37,7 +39,8 @@ def profiled(tmp_path: Path) -> Runner:
 def traces(result: Result, rank: int = 0) -> list[dict[str, Any]]:
     """What the traces of a rank hold, in order of time; each is compressed, and nothing half done is beside them."""
     folder = result.folder / f"rank{rank:04d}" / "traces"
-    files = sorted(folder.iterdir(), key=lambda path: path.name) if folder.is_dir() else []
+    found = sorted(folder.iterdir(), key=lambda path: path.name) if folder.is_dir() else []
+    files = [path for path in found if not path.name.startswith("events.out.tfevents.")]
     assert all(is_trace_name(path.name) and path.name.endswith(".gz") for path in files), files
     told = [event.file + ".gz" for event in result.events(Trace, rank)]
     assert told == [f"traces/{path.name}" for path in files]
@@ -76,7 +79,8 @@ def test_the_first_window_is_over_three_real_steps(profiled: Runner, bare: Runne
     assert result.codes == []
     (event,) = result.events(Trace)
     assert (event.steps, event.wanted, event.ended, event.why) == (3, 3, "", "schedule")
-    assert len(event.steps_ms) == 3 and event.outside_ms > 0
+    assert len(event.steps_ms) == 3
+    assert event.outside_ms is None, "of the steps before it one has no beginning, and one warms up"
     assert f"`tdbg trace show {result.folder}`" in result.stderr
     values = done(result).values
     assert values["inside_ms"] > 0 and values["outside_ms"] > 0 and values["pause_ms"] > 0 and not values["missing"]
@@ -111,12 +115,6 @@ def test_ranks_have_traces_of_their_own(profiled: Runner) -> None:
         assert steps(trace) == [3, 4, 5]
         assert trace["tdbg"]["rank"] == trace["distributedInfo"]["rank"] == rank
         assert spans(trace, "gloo:all_reduce")
-
-
-def test_one_rank_alone(profiled: Runner) -> None:
-    result = profiled(torchrun("layers", "--ddp"), ["--ranks", "1"])
-    assert traces(result, 0) == [] and len(traces(result, 1)) == 1
-    assert result.codes == []
 
 
 def test_a_run_that_ends_in_a_window_gives_what_there_is(profiled: Runner) -> None:
@@ -187,8 +185,31 @@ def test_where_the_program_writes_no_trace_the_window_comes_later(profiled: Runn
     result = profiled(guest(tmp_path, 0, "None"))
     assert (result.code, result.stdout) == (0, "2\n"), result.stderr
     (trace,) = traces(result)
-    assert trace["tdbg"]["first_step"] > 5 and len(steps(trace)) == 3
+    assert trace["tdbg"]["first_step"] == 7
+    assert steps(trace) == [7, 6, 8, 9], "the program goes on to mark steps of its own for a while"
+    (one,) = sets.traces(str(result.folder))
+    assert [step.number for step in summary(one.path).steps] == [7, 8, 9], "they are told apart"
     assert result.codes == []
+
+
+@pytest.mark.parametrize("name", ["hf_trainer", "lightning_fit"])
+def test_programs_of_frameworks(profiled: Runner, bare: Runner, name: str) -> None:
+    result = profiled(program(name))
+    same_output(result, bare(program(name)))
+    (trace,) = traces(result)
+    assert steps(trace) == [3, 4, 5] and trace["tdbg"]["phase"] == "train"
+    assert len(spans(trace, "Optimizer.step#")) == 3
+    assert "TD-P004" not in result.codes
+
+
+def test_the_profiler_of_lightning(profiled: Runner, tmp_path: Path) -> None:
+    """What Lightning's own profiler writes is in the run, too; before it begins there is no room for a window."""
+    result = profiled(program("lightning_fit", "--own-profiler", "theirs"))
+    assert result.code == 0, result.stderr
+    theirs = [json.loads(path.read_text()) for path in (tmp_path / "theirs").glob("*.json")]
+    assert theirs and theirs[0] in traces(result)
+    assert next(iter(result.events(Trace))).why == "program"
+    assert "TD-P004" not in result.codes
 
 
 def test_ctrl_c_inside_a_window(tmp_path: Path) -> None:
@@ -244,19 +265,12 @@ def test_a_live_run_is_profiled_on_all_ranks_at_the_same_steps(begin: Callable[.
     assert result.codes == []
 
 
-def test_a_window_after_a_finding(profiled: Runner) -> None:
-    words = program("layers", "--nan-at", "3", "--epochs", "40", "--pause", "0.02")
+def test_a_window_after_a_finding_is_over_the_same_steps_on_all_ranks(profiled: Runner) -> None:
+    words = torchrun("layers", "--ddp", "--nan-at", "3", "--epochs", "40", "--pause", "0.02")
     result = profiled(words, ["--window-on", "TD-N001", "--active", "2"])
-    (trace,) = traces(result)
-    assert len(steps(trace)) == 2 and steps(trace)[0] > 3
-    (event,) = result.events(Trace)
-    assert event.why == "finding"
-
-
-def test_no_finding_no_window(profiled: Runner) -> None:
-    result = profiled(program("plain"), ["--window-on", "TD-N001"])
-    assert traces(result) == []
-    assert "no finding came that --window-on waits for" in done(result).text
+    (one,), (two,) = traces(result, 0), traces(result, 1)
+    assert steps(one) == steps(two) and len(steps(one)) == 2 and steps(one)[0] > 3
+    assert [event.why for event in result.events(Trace)] == ["finding"]
 
 
 def test_a_folder_that_takes_no_trace(profiled: Runner, bare: Runner, tmp_path: Path) -> None:
