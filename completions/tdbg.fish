@@ -259,7 +259,7 @@ complete -c tdbg -f
 
 # tdbg
 complete -c tdbg -n '__tdbg_at \'\'' -a run -d 'Run a training or evaluation command and say what went wrong in it.'
-complete -c tdbg -n '__tdbg_at \'\'' -a profile -d 'Run a training or evaluation command with torch.profiler around some of its steps.'
+complete -c tdbg -n '__tdbg_at \'\'' -a profile -d 'Run a command with torch.profiler around some of its steps.'
 complete -c tdbg -n '__tdbg_at \'\'' -a report -d 'Show the verdict of a run: findings, evidence, cost.'
 complete -c tdbg -n '__tdbg_at \'\'' -a status -d 'Show how far a run is: rank, step, rate, loss, level, last finding.'
 complete -c tdbg -n '__tdbg_at \'\'' -a control -d 'Change level and flags of a live run, on all ranks at one step.'
@@ -267,7 +267,7 @@ complete -c tdbg -n '__tdbg_at \'\'' -a filter-logs -d 'Print log lines by flag,
 complete -c tdbg -n '__tdbg_at \'\'' -a inspect-pages -d 'Open captured tensors: list, show, compare, export, repair.'
 complete -c tdbg -n '__tdbg_at \'\'' -a trace -d 'Read traces of torch.profiler: where time and memory went.'
 complete -c tdbg -n '__tdbg_at \'\'' -a flags -d 'List the debug flags, what they open and what they did.'
-complete -c tdbg -n '__tdbg_at \'\'' -a explain -d 'Explain a finding\'s code: what it means, why it matters, what to do.'
+complete -c tdbg -n '__tdbg_at \'\'' -a explain -d 'Explain the code of a finding or of an advice, and what to do.'
 complete -c tdbg -n '__tdbg_at \'\'' -a doctor -d 'Show what tdbg sees here: versions, settings and their sources.'
 complete -c tdbg -n '__tdbg_at \'\'' -a demo -d 'Train a small model under tdbg, with a fault if you like.'
 complete -c tdbg -n '__tdbg_at \'\'' -a hook -d 'Install or remove the hook for Pythons that ignore PYTHONPATH.'

@@ -24,7 +24,7 @@ def command(
     ] = None,
     json: options.Json = False,
 ) -> None:
-    """Explain the code of a finding, or of an advice of `tdbg trace advise`: what it means, what to do.
+    """Explain the code of a finding or of an advice, and what to do.
 
     Examples:
         tdbg explain TD-N001

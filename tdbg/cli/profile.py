@@ -57,7 +57,7 @@ def own(
 
 
 def command(**given: Any) -> int:
-    """Run a training or evaluation command with torch.profiler around some of its steps.
+    """Run a command with torch.profiler around some of its steps.
 
         tdbg profile -- python train.py --epochs 3
         tdbg profile --kind memory --window 100:102 -- torchrun --nproc-per-node=2 train.py
