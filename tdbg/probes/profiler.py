@@ -258,6 +258,7 @@ class Profiler(EveryUpdate):
             "kind": session.kind,
             "rank": monitor.rank,
             "world_size": monitor.world_size,
+            "float32_matmul_precision": torch.get_float32_matmul_precision(),
         }
         is_wanted = self._is_wanted(session, ended)
         session.stop(about, whole=whole)

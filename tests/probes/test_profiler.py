@@ -255,6 +255,7 @@ def test_calls_count_where_nothing_is_trained(training: Any) -> None:
             run.layer(torch.ones(2, 4))
     (trace,) = run.end()
     assert marks(trace) == [3, 4, 5] and trace["tdbg"]["phase"] == "eval"
+    assert trace["tdbg"]["float32_matmul_precision"] == "highest"  # torch's default; TD-P117 asks for it
 
 
 def test_an_evaluation_before_the_training_does_not_count(training: Any) -> None:
