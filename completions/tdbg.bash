@@ -4,8 +4,9 @@
 # commands below the command $1
 _tdbg_commands() {
     case "$1" in
-        '') reply='run report status control filter-logs inspect-pages flags explain doctor demo hook' ;;
+        '') reply='run profile report status control filter-logs inspect-pages trace flags explain doctor demo hook' ;;
         'inspect-pages') reply='ls show stats find diff export html verify recover convert upload' ;;
+        'trace') reply='show advise flame compare slice' ;;
         'flags') reply='list show scan doctor' ;;
         'hook') reply='install remove' ;;
         *) reply='' ;;
@@ -17,9 +18,10 @@ _tdbg_options() {
     case "$1" in
         '') reply='--version -h --help' ;;
         'run') reply='-f --flag --no-flag --preset -l --level --max-overhead --inject --strict-flags --forbid-flags --profile-name --run-dir --name --tee --stop-on --stop-before-update --fail-on --baseline --log-level --disk-budget --progress-every --step-optimizer --keep-steps --every --steps --ranks --capture --capture-stats --capture-every --capture-steps --capture-epochs --capture-phase --capture-on --capture-budget --capture-policy --capture-upload --when --then --threshold --dry-run --exec -q --quiet -h --help' ;;
+        'profile') reply='-k --kind --wait --warmup --active --repeat --skip-first --window --window-on -f --flag --no-flag --preset -l --level --max-overhead --inject --strict-flags --forbid-flags --profile-name --run-dir --name --tee --stop-on --stop-before-update --fail-on --baseline --log-level --disk-budget --progress-every --step-optimizer --keep-steps --every --steps --ranks --capture --capture-stats --capture-every --capture-steps --capture-epochs --capture-phase --capture-on --capture-budget --capture-policy --capture-upload --when --then --threshold --dry-run --exec -q --quiet -h --help' ;;
         'report') reply='--note --fail-on --json -h --help' ;;
         'status') reply='--watch --json -h --help' ;;
-        'control') reply='-l --level -f --flag --no-flag --for --at-step --clear-history --wait --json -h --help' ;;
+        'control') reply='-l --level -f --flag --no-flag --for --at-step --profile --clear-history --wait --json -h --help' ;;
         'filter-logs') reply='-f --flag -x --exclude-flag -p --prefix -r --ranks -t --type --level --steps --since --until -e --regex -v --invert-match --map -A --after-context -B --before-context -C --context --merge -F --follow --collapse --diverge --silent --errors --count --stats --list-prefixes -o --output --format --log-format --jobs -h --help' ;;
         'inspect-pages') reply='-h --help' ;;
         'inspect-pages ls') reply='--datapoints --ranks --rank --steps --step --epochs --epoch --phase --json -h --help' ;;
@@ -33,6 +35,12 @@ _tdbg_options() {
         'inspect-pages recover') reply='--force --json -h --help' ;;
         'inspect-pages convert') reply='-o --output --page-size --json -h --help' ;;
         'inspect-pages upload') reply='--json -h --help' ;;
+        'trace') reply='-h --help' ;;
+        'trace show') reply='--ranks --rank --windows --top --shapes --html --force --perfetto --json -h --help' ;;
+        'trace advise') reply='--ranks --rank --windows --threshold --fail-on --json -h --help' ;;
+        'trace flame') reply='--ranks --rank --windows --by --top --depth --folded --json -h --help' ;;
+        'trace compare') reply='--tolerance --save --ranks --rank --windows --top --json -h --help' ;;
+        'trace slice') reply='-o --output --steps --step --ranks --rank --windows -h --help' ;;
         'flags') reply='-h --help' ;;
         'flags list') reply='--json -h --help' ;;
         'flags show') reply='--json -h --help' ;;
@@ -83,6 +91,46 @@ _tdbg_kind() {
         'run --when') reply='TEXT' ;;
         'run --then') reply='TEXT' ;;
         'run --threshold') reply='TEXT' ;;
+        'profile -k'|'profile --kind') reply='KIND' ;;
+        'profile --wait') reply='N' ;;
+        'profile --warmup') reply='N' ;;
+        'profile --active') reply='N' ;;
+        'profile --repeat') reply='N' ;;
+        'profile --skip-first') reply='N' ;;
+        'profile --window') reply='RANGE' ;;
+        'profile --window-on') reply='CODE|SEVERITY' ;;
+        'profile -f'|'profile --flag') reply='FLAG' ;;
+        'profile --no-flag') reply='FLAG' ;;
+        'profile --preset') reply='PRESET' ;;
+        'profile -l'|'profile --level') reply='LEVEL' ;;
+        'profile --max-overhead') reply='PCT' ;;
+        'profile --inject') reply='MODE' ;;
+        'profile --profile-name') reply='NAME' ;;
+        'profile --run-dir') reply='DIR' ;;
+        'profile --name') reply='NAME' ;;
+        'profile --stop-on') reply='CODE|SEVERITY' ;;
+        'profile --fail-on') reply='SEVERITY' ;;
+        'profile --baseline') reply='N' ;;
+        'profile --log-level') reply='LOG_LEVEL' ;;
+        'profile --disk-budget') reply='SIZE' ;;
+        'profile --progress-every') reply='SECONDS' ;;
+        'profile --step-optimizer') reply='CLASS' ;;
+        'profile --keep-steps') reply='N' ;;
+        'profile --every') reply='N' ;;
+        'profile --steps') reply='RANGE' ;;
+        'profile --ranks') reply='RANGE' ;;
+        'profile --capture') reply='TEXT' ;;
+        'profile --capture-every') reply='N' ;;
+        'profile --capture-steps') reply='RANGE' ;;
+        'profile --capture-epochs') reply='TEXT' ;;
+        'profile --capture-phase') reply='TEXT' ;;
+        'profile --capture-on') reply='CODE|SEVERITY' ;;
+        'profile --capture-budget') reply='SIZE' ;;
+        'profile --capture-policy') reply='TEXT' ;;
+        'profile --capture-upload') reply='URL' ;;
+        'profile --when') reply='TEXT' ;;
+        'profile --then') reply='TEXT' ;;
+        'profile --threshold') reply='TEXT' ;;
         'report --note') reply='TEXT' ;;
         'report --fail-on') reply='SEVERITY' ;;
         'control -l'|'control --level') reply='LEVEL' ;;
@@ -90,6 +138,7 @@ _tdbg_kind() {
         'control --no-flag') reply='FLAG' ;;
         'control --for') reply='N' ;;
         'control --at-step') reply='N' ;;
+        'control --profile') reply='N' ;;
         'control --wait') reply='SECONDS' ;;
         'filter-logs -f'|'filter-logs --flag') reply='FLAG' ;;
         'filter-logs -x'|'filter-logs --exclude-flag') reply='FLAG' ;;
@@ -160,6 +209,29 @@ _tdbg_kind() {
         'inspect-pages html --size') reply='SIZE' ;;
         'inspect-pages convert -o'|'inspect-pages convert --output') reply='DIR' ;;
         'inspect-pages convert --page-size') reply='SIZE' ;;
+        'trace show --ranks'|'trace show --rank') reply='RANGE' ;;
+        'trace show --windows') reply='NAME' ;;
+        'trace show --top') reply='N' ;;
+        'trace show --html') reply='FILE' ;;
+        'trace show --perfetto') reply='FILE' ;;
+        'trace advise --ranks'|'trace advise --rank') reply='RANGE' ;;
+        'trace advise --windows') reply='NAME' ;;
+        'trace advise --threshold') reply='TEXT' ;;
+        'trace advise --fail-on') reply='NAME' ;;
+        'trace flame --ranks'|'trace flame --rank') reply='RANGE' ;;
+        'trace flame --windows') reply='NAME' ;;
+        'trace flame --by') reply='NAME' ;;
+        'trace flame --top') reply='N' ;;
+        'trace flame --depth') reply='N' ;;
+        'trace compare --tolerance') reply='TEXT' ;;
+        'trace compare --save') reply='FILE' ;;
+        'trace compare --ranks'|'trace compare --rank') reply='RANGE' ;;
+        'trace compare --windows') reply='NAME' ;;
+        'trace compare --top') reply='N' ;;
+        'trace slice -o'|'trace slice --output') reply='FILE' ;;
+        'trace slice --steps'|'trace slice --step') reply='RANGE' ;;
+        'trace slice --ranks'|'trace slice --rank') reply='RANGE' ;;
+        'trace slice --windows') reply='NAME' ;;
         'flags scan -o'|'flags scan --output') reply='FILE' ;;
         'flags scan --function') reply='NAME' ;;
         'demo --fault') reply='FAULT' ;;
@@ -176,6 +248,7 @@ _tdbg_kind() {
 _tdbg_argument() {
     case "$1" in
         'run') reply='COMMAND' ;;
+        'profile') reply='COMMAND' ;;
         'report') reply='RUN' ;;
         'status') reply='RUN' ;;
         'control') reply='RUN' ;;
@@ -191,10 +264,15 @@ _tdbg_argument() {
         'inspect-pages recover') reply='PATH' ;;
         'inspect-pages convert') reply='PATH' ;;
         'inspect-pages upload') reply='PATH|URL' ;;
+        'trace show') reply='PATH' ;;
+        'trace advise') reply='PATH' ;;
+        'trace flame') reply='PATH' ;;
+        'trace compare') reply='PATH' ;;
+        'trace slice') reply='PATH' ;;
         'flags show') reply='FLAG' ;;
         'flags scan') reply='DIR' ;;
         'flags doctor') reply='RUN' ;;
-        'explain') reply='CODE' ;;
+        'explain') reply='CODE|ADVICE' ;;
         *) reply='' ;;
     esac
 }
@@ -207,10 +285,12 @@ _tdbg_words() {
         'MODE') reply='auto yacs hydra argparse argv env none' ;;
         'PRESET') reply='hierarchical distributed data schedule gradnorm numerics memory' ;;
         'SEVERITY') reply='never info warning error critical' ;;
-        'CODE') reply='TD-A001 TD-A002 TD-A003 TD-C001 TD-C002 TD-C003 TD-C004 TD-C005 TD-C006 TD-C007 TD-C008 TD-C009 TD-C010 TD-C011 TD-C012 TD-C013 TD-C014 TD-C015 TD-C016 TD-C017 TD-C018 TD-C019 TD-C020 TD-D001 TD-D002 TD-D003 TD-D004 TD-D005 TD-D006 TD-D007 TD-D008 TD-D009 TD-G001 TD-G002 TD-G003 TD-G004 TD-G005 TD-M001 TD-M002 TD-M003 TD-N001 TD-N002 TD-N003 TD-N004 TD-N005 TD-P001 TD-P002 TD-P003 TD-R001 TD-R002 TD-R003 TD-R004 TD-R005 TD-R006 TD-S001 TD-S002 TD-S003 TD-S004 TD-S005 TD-S006 TD-S007 TD-S008 TD-S009' ;;
+        'CODE') reply='TD-A001 TD-A002 TD-A003 TD-C001 TD-C002 TD-C003 TD-C004 TD-C005 TD-C006 TD-C007 TD-C008 TD-C009 TD-C010 TD-C011 TD-C012 TD-C013 TD-C014 TD-C015 TD-C016 TD-C017 TD-C018 TD-C019 TD-C020 TD-D001 TD-D002 TD-D003 TD-D004 TD-D005 TD-D006 TD-D007 TD-D008 TD-D009 TD-G001 TD-G002 TD-G003 TD-G004 TD-G005 TD-M001 TD-M002 TD-M003 TD-N001 TD-N002 TD-N003 TD-N004 TD-N005 TD-P001 TD-P002 TD-P003 TD-P004 TD-R001 TD-R002 TD-R003 TD-R004 TD-R005 TD-R006 TD-S001 TD-S002 TD-S003 TD-S004 TD-S005 TD-S006 TD-S007 TD-S008 TD-S009' ;;
+        'ADVICE') reply='TD-P101 TD-P102 TD-P103 TD-P104 TD-P105 TD-P106 TD-P107 TD-P108 TD-P109 TD-P110 TD-P111 TD-P112 TD-P113 TD-P114 TD-P115 TD-P116 TD-P117' ;;
         'LOG_LEVEL') reply='DEBUG STATS INFO WARNING ERROR CRITICAL' ;;
         'FAULT') reply='none forward-inf backward-nan inf-grad bad-batch lr-spike' ;;
         'IMAGE') reply='auto never kitty iterm sixel' ;;
+        'KIND') reply='light memory shapes stacks flops full' ;;
         *) reply='' ;;
     esac
 }

@@ -1,8 +1,8 @@
 # fish completion for tdbg. Written by `tdbg docs`; change the source, not this file.
 
-set -g __tdbg_paths 'run' 'report' 'status' 'control' 'filter-logs' 'inspect-pages' 'inspect-pages ls' 'inspect-pages show' 'inspect-pages stats' 'inspect-pages find' 'inspect-pages diff' 'inspect-pages export' 'inspect-pages html' 'inspect-pages verify' 'inspect-pages recover' 'inspect-pages convert' 'inspect-pages upload' 'flags' 'flags list' 'flags show' 'flags scan' 'flags doctor' 'explain' 'doctor' 'demo' 'hook' 'hook install' 'hook remove'
-set -g __tdbg_wrappers 'run'
-set -g __tdbg_valued 'run -f' 'run --flag' 'run --no-flag' 'run --preset' 'run -l' 'run --level' 'run --max-overhead' 'run --inject' 'run --profile-name' 'run --run-dir' 'run --name' 'run --stop-on' 'run --fail-on' 'run --baseline' 'run --log-level' 'run --disk-budget' 'run --progress-every' 'run --step-optimizer' 'run --keep-steps' 'run --every' 'run --steps' 'run --ranks' 'run --capture' 'run --capture-every' 'run --capture-steps' 'run --capture-epochs' 'run --capture-phase' 'run --capture-on' 'run --capture-budget' 'run --capture-policy' 'run --capture-upload' 'run --when' 'run --then' 'run --threshold' 'report --note' 'report --fail-on' 'control -l' 'control --level' 'control -f' 'control --flag' 'control --no-flag' 'control --for' 'control --at-step' 'control --wait' 'filter-logs -f' 'filter-logs --flag' 'filter-logs -x' 'filter-logs --exclude-flag' 'filter-logs -p' 'filter-logs --prefix' 'filter-logs -r' 'filter-logs --ranks' 'filter-logs -t' 'filter-logs --type' 'filter-logs --level' 'filter-logs --steps' 'filter-logs --since' 'filter-logs --until' 'filter-logs -e' 'filter-logs --regex' 'filter-logs --map' 'filter-logs -A' 'filter-logs --after-context' 'filter-logs -B' 'filter-logs --before-context' 'filter-logs -C' 'filter-logs --context' 'filter-logs -o' 'filter-logs --output' 'filter-logs --format' 'filter-logs --log-format' 'filter-logs --jobs' 'inspect-pages ls --ranks' 'inspect-pages ls --rank' 'inspect-pages ls --steps' 'inspect-pages ls --step' 'inspect-pages ls --epochs' 'inspect-pages ls --epoch' 'inspect-pages ls --phase' 'inspect-pages show --slice' 'inspect-pages show --ranks' 'inspect-pages show --rank' 'inspect-pages show --steps' 'inspect-pages show --step' 'inspect-pages show --epochs' 'inspect-pages show --epoch' 'inspect-pages show --phase' 'inspect-pages show --nth' 'inspect-pages show --image' 'inspect-pages stats --layer' 'inspect-pages stats --group-by' 'inspect-pages stats --scores' 'inspect-pages stats --ranks' 'inspect-pages stats --rank' 'inspect-pages stats --steps' 'inspect-pages stats --step' 'inspect-pages stats --epochs' 'inspect-pages stats --epoch' 'inspect-pages stats --phase' 'inspect-pages find --sort' 'inspect-pages find --limit' 'inspect-pages find --layer' 'inspect-pages find --group-by' 'inspect-pages find --scores' 'inspect-pages find --ranks' 'inspect-pages find --rank' 'inspect-pages find --steps' 'inspect-pages find --step' 'inspect-pages find --epochs' 'inspect-pages find --epoch' 'inspect-pages find --phase' 'inspect-pages diff --layer' 'inspect-pages diff --tolerance' 'inspect-pages diff --by' 'inspect-pages diff --epochs' 'inspect-pages diff --ranks' 'inspect-pages diff --top' 'inspect-pages export -o' 'inspect-pages export --output' 'inspect-pages export --layer' 'inspect-pages export --keys' 'inspect-pages export --key' 'inspect-pages export --ranks' 'inspect-pages export --rank' 'inspect-pages export --steps' 'inspect-pages export --step' 'inspect-pages export --epochs' 'inspect-pages export --epoch' 'inspect-pages export --phase' 'inspect-pages html -o' 'inspect-pages html --output' 'inspect-pages html --layer' 'inspect-pages html --keys' 'inspect-pages html --key' 'inspect-pages html --ranks' 'inspect-pages html --rank' 'inspect-pages html --steps' 'inspect-pages html --step' 'inspect-pages html --epochs' 'inspect-pages html --epoch' 'inspect-pages html --phase' 'inspect-pages html --limit' 'inspect-pages html --size' 'inspect-pages convert -o' 'inspect-pages convert --output' 'inspect-pages convert --page-size' 'flags scan -o' 'flags scan --output' 'flags scan --function' 'demo --fault' 'demo --steps' 'demo --seed' 'demo --run-dir' 'hook install --python' 'hook remove --python'
+set -g __tdbg_paths 'run' 'profile' 'report' 'status' 'control' 'filter-logs' 'inspect-pages' 'inspect-pages ls' 'inspect-pages show' 'inspect-pages stats' 'inspect-pages find' 'inspect-pages diff' 'inspect-pages export' 'inspect-pages html' 'inspect-pages verify' 'inspect-pages recover' 'inspect-pages convert' 'inspect-pages upload' 'trace' 'trace show' 'trace advise' 'trace flame' 'trace compare' 'trace slice' 'flags' 'flags list' 'flags show' 'flags scan' 'flags doctor' 'explain' 'doctor' 'demo' 'hook' 'hook install' 'hook remove'
+set -g __tdbg_wrappers 'run' 'profile'
+set -g __tdbg_valued 'run -f' 'run --flag' 'run --no-flag' 'run --preset' 'run -l' 'run --level' 'run --max-overhead' 'run --inject' 'run --profile-name' 'run --run-dir' 'run --name' 'run --stop-on' 'run --fail-on' 'run --baseline' 'run --log-level' 'run --disk-budget' 'run --progress-every' 'run --step-optimizer' 'run --keep-steps' 'run --every' 'run --steps' 'run --ranks' 'run --capture' 'run --capture-every' 'run --capture-steps' 'run --capture-epochs' 'run --capture-phase' 'run --capture-on' 'run --capture-budget' 'run --capture-policy' 'run --capture-upload' 'run --when' 'run --then' 'run --threshold' 'profile -k' 'profile --kind' 'profile --wait' 'profile --warmup' 'profile --active' 'profile --repeat' 'profile --skip-first' 'profile --window' 'profile --window-on' 'profile -f' 'profile --flag' 'profile --no-flag' 'profile --preset' 'profile -l' 'profile --level' 'profile --max-overhead' 'profile --inject' 'profile --profile-name' 'profile --run-dir' 'profile --name' 'profile --stop-on' 'profile --fail-on' 'profile --baseline' 'profile --log-level' 'profile --disk-budget' 'profile --progress-every' 'profile --step-optimizer' 'profile --keep-steps' 'profile --every' 'profile --steps' 'profile --ranks' 'profile --capture' 'profile --capture-every' 'profile --capture-steps' 'profile --capture-epochs' 'profile --capture-phase' 'profile --capture-on' 'profile --capture-budget' 'profile --capture-policy' 'profile --capture-upload' 'profile --when' 'profile --then' 'profile --threshold' 'report --note' 'report --fail-on' 'control -l' 'control --level' 'control -f' 'control --flag' 'control --no-flag' 'control --for' 'control --at-step' 'control --profile' 'control --wait' 'filter-logs -f' 'filter-logs --flag' 'filter-logs -x' 'filter-logs --exclude-flag' 'filter-logs -p' 'filter-logs --prefix' 'filter-logs -r' 'filter-logs --ranks' 'filter-logs -t' 'filter-logs --type' 'filter-logs --level' 'filter-logs --steps' 'filter-logs --since' 'filter-logs --until' 'filter-logs -e' 'filter-logs --regex' 'filter-logs --map' 'filter-logs -A' 'filter-logs --after-context' 'filter-logs -B' 'filter-logs --before-context' 'filter-logs -C' 'filter-logs --context' 'filter-logs -o' 'filter-logs --output' 'filter-logs --format' 'filter-logs --log-format' 'filter-logs --jobs' 'inspect-pages ls --ranks' 'inspect-pages ls --rank' 'inspect-pages ls --steps' 'inspect-pages ls --step' 'inspect-pages ls --epochs' 'inspect-pages ls --epoch' 'inspect-pages ls --phase' 'inspect-pages show --slice' 'inspect-pages show --ranks' 'inspect-pages show --rank' 'inspect-pages show --steps' 'inspect-pages show --step' 'inspect-pages show --epochs' 'inspect-pages show --epoch' 'inspect-pages show --phase' 'inspect-pages show --nth' 'inspect-pages show --image' 'inspect-pages stats --layer' 'inspect-pages stats --group-by' 'inspect-pages stats --scores' 'inspect-pages stats --ranks' 'inspect-pages stats --rank' 'inspect-pages stats --steps' 'inspect-pages stats --step' 'inspect-pages stats --epochs' 'inspect-pages stats --epoch' 'inspect-pages stats --phase' 'inspect-pages find --sort' 'inspect-pages find --limit' 'inspect-pages find --layer' 'inspect-pages find --group-by' 'inspect-pages find --scores' 'inspect-pages find --ranks' 'inspect-pages find --rank' 'inspect-pages find --steps' 'inspect-pages find --step' 'inspect-pages find --epochs' 'inspect-pages find --epoch' 'inspect-pages find --phase' 'inspect-pages diff --layer' 'inspect-pages diff --tolerance' 'inspect-pages diff --by' 'inspect-pages diff --epochs' 'inspect-pages diff --ranks' 'inspect-pages diff --top' 'inspect-pages export -o' 'inspect-pages export --output' 'inspect-pages export --layer' 'inspect-pages export --keys' 'inspect-pages export --key' 'inspect-pages export --ranks' 'inspect-pages export --rank' 'inspect-pages export --steps' 'inspect-pages export --step' 'inspect-pages export --epochs' 'inspect-pages export --epoch' 'inspect-pages export --phase' 'inspect-pages html -o' 'inspect-pages html --output' 'inspect-pages html --layer' 'inspect-pages html --keys' 'inspect-pages html --key' 'inspect-pages html --ranks' 'inspect-pages html --rank' 'inspect-pages html --steps' 'inspect-pages html --step' 'inspect-pages html --epochs' 'inspect-pages html --epoch' 'inspect-pages html --phase' 'inspect-pages html --limit' 'inspect-pages html --size' 'inspect-pages convert -o' 'inspect-pages convert --output' 'inspect-pages convert --page-size' 'trace show --ranks' 'trace show --rank' 'trace show --windows' 'trace show --top' 'trace show --html' 'trace show --perfetto' 'trace advise --ranks' 'trace advise --rank' 'trace advise --windows' 'trace advise --threshold' 'trace advise --fail-on' 'trace flame --ranks' 'trace flame --rank' 'trace flame --windows' 'trace flame --by' 'trace flame --top' 'trace flame --depth' 'trace compare --tolerance' 'trace compare --save' 'trace compare --ranks' 'trace compare --rank' 'trace compare --windows' 'trace compare --top' 'trace slice -o' 'trace slice --output' 'trace slice --steps' 'trace slice --step' 'trace slice --ranks' 'trace slice --rank' 'trace slice --windows' 'flags scan -o' 'flags scan --output' 'flags scan --function' 'demo --fault' 'demo --steps' 'demo --seed' 'demo --run-dir' 'hook install --python' 'hook remove --python'
 
 # Prints the command typed so far, such as `flags list`; `run --` once the wrapped command has begun.
 function __tdbg_state
@@ -181,6 +181,7 @@ function __tdbg_CODE
     printf '%s\n' 'TD-P001	waits for the accelerator in the step'
     printf '%s\n' 'TD-P002	the step waits for data'
     printf '%s\n' 'TD-P003	evaluation with gradients on'
+    printf '%s\n' 'TD-P004	profile incomplete'
     printf '%s\n' 'TD-R001	ranks stopped at different steps'
     printf '%s\n' 'TD-R002	rank ended by its own exit code or signal'
     printf '%s\n' 'TD-R003	exception'
@@ -196,6 +197,26 @@ function __tdbg_CODE
     printf '%s\n' 'TD-S007	weights do not change'
     printf '%s\n' 'TD-S008	learning rate above 1 with Adam'
     printf '%s\n' 'TD-S009	early stopping astray'
+end
+
+function __tdbg_ADVICE
+    printf '%s\n' 'TD-P101	waits for input'
+    printf '%s\n' 'TD-P102	no workers'
+    printf '%s\n' 'TD-P103	copies to the device'
+    printf '%s\n' 'TD-P104	idle accelerator'
+    printf '%s\n' 'TD-P105	bound by launches'
+    printf '%s\n' 'TD-P106	waits for the device'
+    printf '%s\n' 'TD-P107	small kernels'
+    printf '%s\n' 'TD-P108	no tensor cores'
+    printf '%s\n' 'TD-P109	memory nearly full'
+    printf '%s\n' 'TD-P110	fragmented memory'
+    printf '%s\n' 'TD-P111	optimizer in a loop'
+    printf '%s\n' 'TD-P112	gradients zeroed, not None'
+    printf '%s\n' 'TD-P113	a step that stalls'
+    printf '%s\n' 'TD-P114	communication not hidden'
+    printf '%s\n' 'TD-P115	a slow rank'
+    printf '%s\n' 'TD-P116	memory grows'
+    printf '%s\n' 'TD-P117	TF32 is off'
 end
 
 function __tdbg_LOG_LEVEL
@@ -224,18 +245,29 @@ function __tdbg_IMAGE
     printf '%s\n' 'sixel'
 end
 
+function __tdbg_KIND
+    printf '%s\n' 'light'
+    printf '%s\n' 'memory'
+    printf '%s\n' 'shapes'
+    printf '%s\n' 'stacks'
+    printf '%s\n' 'flops'
+    printf '%s\n' 'full'
+end
+
 
 complete -c tdbg -f
 
 # tdbg
 complete -c tdbg -n '__tdbg_at \'\'' -a run -d 'Run a training or evaluation command and say what went wrong in it.'
+complete -c tdbg -n '__tdbg_at \'\'' -a profile -d 'Run a command with torch.profiler around some of its steps.'
 complete -c tdbg -n '__tdbg_at \'\'' -a report -d 'Show the verdict of a run: findings, evidence, cost.'
 complete -c tdbg -n '__tdbg_at \'\'' -a status -d 'Show how far a run is: rank, step, rate, loss, level, last finding.'
 complete -c tdbg -n '__tdbg_at \'\'' -a control -d 'Change level and flags of a live run, on all ranks at one step.'
 complete -c tdbg -n '__tdbg_at \'\'' -a filter-logs -d 'Print log lines by flag, rank, level, step and time; whole records.'
 complete -c tdbg -n '__tdbg_at \'\'' -a inspect-pages -d 'Open captured tensors: list, show, compare, export, repair.'
+complete -c tdbg -n '__tdbg_at \'\'' -a trace -d 'Read traces of torch.profiler: where time and memory went.'
 complete -c tdbg -n '__tdbg_at \'\'' -a flags -d 'List the debug flags, what they open and what they did.'
-complete -c tdbg -n '__tdbg_at \'\'' -a explain -d 'Explain a finding\'s code: what it means, why it matters, what to do.'
+complete -c tdbg -n '__tdbg_at \'\'' -a explain -d 'Explain the code of a finding or of an advice, and what to do.'
 complete -c tdbg -n '__tdbg_at \'\'' -a doctor -d 'Show what tdbg sees here: versions, settings and their sources.'
 complete -c tdbg -n '__tdbg_at \'\'' -a demo -d 'Train a small model under tdbg, with a fault if you like.'
 complete -c tdbg -n '__tdbg_at \'\'' -a hook -d 'Install or remove the hook for Pythons that ignore PYTHONPATH.'
@@ -287,6 +319,59 @@ complete -c tdbg -n '__tdbg_at \'run\'' -s h -l help -d 'Show this page and exit
 complete -c tdbg -n '__tdbg_at \'run\'' -a '(__tdbg_wrapped)'
 complete -c tdbg -n '__tdbg_at \'run --\'' -a '(__tdbg_wrapped)'
 
+# tdbg profile
+complete -c tdbg -n '__tdbg_at \'profile\'' -s k -l kind -x -a '(__tdbg_KIND)' -d 'What is recorded: light, memory, shapes, stacks, flops, full.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l wait -x -d 'Steps before each window; 1 if left out.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l warmup -x -d 'Steps after them that are not kept; 1 if left out.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l active -x -d 'Steps that are recorded; 3 if left out.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l repeat -x -d 'How many windows; 1 if left out, 0: until the end.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l skip-first -x -d 'Steps before the first wait.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l window -x -d 'Record these steps instead: 100:102,500:502.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l window-on -x -a '(__tdbg_CODE) (__tdbg_SEVERITY)' -d 'Record a window after each such finding only; repeatable.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -s f -l flag -x -a '(__tdbg_FLAG)' -d 'Switch a debug flag on: FLAG or FLAG=VALUE; repeatable.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l no-flag -x -a '(__tdbg_FLAG)' -d 'Switch a debug flag off that another source switches on.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l preset -x -a '(__tdbg_PRESET)' -d 'Switch on flags often wanted together.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -s l -l level -x -a '(__tdbg_LEVEL)' -d 'How much is looked at.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l max-overhead -x -d 'Share of the wall time tdbg may cost, in percent.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l inject -x -a '(__tdbg_MODE)' -d 'How flags reach the program\'s own configuration.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l strict-flags -d 'A flag the program rejects ends the rank before its first step.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l forbid-flags -d 'Refuse to start while any debug flag is on.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l profile-name -x -d 'Use the settings [tool.tdbg.profiles.NAME].'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l run-dir -x -a '(__fish_complete_directories)' -d 'Where the run is kept; must not hold another run.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l name -x -d 'Name of the run under ./tdbg_runs.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l tee -d 'Keep a copy of stdout and stderr in the run directory, byte for byte.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l stop-on -x -a '(__tdbg_CODE) (__tdbg_SEVERITY)' -d 'End the command at the first such finding; repeatable.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l stop-before-update -d 'Stop before the optimizer uses a non-finite gradient (syncs a GPU).'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l fail-on -x -a '(__tdbg_SEVERITY)' -d 'Exit with 1 instead of 0 after a finding this severe.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l baseline -x -d 'Alternate blocks of N steps without and with tdbg, and compare.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l log-level -x -a '(__tdbg_LOG_LEVEL)' -d 'Level of the program\'s own console log.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l disk-budget -x -d 'What a rank may write, such as 500MB.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l progress-every -x -d 'Time between progress lines, off a terminal.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l step-optimizer -x -d 'Class of the optimizer whose step counts, not the first.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l keep-steps -x -d 'Step records kept for the report of a bad step.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l every -x -d 'Flags and levels look at every Nth step only.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l steps -x -d 'Flags and levels look at these steps only: 100:200,500.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l ranks -x -d 'Flags and levels look on these ranks only: 0,3-5.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l capture -x -d 'Keep what these layers put out: \'layers.*.attn:output,input,grad\'; repeatable.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l capture-stats -d 'Keep figures of the captured tensors, not the tensors.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l capture-every -x -d 'Capture every Nth step.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l capture-steps -x -d 'Capture these steps only: 100:200,500.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l capture-epochs -x -d 'Capture every Nth epoch and the last; latest; or all.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l capture-phase -x -d 'Capture in this phase only: train, val or eval; repeatable.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l capture-on -x -a '(__tdbg_CODE) (__tdbg_SEVERITY)' -d 'Capture 20 steps after each such finding, and only then; repeatable.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l capture-budget -x -d 'What a rank may capture, such as 2GB.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l capture-policy -x -d 'Where the disk is too slow: block, drop or sample.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l capture-upload -x -d 'Copy sealed pages below this URL while the run goes on: s3://bucket/runs.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l when -x -d 'A condition on step records, such as \'loss > 10 or skipped\'.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l then -x -d 'What to do when it comes true: \'level=extreme for 20\', \'dump\'.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l threshold -x -d 'A bound of a probe: GRADIENTS.explosion=50; repeatable.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l dry-run -d 'Print what would be done, and do nothing.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l exec -d 'Replace tdbg by the command: no live findings, no verdict.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -s q -l quiet -d 'Say only errors and one line at the end.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -s h -l help -d 'Show this page and exit.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -a '(__tdbg_wrapped)'
+complete -c tdbg -n '__tdbg_at \'profile --\'' -a '(__tdbg_wrapped)'
+
 # tdbg report
 complete -c tdbg -n '__tdbg_at \'report\'' -l note -x -d 'Keep your own finding with the run.'
 complete -c tdbg -n '__tdbg_at \'report\'' -l fail-on -x -a '(__tdbg_SEVERITY)' -d 'Exit with 1 if there is a finding this severe. [default: never]'
@@ -306,6 +391,7 @@ complete -c tdbg -n '__tdbg_at \'control\'' -s f -l flag -x -a '(__tdbg_FLAG)' -
 complete -c tdbg -n '__tdbg_at \'control\'' -l no-flag -x -a '(__tdbg_FLAG)' -d 'Switch a debug flag off; repeatable.'
 complete -c tdbg -n '__tdbg_at \'control\'' -l for -x -d 'Go back to what was before after N steps.'
 complete -c tdbg -n '__tdbg_at \'control\'' -l at-step -x -d 'The first step the change holds for.'
+complete -c tdbg -n '__tdbg_at \'control\'' -l profile -x -d 'Record N steps with torch.profiler, after a warm-up.'
 complete -c tdbg -n '__tdbg_at \'control\'' -l clear-history -d 'Have the ranks forget the last steps they keep for reports.'
 complete -c tdbg -n '__tdbg_at \'control\'' -l wait -x -d 'How long to wait for the ranks; 0: not at all.'
 complete -c tdbg -n '__tdbg_at \'control\'' -l json -d 'Print one JSON document.'
@@ -468,6 +554,64 @@ complete -c tdbg -n '__tdbg_at \'inspect-pages upload\'' -l json -d 'Print what 
 complete -c tdbg -n '__tdbg_at \'inspect-pages upload\'' -s h -l help -d 'Show this page and exit.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages upload\'' -r -F
 
+# tdbg trace
+complete -c tdbg -n '__tdbg_at \'trace\'' -a show -d 'Show where the time and memory of a step went.'
+complete -c tdbg -n '__tdbg_at \'trace\'' -a advise -d 'Say what would make a step shorter, with the evidence for it.'
+complete -c tdbg -n '__tdbg_at \'trace\'' -a flame -d 'Show what called what, and for how long: a flame graph in text.'
+complete -c tdbg -n '__tdbg_at \'trace\'' -a compare -d 'Compare the steps of two runs: slower or not, and what changed.'
+complete -c tdbg -n '__tdbg_at \'trace\'' -a slice -d 'Write a few steps of a few ranks as one small trace.'
+complete -c tdbg -n '__tdbg_at \'trace\'' -s h -l help -d 'Show this page and exit.'
+
+# tdbg trace show
+complete -c tdbg -n '__tdbg_at \'trace show\'' -l ranks -l rank -x -d 'Only these ranks, such as 0,3-5.'
+complete -c tdbg -n '__tdbg_at \'trace show\'' -l windows -x -d 'Of several windows of a rank the last, or all; last if left out. [default: last]'
+complete -c tdbg -n '__tdbg_at \'trace show\'' -l top -x -d 'Lines of each table. [default: 10]'
+complete -c tdbg -n '__tdbg_at \'trace show\'' -l shapes -d 'Tell calls of an operator with other input shapes apart.'
+complete -c tdbg -n '__tdbg_at \'trace show\'' -l html -r -F -d 'Write it as one HTML file, with graphs, that opens without a network.'
+complete -c tdbg -n '__tdbg_at \'trace show\'' -l force -d 'With --html: overwrite a file that is there.'
+complete -c tdbg -n '__tdbg_at \'trace show\'' -l perfetto -r -F -d 'Write the steps shown to a small trace too, for ui.perfetto.dev.'
+complete -c tdbg -n '__tdbg_at \'trace show\'' -l json -d 'Print one JSON document.'
+complete -c tdbg -n '__tdbg_at \'trace show\'' -s h -l help -d 'Show this page and exit.'
+complete -c tdbg -n '__tdbg_at \'trace show\'' -r -F
+
+# tdbg trace advise
+complete -c tdbg -n '__tdbg_at \'trace advise\'' -l ranks -l rank -x -d 'Only these ranks, such as 0,3-5.'
+complete -c tdbg -n '__tdbg_at \'trace advise\'' -l windows -x -d 'Of several windows of a rank the last, or all; last if left out. [default: last]'
+complete -c tdbg -n '__tdbg_at \'trace advise\'' -l threshold -x -d 'NAME=VALUE: another threshold of a rule; repeatable.'
+complete -c tdbg -n '__tdbg_at \'trace advise\'' -l fail-on -x -d 'Exit 1 on advice of this severity or worse: notice, warning, critical.'
+complete -c tdbg -n '__tdbg_at \'trace advise\'' -l json -d 'Print one JSON document.'
+complete -c tdbg -n '__tdbg_at \'trace advise\'' -s h -l help -d 'Show this page and exit.'
+complete -c tdbg -n '__tdbg_at \'trace advise\'' -r -F
+
+# tdbg trace flame
+complete -c tdbg -n '__tdbg_at \'trace flame\'' -l ranks -l rank -x -d 'Only these ranks, such as 0,3-5.'
+complete -c tdbg -n '__tdbg_at \'trace flame\'' -l windows -x -d 'Of several windows of a rank the last, or all; last if left out. [default: last]'
+complete -c tdbg -n '__tdbg_at \'trace flame\'' -l by -x -d 'By stack, module or operator; the first of them that the trace has if left out.'
+complete -c tdbg -n '__tdbg_at \'trace flame\'' -l top -x -d 'So many rows, those with most time. [default: 40]'
+complete -c tdbg -n '__tdbg_at \'trace flame\'' -l depth -x -d 'So many levels. [default: 0]'
+complete -c tdbg -n '__tdbg_at \'trace flame\'' -l folded -d 'Print a line a stack and its own microseconds, as flame graph tools read them.'
+complete -c tdbg -n '__tdbg_at \'trace flame\'' -l json -d 'Print one JSON document.'
+complete -c tdbg -n '__tdbg_at \'trace flame\'' -s h -l help -d 'Show this page and exit.'
+complete -c tdbg -n '__tdbg_at \'trace flame\'' -r -F
+
+# tdbg trace compare
+complete -c tdbg -n '__tdbg_at \'trace compare\'' -l tolerance -x -d 'How much slower B may be, such as 0.1 or 10%; 0.05 if left out.'
+complete -c tdbg -n '__tdbg_at \'trace compare\'' -l save -r -F -d 'Compare nothing: keep the runs that are named as a baseline.'
+complete -c tdbg -n '__tdbg_at \'trace compare\'' -l ranks -l rank -x -d 'Only these ranks, such as 0,3-5.'
+complete -c tdbg -n '__tdbg_at \'trace compare\'' -l windows -x -d 'Of several windows of a rank all, or the last; all if left out. [default: all]'
+complete -c tdbg -n '__tdbg_at \'trace compare\'' -l top -x -d 'Lines of each table. [default: 10]'
+complete -c tdbg -n '__tdbg_at \'trace compare\'' -l json -d 'Print one JSON document.'
+complete -c tdbg -n '__tdbg_at \'trace compare\'' -s h -l help -d 'Show this page and exit.'
+complete -c tdbg -n '__tdbg_at \'trace compare\'' -r -F
+
+# tdbg trace slice
+complete -c tdbg -n '__tdbg_at \'trace slice\'' -s o -l output -r -F -d 'The file to write; packed if its name ends with .gz.'
+complete -c tdbg -n '__tdbg_at \'trace slice\'' -l steps -l step -x -d 'Only these steps, such as 3 or 100:102; all if left out.'
+complete -c tdbg -n '__tdbg_at \'trace slice\'' -l ranks -l rank -x -d 'Only these ranks, such as 0,3-5.'
+complete -c tdbg -n '__tdbg_at \'trace slice\'' -l windows -x -d 'Look in the last window of a rank, or in all; all if --steps is given.'
+complete -c tdbg -n '__tdbg_at \'trace slice\'' -s h -l help -d 'Show this page and exit.'
+complete -c tdbg -n '__tdbg_at \'trace slice\'' -r -F
+
 # tdbg flags
 complete -c tdbg -n '__tdbg_at \'flags\'' -a list -d 'List every flag with its group, short names and summary.'
 complete -c tdbg -n '__tdbg_at \'flags\'' -a show -d 'Show one flag: when to use it, its tag, short names and presets.'
@@ -498,7 +642,7 @@ complete -c tdbg -n '__tdbg_at \'flags doctor\'' -a '(__tdbg_runs)'
 # tdbg explain
 complete -c tdbg -n '__tdbg_at \'explain\'' -l json -d 'Print one JSON document.'
 complete -c tdbg -n '__tdbg_at \'explain\'' -s h -l help -d 'Show this page and exit.'
-complete -c tdbg -n '__tdbg_at \'explain\'' -a '(__tdbg_CODE)'
+complete -c tdbg -n '__tdbg_at \'explain\'' -a '(__tdbg_CODE) (__tdbg_ADVICE)'
 
 # tdbg doctor
 complete -c tdbg -n '__tdbg_at \'doctor\'' -l json -d 'Print one JSON document.'

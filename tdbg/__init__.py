@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tdbg.api.lines import log as log
     from tdbg.api.loggers import create_logger as create_logger
     from tdbg.api.metrics import metric as metric
+    from tdbg.api.performance import profile_model_performance as profile_model_performance
     from tdbg.api.regions import region as region
     from tdbg.api.switches import clear_history as clear_history
     from tdbg.api.switches import disable_debugging as disable_debugging
@@ -46,6 +47,7 @@ API = (  # the names of tdbg.api; any other is a submodule or an error
     "TrainingPhase",
     "AsyncTrainingLogger",
     "create_logger",
+    "profile_model_performance",
 )
 
 

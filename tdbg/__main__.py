@@ -33,8 +33,9 @@ def _front(args: list[str]) -> int:
             return 0
         except (OSError, AttributeError):  # closed pipe, full disk or no stdout: the whole CLI knows what to do
             pass
-    if args[:1] == ["filter-logs"] or args[:1] == ["inspect-pages"]:
-        code = _guarded(_filter_logs if args[0] == "filter-logs" else _inspect_pages, args)
+    quick = {"filter-logs": _filter_logs, "inspect-pages": _inspect_pages, "trace": _trace}
+    if args and args[0] in quick:
+        code = _guarded(quick[args[0]], args)
         if code is not None:
             return code
     from tdbg import cli
@@ -67,6 +68,12 @@ def _filter_logs(words: list[str]) -> int | None:
 
 def _inspect_pages(words: list[str]) -> int | None:
     from tdbg.pages.commands import thin
+
+    return thin(words)
+
+
+def _trace(words: list[str]) -> int | None:
+    from tdbg.traces.commands import thin
 
     return thin(words)
 

@@ -12,6 +12,7 @@ from tdbg import flags as flag_table
 from tdbg.capture import PHASES, Epochs, check_spec
 from tdbg.conditions import check_action, check_condition, check_pairs
 from tdbg.errors import TdbgError
+from tdbg.profiling import KINDS, MAX_STEPS, parse_windows
 from tdbg.ranges import parse_ranges
 from tdbg.urls import check_url
 
@@ -76,6 +77,16 @@ class Settings:
     capture_budget: str = setting("bytes a rank may capture, such as 2GB", "2GB")
     capture_policy: str = setting("where the disk is too slow: block, drop or sample", "block")
     capture_upload: str = setting("a URL that sealed pages are copied to, such as s3://bucket/runs", "")
+    profile_kind: str = setting("what a profiler records: light, memory, shapes, stacks, flops or full", "light")
+    profile_wait: int = setting("steps before each window in which a profiler rests", 1)
+    profile_warmup: int = setting("steps before each window in which it is set up already", 1)
+    profile_active: int = setting("steps of a window, all of them recorded", 3)
+    profile_repeat: int = setting("how many windows are recorded; 0: until the end", 1)
+    profile_skip_first: int = setting("steps before the first wait", 0)
+    profile_window: str = setting("record these steps instead, such as 100:102,500:502", "")
+    profile_on: list[str] = setting(
+        "record a window after each finding with one of these codes or severities, and only then", factory=list
+    )
     when: list[str] = setting("conditions over a step's record", factory=list)
     then: list[str] = setting("what to do when the condition in the same place comes true", factory=list)
 
@@ -219,6 +230,21 @@ def _words(key: str, value: Any) -> list[str]:
     return [str(part).strip() for part in parts if str(part).strip()]
 
 
+def _windows(key: str, value: Any) -> str:
+    text = _ranges(":")(key, value)
+    parse_windows(text, key)
+    return text
+
+
+def _window_steps(key: str, value: Any) -> int:
+    found = _counting(key, value)
+    if found > MAX_STEPS:
+        raise TdbgError(
+            f"{key}: {found} steps make a trace that nothing could open", f"write a few, and at most {MAX_STEPS}"
+        )
+    return found
+
+
 def _size(key: str, value: Any) -> str:
     if not parse_bytes(str(value)):
         raise TdbgError(f"{key} is above 0, not {value!r}", "write a size above 0, such as 500MB")
@@ -339,6 +365,14 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "capture_budget": _size,
     "capture_policy": _choice(CAPTURE_POLICIES),
     "capture_upload": _url,
+    "profile_kind": _choice(KINDS),
+    "profile_wait": _whole,
+    "profile_warmup": _whole,
+    "profile_active": _window_steps,
+    "profile_repeat": _whole,
+    "profile_skip_first": _whole,
+    "profile_window": _windows,
+    "profile_on": _words,
     "when": _texts(check_condition),
     "then": _texts(check_action),
 }
@@ -439,6 +473,7 @@ def resolve(
         _apply(settings, origin, source, tuple(known_flags))
     check_pairs(settings.when, settings.then)
     _check_capture(settings, origin)
+    _check_profile(settings, origin)
     return settings, origin
 
 
@@ -452,6 +487,25 @@ def _check_capture(settings: Settings, origin: Mapping[str, str]) -> None:
             f"--{alone[0].replace('_', '-')} is there, and no --capture",
             "name layers: --capture 'layers.*.attn:output'",
         )
+
+
+def _check_profile(settings: Settings, origin: Mapping[str, str]) -> None:
+    """A profiler that cannot work, or two ways at once to say when, are a mistake."""
+    asked = settings.flags.get("PROFILER")
+    if asked and settings.level == "off" and origin["flags"] == "option":
+        raise TdbgError("at level off nothing is profiled", "leave out --level off")
+    if isinstance(asked, str):
+        parse_windows(asked, "flag PROFILER")
+    given = [name for name, source in origin.items() if name.startswith("profile_") and source == "option"]
+    cycles = [name for name in given if name in _CYCLE]
+    if "profile_window" in given and cycles:
+        raise TdbgError(
+            f"--window names the steps, and so does --{cycles[0].removeprefix('profile_').replace('_', '-')}",
+            "leave one of them out",
+        )
+
+
+_CYCLE = ("profile_wait", "profile_active", "profile_repeat", "profile_skip_first")
 
 
 def _apply(settings: Settings, origin: dict[str, str], source: Source, known: tuple[str, ...]) -> None:

@@ -32,6 +32,8 @@ class Request:
     for_steps: int = 0  # then everything is as before; 0: for good
     clear_history: bool = False
     capture_for: int = 0  # so many steps are captured from then on, of what `--capture` names
+    profile_for: int = 0  # so many steps are recorded by torch.profiler, after a warm-up
+    why: str = ""  # who asks for that: control (or empty), finding
 
 
 def read(path: Path) -> list[Request]:
@@ -62,11 +64,13 @@ def _request(data: Any) -> Request:
         raise ValueError("a request is not a table")
     known = {item.name for item in fields(Request)}
     found = Request(**{key: value for key, value in data.items() if key in known})
-    whole = (found.number, found.at_step, found.for_steps, found.capture_for)
+    whole = (found.number, found.at_step, found.for_steps, found.capture_for, found.profile_for)
     if not all(type(value) is int and value >= 0 for value in whole):
-        raise ValueError("number, at_step, for_steps and capture_for are whole numbers")
+        raise ValueError("number, at_step, for_steps, capture_for and profile_for are whole numbers")
     if found.level not in ("", *LEVELS):
         raise ValueError(f"no level is named {found.level!r}")
+    if not isinstance(found.why, str):
+        raise ValueError("why is a word")
     if not isinstance(found.t, int | float):
         raise ValueError("t is a time")
     flags = found.flags

@@ -176,7 +176,10 @@ class Switch(Event):
     step: int = doc("the last step done before the change", 0)
     level: str = doc("the level from now on", "")
     flags: dict[str, Any] = doc("the flags that are on from now on", factory=dict)
-    why: str = doc("control, trigger, api, or end (of a change made for some steps)", "")
+    why: str = doc(
+        "control, capture or profile (asked for by control or a finding), trigger, api, or end (of a change made for some steps)",
+        "",
+    )
     asked: int = doc("for control: the number of the request", 0)
     late: bool = doc("the step at which all ranks were to switch had passed already", False)
 
@@ -337,6 +340,27 @@ class Metric(Event):
     step: int = doc("the step that was running; after an update, and in evaluation, the last one done", 0)
     name: str = doc("the program's name for it; conditions know it as metric.NAME", "")
     value: Number = doc("the number", 0.0)
+
+
+@event_type
+@dataclass(slots=True, kw_only=True)
+class Trace(Event):
+    """A window of torch.profiler is over, and its trace is written (or the program's own, taken over)."""
+
+    TYPE: ClassVar[str] = "trace"
+
+    file: str = doc("folder-relative path of the trace; .gz is added once it is compressed", "")
+    bytes: int = doc("its size before compression", 0)
+    phase: str = doc("train: a step is one of the first optimizer; eval: a root's call; batches: of the API", "train")
+    first_step: int = doc("the first step that was recorded", 0)
+    steps: int = doc("steps that were recorded from their beginning to their end", 0)
+    wanted: int = doc("steps that were asked for", 0)
+    kind: str = doc("light, memory, shapes, stacks, flops or full; empty for the program's own", "")
+    why: str = doc("schedule; control or finding: asked for as it ran; program: its own profiler or call", "schedule")
+    ended: str = doc("why the window ended before its last step; empty if it did not", "")
+    steps_ms: list[float] = doc("how long each recorded step took", factory=list)
+    outside_ms: float | None = doc("median of the last steps outside of any window")
+    pause_ms: float = doc("how long the program stood still while the window was closed and written", 0.0)
 
 
 SEVERITIES = ("info", "warning", "error", "critical")

@@ -182,6 +182,7 @@ FLAGS: tuple[Flag, ...] = (
         "Capture a torch.profiler window from inside the run.",
         "Use it when steps are slow and it is not known where the time goes.",
         aliases=("autograd_profiler", "tensorboard_profiler"),
+        probe="profiler",
     ),
     Flag(
         "MEMORY",

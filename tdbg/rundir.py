@@ -183,18 +183,24 @@ class RunDir:
         )
 
     @classmethod
+    def all_here(cls) -> list["RunDir"]:
+        """The runs under ./tdbg_runs, the newest last."""
+        states = sorted(Path(RUNS).glob(f"*/{STATE_FILE}"), key=lambda path: path.stat().st_mtime)
+        return [cls(state.parent) for state in states]
+
+    @classmethod
     def open(cls, where: str | os.PathLike[str] | None = None) -> "RunDir":
         """The run at ``where`` (the directory, or a file in it), or the newest under ./tdbg_runs.
 
         A name alone is looked for under ./tdbg_runs too, with or without the time before it. Raises TdbgError where there is no run.
         """
         if where is None:
-            runs = sorted(Path(RUNS).glob(f"*/{STATE_FILE}"), key=lambda path: path.stat().st_mtime)
+            runs = cls.all_here()
             if not runs:
                 raise TdbgError(
                     f"there is no run under {Path(RUNS).resolve()}", "name a run directory, or start with `tdbg run`"
                 )
-            return cls(runs[-1].parent)
+            return runs[-1]
         given = Path(where)
         for candidate in (given, Path(RUNS) / given):
             for folder in (candidate, *candidate.parents[:3]):

@@ -66,6 +66,8 @@ BROKEN: dict[str, Any] = {
     "a flag that is a table": {"requests": [{"number": 1, "flags": {"A": {"b": 1}}}]},
     "a time in words": {"requests": [{"number": 1, "t": "now"}]},
     "deep": "[" * 100_000,
+    "a negative window": {"requests": [{"number": 1, "profile_for": -1}]},
+    "a number for a reason": {"requests": [{"number": 1, "profile_for": 1, "why": 3}]},
     "no text": b"\xff\xfe\x00",
 }
 
@@ -129,6 +131,15 @@ def test_it_switches_at_the_step_and_goes_back(training: Training) -> None:
     steps = [event.step for event in training.seen.events if getattr(event, "probe", "") == "tensor-stats"]
     assert steps == [5, 6, 7]
     assert names(training.seen.monitor) == [cls.name for cls in probes_for("basic", {})]
+
+
+def test_a_profiler_is_woken_up_without_its_flag(training: Training) -> None:
+    training.ask(1, at_step=4, profile_for=2)
+    training.steps(8)
+    assert training.told == [(3, "basic", [], "profile")]
+    assert "profiler" in names(training.seen.monitor) and training.now == ("basic", [])
+    assert not training.seen.monitor.quiet, "the window is over"
+    assert training.seen.failures == []
 
 
 def test_a_switch_says_what_it_answers(training: Training) -> None:

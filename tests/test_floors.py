@@ -14,7 +14,21 @@ import tdbg
 ROOT = Path(tdbg.__file__).parent
 FLOORS = (
     ("errors",),
-    ("flags", "registry", "events", "output", "window", "conditions", "ranges", "asked", "capture", "urls"),
+    (
+        "flags",
+        "registry",
+        "events",
+        "output",
+        "window",
+        "conditions",
+        "ranges",
+        "asked",
+        "capture",
+        "profiling",
+        "urls",
+        "tables",
+        "webpage",
+    ),
     ("config", "rundir", "control"),
     ("logs", "metrics", "pages", "probes", "rules", "traces"),
     ("launch", "inject", "debuggers", "compare", "viewer", "api"),

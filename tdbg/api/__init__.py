@@ -27,6 +27,7 @@ NAMES = {
     "TrainingPhase": "asynchronous",
     "AsyncTrainingLogger": "asynchronous",
     "create_logger": "loggers",
+    "profile_model_performance": "performance",
 }
 
 

@@ -49,13 +49,15 @@ class Entry(NamedTuple):
 # The order is that of `tdbg --help`.
 COMMANDS = (
     Entry("run", "Run a training or evaluation command and say what went wrong in it."),
+    Entry("profile", "Run a command with torch.profiler around some of its steps."),
     Entry("report", "Show the verdict of a run: findings, evidence, cost."),
     Entry("status", "Show how far a run is: rank, step, rate, loss, level, last finding."),
     Entry("control", "Change level and flags of a live run, on all ranks at one step."),
     Entry("filter-logs", "Print log lines by flag, rank, level, step and time; whole records."),
     Entry("inspect-pages", "Open captured tensors: list, show, compare, export, repair."),
+    Entry("trace", "Read traces of torch.profiler: where time and memory went."),
     Entry("flags", "List the debug flags, what they open and what they did."),
-    Entry("explain", "Explain a finding's code: what it means, why it matters, what to do."),
+    Entry("explain", "Explain the code of a finding or of an advice, and what to do."),
     Entry("doctor", "Show what tdbg sees here: versions, settings and their sources."),
     Entry("demo", "Train a small model under tdbg, with a fault if you like."),
     Entry("hook", "Install or remove the hook for Pythons that ignore PYTHONPATH."),

@@ -31,6 +31,10 @@ def command(
     at_step: Annotated[
         int | None, typer.Option("--at-step", metavar="N", help="The first step the change holds for.")
     ] = None,
+    profile: Annotated[
+        int | None,
+        typer.Option("--profile", metavar="N", help="Record N steps with torch.profiler, after a warm-up."),
+    ] = None,
     clear_history: Annotated[
         bool, typer.Option("--clear-history", help="Have the ranks forget the last steps they keep for reports.")
     ] = False,
@@ -44,6 +48,7 @@ def command(
         tdbg control --level advanced --for 50
         tdbg control train --flag MEMORY --no-flag GRADIENTS
         tdbg control train --level off --at-step 2000
+        tdbg control train --profile 3
 
     The request is written into the run directory, where each rank looks twice a second; no signal, no port. It
     names a step that all ranks can keep, worked out from how far and how fast they are. A rank that is past it
@@ -58,7 +63,7 @@ def command(
     found = RunDir.open(run)
     snapshot = look(found)
     check(snapshot)
-    wish = wished(snapshot.settings, level, flag or [], no_flag or [], for_steps, at_step, clear_history)
+    wish = wished(snapshot.settings, level, flag or [], no_flag or [], for_steps, at_step, clear_history, profile)
     if wait is not None and not wait >= 0:
         raise TdbgError(f"--wait is a number of seconds, not {wait:g}", "write 0 or more")
     answer = ask(found, wish, wait)
@@ -74,6 +79,7 @@ def wished(
     for_steps: int | None,
     at_step: int | None,
     clear_history: bool,
+    profile: int | None = None,
 ) -> "Request":
     """What was typed as a request; TdbgError for what is wrong with it."""
     from tdbg.config import check as check_setting
@@ -88,8 +94,9 @@ def wished(
             raise TdbgError(f"{name} is a number of steps, not {value}", "write 1 or more")
     if for_steps and not (wanted or switched):
         raise TdbgError("--for needs something to hold for that long", "add --level, --flag or --no-flag")
-    if not (wanted or switched or clear_history):
-        raise TdbgError("nothing to change was named", "add --level, --flag, --no-flag or --clear-history")
+    if not (wanted or switched or clear_history or profile is not None):
+        raise TdbgError("nothing to change was named", "add --level, --flag, --no-flag, --profile or --clear-history")
+    steps = check_setting("profile_active", profile) if profile is not None else 0
     _mention_flags_without_probe(switched)
     return Request(
         number=0,
@@ -98,6 +105,7 @@ def wished(
         flags=switched,
         for_steps=for_steps or 0,
         clear_history=clear_history,
+        profile_for=steps,
     )
 
 
@@ -141,5 +149,6 @@ def _what(request: "Request") -> str:
         f"flag {name} {'off' if value is False else 'on' if value is True else value}"
         for name, value in request.flags.items()
     ]
+    words += [f"{request.profile_for} steps profiled"] if request.profile_for else []
     words += ["history cleared"] if request.clear_history else []
     return ", ".join(words) + (f", for {request.for_steps} steps" if request.for_steps else "")

@@ -9,43 +9,72 @@ from tdbg.errors import TdbgError
 from tdbg.output import print_json, print_table
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tdbg.rules import Rule
+    from tdbg.traces.rules import Rule as TraceRule
+
+    AnyRule = type[Rule] | type[TraceRule]
 
 
 def command(
     code: Annotated[
-        str | None, typer.Argument(metavar="CODE", help="Code of a finding, such as TD-N001; every code if left out.")
+        str | None,
+        typer.Argument(metavar="CODE|ADVICE", help="Code of a finding or an advice, such as TD-N001; all if left out."),
     ] = None,
     json: options.Json = False,
 ) -> None:
-    """Explain a finding's code: what it means, why it matters, what to do.
+    """Explain the code of a finding or of an advice, and what to do.
 
     Examples:
         tdbg explain TD-N001
+        tdbg explain TD-P101
         tdbg explain
     """
-    from tdbg.rules import RULES
-
     if code is not None:
         rule = rule_of(code)
         print_json("rule", describe(rule)) if json else print(text(rule))
         return
-    RULES.load_third_party()
-    if json:
-        print_json("rules", [describe(rule) for rule in RULES])
-        return
-    print_table(("code", "severity", "title"), [(rule.code, rule.severity, rule.title) for rule in RULES])
-
-
-def rule_of(code: str) -> "type[Rule]":
-    """The rule whose code this is, in any spelling; TdbgError with the nearest one."""
     from tdbg.rules import RULES
 
+    RULES.load_third_party()
+    if json:
+        print_json("rules", [describe(rule) for rule in every()])
+        return
+    print_table(("code", "severity", "title"), [(rule.code, usual(rule), rule.title) for rule in every()])
+
+
+def every() -> "Iterator[AnyRule]":
+    """The rules of findings, and those of the advice on traces."""
+    from tdbg.rules import RULES
+    from tdbg.traces.rules import RULES as ADVICE
+
+    yield from RULES
+    yield from ADVICE
+
+
+def usual(rule: "AnyRule") -> str:
+    """How grave it usually is; that of an advice depends on its figures."""
+    return getattr(rule, "severity", "advice")
+
+
+def rule_of(code: str) -> "AnyRule":
+    """The rule whose code this is, in any spelling; TdbgError with the nearest one."""
+    import difflib
+
+    from tdbg.rules import RULES
+    from tdbg.traces.rules import RULES as ADVICE
+
     name = spelt_out(code)
+    if name in ADVICE:
+        return ADVICE[name]
     try:
         return RULES[name]
-    except TdbgError as error:
-        raise TdbgError(f"no finding has the code {code!r}", error.hint) from None
+    except TdbgError:
+        names = [rule.code for rule in every()]
+        near = difflib.get_close_matches(name, names, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(names)}"
+        raise TdbgError(f"no finding has the code {code!r}", hint) from None
 
 
 def spelt_out(code: str) -> str:
@@ -56,11 +85,11 @@ def spelt_out(code: str) -> str:
     return f"TD-{word}"
 
 
-def describe(rule: "type[Rule]") -> dict[str, Any]:
+def describe(rule: "AnyRule") -> dict[str, Any]:
     """One rule as plain data."""
-    return {"code": rule.code, "severity": rule.severity, "title": rule.title, "page": rule.page()}
+    return {"code": rule.code, "severity": usual(rule), "title": rule.title, "page": rule.page()}
 
 
-def text(rule: "type[Rule]") -> str:
+def text(rule: "AnyRule") -> str:
     """The page as printed: code, usual severity and title, then what the rule's docstring says."""
-    return f"{rule.code} ({rule.severity}): {rule.title}\n\n{rule.page()}"
+    return f"{rule.code} ({usual(rule)}): {rule.title}\n\n{rule.page()}"

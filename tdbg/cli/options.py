@@ -18,7 +18,7 @@ from tdbg.cli import pages
 F = TypeVar("F", bound=Callable[..., Any])
 
 # Kinds of values. A name from a list: the lists are in tdbg.cli.generate.words.
-LISTED = ("FLAG", "LEVEL", "MODE", "PRESET", "SEVERITY", "CODE", "LOG_LEVEL", "FAULT", "IMAGE")
+LISTED = ("FLAG", "LEVEL", "MODE", "PRESET", "SEVERITY", "CODE", "ADVICE", "LOG_LEVEL", "FAULT", "IMAGE", "KIND")
 # Completed by looking at the disk: any file, any folder, either, a run (a folder, or a name under ./tdbg_runs).
 ON_DISK = ("FILE", "DIR", "PATH", "RUN")
 # A whole command line of its own.

@@ -1,5 +1,6 @@
 """`tdbg run`: any training or evaluation command, watched."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -205,50 +206,24 @@ def command(
     Exit code: the command's own, 128+N if signal N ended it, 127 command not found, 126 not executable, 125 if
     tdbg could not start it, 2 for wrong use; --fail-on and --stop-on turn a 0, and nothing else, into 1.
     """
+    return carry_out(locals())
+
+
+# Options that are no setting of the same name.
+_OTHERWISE = ("words", "flag", "no_flag", "threshold", "profile_name", "dry_run", "replace")
+
+
+def carry_out(given: Mapping[str, Any], **more: Any) -> int:
+    """Run the command with the options by their names here; ``more`` are further settings that were typed."""
     from tdbg.launch.start import launch
 
-    typed = {
-        "flags": [*(flag or ()), *(f"{off}=false" for off in no_flag or ())],
-        "preset": preset,
-        "level": level,
-        "max_overhead": max_overhead,
-        "inject": inject,
-        "strict_flags": strict_flags,
-        "forbid_flags": forbid_flags,
-        "run_dir": run_dir,
-        "name": name,
-        "tee": tee,
-        "stop_on": stop_on,
-        "stop_before_update": stop_before_update,
-        "fail_on": fail_on,
-        "baseline": baseline,
-        "log_level": log_level,
-        "disk_budget": disk_budget,
-        "progress_every": progress_every,
-        "step_optimizer": step_optimizer,
-        "keep_steps": keep_steps,
-        "every": every,
-        "steps": steps,
-        "ranks": ranks,
-        "capture": capture,
-        "capture_stats": capture_stats,
-        "capture_every": capture_every,
-        "capture_steps": capture_steps,
-        "capture_epochs": capture_epochs,
-        "capture_phase": capture_phase,
-        "capture_on": capture_on,
-        "capture_budget": capture_budget,
-        "capture_policy": capture_policy,
-        "capture_upload": capture_upload,
-        "when": when,
-        "then": then,
-        "thresholds": threshold,
-        "quiet": quiet,
-    }
-    wrapped = list(words or ())
+    flags = [*(given["flag"] or ()), *(f"{off}=false" for off in given["no_flag"] or ())]
+    typed = {key: value for key, value in given.items() if key not in _OTHERWISE}
+    typed |= {"flags": flags, "thresholds": given["threshold"], **more}
+    wrapped = list(given["words"] or ())
     asked = {key: value for key, value in typed.items() if value is not None and value != []}
-    settings, origin = settle(asked, wrapped, profile_name or "")
-    return launch(settings, origin, wrapped, replace=replace, dry_run=dry_run)
+    settings, origin = settle(asked, wrapped, given["profile_name"] or "")
+    return launch(settings, origin, wrapped, replace=given["replace"], dry_run=given["dry_run"])
 
 
 def settle(typed: dict[str, Any], words: list[str], profile: str) -> "tuple[Settings, dict[str, str]]":

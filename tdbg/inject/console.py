@@ -15,7 +15,11 @@ from typing import Any
 
 STATS = 15
 LEVELS = {"DEBUG": 10, "STATS": STATS, "INFO": 20, "WARNING": 30, "ERROR": 40, "CRITICAL": 50}
-PACKAGES = tuple({os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "purelib", "platlib")})
+INSTALLED = (  # also what a .pth file or PYTHONPATH brings
+    *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")),
+    *(path for path in sys.path if os.path.basename(path) in ("site-packages", "dist-packages")),
+)
+PACKAGES = tuple({os.path.join(path, "") for path in INSTALLED})
 
 
 def arrive(logging: ModuleType) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tdbg.inject.console import PACKAGES
 from tdbg.logs.guards import GuardMap, maps_below
+from tdbg.profiling import rest
 
 OWN = os.path.join(Path(__file__).parents[1], "")
 
@@ -95,7 +96,7 @@ class Maps:
     def _work(self) -> None:
         while True:
             try:
-                tree = maps_below(self._waiting[0], self._functions)
+                tree = maps_below(self._waiting[0], self._functions, rest)
             except Exception as error:  # a guard: without maps records have no flags
                 self._failed(error)
                 tree = {}

@@ -62,6 +62,7 @@ class Answer:
             "flags": self.request.flags,
             "for_steps": self.request.for_steps,
             "clear_history": self.request.clear_history,
+            "profile_for": self.request.profile_for,
             "switched": [
                 {"rank": rank, "step": switch.step, "level": switch.level, "late": switch.late}
                 for rank, switch in sorted(self.switched.items())

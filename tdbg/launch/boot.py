@@ -12,6 +12,7 @@ from tdbg.rundir import RunDir
 
 BOOT = "boot"
 BOOT_FILE = "sitecustomize.py"
+SILENT = "99"  # above all of its levels
 MARK = ("TDBG_RUN_DIR", "TDBG_LAUNCHED_BY")  # together they tell this agent's processes from all others
 
 
@@ -61,6 +62,8 @@ def child_env(run: RunDir, settings: Settings, environ: Mapping[str, str]) -> di
     env.pop("TDBG_FLAGS", None)
     if settings.flags:
         env["TDBG_FLAGS"] = flags_to_env(settings.flags)
+    if settings.flags.get("PROFILER"):  # torch's recorder writes a line to stderr at each start and stop
+        env.setdefault("KINETO_LOG_LEVEL", SILENT)
     return env
 
 

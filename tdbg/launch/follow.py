@@ -86,13 +86,14 @@ class Follower:
         stop: Callable[[str], None],
         *,
         capture: Callable[[], None] = lambda: None,
+        profile: Callable[[], None] = lambda: None,
         speaks: bool = True,
     ) -> None:
         self.run = run
         self.settings = settings
         self.judge = Judge(run)
         self.speaks = speaks
-        self._stop, self._capture = stop, capture
+        self._stop, self._capture, self._profile = stop, capture, profile
         self._stopped = False
         self._tails: dict[str, Tail] = {}
         self._lines_left = LIVE_LINES
@@ -186,6 +187,8 @@ class Follower:
             self._print(finding)
         if self.speaks and wanted(finding, self.settings.capture_on):
             self._capture()
+        if self.speaks and wanted(finding, self.settings.profile_on):
+            self._profile()
         if wanted(finding, self.settings.stop_on):
             self._end(f"{finding.code}, as --stop-on asks")
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from tdbg.conditions import parse_action
 from tdbg.config import Settings
+from tdbg.control import Request
 from tdbg.errors import LaunchError, TdbgError
 from tdbg.launch import boot, command, join, orphans, presence, provenance, uploading
 from tdbg.launch.follow import Follower
@@ -69,6 +70,7 @@ def check(settings: Settings, words: Sequence[str], environ: Mapping[str, str], 
         _check_replace(settings)
     check_words(settings.stop_on)
     check_words(settings.capture_on)
+    check_words(settings.profile_on)
     uploading.check(settings)
     command.check(words, environ)
     boot.check_path(join.intended_path(settings, words, environ))
@@ -80,6 +82,7 @@ def _check_replace(settings: Settings) -> None:
         "--tee": settings.tee,
         "--stop-on": settings.stop_on,
         "--capture-on": settings.capture_on,
+        "--window-on": settings.profile_on,
         "--capture-upload": uploading.is_wanted(settings),
         "--fail-on": settings.fail_on != "never",
         "--then stop": any(parse_action(text).stop for text in settings.then),
@@ -151,7 +154,12 @@ class Supervision:
         # No thread is started before here: the command and its guard are forks.
         git = threading.Thread(target=self._note_git, name="tdbg-git", daemon=True)
         follower = Follower(
-            self.run, self.settings, lambda why: self._stop(child, why), capture=self._capture, speaks=self.leads
+            self.run,
+            self.settings,
+            lambda why: self._stop(child, why),
+            capture=self._capture,
+            profile=self._profile,
+            speaks=self.leads,
         )
         copies = uploading.Uploading(self.run, self.settings) if uploading.is_wanted(self.settings) else None
         patience = presence.Patience(self.run) if self._minds_silence() else None
@@ -176,6 +184,8 @@ class Supervision:
         if copies:
             copies.finish()
         verdict = follower.finish(code)
+        if self.leads:
+            self._write_board()
         self._break_silence(verdict)
         return self.exit_code(code, verdict)
 
@@ -193,13 +203,28 @@ class Supervision:
 
     def _capture(self) -> None:
         """A finding that `--capture-on` waits for: all ranks capture from a common step on."""
-        from tdbg.control import Request
+        self._ask("--capture-on", Request(number=0, capture_for=CAPTURED_STEPS))
+
+    def _profile(self) -> None:
+        """A finding that `--window-on` waits for: all ranks record the same steps."""
+        self._ask("--window-on", Request(number=0, profile_for=self.settings.profile_active, why="finding"))
+
+    def _ask(self, option: str, wish: Request) -> None:
         from tdbg.launch.ask import ask
 
         try:
-            ask(self.run, Request(number=0, capture_for=CAPTURED_STEPS), wait_s=0.0)
+            ask(self.run, wish, wait_s=0.0)
         except TdbgError as error:  # it has ended, or nothing can be written
-            say(f"--capture-on: {error}")
+            say(f"{option}: {error}")
+
+    def _write_board(self) -> None:
+        """What TensorBoard shows beside the traces."""
+        from tdbg.traces import board
+
+        try:
+            board.write(self.run)
+        except OSError as error:
+            say(f"nothing was written for TensorBoard: {error.strerror or error}")
 
     def _stop(self, child: Child, why: str) -> None:
         """The follower has seen what the run is to end at."""

@@ -688,10 +688,12 @@ def read(source: bytes, checkers: Sequence[str] = CHECKERS) -> Facts:
 # Many files
 
 
-def link(files: Mapping[str, Facts], others: Iterable[bytes] = ()) -> dict[str, GuardMap]:
+def link(
+    files: Mapping[str, Facts], others: Iterable[bytes] = (), pause: Callable[[], object] = bool
+) -> dict[str, GuardMap]:
     """The map of each file, with what its functions inherit from those who call them.
 
-    others: texts of files that ask for no flag: a function they name is called without a guard.
+    others: texts of files that ask for no flag: a function they name is called without a guard. pause: called often.
     """
     functions: dict[str, list[Function]] = {}
     references: dict[str, list[Reference]] = {}
@@ -701,7 +703,7 @@ def link(files: Mapping[str, Facts], others: Iterable[bytes] = ()) -> dict[str, 
         for name, made in facts.references.items():
             references.setdefault(name, []).extend(made)
     single = {name: found[0] for name, found in functions.items() if len(found) == 1 and found[0].told}
-    symbols = _symbols(single, references)
+    symbols = _symbols(single, references, pause)
     passing = {  # where the message stands among what a caller gives, and whether something is put before it
         name: (place - single[name].is_method, adds)
         for facts in files.values()
@@ -714,6 +716,7 @@ def link(files: Mapping[str, Facts], others: Iterable[bytes] = ()) -> dict[str, 
         for name in (
             single.keys() - passing.keys()
         ):  # whoever passes a message on speaks for the one caller, not for all
+            pause()
             sides = [
                 _settled(place.flags, symbols) | guards.get(place.inside, NONE)
                 for place in references.get(name, [])
@@ -725,7 +728,11 @@ def link(files: Mapping[str, Facts], others: Iterable[bytes] = ()) -> dict[str, 
             break
     for name in _named(guards, others):
         del guards[name]
-    return {path: _map(facts, guards, symbols, passing) for path, facts in files.items()}
+    maps: dict[str, GuardMap] = {}
+    for path, facts in files.items():
+        pause()
+        maps[path] = _map(facts, guards, symbols, passing)
+    return maps
 
 
 def _named(names: Mapping[str, Flags], texts: Iterable[bytes]) -> set[str]:
@@ -736,11 +743,14 @@ def _named(names: Mapping[str, Flags], texts: Iterable[bytes]) -> set[str]:
     return {found.decode() for text in texts for found in search.findall(text)}
 
 
-def _symbols(single: Mapping[str, Function], references: Mapping[str, list[Reference]]) -> dict[str, Flags]:
+def _symbols(
+    single: Mapping[str, Function], references: Mapping[str, list[Reference]], pause: Callable[[], object]
+) -> dict[str, Flags]:
     """What ``@name()`` and ``@name:parameter`` stand for."""
     found: dict[str, Flags] = {}
     for _ in range(3):  # a function may hand on what another gave it
         for name, function in single.items():
+            pause()
             sides = [_settled(text.split(), found) for text in function.returns]
             if sides and all(sides):
                 found[f"@{name}()"] = either(*sides)
@@ -818,7 +828,7 @@ def files_below(root: str | os.PathLike[str]) -> Iterator[str]:
 def maps_below(
     root: str | os.PathLike[str], checkers: Sequence[str] = CHECKERS, pause: Callable[[], object] = bool
 ) -> dict[str, GuardMap]:
-    """The maps of all files of a source tree that ask for flags. ``pause`` is called between two files."""
+    """The maps of all files of a source tree that ask for flags. ``pause`` is called again and again."""
     facts: dict[str, Facts] = {}
     others: list[str] = []
     for path in files_below(root):
@@ -830,7 +840,7 @@ def maps_below(
             facts[path] = facts_of(path, checkers, source)
         else:
             others.append(path)
-    return link(facts, (text for path in others if (text := source_of(path)) is not None))
+    return link(facts, (text for path in others if (text := source_of(path)) is not None), pause)
 
 
 def source_of(path: str) -> bytes | None:

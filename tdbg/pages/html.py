@@ -5,9 +5,7 @@ page may load nothing and run only the one script whose hash it names.
 """
 
 import base64
-import hashlib
 import html
-import json
 import math
 import re
 from collections.abc import Iterator
@@ -22,6 +20,7 @@ from tdbg.pages.preview import Preview, preview, wanted_bytes
 from tdbg.pages.progress import Progress
 from tdbg.pages.tables import counted, finite
 from tdbg.pages.values import shown, value_count
+from tdbg.webpage import as_json, content_hash, filled
 
 BARS = 64
 TEXT = 500  # characters of a text, a name or a key
@@ -80,18 +79,18 @@ class Document:
     def write(self, file: IO[bytes]) -> Report:
         """Write the page, datapoint by datapoint. Memory: that of one. Raises OSError."""
         style, script, page = (_part(name) for name in ("page.css", "page.js", "page.html"))
-        hashes = {"script_hash": _hash(script), "style_hash": _hash(style)}
+        hashes = {"script_hash": content_hash(script), "style_hash": content_hash(style)}
         before, _, after = page.partition("{data}")
         names = {"title": html.escape(self.title), "style": style, "script": script, **hashes}
-        file.write(_filled(before, names).encode("utf-8", "backslashreplace"))
+        file.write(filled(before, names).encode("utf-8", "backslashreplace"))
         file.write(b'{"datapoints":[')
         total = sum(pick.size for datapoint in self.chosen for pick in self.picks.tensors(datapoint))
         with Progress("drawing", total) as progress:
             for number, datapoint in enumerate(self.chosen):
-                file.write((b",\n" if number else b"\n") + _json(self._datapoint(datapoint, progress)))
+                file.write((b",\n" if number else b"\n") + as_json(self._datapoint(datapoint, progress)))
         report = self._report()
-        file.write(b'\n],"summary":' + _json(_summary(report)) + b"}")
-        file.write(_filled(after, names).encode())
+        file.write(b'\n],"summary":' + as_json(_summary(report)) + b"}")
+        file.write(filled(after, names).encode())
         return report
 
     def _report(self) -> Report:
@@ -195,20 +194,5 @@ def _cut(text: object) -> str:
     return found if len(found) <= TEXT else f"{found[: TEXT - 3]}..."
 
 
-def _json(value: Any) -> bytes:
-    """JSON that cannot end a script: no ``<`` and ``>`` in it, nothing but ASCII."""
-    text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026").encode("ascii")
-
-
 def _part(name: str) -> str:
     return resources.files("tdbg.pages").joinpath("web", name).read_text(encoding="utf-8")
-
-
-def _hash(text: str) -> str:
-    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-
-
-def _filled(text: str, names: dict[str, str]) -> str:
-    """The template with its names filled in, each once: what is put in is not looked at again."""
-    return re.sub(r"\{(\w+)\}", lambda match: names.get(match[1], match[0]), text)

@@ -92,7 +92,7 @@ class Changes:
                 if request.t >= self.asked_since:
                     self._pending.append(request)
                 elif not request.for_steps:  # what was to hold for good holds for the restarted rank too
-                    self._pending.append(replace(request, at_step=0, clear_history=False))
+                    self._pending.append(replace(request, at_step=0, clear_history=False, profile_for=0))
 
     def _take(self, request: Request) -> None:
         if request.clear_history:
@@ -103,6 +103,11 @@ class Changes:
             self.monitor.capture_until = max(self.monitor.capture_until, begin + request.capture_for)
             if not request.level and not request.flags:
                 self._tell("capture", request.number, late)
+                return
+        if request.profile_for:
+            self.monitor.profile(max(begin, self._coming), request.profile_for, request.why or "control")
+            if not request.level and not request.flags:
+                self._tell("profile", request.number, late)
                 return
         until = begin + request.for_steps if request.for_steps else 0
         if until and until <= self._coming:

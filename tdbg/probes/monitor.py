@@ -14,6 +14,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -25,6 +26,7 @@ from tdbg.control import Request
 from tdbg.events import Cost, Event, Observation, Step, number
 from tdbg.flags import tag
 from tdbg.probes import BASIC, PROBES, Probe, tensors
+from tdbg.probes.aside import aside
 from tdbg.probes.budget import ALWAYS_STEPS, Budget
 from tdbg.probes.changes import Changes
 from tdbg.probes.hooks import TorchHooks
@@ -59,8 +61,8 @@ class Monitor:
     started: when tdbg woke up, the beginning of the wall time its budget is a share of. first_update: called
     before the first update of a process that is no rank yet. log: (level letter, step, tag, text) into the
     rank's own logs. when_imported: call back with a module once the program has it. requests: what `tdbg control`
-    asked for, read at most twice a second. keep: (name, plain data) -> file name, in the rank's folder. rank: as
-    far as it is known before the first step.
+    asked for, read at most twice a second. keep: (name, plain data) -> file name, in the rank's folder. folder: that
+    folder, once there is one. rank: as far as it is known before the first step.
     """
 
     def __init__(
@@ -78,6 +80,7 @@ class Monitor:
         when_imported: Callable[[str, Callable[[Any], None]], None] = if_imported,
         requests: Callable[[], list[Request]] = list,
         keep: Callable[[str, Any], str] = lambda name, data: "",
+        folder: Callable[[], Path | None] = lambda: None,
         rank: int = 0,
     ) -> None:
         self.settings = settings
@@ -91,6 +94,7 @@ class Monitor:
         self._when_imported = when_imported
         self.requests = requests
         self.keep = keep
+        self.folder = folder
         self.rank = rank
         self.budget = Budget(settings.budget_pct, started)
         self.roots = Roots(self._call_begins, self._call_ended, failed)
@@ -102,6 +106,7 @@ class Monitor:
         self.suspects: Callable[[float], bool] | None = None  # is a loss between samples worth a record?
         self.lasting: list[type[Probe]] = []  # at work whatever the level and the flags are
         self.capture_until = 0  # what waits for a finding is captured before this step
+        self.profiles: list[tuple[int, int, str]] = []  # asked of the live run: warm up from step, record so many, why
         self.metrics: dict[str, float] = {}  # the user's own, by name: the last value of each
         self._subscribers: dict[str, list[tuple[Probe, Callable[..., None]]]] = {}
         self.world_size = 1
@@ -122,6 +127,7 @@ class Monitor:
         self.active = True
         self.rerunning = False
         self.bad_seen = False
+        self.quiet = False  # torch.profiler records: tdbg's own looks must not stand in the trace
         self.last_full = True  # all gradients of the last step were looked at
         self.in_update: Optimizer | None = None
         self.calls: deque[Call] = deque(maxlen=KEPT_CALLS)
@@ -169,7 +175,7 @@ class Monitor:
         for name in [name for name in PROBES.broken if name not in self._told_broken]:
             self._told_broken.add(name)
             self._failed(name, PROBES.broken[name])
-        wanted = [*probes, *self.lasting]
+        wanted = list(dict.fromkeys([*probes, *self.lasting]))
         here = {type(probe) for probe in self.probes}
         for probe in [probe for probe in self.probes if type(probe) not in wanted]:
             self._drop(probe)
@@ -231,12 +237,39 @@ class Monitor:
         """How many hooks and patches are in place (0 at level off)."""
         return len(self.hooks) + self.roots.count() + self.modules.count() + sum(len(p.patches) for p in self.probes)
 
+    def ignore(self, probe: Probe, points: Iterable[str]) -> None:
+        """From now on a probe is not told of these points, although it has methods for them."""
+        probe.ignores = frozenset(points)
+        self._subscribe()
+
+    def hush(self, quiet: bool) -> None:
+        """Quiet: steps are counted and nothing else, so that a trace shows the program alone. Else: as before."""
+        if quiet == self.quiet:
+            return
+        self.quiet = quiet
+        plan = self.plan
+        plan.full = plan.small = plan.watch = plan.record = not quiet
+        plan.deaf = int(quiet)
+        if not quiet:
+            self._planner.next(self.step, focus=False)
+
+    def profile(self, begin: int, steps: int, why: str) -> None:
+        """Have torch.profiler warm up from step ``begin`` on and record so many steps, whatever the flags are."""
+        self.profiles.append((begin, steps, why))
+        if self.probe("profiler") is None:
+            here = [type(probe) for probe in self.probes if type(probe) not in self.lasting]
+            aside(lambda: PROBES.some(["profiler"]))
+            self.lasting += PROBES.some(["profiler"])
+            self.use(here)
+
     def _subscribe(self) -> None:
         self._subscribers = {}
         for name, method in vars(Probe).items():
             if callable(method) and not name.startswith("_"):
                 self._subscribers[name] = [
-                    (probe, getattr(probe, name)) for probe in self.probes if getattr(type(probe), name) is not method
+                    (probe, getattr(probe, name))
+                    for probe in self.probes
+                    if getattr(type(probe), name) is not method and name not in probe.ignores
                 ]
 
     def probe(self, name: str) -> Any:
@@ -424,7 +457,7 @@ class Monitor:
     def _call_begins(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         if self.rerunning or not self.active or torch.jit._trace.is_tracing() or _capturing():
             return
-        if self.plan.deaf and torch.is_grad_enabled() and not self._subscribers["must_watch"]:
+        if torch.is_grad_enabled() and (self.quiet or (self.plan.deaf and not self._subscribers["must_watch"])):
             return
         begun = time.perf_counter()
         try:
@@ -468,7 +501,7 @@ class Monitor:
     def _may_afford_watch(self, now: float) -> bool:
         if torch.is_grad_enabled():
             return self.plan.watch
-        return self.eval_calls < ALWAYS_STEPS or self.budget.allows(("eval",), now)
+        return not self.quiet and (self.eval_calls < ALWAYS_STEPS or self.budget.allows(("eval",), now))
 
     def _must_watch(self) -> bool:
         """True if a probe asks for the next call, whatever it costs."""
@@ -584,6 +617,7 @@ class Monitor:
         self.in_update = None
         if not self.is_main(optimizer):
             return
+        self._main = self._main or weakref.ref(optimizer)  # a profiler may want quiet from the first step on
         self.step += 1
         self.plan.deaf -= 1
         if not self.plan.deaf:
@@ -774,12 +808,17 @@ class Monitor:
         planner = self._planner
         planner.rank, planner.world_size = self.rank, self.world_size
         planner.next(self.step, focus=focus)
+        if self.quiet:
+            plan = self.plan
+            plan.full = plan.small = plan.watch = plan.record = False
+            plan.deaf = 1
+            return
         if self.modules.wanted and not self.plan.watch:
             self.plan.watch = self.may(self.modules.kind)  # a look begins at a call that is watched
 
     def may(self, kind: str) -> bool:
         """True if work that a flag or level asks for is to be done in the running step, and can be afforded."""
-        return self.active and self._planner.may(kind, self.step + 1)
+        return self.active and not self.quiet and self._planner.may(kind, self.step + 1)
 
     def _maybe_cost(self, now: float) -> None:
         if now - self._cost_at >= COST_EVERY_S:
@@ -911,6 +950,7 @@ class Monitor:
     def forked(self) -> None:
         """In a forked child: a new process, with the same hooks and nothing seen yet."""
         self.changes.forked()
+        self.profiles = []
         self.budget = Budget(self.settings.budget_pct, time.perf_counter())
         self._reset()
         self.modules.forked()

@@ -75,7 +75,13 @@ class Verdict:
 
     def lines(self, limit: int = VERDICT_LINES) -> list[str]:
         """The short form for the end of a run, at most ``limit`` lines."""
-        tail = [*self._rank_lines(), *self._trigger_lines(), *self._capture_lines(), *self._cost_lines()]
+        tail = [
+            *self._rank_lines(),
+            *self._trigger_lines(),
+            *self._capture_lines(),
+            *self._profile_lines(),
+            *self._cost_lines(),
+        ]
         if self.findings:
             tail.append(f"more: `tdbg report {self.run}`, `tdbg explain {self.findings[0].code}`")
         room = max(limit - 1 - len(tail), 1)
@@ -158,6 +164,14 @@ class Verdict:
         if last.startswith("capturing"):  # it was ended before it could tell
             last = "captured until it ended"
         return [f"{clip(last, 140)}: `tdbg inspect-pages {self.run}`"] if last.startswith("captured") else []
+
+    def _profile_lines(self) -> list[str]:
+        """What was profiled on the first rank, and how to look at it."""
+        last = self.looks.get("PROFILER", {}).get("last", "")
+        if not last.startswith("profiled"):
+            return []
+        more = "" if last.startswith("profiled nothing") else f": `tdbg trace show {self.run}`"
+        return [f"{clip(last, 180)}{more}"]
 
     def _beside(self) -> str:
         """What was asked for and the budget does not hold, where it is worth a word."""
@@ -416,6 +430,7 @@ def _files(run: RunDir) -> list[str]:
         "rank*/**/trigger_*",
         "rank*/**/stacks_*",
         "rank*/**/flight_*",
+        "rank*/**/*.pt.trace.json*",
         "rank*/**/*_log_rank*.txt",
         "rank*/**/events.jsonl",
     )

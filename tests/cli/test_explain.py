@@ -6,6 +6,9 @@ import pytest
 
 from tdbg.cli import main
 from tdbg.rules import RULES
+from tdbg.traces.rules import RULES as ADVICE
+
+ALL = [*RULES.names(), *ADVICE.names()]
 
 
 @pytest.mark.parametrize("code", RULES.names())
@@ -13,6 +16,17 @@ def test_every_code_is_explained(code, capsys):
     assert main(["explain", code]) == 0
     out = capsys.readouterr().out
     assert out.startswith(f"{code} ({RULES[code].severity}): {RULES[code].title}\n") and RULES[code].page() in out
+
+
+@pytest.mark.parametrize("code", ADVICE.names())
+def test_every_advice_is_explained(code, capsys):
+    assert main(["explain", code.lower()]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"{code} (advice): {ADVICE[code].title}\n") and ADVICE[code].page() in out
+
+
+def test_no_code_is_both_a_finding_and_an_advice():
+    assert len(ALL) == len(set(ALL))
 
 
 @pytest.mark.parametrize("spelling", ["td-n001", "N001", "n001", "TDN001", " TD-N001 "])
@@ -24,7 +38,7 @@ def test_a_code_in_any_spelling(spelling, capsys):
 def test_without_a_code_all_are_listed(capsys):
     assert main(["explain"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split("\t")[0] for line in lines] == ["code", *RULES.names()]
+    assert [line.split("\t")[0] for line in lines] == ["code", *ALL]
 
 
 def test_json(capsys):
@@ -32,7 +46,7 @@ def test_json(capsys):
     one = json.loads(capsys.readouterr().out)
     assert one["kind"] == "rule" and set(one["data"]) == {"code", "severity", "title", "page"}
     assert main(["explain", "--json"]) == 0
-    assert [item["code"] for item in json.loads(capsys.readouterr().out)["data"]] == RULES.names()
+    assert [item["code"] for item in json.loads(capsys.readouterr().out)["data"]] == ALL
 
 
 @pytest.mark.parametrize("code", ["TD-X999", "", "TD-"])
@@ -41,7 +55,9 @@ def test_an_unknown_code_is_wrong_use(code, capsys):
     assert len(capsys.readouterr().err.splitlines()) == 2
 
 
-@pytest.mark.parametrize(("code", "near"), [("XX", "known: TD-A001"), ("n00", "did you mean TD-N00")])
+@pytest.mark.parametrize(
+    ("code", "near"), [("XX", "known: TD-A001"), ("n00", "did you mean TD-N00"), ("p118", "did you mean TD-P11")]
+)
 def test_an_unknown_code_is_told_in_the_words_of_its_user(code, near, capsys):
     assert main(["explain", code]) == 2
     what, hint = capsys.readouterr().err.splitlines()

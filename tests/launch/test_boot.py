@@ -62,3 +62,10 @@ def test_a_run_inside_a_run_has_a_directory_of_its_own(shell) -> None:
     again = shell.run(*shell.words("true"), options=("--run-dir", "outer2"))
     assert again.returncode == 0, again.stderr
     assert len(shell.runs()) == 1  # the inner one, under its usual name
+
+
+def test_the_recorder_of_torch_is_silent_where_it_is_asked_for(tmp_path: Path) -> None:
+    run, on = RunDir(tmp_path), Settings(flags={"PROFILER": True})
+    assert boot.child_env(run, on, {})["KINETO_LOG_LEVEL"] == boot.SILENT
+    assert boot.child_env(run, on, {"KINETO_LOG_LEVEL": "0"})["KINETO_LOG_LEVEL"] == "0", "the user's own"
+    assert "KINETO_LOG_LEVEL" not in boot.child_env(run, Settings(flags={"PROFILER": False}), {})

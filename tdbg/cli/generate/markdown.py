@@ -89,6 +89,21 @@ def findings() -> str:
     parts = ["# Findings", NOTICE, "`tdbg explain CODE` prints one of these.\n"]
     for rule in RULES:
         parts.append(f"## {rule.code}: {rule.title}\n\nUsual severity: {rule.severity}.\n\n{_prose(rule.page())}\n")
+    return "\n".join([*parts, advice()])
+
+
+def advice() -> str:
+    """The page of every rule of `tdbg trace advise`."""
+    from tdbg.traces.rules import RULES
+
+    parts = [
+        "# Advice on traces",
+        "What `tdbg trace advise` says; a threshold NAME is set with `--threshold NAME=VALUE`.\n",
+    ]
+    for rule in RULES:
+        limits = ", ".join(f"`{name}` {value:g}" for name, value in rule.thresholds.items())
+        about = f"Thresholds: {limits}. Source: {rule.source}."
+        parts.append(f"## {rule.code}: {rule.title}\n\n{_prose(rule.page())}\n\n{about}\n")
     return "\n".join(parts)
 
 

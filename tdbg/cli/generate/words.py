@@ -3,13 +3,14 @@
 from tdbg import config
 from tdbg.flags import FLAGS, PRESETS
 from tdbg.pages.screen import IMAGES
+from tdbg.profiling import KINDS
 
 Words = list[tuple[str, str]]
 
 
 def of(kind: str) -> Words:
     """The words of a kind that is a list; none for what is found on disk, or free."""
-    makers = {"FLAG": _flags, "PRESET": _presets, "CODE": _codes, "FAULT": _faults}
+    makers = {"FLAG": _flags, "PRESET": _presets, "CODE": _codes, "ADVICE": _advice, "FAULT": _faults}
     if kind in makers:
         return makers[kind]()
     choices = {
@@ -18,6 +19,7 @@ def of(kind: str) -> Words:
         "SEVERITY": config.FAIL_ON,
         "LOG_LEVEL": config.LOG_LEVELS,
         "IMAGE": IMAGES,
+        "KIND": tuple(KINDS),
     }
     return [(word, "") for word in choices.get(kind, ())]
 
@@ -34,6 +36,12 @@ def _presets() -> Words:
 
 def _codes() -> Words:
     from tdbg.rules import RULES
+
+    return [(rule.code, rule.title) for rule in RULES]
+
+
+def _advice() -> Words:
+    from tdbg.traces.rules import RULES
 
     return [(rule.code, rule.title) for rule in RULES]
 

@@ -72,6 +72,7 @@ class Rank:
             when_imported=when_imported,
             requests=self._requests,
             keep=self._keep,
+            folder=lambda: me.folder if me.rank is not None else None,
             rank=env_rank(os.environ) or 0,
         )
         me.monitor = self.monitor

@@ -8,6 +8,7 @@ from typing import Any
 import lightning
 import torch
 from common import grad_norm, regression, tell
+from lightning.pytorch.profilers import PyTorchProfiler
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
@@ -51,6 +52,7 @@ class Net(lightning.LightningModule):
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--devices", type=int, default=1)
+    parser.add_argument("--own-profiler", default="", metavar="FOLDER", help="Lightning's PyTorchProfiler writes there")
     args = parser.parse_args()
     lightning.seed_everything(0, verbose=False)
     trainer = lightning.Trainer(
@@ -63,6 +65,7 @@ def main() -> None:
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
+        profiler=PyTorchProfiler(args.own_profiler, "own") if args.own_profiler else None,
     )
     train = DataLoader(regression(40), batch_size=8)
     val = DataLoader(regression(16, seed=1), batch_size=8)

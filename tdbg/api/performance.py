@@ -1,0 +1,246 @@
+"""`profile_model_performance`: the capture of `tdbg profile` and the reader of `tdbg trace` around a few batches."""
+
+import contextlib
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from tdbg.api.session import current
+from tdbg.errors import TdbgError
+from tdbg.events import Trace
+from tdbg.probes.guest import Guest
+from tdbg.probes.kineto import Press, Session, somebody_records
+from tdbg.profiling import KINDS, MAX_STEPS, Span
+
+if TYPE_CHECKING:
+    from tdbg.probes.monitor import Monitor
+    from tdbg.traces.summary import Summary
+
+TOP = 10  # lines of each table that is given back
+
+
+def profile_model_performance(
+    model_or_step: nn.Module | Callable[[Any], Any],
+    dataloader: Iterable[Any],
+    num_batches: int = 10,
+    *,
+    kind: str = "light",
+) -> dict[str, Any]:
+    """Record some batches with torch.profiler, and tell where their time and memory went.
+
+    model_or_step: a model is called as in evaluation, without gradients, on the device of its parameters: with a
+    mapping as keywords, with the first part of a list or tuple, with anything else as it is; its mode is put back.
+    Any other callable gets each batch, and does with it what a step does. dataloader: what gives the batches; the
+    first one warms up and is not recorded. kind: as ``tdbg profile --kind``.
+
+    The trace is written into the run this process belongs to; outside of one into a new temporary folder, which stays.
+    Returns the figures that `tdbg trace show` and `advise` tell of it: docs/api.md has the keys. Raises TdbgError
+    where nothing can be recorded. Cost: torch's profiler over the batches, then 2 us an event to read them.
+    """
+    _check(num_batches, kind)
+    monitor = _monitor()
+    folder = _folder(monitor)
+    call = _caller(model_or_step)
+    with _aside(monitor) as guest, _silent():
+        session = Session(Span(1, num_batches), kind)
+        begun = time.perf_counter()
+        rank, world_size = _identity(monitor)
+        about = {"first_step": 1, "wanted": num_batches, "phase": "batches", "kind": kind}
+        whole = False
+        try:
+            whole = _record(session, call, iter(dataloader))
+        finally:
+            session.stop({**about, "rank": rank, "world_size": world_size}, whole=whole)
+        if not session.steps_ms:
+            raise TdbgError("the dataloader gave no second batch: the first warms up", "give it two batches or more")
+        press = Press()
+        path, size = session.export(folder, f"rank{rank:04d}", press)
+        press.wait()
+        if monitor is not None:
+            _tell(monitor, guest, session, path, size, begun)
+    packed = path.with_name(f"{path.name}.gz")
+    return _figures(packed if packed.exists() else path, session)
+
+
+def _check(num_batches: int, kind: str) -> None:
+    if kind not in KINDS:
+        raise TdbgError(f"no kind is named {kind!r}", f"choose from: {', '.join(KINDS)}")
+    if not 1 <= num_batches <= MAX_STEPS:
+        raise TdbgError(f"num_batches cannot be {num_batches}", f"choose 1 to {MAX_STEPS}: larger traces open nowhere")
+
+
+def _monitor() -> "Monitor | None":
+    found = current()
+    return found.monitor if found is not None else None
+
+
+def _folder(monitor: "Monitor | None") -> Path:
+    """Where the trace goes: the run's folder of this rank, else a new one."""
+    if monitor is not None:
+        monitor.become_rank_now()
+        folder = monitor.folder()
+        if folder is not None:
+            return folder / "traces"
+    return Path(tempfile.mkdtemp(prefix="tdbg-trace-"))
+
+
+def _identity(monitor: "Monitor | None") -> tuple[int, int]:
+    if monitor is not None:
+        return monitor.rank, monitor.world_size
+    from tdbg.inject.on.torch_ import identity
+
+    return identity()
+
+
+@contextlib.contextmanager
+def _aside(monitor: "Monitor | None") -> Iterator[Guest | None]:
+    """The run's own profiler makes way meanwhile, and its other probes rest: the trace shows the program alone."""
+    probe: Any = monitor.probe("profiler") if monitor is not None else None
+    guest: Guest | None = probe.guest if probe is not None else None
+    visitor = object()
+    if guest is not None:
+        guest.comes(visitor)
+    try:
+        if somebody_records():
+            raise TdbgError(
+                "another profiler records in this thread, and torch knows one at a time",
+                "call profile_model_performance outside of it",
+            )
+        if monitor is not None:
+            monitor.hush(True)
+        yield guest
+    finally:
+        if monitor is not None:
+            monitor.hush(False)
+        if guest is not None:
+            guest.leaves(visitor)
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    """torch's recorder reads the level of its own lines when it is first used."""
+    from tdbg.launch.boot import SILENT
+
+    if "KINETO_LOG_LEVEL" in os.environ:
+        yield
+        return
+    os.environ["KINETO_LOG_LEVEL"] = SILENT
+    try:
+        yield
+    finally:
+        os.environ.pop("KINETO_LOG_LEVEL", None)
+
+
+def _caller(model_or_step: nn.Module | Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return _evaluation(model_or_step) if isinstance(model_or_step, nn.Module) else model_or_step
+
+
+def _evaluation(model: nn.Module) -> Callable[[Any], Any]:
+    """Calls the model with a batch as in evaluation; the modes of its modules are put back after each call."""
+    first = next(model.parameters(), None)
+    device = first.device if first is not None else torch.device("cpu")
+
+    def call(batch: Any) -> None:
+        trained = [module for module in model.modules() if module.training]
+        for module in trained:
+            module.training = False
+        try:
+            with torch.no_grad():
+                if isinstance(batch, Mapping):
+                    model(**{name: _on(value, device) for name, value in batch.items()})
+                else:
+                    model(_on(batch[0] if isinstance(batch, (list, tuple)) else batch, device))
+        finally:
+            for module in trained:
+                module.training = True
+
+    return call
+
+
+def _on(value: Any, device: torch.device) -> Any:
+    return value.to(device) if isinstance(value, Tensor) else value
+
+
+def _record(session: Session, call: Callable[[Any], Any], batches: Iterator[Any]) -> bool:
+    """One batch that warms up, then those of the window; False if there were fewer. A step holds the wait, too."""
+    for number in range(session.span.last + 1):
+        session.step(number)
+        try:
+            batch = next(batches)
+        except StopIteration:
+            return False
+        call(batch)
+    return True
+
+
+def _tell(monitor: "Monitor", guest: Guest | None, session: Session, path: Path, size: int, begun: float) -> None:
+    """The run knows of the trace as of one that the program made itself."""
+    seconds = time.perf_counter() - begun
+    monitor.budget.excuse(seconds)
+    event = Trace(
+        t=time.time(),
+        file=f"traces/{path.name}",
+        bytes=size,
+        phase="batches",
+        first_step=1,
+        steps=len(session.steps_ms),
+        wanted=session.span.steps,
+        kind=session.kind,
+        why="program",
+        steps_ms=session.steps_ms,
+        pause_ms=round(seconds * 1e3, 3),
+    )
+    if guest is not None:
+        guest.probe.took_over(event)
+    else:
+        monitor.when_rank(lambda: monitor.emit(event))
+
+
+def _figures(path: Path, session: Session) -> dict[str, Any]:
+    try:
+        from tdbg.traces.index import summary
+    except ImportError as error:  # the program's environment is not tdbg's own
+        raise TdbgError(f"the trace cannot be read here: {error}", f"`tdbg trace show {path}`") from None
+    return {"trace": str(path), "kind": session.kind, **_told(summary(path))}
+
+
+def _told(read: "Summary") -> dict[str, Any]:
+    """Plain data of a summary; docs/api.md explains each key."""
+    from dataclasses import asdict
+
+    from tdbg.tables import finite
+    from tdbg.traces import figures
+    from tdbg.traces.rules import consult
+
+    kept = figures.steady(read)
+    median = figures.typical_length(read)
+    advice, _ = consult([("", read)], {})
+    told = {
+        "batches": len(read.steps),
+        "median_ms": median / 1e6,
+        "fastest_ms": min(step.length for step in read.steps) / 1e6,
+        "slowest_ms": max(step.length for step in read.steps) / 1e6,
+        "batches_per_s": 1e9 / median if median else 0.0,
+        "verdict": figures.verdict(read),
+        "parts": figures.parts(kept),
+        "busy_share": figures.share(kept, "busy"),
+        "devices": read.devices,
+        "operators": [_row(one) for one in figures.by_name(read.operators)[:TOP]],
+        "kernels": [_row(one) for one in read.kernels[:TOP]],
+        "peak_bytes": {one.device: one.peak for one in read.memory},
+        "advice": [asdict(one) for one in advice],
+        "problems": read.problems,
+    }
+    found: dict[str, Any] = finite(told)
+    return found
+
+
+def _row(one: Any) -> dict[str, Any]:
+    row = {"name": one.name, "calls": one.calls, "total_ms": one.total / 1e6}
+    return {**row, "own_ms": one.own / 1e6} if hasattr(one, "own") else row

@@ -1,0 +1,121 @@
+"""A profiler that the program runs itself: ours makes way for it, and takes over the trace it writes."""
+
+import shutil
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch.autograd import profiler as autograd_profiler
+
+from tdbg.events import Trace
+from tdbg.probes.kineto import is_own
+from tdbg.profiling import trace_name
+
+if TYPE_CHECKING:
+    from tdbg.probes.profiler import Profiler
+
+MAX_BYTES = 2_000_000_000  # of a trace that is copied
+
+
+class Guest:
+    """Knows when a profiler of the program records.
+
+    Torch holds one profiler at a time: of two the second wins, and the first is emptied without a word. So ours
+    ends before the program's begins, and never begins while it is there.
+    """
+
+    def __init__(self, probe: "Profiler") -> None:
+        self.probe = probe
+        self._active: set[int] = set()  # profilers of the program that are prepared or record
+        self.was_at_work = False
+        self._since = 0
+        self._wrote = False
+        self._told = False
+
+    def attach(self) -> None:
+        """Stand in front of where any profiler of torch begins, ends and writes."""
+        base = autograd_profiler.profile
+        self.probe.patch(base, "_prepare_trace", before=self._begins)
+        self.probe.patch(base, "_start_trace", before=self._records)
+        self.probe.patch(base, "__exit__", after=self._ended, raised=self._ended)
+        self.probe.patch(base, "export_chrome_trace", after=self._exported)
+
+    def is_at_work(self) -> bool:
+        """True from the moment the program's profiler is prepared until it has ended."""
+        return bool(self._active)
+
+    def stand_aside(self) -> None:
+        """A window of ours was due and cannot be: said once."""
+        self.was_at_work = True
+        if not self._told:
+            self._told = True
+            self.probe.see(
+                "standing aside: a profiler of the program records; the trace it writes is taken over", "ASIDE", "I"
+            )
+
+    def comes(self, visitor: object) -> None:
+        """Somebody else is about to record."""
+        self.probe.make_way()
+        self._active.add(id(visitor))
+        self._since = self.probe.monitor.step
+        self._wrote = False
+        self.was_at_work = True
+
+    def leaves(self, visitor: object) -> None:
+        """They have ended."""
+        if id(visitor) in self._active:
+            self._active.discard(id(visitor))
+            self.probe.guest_left()
+
+    def _begins(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if not is_own():
+            self.comes(args[0])
+
+    def _records(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if id(args[0]) in self._active:
+            self._since = self.probe.monitor.step
+
+    def _ended(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        if not is_own():
+            self.leaves(args[0])
+
+    def _exported(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        """The program wrote its trace: keep a copy, since it may write the next one over it."""
+        if is_own() or self._wrote:
+            return
+        path = Path(args[1] if len(args) > 1 else kwargs["path"])
+        folder = self._folder()
+        size = path.stat().st_size
+        if folder is None or size > MAX_BYTES or folder in path.resolve().parents:
+            return
+        self._wrote = True
+        begun = time.perf_counter()
+        name = trace_name(f"rank{self.probe.monitor.rank:04d}", time.time_ns())
+        copy = folder / (f"{name}.gz" if path.name.endswith(".gz") else name)
+        part = copy.with_name(f".{copy.name}.part")
+        shutil.copyfile(path, part)
+        part.replace(copy)
+        if not copy.name.endswith(".gz"):
+            self.probe.press.take(copy)
+        seconds = time.perf_counter() - begun
+        self.probe.monitor.budget.excuse(seconds)
+        self.probe.took_over(
+            Trace(
+                t=time.time(),
+                file=f"traces/{name}",
+                bytes=size,
+                phase="train" if self.probe.monitor.step else "eval",
+                first_step=self._since + 1,
+                steps=max(self.probe.monitor.step - self._since, 0),
+                why="program",
+                pause_ms=round(seconds * 1e3, 3),
+            )
+        )
+
+    def _folder(self) -> Path | None:
+        self.probe.monitor.become_rank_now()
+        folder = self.probe.monitor.folder()
+        if folder is None:
+            return None
+        (folder / "traces").mkdir(exist_ok=True)
+        return (folder / "traces").resolve()

@@ -1,0 +1,387 @@
+"""PROFILER: windows of torch.profiler over real steps, each written as a trace."""
+
+import time
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+
+from tdbg.config import Selection
+from tdbg.events import Trace
+from tdbg.probes import PROBES
+from tdbg.probes.guest import Guest
+from tdbg.probes.kineto import Press, Session, forget_in_child, somebody_records
+from tdbg.probes.profile_tally import Tally, count, rounded
+from tdbg.probes.updates import EveryUpdate
+from tdbg.profiling import Span, Windows
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.optim import Optimizer
+
+    from tdbg.probes.monitor import Monitor
+    from tdbg.probes.rerun import Call
+
+WHILE_TRAINING = ("must_watch", "call_ended")  # only a program that evaluates alone has its calls counted
+MAX_EVAL_CALLS = 32  # without gradients in one recorded training step: beyond it is an evaluation, not a step
+GUEST = "a profiler of the program began"
+TRAINING = "training began"
+END = "the program ended"
+SCHEDULE = "schedule"
+MAX_RANKS = 8  # that are all profiled where nobody says which
+FIRST_ALONE = f"of more than {MAX_RANKS} ranks the first alone is profiled, unless --ranks names others"
+
+
+@PROBES.add
+class Profiler(EveryUpdate):
+    """Windows of torch.profiler over optimizer steps; in a program that only evaluates, over calls of the root module.
+
+    Reads:  what torch.profiler records: operators, kernels and copies, with ``--kind`` memory, shapes, stacks, FLOPs.
+            A window goes from the end of one update of the first optimizer to the end of another. While it is open,
+            tdbg's other probes rest, so that the trace shows the program alone.
+    Emits:  a Trace event and a line (TRACE) a window; ASIDE where the program runs a profiler of its own; DONE at the
+            end: windows, bytes, a step's time inside and outside of them; what is missing, and why.
+    Cost:   outside of windows a clock read a step. Inside, torch's own: some 1.1 to 1.8 of a step of a tiny model.
+            At the end of a window the trace is written (30 ms for 10 MB), and compressed in a thread.
+    Limits: what other threads and loader workers do is not in the trace. A window never begins while a profiler of
+            the program records, and ends early where one begins; the program's own trace is taken over.
+    Source: torch.profiler.
+    """
+
+    name = "profiler"
+    fields: ClassVar[dict[str, str]] = {
+        "file": "TRACE: the trace, in the rank's folder",
+        "steps": "steps recorded, in all windows",
+        "windows": "traces written",
+        "bytes": "their bytes before compression",
+        "inside_ms": "median time of a recorded step",
+        "outside_ms": "median time of the last steps outside of windows",
+        "pause_ms": "how long the program stood still while windows were closed and written, all together",
+        "missing": "what was asked for and did not come, and why",
+        "profiler": "ASIDE: the class of the program's own profiler",
+    }
+
+    def __init__(self, monitor: "Monitor") -> None:
+        super().__init__(monitor)
+        self.selection = Selection(ranks=monitor.settings.ranks)
+        self.press = Press()
+        self.guest = Guest(self)
+        self._begin()
+
+    def _begin(self) -> None:
+        self.windows = Windows.of(self.monitor.settings)
+        self.session: Session | None = None
+        self._why = ""  # the open window's
+        self._since = self.monitor.step or self.monitor.eval_calls  # the schedule counts the steps after this one
+        self._phase = "train" if self.monitor.step else ""
+        self._seen = self.monitor.step
+        self._coming = 0  # the step that runs
+        self._updates = self.monitor.updates
+        self._at = 0.0  # when the running step began, our own pauses left out
+        self.tally = Tally()
+        self._whole = 0  # windows of the schedule that were not cut short by a profiler of the program, or taken over
+        self._eval_calls = 0  # within the recorded step
+        self._over = False  # the bytes are used up
+
+    def attach(self) -> None:
+        super().attach()
+        self.guest.attach()
+        monitor = self.monitor
+        if monitor.step:
+            monitor.ignore(self, WHILE_TRAINING)
+        if monitor.profiles:  # woken up by what was asked just now: the step that begins may be its first
+            self._phase = self._phase or ("eval" if monitor.eval_calls else "")
+            self._advance((monitor.step or monitor.eval_calls) + 1)
+
+    def detach(self) -> None:
+        self._finish("the profiler was switched off")
+        super().detach()
+
+    def forked(self) -> None:
+        session = self.session
+        if session is not None:
+            forget_in_child(stacks=session.profiler.with_stack)
+        self.press = Press()
+        self._begin()
+
+    # steps
+
+    def after_update(self, optimizer: "Optimizer") -> None:
+        self._updates = self.monitor.updates
+        self._trained()
+
+    def after_step(self, optimizer: "Optimizer") -> None:
+        if self.monitor.updates == self._updates:  # skipped by a GradScaler: no update is told of
+            self._trained()
+
+    def _trained(self) -> None:
+        step = self.monitor.step
+        if step <= self._seen:
+            return
+        if self._phase != "train":
+            self._finish(TRAINING, whole=False)
+            self._phase, self._at, self._since = "train", 0.0, 0
+            self.monitor.ignore(self, WHILE_TRAINING)
+        self._seen = step
+        self._advance(step + 1)
+
+    def must_watch(self) -> bool:
+        """Called at calls of a root: in a program that evaluates alone, and while a training step is recorded."""
+        if torch.is_grad_enabled():
+            if self._phase == "eval":
+                self._finish(TRAINING, whole=False)
+            if not self.monitor.step and self.session is None and self._at_step(1) is not None:
+                self._phase = "train"
+                self._advance(1)
+            return False
+        if self._phase == "train":
+            self._eval_calls += 1
+            if self._eval_calls > MAX_EVAL_CALLS:
+                self._finish("an evaluation began", whole=False)
+            return False
+        return self.session is not None or self._next(self.monitor.eval_calls + 1) is not None
+
+    def call_ended(self, module: "nn.Module", call: "Call", output: Any) -> None:
+        if not call.graded and not self.monitor.updates:
+            self._phase = "eval"
+            self._advance(self.monitor.eval_calls + 2)  # this call is counted after this
+
+    # windows
+
+    def _at_step(self, step: int) -> Span | None:
+        """The window that this step belongs to or warms up for, asked for while it ran or by the schedule."""
+        if self._over or not self._is_chosen():
+            return None
+        warmup = self.windows.warmup
+        asked = next((span for span, _ in self._asked() if span.first - warmup <= step <= span.last), None)
+        return asked or self._scheduled(step)
+
+    def _is_chosen(self) -> bool:
+        """True on a rank that is profiled: of --ranks, else all, or of many the first."""
+        monitor = self.monitor
+        if monitor.settings.ranks:
+            return self.selection.rank(monitor.rank)
+        return not monitor.rank or monitor.world_size <= MAX_RANKS
+
+    def _scheduled(self, step: int) -> Span | None:
+        if not self._has_schedule():
+            return None
+        if self.windows.ranges:
+            return self.windows.at(step)
+        span = self.windows.at(step - self._since)
+        return None if span is None else Span(span.first + self._since, span.last + self._since)
+
+    def _has_schedule(self) -> bool:
+        repeat = self.monitor.settings.profile_repeat
+        over = not self.windows.ranges and 0 < repeat <= self._whole
+        return bool(self.flags) and not self.monitor.settings.profile_on and not over
+
+    def _asked(self) -> list[tuple[Span, str]]:
+        warmup = self.windows.warmup
+        return [(Span(begin + warmup, begin + warmup + steps - 1), why) for begin, steps, why in self.monitor.profiles]
+
+    def _next(self, step: int) -> Span | None:
+        """A window that is still to come, or is open, at this step; None if all are over."""
+        if self._over or not self._is_chosen():
+            return None
+        asked = next((span for span, _ in self._asked() if span.last >= step), None)
+        if asked is not None or not self._has_schedule():
+            return asked
+        since = 0 if self.windows.ranges else self._since
+        span = self.windows.next(step - since)
+        return None if span is None else Span(span.first + since, span.last + since)
+
+    def _advance(self, coming: int) -> None:
+        """The step before ``coming`` has ended: close, open and mark windows as it falls out."""
+        one_step = coming == self._coming + 1  # of calls in evaluation some may have been passed over
+        if self._at and one_step and self.session is None and not self.guest.is_at_work():
+            self.tally.outside.push((time.perf_counter() - self._at) * 1e3)
+        self._coming, self._eval_calls = coming, 0
+        wanted = self._at_step(coming)
+        if self.session is not None and wanted != self.session.span:
+            self._finish()
+        begun = time.perf_counter()
+        if wanted is not None and self.session is None:
+            self._open(wanted)
+        if self.session is not None:
+            self.session.step(coming)
+            self._paused(time.perf_counter() - begun)
+        self._at = time.perf_counter()
+
+    def _open(self, span: Span) -> None:
+        if self.guest.is_at_work() or somebody_records():
+            self.guest.stand_aside()
+            return
+        self._why = next((why for asked, why in self._asked() if asked == span), SCHEDULE)
+        self.session = Session(span, self.monitor.settings.profile_kind)
+        if self._phase == "train":
+            self.monitor.hush(True)
+            self.monitor.ignore(self, ("call_ended",))  # evaluation inside of a step is noticed
+
+    def _finish(self, ended: str = "", *, whole: bool = True) -> None:
+        """The window is over. ended: why before its time. whole: a step ends here, too."""
+        session, self.session = self.session, None
+        if session is None:
+            return
+        begun = time.perf_counter()
+        self.monitor.hush(False)
+        if self._phase == "train":
+            self.monitor.ignore(self, WHILE_TRAINING)
+        if not session.is_here():  # torch would hand out nothing here, and crash on writing that
+            self._over = True  # it records for ever
+            session.leave()
+            self._lost(session, "another thread trains now" if session.is_elsewhere() else "somebody else stopped it")
+            return
+        try:
+            self._write(session, ended, whole=whole and not ended)
+        except OSError as error:
+            self._lost(session, error.strerror or str(error))
+        except RuntimeError as error:  # somebody else ended it
+            self._lost(session, str(error).partition("\n")[0])
+        finally:
+            self._paused(time.perf_counter() - begun)
+
+    def _paused(self, seconds: float) -> None:
+        """The program stood still for what was asked for: neither tdbg's own cost nor the step's time."""
+        self.tally.pause_ms += seconds * 1e3
+        self.monitor.budget.excuse(seconds)
+        recorder = self.monitor.recorder
+        if recorder.began_at:
+            recorder.began_at += seconds
+
+    def _write(self, session: Session, ended: str, *, whole: bool) -> None:
+        monitor, span = self.monitor, session.span
+        begun = time.perf_counter()
+        about = {
+            "first_step": span.first,
+            "wanted": span.steps,
+            "phase": self._phase,
+            "kind": session.kind,
+            "rank": monitor.rank,
+            "world_size": monitor.world_size,
+            "float32_matmul_precision": torch.get_float32_matmul_precision(),
+        }
+        is_wanted = self._is_wanted(session, ended)
+        session.stop(about, whole=whole)
+        if not is_wanted:
+            return
+        if ended != TRAINING and not (ended == END and self._whole and not self.windows.repeat):
+            self.tally.cut = ended or self.tally.cut
+        monitor.become_rank_now()
+        folder = monitor.folder()
+        if folder is None:
+            raise OSError("there is no folder for traces")
+        path, size = session.export(folder / "traces", f"rank{monitor.rank:04d}", self.press)
+        self._whole += self._why == SCHEDULE and self._phase == "train" and ended != GUEST
+        event = Trace(
+            t=time.time(),
+            file=f"traces/{path.name}",
+            bytes=size,
+            phase=self._phase,
+            first_step=span.first,
+            steps=len(session.steps_ms),
+            wanted=span.steps,
+            kind=session.kind,
+            why=self._why,
+            ended=ended,
+            steps_ms=session.steps_ms,
+            outside_ms=rounded(self.tally.outside),
+            pause_ms=round((time.perf_counter() - begun) * 1e3, 3),
+        )
+        self.told(event)
+        if self.tally.bytes > monitor.settings.disk_budget_bytes:
+            self._over = True
+            self.tally.cut = "the bytes that --disk-budget allows are used up"
+
+    def _is_wanted(self, session: Session, ended: str) -> bool:
+        """False for a window that has nothing to show: not a whole step, and what there is is short."""
+        if session.steps_ms or not ended or not session.recording:
+            return session.recording
+        usual_ms = self.tally.outside.median or self.tally.inside.median
+        return ended not in (GUEST, TRAINING) and session.running_ms() >= usual_ms
+
+    def told(self, event: Trace) -> None:
+        """A trace is there: the event, and its line."""
+        self.tally.take(event)
+        self.monitor.when_rank(lambda: self.monitor.emit(event))
+        span = Span(event.first_step, event.first_step + max(event.steps, 1) - 1)
+        what = f"profiled {span if event.steps else 'no whole step'} ({event.phase}), {event.bytes / 1e6:.1f} MB"
+        short = f"; of {event.wanted} steps only {event.steps}: {event.ended}" if event.ended else ""
+        self.see(
+            what + short,
+            "TRACE",
+            "W" if short else "I",
+            step=span.last,
+            file=event.file,
+            steps=event.steps,
+            bytes=event.bytes,
+        )
+
+    def _lost(self, session: Session, why: str) -> None:
+        text = f"the trace of {session.span} is lost: {why}"
+        self.tally.cut = text
+        self.see(text, "LOST", "E", missing=text)
+
+    # the program's own profiler
+
+    def make_way(self) -> None:
+        """A profiler of the program is about to record: torch would empty ours without a word."""
+        self._finish(GUEST, whole=False)
+
+    def took_over(self, event: Trace) -> None:
+        """The program's own trace counts as a window."""
+        self.tally.cut = "" if self.tally.cut == GUEST else self.tally.cut
+        self.told(event)
+        self._whole += 1
+        self._begin_anew()
+
+    def guest_left(self) -> None:
+        """The program's profiler has ended; whether it writes a trace is not known yet."""
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        """What the schedule still wants comes after a new wait and warm-up."""
+        if self.windows.ranges:
+            return
+        repeat = self.monitor.settings.profile_repeat
+        self._since = self.monitor.step or self.monitor.eval_calls
+        self.windows = self.windows._replace(repeat=max(repeat - self._whole, 1) if repeat else 0, skip_first=0)
+
+    # the end
+
+    def switched_off(self) -> None:
+        self._finish("tdbg was switched off", whole=False)
+
+    def run_ends(self) -> None:
+        self._finish(END, whole=False)
+        self.press.wait()
+        if self.flags or self.tally.windows or self.tally.cut or self.monitor.profiles:
+            missing = self._missing()
+            self.see(
+                self.tally.text(missing or self._idle()),
+                "DONE",
+                "W" if missing else "I",
+                missing=missing,
+                **self.tally.values(),
+            )
+
+    def _idle(self) -> str:
+        """Why nothing was profiled, where that is what was asked for."""
+        if self.tally.windows or self.tally.cut:
+            return ""
+        if not self._is_chosen():
+            return "this rank is not among --ranks" if self.monitor.settings.ranks else FIRST_ALONE
+        return "no finding came that --window-on waits for" if self.monitor.settings.profile_on else ""
+
+    def _missing(self) -> str:
+        """What was asked for and did not come."""
+        monitor, tally = self.monitor, self.tally
+        if tally.cut or self._idle():
+            return tally.cut
+        if self.guest.was_at_work and not tally.windows:
+            return "a profiler of the program was at work, and it wrote no trace"
+        done = monitor.step or monitor.eval_calls
+        span = self._next(done + 1)
+        if span is None or (tally.windows and not self.windows.repeat and not self.windows.ranges):
+            return ""
+        unit = "call" if monitor.eval_calls and not monitor.step else "step"
+        return f"{count(done, unit)} seen, and the next window needed {span.last}"

@@ -1,0 +1,82 @@
+"""What every command of traces can be asked: which traces; and how they are read and told of."""
+
+from collections.abc import Callable, Sequence
+
+from tdbg.asked import Asked, Options
+from tdbg.errors import TdbgError
+from tdbg.traces.sets import Found
+from tdbg.traces.summary import Summary
+
+
+class Selected(Asked):
+    """Which traces of a run or folder."""
+
+    ranks: str = ""
+    windows: str = "last"
+
+
+SELECTION: Options = {
+    "ranks": (("--ranks", "--rank"), "RANGE", "Only these ranks, such as 0,3-5."),
+    "windows": (("--windows",), "NAME", "Of several windows of a rank the last, or all; last if left out."),
+}
+ARGUMENTS = ("PATH", "A trace (.json or .json.gz), a folder of traces, or a run; the newest with traces if left out.")
+
+
+def chosen(question: Selected) -> list[Found]:
+    """The traces that are meant. Raises TdbgError for none, for several paths, and for options that cannot be."""
+    from tdbg.traces.sets import newest, traces
+
+    if len(question.paths) > 1:
+        raise TdbgError(f"{len(question.paths)} paths were given", "name one trace, folder or run")
+    if question.windows not in ("last", "all"):
+        raise TdbgError(f"--windows cannot be {question.windows!r}", "write last or all")
+    found = traces(question.paths[0] if question.paths else "", _ranks(question.ranks))
+    return found if question.windows == "all" else newest(found)
+
+
+def _ranks(text: str) -> "Callable[[int], bool] | None":
+    if not text:
+        return None
+    from tdbg.ranges import parse_ranges
+
+    bounds = parse_ranges("--ranks", text, "-")
+    return lambda rank: any(low <= rank <= high for low, high in bounds)
+
+
+def summaries(found: Sequence[Found]) -> list[tuple[Found, Summary]]:
+    """Each with its summary; what cannot be read is told, and TdbgError if that is all of them."""
+    from tdbg.output import say
+    from tdbg.tables import safe
+
+    good: list[tuple[Found, Summary]] = []
+    for one in found:
+        try:
+            read = _summary(one)
+        except TdbgError as error:
+            if len(found) == 1:
+                raise
+            say(safe(f"{error}"))
+            continue
+        for problem in read.problems:
+            say(safe(f"{one.path.name}: {problem}"))
+        good.append((one, read))
+    if not good:
+        raise TdbgError(f"none of {len(found)} traces can be read", "the lines above say why")
+    return good
+
+
+def _summary(one: Found) -> Summary:
+    if one.part is not None:  # of a slice: small, and an index is of a whole file
+        from tdbg.traces.build import summarize
+
+        return summarize(one.path, part=one.part)
+    from tdbg.traces.index import summary
+
+    return summary(one.path)
+
+
+def label(one: Found, read: Summary) -> str:
+    """What a trace is called: by the rank that its path or the trace itself tells."""
+    if one.rank is None and read.rank is not None:
+        return f"rank {read.rank}"
+    return one.label

@@ -1,0 +1,89 @@
+"""`tdbg trace advise`: what would make a step shorter."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tdbg.asked import Options
+from tdbg.traces.asking import ARGUMENTS, SELECTION, Selected
+
+if TYPE_CHECKING:
+    from tdbg.traces.rules import Abstain, Advice
+
+__all__ = ["ARGUMENTS", "HELP", "OPTIONS", "Question", "answer"]
+HELP = """Say what would make a step shorter, with the evidence for it.
+
+    Every rule has a signal, a threshold and a source, and tells what could be gained at most. A rule whose signal is
+    not in the trace says nothing, and on stderr stands why; the profiler's own synchronisation never counts. Traces
+    without an accelerator get the rules for the CPU.
+
+    Examples:
+        tdbg trace advise
+        tdbg trace advise trace.json.gz --threshold input_warning=0.2
+        tdbg trace advise tdbg_runs/20261121-031500-train --fail-on warning
+    """
+OPTIONS: Options = {
+    **SELECTION,
+    "threshold": (("--threshold",), "TEXT", "NAME=VALUE: another threshold of a rule; repeatable."),
+    "fail_on": (("--fail-on",), "NAME", "Exit 1 on advice of this severity or worse: notice, warning, critical."),
+    "json": (("--json",), "", "Print one JSON document."),
+}
+
+
+class Question(Selected):
+    """What `advise` can be asked."""
+
+    threshold: Sequence[str] = ()
+    fail_on: str = ""
+    json: bool = False
+
+
+def answer(question: Question) -> int:
+    """Print it; 1 if `--fail-on` is reached."""
+    from tdbg.errors import TdbgError
+    from tdbg.traces.asking import chosen, label, summaries
+    from tdbg.traces.rules import SEVERITIES, asked, consult
+
+    if question.fail_on and question.fail_on not in SEVERITIES:
+        raise TdbgError(f"--fail-on cannot be {question.fail_on!r}", f"write one of: {', '.join(SEVERITIES)}")
+    thresholds = asked(list(question.threshold))
+    every = [(label(one, read), read) for one, read in summaries(chosen(question))]
+    advice, silent = consult(every, thresholds)
+    if question.json:
+        _print_json(advice, silent)
+    else:
+        _print(advice, silent, several=len(every) > 1)
+    if not question.fail_on:
+        return 0
+    floor = SEVERITIES.index(question.fail_on)
+    return int(any(SEVERITIES.index(one.severity) >= floor for one in advice))
+
+
+def _print(advice: "Sequence[Advice]", silent: "Sequence[Abstain]", *, several: bool) -> None:
+    from tdbg.output import say
+    from tdbg.tables import safe
+
+    for one in advice:
+        where = f", {one.trace}" if several and one.trace else ""
+        gain = f" (at most {one.gain:.0%} of it can be gained)" if one.gain else ""
+        print(safe(f"{one.code} {one.severity}: {one.title}{where}{gain}"))
+        for line in one.evidence:
+            print(safe(f"    {line}"))
+        print(safe(f"    try: {one.try_next}"))
+        print(safe(f"    thresholds: {one.threshold}; source: {one.source}"))
+    if not advice:
+        print("nothing to advise")
+    reasons: dict[str, list[str]] = {}
+    for other in silent:
+        reasons.setdefault(other.reason, []).append(other.code)
+    for reason, codes in reasons.items():
+        say(safe(f"{', '.join(codes)}: {reason}"))
+
+
+def _print_json(advice: "Sequence[Advice]", silent: "Sequence[Abstain]") -> None:
+    from dataclasses import asdict
+
+    from tdbg.output import print_json
+    from tdbg.tables import finite
+
+    data = {"advice": [asdict(one) for one in advice], "abstained": [asdict(one) for one in silent]}
+    print_json("trace-advise", finite(data))

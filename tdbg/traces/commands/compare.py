@@ -1,0 +1,222 @@
+"""`tdbg trace compare`: whether a step became slower, and what of it."""
+
+from typing import TYPE_CHECKING, Any
+
+from tdbg.asked import Options
+from tdbg.traces.asking import SELECTION, Selected
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from tdbg.traces.compare import Change, Comparison
+    from tdbg.traces.sides import Side
+    from tdbg.traces.spread import Shift
+
+__all__ = ["ARGUMENTS", "HELP", "OPTIONS", "Question", "answer"]
+HELP = """Compare the steps of two runs: slower or not, and what changed.
+
+    A difference counts if it is beyond the spread of the steps of both sides; three steps a side are the least that can
+    tell. Below the verdict stand the parts of a step, told apart by their own spread, and the operators and kernels
+    whose time in a step changed by 1 % of a step and more. B slower beyond the spread and by more than --tolerance (5 %
+    if left out) makes the exit code 1. Runs of one program may differ by more than the steps of each do, above all on
+    a busy machine: a baseline of several runs knows by how much, and then B must be beyond all of them.
+
+    Each side is a trace, a folder, a run, or a baseline: the few kilobytes that --save writes of one run or several.
+
+    Examples:
+        tdbg trace compare tdbg_runs/before tdbg_runs/after
+        tdbg trace compare --save baseline.json tdbg_runs/good1 tdbg_runs/good2 tdbg_runs/good3
+        tdbg trace compare baseline.json --tolerance 10%
+    """
+ARGUMENTS = ("PATH", "A, and B: traces, folders, runs or baselines; B is the newest run if left out.")
+OPTIONS: Options = {
+    "tolerance": (("--tolerance",), "TEXT", "How much slower B may be, such as 0.1 or 10%; 0.05 if left out."),
+    "save": (("--save",), "FILE", "Compare nothing: keep the runs that are named as a baseline."),
+    "ranks": SELECTION["ranks"],
+    "windows": (("--windows",), "NAME", "Of several windows of a rank all, or the last; all if left out."),
+    "top": (("--top",), "N", "Lines of each table."),
+    "json": (("--json",), "", "Print one JSON document."),
+}
+
+
+class Question(Selected):
+    """What `compare` can be asked."""
+
+    tolerance: str = ""
+    save: str = ""
+    windows: str = "all"
+    top: int = 10
+    json: bool = False
+
+
+def answer(question: Question) -> int:
+    """Print how they differ; 1 if B is slower by more than is allowed."""
+    from tdbg.errors import TdbgError
+
+    paths = list(question.paths)
+    if question.save:
+        return _save(question, paths or [""])
+    if not 1 <= len(paths) <= 2:
+        raise TdbgError(f"{len(paths)} paths were given", "name A and B, or A alone: B is the newest run then")
+    from tdbg.traces.compare import compare
+
+    allowed = _tolerance(question.tolerance)
+    found = compare(_side(question, paths[0]), _side(question, paths[1] if len(paths) == 2 else ""), allowed)
+    if question.json:
+        _print_json(found)
+    else:
+        _print(found, question.top)
+    return int(found.is_regression)
+
+
+def _tolerance(text: str) -> float:
+    from tdbg.errors import TdbgError
+    from tdbg.traces.compare import TOLERANCE
+
+    if not text:
+        return TOLERANCE
+    try:
+        found = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        found = -1.0
+    if not 0 <= found < float("inf") or (found >= 1 and not text.endswith("%")):
+        raise TdbgError(f"--tolerance cannot be {text!r}", "write a share of a step or percent: 0.1, or 10%")
+    return found
+
+
+def _side(question: Question, path: str) -> "Side":
+    from tdbg.traces.asking import chosen, summaries
+    from tdbg.traces.sets import run_of
+    from tdbg.traces.sides import side, stored
+
+    kept = stored(path) if path else None
+    if kept is not None:
+        return kept
+    found = chosen(Question(paths=[path] if path else [], ranks=question.ranks, windows=question.windows))
+    return side(path or f"the newest run ({run_of(found[0].path)})", summaries(found))
+
+
+def _save(question: Question, paths: list[str]) -> int:
+    from pathlib import Path
+
+    from tdbg.output import say
+    from tdbg.tables import counted, safe
+    from tdbg.traces.sides import save, together
+
+    kept = together([_side(question, path) for path in paths])
+    save(kept, Path(question.save))
+    say(safe(f"{question.save}: {counted(len(kept.steps), 'step')} of {kept.name}"))
+    return 0
+
+
+# as text
+
+
+def _print(found: "Comparison", top: int) -> None:
+    from tdbg.output import say
+    from tdbg.tables import print_rows, safe
+    from tdbg.traces.compare import is_notable
+    from tdbg.traces.figures import ms
+
+    for name, one in (("A", found.a), ("B", found.b)):
+        print(safe(f"{name}: {_told(one)}"))
+    print(_verdict(found))
+    if found.a.steps and found.b.steps:
+        rows = ((p.name, ms(p.a), ms(p.b), _signed(p.change.guess), _mark(is_notable(p, found))) for p in found.parts)
+        print("\nparts of a step")
+        print_rows(("part", "A ms", "B ms", "change ms", "beyond its spread"), rows)
+    for what, changes in (("operators by their own time", found.operators), ("kernels", found.kernels)):
+        if changes:
+            print(f"\n{what}, for each step: what changed by 1 % of a step and more, {len(changes):,} in all")
+            columns = ("A ms", "B ms", "change ms", "A calls", "B calls", what.partition(" ")[0].removesuffix("s"))
+            print_rows(columns, _rows(changes[:top]))
+    for note in found.notes:
+        say(safe(note))
+
+
+def _told(one: "Side") -> str:
+    from tdbg.tables import counted, short
+    from tdbg.traces.figures import ms
+    from tdbg.traces.spread import deviation
+
+    if not one.steps:
+        return f"{short(one.name)}: no steps"
+    from statistics import median
+
+    lengths = one.lengths
+    ranks = f" of {len(one.ranks)} ranks" if len(one.ranks) > 1 else ""
+    ranks += f" of {len(one.medians)} runs" if len(one.medians) > 1 else ""
+    spread = f"{ms(min(lengths))} to {ms(max(lengths))}, half of them within {ms(deviation(lengths))}"
+    return f"{short(one.name)}: {counted(len(lengths), 'step')}{ranks}, median {ms(median(lengths))} ms ({spread})"
+
+
+def _verdict(found: "Comparison") -> str:
+    change = found.change
+    if found.verdict == "too few steps":
+        measured = f" ({change.guess:+.1%} is what these say)" if found.a.steps and found.b.steps else ""
+        return f"too few steps to tell a difference from chance{measured}: `tdbg profile --active 5` records more"
+    interval = f"{change.confidence:.0%} interval {change.low:+.1%} to {change.high:+.1%}"
+    if found.verdict == "no difference":
+        of = "the runs" if found.change.sign else "the steps"
+        return f"no difference beyond the spread of {of}: {change.guess:+.1%} ({interval})"
+    allowed = f"; {found.tolerance:.1%} is allowed" if found.verdict == "slower" else ""
+    return f"B is {found.verdict}: a step takes {change.guess:+.1%} ({interval}){allowed}"
+
+
+def _signed(ns: float) -> str:
+    from tdbg.traces.figures import ms
+
+    return f"{'-' if ns < 0 else '+'}{ms(abs(ns))}"
+
+
+def _mark(is_beyond: bool) -> str:
+    return "yes" if is_beyond else "no"
+
+
+def _rows(changes: "Sequence[Change]") -> "Iterator[tuple[Any, ...]]":
+    from tdbg.tables import short
+    from tdbg.traces.figures import ms
+
+    for one in changes:
+        calls = (f"{one.a_calls:.4g}", f"{one.b_calls:.4g}")
+        yield ms(one.a_time), ms(one.b_time), _signed(one.grown), *calls, short(one.name, 70)
+
+
+# as JSON
+
+
+def _print_json(found: "Comparison") -> None:
+    from dataclasses import asdict
+    from statistics import median
+
+    from tdbg.output import print_json
+    from tdbg.tables import finite
+    from tdbg.traces.compare import is_notable
+
+    def told(one: "Side") -> dict[str, Any]:
+        middle = median(one.lengths) / 1e6 if one.steps else None
+        return {
+            "name": one.name,
+            "steps": len(one.steps),
+            "median_step_ms": middle,
+            "runs": len(one.medians),
+            "ranks": one.ranks,
+        }
+
+    def shifted(one: "Shift") -> dict[str, Any]:
+        return {**asdict(one), "known": one.is_known}
+
+    data = {
+        "verdict": found.verdict,
+        "regression": found.is_regression,
+        "tolerance": found.tolerance,
+        "change": shifted(found.change),
+        "a": told(found.a),
+        "b": told(found.b),
+        "times": "ns",
+        "parts": [{**asdict(one), "notable": is_notable(one, found)} for one in found.parts],
+        "operators": [asdict(one) for one in found.operators],
+        "kernels": [asdict(one) for one in found.kernels],
+        "notes": found.notes,
+    }
+    print_json("trace-compare", finite(data))

@@ -1,0 +1,85 @@
+"""`tdbg trace flame`: what called what, and for how long."""
+
+from typing import TYPE_CHECKING
+
+from tdbg.asked import Options
+from tdbg.traces.asking import ARGUMENTS, SELECTION, Selected
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tdbg.traces.sets import Found
+    from tdbg.traces.summary import Summary
+
+__all__ = ["ARGUMENTS", "HELP", "OPTIONS", "Question", "answer"]
+HELP = """Show what called what, and for how long: a flame graph in text.
+
+    By line of the program and module where Python's stack was recorded (`tdbg profile --kind stacks`), else by operator,
+    nested within the spans around them. A bar begins where its time begins among that of its caller, the longest first:
+    a column of bars is a stack. Times are of the host, a mean of the steps. Of several ranks the slowest is shown.
+
+    Examples:
+        tdbg trace flame
+        tdbg trace flame trace.json.gz --by module --top 60
+        tdbg trace flame tdbg_runs/20261121-031500-train --folded > stacks.txt
+    """
+OPTIONS: Options = {
+    **SELECTION,
+    "by": (("--by",), "NAME", "By stack, module or operator; the first of them that the trace has if left out."),
+    "top": (("--top",), "N", "So many rows, those with most time."),
+    "depth": (("--depth",), "N", "So many levels."),
+    "folded": (("--folded",), "", "Print a line a stack and its own microseconds, as flame graph tools read them."),
+    "json": (("--json",), "", "Print one JSON document."),
+}
+
+
+class Question(Selected):
+    """What `flame` can be asked."""
+
+    by: str = ""
+    top: int = 40
+    depth: int = 0
+    folded: bool = False
+    json: bool = False
+
+
+def answer(question: Question) -> int:
+    """Print it; 1 if nothing was called."""
+    from tdbg.output import say
+    from tdbg.traces.asking import chosen, label, summaries
+    from tdbg.traces.flames import folded, grown
+    from tdbg.traces.screen_flame import show
+
+    every = summaries(chosen(question))
+    trees = [(one, read, grown(read, question.by)) for one, read in every]
+    if question.json:
+        _print_json(every, question.by)
+    elif question.folded:
+        for one, read, root in trees:
+            for line in folded(root, (label(one, read),) if len(trees) > 1 else ()):
+                print(line)
+    else:
+        one, read, root = max(trees, key=lambda three: three[2].total / max(len(three[1].steps), 1))
+        show(label(one, read), read, root, question)
+    if not any(root.below for _, _, root in trees):
+        say("nothing was called in it")
+        return 1
+    return 0
+
+
+def _print_json(every: "Sequence[tuple[Found, Summary]]", by: str) -> None:
+    from tdbg.output import print_json
+    from tdbg.tables import finite
+    from tdbg.traces.asking import label
+    from tdbg.traces.flames import cut, grown, ordered, ways
+
+    data = []
+    for one, read in every:
+        rows = [
+            {name: getattr(row, name) for name in ("name", "kind", "depth", "calls", "own", "total")}
+            for row in ordered(grown(read, by))
+        ]
+        way = by or next(iter(ways(read)), "operator")
+        about = {"trace": label(one, read), "by": way, "steps": len(read.steps), "calls_cut": cut(read, by)}
+        data.append({**about, "rows": rows})
+    print_json("trace-flame", finite({"times": "ns", "traces": data}))

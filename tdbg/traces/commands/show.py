@@ -1,0 +1,125 @@
+"""`tdbg trace show`: where the time and the memory of a step went."""
+
+from typing import TYPE_CHECKING, Any
+
+from tdbg.asked import Options
+from tdbg.traces.asking import ARGUMENTS, SELECTION, Selected
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tdbg.traces.sets import Found
+    from tdbg.traces.summary import Summary
+
+__all__ = ["ARGUMENTS", "HELP", "OPTIONS", "Question", "answer"]
+HELP = """Show where the time and memory of a step went.
+
+    A bar for each rank parts the wall-clock time of its steps: input, copies to the device, forward, backward,
+    optimizer, communication, idle, other. Below it the operators with the most time of their own, memory with its peak
+    and what held it, and on accelerators kernels, copies and waits. Of several ranks the slowest is shown whole. Works
+    on traces of CPU and GPU, without torch. The summary is kept beside a large trace, so that a second look is quick.
+
+    Examples:
+        tdbg trace show
+        tdbg trace show trace.json.gz --top 30 --shapes
+        tdbg trace show tdbg_runs/20261121-031500-train --ranks 0,3
+        tdbg trace show --html trace.html
+    """
+OPTIONS: Options = {
+    **SELECTION,
+    "top": (("--top",), "N", "Lines of each table."),
+    "shapes": (("--shapes",), "", "Tell calls of an operator with other input shapes apart."),
+    "html": (("--html",), "FILE", "Write it as one HTML file, with graphs, that opens without a network."),
+    "force": (("--force",), "", "With --html: overwrite a file that is there."),
+    "perfetto": (("--perfetto",), "FILE", "Write the steps shown to a small trace too, for ui.perfetto.dev."),
+    "json": (("--json",), "", "Print one JSON document."),
+}
+
+
+class Question(Selected):
+    """What `show` can be asked."""
+
+    top: int = 10
+    shapes: bool = False
+    html: str = ""
+    force: bool = False
+    perfetto: str = ""
+    json: bool = False
+
+
+def answer(question: Question) -> int:
+    """Print it; 1 if the traces hold no event."""
+    from tdbg.output import say
+    from tdbg.traces.asking import chosen, summaries
+
+    every = summaries(chosen(question))
+    if question.html:
+        _write_html(every, question)
+    if question.json:
+        _print_json(every)
+    elif not question.html:
+        from tdbg.traces.screen import show
+
+        show(every, question.top, question.shapes)
+    if question.perfetto:
+        from pathlib import Path
+
+        from tdbg.traces.commands.slice import cut
+
+        cut(every, "", Path(question.perfetto))
+    if all(not read.events for _, read in every):
+        say("the trace holds no event")
+        return 1
+    return 0
+
+
+def _write_html(every: "Sequence[tuple[Found, Summary]]", question: Question) -> None:
+    import os
+    from pathlib import Path
+
+    from tdbg.errors import TdbgError
+    from tdbg.output import say
+    from tdbg.tables import safe, size
+    from tdbg.traces.html import write
+
+    target = Path(question.html)
+    if os.path.lexists(target) and (not question.force or target.is_dir()):
+        raise TdbgError(f"{safe(str(target))} is there already", "name another file, or write --force")
+    ready = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        with open(ready, "xb") as file:
+            write(file, every, f"{every[0][0].path.name if len(every) == 1 else f'{len(every)} traces'} - tdbg")
+        os.replace(ready, target)
+    except OSError as error:
+        ready.unlink(missing_ok=True)
+        raise TdbgError(f"{safe(str(target))}: {error.strerror or error}", "name a file that can be written") from None
+    except BaseException:
+        ready.unlink(missing_ok=True)
+        raise
+    say(safe(f"wrote {size(target.stat().st_size)} to {target}: open it in a browser"))
+
+
+def _print_json(every: "Sequence[tuple[Found, Summary]]") -> None:
+    from dataclasses import asdict
+
+    from tdbg.output import print_json
+    from tdbg.tables import finite
+    from tdbg.traces import figures
+    from tdbg.traces.screen import ranks_of
+
+    data: list[dict[str, Any]] = []
+    for one, read in every:
+        kept = figures.steady(read)
+        told = {
+            "verdict": figures.verdict(read),
+            "median_step_ms": figures.typical_length(read) / 1e6,
+            "parts": figures.parts(kept),
+            "flops_per_step": figures.work(read),
+            "border_steps": [step.number for step in figures.border(read)],
+        }
+        whole = asdict(read)
+        del whole["flames"]  # `tdbg trace flame --json` has them
+        data.append({**whole, "attempt": one.attempt, "window": one.window, **told})
+        data[-1]["rank"] = read.rank if read.rank is not None else one.rank
+    ranks = ranks_of(every)
+    print_json("trace-show", finite({"times": "ns", "traces": data, "ranks": asdict(ranks) if ranks else None}))

@@ -1,0 +1,93 @@
+"""`tdbg trace slice`: a few steps as a small trace."""
+
+from typing import TYPE_CHECKING
+
+from tdbg.asked import Options
+from tdbg.traces.asking import ARGUMENTS, SELECTION, Selected
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from tdbg.traces.sets import Found
+    from tdbg.traces.summary import Summary
+
+__all__ = ["ARGUMENTS", "HELP", "OPTIONS", "Question", "answer", "cut"]
+HELP = """Write a few steps of a few ranks as one small trace.
+
+    The file opens in ui.perfetto.dev and chrome://tracing, and in tdbg itself, which tells of these steps
+    what it tells of them in the whole trace. Names of processes and threads, arrows between launches and kernels, and
+    what stands beside the events are kept. Several ranks come into one file, each with process ids of its own.
+    Memory does not grow with the traces.
+
+    Examples:
+        tdbg trace slice --steps 100:102 -o small.json.gz
+        tdbg trace slice tdbg_runs/20261121-031500-train --ranks 0,3 --steps 12 -o ranks.json.gz
+    """
+OPTIONS: Options = {
+    "output": (("--output", "-o"), "FILE", "The file to write; packed if its name ends with .gz."),
+    "steps": (("--steps", "--step"), "RANGE", "Only these steps, such as 3 or 100:102; all if left out."),
+    **SELECTION,
+    "windows": (("--windows",), "NAME", "Look in the last window of a rank, or in all; all if --steps is given."),
+}
+
+
+class Question(Selected):
+    """What `slice` can be asked."""
+
+    output: str = ""
+    steps: str = ""
+    windows: str = ""
+
+
+def answer(question: Question) -> int:
+    """Write it."""
+    from pathlib import Path
+
+    from tdbg.errors import TdbgError
+    from tdbg.traces.asking import chosen, summaries
+
+    if not question.output:
+        raise TdbgError("the file to write is not named", "name it: -o small.json.gz")
+    question.windows = question.windows or ("all" if question.steps else "last")
+    cut(summaries(chosen(question)), question.steps, Path(question.output))
+    return 0
+
+
+def cut(every: "Sequence[tuple[Found, Summary]]", steps: str, path: "Path") -> None:
+    """Write the steps of these traces, and say what was written. Raises TdbgError where no trace holds them."""
+    from tdbg.errors import TdbgError
+    from tdbg.output import say
+    from tdbg.tables import counted, safe, size
+    from tdbg.traces.asking import label
+    from tdbg.traces.keeping import Keeping, chosen_steps
+    from tdbg.traces.slices import write
+
+    wanted = _wanted(steps)
+    kept = [(one, read, chosen_steps(read, wanted)) for one, read in every]
+    parts = [(one, Keeping(read, found, one.part)) for one, read, found in kept if found or wanted is None]
+    if not parts:
+        held = sorted({step.number for _, read in every for step in read.steps if step.number is not None})
+        there = f"{held[0]} to {held[-1]}" if held else "none"
+        raise TdbgError(f"no trace holds the steps {steps}", f"those that there are: {there}")
+    ranks = {one.rank for one, _ in parts}
+    for one, read, found in kept:
+        if wanted is not None and not found and one.rank not in ranks:
+            say(safe(f"{label(one, read)} does not hold these steps and is left out"))
+    count = write(parts, path)
+    told = counted(sum(len(keeping.steps) for _, keeping in parts), "step")
+    traces = f" of {counted(len(parts), 'trace')}" if len(parts) > 1 else ""
+    say(
+        safe(
+            f"{path}: {told}{traces}, {counted(count, 'event')}, {size(path.stat().st_size)}; open it in ui.perfetto.dev"
+        )
+    )
+
+
+def _wanted(text: str) -> "Callable[[int], bool] | None":
+    if not text:
+        return None
+    from tdbg.ranges import parse_ranges
+
+    bounds = parse_ranges("--steps", text, ":")
+    return lambda number: any(low <= number <= high for low, high in bounds)

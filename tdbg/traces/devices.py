@@ -1,0 +1,109 @@
+"""What ran on accelerators: kernels, copies, and the calls that launched them and waited for them."""
+
+from array import array
+from typing import TYPE_CHECKING
+
+from tdbg.traces import kinds
+from tdbg.traces.summary import Work
+
+if TYPE_CHECKING:
+    from tdbg.traces.stream import Event
+
+SHORT = 10_000  # ns
+PENDING = 1_000_000  # launches whose kernel has not come yet, and kernels whose launch has not
+MOST = 20_000  # names of kernels
+
+
+class Devices:
+    """All accelerators of a trace. Times are kept as start, end, start, end, ... of 8 bytes each."""
+
+    def __init__(self) -> None:
+        self.kernels: dict[str, Work] = {}
+        self.copies: dict[str, Work] = {}
+        self.waits: dict[str, array[int]] = {}
+        self.computed, self.collective, self.filled = array("q"), array("q"), array("q")
+        self.copied: dict[str, array[int]] = {}  # by direction
+        self.pageable = array("q")
+        self.launched = array("q")  # of each computing kernel: when it was launched; -1 if nobody knows
+        self.delays: dict[int, int] = {}
+        self.launches = 0
+        self.last_launch = 0
+        self.ids: set[str] = set()
+        self._waiting: dict[int, tuple[int, int]] = {}  # launch seen, kernel not: start and end of the call
+        self._early: dict[int, tuple[int, int]] = {}  # the other way round: place in `launched`, start
+
+    def kernel(self, event: "Event", start: int, dur: int) -> None:
+        """A kernel on a stream."""
+        work = self.kernels.get(event.name)
+        if work is None:
+            name = event.name if len(self.kernels) < MOST else "(more)"
+            work = self.kernels.setdefault(name, Work(name, kinds.family(event.name)))
+            self.ids.add(str(event.args.device) if event.args is not None else "")
+        work.calls += 1
+        work.total += dur
+        work.short += dur < SHORT
+        if work.kind == kinds.COMMUNICATION:
+            self.collective.extend((start, start + dur))
+            return
+        self.computed.extend((start, start + dur))
+        correlation = event.args.correlation if event.args is not None else None
+        call = self._waiting.pop(correlation, None) if isinstance(correlation, int) else None
+        if call is None and isinstance(correlation, int) and len(self._early) < PENDING:
+            self._early[correlation] = (len(self.launched), start)
+        self.launched.append(-1)
+        if call is not None:
+            self._pair(len(self.launched) - 1, start, call)
+
+    def _pair(self, at: int, start: int, call: tuple[int, int]) -> None:
+        self.launched[at] = call[0]
+        power = max(start - call[1], 0).bit_length()
+        self.delays[power] = self.delays.get(power, 0) + 1
+
+    def copy(self, event: "Event", start: int, dur: int) -> None:
+        """A copy to, from or on a device."""
+        end = start + dur
+        towards = kinds.direction(event.name)
+        work = self.copies.setdefault(event.name, Work(event.name, towards))
+        work.calls += 1
+        work.total += end - start
+        nbytes = event.args.bytes if event.args is not None else None
+        work.nbytes += int(nbytes) if isinstance(nbytes, int) else 0
+        self.copied.setdefault(towards, array("q")).extend((start, end))
+        if "Pageable" in event.name and towards == "HtoD":
+            self.pageable.extend((start, end))
+
+    def fill(self, event: "Event", start: int, dur: int) -> None:
+        """A memset."""
+        self.filled.extend((start, start + dur))
+
+    def call(self, event: "Event", start: int, dur: int) -> None:
+        """A call of the device's runtime on a thread of the program."""
+        name = event.name
+        end = start + dur
+        if kinds.WAITS.fullmatch(name):
+            self.waits.setdefault(name, array("q")).extend((start, end))
+        elif kinds.LAUNCH.search(name):
+            self.launches += 1
+            self.last_launch = max(self.last_launch, start)
+            correlation = event.args.correlation if event.args is not None else None
+            if not isinstance(correlation, int):
+                return
+            early = self._early.pop(correlation, None)
+            if early is not None:
+                self._pair(*early, (start, end))
+            elif len(self._waiting) < PENDING:
+                self._waiting[correlation] = (start, end)
+
+    def closing(self) -> tuple[str, int]:
+        """The profiler's own wait at its end: which name, and where it stands in `waits`; an empty name for none.
+
+        torch.profiler synchronises the device when it stops. That call is the last of its kind, and nothing is
+        launched after it.
+        """
+        latest, name, at = -1, "", 0
+        for called, times in self.waits.items():
+            if called.endswith(kinds.DEVICE_WAIT) and times:
+                place = max(range(0, len(times), 2), key=lambda one: times[one])
+                if times[place] > latest:
+                    latest, name, at = times[place], called, place
+        return (name, at) if latest >= self.last_launch else ("", 0)

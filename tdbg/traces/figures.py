@@ -1,0 +1,120 @@
+"""Figures of a summary that people are told: medians, shares, operators by name. Standard library alone."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from statistics import median
+
+from tdbg.traces import kinds
+from tdbg.traces.summary import Operator, Step, Summary, Work
+
+BORDER = 3.0  # a step this many times the median is told apart: the end of an epoch, a checkpoint
+
+
+def ms(ns: float) -> str:
+    """Nanoseconds as milliseconds that a person reads."""
+    value = ns / 1e6
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+
+
+def typical_length(found: Summary) -> float:
+    """The median length of a step, in nanoseconds; 0 without any."""
+    return median(step.length for step in found.steps) if found.steps else 0.0
+
+
+def steady(found: Summary) -> list[Step]:
+    """The steps without those that are `BORDER` times as long as the median or longer."""
+    limit = BORDER * typical_length(found)
+    return [step for step in found.steps if step.length < limit] or found.steps
+
+
+def border(found: Summary) -> list[Step]:
+    """Those others."""
+    kept = {id(step) for step in steady(found)}
+    return [step for step in found.steps if id(step) not in kept]
+
+
+def parts(steps: Sequence[Step]) -> dict[str, float]:
+    """The share that each part of the bar has in the time of these steps; they add up to 1."""
+    whole = sum(step.length for step in steps)
+    sums: defaultdict[str, int] = defaultdict(int)
+    for step in steps:
+        for name, time in step.bar.items():
+            sums[name] += time
+    return {name: sums[name] / whole for name in kinds.BAR if name in sums} if whole else {}
+
+
+def share(steps: Sequence[Step], *names: str) -> float | None:
+    """The share of the time of these steps that was spent on a thing (the largest of them); None if nobody knows."""
+    whole = sum(step.length for step in steps)
+    known = [name for name in names if any(name in step.spent for step in steps)]
+    if not whole or not known:
+        return None
+    return max(sum(step.spent.get(name, 0) for step in steps) / whole for name in known)
+
+
+def by_name(operators: Iterable[Operator]) -> list[Operator]:
+    """Operators of all shapes as one, most own time first."""
+    found: dict[str, Operator] = {}
+    for one in operators:
+        into = found.setdefault(one.name, Operator(one.name))
+        into.calls += one.calls
+        into.total += one.total
+        into.own += one.own
+        into.flops += one.flops
+        for frame, calls in one.frames.items():
+            into.frames[frame] = into.frames.get(frame, 0) + calls
+    return sorted(found.values(), key=lambda one: -one.own)
+
+
+def called_from(one: Operator) -> str:
+    """The line of the program that most calls come from; empty if nobody knows."""
+    return max(one.frames, key=lambda frame: one.frames[frame]) if one.frames else ""
+
+
+def middle(delays: dict[int, int]) -> float:
+    """The median of a histogram by powers of two, in nanoseconds."""
+    left = sum(delays.values()) / 2
+    for power, count in sorted(delays.items()):
+        left -= count
+        if left <= 0:
+            return float(1 << power) / 2
+    return 0.0
+
+
+def families(kernels: Iterable[Work]) -> dict[str, int]:
+    """Nanoseconds of kernels by what they do."""
+    found: defaultdict[str, int] = defaultdict(int)
+    for one in kernels:
+        found[one.kind] += one.total
+    return dict(found)
+
+
+def verdict(found: Summary) -> str:
+    """One line: where most of a step goes."""
+    shares = parts(steady(found))
+    if not shares or not found.operators:
+        return "nothing was recorded in it"
+    name = max(shares, key=lambda one: shares[one])
+    meaning = {
+        kinds.INPUT: "waiting for input",
+        kinds.H2D: "copies to the device that nothing hides",
+        kinds.COMMUNICATION: "communication that nothing hides",
+        kinds.IDLE: "an accelerator that has nothing to do",
+        kinds.OTHER: "no operator at all (Python, or what the profiler does not see)",
+        kinds.COPY: "copies from and on the device",
+    }
+    return f"most of a step is {meaning.get(name, name)}: {shares[name]:.0%}"
+
+
+def work(found: Summary) -> float:
+    """Floating-point operations of a step, a mean, as far as shapes tell; 0 where they do not."""
+    return sum(one.flops for one in found.operators) / max(len(found.steps), 1)
+
+
+def counted_flops(number: float) -> str:
+    """``1.23 GFLOP``."""
+    for unit in ("FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP"):
+        if number < 999.5:
+            return f"{number:.3g} {unit}"
+        number /= 1000
+    return f"{number:,.3g} PFLOP"

@@ -1,0 +1,74 @@
+"""The names that a trace uses for what it tells of: here, and nowhere else."""
+
+import re
+
+STEP = re.compile(r"ProfilerStep#(\d+)")
+OPERATOR = "cpu_op"
+MEMORY = "[memory]"
+MODULE = "nn.Module: "
+ANNOTATION = "user_annotation"
+
+# Parts of a step, in the order of the bar.
+INPUT, H2D, FORWARD, BACKWARD, OPTIMIZER = "input", "h2d", "forward", "backward", "optimizer"
+COMMUNICATION, COPY, IDLE, OTHER = "communication", "copy", "idle", "other"
+BAR = (INPUT, H2D, FORWARD, BACKWARD, OPTIMIZER, COMMUNICATION, COPY, IDLE, OTHER)
+
+LOADER = "enumerate(DataLoader)#"
+LOADER_ALONE = "_SingleProcessDataLoaderIter"
+OPTIMIZERS = ("Optimizer.step#", "Optimizer.zero_grad#")
+AUTOGRAD = "autograd::engine::evaluate_function"
+COLLECTIVES = ("c10d::", "nccl:", "gloo:", "mpi:", "ucc:", "xccl:", "hccl:", "record_param_comms", "c10d_functional")
+COLLECTIVE_KERNEL = re.compile(r"nccl|rccl|oneccl|hccl_|ccl_kernel", re.IGNORECASE)
+RUNTIMES = (
+    "cuda_runtime",
+    "cuda_driver",
+    "xpu_runtime",
+    "mtia_ccp_events",
+    "privateuse1_runtime",
+    "privateuse1_driver",
+)
+KERNELS = ("kernel", "mtia_kernel")
+COPIES, FILLS = "gpu_memcpy", "gpu_memset"
+LAUNCH = re.compile(r"Launch|Memcpy|Memset|Graph")
+WAITS = re.compile(r"(cuda|hip|xpu)?(Stream|Device|Event)Synchronize$")
+DEVICE_WAIT = "DeviceSynchronize"
+MATRIX = re.compile(
+    r"(?<!fb)gem[mv]|conv(?!er)|wgrad|dgrad|cutlass|xmma|nvjet|_scudnn|implicit|winograd|fprop", re.IGNORECASE
+)
+# Names that cuBLAS, cuDNN and CUTLASS give kernels on tensor cores; a name is all there is to go by.
+TENSOR_CORES = re.compile(
+    r"tensorop|s1688|s16816|h1688|h16816|884|16832|wgmma|hmma|imma|bf16_s|xmma|sm90|nvjet|tf32", re.I
+)
+# float32 on the usual units, although the rest of the name looks like the above.
+PLAIN = re.compile(r"ffma|simt|gemm_f32f32_f32f32_f32", re.IGNORECASE)
+# Frames that are nobody's own: whoever called them is meant.
+FOREIGN = re.compile(
+    r"(torch|tdbg)[/\\]|<|nn\.Module: |.*site-packages|"
+    r"(contextlib|threading|functools|runpy|queue|selectors|typing|enum|abc|re|copy|logging/.*|multiprocessing/.*|"
+    r"concurrent/.*|importlib/.*)(\.py)?\("
+)
+
+# Python's frames that write to the disk, and wait for it.
+SAVE = re.compile(r"torch[/\\]serialization\.py\(\d+\): save$|safetensors.*: save|save_checkpoint|fsync")
+
+
+def call(frame: str) -> str:
+    """What a frame of Python is called for short: ``torch.save``, ``fsync``; else as it is."""
+    if "serialization.py" in frame:
+        return "torch.save"
+    return "fsync" if "fsync" in frame else frame
+
+
+def direction(name: str) -> str:
+    """``HtoD``, ``DtoH`` ... of the name of a copy; empty if it tells none."""
+    match = re.search(r"\b([HDP]to[HDP])\b", name)
+    return match[1] if match else ""
+
+
+def family(name: str) -> str:
+    """What a kernel does, by its name: ``communication``, ``tensor``, ``matrix`` or ``other``."""
+    if COLLECTIVE_KERNEL.search(name):
+        return COMMUNICATION
+    if MATRIX.search(name):
+        return "tensor" if TENSOR_CORES.search(name) and not PLAIN.search(name) else "matrix"
+    return OTHER

@@ -1,0 +1,144 @@
+"""What each step was spent on: parts that add up to its wall-clock time, and unions that overlap."""
+
+from array import array
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tdbg.traces import kinds
+from tdbg.traces.intervals import Spans, union, united
+from tdbg.traces.summary import Device, Step, Summary, Work
+
+if TYPE_CHECKING:
+    from tdbg.traces.devices import Devices
+    from tdbg.traces.hosts import Thread, Threads
+
+
+def part(found: Summary, threads: "Threads", devices: "Devices") -> None:
+    """Fill in the steps, the waits and the device of a summary."""
+    found.steps = [Step(number, start, end) for number, start, end, _ in threads.steps] or [
+        Step(None, found.start, found.end)
+    ]
+    found.waits, waiting = _waits(found, devices)
+    main = threads.steps[0][3] if threads.steps else _busiest(threads)
+    host = _host(threads, main)
+    bar, spent = _on_host(host), dict(host)
+    if main is not None:
+        spent["wait"] = waiting
+        spent["ask"] = union(main.asks)
+        spent["save"] = union(main.saves)
+        spent["zeroing"] = union(main.zeroing) & host[kinds.OPTIMIZER]
+    if devices.kernels or devices.copies:
+        bar, more = _on_device(found, host, devices)
+        spent |= more
+    for step in found.steps:
+        _fill(step, bar, spent, kinds.IDLE if found.device else kinds.OTHER)
+
+
+def _fill(step: Step, bar: dict[str, Spans], spent: dict[str, Spans], rest: str) -> None:
+    step.bar = {name: spans.within(step.start, step.end) for name, spans in bar.items()}
+    step.bar[rest] = step.length - sum(step.bar.values())
+    step.bar = {name: step.bar[name] for name in kinds.BAR if name in step.bar}
+    step.spent = {name: spans.within(step.start, step.end) for name, spans in spent.items()}
+
+
+def _busiest(threads: "Threads") -> "Thread | None":
+    """The thread with the most time in operators, where no step tells which one is the program's."""
+    parts = (kinds.FORWARD, kinds.BACKWARD)
+    totals = {key: sum(threads.spent(one, part).total for part in parts) for key, one in threads.of.items()}
+    return threads.of[max(totals, key=totals.__getitem__)] if totals else None
+
+
+def _host(threads: "Threads", main: "Thread | None") -> dict[str, Spans]:
+    """Unions of what the program did; they overlap where it does several things, or one inside the other."""
+    if main is None:
+        return {}
+    every = threads.of.values()
+    return {
+        kinds.INPUT: union(main.loader),
+        kinds.OPTIMIZER: united(union(thread.optimizer) for thread in every),
+        kinds.BACKWARD: united(threads.spent(thread, kinds.BACKWARD) for thread in every),
+        kinds.FORWARD: threads.spent(main, kinds.FORWARD),
+        kinds.COMMUNICATION: united(threads.spent(thread, kinds.COMMUNICATION) for thread in every),
+    }
+
+
+def _on_host(host: dict[str, Spans]) -> dict[str, Spans]:
+    """The same without overlap: what comes first has the time. Communication is what nothing hides."""
+    taken, found = union([]), {}
+    for name, spans in host.items():
+        found[name] = spans - taken
+        taken = taken | spans
+    return found
+
+
+def _on_device(found: Summary, host: dict[str, Spans], devices: "Devices") -> tuple[dict[str, Spans], dict[str, Spans]]:
+    """Where there is an accelerator, its time counts: the host's only while nothing runs there."""
+    kernels = union(devices.computed)
+    fills = union(devices.filled)
+    compute, collective = kernels | fills, union(devices.collective)
+    copies = {name: union(times) for name, times in devices.copied.items()}
+    towards = copies.get("HtoD", union([]))
+    others = united(spans for name, spans in copies.items() if name != "HtoD")
+    overlap = collective & compute
+    bar = _phases(host, devices, compute)
+    bar[kinds.COMMUNICATION] = collective - compute
+    taken = compute | collective
+    bar[kinds.H2D] = towards - taken
+    taken = taken | towards
+    bar[kinds.COPY] = others - taken
+    busy = taken | others
+    bar[kinds.INPUT] = host.get(kinds.INPUT, union([])) - busy
+    found.device = Device(
+        start=int(busy.starts[0]) if len(busy) else 0,
+        end=int(busy.ends[-1]) if len(busy) else 0,
+        busy=busy.total,
+        compute=compute.total,
+        communication=collective.total,
+        overlap=overlap.total,
+        launches=devices.launches,
+        delays=dict(sorted(devices.delays.items())),
+    )
+    more = {
+        "busy": busy,
+        "compute": compute,
+        "overlap": overlap,
+        "exposed": bar[kinds.COMMUNICATION],
+        "collective": collective,
+        kinds.H2D: towards,
+        "pageable": union(devices.pageable),
+    }
+    return bar, more
+
+
+def _phases(host: dict[str, Spans], devices: "Devices", compute: Spans) -> dict[str, Spans]:
+    """Time of kernels by what the program did when it launched them; what nobody knows is other."""
+    launched = np.frombuffer(devices.launched, np.int64) if devices.launched else np.zeros(0, np.int64)
+    flat = np.frombuffer(devices.computed, np.int64) if devices.computed else np.zeros(0, np.int64)
+    pairs = flat.reshape(-1, 2)
+    left = np.ones(len(launched), bool)
+    taken, found = union([]), {}
+    for name in (kinds.OPTIMIZER, kinds.BACKWARD, kinds.FORWARD):
+        mask = left & host.get(name, union([])).holds(launched)
+        left &= ~mask
+        spans = union(pairs[mask].reshape(-1)) - taken
+        found[name] = spans
+        taken = taken | spans
+    found[kinds.OTHER] = compute - taken
+    return found
+
+
+def _waits(found: Summary, devices: "Devices") -> tuple[list[Work], Spans]:
+    """Calls that wait for the accelerator, without the profiler's own at its end."""
+    closing, at = devices.closing()
+    works, every = [], []
+    for name, times in devices.waits.items():
+        kept: Any = times
+        if name == closing:
+            found.closing_wait = times[at + 1] - times[at]
+            kept = array("q", [*times[:at], *times[at + 2 :]])
+        if kept:
+            work = Work(name, calls=len(kept) // 2, total=sum(kept[1::2]) - sum(kept[0::2]))
+            works.append(work)
+            every.append(union(kept))
+    return sorted(works, key=lambda work: -work.total), united(every)

@@ -1,0 +1,82 @@
+"""Several ranks beside each other: who has more to do, who waits for whom. Standard library alone."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from tdbg.traces import figures, kinds
+from tdbg.traces.summary import Step, Summary
+
+# What a rank does itself; in communication and idleness it may wait for others.
+OWN = (kinds.INPUT, kinds.H2D, kinds.FORWARD, kinds.BACKWARD, kinds.OPTIMIZER, kinds.COPY, kinds.OTHER)
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """One of them: nanoseconds of a step, medians. ``exposed``: communication that nothing hides."""
+
+    label: str
+    step: float
+    own: float
+    exposed: float
+    extra: float  # of its own work, against the median of the others: 0.1 is 10 % more
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """All of them. ``skew``: by how much their own work differs in a step, median of the steps that all have."""
+
+    each: tuple[Rank, ...]
+    slowest: str
+    longest: str  # the part that is longer on the slowest
+    longer: float  # by so many nanoseconds a step
+    skew: float
+    common: int  # steps that all have
+
+
+def own(step: Step) -> int:
+    """What a rank did itself in a step."""
+    return sum(step.bar.get(name, 0) for name in OWN)
+
+
+def own_parts(read: Summary) -> dict[str, float]:
+    """Each part of that, nanoseconds of a step, medians."""
+    return {name: median(step.bar.get(name, 0) for step in read.steps) for name in OWN}
+
+
+def ranks(every: Mapping[str, Summary]) -> Ranks | None:
+    """The ranks by their labels, held against each other; None for fewer than two."""
+    if len(every) < 2:
+        return None
+    steady = {label: figures.steady(read) for label, read in every.items()}
+    owned = {label: _middle([own(step) for step in steps]) for label, steps in steady.items()}
+    each = []
+    for label, steps in steady.items():
+        others = median(value for other, value in owned.items() if other != label)
+        exposed = _middle([step.bar.get(kinds.COMMUNICATION, 0) for step in steps])
+        length = figures.typical_length(every[label])
+        each.append(Rank(label, length, owned[label], exposed, owned[label] / others - 1 if others else 0.0))
+    slowest = max(owned, key=lambda label: owned[label])
+    longest, longer = _grown(slowest, {label: own_parts(read) for label, read in every.items()})
+    skews = _skews(list(steady.values()))
+    return Ranks(tuple(each), slowest, longest, longer, _middle(skews), len(skews))
+
+
+def _grown(slowest: str, parts: Mapping[str, Mapping[str, float]]) -> tuple[str, float]:
+    grown = {
+        name: parts[slowest][name] - median(one[name] for label, one in parts.items() if label != slowest)
+        for name in OWN
+    }
+    name = max(grown, key=lambda one: grown[one])
+    return name, grown[name]
+
+
+def _skews(every: Sequence[Sequence[Step]]) -> list[int]:
+    """Of each step that all ranks have, the difference between the most and the least work of their own."""
+    by_number = [{step.number: own(step) for step in steps} for steps in every]
+    common = set(by_number[0]).intersection(*by_number[1:])
+    return [max(works[number] for works in by_number) - min(works[number] for works in by_number) for number in common]
+
+
+def _middle(values: Sequence[float]) -> float:
+    return median(values) if values else 0.0

@@ -1,0 +1,171 @@
+"""Advice on a trace: one rule a file; its docstring is its page.
+
+A rule without its signal abstains and says what would supply it. Shares are unions of wall-clock time within steps,
+and a gain is what the step could lose at most, never a promise.
+"""
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+from tdbg.errors import TdbgError
+from tdbg.registry import Registry
+from tdbg.traces import figures
+from tdbg.traces.summary import Step, Summary
+
+SEVERITIES = ("notice", "warning", "critical")
+NAMED = 8  # traces that say the same, by name
+WARN_STEPS, CRITICAL_STEPS = 2, 20  # steps that must have been seen
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """One thing to mend. ``gain``: the share of a step that it could save at most, where that can be told."""
+
+    code: str
+    severity: str
+    title: str
+    evidence: tuple[str, ...]
+    try_next: str
+    threshold: str
+    source: str
+    trace: str = ""
+    gain: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Abstain:
+    """Why a rule says nothing: its signal is not in the trace, or it is about something that is not there."""
+
+    code: str
+    reason: str
+
+
+@dataclass(slots=True)
+class View:
+    """What a rule looks at: one trace, and those of the other ranks."""
+
+    summary: Summary
+    label: str = ""
+    others: list[tuple[str, Summary]] = field(default_factory=list)  # all ranks, this one with them
+    thresholds: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def steps(self) -> list[Step]:
+        """The steps without those that stand out."""
+        return figures.steady(self.summary)
+
+    def share(self, *names: str) -> float | None:
+        """The share of these steps spent on a thing; None if the trace does not tell."""
+        return figures.share(self.steps, *names)
+
+
+class Rule:
+    """One thing that can make a step longer than it must be."""
+
+    code: ClassVar[str] = ""
+    title: ClassVar[str] = ""
+    source: ClassVar[str] = ""
+    thresholds: ClassVar[dict[str, float]] = {}  # name -> value; `--threshold NAME=VALUE` sets another
+    per_run: ClassVar[bool] = False  # it looks at all ranks at once
+    causes: ClassVar[tuple[str, ...]] = ()  # codes of rules that tell why it is so: they come first
+    name: ClassVar[str] = ""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.name = cls.code
+
+    def look(self, view: View) -> Advice | Abstain | None:
+        """What the rule says of a trace; None if all is well."""
+        raise NotImplementedError
+
+    def limit(self, view: View, name: str) -> float:
+        """A threshold: the one that was asked for, or the rule's own."""
+        return view.thresholds.get(name, self.thresholds[name])
+
+    def abstain(self, reason: str) -> Abstain:
+        """Say nothing, and why."""
+        return Abstain(self.code, reason)
+
+    def advise(
+        self, view: View, severity: str, title: str, evidence: list[str], try_next: str, gain: float | None = None
+    ) -> Advice:
+        """Say something, no more gravely than the number of steps allows."""
+        seen = len(view.summary.steps)
+        worst = 2 if seen >= CRITICAL_STEPS else 1 if seen >= WARN_STEPS else 0
+        severity = SEVERITIES[min(SEVERITIES.index(severity), worst)]
+        limits = ", ".join(f"{name} {self.limit(view, name):g}" for name in self.thresholds)
+        return Advice(self.code, severity, title, tuple(evidence), try_next, limits, self.source, view.label, gain)
+
+    def graded(self, view: View, value: float) -> str | None:
+        """The severity of a share by the thresholds NAME_notice, NAME_warning, NAME_critical; None below all."""
+        found = None
+        for name in self.thresholds:
+            severity = name.rpartition("_")[2]
+            if severity in SEVERITIES and value > self.limit(view, name):
+                found = severity
+        return found
+
+    @classmethod
+    def page(cls) -> str:
+        """What is told of the rule."""
+        return inspect.cleandoc(cls.__doc__ or "")
+
+
+RULES: Registry[type[Rule]] = Registry("rule", package="tdbg.traces.rules")
+
+
+def asked(words: list[str]) -> dict[str, float]:
+    """``NAME=VALUE`` of ``--threshold``. TdbgError for a name that no rule has, and for what is no number."""
+    known = {name for rule in RULES for name in rule.thresholds}
+    found = {}
+    for word in words:
+        name, _, value = word.partition("=")
+        if name not in known:
+            import difflib
+
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(known))}"
+            raise TdbgError(f"no threshold is called {name!r}", hint)
+        try:
+            found[name] = float(value)
+        except ValueError:
+            raise TdbgError(f"--threshold {name} cannot be {value!r}", f"write a number: {name}=0.2") from None
+    return found
+
+
+def consult(every: list[tuple[str, Summary]], thresholds: Mapping[str, float]) -> tuple[list[Advice], list[Abstain]]:
+    """What all rules say of these traces, gravest and largest gain first; and why others abstain, each once."""
+    advice: list[Advice] = []
+    silent: dict[Abstain, None] = {}
+    for rule in RULES:
+        looked = every[:1] if rule.per_run else every
+        for label, summary in looked:
+            said = rule().look(View(summary, "" if rule.per_run else label, every, thresholds))
+            if isinstance(said, Advice):
+                advice.append(said)
+            elif said is not None:
+                silent[said] = None
+    codes = {one.code for one in advice}
+    explained = {one.code for one in advice if codes.intersection(RULES[one.code].causes)}
+
+    def order(one: Advice) -> tuple[int, bool, float, str, str]:
+        return -SEVERITIES.index(one.severity), one.code in explained, -(one.gain or 0.0), one.code, one.trace
+
+    return _once(sorted(advice, key=order)), list(silent)
+
+
+def _once(advice: list[Advice]) -> list[Advice]:
+    """The worst of each code; where else it was found is told with it."""
+    found: dict[str, list[Advice]] = {}
+    for one in advice:
+        found.setdefault(one.code, []).append(one)
+    return [_joined(first, [one.trace for one in more]) for first, *more in found.values()]
+
+
+def _joined(first: Advice, also: list[str]) -> Advice:
+    if not also:
+        return first
+    names = ", ".join(also[:NAMED]) + (f" and {len(also) - NAMED} more" if len(also) > NAMED else "")
+    return replace(first, evidence=(*first.evidence, f"so too {names}"))

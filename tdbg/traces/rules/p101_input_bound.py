@@ -1,0 +1,60 @@
+"""TD-P101: the step waits for the loader."""
+
+from statistics import mean
+
+from tdbg.traces import kinds
+from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
+from tdbg.traces.summary import Work
+
+
+@RULES.add
+class InputBound(Rule):
+    """The program waits for batches, although workers make them.
+
+    Signal: the share of a step inside ``enumerate(DataLoader)#...__next__``; on an accelerator only the time in which
+    it has nothing to do, since a wait that is hidden costs nothing. Below ``input_floor_ms`` a step (the longest wait left out) it is
+    silent: to hand a batch over from a worker takes as long, so nothing that is advised here could make it shorter. Where most of
+    the wait is for a loader without workers, TD-P102 speaks.
+    What to do: more workers, persistent_workers=True, prefetch_factor=4, cheaper transforms.
+    """
+
+    code = "TD-P101"
+    title = "waits for input"
+    source = "TensorBoard profiler plugin; traceml; the floor is tdbg's"
+    thresholds = {"input_notice": 0.05, "input_warning": 0.10, "input_critical": 0.20, "input_floor_ms": 1.0}
+
+    def look(self, view: View) -> Advice | Abstain | None:
+        waits = loaders(view)
+        if not waits:
+            return self.abstain("no DataLoader was seen: a torch DataLoader inside the profiled steps marks its waits")
+        severity, share = self.grade(view)
+        if severity is None or mostly_alone(waits):
+            return None
+        title = f"{share:.0%} of a step is waiting for input"
+        hint = "more num_workers, or cheaper transforms; persistent_workers=True, prefetch_factor=4"
+        return self.advise(view, severity, title, told(waits), hint, share)
+
+    def grade(self, view: View) -> tuple[str | None, float]:
+        """How grave the waiting is, and its share of a step."""
+        every = view.summary.steps  # several long ones are no border of an epoch: workers deliver in bursts
+        steps = every if len(every) - len(view.steps) > 1 else view.steps
+        whole = sum(step.length for step in steps)
+        waits = sorted(step.bar.get(kinds.INPUT, 0) for step in steps)
+        share = sum(waits) / whole if whole else 0.0
+        small = mean(waits[:-1] if len(waits) > 2 else waits) < self.limit(view, "input_floor_ms") * 1e6
+        return None if small else self.graded(view, share), share
+
+
+def loaders(view: View) -> list[Work]:
+    """The loaders that were waited for, longest first."""
+    return [one for one in view.summary.regions if one.name.startswith(kinds.LOADER)]
+
+
+def mostly_alone(waits: list[Work]) -> bool:
+    """True if most of the wait is for loaders that have no workers."""
+    return 2 * sum(one.total for one in waits if kinds.LOADER_ALONE in one.name) > sum(one.total for one in waits)
+
+
+def told(waits: list[Work]) -> list[str]:
+    """The evidence."""
+    return [f"{one.name}: {one.calls} calls, {one.total / 1e6:.3g} ms" for one in waits[:3]]

@@ -1,0 +1,30 @@
+"""TD-P102: batches are made in the program itself, which waits for them."""
+
+from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
+from tdbg.traces.rules.p101_input_bound import InputBound, loaders, mostly_alone, told
+
+
+@RULES.add
+class NoWorkers(Rule):
+    """The loader has no workers (num_workers=0), and making batches is a good part of the step.
+
+    Signal: as TD-P101, with its thresholds and ``alone_notice`` besides, where most of the wait is inside
+    ``_SingleProcessDataLoaderIter``. num_workers=0 by itself is no fault: where batches cost little, workers cost more.
+    What to do: num_workers=2 and more with persistent_workers=True; or do once, ahead, what is done for every sample.
+    """
+
+    code = "TD-P102"
+    title = "no workers"
+    source = "torch.profiler._pattern_matcher; the share as TD-P101"
+    thresholds = {"alone_notice": 0.05}
+
+    def look(self, view: View) -> Advice | Abstain | None:
+        waits = loaders(view)
+        if not waits:
+            return self.abstain("no DataLoader was seen: a torch DataLoader inside the profiled steps marks its waits")
+        severity, share = InputBound().grade(view)
+        if severity is None or share <= self.limit(view, "alone_notice") or not mostly_alone(waits):
+            return None
+        title = f"{share:.0%} of a step is making batches, in a loader with no workers"
+        hint = "num_workers=2 and more, persistent_workers=True; or work done once, ahead of the training"
+        return self.advise(view, severity, title, told(waits), hint, share)

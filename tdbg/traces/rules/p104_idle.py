@@ -1,0 +1,35 @@
+"""TD-P104: the accelerator has nothing to do."""
+
+from tdbg.traces import figures, kinds
+from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
+
+
+@RULES.add
+class Idle(Rule):
+    """The accelerator stands still for a large part of the step.
+
+    Signal: the share of a step in which no kernel and no copy runs, waiting for input left out (TD-P101 tells that).
+    What to do: larger batches, torch.compile or CUDA graphs, fewer waits for single values, foreach or fused optimizers.
+    """
+
+    code = "TD-P104"
+    title = "idle accelerator"
+    source = "TensorBoard profiler plugin; traceml"
+    thresholds = {"idle_notice": 0.30, "idle_warning": 0.50, "idle_critical": 0.70}
+    causes = ("TD-P105", "TD-P106", "TD-P107")
+
+    def look(self, view: View) -> Advice | Abstain | None:
+        device = view.summary.device
+        if device is None:
+            return self.abstain("a rule for accelerators: the trace has none")
+        whole = sum(step.length for step in view.steps)
+        share = sum(step.bar.get(kinds.IDLE, 0) for step in view.steps) / whole if whole else 0.0
+        severity = self.graded(view, share)
+        if severity is None:
+            return None
+        lines = [f"busy {1 - share:.0%} of a step, {device.launches:,} launches in all"]
+        if device.delays:
+            lines += [f"kernels start {figures.middle(device.delays) / 1000:.3g} us after their launch, at the median"]
+        lines += [f"{one.name}: {one.own / 1e6:.3g} ms on the host" for one in view.summary.operators[:3]]
+        hint = "larger batches, torch.compile or CUDA graphs; TD-P105, TD-P106 and TD-P107 name causes"
+        return self.advise(view, severity, f"the accelerator is idle for {share:.0%} of a step", lines, hint, share)

@@ -1,0 +1,42 @@
+"""TD-P105: the accelerator waits for the next launch."""
+
+from tdbg.traces import figures, kinds
+from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
+
+
+@RULES.add
+class LaunchBound(Rule):
+    """The host cannot launch kernels as fast as the accelerator finishes them.
+
+    Signal: the idle share of a step, and the median time from the end of a launch to the start of its kernel: where
+    it is short no kernel had to queue, the accelerator stood there waiting. Both have to hold; where the host itself
+    waits for values, TD-P106 tells the cause.
+    What to do: torch.compile (mode="reduce-overhead"), CUDA graphs, larger batches, fused optimizers.
+    """
+
+    code = "TD-P105"
+    title = "bound by launches"
+    source = "HTA, whose outliers of the launch delay begin at 100 us; both limits are tdbg's"
+    thresholds = {"launch_idle": 0.30, "launch_delay_us": 50.0}
+    causes = ("TD-P107",)
+
+    def look(self, view: View) -> Advice | Abstain | None:
+        device = view.summary.device
+        if device is None:
+            return self.abstain("a rule for accelerators: the trace has none")
+        if not device.delays:
+            return self.abstain("no kernel can be told the launch of: the trace lacks the runtime's calls")
+        whole = sum(step.length for step in view.steps)
+        idle = sum(step.bar.get(kinds.IDLE, 0) for step in view.steps) / whole if whole else 0.0
+        delay_us = figures.middle(device.delays) / 1000
+        if idle <= self.limit(view, "launch_idle") or delay_us >= self.limit(view, "launch_delay_us"):
+            return None
+        if (view.share("wait", "ask") or 0.0) > RULES["TD-P106"]().limit(view, "wait_warning"):
+            return None
+        steps = max(len(view.summary.steps), 1)
+        lines = [f"{device.launches / steps:,.0f} launches a step; idle for {idle:.0%} of it"]
+        lines += [f"kernels start {delay_us:.3g} us after their launch, at the median: none is queued"]
+        lines += [f"{one.name}: {one.own / 1e6:.3g} ms on the host" for one in view.summary.operators[:2]]
+        title = f"the accelerator waits for launches: idle for {idle:.0%} of a step"
+        hint = 'torch.compile(mode="reduce-overhead") or CUDA graphs; larger batches'
+        return self.advise(view, "warning", title, lines, hint, idle)

@@ -1,0 +1,33 @@
+"""TD-P107: many kernels that are too short."""
+
+from tdbg.traces import kinds
+from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
+
+
+@RULES.add
+class SmallKernels(Rule):
+    """Most kernels take less than it takes to launch them, and the accelerator is idle meanwhile.
+
+    Signal: the share of kernels below 10 us, and the idle share of a step; both have to be high.
+    What to do: torch.compile, CUDA graphs, fused or foreach optimizers, larger batches.
+    """
+
+    code = "TD-P107"
+    title = "small kernels"
+    source = "tdbg"
+    thresholds = {"small_kernels": 0.50, "small_idle": 0.50}
+
+    def look(self, view: View) -> Advice | Abstain | None:
+        kernels = view.summary.kernels
+        calls = sum(one.calls for one in kernels)
+        if view.summary.device is None or not calls:
+            return self.abstain("a rule for accelerators: the trace has none")
+        small = sum(one.short for one in kernels) / calls
+        whole = sum(step.length for step in view.steps)
+        idle = sum(step.bar.get(kinds.IDLE, 0) for step in view.steps) / whole if whole else 0.0
+        if small <= self.limit(view, "small_kernels") or idle <= self.limit(view, "small_idle"):
+            return None
+        most = sorted(kernels, key=lambda one: -one.short)[:3]
+        lines = [f"{one.name[:80]}: {one.short:,} below 10 us" for one in most]
+        title = f"{small:.0%} of {calls:,} kernels take less than 10 us, and the accelerator is idle {idle:.0%}"
+        return self.advise(view, "warning", title, lines, "torch.compile or CUDA graphs; larger batches", idle)

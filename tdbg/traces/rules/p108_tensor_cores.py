@@ -1,0 +1,45 @@
+"""TD-P108: matrix products without tensor cores."""
+
+from tdbg.traces import figures
+from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
+from tdbg.traces.summary import Summary
+
+
+def tf32_is_off(read: Summary) -> bool:
+    """True if the device has TF32, and the trace tells that products of float32 do without it."""
+    return (read.capability or (0, 0))[0] >= 8 and read.matmul_precision == "highest"
+
+
+@RULES.add
+class TensorCores(Rule):
+    """Matrix products and convolutions run, and none of them on tensor cores.
+
+    Signal: the names of kernels, a heuristic and told as such; a device of compute capability 7 or higher. Where the
+    trace tells that TF32 is off on a device that has it, TD-P117 speaks.
+    What to do: torch.autocast with bfloat16, or torch.set_float32_matmul_precision("high"); sizes divisible by 8.
+    """
+
+    code = "TD-P108"
+    title = "no tensor cores"
+    source = "TensorBoard profiler plugin"
+    thresholds = {"matrix_share": 0.05}
+
+    def look(self, view: View) -> Advice | Abstain | None:
+        read = view.summary
+        kinds = figures.families(read.kernels)
+        eligible = kinds.get("matrix", 0) + kinds.get("tensor", 0)
+        if read.device is None:
+            return self.abstain("a rule for accelerators: the trace has none")
+        if read.capability is None:
+            return self.abstain("the trace does not tell the device's compute capability")
+        span = max(sum(step.length for step in read.steps), 1)
+        share = eligible / span
+        if read.capability[0] < 7 or kinds.get("tensor") or share <= self.limit(view, "matrix_share"):
+            return None
+        if tf32_is_off(read):
+            return None
+        most = [one for one in read.kernels if one.kind == "matrix"][:3]
+        lines = [f"{one.name[:80]}: {one.calls:,} calls, {one.total / 1e6:.3g} ms" for one in most]
+        title = f"no kernel on tensor cores by its name; matrix kernels take {share:.0%} of the time"
+        hint = 'torch.autocast(dtype=torch.bfloat16), or torch.set_float32_matmul_precision("high")'
+        return self.advise(view, "warning", title, lines, hint, share)

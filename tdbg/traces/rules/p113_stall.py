@@ -1,0 +1,64 @@
+"""TD-P113: single steps that take far longer."""
+
+from tdbg.traces import figures, kinds
+from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
+from tdbg.traces.summary import Step
+
+
+@RULES.add
+class Stall(Rule):
+    """One step takes several times as long as the others.
+
+    Signal: a step of three times the median and more, among five or more, that is longer by ``stall_floor_ms``; and
+    that a save or a write to the disk, which stacks tell, is the larger part of what it is longer by, or waiting for
+    input (a notice): any hiccup of the machine makes a long step too.
+    What to do: write checkpoints in the background, keep evaluation and logging out of the step;
+    persistent_workers=True where an epoch begins.
+    """
+
+    code = "TD-P113"
+    title = "a step that stalls"
+    source = "tdbg"
+    thresholds = {"stall_times": 3.0, "stall_steps": 5.0, "stall_floor_ms": 20.0}
+
+    def look(self, view: View) -> Advice | Abstain | None:
+        steps = view.summary.steps
+        if len(steps) < self.limit(view, "stall_steps"):
+            return self.abstain(f"it needs {self.limit(view, 'stall_steps'):.0f} steps in one window: --active 5")
+        middle = figures.typical_length(view.summary)
+        longest = max(steps, key=lambda step: step.length)
+        extra = longest.length - middle
+        floor = self.limit(view, "stall_floor_ms") * 1e6
+        if not middle or extra < floor or longest.length < self.limit(view, "stall_times") * middle:
+            return None
+        saving = longest.spent.get("save", 0)
+        part, more = _grown(view, longest, middle)
+        found = 2 * saving > extra
+        if not found and part != kinds.INPUT:
+            return None if "stacks" in view.summary.recorded else self.abstain(_untold(longest, middle))
+        lines = [f"step {longest.number}: {longest.length / 1e6:.4g} ms, median {middle / 1e6:.4g} ms"]
+        lines += [f"what grew most is {part}, by {more / 1e6:.4g} ms"]
+        if found:
+            lines += [f"{one.name}: {one.calls} calls, {one.total / 1e6:.4g} ms" for one in view.summary.saves[:3]]
+        gain = extra / max(sum(step.length for step in steps), 1)
+        title = f"step {longest.number} takes {longest.length / middle:.1f} times the median"
+        title += ", most of it in a save or a write to the disk" if found else ""
+        hint = "persistent_workers=True, so that workers need not start again with each epoch"
+        if found:
+            hint = "keep checkpoints, evaluation and logging out of the step, or write them in the background"
+        return self.advise(view, "warning" if found else "notice", title, lines, hint, gain)
+
+
+def _untold(longest: Step, middle: float) -> str:
+    return (
+        f"step {longest.number} took {longest.length / middle:.1f} times the median, and nobody knows why:"
+        " `tdbg profile --kind stacks`"
+    )
+
+
+def _grown(view: View, longest: Step, middle: float) -> tuple[str, float]:
+    """The part of the bar that is longer by most than in the other steps, and by how much."""
+    usual = figures.parts(view.steps)
+    more = {name: time - usual.get(name, 0.0) * middle for name, time in longest.bar.items()}
+    part = max(more, key=lambda name: more[name])
+    return part, more[part]

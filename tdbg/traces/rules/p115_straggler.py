@@ -1,0 +1,51 @@
+"""TD-P115: one rank is later than the others."""
+
+from statistics import quantiles
+
+from tdbg.traces import figures
+from tdbg.traces.ranks import own as own_of
+from tdbg.traces.ranks import ranks
+from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
+
+
+@RULES.add
+class Straggler(Rule):
+    """One rank has more to do than the others, which wait for it in their collectives.
+
+    Signal: a step's time without communication, of the slowest rank against the median of all; and three quarters of
+    its steps are longer than three quarters of those of the others, since ranks that share a machine take turns.
+    What to do: balance what differs (sequence lengths, hosts, loaders); the evidence names the part that is longer.
+    """
+
+    code = "TD-P115"
+    title = "a slow rank"
+    source = "traceml"
+    thresholds = {"straggler_warning": 0.10, "straggler_critical": 0.20}
+    per_run = True
+
+    def look(self, view: View) -> Advice | Abstain | None:
+        found = ranks(dict(view.others))
+        if found is None:
+            return self.abstain("it needs the traces of two ranks or more")
+        worst = next(one for one in found.each if one.label == found.slowest)
+        severity = self.graded(view, worst.extra)
+        if severity is None or not _apart(view, worst.label):
+            return None
+        lines = [f"{one.label}: {one.own / 1e6:.4g} ms a step of its own" for one in found.each][:8]
+        lines += [f"what is longer on {worst.label} is {found.longest}, by {found.longer / 1e6:.3g} ms a step"]
+        title = f"{worst.label} has {worst.extra:.0%} more to do in a step than the others"
+        try_next = f"look at {found.longest} on {worst.label}"
+        return self.advise(view, severity, title, lines, try_next, worst.extra / (1 + worst.extra))
+
+
+def _apart(view: View, slowest: str) -> bool:
+    """True if the lower quartile of a rank's steps lies above the upper one of the others'."""
+    own: list[int] = []
+    rest: list[int] = []
+    for label, read in view.others:
+        (own if label == slowest else rest).extend(own_of(step) for step in figures.steady(read))
+    return _quartile(own, 0) > _quartile(rest, 2)
+
+
+def _quartile(times: list[int], which: int) -> float:
+    return quantiles(times, n=4, method="inclusive")[which] if len(times) > 1 else float(times[0])

@@ -1,0 +1,40 @@
+"""TD-P117: products of float32 without TF32."""
+
+from tdbg.traces import figures
+from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
+from tdbg.traces.rules.p108_tensor_cores import tf32_is_off
+
+
+@RULES.add
+class Tf32Off(Rule):
+    """Matrix products of float32 run at full precision on a device that has TF32 (compute capability 8 and higher).
+
+    Signal: the precision of float32 products that the program had set, which `tdbg profile` writes into its traces;
+    and the share of matrix kernels that do without tensor cores by their names, a heuristic. "highest" is torch's
+    default, so most programs that could use TF32 never asked for it.
+    What to do: torch.set_float32_matmul_precision("high"), if 10 bits of mantissa are enough; or torch.autocast.
+    """
+
+    code = "TD-P117"
+    title = "TF32 is off"
+    source = "torch.profiler._pattern_matcher; the share as TD-P108"
+    thresholds = {"float32_share": 0.05}
+
+    def look(self, view: View) -> Advice | Abstain | None:
+        read = view.summary
+        if read.device is None:
+            return self.abstain("a rule for accelerators: the trace has none")
+        if read.capability is None or not read.matmul_precision:
+            return self.abstain(
+                "the trace does not tell the precision of float32 products: those of other tools do not"
+            )
+        matrix = figures.families(read.kernels).get("matrix", 0)
+        share = matrix / max(sum(step.length for step in read.steps), 1)
+        if not tf32_is_off(read) or share <= self.limit(view, "float32_share"):
+            return None
+        most = [one for one in read.kernels if one.kind == "matrix"][:3]
+        lines = [f"{one.name[:80]}: {one.calls:,} calls, {one.total / 1e6:.3g} ms" for one in most]
+        lines += [f"float32_matmul_precision is {read.matmul_precision}"]
+        title = f"TF32 is off; matrix kernels without tensor cores take {share:.0%} of the time"
+        hint = 'torch.set_float32_matmul_precision("high"), or torch.autocast(dtype=torch.bfloat16)'
+        return self.advise(view, "warning", title, lines, hint, share)

@@ -1,0 +1,52 @@
+"""A tree of calls on a terminal: a row a node, its bar below that of its caller."""
+
+from typing import TYPE_CHECKING, Any
+
+from tdbg.output import say
+from tdbg.tables import counted, safe, short
+from tdbg.traces.figures import ms
+from tdbg.traces.flames import Row, cut, largest, ordered, ways
+from tdbg.traces.summary import Summary
+
+if TYPE_CHECKING:
+    from tdbg.traces.commands.flame import Question
+
+WIDE = 30  # signs of the bar of all
+
+
+def show(label: str, read: Summary, root: Row, question: "Question") -> None:
+    """The rows with most time, and how much was left out."""
+    steps, way = max(len(read.steps), 1), question.by or next(iter(ways(read)), "operator")
+    rows = [row for row in ordered(root) if not question.depth or row.depth <= question.depth]
+    kept = largest(root, question.top)
+    shown = [row for row in rows if id(row) in kept]
+    print(safe(f"{label}: calls by {way}, ms of a step (a mean of {counted(steps, 'step')})"))
+    begins = _begins(root)
+    print(f"{'total':>9} {'own':>9} {'calls':>9}  {'':<{WIDE}}")
+    for row in shown:
+        print(safe(_line(row, begins[id(row)], root.total, steps)))
+    left = len(ordered(root)) - len(shown)
+    if left:
+        say(f"{counted(left, 'row')} with less time left out: --top and --depth choose")
+    lost = cut(read, question.by)
+    if lost:
+        say(f"{counted(lost, 'call')} found no room in the tree: their time is their caller's own")
+
+
+def _line(row: Row, begin: int, whole: int, steps: int) -> str:
+    start, end = (round(at / max(whole, 1) * WIDE) for at in (begin, begin + row.total))
+    bar = " " * min(start, WIDE - 1) + ("█" * (end - start) or "▏")
+    calls = f"{row.calls / steps:,.4g}" if row.calls else "-"
+    text = f"{ms(row.total / steps):>9} {ms(row.own / steps):>9} {calls:>9}  {bar:<{WIDE}}"
+    return f"{text} {'  ' * min(row.depth - 1, 30)}{short(row.shown, 100)}"
+
+
+def _begins(root: Row) -> dict[int, int]:
+    """Where each row begins, by its ``id``: behind its longer sisters."""
+    found: dict[int, Any] = {id(root): 0}
+    for row in [root, *ordered(root)]:
+        at = found[id(row)]
+        for below in sorted(row.below, key=lambda one: -one.total):
+            found[id(below)] = at
+            at += below.total
+    return found

@@ -1,0 +1,183 @@
+"""The traces that a path names: one file, a folder, or a run with its ranks, attempts and windows."""
+
+import os
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tdbg.errors import TdbgError
+from tdbg.rundir import RUNS
+
+ENDINGS = (".json", ".json.gz")
+TRACE = re.compile(r"\.pt\.trace\.json(\.gz)?$")
+TIME = re.compile(r"\.(\d{10,})\.pt\.trace\.json")
+RANK = re.compile(r"(?<![a-z])rank[-_ ]?(\d+)", re.IGNORECASE)
+ATTEMPT = re.compile(r"attempt(\d+)$")
+MERGED = re.compile(rb'^\{"tdbgRanks":\[(\d+(?:,\d+)*)\]')  # how `tdbg trace slice` begins a file of several ranks
+BEGINNING = 1 << 16  # bytes that are looked at to tell whether a file is a trace
+DEEP = 6  # folders below the one that is named
+NONE_YET = "`tdbg profile -- COMMAND` makes one"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One trace: where it is, and what its path tells. ``window``: which of its rank, from 0, in the order of time.
+
+    part: which of the ranks that `tdbg trace slice` merged into the file; None where it is one trace.
+    """
+
+    path: Path
+    rank: int | None
+    attempt: int = 0
+    window: int = 0
+    part: int | None = None
+
+    @property
+    def label(self) -> str:
+        """Its rank, attempt and window, as far as they tell it from others."""
+        parts = [f"rank {self.rank}"] if self.rank is not None else [self.path.name]
+        parts += [f"attempt {self.attempt}"] if self.attempt else []
+        return ", ".join([*parts, *([f"window {self.window}"] if self.window else [])])
+
+
+def traces(where: str, wanted: Callable[[int], bool] | None = None) -> list[Found]:
+    """The traces at a path, by rank, attempt and time; a run may be named as everywhere.
+
+    where: empty for the newest run here that has traces. wanted: which ranks. Raises TdbgError where there is none.
+    """
+    base = _place(where)
+    if base.is_file():
+        return _of_file(base, wanted)
+    files = sorted(_files(base), key=lambda path: (_rank(path) or 0, _attempt(path), _time(path), path.name))
+    found: list[Found] = []
+    counts: dict[tuple[int | None, int, Path], int] = {}
+    for path in files:
+        rank, attempt = _rank(path), _attempt(path)
+        if rank is None and _merged(path):
+            found += [one for one in _parts(path) if wanted is None or wanted(one.rank or 0)]
+            continue
+        key = (rank, attempt, path.parent if rank is None else base)
+        window = counts[key] = counts.get(key, -1) + 1
+        if wanted is None or rank is None or wanted(rank):
+            found.append(Found(path, rank, attempt, 0 if rank is None else window))
+    if not found:
+        what = "of these ranks" if files else "in it or below it"
+        raise TdbgError(f"{base}: there is no trace {what}", NONE_YET)
+    return found
+
+
+def _of_file(path: Path, wanted: Callable[[int], bool] | None) -> list[Found]:
+    """The trace in a file; of a slice of several ranks each of them."""
+    parts = _parts(path)
+    found = [one for one in parts if wanted is None or wanted(one.rank or 0)]
+    if parts and not found:
+        known = ", ".join(str(one.rank) for one in parts)
+        raise TdbgError(f"{path}: there is no trace of these ranks", f"the slice holds the ranks {known}")
+    return found or [Found(path, _rank(path))]
+
+
+def _parts(path: Path) -> list[Found]:
+    """The traces that `tdbg trace slice` merged into a file; none for any other file."""
+    ranks = _merged(path)
+    return [Found(path, rank, window=ranks[:part].count(rank), part=part) for part, rank in enumerate(ranks)]
+
+
+def newest(found: Sequence[Found]) -> list[Found]:
+    """Of each rank the last window of the last attempt; what tells no rank is kept."""
+    last: dict[object, Found] = {}
+    for one in found:
+        last[one.path if one.rank is None else one.rank] = one
+    return list(last.values())
+
+
+def run_of(path: Path) -> str:
+    """The name of the run that a trace is of; its own name where it is of none."""
+    from tdbg.rundir import STATE_FILE
+
+    return next((folder.name for folder in path.parents if (folder / STATE_FILE).is_file()), path.name)
+
+
+def _place(where: str) -> Path:
+    from tdbg.rundir import RunDir
+
+    if not where:
+        return _newest_run()
+    path = Path(where)
+    if os.path.exists(path):
+        return path
+    try:
+        return RunDir.open(where).path
+    except TdbgError:
+        raise TdbgError(
+            f"{where}: there is no such file, folder or run", "name a trace, or a folder of traces"
+        ) from None
+
+
+def _newest_run() -> Path:
+    """The newest run here that has traces; one without is passed over, and it is said."""
+    from tdbg.output import say
+    from tdbg.rundir import RunDir
+
+    runs = RunDir.all_here()
+    for run in reversed(runs):
+        if _files(run.path):
+            if run is not runs[-1]:
+                say(f"the newest run has no trace: this is of {run.path}")
+            return run.path
+    if runs:
+        raise TdbgError(f"no run under {Path(RUNS).resolve()} has a trace", NONE_YET)
+    raise TdbgError(f"there is no run under {Path(RUNS).resolve()}", f"{NONE_YET}, or name a trace")
+
+
+def _files(base: Path) -> list[Path]:
+    """Files whose name says trace; where there is none, every JSON file that begins as one."""
+    named: list[Path] = []
+    others: list[Path] = []
+    for folder, folders, names in os.walk(base):
+        if len(Path(folder).relative_to(base).parts) >= DEEP:
+            folders.clear()
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in names:
+            if name.endswith(ENDINGS) and not name.startswith("."):
+                (named if TRACE.search(name) else others).append(Path(folder, name))
+    return named or [path for path in others if _is_trace(path)]
+
+
+def _beginning(path: Path) -> bytes:
+    from tdbg.traces.chunks import Blocks
+
+    try:
+        return next(iter(Blocks(path, BEGINNING)), b"").lstrip()
+    except TdbgError:
+        return b""
+
+
+def _merged(path: Path) -> list[int]:
+    """The ranks of a slice of several, in the order of its parts; none for any other file."""
+    match = MERGED.search(_beginning(path))
+    return [int(rank) for rank in match[1].split(b",")] if match else []
+
+
+def _is_trace(path: Path) -> bool:
+    begin = _beginning(path)
+    return b'"traceEvents"' in begin or (begin[:1] == b"[" and b'"ph"' in begin)
+
+
+def _rank(path: Path) -> int | None:
+    """The rank that a path tells: of the file's name, or else of the nearest folder."""
+    for part in reversed(path.parts[-4:]):
+        match = RANK.search(part)
+        if match:
+            return int(match[1])
+    return None
+
+
+def _attempt(path: Path) -> int:
+    match = next((found for part in path.parts if (found := ATTEMPT.match(part))), None)
+    return int(match[1]) if match else 0
+
+
+def _time(path: Path) -> int:
+    match = TIME.search(path.name)
+    return int(match[1]) if match else path.stat().st_mtime_ns

@@ -1,0 +1,168 @@
+"""`tdbg trace` as a user calls it."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from traces.material import gpu, launch, memory, note, op, real, step, write
+
+EVENTS = [
+    step(5, 0, 1000),
+    note("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 0, 600),
+    op("aten::linear", 650, 100, **{"Input Dims": [[8, 16], [4, 16]]}),
+    memory(660, 4096, 4096, address=1),
+    op("autograd::engine::evaluate_function: AddmmBackward0", 800, 100),
+    step(6, 1000, 1000),
+    op("aten::linear", 1650, 100, **{"Input Dims": [[8, 16], [4, 16]]}),
+]
+
+
+def tdbg(*words, cwd=None, **more):
+    command = [sys.executable, "-m", "tdbg", "trace", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=60, **more)
+
+
+@pytest.fixture
+def trace(tmp_path):
+    return write(tmp_path / "t.pt.trace.json.gz", EVENTS, head={"distributedInfo": {"rank": 1, "world_size": 2}})
+
+
+def test_show_tells_the_bar_the_operators_and_memory(trace):
+    done = tdbg("show", trace)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
+    assert lines[0] == "rank 1 of 2; cpu; 7 events"
+    assert lines[1] == "2 steps (5 to 6), median 1 ms, 1 to 1 ms"
+    assert "forward ████ 10.0% 0.1 ms" in lines and "input ████████████ 30.0% 0.3 ms" in lines
+    assert "0.2 66.7% 0.2 2 aten::linear" in lines
+    assert "memory of cpu: peak 4.1 kB at 0.7 ms, 4.1 kB at the end" in lines
+
+
+def test_json_is_one_document_with_the_same_figures(trace):
+    done = tdbg("show", trace, "--json")
+    told = json.loads(done.stdout)
+    assert (told["kind"], told["version"], told["data"]["times"]) == ("trace-show", 1, "ns")
+    one = told["data"]["traces"][0]
+    assert (one["rank"], one["median_step_ms"], one["parts"]["input"]) == (1, 1.0, 0.3)
+    assert one["steps"][0]["bar"]["backward"] == 100_000
+    assert next((row["name"], row["shapes"]) for row in one["operators"]) == ("aten::linear", "[[8, 16], [4, 16]]")
+
+
+def test_shapes_and_top(trace):
+    done = tdbg("show", trace, "--shapes", "--top", "1")
+    assert "[[8, 16], [4, 16]]" in done.stdout and "AddmmBackward0" not in done.stdout.partition("memory")[0]
+
+
+def test_ranks_beside_each_other_and_the_slowest_whole(tmp_path):
+    for rank, factor in ((0, 1), (1, 3)):
+        folder = tmp_path / f"rank{rank:04d}" / "traces"
+        folder.mkdir(parents=True)
+        events = [{**event, "ts": event["ts"] * factor, "dur": event.get("dur", 0) * factor} for event in EVENTS]
+        write(folder / f"host_{rank}.1700000000000000000.pt.trace.json.gz", events)
+    done = tdbg("show", tmp_path)
+    assert done.stdout.splitlines()[1].split("\t")[:3] == ["rank 0", "2", "1"]
+    assert done.stdout.splitlines()[2].split("\t")[:3] == ["rank 1", "2", "3"]
+    assert "the slowest of them, rank 1:" in done.stdout
+    assert "rank 1" not in tdbg("show", tmp_path, "--ranks", "0").stdout
+
+
+@pytest.mark.parametrize("line", ["show {}", "show --top 3 {}", "show {} --top=3"])
+def test_the_thin_front_and_the_whole_parser_say_the_same(trace, line):
+    words = line.format(trace).split()
+    code = "import sys; from tdbg import cli; sys.exit(cli.main(['trace', *sys.argv[1:]]))"
+    whole = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=60)
+    thin = tdbg(*words)
+    assert (whole.returncode, whole.stdout) == (thin.returncode, thin.stdout)
+
+
+def test_a_torn_trace_is_shown_and_told(trace):
+    trace.write_bytes(trace.read_bytes()[:-150])
+    done = tdbg("show", trace)
+    assert done.returncode == 0 and "tdbg: t.pt.trace.json.gz: the packed data ends early" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("empty.json", "", "is empty"),
+        ("none.json", "{}", "is no trace"),
+        ("list.json", "[1, 2, 3", "is no trace"),
+        ("wrong.json", '{"traceEvents": [{"lr": 0.1}, {"lr": 0.2}]}', "2 events are damaged"),
+        ("numbers.json", "[1, 2, 3]", "is no trace"),
+        ("objects.json", '[{"lr": 0.1}, {"lr": 0.2}]', "is no trace"),
+        ("deep.json", '{"traceEvents": ' + "[" * 9000, "ends in the middle"),
+    ],
+)
+def test_bad_input_is_told_and_never_a_traceback(tmp_path, name, text, says):
+    (tmp_path / name).write_text(text)
+    done = tdbg("show", tmp_path / name)
+    assert done.returncode in (1, 2) and says in done.stderr and "Traceback" not in done.stderr
+
+
+def test_wrong_use_is_told(trace, tmp_path):
+    for words, says in (
+        (["show", trace, trace], "2 paths were given"),
+        (["show", trace, "--windows", "some"], "--windows cannot be 'some'"),
+        (["show", tmp_path / "none"], "there is no such file"),
+        (["shwo", trace], "Did you mean"),
+    ):
+        done = tdbg(*words)
+        assert done.returncode == 2 and says in done.stderr, done.stderr
+
+
+def test_names_that_a_terminal_would_obey_are_escaped(tmp_path):
+    path = write(tmp_path / "t.json", [op("\x1b]0;evil\x07", 0, 10), note("\x1b[2J", 0, 5)])
+    assert "\x1b" not in tdbg("show", path).stdout
+
+
+def test_torch_and_numpy_are_not_loaded_where_an_index_is(tmp_path):
+    path = write(tmp_path / "t.json", [op("aten::mm", number * 9, 5, filler="x" * 99) for number in range(6000)])
+    first = tdbg("show", path)
+    assert sorted(os.listdir(tmp_path)) == [".t.json.tdbg-index", "t.json"]
+    command = [sys.executable, "-X", "importtime", "-m", "tdbg", "trace", "show", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert not loaded & {"torch", "numpy", "rich", "typer"} and "msgspec" in loaded
+    assert done.stdout == first.stdout
+
+
+def test_the_real_traces_are_shown(tmp_path):
+    for name in ("control.json.gz", "sampled_rank-0.json.gz"):
+        (tmp_path / name).write_bytes(real(name).read_bytes())
+    done = tdbg("show", tmp_path / "control.json.gz")
+    assert "busy 83.6% of 465 ms" in done.stdout and "46.6% of it while something is computed" in done.stdout
+    both = tdbg("show", tmp_path)
+    assert both.returncode == 0 and "the slowest of them, rank 0:" in both.stdout
+
+
+def test_an_accelerators_figures(tmp_path):
+    events = [step(1, 0, 100), launch(5, 2, 1), gpu("ampere_sgemm_128x64_nn", 10, 50, 1)]
+    done = tdbg("show", write(tmp_path / "t.json", events))
+    assert "accelerator: busy 100.0% of 0.05 ms, 1 launches" in done.stdout
+    assert "matrix kernels: 0.05 ms, 0% of it on tensor cores by their names" in done.stdout
+
+
+def test_advise_names_what_is_wrong_and_fails_if_asked(trace):
+    assert tdbg("advise", trace).stdout == "nothing to advise\n", "steps of a millisecond are not told of 0.3 ms"
+    floor = ("--threshold", "input_floor_ms=0.1")
+    done = tdbg("advise", trace, *floor)
+    assert done.returncode == 0 and done.stdout.startswith("TD-P102 warning: 30% of a step is making batches")
+    assert "num_workers=2" in done.stdout
+    assert "tdbg: TD-P115: it needs the traces of two ranks or more" in done.stderr
+    assert tdbg("advise", trace, *floor, "--fail-on", "warning").returncode == 1
+    assert tdbg("advise", trace, *floor, "--fail-on", "critical").returncode == 0
+    quiet = [word for level in ("notice", "warning", "critical") for word in ("--threshold", f"input_{level}=1")]
+    assert tdbg("advise", trace, *floor, *quiet).stdout == "nothing to advise\n"
+    told = json.loads(tdbg("advise", trace, *floor, "--json").stdout)["data"]
+    assert told["advice"][0]["code"] == "TD-P102" and {"code", "reason"} == set(told["abstained"][0])
+
+
+def test_wrong_use_of_advise_is_told(trace):
+    for words, says in (
+        (["--fail-on", "bad"], "--fail-on cannot be"),
+        (["--threshold", "x=1"], "no threshold is called"),
+    ):
+        done = tdbg("advise", trace, *words)
+        assert done.returncode == 2 and says in done.stderr

@@ -1,0 +1,140 @@
+"""`tdbg trace compare` and `slice` as a user calls them, and the run that is meant where none is named."""
+
+import json
+import os
+
+import pytest
+from cli.test_trace import EVENTS, tdbg
+from traces.material import loaded, note, op, step, write
+
+LENGTHS = (100, 102, 98, 101, 99, 103)
+
+
+def run(folder, factor=1.0, ranks=1, age=0):
+    """A run directory with a trace of each rank; of several the last has more to do, and all wait for each other."""
+    for rank in range(ranks):
+        events, at = [], 0.0
+        for number, length in enumerate(LENGTHS, 3):
+            work = length * factor * (0.8 if rank and rank == ranks - 1 else 0.5)
+            events += [step(number, at, length * factor), op("aten::mm", at, work)]
+            events += [note("gloo:all_reduce", at + work, length * factor - work)] if ranks > 1 else []
+            at += length * factor
+        place = folder / f"rank{rank:04d}" / "traces"
+        place.mkdir(parents=True)
+        write(place / f"rank{rank:04d}.1700000000000000000.pt.trace.json.gz", events)
+    folder.mkdir(exist_ok=True)
+    (folder / "run.json").write_text("{}")
+    os.utime(folder / "run.json", (1e9 - age, 1e9 - age))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory):
+    """A folder with runs in it: the newest has no trace, the one before it is slower than the first."""
+    base = tmp_path_factory.mktemp("here")
+    run(base / "tdbg_runs" / "20261121-100000-good", age=300)
+    run(base / "tdbg_runs" / "20261121-110000-slow", 1.5, age=200)
+    (base / "tdbg_runs" / "20261121-120000-bare").mkdir()
+    (base / "tdbg_runs" / "20261121-120000-bare" / "run.json").write_text("{}")
+    return base
+
+
+def test_without_a_path_the_newest_run_that_has_traces_is_meant(here, tmp_path):
+    for words in (["show"], ["advise"], ["slice", "-o", tmp_path / "s.json"]):
+        done = tdbg(*words, cwd=here)
+        assert done.returncode == 0
+        said = "tdbg: the newest run has no trace: this is of tdbg_runs/20261121-110000-slow"
+        assert said in done.stderr.splitlines()
+    for folder, says in ((tmp_path, "there is no run under"), (here / "tdbg_runs" / "20261121-120000-bare", "no run")):
+        done = tdbg("show", cwd=folder)
+        assert done.returncode == 2 and says in done.stderr and "`tdbg profile -- COMMAND` makes one" in done.stderr
+    (tmp_path / "tdbg_runs" / "one").mkdir(parents=True)
+    (tmp_path / "tdbg_runs" / "one" / "run.json").write_text("{}")
+    done = tdbg("show", cwd=tmp_path)
+    assert done.stderr.splitlines()[0] == f"tdbg: no run under {tmp_path / 'tdbg_runs'} has a trace"
+
+
+def test_compare_says_what_changed_and_fails_on_a_regression(here):
+    done = tdbg("compare", "good", "slow", cwd=here)
+    assert done.returncode == 1
+    lines = done.stdout.splitlines()
+    assert lines[0] == "A: good: 6 steps, median 0.101 ms (0.098 to 0.103, half of them within 0.0015)"
+    assert lines[2].startswith("B is slower: a step takes +50.0% (96% interval +4") and "5.0% is allowed" in lines[2]
+    assert "forward\t0.0503\t0.0754\t+0.0251\tyes" in lines
+    assert "0.0503\t0.0754\t+0.0251\t1\t1\taten::mm" in lines
+    assert tdbg("compare", "good", "slow", "--tolerance", "60%", cwd=here).returncode == 0
+    assert tdbg("compare", "slow", "good", cwd=here).returncode == 0
+    same = tdbg("compare", "slow", cwd=here)  # the newest run is B
+    assert same.returncode == 0 and "no difference beyond the spread of the steps" in same.stdout
+    assert "B: the newest run (20261121-110000-slow): 6 steps" in same.stdout
+
+
+def test_compare_as_json_and_against_a_baseline(here, tmp_path):
+    kept = tmp_path / "b.json"
+    done = tdbg("compare", "--save", kept, "good", "good", cwd=here)
+    assert (done.returncode, done.stdout) == (0, "") and done.stderr == f"tdbg: {kept}: 12 steps of good, good\n"
+    done = tdbg("compare", kept, "slow", "--json", cwd=here)
+    assert done.returncode == 1
+    told = json.loads(done.stdout)
+    assert (told["kind"], told["version"]) == ("trace-compare", 1)
+    data = told["data"]
+    assert (data["verdict"], data["regression"], data["a"]["runs"]) == ("slower", True, 2)
+    assert data["change"]["guess"] == pytest.approx(0.5, abs=0.03) and data["operators"][0]["name"] == "aten::mm"
+    assert [part["notable"] for part in data["parts"]] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["compare"], "0 paths were given"),
+        (["compare", "good", "slow", "good"], "3 paths were given"),
+        (["compare", "good", "--tolerance", "10"], "--tolerance cannot be '10'"),
+        (["compare", "good", "none"], "none: there is no such file, folder or run"),
+        (["slice", "good"], "the file to write is not named"),
+        (["slice", "good", "--steps", "99", "-o", "{tmp}/s.json"], "no trace holds the steps 99"),
+        (["slice", "good", "--steps", "5-6", "-o", "{tmp}/s.json"], "--steps cannot be '5-6'"),
+        (["slice", "good", "-o", "{tmp}/none/s.json"], "cannot write"),
+    ],
+)
+def test_wrong_use_is_told(here, tmp_path, words, says):
+    done = tdbg(*(word.format(tmp=tmp_path) for word in words), cwd=here)
+    assert done.returncode == 2 and says in done.stderr and "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_too_few_steps_are_told(here, tmp_path):
+    few = write(tmp_path / "t.json", EVENTS)
+    done = tdbg("compare", "good", few, cwd=here)
+    assert done.returncode == 0 and "too few steps to tell a difference from chance" in done.stdout
+
+
+def bar(text):
+    """The lines of the bar of `show`."""
+    return [line for line in text.splitlines() if line.endswith(" ms") and "%" in line]
+
+
+def test_a_slice_of_some_ranks_shows_as_the_run_does(tmp_path):
+    folder, out = run(tmp_path / "run", ranks=3), tmp_path / "out.json.gz"
+    done = tdbg("slice", "--steps", "4:5", "--ranks", "0,2", "-o", out, folder)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr.startswith(f"tdbg: {out}: 4 steps of 2 traces, ")
+    again = tdbg("show", out)
+    assert again.returncode == 0 and again.stdout.startswith("trace\t") and "rank 2" in again.stdout
+    one = tdbg("show", out, "--ranks", "2")
+    assert "2 steps (4 to 5)" in one.stdout and "forward" in one.stdout and bar(one.stdout)
+    whole = tmp_path / "whole.json"
+    shown = tdbg("show", folder, "--ranks", "2", "--perfetto", whole)
+    assert bar(shown.stdout) == bar(tdbg("show", whole).stdout) != []
+    assert {event["pid"] for event in loaded(whole)["traceEvents"]} == {1}
+
+
+def test_several_ranks_tell_who_is_slow_and_by_how_much(tmp_path):
+    folder = run(tmp_path / "run", ranks=3)
+    out = tdbg("show", folder).stdout
+    more = "rank 2 has 60% more to do itself than the others, 0.0804 ms a step; what is longer is forward, by 0.0301 ms"
+    assert more in out.splitlines()
+    assert "skew: in a step they differ by 0.0301 ms of work of their own (6 steps that all have)" in out
+    assert "communication that nothing hides: 0.0201 ms a step on rank 2 to 0.0503 ms on rank 0" in out
+    told = json.loads(tdbg("show", folder, "--json").stdout)["data"]["ranks"]
+    assert [one["label"] for one in told["each"]] == ["rank 0", "rank 1", "rank 2"] and told["skew"] == 30_150
+    assert "no rank stands out: the slowest has 0.0% more to do itself" in tdbg("show", folder, "--ranks", "0-1").stdout

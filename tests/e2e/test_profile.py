@@ -1,0 +1,289 @@
+"""`tdbg profile`: the windows asked for are in the traces, over real steps, and the program is as it was."""
+
+import gzip
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tdbg.events import Observation, Trace
+from tdbg.profiling import is_trace_name
+from tdbg.traces import sets
+from tdbg.traces.index import summary
+from tests.e2e.conftest import Result, Runner, call, environment, program, same_output, torchrun
+from tests.e2e.test_control import begin  # noqa: F401
+
+Spans = list[dict[str, Any]]
+
+
+@pytest.fixture
+def profiled(tmp_path: Path) -> Runner:
+    """``profiled(words, options, env)``: the command under `tdbg profile`."""
+
+    def run(words: Sequence[str], options: Sequence[str] = (), env: Mapping[str, str] = {}) -> Result:
+        folder = tmp_path / "run"
+        command = [sys.executable, "-m", "tdbg", "profile", "--run-dir", str(folder), *options, "--", *words]
+        result = call(command, tmp_path, env)
+        result.folder = folder
+        return result
+
+    return run
+
+
+def traces(result: Result, rank: int = 0) -> list[dict[str, Any]]:
+    """What the traces of a rank hold, in order of time; each is compressed, and nothing half done is beside them."""
+    folder = result.folder / f"rank{rank:04d}" / "traces"
+    found = sorted(folder.iterdir(), key=lambda path: path.name) if folder.is_dir() else []
+    files = [path for path in found if not path.name.startswith("events.out.tfevents.")]
+    assert all(is_trace_name(path.name) and path.name.endswith(".gz") for path in files), files
+    told = [event.file + ".gz" for event in result.events(Trace, rank)]
+    assert told == [f"traces/{path.name}" for path in files]
+    return [json.loads(gzip.decompress(path.read_bytes())) for path in files]
+
+
+def spans(trace: Mapping[str, Any], name: str) -> Spans:
+    """The spans whose names begin so."""
+    found = [event for event in trace["traceEvents"] if event.get("ph") == "X" and event["name"].startswith(name)]
+    return sorted(found, key=lambda event: event["ts"])
+
+
+def steps(trace: Mapping[str, Any]) -> list[int]:
+    """The steps that the trace marks."""
+    return [int(span["name"].partition("#")[2]) for span in spans(trace, "ProfilerStep#")]
+
+
+def done(result: Result, rank: int = 0) -> Observation:
+    """What the profiler said at the end."""
+    (event,) = [
+        event for event in result.events(Observation, rank) if event.probe == "profiler" and event.part == "DONE"
+    ]
+    return event
+
+
+def test_the_first_window_is_over_three_real_steps(profiled: Runner, bare: Runner) -> None:
+    result = profiled(program("plain"))
+    same_output(result, bare(program("plain")))
+    (trace,) = traces(result)
+    assert steps(trace) == [3, 4, 5]
+    assert len(spans(trace, "Optimizer.step#AdamW")) == 3, "one update a step"
+    assert len(spans(trace, "enumerate(DataLoader)")) == 3
+    assert trace["tdbg"] == {
+        "first_step": 3, "wanted": 3, "phase": "train", "kind": "light", "rank": 0, "world_size": 1,
+    }  # fmt: skip
+    assert result.codes == []
+    (event,) = result.events(Trace)
+    assert (event.steps, event.wanted, event.ended, event.why) == (3, 3, "", "schedule")
+    assert len(event.steps_ms) == 3
+    assert event.outside_ms is None, "of the steps before it one has no beginning, and one warms up"
+    assert f"`tdbg trace show {result.folder}`" in result.stderr
+    values = done(result).values
+    assert values["inside_ms"] > 0 and values["outside_ms"] > 0 and values["pause_ms"] > 0 and not values["missing"]
+
+
+def test_of_two_optimizers_the_first_counts(profiled: Runner, bare: Runner) -> None:
+    result = profiled(program("gan"))
+    same_output(result, bare(program("gan")))
+    (trace,) = traces(result)
+    assert steps(trace) == [3, 4, 5]
+    for step in spans(trace, "ProfilerStep#"):
+        updates = [
+            one for one in spans(trace, "Optimizer.step#Adam") if step["ts"] <= one["ts"] < step["ts"] + step["dur"]
+        ]
+        assert len(updates) == 2, "the generator's and the discriminator's"
+
+
+def test_a_program_that_only_evaluates(profiled: Runner, bare: Runner) -> None:
+    result = profiled(program("evaluate"))
+    same_output(result, bare(program("evaluate")))
+    (trace,) = traces(result)
+    assert steps(trace) == [3, 4, 5] and trace["tdbg"]["phase"] == "eval"
+    assert len(spans(trace, "enumerate(DataLoader)")) == 3
+    assert result.codes == []
+
+
+def test_ranks_have_traces_of_their_own(profiled: Runner) -> None:
+    result = profiled(torchrun("layers", "--ddp"))
+    assert result.code == 0, result.stderr
+    for rank in (0, 1):
+        (trace,) = traces(result, rank)
+        assert steps(trace) == [3, 4, 5]
+        assert trace["tdbg"]["rank"] == trace["distributedInfo"]["rank"] == rank
+        assert spans(trace, "gloo:all_reduce")
+
+
+def test_a_run_that_ends_in_a_window_gives_what_there_is(profiled: Runner) -> None:
+    result = profiled(program("plain"), ["--window", "11:14"])
+    assert result.code == 0
+    (trace,) = traces(result)
+    assert trace["tdbg"]["partial_step"] == 13, "the program has 12; the span of the 13th was begun"
+    assert steps(trace) == [11, 12, 13]
+    finding = result.finding("TD-P004")
+    assert finding["title"] == "not all was profiled on rank 0: the program ended"
+    (event,) = result.events(Trace)
+    assert (event.steps, event.wanted, event.ended) == (2, 4, "the program ended")
+
+
+def test_a_run_that_ends_before_the_window_says_so(profiled: Runner) -> None:
+    result = profiled(program("plain"), ["--skip-first", "20"])
+    assert result.code == 0 and traces(result) == []
+    finding = result.finding("TD-P004")
+    assert finding["title"] == "nothing was profiled on rank 0: 12 steps seen, and the next window needed 25"
+    assert "profiled nothing" in result.stderr and "trace show" not in result.stderr
+
+
+def test_a_short_evaluation_is_part_of_the_step(profiled: Runner) -> None:
+    """Steps 3 and 4 of `layers` have a validation of three calls between them."""
+    result = profiled(program("layers"))
+    (trace,) = traces(result)
+    assert steps(trace) == [3, 4, 5] and result.codes == []
+
+
+GUEST = """
+import sys, torch
+from torch.profiler import profile, schedule, tensorboard_trace_handler
+net = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+def train(steps, after=lambda: None):
+    for _ in range(steps):
+        optimizer.zero_grad(); net(torch.ones(2, 4)).sum().backward(); optimizer.step(); after()
+train(BEFORE)
+with profile(schedule=schedule(wait=1, warmup=1, active=2, repeat=1), on_trace_ready=HANDLER) as prof:
+    train(6, prof.step)
+print(sum(event.count for event in prof.key_averages() if event.key.startswith("Optimizer.step")))
+train(12)
+"""
+
+
+def guest(tmp_path: Path, before: int, handler: str) -> list[str]:
+    path = tmp_path / "guest.py"
+    path.write_text(GUEST.replace("BEFORE", str(before)).replace("HANDLER", handler))
+    return [sys.executable, str(path)]
+
+
+@pytest.mark.parametrize("before", [0, 3])
+def test_it_stands_aside_for_the_programs_own_profiler(profiled: Runner, tmp_path: Path, before: int) -> None:
+    """The program's comes in the warm-up, or after so many steps of the window: it gets all that it asked for."""
+    result = profiled(guest(tmp_path, before, "tensorboard_trace_handler('theirs')"))
+    assert (result.code, result.stdout) == (0, "2\n"), result.stderr
+    theirs = json.loads(next((tmp_path / "theirs").iterdir()).read_text())
+    found = traces(result)
+    assert theirs in found, "taken over"
+    events = result.events(Trace)
+    cut = [(event.steps, event.ended) for event in events if event.why == "schedule"]
+    assert cut == [(before - 1, "a profiler of the program began")] * (before > 1)
+    assert [event.why for event in events][-1] == "program" and events[-1].steps == 2
+    assert result.codes == [], "the program's own counts"
+
+
+def test_where_the_program_writes_no_trace_the_window_comes_later(profiled: Runner, tmp_path: Path) -> None:
+    result = profiled(guest(tmp_path, 0, "None"))
+    assert (result.code, result.stdout) == (0, "2\n"), result.stderr
+    (trace,) = traces(result)
+    assert trace["tdbg"]["first_step"] == 7
+    assert steps(trace) == [7, 6, 8, 9], "the program goes on to mark steps of its own for a while"
+    (one,) = sets.traces(str(result.folder))
+    assert [step.number for step in summary(one.path).steps] == [7, 8, 9], "they are told apart"
+    assert result.codes == []
+
+
+@pytest.mark.parametrize("name", ["hf_trainer", "lightning_fit"])
+def test_programs_of_frameworks(profiled: Runner, bare: Runner, name: str) -> None:
+    result = profiled(program(name))
+    same_output(result, bare(program(name)))
+    (trace,) = traces(result)
+    assert steps(trace) == [3, 4, 5] and trace["tdbg"]["phase"] == "train"
+    assert len(spans(trace, "Optimizer.step#")) == 3
+    assert "TD-P004" not in result.codes
+
+
+def test_the_profiler_of_lightning(profiled: Runner, tmp_path: Path) -> None:
+    """What Lightning's own profiler writes is in the run, too; before it begins there is no room for a window."""
+    result = profiled(program("lightning_fit", "--own-profiler", "theirs"))
+    assert result.code == 0, result.stderr
+    theirs = [json.loads(path.read_text()) for path in (tmp_path / "theirs").glob("*.json")]
+    assert theirs and theirs[0] in traces(result)
+    assert next(iter(result.events(Trace))).why == "program"
+    assert "TD-P004" not in result.codes
+
+
+def test_ctrl_c_inside_a_window(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    words = program("layers", "--epochs", "200", "--pause", "0.05")
+    command = [sys.executable, "-m", "tdbg", "profile", "--run-dir", str(folder), "--active", "100", "--", *words]
+    process = subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        env=environment({}),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    events = folder / "rank0000" / "events.jsonl"
+    deadline = time.monotonic() + 60
+    while not events.exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    time.sleep(1.5)
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=60)
+    result = Result(process.returncode, stdout, stderr, folder)
+    assert result.code == 130, stderr
+    (trace,) = traces(result)
+    assert len(steps(trace)) >= 2
+    (event,) = result.events(Trace)
+    assert event.ended == "the program ended" and event.steps < 100
+    assert result.finding("TD-P004")["title"].startswith("not all was profiled")
+
+
+def test_loader_workers_forked_inside_a_window(profiled: Runner, bare: Runner) -> None:
+    """The second epoch's two workers are forked in step 7."""
+    result = profiled(program("plain"), ["--window", "6:8", "--kind", "full"])
+    same_output(result, bare(program("plain")))
+    (trace,) = traces(result)
+    assert steps(trace) == [6, 7, 8]
+    assert {event["pid"] for event in spans(trace, "aten::")} == {spans(trace, "aten::")[0]["pid"]}
+
+
+def test_a_live_run_is_profiled_on_all_ranks_at_the_same_steps(begin: Callable[..., Any]) -> None:  # noqa: F811
+    live = begin(torchrun("patient"))
+    live.wait_for_step(20, ranks=2)
+    answer = live.tdbg("control", "--profile", "3")
+    assert answer.returncode == 0, answer.stderr
+    assert "3 steps profiled" in answer.stdout
+    live.wait(lambda seen: all(list((live.folder / f"rank000{rank}").glob("traces/*.gz")) for rank in (0, 1)))
+    result = live.finish()
+    (one,), (two,) = traces(result, 0), traces(result, 1)
+    assert steps(one) == steps(two) and len(steps(one)) == 3
+    (event,) = result.events(Trace)
+    assert event.why == "control"
+    assert result.codes == []
+
+
+def test_a_window_after_a_finding_is_over_the_same_steps_on_all_ranks(profiled: Runner) -> None:
+    words = torchrun("layers", "--ddp", "--nan-at", "3", "--epochs", "40", "--pause", "0.02")
+    result = profiled(words, ["--window-on", "TD-N001", "--active", "2"])
+    (one,), (two,) = traces(result, 0), traces(result, 1)
+    assert steps(one) == steps(two) and len(steps(one)) == 2 and steps(one)[0] > 3
+    assert [event.why for event in result.events(Trace)] == ["finding"]
+
+
+def test_a_folder_that_takes_no_trace(profiled: Runner, bare: Runner, tmp_path: Path) -> None:
+    """A file lies where the folder of the traces would be."""
+    script = tmp_path / "blocked.py"
+    script.write_text(
+        "import torch, pathlib\n"
+        "net = torch.nn.Linear(2, 2); optimizer = torch.optim.SGD(net.parameters(), lr=0.1)\n"
+        "for step in range(8):\n"
+        "    optimizer.zero_grad(); net(torch.ones(1, 2)).sum().backward(); optimizer.step()\n"
+        "    if not step: pathlib.Path('run/rank0000/traces').write_text('')\n"
+        "print('done')\n"
+    )
+    result = profiled([sys.executable, str(script)])
+    assert (result.code, result.stdout) == (0, "done\n"), result.stderr
+    assert "is lost" in result.finding("TD-P004")["title"]

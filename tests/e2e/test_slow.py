@@ -1,0 +1,99 @@
+"""Real programs with a fault that costs time or memory, and the same without it: profiled, and advised on.
+
+What a CPU cannot show (reading values, copies from pageable memory, float32 products without TF32, small kernels) is
+shown on made traces in tests/traces/test_rules.py.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.conftest import Result, call, environment
+from tests.e2e.slow import Slow, programs
+
+TABLE = {slow.name: slow for slow in programs()}
+FAULTS = [name for name, slow in TABLE.items() if slow.code]
+
+
+@dataclass
+class Profiled:
+    """One program under `tdbg profile`, and what was advised on its traces."""
+
+    result: Result
+    advice: list[dict[str, Any]]
+    abstained: dict[str, str]  # code -> why
+
+
+Profiler = Callable[..., Profiled]
+
+
+@pytest.fixture(scope="module")
+def profiled(tmp_path_factory: pytest.TempPathFactory) -> Profiler:
+    """``profiled(slow, healthy)``: each program is run once for all tests."""
+    seen: dict[tuple[str, bool], Profiled] = {}
+
+    def run(slow: Slow, *, healthy: bool) -> Profiled:
+        key = (slow.name, healthy)
+        if key not in seen:
+            folder = tmp_path_factory.mktemp(slow.name)
+            start = [sys.executable, "-m", "tdbg", "profile", "--run-dir", str(folder / "run"), *slow.options, "--"]
+            result = call([*start, *slow.words(folder, healthy=healthy)], folder)
+            result.folder = folder / "run"
+            assert result.code == 0, result.stderr
+            seen[key] = Profiled(result, *advised(result.folder))
+        return seen[key]
+
+    return run
+
+
+def advised(run: Path) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """What `tdbg trace advise` says of a run."""
+    words = [sys.executable, "-m", "tdbg", "trace", "advise", str(run), "--json"]
+    done = subprocess.run(words, env=environment({}), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    data = json.loads(done.stdout)["data"]
+    return data["advice"], {one["code"]: one["reason"] for one in data["abstained"]}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_the_fault_is_named_first(profiled: Profiler, name: str) -> None:
+    slow = TABLE[name]
+    seen = profiled(slow, healthy=False)
+    assert seen.advice, seen.abstained
+    first = seen.advice[0]
+    assert (first["code"], first["severity"]) == (slow.code, "warning"), seen.advice
+    assert slow.says in first["title"], first
+    assert first["evidence"] and first["try_next"] and first["threshold"] and first["source"]
+    assert first["gain"] is None or 0 < first["gain"] < 1
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_of_its_twin_nothing_is_said(profiled: Profiler, name: str) -> None:
+    seen = profiled(TABLE[name], healthy=True)
+    assert seen.advice == []
+    assert TABLE[name].code not in seen.abstained, "its signal was there"
+
+
+def test_reading_values_is_no_fault_on_a_cpu(profiled: Profiler) -> None:
+    seen = profiled(TABLE["values"], healthy=False)
+    assert seen.advice == []
+    assert seen.abstained["TD-P106"] == "a rule for accelerators: the trace has none"
+    rest = {"TD-P103", "TD-P104", "TD-P105", "TD-P107", "TD-P108", "TD-P117"}
+    assert {seen.abstained[code] for code in rest} == {seen.abstained["TD-P106"]}
+
+
+def test_the_evidence_names_the_cause(profiled: Profiler) -> None:
+    def evidence(name: str) -> str:
+        return "\n".join(profiled(TABLE[name], healthy=False).advice[0]["evidence"])
+
+    assert "_SingleProcessDataLoaderIter" in evidence("no_workers")
+    assert "_MultiProcessingDataLoaderIter" in evidence("slow_loader")
+    assert "checkpoint.py" in evidence("checkpoint")
+    assert "what is longer on rank 1 is other" in evidence("slow_rank")
+    assert "relu" in evidence("leak")

@@ -1,0 +1,365 @@
+"""The profiler's probe inside the test process: what is recorded, and what becomes of it where something is in the way."""
+
+import gzip
+import json
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tdbg.events import Observation, Trace
+from tdbg.probes.memory_history import MemoryHistory, name_beside, save
+from tdbg.profiling import rest, trace_name
+from tests.probes.conftest import Watch
+
+Start = Callable[..., Watch]
+
+
+class Training:
+    """A tiny training under the probe, whose traces go into a folder."""
+
+    def __init__(self, seen: Watch, folder: Path) -> None:
+        self.seen = seen
+        self.folder = folder
+        seen.monitor.folder = lambda: folder
+        self.layer = nn.Linear(4, 1)
+        self.optimizer = torch.optim.SGD(self.layer.parameters(), lr=1e-3)
+
+    def steps(self, count: int) -> None:
+        for _ in range(count):
+            loss = self.layer(torch.ones(2, 4)).square().mean()
+            self.optimizer.zero_grad()
+            loss.backward()
+            self.optimizer.step()
+
+    def end(self) -> list[dict[str, Any]]:
+        """The process ends; what the traces hold."""
+        self.seen.monitor.finish()
+        assert self.seen.failures == []
+        files = sorted((self.folder / "traces").glob("*"))
+        assert all(path.name.endswith(".pt.trace.json.gz") for path in files), files
+        return [json.loads(gzip.decompress(path.read_bytes())) for path in files]
+
+    @property
+    def told(self) -> list[Trace]:
+        return [event for event in self.seen.events if isinstance(event, Trace)]
+
+    @property
+    def last(self) -> Observation:
+        return [event for event in self.seen.events if isinstance(event, Observation) and event.part == "DONE"][-1]
+
+
+def marks(trace: dict[str, Any]) -> list[int]:
+    names = [event["name"] for event in sorted(trace["traceEvents"], key=lambda event: event.get("ts", 0))]
+    return [int(name.partition("#")[2]) for name in names if name.startswith("ProfilerStep#")]
+
+
+@pytest.fixture
+def training(watch: Start, tmp_path: Path) -> Iterator[Any]:
+    def begin(**settings: Any) -> Training:
+        return Training(watch(flags={"PROFILER": True}, **settings), tmp_path)
+
+    yield begin
+    if torch.autograd._profiler_enabled():
+        torch.autograd._disable_profiler()
+        pytest.fail("a profiler was left running")
+
+
+def test_a_window(training: Any) -> None:
+    run = training()
+    run.steps(10)
+    (trace,) = run.end()
+    assert marks(trace) == [3, 4, 5]
+    (event,) = run.told
+    assert (event.first_step, event.steps, event.ended) == (3, 3, "") and len(event.steps_ms) == 3
+    assert run.last.values["missing"] == "" and run.last.values["outside_ms"] > 0
+    assert not run.seen.monitor.quiet
+    assert [step.step for step in run.seen.steps if 2 <= step.step <= 6] == [6], "warm-up and window are left alone"
+
+
+def test_the_steps_around_a_window_do_not_hold_its_pause(training: Any) -> None:
+    """Of three windows, since another process may hold up any one step."""
+    run = training(profile_kind="full", profile_active=20, profile_repeat=3)
+    run.steps(70)
+    run.end()
+    after = [step.step_ms or 0.0 for step in run.seen.steps if step.step in (23, 45, 67)]
+    assert len(after) == len(run.told) == 3
+    assert 0 < min(after) < min(event.pause_ms for event in run.told) / 2
+
+
+def test_a_child_forked_in_a_window_records_nothing(training: Any) -> None:
+    run = training(profile_active=5)
+    run.steps(4)
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:
+        run.seen.monitor.forked()
+        run.layer(torch.ones(2, 4))
+        os.write(write, b"%d" % (run.seen.monitor.probe("profiler").session is None))
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(read, 9) == b"1"
+    os.close(read), os.close(write)
+    run.steps(5)
+    (trace,) = run.end()
+    assert marks(trace) == [3, 4, 5, 6, 7]
+
+
+def test_a_window_that_another_thread_would_have_to_end_is_lost(training: Any) -> None:
+    run = training(profile_active=5)
+    run.steps(4)
+    session = run.seen.monitor.probe("profiler").session
+    thread = threading.Thread(target=lambda: run.steps(5))
+    thread.start()
+    thread.join()
+    assert torch.autograd._profiler_enabled(), "torch goes on in the thread that began"
+    torch.autograd._disable_profiler()
+    assert session is not None and run.end() == []
+    assert "is lost" in run.last.values["missing"]
+
+
+def test_many_evaluations_in_a_step_end_the_window(training: Any) -> None:
+    run = training()
+    run.steps(4)
+    with torch.no_grad():
+        for _ in range(40):
+            run.layer(torch.ones(2, 4))
+    run.steps(4)
+    (trace,) = run.end()
+    assert marks(trace) == [3, 4, 5] and trace["tdbg"]["partial_step"] == 5
+    assert run.told[0].ended == "an evaluation began"
+
+
+def test_switched_off_in_a_window(training: Any) -> None:
+    run = training()
+    run.steps(4)
+    run.seen.monitor.switch(False)
+    run.steps(4)
+    assert run.told[0].ended == "tdbg was switched off" and run.told[0].steps == 2
+    assert not torch.autograd._profiler_enabled()
+
+
+def test_a_profiler_of_the_program_gets_all_it_asked_for(training: Any) -> None:
+    run = training()
+    run.steps(4)
+    with torch.profiler.profile() as own:
+        run.steps(3)
+    updates = sum(row.count for row in own.key_averages() if row.key.startswith("Optimizer.step"))
+    assert updates == 3
+    own.export_chrome_trace(str(run.folder / "own.json"))
+    run.steps(9)
+    ours, theirs = run.end()
+    assert theirs == json.loads((run.folder / "own.json").read_text())
+    assert [(event.why, event.steps) for event in run.told] == [("schedule", 2), ("program", 3)]
+    assert run.last.values["missing"] == "" and marks(ours) == [3, 4, 5]
+
+
+def test_bytes_are_bounded(training: Any) -> None:
+    run = training(profile_repeat=0, profile_active=1, disk_budget="1kB")
+    run.steps(20)
+    assert len(run.end()) == 1
+    assert "--disk-budget" in run.last.values["missing"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"profile_wait": 0, "profile_warmup": 0, "profile_active": 2}, [[1, 2]]),
+        ({"profile_active": 1, "profile_repeat": 2, "profile_skip_first": 2}, [[5], [8]]),
+        ({"profile_wait": 0, "profile_active": 2, "profile_repeat": 0}, [[2, 3], [5, 6], [8, 9]]),
+        ({"profile_window": "4:5,9"}, [[4, 5], [9]]),
+        ({"profile_window": "1:2"}, [[1, 2]]),
+        ({"ranks": "1"}, []),
+    ],
+)
+def test_which_steps(training: Any, settings: dict[str, Any], expected: list[list[int]]) -> None:
+    run = training(**settings)
+    run.steps(10)
+    assert [marks(trace) for trace in run.end()] == expected
+    assert run.last.values["missing"] == ""
+
+
+def test_threads_of_tdbg_rest_in_a_window(training: Any) -> None:
+    """Stacks are of all threads: a busy one of ours would be most of the trace."""
+    ended, turns = threading.Event(), [0]
+
+    def busy_thread_of_ours() -> None:
+        while not ended.is_set():
+            rest()
+            turns[0] += 1
+
+    thread = threading.Thread(target=busy_thread_of_ours)
+    thread.start()
+    run = training(profile_kind="stacks")
+    try:
+        run.steps(10)
+        begun = turns[0]
+        while turns[0] == begun:  # it goes on
+            threading.Event().wait(0.001)
+    finally:
+        ended.set()
+        thread.join()
+    (trace,) = run.end()
+    names = [event["name"] for event in trace["traceEvents"]]
+    assert sum("busy_thread_of_ours" in name or "rest" in name for name in names) < 20
+    assert sum("Linear" in name for name in names) >= 3
+
+
+def test_without_the_finding_that_is_waited_for(training: Any) -> None:
+    run = training(profile_on=["TD-N001"])
+    run.steps(10)
+    assert run.end() == [] and "no finding came that --window-on waits for" in run.last.text
+
+
+def test_of_many_ranks_the_first_alone(training: Any) -> None:
+    for rank, ranks, expected in ((0, "", 1), (3, "", 0), (3, "2-4", 1)):
+        run = training(ranks=ranks)
+        run.folder = run.folder / f"{rank}{ranks}"
+        run.folder.mkdir()
+        folder = run.folder
+        run.seen.monitor.folder = lambda folder=folder: folder
+        run.seen.monitor.rank, run.seen.monitor.world_size = rank, 9
+        run.steps(8)
+        assert len(run.end()) == expected, (rank, ranks)
+        run.seen.monitor.detach()
+        assert run.last.values["missing"] == ""
+        assert ("--ranks names others" in run.last.text) == (not expected)
+
+
+def test_what_the_allocator_of_cuda_did_is_written_as_json(tmp_path: Path) -> None:
+    """The history itself is CUDA's; without it there is none, and nothing is written."""
+    history = MemoryHistory()
+    history.end()
+    assert history.snapshot == {} or torch.cuda.is_initialized()
+    trace = tmp_path / trace_name("rank0002", 17)
+    path = name_beside(trace)
+    assert path.name == "rank0002.17.memory.json.gz"
+    entry = {"action": "alloc", "addr": 1 << 46, "size": 512, "frames": [{"filename": "a.py", "line": 3, "name": "f"}]}
+    save({"segments": [], "device_traces": [[entry]], "odd": {torch.float32: 1}.keys()}, path)
+    kept = json.loads(gzip.decompress(path.read_bytes()))
+    assert kept["device_traces"] == [[entry]] and "float32" in kept["odd"]
+    save({}, tmp_path / "nowhere" / "x.memory.json.gz")
+    assert [one.name for one in tmp_path.iterdir()] == [path.name]
+
+
+def test_calls_count_where_nothing_is_trained(training: Any) -> None:
+    run = training(max_overhead=1e-6)
+    with torch.no_grad():
+        for _ in range(12):
+            run.layer(torch.ones(2, 4))
+    (trace,) = run.end()
+    assert marks(trace) == [3, 4, 5] and trace["tdbg"]["phase"] == "eval"
+    assert trace["tdbg"]["float32_matmul_precision"] == "highest"  # torch's default; TD-P117 asks for it
+
+
+def test_an_evaluation_before_the_training_does_not_count(training: Any) -> None:
+    """Two calls, as Lightning makes to see whether all works."""
+    run = training()
+    with torch.no_grad():
+        run.layer(torch.ones(2, 4)), run.layer(torch.ones(2, 4))
+    run.steps(10)
+    (trace,) = run.end()
+    assert marks(trace) == [3, 4, 5] and trace["tdbg"]["phase"] == "train"
+    assert run.last.values["missing"] == ""
+
+
+def test_of_two_optimizers_the_first_counts(training: Any) -> None:
+    run = training()
+    other = torch.optim.Adam(run.layer.parameters(), lr=1e-4)
+    for _ in range(8):
+        run.steps(1)
+        other.step()
+    (trace,) = run.end()
+    assert marks(trace) == [3, 4, 5]
+    names = [event["name"] for event in trace["traceEvents"]]
+    assert names.count("Optimizer.step#Adam.step") == 3
+
+
+def test_a_step_that_a_scaler_skips_is_a_step(training: Any) -> None:
+    run = training(profile_active=4)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+    for step in range(1, 10):
+        loss = run.layer(torch.ones(2, 4)).square().mean() * (float("inf") if step == 4 else 1.0)
+        run.optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(run.optimizer)
+        scaler.update()
+    (trace,) = run.end()
+    assert marks(trace) == [3, 4, 5, 6]
+    assert run.told[0].steps == 4
+
+
+@pytest.mark.parametrize("before", [0, 1, 2, 3])
+def test_a_schedule_of_the_programs_own(training: Any, before: int) -> None:
+    run = training()
+    run.steps(before)
+    written = []
+    plan = torch.profiler.schedule(wait=1, warmup=1, active=2, repeat=1)
+    with torch.profiler.profile(schedule=plan, on_trace_ready=lambda own: written.append(keep(own, run.folder))) as own:
+        for _ in range(6):
+            run.steps(1)
+            own.step()
+    run.steps(12)
+    traces = run.end()
+    assert json.loads(written[0].read_text()) == traces[-1] and len(written) == 1
+    cut = [(event.steps, event.ended) for event in run.told if event.why == "schedule"]
+    assert cut == [(before - 1, "a profiler of the program began")] * (before > 1)
+    assert run.told[-1].why == "program" and run.told[-1].steps == 2
+    assert run.last.values["missing"] == ""
+
+
+def keep(own: torch.profiler.profile, folder: Path) -> Path:
+    path = folder / "theirs.json"
+    own.export_chrome_trace(str(path))
+    return path
+
+
+def test_where_the_program_writes_no_trace_the_window_comes_later(training: Any) -> None:
+    run = training()
+    run.steps(1)
+    with torch.profiler.profile():
+        run.steps(4)
+    run.steps(9)
+    (trace,) = run.end()
+    assert marks(trace) == [8, 9, 10], "a wait and a warm-up after the fifth step"
+    assert run.last.values["missing"] == ""
+
+
+KINDS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "memory": lambda trace: any(event["name"] == "[memory]" for event in trace["traceEvents"]),
+    "shapes": lambda trace: any("Input Dims" in event.get("args", {}) for event in trace["traceEvents"]),
+    "stacks": lambda trace: any(event["name"].startswith("nn.Module: Linear") for event in trace["traceEvents"]),
+    "flops": lambda trace: trace.get("with_flops"),
+}
+
+
+@pytest.mark.parametrize("kind", ["light", *KINDS, "full"])
+def test_kinds(training: Any, kind: str) -> None:
+    run = training(profile_kind=kind, profile_active=1)
+    run.steps(5)
+    (trace,) = run.end()
+    for name, holds in KINDS.items():
+        assert bool(holds(trace)) == (kind in (name, "full") or (name, kind) == ("shapes", "flops")), name
+
+
+def test_nothing_of_tdbg_is_recorded(training: Any) -> None:
+    """The first eight steps are looked at whatever it costs; not so those that are recorded."""
+    run = training(level="extreme")
+    run.steps(10)
+    (trace,) = run.end()
+    run.seen.monitor.detach()
+    with torch.profiler.profile() as own:
+        run.steps(3)
+    own.export_chrome_trace(str(run.folder / "own.json"))
+    bare = json.loads((run.folder / "own.json").read_text())
+    assert operators(trace) == operators(bare) and operators(bare)["aten::addmm"] == 3
+
+
+def operators(trace: dict[str, Any]) -> Counter[str]:
+    return Counter(event["name"] for event in trace["traceEvents"] if event["name"].startswith("aten::"))

@@ -1,0 +1,312 @@
+"""A trace's summary, held against small computations of another kind."""
+
+import json
+from collections import defaultdict
+
+import pytest
+from traces.material import gpu, launch, loaded, memory, note, op, real, span, step, write
+
+from tdbg.traces import kinds
+from tdbg.traces.build import summarize
+
+
+def us(value):
+    return value * 1000
+
+
+def covered(pairs):
+    """The length of a union of spans, by one sweep in whole numbers."""
+    total, reach = 0, float("-inf")
+    for start, end in sorted(pairs):
+        total += max(0, end - max(start, reach))
+        reach = max(reach, end)
+    return total
+
+
+def both(one, other):
+    """What two unions have in common: by inclusion and exclusion."""
+    return covered(one) + covered(other) - covered([*one, *other])
+
+
+def on_device(events):
+    kernels, copies = defaultdict(list), []
+    for event in events:
+        if event.get("cat") in ("kernel", "gpu_memset", "gpu_memcpy"):
+            pair = (event["ts"], event["ts"] + event["dur"])
+            if event["cat"] == "gpu_memcpy":
+                copies.append(pair)
+            else:
+                kernels["nccl" in event["name"].lower()].append(pair)
+    return kernels[False], kernels[True], copies
+
+
+@pytest.mark.parametrize(
+    ("name", "busy", "overlap"), [("control.json.gz", 83.64, 46.64), ("sampled_rank-0.json.gz", 44.79, 14.95)]
+)
+def test_the_share_that_a_real_gpu_is_busy_and_what_it_hides(name, busy, overlap):
+    path = real(name)
+    device = summarize(path).device
+    compute, collective, copies = on_device(loaded(path)["traceEvents"])
+    every = [*compute, *collective, *copies]
+    span = max(end for _, end in every) - min(start for start, _ in every)
+    assert (device.end - device.start, device.busy) == (us(span), us(covered(every)))
+    assert (device.compute, device.communication) == (us(covered(compute)), us(covered(collective)))
+    assert device.overlap == us(both(compute, collective))
+    assert round(100 * device.busy / (device.end - device.start), 2) == busy
+    assert round(100 * device.overlap / device.communication, 2) == overlap
+
+
+def test_names_of_tensor_cores_on_a_real_gpu():
+    found = defaultdict(int)
+    for work in summarize(real("control.json.gz")).kernels:
+        found[work.kind] += work.total
+    assert found["tensor"] == 66_811_000
+    assert found["matrix"] == 11_002_000  # without fbgemm: its permutations multiply nothing
+
+
+@pytest.mark.parametrize("name", ["control.json.gz", "sampled_rank-0.json.gz"])
+def test_the_bar_of_each_real_step_adds_up(name):
+    path = real(name)
+    events = loaded(path)["traceEvents"]
+    compute, collective, _ = on_device(events)
+    steps = {event["name"]: event for event in events if str(event.get("name")).startswith("ProfilerStep#")}
+    found = summarize(path)
+    assert [step.number for step in found.steps] == sorted(int(name.partition("#")[2]) for name in steps)
+    for one in found.steps:
+        event = steps[f"ProfilerStep#{one.number}"]
+        low, high = event["ts"], event["ts"] + event["dur"]
+        inside = [
+            [(max(a, low), max(min(b, high), low)) for a, b in pairs if b > low] for pairs in (compute, collective)
+        ]
+        assert one.length == us(event["dur"]) == sum(one.bar.values())
+        assert min(one.bar.values()) >= 0
+        assert one.spent["compute"] == us(covered(inside[0]))
+        assert one.bar[kinds.COMMUNICATION] == us(covered(inside[1]) - both(*inside))
+
+
+@pytest.mark.parametrize("name", ["control.json.gz", "sampled_rank-0.json.gz"])
+def test_own_time_of_real_operators(name):
+    """Held against a computation that looks for the parent of every operator in all of its thread."""
+    path = real(name)
+    threads = defaultdict(list)
+    for event in loaded(path)["traceEvents"]:
+        if event.get("cat") == "cpu_op":
+            threads[event["tid"]].append((event["ts"], -event["dur"], event["name"]))
+    own, total, calls = defaultdict(int), defaultdict(int), defaultdict(int)
+    for events in threads.values():
+        stack = []
+        for ts, negative, called in sorted(events, key=lambda event: event[:2]):
+            dur = round(-negative)
+            while stack and stack[-1][0] <= ts:
+                stack.pop()
+            if stack:
+                own[stack[-1][1]] -= min(dur, stack[-1][0] - ts)
+            own[called] += dur
+            total[called] += dur
+            calls[called] += 1
+            stack.append((ts + dur, called))
+    found = defaultdict(lambda: [0, 0, 0])
+    for one in summarize(path).operators:
+        for place, value in enumerate((one.own, one.total, one.calls)):
+            found[one.name][place] += value
+    assert set(found) == set(own)
+    for called, (own_ns, total_ns, count) in found.items():
+        assert (total_ns, count) == (us(total[called]), calls[called])
+        assert abs(own_ns - us(own[called])) <= us(1) * count  # spans of equal start have no order
+
+
+def test_a_step_on_the_cpu(tmp_path):
+    events = [
+        step(7, 1000, 100),
+        note("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 1000, 20),
+        op("aten::stack", 1005, 10),
+        op("aten::linear", 1025, 10),
+        op("aten::addmm", 1026, 8),
+        op("autograd::engine::evaluate_function: AddmmBackward0", 1040, 30),
+        op("aten::mm", 1045, 20),
+        note("Optimizer.step#SGD.step", 1075, 20),
+        op("aten::_foreach_add_", 1080, 10),
+        step(8, 1100, 50),
+        op("aten::linear", 1110, 10),
+    ]
+    found = summarize(write(tmp_path / "t.json", events))
+    first, second = found.steps
+    assert (first.number, first.length, second.number) == (7, us(100), 8)
+    assert first.bar == {
+        "input": us(20),
+        "forward": us(10),
+        "backward": us(30),
+        "optimizer": us(20),
+        "communication": 0,
+        "other": us(20),
+    }
+    assert second.bar["forward"] == us(10) and second.bar["other"] == us(40)
+    assert first.spent["forward"] == us(30)  # with what runs inside input and optimizer
+    by_name = {one.name: one for one in found.operators}
+    assert (by_name["aten::linear"].calls, by_name["aten::linear"].total, by_name["aten::linear"].own) == (
+        2,
+        us(20),
+        us(12),
+    )
+    assert found.recorded == ["steps"] and found.device is None and not found.problems
+
+
+def test_a_step_on_an_accelerator(tmp_path):
+    """Kernels belong to what launched them; the loader counts only while the device has nothing to do."""
+    events = [
+        step(1, 0, 100),
+        note("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", 0, 10),
+        op("aten::linear", 10, 10),
+        launch(12, 2, 1),
+        op("autograd::engine::evaluate_function: A", 20, 20, tid=2),
+        launch(22, 2, 2, tid=2),
+        launch(24, 2, 3, tid=2),
+        note("Optimizer.step#Adam.step", 40, 20),
+        launch(45, 2, 4),
+        gpu("old", 0, 4, 99),
+        gpu("linear", 15, 15, 1),
+        gpu("grad", 30, 20, 2),
+        gpu("ncclKernel_AllReduce", 40, 20, 3, stream=9),
+        gpu("adam", 62, 8, 4),
+        gpu("Memcpy HtoD (Pageable -> Device)", 68, 12, 5, cat="gpu_memcpy", bytes=64),
+        span("cudaDeviceSynchronize", 99, 40, "cuda_runtime"),
+    ]
+    found = summarize(write(tmp_path / "t.json", events))
+    assert found.steps[0].bar == {
+        "input": us(6),
+        "h2d": us(10),
+        "forward": us(15),
+        "backward": us(20),
+        "optimizer": us(8),
+        "communication": us(10),
+        "copy": 0,
+        "idle": us(100 - 6 - 10 - 15 - 20 - 8 - 10 - 4),
+        "other": us(4),
+    }
+    assert (found.device.overlap, found.device.communication) == (us(10), us(20))
+    assert [(one.name, one.kind, one.nbytes) for one in found.copies] == [
+        ("Memcpy HtoD (Pageable -> Device)", "HtoD", 64)
+    ]
+    assert found.closing_wait == us(40) and found.waits == []
+    assert found.recorded == ["device", "steps"]
+
+
+def test_a_wait_before_the_last_launch_is_the_programs(tmp_path):
+    wait = span("cudaDeviceSynchronize", 5, 10, "cuda_runtime")
+    events = [step(1, 0, 100), wait, launch(50, 1, 1), gpu("k", 60, 5, 1)]
+    found = summarize(write(tmp_path / "t.json", events))
+    assert found.closing_wait == 0 and found.waits[0].total == us(10)
+    assert found.steps[0].spent["wait"] == us(10)
+
+
+def test_without_steps_the_whole_is_one(tmp_path):
+    found = summarize(write(tmp_path / "t.json", [op("aten::mm", 5, 10), op("aten::mm", 20, 10)]))
+    assert [(one.number, one.length, one.bar["forward"]) for one in found.steps] == [(None, us(25), us(20))]
+
+
+def test_an_empty_trace_has_a_summary(tmp_path):
+    found = summarize(write(tmp_path / "t.json", []))
+    assert found.steps[0].length == 0 and found.operators == []
+
+
+@pytest.mark.parametrize("behind", [True, False])
+def test_memory_its_peak_and_its_holders(tmp_path, behind):
+    events = [
+        op("aten::conv2d", 0, 10),
+        memory(1, 600, 1600, address=1),
+        op("autograd::engine::evaluate_function: ConvBackward", 20, 10),
+        memory(21, 300, 1900, address=2),
+        memory(22, 50, 1950, address=3),
+        memory(40, -600, 1350, address=1),
+        memory(41, 100, 1450, address=4, reserved=5000),
+        memory(42, 7, 7, device_type=1),
+    ]
+    if behind:  # torch writes them behind all operators
+        events.sort(key=lambda event: event["name"] == "[memory]")
+    cpu, cuda = summarize(write(tmp_path / "t.json", events)).memory
+    assert (cpu.device, cpu.peak, cpu.peak_at, cpu.first, cpu.last, cpu.reserved) == (
+        "cpu",
+        1950,
+        us(22),
+        1000,
+        1450,
+        5000,
+    )
+    assert cpu.holders == {"aten::conv2d": 600, "ConvBackward": 350}
+    assert (max(most for _, most, _ in cpu.line), min(least for _, _, least in cpu.line)) == (1950, 1350)
+    assert (cuda.device, cuda.holders) == ("cuda:0", {"outside of any operator": 7})
+
+
+def test_a_line_of_memory_keeps_its_peak_whatever_its_length(tmp_path):
+    events = [memory(number * 30, 1, 500 if number == 4321 else number % 300, address=number) for number in range(9000)]
+    found = summarize(write(tmp_path / "t.json", events)).memory[0]
+    assert 200 < len(found.line) <= 1024
+    assert max(found.line, key=lambda point: point[1])[0] <= us(4321 * 30)
+    assert found.peak == 500 == max(most for _, most, _ in found.line)
+    assert min(least for _, _, least in found.line) == 0
+
+
+def test_events_out_of_order_are_sorted_and_it_is_told(tmp_path):
+    events = [op("outer", 0, 100), op("inner", 10, 50), op("leaf", 20, 10)]
+    straight = summarize(write(tmp_path / "a.json", events))
+    turned = summarize(write(tmp_path / "b.json", events[::-1]))
+    assert {one.name: one.own for one in turned.operators} == {one.name: one.own for one in straight.operators}
+    assert {one.name: one.own for one in straight.operators} == {"outer": us(50), "inner": us(40), "leaf": us(10)}
+    assert "sorted" in turned.problems[0]
+
+
+def test_times_that_cannot_be_are_left_out(tmp_path):
+    events = [op("good", 5, 10), op("far", 1e300, 1), op("long", 6, 1e200), op("back", -5, 1), op("minus", 7, -1)]
+    found = summarize(write(tmp_path / "t.json", events))
+    assert [one.name for one in found.operators] == ["good"]
+    assert found.problems == ["4 events have times that cannot be, and were left out"]
+
+
+def test_times_are_exact_where_the_trace_counts_from_1970(tmp_path):
+    begin = 1_661_203_462_584_767
+    found = summarize(write(tmp_path / "t.json", [op("a", begin, 3), op("b", begin + 3, 4), step(1, begin - 9, 20)]))
+    assert (found.start, found.end, found.steps[0].start) == (us(-9), us(11), us(-9))
+    assert found.base_us == begin
+
+
+@pytest.mark.parametrize("behind", [True, False])
+def test_lines_of_the_program_are_those_of_its_own_files(tmp_path, behind):
+    """torch writes Python's calls behind all operators of the trace, or among them."""
+    frames = [
+        span("train.py(10): main", 0, 100, "python_function"),
+        span("nn.Module: Linear_0", 5, 20, "python_function"),
+        span("torch/nn/modules/linear.py(114): forward", 6, 18, "python_function"),
+        op("aten::linear", 8, 10),
+        span("train.py(48): log", 40, 20, "python_function"),
+        span("<built-in method item>", 41, 18, "python_function"),
+        op("aten::item", 42, 10),
+        op("aten::_local_scalar_dense", 43, 8),
+        op("aten::item", 70, 10),
+    ]
+    if behind:
+        frames.sort(key=lambda event: event["cat"] == "python_function")
+    found = summarize(write(tmp_path / "t.json", frames))
+    by_name = {one.name: one.frames for one in found.operators}
+    assert by_name["aten::linear"] == {"train.py(10): main": 1}
+    assert by_name["aten::item"] == {"train.py(48): log": 1, "train.py(10): main": 1}
+    assert [(one.name, one.total) for one in found.modules] == [("Linear_0", us(20))]
+
+
+def test_shapes_part_calls_of_one_name(tmp_path):
+    shapes = {"Input Dims": [[2, 3], [3, 4]]}
+    events = [op("aten::mm", 0, 1, **shapes), op("aten::mm", 2, 1, **shapes), op("aten::mm", 4, 1)]
+    found = summarize(write(tmp_path / "t.json", events)).operators
+    assert {(json.dumps(json.loads(one.shapes)) if one.shapes else "", one.calls) for one in found} == {
+        ("[[2, 3], [3, 4]]", 2),
+        ("", 1),
+    }
+
+
+def test_what_the_trace_tells_of_itself(tmp_path):
+    ours = {"tdbg": {"rank": 2, "world_size": 4, "wanted": 3}, "with_stack": 1, "profile_memory": 0}
+    found = summarize(write(tmp_path / "t.json", [step(1, 0, 10), op("a", 1, 2)], head=ours))
+    assert (found.rank, found.world_size, found.recorded) == (2, 4, ["stacks", "steps"])
+    assert found.problems == ["its window holds 1 of 3 steps: the program ended before"]
+    wrong = {"distributedInfo": [1], "tdbg": "x", "deviceProperties": {"a": 1}, "wanted": "many"}
+    found = summarize(write(tmp_path / "t.json", [op("a", 1, 2)], head=wrong))
+    assert (found.rank, found.problems, found.devices) == (None, [], [])

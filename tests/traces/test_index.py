@@ -1,0 +1,76 @@
+"""The summary kept beside a trace."""
+
+import os
+
+import pytest
+from traces.material import gpu, launch, memory, op, step, write
+
+from tdbg.errors import TdbgError
+from tdbg.traces import index
+from tdbg.traces.build import summarize
+
+
+def events(count=8000):
+    found = [step(1, 0, 1e6), memory(5, 10, 10), launch(1, 1, 1), gpu("k", 4, 9, 1)]
+    return [*found, *(op(f"aten::{number % 7}", number * 10, 5, filler="x" * 40) for number in range(count))]
+
+
+@pytest.fixture
+def trace(tmp_path):
+    path = write(tmp_path / "a.json", events())
+    assert path.stat().st_size > index.SMALL
+    return path
+
+
+def never(path):
+    raise AssertionError("the trace was read again")
+
+
+def test_the_second_look_reads_the_index_alone(trace):
+    first = index.summary(trace)
+    assert first == summarize(trace)
+    assert index.summary(trace, build=never) == first
+
+
+def test_another_file_of_the_name_is_read_anew(trace):
+    index.summary(trace)
+    write(trace, events(9000))
+    assert index.summary(trace).events == 9004
+    os.utime(trace, ns=(1, 1))
+    with pytest.raises(AssertionError):
+        index.summary(trace, build=never)
+
+
+@pytest.mark.parametrize("data", [b"", b"\x93\x01\x02\x03", b"\xff" * 99, b"{}", b"\x91" * 100_000])
+def test_an_index_that_is_none_is_made_anew(trace, data):
+    index.summary(trace)
+    index.beside(trace).write_bytes(data)
+    assert index.summary(trace) == summarize(trace)
+    assert index.summary(trace, build=never).events == 8004
+
+
+def test_an_index_of_another_version_is_made_anew(trace, monkeypatch):
+    index.summary(trace)
+    monkeypatch.setattr(index, "VERSION", index.VERSION + 1)
+    with pytest.raises(AssertionError):
+        index.summary(trace, build=never)
+
+
+def test_a_small_trace_leaves_no_file(tmp_path):
+    path = write(tmp_path / "a.json", events(10))
+    index.summary(path)
+    assert os.listdir(tmp_path) == ["a.json"]
+
+
+def test_a_folder_that_cannot_be_written_is_no_error(trace, monkeypatch):
+    def refuse(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(index.tempfile, "mkstemp", refuse)
+    assert index.summary(trace).events == 8004
+    assert os.listdir(trace.parent) == ["a.json"]
+
+
+def test_no_file_is_told(tmp_path):
+    with pytest.raises(TdbgError, match="No such file"):
+        index.summary(tmp_path / "none.json")

@@ -1,0 +1,43 @@
+"""Ranks beside each other."""
+
+import pytest
+from traces.material import note, op, step, write
+
+from tdbg.traces.build import summarize
+from tdbg.traces.ranks import ranks
+
+BACKWARD = "autograd::engine::evaluate_function: MmBackward0"
+
+
+def made(path, works, wait_until=900):
+    """A rank that computes forward for 100 us and backward for `works` each step, then waits for the others."""
+    events = []
+    for number, work in enumerate(works):
+        at = number * 1000
+        events += [step(number, at, 1000), op("aten::mm", at, 100), op(BACKWARD, at + 100, work)]
+        events += [note("gloo:all_reduce", at + 100 + work, wait_until - 100 - work)]
+    return summarize(write(path / "t.json", events))
+
+
+def test_the_slow_rank_its_part_the_skew_and_who_waits(tmp_path):
+    every = {
+        "rank 0": made(tmp_path, [300] * 5),
+        "rank 1": made(tmp_path, [500] * 5),
+        "rank 2": made(tmp_path, [320] * 5),
+    }
+    found = ranks(every)
+    assert (found.slowest, found.longest, found.longer) == ("rank 1", "backward", 190_000)
+    assert [one.own for one in found.each] == [500_000, 700_000, 520_000]  # 100 us of each are nobody's
+    assert [one.exposed for one in found.each] == [500_000, 300_000, 480_000]
+    assert found.each[1].extra == pytest.approx(700 / 510 - 1)
+    assert (found.skew, found.common) == (200_000, 5)
+
+
+def test_the_skew_is_of_the_steps_that_all_have(tmp_path):
+    found = ranks({"a": made(tmp_path, [300, 400, 300]), "b": made(tmp_path, [400, 300])})
+    assert (found.skew, found.common) == (100_000, 2)
+    assert found.each[0].extra == pytest.approx(500 / 550 - 1)
+
+
+def test_one_rank_is_not_compared(tmp_path):
+    assert ranks({"rank 0": made(tmp_path, [300])}) is None

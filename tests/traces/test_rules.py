@@ -1,0 +1,238 @@
+"""Advice: each rule on a trace with its fault, and on the twin without it."""
+
+import inspect
+
+import pytest
+from traces.material import gpu, launch, memory, note, op, real, span, step, write
+
+from tdbg.errors import TdbgError
+from tdbg.traces.build import summarize
+from tdbg.traces.rules import RULES, Abstain, asked, consult
+
+A100 = {
+    "deviceProperties": [{"id": 0, "name": "A100", "computeMajor": 8, "computeMinor": 0, "totalGlobalMem": 1 << 30}]
+}
+LOADER = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
+ALONE = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+
+
+def slowly(events, times=10):
+    """The same, so many times as long: there are things that a step of a millisecond is not told."""
+    return [{**one, "ts": one["ts"] * times, **({"dur": one["dur"] * times} if "dur" in one else {})} for one in events]
+
+
+def steps(make, count=6, length=1000):
+    """Events of some steps: ``make(number, begin)`` gives those of one."""
+    found = []
+    for number in range(count):
+        begin = number * length
+        found += [step(number, begin, length), *make(number, begin)]
+    return found
+
+
+def plain(_, begin, wait=10, loader=LOADER):
+    """A healthy step on the CPU."""
+    return [
+        note(loader, begin, wait),
+        op("aten::linear", begin + wait, 300),
+        op("autograd::engine::evaluate_function: AddmmBackward0", begin + wait + 310, 300),
+        note("Optimizer.zero_grad#SGD.zero_grad", begin + 940, 5),
+        note("Optimizer.step#SGD.step", begin + 950, 30),
+        op("aten::_foreach_add_", begin + 955, 20),
+    ]
+
+
+def device(number, begin, kernel="ampere_s1688gemm_tensorop", size=900, at=20):
+    """A healthy step on an accelerator: it is busy all the time."""
+    key = number + 1
+    return [op("aten::linear", begin, 20), launch(begin + 5, 2, key), gpu(kernel, begin + at, size, key)]
+
+
+def waiting(number, begin):
+    return [
+        *device(number, begin),
+        op("aten::item", begin + 100, 300),
+        op("aten::_local_scalar_dense", begin + 101, 298),
+    ]
+
+
+def copying(number, begin):
+    copy = gpu("Memcpy HtoD (Pageable -> Device)", begin + 400, 500, 900 + number, cat="gpu_memcpy", bytes=10_000)
+    return [*device(number, begin, size=300), copy]
+
+
+def tiny(number, begin):
+    return [gpu("k", begin + at, 4, 0) for at in range(0, 1000, 20)] + device(number, begin, size=9)
+
+
+def starving(number, begin):
+    """Kernels that start as soon as they are launched, and nothing between them."""
+    found = [op("aten::linear", begin, 900)]
+    for at in range(0, 900, 90):
+        key = number * 100 + at + 1
+        found += [launch(begin + at, 5, key), gpu("ampere_s1688gemm_tensorop", begin + at + 12, 40, key)]
+    return found
+
+
+def zeroing(number, begin):
+    wide = [note("Optimizer.zero_grad#SGD.zero_grad", begin + 700, 60), op("aten::zero_", begin + 705, 50)]
+    return [*plain(number, begin)[:3], *wide]
+
+
+def made_in_forward(number, begin):
+    """As much filling with zeros, but for tensors of the model's own."""
+    return [*plain(number, begin), op("aten::zero_", begin + 700, 50)]
+
+
+def saving(frame):
+    """A step that is five times as long, most of it in a frame of Python."""
+    longer = [step(6, 6000, 5000), *plain(6, 6000), step(7, 11000, 1000), *plain(7, 11000)]
+    return slowly([*steps(plain), *longer, *own("train.py(3): main", 0), *own(frame, 6950)])
+
+
+def own(frame, at):
+    return [span(frame, at, 12_000 if not at else 3900, "python_function")]
+
+
+def exposed(number, begin):
+    return [*device(number, begin, size=400), gpu("ncclDevKernel_AllReduce", begin + 500, 400, 0, stream=9)]
+
+
+def hidden(number, begin):
+    return [*device(number, begin), gpu("ncclDevKernel_AllReduce", begin + 100, 400, 0, stream=9)]
+
+
+def looping(number, begin):
+    updates = [op("aten::add_", begin + 500 + at * 4, 3) for at in range(100)]
+    return [*plain(number, begin)[:2], note("Optimizer.step#Own.step", begin + 500, 400), *updates]
+
+
+def held(growth):
+    def make(number, begin):
+        low = 1000 + growth * number
+        rise = [memory(begin + 100 + at, 10, low + 500, address=number) for at in (0, 200)]
+        return [*plain(number, begin), memory(begin + 50, 1, low), *rise, memory(begin + 900, -500, low + growth)]
+
+    return make
+
+
+def reserved(allocated, taken):
+    def make(number, begin):
+        return [*device(number, begin), memory(begin + 1, 0, allocated, device_type=1, reserved=taken)]
+
+    return make
+
+
+SAVE = "torch/serialization.py(944): save"
+FLOAT32 = "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize64x64x8_stage3_ffma"
+HIGHEST, HIGH = ({**A100, "tdbg": {"float32_matmul_precision": name}} for name in ("highest", "high"))
+FAULTS = {
+    "TD-P101": (slowly(steps(lambda number, begin: plain(number, begin, 400))), slowly(steps(plain)), None),
+    "TD-P102": (
+        slowly(steps(lambda number, begin: plain(number, begin, 400, ALONE))),
+        slowly(steps(lambda number, begin: plain(number, begin, 40, ALONE))),
+        None,
+    ),
+    "TD-P103": (steps(copying), steps(device), None),
+    "TD-P104": (steps(lambda number, begin: device(number, begin, size=200, at=100)), steps(device), None),
+    "TD-P105": (steps(starving), steps(device), None),
+    "TD-P106": (steps(waiting), steps(device), None),
+    "TD-P107": (steps(tiny), steps(device), None),
+    "TD-P108": (steps(lambda number, begin: device(number, begin, "ampere_sgemm_128x64")), steps(device), A100),
+    "TD-P109": (steps(reserved(1 << 30, 1_000_000_000)), steps(reserved(1 << 29, 1 << 29)), A100),
+    "TD-P110": (steps(reserved(1 << 27, 1 << 29)), steps(reserved(1 << 28, (1 << 29) - 1)), A100),
+    "TD-P111": (steps(looping), steps(plain), None),
+    "TD-P112": (steps(zeroing), steps(made_in_forward), None),
+    "TD-P113": (saving(SAVE), saving("train.py(9): think"), None),
+    "TD-P114": (steps(exposed), steps(hidden), None),
+    "TD-P116": (steps(held(200)), steps(held(0)), None),
+    "TD-P117": (
+        steps(lambda number, begin: device(number, begin, FLOAT32)),
+        steps(lambda number, begin: device(number, begin, "sm80_xmma_gemm_f32f32_tf32f32_f32_tn_n_tensor16x8x8")),
+        HIGHEST,
+    ),
+}
+
+
+def advice(path, events, head=None, **thresholds):
+    every = [("rank 0", summarize(write(path / "t.json", events, head=head)))]
+    return consult(every, thresholds)
+
+
+@pytest.mark.parametrize("code", FAULTS)
+def test_a_fault_is_named_first_and_its_twin_is_healthy(tmp_path, code):
+    fault, twin, head = FAULTS[code]
+    found, _ = advice(tmp_path, fault, head)
+    assert found and found[0].code == code
+    # An accelerator with small kernels, or too few of them, is idle too.
+    others = {"TD-P105": {"TD-P104"}, "TD-P107": {"TD-P104", "TD-P105"}}.get(code, set())
+    assert {one.code for one in found} - others == {code}
+    one = found[0]
+    assert one.evidence and one.try_next and one.source
+    assert one.severity == ("notice" if code == "TD-P112" else "warning")
+    assert one.gain is None or 0 < one.gain <= 1
+    assert advice(tmp_path, twin, head)[0] == []
+
+
+def test_a_slow_rank_is_named_with_what_makes_it_slow(tmp_path):
+    def rank(wait):
+        events = steps(lambda number, begin: plain(number, begin, wait))
+        late = [op("c10d::allreduce_", number * 1000 + 700, 200 - wait) for number in range(6)]
+        return summarize(write(tmp_path / "t.json", [*events, *late]))
+
+    found, _ = consult([("rank 0", rank(10)), ("rank 1", rank(10)), ("rank 2", rank(40))], {"straggler_warning": 0.02})
+    one = next(one for one in found if one.code == "TD-P115")
+    assert one.title.startswith("rank 2 has") and "input" in one.try_next
+    assert "TD-P115" not in [one.code for one in consult([("rank 0", rank(10)), ("rank 1", rank(10))], {})[0]]
+
+
+def test_every_rule_has_a_case_a_page_and_thresholds():
+    rules = list(RULES)
+    assert not RULES.broken
+    assert {rule.code for rule in rules} == {*FAULTS, "TD-P115"}
+    for rule in rules:
+        assert "Signal:" in rule.page() and "What to do:" in rule.page()
+        assert rule.thresholds and rule.source and inspect.getmodule(rule).__doc__.startswith(f"{rule.code}: ")
+    names = [name for rule in rules for name in rule.thresholds]
+    assert len(names) == len(set(names))
+
+
+def test_the_profilers_own_wait_is_never_blamed(tmp_path):
+    closing = span("cudaDeviceSynchronize", 5990, 5000, "cuda_runtime")
+    assert advice(tmp_path, [*steps(device), closing])[0] == []
+    own = span("cudaDeviceSynchronize", 2100, 800, "cuda_runtime")
+    assert [one.code for one in advice(tmp_path, [*steps(device), own])[0]] == ["TD-P106"]
+
+
+def test_few_steps_make_no_warning_and_many_a_critical_one(tmp_path):
+    def severity(count):
+        events = slowly(steps(lambda number, begin: plain(number, begin, 400), count))
+        return advice(tmp_path, events)[0][0].severity
+
+    assert (severity(1), severity(2), severity(25)) == ("notice", "warning", "critical")
+
+
+def test_a_rule_without_its_signal_abstains_and_says_what_supplies_it(tmp_path):
+    found, silent = advice(tmp_path, [op("aten::mm", 0, 10)])
+    assert found == []
+    assert {one.code for one in silent} == {rule.code for rule in RULES}
+    assert Abstain("TD-P116", "memory was not recorded: `tdbg profile --kind memory`") in silent
+
+
+def test_thresholds_are_settable(tmp_path):
+    fault, _, head = FAULTS["TD-P101"]
+    assert advice(tmp_path, fault, head, input_notice=0.9, input_warning=0.9, input_critical=0.9)[0] == []
+    assert asked(["input_warning=0.3"]) == {"input_warning": 0.3}
+    with pytest.raises(TdbgError, match="no threshold is called 'inputwarning'"):
+        asked(["inputwarning=0.3"])
+    with pytest.raises(TdbgError, match="cannot be 'much'"):
+        asked(["input_warning=much"])
+
+
+def test_what_the_real_traces_are_told():
+    def codes(name):
+        found, _ = consult([("rank", summarize(real(name)))], {})
+        return [one.code for one in found]
+
+    assert codes("control.json.gz") == ["TD-P114", "TD-P106"]
+    assert codes("sampled_rank-0.json.gz") == ["TD-P104", "TD-P114"]

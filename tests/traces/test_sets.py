@@ -1,0 +1,55 @@
+"""The traces that a path names."""
+
+import pytest
+from traces.material import op, write
+
+from tdbg.errors import TdbgError
+from tdbg.traces.sets import newest, traces
+
+EVENTS = [op("aten::mm", 0, 1)]
+
+
+def labels(found):
+    return [one.label for one in found]
+
+
+def put(path):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return write(path, EVENTS)
+
+
+def test_a_run_has_its_traces_by_rank_attempt_and_time(tmp_path):
+    for name in (
+        "rank0010/traces/host_7.1700000000000000009.pt.trace.json.gz",
+        "rank0000/traces/host_5.1700000000000000002.pt.trace.json.gz",
+        "rank0000/traces/host_5.1600000000000000001.pt.trace.json.gz",
+        "rank0000/attempt1/traces/host_6.1500000000000000001.pt.trace.json.gz",
+    ):
+        put(tmp_path / name)
+    (tmp_path / "run.json").write_text("{}")
+    found = traces(str(tmp_path))
+    assert labels(found) == ["rank 0", "rank 0, window 1", "rank 0, attempt 1", "rank 10"]
+    assert labels(newest(found)) == ["rank 0, attempt 1", "rank 10"]
+    assert labels(traces(str(tmp_path), lambda rank: rank > 3)) == ["rank 10"]
+    with pytest.raises(TdbgError, match="no trace of these ranks"):
+        traces(str(tmp_path), lambda rank: rank == 7)
+
+
+def test_any_json_that_begins_as_a_trace_counts_where_no_name_says_so(tmp_path):
+    put(tmp_path / "step.json")
+    put(tmp_path / "deep" / "rank-3.json.gz")
+    (tmp_path / "config.json").write_text('{"lr": 0.1}')
+    (tmp_path / "broken.json.gz").write_bytes(b"\x1f\x8b\x00")
+    assert labels(traces(str(tmp_path))) == ["step.json", "rank 3"]
+
+
+def test_one_file_is_itself_whatever_its_name(tmp_path):
+    found = traces(str(put(tmp_path / "odd.txt.json")))
+    assert labels(found) == ["odd.txt.json"]
+
+
+def test_nothing_there_is_told(tmp_path):
+    with pytest.raises(TdbgError, match="there is no trace in it"):
+        traces(str(tmp_path))
+    with pytest.raises(TdbgError, match="no such file, folder or run"):
+        traces(str(tmp_path / "none"))
