@@ -43,15 +43,15 @@ def _ranks(text: str) -> "Callable[[int], bool] | None":
     return lambda rank: any(low <= rank <= high for low, high in bounds)
 
 
-def summaries(found: Sequence[Found]) -> list[tuple[Found, Summary]]:
-    """Each with its summary; what cannot be read is told, and TdbgError if that is all of them."""
+def summaries(found: Sequence[Found], *, trees: bool = False) -> list[tuple[Found, Summary]]:
+    """Each with its summary (trees: also of which operator called which); what cannot be read is told, and TdbgError if that is all of them."""
     from tdbg.output import say
     from tdbg.tables import safe
 
     good: list[tuple[Found, Summary]] = []
     for one in found:
         try:
-            read = _summary(one)
+            read = _summary(one, trees)
         except TdbgError as error:
             if len(found) == 1:
                 raise
@@ -65,14 +65,14 @@ def summaries(found: Sequence[Found]) -> list[tuple[Found, Summary]]:
     return good
 
 
-def _summary(one: Found) -> Summary:
+def _summary(one: Found, trees: bool) -> Summary:
     if one.part is not None:  # of a slice: small, and an index is of a whole file
         from tdbg.traces.build import summarize
 
-        return summarize(one.path, part=one.part)
+        return summarize(one.path, part=one.part, trees=trees)
     from tdbg.traces.index import summary
 
-    return summary(one.path)
+    return summary(one.path, trees=trees)
 
 
 def label(one: Found, read: Summary) -> str:

@@ -26,8 +26,8 @@ DEVICE_TYPES = {0: "cpu", 1: "cuda", 6: "hip", 12: "xpu", 13: "mps", 20: "privat
 class Builder:
     """What is gathered while the events pass by."""
 
-    def __init__(self) -> None:
-        self.threads = Threads()
+    def __init__(self, trees: bool) -> None:
+        self.threads = Threads(trees)
         self.devices = Devices()
         self.heaps: dict[str, Heap] = {}
         self.base = -1  # microseconds, from which all times are counted
@@ -116,26 +116,29 @@ class Builder:
         heap.see(event, time, self.threads.outermost(self.threads.thread(event), time))
 
 
-def summarize(path: str | os.PathLike[str], size: int = 1 << 20, part: int | None = None) -> Summary:
+def summarize(
+    path: str | os.PathLike[str], size: int = 1 << 20, part: int | None = None, *, trees: bool = True
+) -> Summary:
     """The summary of a trace. Raises TdbgError for a file that cannot be read or is no trace.
 
-    part: which of the traces that a slice of several ranks holds.
+    part: which of the traces that a slice of several ranks holds. trees: also which operator called which, which takes
+    a fifth longer.
     """
     collecting = gc.isenabled()
     gc.disable()  # nothing here is circular, and a million events would set it off again and again
     try:
-        return _summarize(path, size, part)
+        return _summarize(path, size, part, trees)
     finally:
         if collecting:
             gc.enable()
 
 
-def _summarize(path: str | os.PathLike[str], size: int, part: int | None) -> Summary:
-    trace, built = Trace(path, size), Builder()
+def _summarize(path: str | os.PathLike[str], size: int, part: int | None, trees: bool) -> Summary:
+    trace, built = Trace(path, size), Builder(trees)
     for batch in _of_part(trace, part):
         built.feed(batch)
     if built.threads.disorder > DISORDER * built.threads.seen:
-        trace, built = Trace(path, size), Builder()
+        trace, built = Trace(path, size), Builder(trees)
         every = [event for batch in _of_part(trace, part) for event in batch]
         every.sort(key=lambda event: (event.ts, -event.dur))
         built.feed(every)
@@ -174,7 +177,10 @@ def _summary(trace: Trace, built: Builder, head: dict[str, Any]) -> Summary:
     found.memory = [heap.end() for heap in built.heaps.values()]
     threads.steps = _whole_steps(threads.steps, _table(head, "tdbg"))
     part(found, threads, devices)
-    trees = {"operators": threads.nested, "python": threads.stacked if threads.framed else None}
+    trees = {
+        "operators": threads.nested if threads.trees else None,
+        "python": threads.stacked if threads.framed else None,
+    }
     found.flames = [tree.flame(kind) for kind, tree in trees.items() if tree is not None]
     _add_head(found, head)
     seen = {

@@ -57,9 +57,12 @@ class Thread:
 
 
 class Threads:
-    """All threads. Operators of a thread should come in the order of their start; ``disorder`` counts others."""
+    """All threads. Operators of a thread should come in the order of their start; ``disorder`` counts others.
 
-    def __init__(self) -> None:
+    trees: also which operator called which.
+    """
+
+    def __init__(self, trees: bool = True) -> None:
         self.of: dict[tuple[int | str, int | str], Thread] = {}
         self.operators: list[Operator] = []
         self._known: dict[tuple[str, bytes], int] = {}
@@ -74,6 +77,7 @@ class Threads:
         self.disorder = 0
         self.framed = False
         self.shaped = False
+        self.trees = trees
         self.nested, self.stacked = Calls(), Calls()
         self._each: list[int] = []  # floating-point operations of a call, by number
 
@@ -148,11 +152,12 @@ class Threads:
         outermost[: len(before)] = False
         for kept, found in ((thread.starts, starts), (thread.ends, ends), (thread.which, numbers)):
             kept.frombytes(found[outermost].tobytes())
-        nodes = list(compress(thread.nodes, still))
-        self._hang(thread, nodes, numbers, starts, ends, callers)
-        last = chain(callers, len(starts) - 1)
-        thread.open = [(int(starts[at]), int(ends[at]), int(numbers[at])) for at in last[-MOST_OPEN:]]
-        thread.nodes = [nodes[at] for at in last[-MOST_OPEN:]]
+        last = chain(callers, len(starts) - 1)[-MOST_OPEN:]
+        thread.open = [(int(starts[at]), int(ends[at]), int(numbers[at])) for at in last]
+        if self.trees:
+            nodes = list(compress(thread.nodes, still))
+            self._hang(thread, nodes, numbers, starts, ends, callers)
+            thread.nodes = [nodes[at] for at in last]
 
     def _hang(
         self,
@@ -235,6 +240,8 @@ class Threads:
         elif name.startswith(kinds.COLLECTIVES):
             _extend(thread.collective, start, start + dur)
         _count(self.regions, name, dur)
+        if not self.trees:
+            return
         thread.coming.append((start, start + dur, name))
         if len(thread.coming) > MOST_OPEN:
             self._enter(thread, start)

@@ -16,8 +16,12 @@ LARGE = 64 << 20  # bytes; no index is as large
 SMALL = 1 << 20  # bytes of a trace that is read again as fast as an index would be
 
 
-def summary(path: str | os.PathLike[str], *, build: "Callable[[Path], Summary] | None" = None) -> Summary:
+def summary(
+    path: str | os.PathLike[str], *, trees: bool = False, build: "Callable[[Path, bool], Summary] | None" = None
+) -> Summary:
     """The summary of a trace: the one kept beside it if that is of this very file, else made now and kept.
+
+    trees: it is to tell which operator called which, too.
 
     Where the folder cannot be written, nothing is kept and nothing said. Raises TdbgError for a file that cannot be
     read or is no trace.
@@ -29,10 +33,10 @@ def summary(path: str | os.PathLike[str], *, build: "Callable[[Path], Summary] |
         raise TdbgError(f"{trace}: {error.strerror or error}", "name a trace that can be read") from None
     key = [VERSION, state.st_size, state.st_mtime_ns]
     kept = _read(beside(trace), key)
-    if kept is not None:
+    if kept is not None and (kept.nested or not trees):
         kept.path = os.fspath(path)
         return kept
-    found = (build or _build)(trace)
+    found = (build or _build)(trace, trees)
     if state.st_size >= SMALL:
         _write(beside(trace), key, found, state.st_mode & 0o666)
     return found
@@ -43,10 +47,10 @@ def beside(trace: Path) -> Path:
     return trace.with_name(f".{trace.name}.tdbg-index")
 
 
-def _build(trace: Path) -> Summary:
+def _build(trace: Path, trees: bool) -> Summary:
     from tdbg.traces.build import summarize
 
-    return summarize(trace)
+    return summarize(trace, trees=trees)
 
 
 def _read(path: Path, key: "list[Any]") -> Summary | None:

@@ -127,3 +127,8 @@ class Summary:
     memory: list[Memory] = field(default_factory=list)
     flames: list[Flame] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+
+    @property
+    def nested(self) -> bool:
+        """True if it tells which operator called which."""
+        return any(flame.kind == "operators" for flame in self.flames)

@@ -22,14 +22,21 @@ def trace(tmp_path):
     return path
 
 
-def never(path):
+def never(path, trees):
     raise AssertionError("the trace was read again")
 
 
 def test_the_second_look_reads_the_index_alone(trace):
     first = index.summary(trace)
-    assert first == summarize(trace)
+    assert first == summarize(trace, trees=False)
     assert index.summary(trace, build=never) == first
+
+
+def test_a_tree_of_calls_is_made_where_it_is_asked_for_and_then_kept(trace):
+    assert not index.summary(trace).nested
+    first = index.summary(trace, trees=True)
+    assert first.nested and first == summarize(trace)
+    assert index.summary(trace, trees=True, build=never) == index.summary(trace, build=never) == first
 
 
 def test_another_file_of_the_name_is_read_anew(trace):
@@ -45,7 +52,7 @@ def test_another_file_of_the_name_is_read_anew(trace):
 def test_an_index_that_is_none_is_made_anew(trace, data):
     index.summary(trace)
     index.beside(trace).write_bytes(data)
-    assert index.summary(trace) == summarize(trace)
+    assert index.summary(trace) == summarize(trace, trees=False)
     assert index.summary(trace, build=never).events == 8004
 
 

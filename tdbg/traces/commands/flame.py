@@ -50,7 +50,7 @@ def answer(question: Question) -> int:
     from tdbg.traces.flames import folded, grown
     from tdbg.traces.screen_flame import show
 
-    every = summaries(chosen(question))
+    every = summaries(chosen(question), trees=True)
     trees = [(one, read, grown(read, question.by)) for one, read in every]
     if question.json:
         _print_json(every, question.by)

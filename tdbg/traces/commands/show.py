@@ -52,7 +52,7 @@ def answer(question: Question) -> int:
     from tdbg.output import say
     from tdbg.traces.asking import chosen, summaries
 
-    every = summaries(chosen(question))
+    every = summaries(chosen(question), trees=bool(question.html))
     if question.html:
         _write_html(every, question)
     if question.json:
