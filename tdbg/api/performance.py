@@ -205,9 +205,11 @@ def _tell(monitor: "Monitor", guest: Guest | None, session: Session, path: Path,
 def _figures(path: Path, session: Session) -> dict[str, Any]:
     try:
         from tdbg.traces.index import summary
-    except ImportError as error:  # the program's environment is not tdbg's own
+
+        told = _told(summary(path))
+    except ImportError as error:  # the program's environment is not tdbg's own, and has no msgspec or numpy
         raise TdbgError(f"the trace cannot be read here: {error}", f"`tdbg trace show {path}`") from None
-    return {"trace": str(path), "kind": session.kind, **_told(summary(path))}
+    return {"trace": str(path), "kind": session.kind, **told}
 
 
 def _told(read: "Summary") -> dict[str, Any]:

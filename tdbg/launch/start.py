@@ -225,6 +225,8 @@ class Supervision:
             board.write(self.run)
         except OSError as error:
             say(f"nothing was written for TensorBoard: {error.strerror or error}")
+        except Exception as error:  # guard: a package that does not fit here must not change how the run ends
+            say(f"nothing was written for TensorBoard: {type(error).__name__}: {error}")
 
     def _stop(self, child: Child, why: str) -> None:
         """The follower has seen what the run is to end at."""

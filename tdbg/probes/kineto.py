@@ -46,9 +46,9 @@ class Session:
         self._began_at = 0.0
         self._history: MemoryHistory | None = None
         _remember()
-        quieten(True)
         with own():
             self.profiler.prepare_trace()
+        quieten(True)
 
     def step(self, number: int) -> None:
         """Step ``number`` begins; the one before it has ended."""
@@ -94,14 +94,16 @@ class Session:
 
         about: kept in the trace, under ``tdbg``, with the number of such a part.
         """
-        self._end_step(whole=whole)
-        with own():
-            if not self.recording:  # the warm-up alone: torch wants it started and stopped to forget it
-                self.profiler.start_trace()
-            partial = {"partial_step": self.running_step} if self.running_step else {}
-            self.profiler.add_metadata_json("tdbg", json.dumps({**about, **partial}))
-            self.profiler.stop_trace()
-        self.leave()
+        try:
+            self._end_step(whole=whole)
+            with own():
+                if not self.recording:  # the warm-up alone: torch wants it started and stopped to forget it
+                    self.profiler.start_trace()
+                partial = {"partial_step": self.running_step} if self.running_step else {}
+                self.profiler.add_metadata_json("tdbg", json.dumps({**about, **partial}))
+                self.profiler.stop_trace()
+        finally:  # tdbg's own threads wait while it is there
+            self.leave()
 
     def leave(self) -> None:
         """Nothing of it but torch's own profiler is left."""

@@ -6,6 +6,7 @@ torch's own `_dump_snapshot` writes a pickle, and tdbg neither makes nor reads a
 import contextlib
 import gzip
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 
 MAX_ENTRIES = 50_000  # of the history, some 500 bytes each before compression: a few steps of a large model
 COMPRESSION = 3
+PIECE = 100  # entries of a list that are made into text at once
 
 
 class MemoryHistory:
@@ -52,10 +54,29 @@ def save(snapshot: dict[str, Any], path: Path) -> None:
     part = path.with_name(f".{path.name}.part")
     try:
         with gzip.open(part, "wt", COMPRESSION, encoding="utf-8") as file:
-            json.dump(snapshot, file, default=str)
+            for piece in _pieces(snapshot):
+                file.write(piece)
         part.replace(path)
     except OSError:
         part.unlink(missing_ok=True)
+
+
+def _pieces(value: Any) -> Iterator[str]:
+    """Its JSON, in pieces that hold the interpreter for a moment each: `json.dump` is slow, one `dumps` long."""
+    if isinstance(value, dict):
+        yield "{"
+        for at, (key, held) in enumerate(value.items()):
+            yield f"{', ' if at else ''}{json.dumps(str(key))}: "
+            yield from _pieces(held) if isinstance(held, list) else (json.dumps(held, default=str),)
+        yield "}"
+    elif isinstance(value, list) and (len(value) > PIECE or any(isinstance(one, list) for one in value)):
+        yield "["
+        for number, one in enumerate(value):
+            yield ", " if number else ""
+            yield from _pieces(one) if isinstance(one, list) else (json.dumps(one, default=str),)
+        yield "]"
+    else:
+        yield json.dumps(value, default=str)
 
 
 def _is_recorded() -> bool:

@@ -93,8 +93,10 @@ class Profiler(EveryUpdate):
             self._advance((monitor.step or monitor.eval_calls) + 1)
 
     def detach(self) -> None:
-        self._finish("the profiler was switched off")
-        super().detach()
+        try:
+            self._finish("the profiler was switched off")
+        finally:
+            super().detach()
 
     def forked(self) -> None:
         session = self.session
@@ -198,7 +200,8 @@ class Profiler(EveryUpdate):
         self._coming, self._eval_calls = coming, 0
         wanted = self._at_step(coming)
         if self.session is not None and wanted != self.session.span:
-            self._finish()
+            early = coming <= self.session.span.last
+            self._finish("another window was asked for" if early else "")
         begun = time.perf_counter()
         if wanted is not None and self.session is None:
             self._open(wanted)
