@@ -81,7 +81,7 @@ class Guest:
 
     def _exported(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         """The program wrote its trace: keep a copy, since it may write the next one over it."""
-        if is_own() or self._wrote:
+        if is_own() or self._wrote or self.probe.is_over:
             return
         path = Path(args[1] if len(args) > 1 else kwargs["path"])
         folder = self._folder()

@@ -80,7 +80,7 @@ class Profiler(EveryUpdate):
         self.tally = Tally()
         self._whole = 0  # windows of the schedule that were not cut short by a profiler of the program, or taken over
         self._eval_calls = 0  # within the recorded step
-        self._over = False  # the bytes are used up
+        self.is_over = False  # the bytes are used up
 
     def attach(self) -> None:
         super().attach()
@@ -151,7 +151,7 @@ class Profiler(EveryUpdate):
 
     def _at_step(self, step: int) -> Span | None:
         """The window that this step belongs to or warms up for, asked for while it ran or by the schedule."""
-        if self._over or not self._is_chosen():
+        if self.is_over or not self._is_chosen():
             return None
         warmup = self.windows.warmup
         asked = next((span for span, _ in self._asked() if span.first - warmup <= step <= span.last), None)
@@ -183,7 +183,7 @@ class Profiler(EveryUpdate):
 
     def _next(self, step: int) -> Span | None:
         """A window that is still to come, or is open, at this step; None if all are over."""
-        if self._over or not self._is_chosen():
+        if self.is_over or not self._is_chosen():
             return None
         asked = next((span for span, _ in self._asked() if span.last >= step), None)
         if asked is not None or not self._has_schedule():
@@ -230,7 +230,7 @@ class Profiler(EveryUpdate):
         if self._phase == "train":
             self.monitor.ignore(self, WHILE_TRAINING)
         if not session.is_here():  # torch would hand out nothing here, and crash on writing that
-            self._over = True  # it records for ever
+            self.is_over = True  # it records for ever
             session.leave()
             self._lost(session, "another thread trains now" if session.is_elsewhere() else "somebody else stopped it")
             return
@@ -291,9 +291,6 @@ class Profiler(EveryUpdate):
             pause_ms=round((time.perf_counter() - begun) * 1e3, 3),
         )
         self.told(event)
-        if self.tally.bytes > monitor.settings.disk_budget_bytes:
-            self._over = True
-            self.tally.cut = "the bytes that --disk-budget allows are used up"
 
     def _is_wanted(self, session: Session, ended: str) -> bool:
         """False for a window that has nothing to show: not a whole step, and what there is is short."""
@@ -305,6 +302,9 @@ class Profiler(EveryUpdate):
     def told(self, event: Trace) -> None:
         """A trace is there: the event, and its line."""
         self.tally.take(event)
+        if self.tally.bytes > self.monitor.settings.disk_budget_bytes:
+            self.is_over = True
+            self.tally.cut = "the bytes that --disk-budget allows are used up"
         self.monitor.when_rank(lambda: self.monitor.emit(event))
         span = Span(event.first_step, event.first_step + max(event.steps, 1) - 1)
         what = f"profiled {span if event.steps else 'no whole step'} ({event.phase}), {event.bytes / 1e6:.1f} MB"
