@@ -75,6 +75,7 @@ def test_the_first_window_is_over_three_real_steps(profiled: Runner, bare: Runne
     assert len(spans(trace, "enumerate(DataLoader)")) == 3
     assert trace["tdbg"] == {
         "first_step": 3, "wanted": 3, "phase": "train", "kind": "light", "rank": 0, "world_size": 1,
+        "float32_matmul_precision": "highest",
     }  # fmt: skip
     assert result.codes == []
     (event,) = result.events(Trace)
