@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from tdbg.traces import figures, kinds
+from tdbg.traces import asking, figures, kinds
+from tdbg.traces.sets import Found
 from tdbg.traces.summary import Step, Summary
 
 # What a rank does itself; in communication and idleness it may wait for others.
@@ -42,6 +43,15 @@ def own(step: Step) -> int:
 def own_parts(read: Summary) -> dict[str, float]:
     """Each part of that, nanoseconds of a step, medians."""
     return {name: median(step.bar.get(name, 0) for step in read.steps) for name in OWN}
+
+
+def beside(every: Sequence[tuple[Found, Summary]]) -> dict[str, Summary]:
+    """The traces of several ranks by their labels; none where they are not one trace each, of one attempt."""
+    known = {asking.label(one, read): read for one, read in every}
+    numbers = {one.rank if one.rank is not None else read.rank for one, read in every}
+    attempts = {one.attempt for one, _ in every}
+    is_one_each = len(numbers) == len(every) == len(known) and None not in numbers and len(attempts) == 1
+    return known if is_one_each and len(every) > 1 else {}
 
 
 def ranks(every: Mapping[str, Summary]) -> Ranks | None:

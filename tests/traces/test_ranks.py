@@ -4,7 +4,8 @@ import pytest
 from traces.material import note, op, step, write
 
 from tdbg.traces.build import summarize
-from tdbg.traces.ranks import ranks
+from tdbg.traces.ranks import beside, ranks
+from tdbg.traces.sets import Found
 
 BACKWARD = "autograd::engine::evaluate_function: MmBackward0"
 
@@ -41,3 +42,17 @@ def test_the_skew_is_of_the_steps_that_all_have(tmp_path):
 
 def test_one_rank_is_not_compared(tmp_path):
     assert ranks({"rank 0": made(tmp_path, [300])}) is None
+
+
+def test_only_one_trace_of_each_rank_is_held_against_others(tmp_path):
+    read = made(tmp_path, [300] * 2)
+
+    def held(*found):
+        return list(beside([(one, read) for one in found]))
+
+    first, second = Found(tmp_path / "a", 0), Found(tmp_path / "b", 1)
+    assert held(first, second) == ["rank 0", "rank 1"]
+    assert held(first) == []
+    assert held(first, second, Found(tmp_path / "c", 0, window=1)) == []  # windows of a rank
+    assert held(Found(tmp_path / "a", None), Found(tmp_path / "b", None)) == []  # nobody knows of which rank
+    assert held(first, Found(tmp_path / "b", 1, attempt=1)) == []  # not the same steps

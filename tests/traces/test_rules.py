@@ -180,10 +180,14 @@ def test_a_slow_rank_is_named_with_what_makes_it_slow(tmp_path):
         late = [op("c10d::allreduce_", number * 1000 + 700, 200 - wait) for number in range(6)]
         return summarize(write(tmp_path / "t.json", [*events, *late]))
 
-    found, _ = consult([("rank 0", rank(10)), ("rank 1", rank(10)), ("rank 2", rank(40))], {"straggler_warning": 0.02})
+    def said(*waits, **thresholds):
+        every = {f"rank {number}": rank(wait) for number, wait in enumerate(waits)}
+        return consult(list(every.items()), thresholds, every)[0]
+
+    found = said(10, 10, 40, straggler_warning=0.02)
     one = next(one for one in found if one.code == "TD-P115")
     assert one.title.startswith("rank 2 has") and "input" in one.try_next
-    assert "TD-P115" not in [one.code for one in consult([("rank 0", rank(10)), ("rank 1", rank(10))], {})[0]]
+    assert "TD-P115" not in [one.code for one in said(10, 10)]
 
 
 def test_every_rule_has_a_case_a_page_and_thresholds():

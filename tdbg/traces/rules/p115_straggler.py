@@ -24,9 +24,9 @@ class Straggler(Rule):
     per_run = True
 
     def look(self, view: View) -> Advice | Abstain | None:
-        found = ranks(dict(view.others))
+        found = ranks(view.ranks)
         if found is None:
-            return self.abstain("it needs the traces of two ranks or more")
+            return self.abstain("it needs the traces of two ranks or more, one of each")
         worst = next(one for one in found.each if one.label == found.slowest)
         severity = self.graded(view, worst.extra)
         if severity is None or not _apart(view, worst.label):
@@ -42,7 +42,7 @@ def _apart(view: View, slowest: str) -> bool:
     """True if the lower quartile of a rank's steps lies above the upper one of the others'."""
     own: list[int] = []
     rest: list[int] = []
-    for label, read in view.others:
+    for label, read in view.ranks.items():
         (own if label == slowest else rest).extend(own_of(step) for step in figures.steady(read))
     return _quartile(own, 0) > _quartile(rest, 2)
 
