@@ -44,12 +44,15 @@ class Found:
 def traces(where: str, wanted: Callable[[int], bool] | None = None) -> list[Found]:
     """The traces at a path, by rank, attempt and time; a run may be named as everywhere.
 
-    where: empty for the newest run here that has traces. wanted: which ranks. Raises TdbgError where there is none.
+    where: empty for the newest run here that has traces; a folder of several runs is the newest of them that has any,
+    and it is said. wanted: which ranks. Raises TdbgError where there is none.
     """
     base = _place(where)
     if base.is_file():
         return _of_file(base, wanted)
-    files = sorted(_files(base), key=lambda path: (_rank(path) or 0, _attempt(path), _time(path), path.name))
+    files = sorted(
+        _of_one_run(_files(base)), key=lambda path: (_rank(path) or 0, _attempt(path), _time(path), path.name)
+    )
     found: list[Found] = []
     counts: dict[tuple[int | None, int, Path], int] = {}
     for path in files:
@@ -93,9 +96,32 @@ def newest(found: Sequence[Found]) -> list[Found]:
 
 def run_of(path: Path) -> str:
     """The name of the run that a trace is of; its own name where it is of none."""
+    run = _run(path)
+    return run.name if run is not None else path.name
+
+
+def _run(path: Path) -> Path | None:
+    """The folder of the run that a trace is of; None where it is of none."""
     from tdbg.rundir import STATE_FILE
 
-    return next((folder.name for folder in path.parents if (folder / STATE_FILE).is_file()), path.name)
+    return next((folder for folder in path.parents if (folder / STATE_FILE).is_file()), None)
+
+
+def _of_one_run(files: list[Path]) -> list[Path]:
+    """Of the traces of several runs those of the newest: ranks of two runs never met."""
+    from tdbg.output import say
+    from tdbg.rundir import STATE_FILE
+
+    of: dict[Path, Path | None] = {}  # a folder is looked up once
+    for path in files:
+        if path.parent not in of:
+            of[path.parent] = _run(path)
+    runs = {run for run in of.values() if run is not None}
+    if len(runs) < 2:
+        return files
+    newest = max(runs, key=lambda run: ((run / STATE_FILE).stat().st_mtime, run.name))
+    say(f"there are traces of {len(runs)} runs: these are of the newest, {newest}")
+    return [path for path in files if of[path.parent] == newest]
 
 
 def _place(where: str) -> Path:

@@ -1,5 +1,7 @@
 """The traces that a path names."""
 
+import os
+
 import pytest
 from traces.material import op, write
 
@@ -33,6 +35,20 @@ def test_a_run_has_its_traces_by_rank_attempt_and_time(tmp_path):
     assert labels(traces(str(tmp_path), lambda rank: rank > 3)) == ["rank 10"]
     with pytest.raises(TdbgError, match="no trace of these ranks"):
         traces(str(tmp_path), lambda rank: rank == 7)
+
+
+def test_of_several_runs_the_newest_is_meant_and_it_is_said(tmp_path, capsys):
+    for begun, run, names in ((2, "a", ("rank0000",)), (1, "b", ("rank0000/attempt1", "rank0001"))):
+        for name in names:
+            put(tmp_path / run / name / "traces" / f"host.170000000000000000{begun}.pt.trace.json.gz")
+        (tmp_path / run / "run.json").write_text("{}")
+        os.utime(tmp_path / run / "run.json", (begun, begun))
+    found = traces(str(tmp_path))
+    assert labels(newest(found)) == labels(found) == ["rank 0"]  # neither rank 1 nor the attempt of an older run
+    assert found[0].path.is_relative_to(tmp_path / "a")
+    assert f"there are traces of 2 runs: these are of the newest, {tmp_path / 'a'}" in capsys.readouterr().err
+    assert labels(traces(str(tmp_path / "b"))) == ["rank 0, attempt 1", "rank 1"]
+    assert capsys.readouterr().err == ""
 
 
 def test_any_json_that_begins_as_a_trace_counts_where_no_name_says_so(tmp_path):
