@@ -208,6 +208,15 @@ def test_the_profilers_own_wait_is_never_blamed(tmp_path):
     assert [one.code for one in advice(tmp_path, [*steps(device), own])[0]] == ["TD-P106"]
 
 
+def test_waiting_for_input_is_not_told_as_work_of_the_accelerator(tmp_path):
+    def make(number, begin):
+        return [note(LOADER, begin, 200), *device(number, begin, size=200, at=300)]
+
+    found = {one.code: one for one in advice(tmp_path, steps(make))[0]}
+    assert found["TD-P104"].title == "the accelerator is idle for 60% of a step"
+    assert found["TD-P104"].evidence[0].startswith("busy 20% of a step")
+
+
 def test_few_steps_make_no_warning_and_many_a_critical_one(tmp_path):
     def severity(count):
         events = slowly(steps(lambda number, begin: plain(number, begin, 400), count))

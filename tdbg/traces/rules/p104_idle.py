@@ -27,7 +27,7 @@ class Idle(Rule):
         severity = self.graded(view, share)
         if severity is None:
             return None
-        lines = [f"busy {1 - share:.0%} of a step, {device.launches:,} launches in all"]
+        lines = [f"busy {view.share('busy') or 0.0:.0%} of a step, {device.launches:,} launches in all"]
         if device.delays:
             lines += [f"kernels start {figures.middle(device.delays) / 1000:.3g} us after their launch, at the median"]
         lines += [f"{one.name}: {one.own / 1e6:.3g} ms on the host" for one in view.summary.operators[:3]]
