@@ -12,6 +12,10 @@ if TYPE_CHECKING:
 SHORT = 10_000  # ns
 PENDING = 1_000_000  # launches whose kernel has not come yet, and kernels whose launch has not
 MOST = 20_000  # names of kernels
+MOST_WAITS = 2_000  # names of waits on each thread
+
+Key = tuple[int | str, int | str]  # of a thread: pid, tid
+Wait = tuple[Key, str]  # on which thread, and its name
 
 
 class Devices:
@@ -20,7 +24,7 @@ class Devices:
     def __init__(self) -> None:
         self.kernels: dict[str, Work] = {}
         self.copies: dict[str, Work] = {}
-        self.waits: dict[str, array[int]] = {}
+        self.waits: dict[Wait, array[int]] = {}
         self.computed, self.collective, self.filled = array("q"), array("q"), array("q")
         self.copied: dict[str, array[int]] = {}  # by direction
         self.pageable = array("q")
@@ -81,7 +85,9 @@ class Devices:
         name = event.name
         end = start + dur
         if kinds.WAITS.fullmatch(name):
-            self.waits.setdefault(name, array("q")).extend((start, end))
+            wait = ((event.pid, event.tid), name)
+            if wait in self.waits or len(self.waits) < MOST_WAITS:
+                self.waits.setdefault(wait, array("q")).extend((start, end))
         elif kinds.LAUNCH.search(name):
             self.launches += 1
             self.last_launch = max(self.last_launch, start)
@@ -94,16 +100,16 @@ class Devices:
             elif len(self._waiting) < PENDING:
                 self._waiting[correlation] = (start, end)
 
-    def closing(self) -> tuple[str, int]:
-        """The profiler's own wait at its end: which name, and where it stands in `waits`; an empty name for none.
+    def closing(self) -> tuple[Wait | None, int]:
+        """The profiler's own wait at its end: which, and where it stands in `waits`; None where there is none.
 
         torch.profiler synchronises the device when it stops. That call is the last of its kind, and nothing is
         launched after it.
         """
-        latest, name, at = -1, "", 0
-        for called, times in self.waits.items():
-            if called.endswith(kinds.DEVICE_WAIT) and times:
+        latest, found, at = -1, None, 0
+        for wait, times in self.waits.items():
+            if wait[1].endswith(kinds.DEVICE_WAIT):
                 place = max(range(0, len(times), 2), key=lambda one: times[one])
                 if times[place] > latest:
-                    latest, name, at = times[place], called, place
-        return (name, at) if latest >= self.last_launch else ("", 0)
+                    latest, found, at = times[place], wait, place
+        return (found, at) if latest >= self.last_launch else (None, 0)

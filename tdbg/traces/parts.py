@@ -19,8 +19,8 @@ def part(found: Summary, threads: "Threads", devices: "Devices") -> None:
     found.steps = [Step(number, start, end) for number, start, end, _ in threads.steps] or [
         Step(None, found.start, found.end)
     ]
-    found.waits, waiting = _waits(found, devices)
     main = threads.steps[0][3] if threads.steps else _busiest(threads)
+    found.waits, waiting = _waits(found, devices, main)
     host = _host(threads, main)
     bar, spent = _on_host(host), dict(host)
     if main is not None:
@@ -128,16 +128,20 @@ def _phases(host: dict[str, Spans], devices: "Devices", compute: Spans) -> dict[
     return found
 
 
-def _waits(found: Summary, devices: "Devices") -> tuple[list[Work], Spans]:
-    """Calls that wait for the accelerator, without the profiler's own at its end."""
+def _waits(found: Summary, devices: "Devices", main: "Thread | None") -> tuple[list[Work], Spans]:
+    """Calls in which the program's thread waits for the accelerator, without the profiler's own at its end.
+
+    Other threads (one that pins memory, a collective's) may wait as long as they like: that holds nothing up.
+    """
     closing, at = devices.closing()
     works, every = [], []
-    for name, times in devices.waits.items():
+    for wait, times in devices.waits.items():
         kept: Any = times
-        if name == closing:
+        key, name = wait
+        if wait == closing:
             found.closing_wait = times[at + 1] - times[at]
             kept = array("q", [*times[:at], *times[at + 2 :]])
-        if kept:
+        if kept and main is not None and key == main.key:
             work = Work(name, calls=len(kept) // 2, total=sum(kept[1::2]) - sum(kept[0::2]))
             works.append(work)
             every.append(union(kept))

@@ -217,6 +217,15 @@ def test_waiting_for_input_is_not_told_as_work_of_the_accelerator(tmp_path):
     assert found["TD-P104"].evidence[0].startswith("busy 20% of a step")
 
 
+def test_waits_of_other_threads_are_not_the_programs(tmp_path):
+    def make(number, begin):
+        """A thread that pins memory waits all the time, and the accelerator has little to do."""
+        wait = span("cudaEventSynchronize", begin + 100, 800, "cuda_runtime", tid=9)
+        return [*device(number, begin, size=500), wait]
+
+    assert "TD-P106" not in [one.code for one in advice(tmp_path, steps(make))[0]]
+
+
 def test_few_steps_make_no_warning_and_many_a_critical_one(tmp_path):
     def severity(count):
         events = slowly(steps(lambda number, begin: plain(number, begin, 400), count))
