@@ -100,11 +100,11 @@ class Devices:
             elif len(self._waiting) < PENDING:
                 self._waiting[correlation] = (start, end)
 
-    def closing(self) -> tuple[Wait | None, int]:
+    def closing(self, after: int) -> tuple[Wait | None, int]:
         """The profiler's own wait at its end: which, and where it stands in `waits`; None where there is none.
 
         torch.profiler synchronises the device when it stops. That call is the last of its kind, and nothing is
-        launched after it.
+        launched after it. after: the end of the last step that is marked, which the profiler closes before it stops.
         """
         latest, found, at = -1, None, 0
         for wait, times in self.waits.items():
@@ -112,4 +112,4 @@ class Devices:
                 place = max(range(0, len(times), 2), key=lambda one: times[one])
                 if times[place] > latest:
                     latest, found, at = times[place], wait, place
-        return (found, at) if latest >= self.last_launch else (None, 0)
+        return (found, at) if latest >= max(self.last_launch, after) else (None, 0)

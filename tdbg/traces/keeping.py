@@ -106,7 +106,8 @@ class Keeping:
             tied = event.args.correlation if event.args is not None else None
             if inside and tied is not None:
                 (kernels if event.cat in ON_DEVICE else launches).add(tied)
-        self._wait = waits[0] if waits and waits[0][0] >= last_launch else None
+        last = max([last_launch, *(step.end for step in self.read.steps if step.number is not None)])
+        self._wait = waits[0] if waits and waits[0][0] >= last else None
         if kernels - launches:
             self._look_for_launches(kernels - launches)
 

@@ -133,7 +133,7 @@ def _waits(found: Summary, devices: "Devices", main: "Thread | None") -> tuple[l
 
     Other threads (one that pins memory, a collective's) may wait as long as they like: that holds nothing up.
     """
-    closing, at = devices.closing()
+    closing, at = devices.closing(max((step.end for step in found.steps if step.number is not None), default=-1))
     works, every = [], []
     for wait, times in devices.waits.items():
         kept: Any = times

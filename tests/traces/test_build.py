@@ -6,7 +6,7 @@ from collections import defaultdict
 import pytest
 from traces.material import gpu, launch, loaded, memory, note, op, real, span, step, write
 
-from tdbg.traces import kinds
+from tdbg.traces import figures, kinds
 from tdbg.traces.build import summarize
 
 
@@ -169,7 +169,7 @@ def test_a_step_on_an_accelerator(tmp_path):
         gpu("ncclKernel_AllReduce", 40, 20, 3, stream=9),
         gpu("adam", 62, 8, 4),
         gpu("Memcpy HtoD (Pageable -> Device)", 68, 12, 5, cat="gpu_memcpy", bytes=64),
-        span("cudaDeviceSynchronize", 99, 40, "cuda_runtime"),
+        span("cudaDeviceSynchronize", 100, 40, "cuda_runtime"),
     ]
     found = summarize(write(tmp_path / "t.json", events))
     assert found.steps[0].bar == {
@@ -197,6 +197,26 @@ def test_a_wait_before_the_last_launch_is_the_programs(tmp_path):
     found = summarize(write(tmp_path / "t.json", events))
     assert found.closing_wait == 0 and found.waits[0].total == us(10)
     assert found.steps[0].spent["wait"] == us(10)
+
+
+def test_a_wait_within_the_last_step_is_the_programs(tmp_path):
+    """Many a loop synchronises at the end of a step, to take the time."""
+    events = [
+        step(1, 0, 100),
+        launch(5, 1, 1),
+        gpu("k", 10, 5, 1),
+        span("cudaDeviceSynchronize", 60, 30, "cuda_runtime"),
+    ]
+    found = summarize(write(tmp_path / "t.json", events))
+    assert found.closing_wait == 0 and found.steps[0].spent["wait"] == us(30)
+    closing = span("cudaDeviceSynchronize", 101, 9, "cuda_runtime")
+    found = summarize(write(tmp_path / "t.json", [*events, closing]))
+    assert found.closing_wait == us(9) and found.steps[0].spent["wait"] == us(30)
+
+
+def test_a_trace_of_kernels_alone_has_a_verdict(tmp_path):
+    found = summarize(write(tmp_path / "t.json", [gpu("k", 10, 5, 1), gpu("k", 30, 5, 2)]))
+    assert figures.verdict(found) == "most of a step is an accelerator that has nothing to do: 60%"
 
 
 def test_without_steps_the_whole_is_one(tmp_path):
