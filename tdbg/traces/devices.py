@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from tdbg.traces.stream import Event
 
 SHORT = 10_000  # ns
+UNKNOWN = -(1 << 62)  # no time: times are counted from the first event of the file, and one before it is below 0
 PENDING = 1_000_000  # launches whose kernel has not come yet, and kernels whose launch has not
 MOST = 20_000  # names of kernels
 MOST_WAITS = 2_000  # names of waits on each thread
@@ -28,7 +29,7 @@ class Devices:
         self.computed, self.collective, self.filled = array("q"), array("q"), array("q")
         self.copied: dict[str, array[int]] = {}  # by direction
         self.pageable = array("q")
-        self.launched = array("q")  # of each computing kernel: when it was launched; -1 if nobody knows
+        self.launched = array("q")  # of each computing kernel: when it was launched; UNKNOWN if nobody knows
         self.delays: dict[int, int] = {}
         self.launches = 0
         self.last_launch = 0
@@ -54,7 +55,7 @@ class Devices:
         call = self._waiting.pop(correlation, None) if isinstance(correlation, int) else None
         if call is None and isinstance(correlation, int) and len(self._early) < PENDING:
             self._early[correlation] = (len(self.launched), start)
-        self.launched.append(-1)
+        self.launched.append(UNKNOWN)
         if call is not None:
             self._pair(len(self.launched) - 1, start, call)
 

@@ -219,6 +219,12 @@ def test_a_trace_of_kernels_alone_has_a_verdict(tmp_path):
     assert figures.verdict(found) == "most of a step is an accelerator that has nothing to do: 60%"
 
 
+def test_a_kernel_of_unknown_launch_is_of_no_span_that_begins_before_the_first_event(tmp_path):
+    events = [op("aten::mm", 1000, 10), note("Optimizer.step#A.step", 990, 300), step(1, 980, 400)]
+    found = summarize(write(tmp_path / "t.json", [*events, gpu("k", 1300, 50, 7)]))
+    assert (found.steps[0].bar["optimizer"], found.steps[0].bar["other"]) == (0, us(50))
+
+
 def test_without_steps_the_whole_is_one(tmp_path):
     found = summarize(write(tmp_path / "t.json", [op("aten::mm", 5, 10), op("aten::mm", 20, 10)]))
     assert [(one.number, one.length, one.bar["forward"]) for one in found.steps] == [(None, us(25), us(20))]
