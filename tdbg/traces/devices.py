@@ -29,6 +29,7 @@ class Devices:
         self.computed, self.collective, self.filled = array("q"), array("q"), array("q")
         self.copied: dict[str, array[int]] = {}  # by direction
         self.pageable = array("q")
+        self.products: dict[str, array[int]] = {}  # kernels that multiply matrices: matrix, or tensor
         self.launched = array("q")  # of each computing kernel: when it was launched; UNKNOWN if nobody knows
         self.delays: dict[int, int] = {}
         self.launches = 0
@@ -51,6 +52,8 @@ class Devices:
             self.collective.extend((start, start + dur))
             return
         self.computed.extend((start, start + dur))
+        if work.kind != kinds.OTHER:
+            self.products.setdefault(work.kind, array("q")).extend((start, start + dur))
         correlation = event.args.correlation if event.args is not None else None
         call = self._waiting.pop(correlation, None) if isinstance(correlation, int) else None
         if call is None and isinstance(correlation, int) and len(self._early) < PENDING:

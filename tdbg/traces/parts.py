@@ -107,6 +107,7 @@ def _on_device(found: Summary, host: dict[str, Spans], devices: "Devices") -> tu
         "collective": collective,
         kinds.H2D: towards,
         "pageable": union(devices.pageable),
+        **{kind: union(times) for kind, times in devices.products.items()},
     }
     return bar, more
 

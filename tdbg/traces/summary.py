@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-VERSION = 3  # of what is stored beside a trace: another number, and it is made anew
+VERSION = 4  # of what is stored beside a trace: another number, and it is made anew
 
 
 @dataclass(slots=True)
@@ -10,7 +10,8 @@ class Step:
     """One step, or the whole trace where it marks none.
 
     ``bar`` parts its wall-clock time, and adds up to it. ``spent`` are unions of one thing each within it: they
-    overlap. Both are by the names of `tdbg.traces.kinds`; ``spent`` also has busy, compute, overlap and wait.
+    overlap. Both are by the names of `tdbg.traces.kinds`; ``spent`` also has busy, compute, overlap, wait, and matrix and tensor
+    (kernels of matrix products).
     """
 
     number: int | None

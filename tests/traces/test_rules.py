@@ -226,6 +226,17 @@ def test_waits_of_other_threads_are_not_the_programs(tmp_path):
     assert "TD-P106" not in [one.code for one in advice(tmp_path, steps(make))[0]]
 
 
+@pytest.mark.parametrize(("code", "head"), [("TD-P108", A100), ("TD-P117", HIGHEST)])
+def test_kernels_outside_of_the_steps_and_beside_each_other_do_not_add_up(tmp_path, code, head):
+    events = steps(lambda number, begin: device(number, begin, "k"))
+    before = [{**one, "ts": one["ts"] + 5000} for one in events]
+    before += [gpu("ampere_sgemm_128x64", at, 900) for at in range(0, 5000, 1000)]
+    assert advice(tmp_path, before, head)[0] == []
+    beside = [gpu("ampere_sgemm_128x64", at * 1000 + 50, 800, stream=stream) for at in range(6) for stream in (7, 8)]
+    (found,) = advice(tmp_path, [*events, *beside], head)[0]
+    assert (found.code, found.gain) == (code, 0.8)
+
+
 def test_few_steps_make_no_warning_and_many_a_critical_one(tmp_path):
     def severity(count):
         events = slowly(steps(lambda number, begin: plain(number, begin, 400), count))
