@@ -27,7 +27,7 @@ MOST_NAMES = 4_000  # names of regions, and of modules
 MOST_OPEN = 10_000  # calls within calls, from one batch to the next
 MOST_FRAMES = 8  # lines of the program that one operator is called from
 WAITING = ("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero")
-ASKS, ZEROES = 1, 2  # the program asks for a value, and on an accelerator waits for it; it clears tensors
+ASKS, ZEROES, UPDATES = 1, 2, 3  # the program asks for a value, and on an accelerator waits for it; clears; updates
 ZEROING = ("aten::zero_", "aten::_foreach_zero_")
 MORE = "(more)"
 
@@ -37,7 +37,7 @@ class Thread:
 
     __slots__ = (
         *("asks", "called", "collective", "coming", "cursor", "ends", "frames", "key", "loader", "nodes", "noted"),
-        *("open", "optimizer", "path", "saves", "seen", "spans", "starts", "which", "zeroing"),
+        *("open", "optimizer", "path", "saves", "seen", "spans", "starts", "stepping", "updates", "which", "zeroing"),
     )
 
     def __init__(self, key: tuple[int | str, int | str], called: Node, noted: Node) -> None:
@@ -53,7 +53,8 @@ class Thread:
         self.starts, self.ends, self.which = array("q"), array("q"), array("q")  # each outermost operator, by number
         self.cursor = 0  # of them, how many are known to be called from where
         self.collective, self.loader, self.optimizer = (array("q") for _ in range(3))
-        self.asks, self.saves, self.zeroing = (array("q") for _ in range(3))
+        self.asks, self.saves, self.zeroing, self.stepping = (array("q") for _ in range(4))
+        self.updates = array("q")  # number, start, end, ...: what may be an update of a parameter
 
 
 class Threads:
@@ -137,6 +138,7 @@ class Threads:
             spans = np.column_stack((starts, starts + durs))
             thread.asks.frombytes(spans[noted == ASKS].tobytes())
             thread.zeroing.frombytes(spans[noted == ZEROES].tobytes())
+            thread.updates.frombytes(np.column_stack((numbers, spans))[noted == UPDATES].tobytes())
         still = [one[0] <= starts[0] < one[1] for one in thread.open]
         before = list(compress(thread.open, still))
         opened = np.array(before, np.int64).reshape(-1, 3)
@@ -209,7 +211,7 @@ class Threads:
             backward = name.startswith(kinds.AUTOGRAD)
             collective = not backward and name.startswith(kinds.COLLECTIVES)
             self._parts.append(kinds.BACKWARD if backward else kinds.COMMUNICATION if collective else kinds.FORWARD)
-            self._noted.append(ASKS if name in WAITING else ZEROES if name in ZEROING else 0)
+            self._noted.append(_noted(name))
         return self._known[name, dims]
 
     def spent(self, thread: Thread, part: str) -> Spans:
@@ -219,6 +221,23 @@ class Threads:
         starts, ends = (np.frombuffer(one, np.int64) if one else which for one in (thread.starts, thread.ends))
         found = union(np.column_stack((starts, ends))[mask].reshape(-1))
         return found | union(thread.collective) if part == kinds.COMMUNICATION else found
+
+    def updates(self) -> list[Work]:
+        """Arithmetic inside of ``Optimizer.step``, by name: on one tensor in place, or on many together."""
+        calls, total, count = Sums(), Sums(), len(self.operators)
+        for thread in self.of.values():
+            every = np.array(thread.updates, np.int64).reshape(-1, 3)
+            every = every[union(thread.stepping).holds(every[:, 1])]
+            calls.add(every[:, 0], 1)
+            total.add(every[:, 0], every[:, 2] - every[:, 1])
+        found: dict[str, Work] = {}
+        for one, called, time in zip(self.operators, calls.first(count), total.first(count), strict=True):
+            if called:
+                kind = "loop" if one.name in kinds.ELEMENTWISE else "together"
+                work = found.setdefault(one.name, Work(one.name, kind))
+                work.calls += called
+                work.total += time
+        return list(found.values())
 
     def outermost(self, thread: Thread, time: int) -> str:
         """The outermost operator that was open at a time; empty for none."""
@@ -237,6 +256,8 @@ class Threads:
             _extend(thread.loader, start, start + dur)
         elif name.startswith(kinds.OPTIMIZERS):
             _extend(thread.optimizer, start, start + dur)
+            if name.startswith(kinds.OPTIMIZERS[0]):
+                _extend(thread.stepping, start, start + dur)
         elif name.startswith(kinds.COLLECTIVES):
             _extend(thread.collective, start, start + dur)
         _count(self.regions, name, dur)
@@ -304,6 +325,15 @@ class Threads:
                 self._place(thread, 1 << 62)
             for node in (thread.called, thread.noted):
                 node.total = sum(below.total for below in node.below.values())
+
+
+def _noted(name: str) -> int:
+    """What an operator is noted for, if it is."""
+    if name in WAITING:
+        return ASKS
+    if name in ZEROING:
+        return ZEROES
+    return UPDATES if name in kinds.ELEMENTWISE or name.startswith(kinds.TOGETHER) else 0
 
 
 def _strided(args: "Args") -> bytes:

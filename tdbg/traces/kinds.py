@@ -16,6 +16,16 @@ BAR = (INPUT, H2D, FORWARD, BACKWARD, OPTIMIZER, COMMUNICATION, COPY, IDLE, OTHE
 LOADER = "enumerate(DataLoader)#"
 LOADER_ALONE = "_SingleProcessDataLoaderIter"
 OPTIMIZERS = ("Optimizer.step#", "Optimizer.zero_grad#")
+TOGETHER = ("aten::_foreach_", "aten::_fused_")  # operators on many tensors
+ELEMENTWISE = (  # in place, on one
+    "aten::add_",
+    "aten::mul_",
+    "aten::addcmul_",
+    "aten::addcdiv_",
+    "aten::lerp_",
+    "aten::sqrt",
+    "aten::sub_",
+)
 AUTOGRAD = "autograd::engine::evaluate_function"
 COLLECTIVES = ("c10d::", "nccl:", "gloo:", "mpi:", "ucc:", "xccl:", "hccl:", "record_param_comms", "c10d_functional")
 COLLECTIVE_KERNEL = re.compile(r"nccl|rccl|oneccl|hccl_|ccl_kernel", re.IGNORECASE)

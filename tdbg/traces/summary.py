@@ -122,6 +122,7 @@ class Summary:
     waits: list[Work] = field(default_factory=list)
     regions: list[Work] = field(default_factory=list)
     modules: list[Work] = field(default_factory=list)
+    updates: list[Work] = field(default_factory=list)  # arithmetic in Optimizer.step; kind: loop, or together
     saves: list[Work] = field(default_factory=list)  # to the disk, by the line of the program; where stacks are
     closing_wait: int = 0  # the profiler's own synchronisation at its end: counted nowhere else
     device: Device | None = None

@@ -237,6 +237,25 @@ def test_kernels_outside_of_the_steps_and_beside_each_other_do_not_add_up(tmp_pa
     assert (found.code, found.gain) == (code, 0.8)
 
 
+def test_an_optimizers_loop_is_what_runs_inside_of_it(tmp_path):
+    def codes(make):
+        return [one.code for one in advice(tmp_path, steps(make))[0]]
+
+    def clipped(number, begin):
+        return [op("aten::_foreach_norm", begin + 400, 20), *looping(number, begin)]
+
+    def elsewhere(number, begin):
+        """In-place arithmetic of the model, and an optimizer that takes its time for something else."""
+        moved = [{**one, "ts": one["ts"] - 400} for one in looping(number, begin) if one["name"] == "aten::add_"]
+        return [note("Optimizer.step#Own.step", begin + 550, 400), *moved]
+
+    def busy(number, begin):
+        return [*looping(number, begin), launch(begin + 1, 2, number + 1), gpu("k", begin, 980, number + 1)]
+
+    assert codes(clipped) == ["TD-P111"]
+    assert codes(elsewhere) == codes(busy) == []
+
+
 def test_few_steps_make_no_warning_and_many_a_critical_one(tmp_path):
     def severity(count):
         events = slowly(steps(lambda number, begin: plain(number, begin, 400), count))
