@@ -7,7 +7,7 @@ from traces.material import gpu, launch, op, step, write
 
 from tdbg.errors import TdbgError
 from tdbg.traces.build import summarize
-from tdbg.traces.compare import compare
+from tdbg.traces.compare import compare, is_notable
 from tdbg.traces.sets import Found
 from tdbg.traces.sides import Side, save, side, stored, together
 
@@ -55,6 +55,7 @@ def test_too_few_steps_are_told_and_are_no_regression(tmp_path):
     unmarked = side("it", [(Found(tmp_path / "t.json", 0), summarize(write(tmp_path / "t.json", [op("a", 0, 9)])))])
     found = compare(unmarked, one(tmp_path, LENGTHS))
     assert found.verdict == "too few steps" and "A marks no steps: there is no spread to judge by" in found.notes
+    assert found.parts and not any(is_notable(part, found) for part in found.parts)
 
 
 def test_operators_are_matched_by_name_with_their_calls(tmp_path):
