@@ -86,6 +86,16 @@ def test_a_step_of_several_ranks_is_as_long_as_on_the_slowest(tmp_path):
     assert found.operators[0].calls == 2 and found.operators[0].time == pytest.approx(900_000 / 2 / 6)
 
 
+def test_ranks_that_only_the_traces_tell_are_ranks_too(tmp_path):
+    def told(rank, lengths):
+        return Found(tmp_path / f"{rank}.json", None), made(tmp_path, lengths, head={"tdbg": {"rank": rank}})[1]
+
+    found = side("it", [told(0, (100, 250, 100)), told(1, (200, 100, 150))])
+    assert found.lengths == [200_000, 250_000, 150_000] and found.ranks == [0, 1]
+    again = side("it", [told(0, (100, 100)), told(0, (200, 200))])  # two windows of one rank
+    assert again.lengths == [100_000, 100_000, 200_000, 200_000]
+
+
 def test_a_step_that_stands_out_is_left_out_and_told(tmp_path):
     found = compare(one(tmp_path, LENGTHS), one(tmp_path, [*LENGTHS, 5000]))
     assert found.verdict == "no difference" and len(found.b.steps) == 6
