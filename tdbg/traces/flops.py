@@ -88,6 +88,8 @@ COUNTS = {
         (
             "aten::_scaled_dot_product_flash_attention_backward",
             "aten::_scaled_dot_product_flash_attention_for_cpu_backward",
+            "aten::_scaled_dot_product_efficient_attention_backward",
+            "aten::_scaled_dot_product_cudnn_attention_backward",
         ),
         _attention_backward,
     ),

@@ -225,6 +225,15 @@ ATTENTION = [[2, 4, 8, 16], [2, 4, 10, 16], [2, 4, 10, 32]]
         ("aten::mm", [[3, 4], [4, 5]], [], 120),
         ("aten::baddbmm", [[], [2, 3, 4], [2, 4, 5]], [], 240),
         ("aten::_scaled_dot_product_flash_attention_for_cpu", ATTENTION, [], 2 * 2 * 4 * 8 * 10 * (16 + 32)),
+        *(
+            (
+                f"aten::_scaled_dot_product_{kind}_attention_backward",
+                [[2, 4, 8, 32], *ATTENTION],
+                [],
+                5 * 2 * 4 * 8 * 10 * 48,
+            )
+            for kind in ("flash", "efficient", "cudnn")
+        ),
         ("aten::add", [[3, 4], [3, 4]], [], 0),
         ("aten::mm", [[3, 4], [9, 5]], [], 0),
         ("aten::mm", [[3, 4]], [], 0),
