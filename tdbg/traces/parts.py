@@ -64,7 +64,13 @@ def _host(threads: "Threads", main: "Thread | None") -> dict[str, Spans]:
 
 
 def _on_host(host: dict[str, Spans]) -> dict[str, Spans]:
-    """The same without overlap: what comes first has the time. Communication is what nothing hides."""
+    """The same without overlap: what comes first has the time. Communication is what nothing hides.
+
+    An optimizer that shards its work exchanges it inside of its span: that is communication, but where it computes.
+    """
+    if host:
+        exposed = host[kinds.COMMUNICATION] - host[kinds.FORWARD] - host[kinds.BACKWARD]
+        host = {**host, kinds.OPTIMIZER: host[kinds.OPTIMIZER] - exposed}
     taken, found = union([]), {}
     for name, spans in host.items():
         found[name] = spans - taken

@@ -151,6 +151,19 @@ def test_a_step_on_the_cpu(tmp_path):
     assert found.recorded == ["steps"] and found.device is None and not found.problems
 
 
+def test_collectives_inside_of_an_optimizer_are_communication(tmp_path):
+    events = [
+        step(1, 0, 100),
+        note("Optimizer.step#ZeroRedundancyOptimizer.step", 10, 80),
+        op("aten::_foreach_add_", 20, 20),
+        op("c10d::broadcast_", 40, 5),
+        note("gloo:broadcast", 30, 40, tid=2),  # from 20 to 40 the optimizer computes
+    ]
+    found = summarize(write(tmp_path / "t.json", events)).steps[0]
+    assert (found.bar["optimizer"], found.bar["communication"], found.bar["other"]) == (us(50), us(30), us(20))
+    assert found.spent["optimizer"] == us(80)
+
+
 def test_a_step_on_an_accelerator(tmp_path):
     """Kernels belong to what launched them; the loader counts only while the device has nothing to do."""
     events = [
