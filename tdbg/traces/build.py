@@ -205,7 +205,7 @@ def _whole_steps(steps: list[Any], ours: dict[str, Any]) -> list[Any]:
     for step in steps:
         if first <= step[0] < first + wanted and step[0] != partial:
             kept.setdefault(step[0], step)
-    return list(kept.values()) or steps
+    return list(kept.values()) or [step for step in steps if step[0] != partial]
 
 
 def _add_head(found: Summary, head: dict[str, Any]) -> None:
@@ -218,8 +218,9 @@ def _add_head(found: Summary, head: dict[str, Any]) -> None:
     found.matmul_precision = precision if isinstance(precision, str) else ""
     found.backend = str(info.get("backend", ""))
     wanted = ours.get("wanted")
-    if isinstance(wanted, int) and len(found.steps) < wanted:
-        found.problems.append(f"its window holds {len(found.steps)} of {wanted} steps: the program ended before")
+    held = sum(step.number is not None for step in found.steps)
+    if isinstance(wanted, int) and held < wanted:
+        found.problems.append(f"its window holds {held} of {wanted} steps: the program ended before")
     properties = head.get("deviceProperties")
     devices = [one for one in properties if isinstance(one, dict)] if isinstance(properties, list) else []
     found.devices = [str(one.get("name", "")) for one in devices]

@@ -243,6 +243,14 @@ def test_without_steps_the_whole_is_one(tmp_path):
     assert [(one.number, one.length, one.bar["forward"]) for one in found.steps] == [(None, us(25), us(20))]
 
 
+def test_a_step_that_the_program_ended_in_is_none(tmp_path):
+    events = [step(3, 0, 100), op("aten::mm", 5, 10)]
+    head = {"tdbg": {"first_step": 3, "wanted": 2, "partial_step": 3}}
+    found = summarize(write(tmp_path / "t.json", events, head=head))
+    assert [one.number for one in found.steps] == [None] and "steps" not in found.recorded
+    assert found.problems == ["its window holds 0 of 2 steps: the program ended before"]
+
+
 def test_an_empty_trace_has_a_summary(tmp_path):
     found = summarize(write(tmp_path / "t.json", []))
     assert found.steps[0].length == 0 and found.operators == []
