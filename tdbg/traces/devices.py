@@ -7,12 +7,13 @@ from tdbg.traces import kinds
 from tdbg.traces.summary import Work
 
 if TYPE_CHECKING:
-    from tdbg.traces.stream import Event
+    from tdbg.traces.stream import Event, Number
 
 SHORT = 10_000  # ns
 UNKNOWN = -(1 << 62)  # no time: times are counted from the first event of the file, and one before it is below 0
 PENDING = 1_000_000  # launches whose kernel has not come yet, and kernels whose launch has not
 MOST = 20_000  # names of kernels
+MOST_DEVICES = 64
 MOST_WAITS = 2_000  # names of waits on each thread
 
 Key = tuple[int | str, int | str]  # of a thread: pid, tid
@@ -34,7 +35,7 @@ class Devices:
         self.delays: dict[int, int] = {}
         self.launches = 0
         self.last_launch = 0
-        self.ids: set[str] = set()
+        self.ids: set[Number] = set()  # of devices that ran kernels
         self._waiting: dict[int, tuple[int, int]] = {}  # launch seen, kernel not: start and end of the call
         self._early: dict[int, tuple[int, int]] = {}  # the other way round: place in `launched`, start
 
@@ -44,7 +45,8 @@ class Devices:
         if work is None:
             name = event.name if len(self.kernels) < MOST else "(more)"
             work = self.kernels.setdefault(name, Work(name, kinds.family(event.name)))
-            self.ids.add(str(event.args.device) if event.args is not None else "")
+        if event.args is not None and len(self.ids) < MOST_DEVICES:
+            self.ids.add(event.args.device)
         work.calls += 1
         work.total += dur
         work.short += dur < SHORT

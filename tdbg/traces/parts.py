@@ -102,9 +102,14 @@ def _on_device(found: Summary, host: dict[str, Spans], devices: "Devices") -> tu
         compute=compute.total,
         communication=collective.total,
         overlap=overlap.total,
+        count=max(len(devices.ids), 1),
         launches=devices.launches,
         delays=dict(sorted(devices.delays.items())),
     )
+    if found.device.count > 1:
+        found.problems.append(
+            f"{found.device.count} accelerators ran its kernels and are told of as one: busy while any is, idle while none is"
+        )
     more = {
         "busy": busy,
         "compute": compute,

@@ -86,7 +86,7 @@ class Flame:
 
 @dataclass(slots=True)
 class Device:
-    """What ran on accelerators, over the whole trace. Unions of wall-clock time."""
+    """What ran on accelerators, over the whole trace. Unions of wall-clock time: busy is when any of them is."""
 
     start: int = 0
     end: int = 0
@@ -94,6 +94,7 @@ class Device:
     compute: int = 0
     communication: int = 0
     overlap: int = 0  # communication while something was computed
+    count: int = 1  # accelerators that ran kernels
     launches: int = 0
     delays: dict[int, int] = field(default_factory=dict)  # launch to start, by power of two in ns -> kernels
 

@@ -204,6 +204,18 @@ def test_a_step_on_an_accelerator(tmp_path):
     assert found.recorded == ["device", "steps"]
 
 
+def test_several_accelerators_of_one_process_are_told_as_one_and_it_is_said(tmp_path):
+    events = [step(1, 0, 100), op("aten::mm", 0, 10), gpu("k", 10, 40, 1)]
+    other = gpu("k", 30, 40, 2)
+    other["args"]["device"] = 1
+    assert (one := summarize(write(tmp_path / "t.json", events))).device.count == 1 and one.problems == []
+    found = summarize(write(tmp_path / "t.json", [*events, other]))
+    assert found.device.count == 2 and found.steps[0].spent["busy"] == us(60)
+    assert found.problems == [
+        "2 accelerators ran its kernels and are told of as one: busy while any is, idle while none is"
+    ]
+
+
 def test_a_wait_before_the_last_launch_is_the_programs(tmp_path):
     wait = span("cudaDeviceSynchronize", 5, 10, "cuda_runtime")
     events = [step(1, 0, 100), wait, launch(50, 1, 1), gpu("k", 60, 5, 1)]
