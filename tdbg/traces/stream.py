@@ -180,10 +180,13 @@ class Trace:
                 yield batch
             data += more
             if len(data) > HELD:
-                self.problems.append(f"an event is larger than {HELD >> 20} MB: the rest was not read")
-                self._ended = True
+                self._too_large()
                 return
         yield from self._last(data, blocks, between)
+
+    def _too_large(self) -> None:
+        self.problems.append(f"an event is larger than {HELD >> 20} MB: the rest was not read")
+        self._ended = True
 
     def _cut(self, data: bytes, between: bytes) -> tuple[list[Event], bytes]:
         """Decode up to the last whole event; returns the events, and the bytes that are left."""
@@ -302,6 +305,7 @@ class Trace:
         batch: list[Event] = []
         try:
             for item in ijson.items(source, "item", use_float=True):
+                source.since = 0
                 event = self._convert(item)
                 if event is None:
                     self.damaged += 1
@@ -311,6 +315,8 @@ class Trace:
                     yield batch
                     batch = []
             self._ended = True
+        except _TooLarge:
+            self._too_large()
         except (ijson.JSONError, ValueError, RecursionError) as error:
             self._ended = not EARLY.search(str(error))
             if self._ended and not BEHIND.search(str(error)):
@@ -348,12 +354,17 @@ def _converted(item: Any) -> Event | None:
         return None
 
 
+class _TooLarge(ValueError):
+    """One event is larger than is held."""
+
+
 class _Joined:
-    """Blocks as a file that ijson reads."""
+    """Blocks as a file that ijson reads. ``since``: bytes that were read since the last event was whole."""
 
     def __init__(self, blocks: Iterator[bytes]) -> None:
         self._blocks = blocks
         self._data = b""
+        self.since = 0
         self._open = 0  # brackets, those in texts with them: a crude measure, and a cheap one
 
     def read(self, size: int = -1) -> bytes:
@@ -362,6 +373,9 @@ class _Joined:
             self._data = self._next()
         size = len(self._data) if size < 0 else size
         part, self._data = self._data[:size], self._data[size:]
+        self.since += len(part)
+        if self.since > HELD:
+            raise _TooLarge
         return part
 
     def _next(self) -> bytes:

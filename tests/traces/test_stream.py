@@ -8,6 +8,7 @@ import pytest
 from traces.material import LAYOUTS, bare, dense, kineto, loaded, op, python, real, span, step, write
 
 from tdbg.errors import TdbgError
+from tdbg.traces import stream
 from tdbg.traces.stream import Event, Trace
 
 EVENTS = [
@@ -96,6 +97,15 @@ def test_no_separator_in_the_first_block_is_ijsons(tmp_path):
     found, trace = read(tmp_path / "t.json", 1 << 10)
     assert keys(found) == keys(events[: len(found)]) and len(found) > 50
     assert trace.problems == ["the file ends in the middle: the last events are missing"]
+
+
+def test_one_event_that_is_endless_is_not_held_whatever_reads_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(stream, "HELD", 1 << 20)
+    endless = {**op("x", 1, 1), "args": {"list": [7] * 500_000}}
+    for events, size in (([*EVENTS, endless, op("y", 2, 1)], 1 << 16), ([op("x" * 5000, 1, 1), endless], 1 << 10)):
+        found, trace = read(write(tmp_path / "t.json", events), size)  # the second is ijson's
+        assert keys(found) == keys(events[: events.index(endless)])
+        assert trace.problems == ["an event is larger than 1 MB: the rest was not read"]
 
 
 DAMAGE = {
