@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 MOST = 20_000  # operators by name and shapes; then by name alone
 CUT = 256  # letters of shapes
 MOST_NAMES = 4_000  # names of regions, and of modules
+MOST_THREADS = 1_000  # what the others do is told as that of one
 MOST_OPEN = 10_000  # calls within calls, from one batch to the next
 MOST_FRAMES = 8  # lines of the program that one operator is called from
 WAITING = ("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero")
@@ -69,7 +70,9 @@ class Threads:
         self._known: dict[tuple[str, bytes], int] = {}
         self._calls, self._total, self._own = Sums(), Sums(), Sums()
         self._parts: list[str] = []  # of each operator, what its time is where nobody called it
+        self._of_part: dict[str, Any] = {}  # of each part, which operators are of it
         self._noted: list[int] = []  # of each, whether its spans are kept
+        self._marks = np.zeros(0, np.int64)  # the same as an array
         self.regions: dict[str, Work] = {}
         self.modules: dict[str, Work] = {}
         self.saves: dict[str, Work] = {}
@@ -84,12 +87,16 @@ class Threads:
 
     def thread(self, event: "Event") -> Thread:
         """The thread of an event."""
-        key = (event.pid, event.tid)
+        return self._thread((event.pid, event.tid))
+
+    def _thread(self, key: tuple[int | str, int | str]) -> Thread:
         found = self.of.get(key)
         if found is None:
-            name = f"thread {event.tid}"
+            if len(self.of) >= MOST_THREADS:
+                key = ("", MORE)
+            name = f"thread {key[1]}"
             called, noted = (tree.below(tree.root, name, THREAD) for tree in (self.stacked, self.nested))
-            found = self.of[key] = Thread(key, called, noted)
+            found = self.of.setdefault(key, Thread(key, called, noted))
         return found
 
     def see_operators(self, events: "Sequence[Event]", starts: "Numbers", durs: "Numbers") -> None:
@@ -118,12 +125,15 @@ class Threads:
         self._own.add(numbers, durs)
         places = [(one.pid, one.tid) for one in events]
         threads = dict.fromkeys(places)
-        for key in threads:
-            if len(threads) == 1:
-                self._nest(self.thread(events[0]), numbers, starts, durs)
-                continue
-            mask = np.array([place == key for place in places])
-            self._nest(self.thread(events[int(mask.argmax())]), numbers[mask], starts[mask], durs[mask])
+        if len(threads) == 1:
+            self._nest(self.thread(events[0]), numbers, starts, durs)
+            return
+        of: dict[Thread, list[int]] = {}
+        rows = {key: of.setdefault(self._thread(key), []) for key in threads}
+        for at, place in enumerate(places):
+            rows[place].append(at)
+        for thread, which in of.items():
+            self._nest(thread, numbers[which], starts[which], durs[which])
 
     def _nest(self, thread: Thread, numbers: "Numbers", starts: "Numbers", durs: "Numbers") -> None:
         """Those of one thread: who called whom, and what nobody called."""
@@ -133,7 +143,9 @@ class Threads:
             order = np.lexsort((-durs, starts))
             numbers, starts, durs = numbers[order], starts[order], durs[order]
         thread.seen = int(starts[-1])
-        noted = np.array(self._noted)[numbers]
+        if len(self._marks) < len(self._noted):
+            self._marks = np.array(self._noted)
+        noted = self._marks[numbers]
         if noted.any():
             spans = np.column_stack((starts, starts + durs))
             thread.asks.frombytes(spans[noted == ASKS].tobytes())
@@ -216,9 +228,14 @@ class Threads:
 
     def spent(self, thread: Thread, part: str) -> Spans:
         """When a thread was in outermost operators of one part: forward, backward or communication."""
-        which = np.frombuffer(thread.which, np.int64) if thread.which else np.zeros(0, np.int64)
-        mask = np.array([one == part for one in self._parts] or [False])[which]
-        starts, ends = (np.frombuffer(one, np.int64) if one else which for one in (thread.starts, thread.ends))
+        if not thread.which:
+            return union(thread.collective) if part == kinds.COMMUNICATION else union([])
+        which = np.frombuffer(thread.which, np.int64)
+        of = self._of_part.get(part)
+        if of is None or len(of) < len(self._parts):
+            of = self._of_part[part] = np.array([one == part for one in self._parts])
+        mask = of[which]
+        starts, ends = (np.frombuffer(one, np.int64) for one in (thread.starts, thread.ends))
         found = union(np.column_stack((starts, ends))[mask].reshape(-1))
         return found | union(thread.collective) if part == kinds.COMMUNICATION else found
 

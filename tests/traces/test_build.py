@@ -1,13 +1,17 @@
 """A trace's summary, held against small computations of another kind."""
 
 import json
+import time
 from collections import defaultdict
 
+import numpy as np
 import pytest
-from traces.material import gpu, launch, loaded, memory, note, op, real, span, step, write
+from traces.material import dense, gpu, launch, loaded, memory, note, op, real, span, step, write
 
-from tdbg.traces import figures, kinds
+from tdbg.traces import figures, hosts, kinds
 from tdbg.traces.build import summarize
+from tdbg.traces.hosts import Threads
+from tdbg.traces.stream import Event
 
 
 def us(value):
@@ -312,6 +316,19 @@ def test_events_out_of_order_are_sorted_and_it_is_told(tmp_path):
     assert {one.name: one.own for one in turned.operators} == {one.name: one.own for one in straight.operators}
     assert {one.name: one.own for one in straight.operators} == {"outer": us(50), "inner": us(40), "leaf": us(10)}
     assert "sorted" in turned.problems[0]
+
+
+def test_any_number_of_threads_is_read_in_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(hosts, "MOST_THREADS", 50)
+    events = [op("aten::mm", at * 10, 10, tid=f"thread {at % 4000}") for at in range(20_000)]
+    path = write(tmp_path / "t.json", events, dense)
+    begun = time.monotonic()
+    found = summarize(path)
+    assert time.monotonic() - begun < 5
+    assert sum(one.own for one in found.operators) == us(200_000)
+    threads = Threads()
+    threads.see_operators([Event("X", "cpu_op", "a", 1, at) for at in range(200)], np.arange(200), np.ones(200, int))
+    assert len(threads.of) == 51 and sum(len(one.starts) for one in threads.of.values()) == 200
 
 
 def test_times_that_cannot_be_are_left_out(tmp_path):
