@@ -2,7 +2,7 @@
 
 import re
 
-STEP = re.compile(r"ProfilerStep#(\d+)")
+STEP = re.compile(r"ProfilerStep#(\d{1,18})")
 OPERATOR = "cpu_op"
 MEMORY = "[memory]"
 MODULE = "nn.Module: "

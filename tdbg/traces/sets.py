@@ -2,19 +2,23 @@
 
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tdbg.errors import TdbgError
 from tdbg.rundir import RUNS
+from tdbg.traces.merged import PARTS
 
 ENDINGS = (".json", ".json.gz")
 TRACE = re.compile(r"\.pt\.trace\.json(\.gz)?$")
 TIME = re.compile(r"\.(\d{10,})\.pt\.trace\.json")
-RANK = re.compile(r"(?<![a-z])rank[-_ ]?(\d+)", re.IGNORECASE)
-ATTEMPT = re.compile(r"attempt(\d+)$")
-MERGED = re.compile(rb'^\{"tdbgRanks":\[(\d+(?:,\d+)*)\]')  # how `tdbg trace slice` begins a file of several ranks
+RANK = re.compile(r"(?<![a-z])rank[-_ ]?(\d{1,9})(?!\d)", re.IGNORECASE)
+ATTEMPT = re.compile(r"attempt(\d{1,9})$")
+MERGED = re.compile(
+    rb'^\{"tdbgRanks":\[(\d{1,9}(?:,\d{1,9})*)\]'
+)  # how `tdbg trace slice` begins a file of several ranks
 BEGINNING = 1 << 16  # bytes that are looked at to tell whether a file is a trace
 DEEP = 6  # folders below the one that is named
 NONE_YET = "`tdbg profile -- COMMAND` makes one"
@@ -82,8 +86,12 @@ def _of_file(path: Path, wanted: Callable[[int], bool] | None) -> list[Found]:
 
 def _parts(path: Path) -> list[Found]:
     """The traces that `tdbg trace slice` merged into a file; none for any other file."""
-    ranks = _merged(path)
-    return [Found(path, rank, window=ranks[:part].count(rank), part=part) for part, rank in enumerate(ranks)]
+    counts: Counter[int] = Counter()
+    found = []
+    for part, rank in enumerate(_merged(path)):
+        found.append(Found(path, rank, window=counts[rank], part=part))
+        counts[rank] += 1
+    return found
 
 
 def newest(found: Sequence[Found]) -> list[Found]:
@@ -182,7 +190,8 @@ def _beginning(path: Path) -> bytes:
 def _merged(path: Path) -> list[int]:
     """The ranks of a slice of several, in the order of its parts; none for any other file."""
     match = MERGED.search(_beginning(path))
-    return [int(rank) for rank in match[1].split(b",")] if match else []
+    ranks = match[1].split(b",") if match else []
+    return [int(rank) for rank in ranks] if len(ranks) <= PARTS else []
 
 
 def _is_trace(path: Path) -> bool:

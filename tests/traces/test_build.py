@@ -338,6 +338,12 @@ def test_times_that_cannot_be_are_left_out(tmp_path):
     assert found.problems == ["4 events have times that cannot be, and were left out"]
 
 
+def test_a_step_whose_number_cannot_be_is_a_span_like_others(tmp_path):
+    name = f"ProfilerStep#{'7' * 5000}"
+    found = summarize(write(tmp_path / "t.json", [note(name, 0, 50), step(2, 0, 50), op("a", 1, 2)]))
+    assert ([one.number for one in found.steps], [one.name for one in found.regions]) == ([2], [name])
+
+
 def test_times_are_exact_where_the_trace_counts_from_1970(tmp_path):
     begin = 1_661_203_462_584_767
     found = summarize(write(tmp_path / "t.json", [op("a", begin, 3), op("b", begin + 3, 4), step(1, begin - 9, 20)]))

@@ -59,6 +59,15 @@ def test_any_json_that_begins_as_a_trace_counts_where_no_name_says_so(tmp_path):
     assert labels(traces(str(tmp_path))) == ["step.json", "rank 3"]
 
 
+@pytest.mark.parametrize("ranks", ["9" * 5000, ",".join(["1"] * 1001)])
+def test_ranks_that_cannot_be_are_none(tmp_path, ranks):
+    path = tmp_path / "merged.json"
+    path.write_text(f'{{"tdbgRanks":[{ranks}],"traceEvents":[]}}')
+    assert labels(traces(str(path))) == ["merged.json"]
+    put(tmp_path / f"rank{'1' * 30}.json")
+    assert labels(traces(str(tmp_path / f"rank{'1' * 30}.json"))) == [f"rank{'1' * 30}.json"]
+
+
 def test_one_file_is_itself_whatever_its_name(tmp_path):
     found = traces(str(put(tmp_path / "odd.txt.json")))
     assert labels(found) == ["odd.txt.json"]

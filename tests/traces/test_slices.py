@@ -191,6 +191,11 @@ def test_the_real_traces_tell_the_same_of_a_step(tmp_path, name):
     assert (tmp_path / "s.json.gz").stat().st_size < path.stat().st_size
 
 
+def test_more_traces_than_one_file_holds_are_refused(tmp_path):
+    with pytest.raises(TdbgError, match="1,001 traces are too many for one file"):
+        write_slice([(Found(tmp_path / "t.json", 0), None)] * 1001, tmp_path / "s.json")
+
+
 def test_what_cannot_be_written_is_told_and_leaves_nothing(tmp_path):
     path = write(tmp_path / "t.json", EVENTS)
     parts = [(Found(path, None), Keeping(summarize(path), ()))]
