@@ -212,8 +212,9 @@ def _add_head(found: Summary, head: dict[str, Any]) -> None:
     """What the trace tells of itself; what has another type than torch writes is left out."""
     info, ours = _table(head, "distributedInfo"), _table(head, "tdbg")
     for told in (ours, info):
-        found.rank = told["rank"] if isinstance(told.get("rank"), int) else found.rank
-        found.world_size = told["world_size"] if isinstance(told.get("world_size"), int) else found.world_size
+        rank, world_size = kinds.whole(told.get("rank")), kinds.whole(told.get("world_size"))
+        found.rank = found.rank if rank is None else rank
+        found.world_size = found.world_size if world_size is None else world_size
     precision = ours.get("float32_matmul_precision")
     found.matmul_precision = precision if isinstance(precision, str) else ""
     found.backend = str(info.get("backend", ""))
@@ -225,9 +226,11 @@ def _add_head(found: Summary, head: dict[str, Any]) -> None:
     devices = [one for one in properties if isinstance(one, dict)] if isinstance(properties, list) else []
     found.devices = [str(one.get("name", "")) for one in devices]
     if devices:
-        major, minor, size = (devices[0].get(key) for key in ("computeMajor", "computeMinor", "totalGlobalMem"))
-        found.capability = (major, minor) if isinstance(major, int) and isinstance(minor, int) else None
-        found.device_bytes = size if isinstance(size, int) else 0
+        major, minor, size = (
+            kinds.whole(devices[0].get(key)) for key in ("computeMajor", "computeMinor", "totalGlobalMem")
+        )
+        found.capability = (major, minor) if major is not None and minor is not None else None
+        found.device_bytes = size or 0
     found.recorded = [name for key, name in HEAD_KEYS.items() if head.get(key)]
 
 

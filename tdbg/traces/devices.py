@@ -76,8 +76,7 @@ class Devices:
         work = self.copies.setdefault(event.name, Work(event.name, towards))
         work.calls += 1
         work.total += end - start
-        nbytes = event.args.bytes if event.args is not None else None
-        work.nbytes += int(nbytes) if isinstance(nbytes, int) else 0
+        work.nbytes += kinds.whole(event.args.bytes) or 0 if event.args is not None else 0
         self.copied.setdefault(towards, array("q")).extend((start, end))
         if "Pageable" in event.name and towards == "HtoD":
             self.pageable.extend((start, end))

@@ -2,6 +2,7 @@
 
 import re
 
+LARGEST = 1 << 62  # bytes, ranks ...
 STEP = re.compile(r"ProfilerStep#(\d{1,18})")
 OPERATOR = "cpu_op"
 MEMORY = "[memory]"
@@ -60,6 +61,11 @@ FOREIGN = re.compile(
 
 # Python's frames that write to the disk, and wait for it.
 SAVE = re.compile(r"torch[/\\]serialization\.py\(\d+\): save$|safetensors.*: save|save_checkpoint|fsync")
+
+
+def whole(value: object) -> int | None:
+    """A whole number as it stands in a trace; None for what is none, and for one that nothing has so much of."""
+    return value if isinstance(value, int) and -LARGEST < value < LARGEST else None
 
 
 def call(frame: str) -> str:

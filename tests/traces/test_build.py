@@ -11,6 +11,8 @@ from traces.material import dense, gpu, launch, loaded, memory, note, op, real, 
 from tdbg.traces import figures, hosts, kinds
 from tdbg.traces.build import summarize
 from tdbg.traces.hosts import Threads
+from tdbg.traces.screen import show
+from tdbg.traces.sets import Found
 from tdbg.traces.stream import Event
 
 
@@ -342,6 +344,20 @@ def test_a_step_whose_number_cannot_be_is_a_span_like_others(tmp_path):
     name = f"ProfilerStep#{'7' * 5000}"
     found = summarize(write(tmp_path / "t.json", [note(name, 0, 50), step(2, 0, 50), op("a", 1, 2)]))
     assert ([one.number for one in found.steps], [one.name for one in found.regions]) == ([2], [name])
+
+
+def test_numbers_that_cannot_be_are_left_out(tmp_path, capsys):
+    huge = 10**400
+    head = {
+        "tdbg": {"rank": huge, "world_size": 2},
+        "deviceProperties": [{"computeMajor": huge, "computeMinor": 0, "totalGlobalMem": huge}],
+    }
+    events = [op("aten::mm", 0, 9), gpu("Memcpy HtoD", 1, 5, cat="gpu_memcpy", bytes=huge), memory(3, huge, huge)]
+    found = summarize(write(tmp_path / "t.json", [*events, memory(4, 8, 8, reserved=huge)], head=head))
+    assert (found.rank, found.world_size, found.capability, found.device_bytes) == (None, 2, None, 0)
+    assert (found.copies[0].nbytes, found.memory[0].peak, found.memory[0].reserved) == (0, 8, 0)
+    show([(Found(tmp_path / "t.json", None), found)], 10, False)
+    assert "memory of cpu: peak 8 B" in capsys.readouterr().out
 
 
 def test_times_are_exact_where_the_trace_counts_from_1970(tmp_path):

@@ -78,6 +78,13 @@ def test_a_folder_that_cannot_be_written_is_no_error(trace, monkeypatch):
     assert os.listdir(trace.parent) == ["a.json"]
 
 
+def test_what_no_index_can_hold_is_no_error(tmp_path):
+    path = write(tmp_path / os.fsdecode(b"name in no encoding \xff.json"), events())
+    assert index.summary(path).events == 8004
+    path = write(tmp_path / "a.json", events(), head={"distributedInfo": {"rank": 1 << 70}})
+    assert index.summary(path).events == 8004
+
+
 def test_no_file_is_told(tmp_path):
     with pytest.raises(TdbgError, match="No such file"):
         index.summary(tmp_path / "none.json")
