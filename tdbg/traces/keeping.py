@@ -172,9 +172,10 @@ def _joined(every: Sequence[Step], chosen: Sequence[Step]) -> list[tuple[int, in
     """The time of some steps; what lies between two that follow each other belongs to them."""
     found: list[tuple[int, int]] = []
     order = sorted(every, key=lambda step: step.start)
+    wanted = {(step.number, step.start, step.end) for step in chosen}
     before = None
     for at, step in enumerate(order):
-        if step not in chosen:
+        if (step.number, step.start, step.end) not in wanted:
             continue
         start = found.pop()[0] if before == at - 1 and found else step.start
         found.append((start, max(step.end, start)))
