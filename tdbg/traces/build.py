@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 DISORDER = 0.001  # share of operators that may come late before they are all sorted
 NEVER = 1 << 62
+MOST_HEAPS = 256  # devices whose memory is followed
 FAR = 4e15  # microseconds; a time beyond it is none
 HEAD_KEYS = {"record_shapes": "shapes", "with_stack": "stacks", "profile_memory": "memory", "with_flops": "flops"}
 DEVICE_TYPES = {0: "cpu", 1: "cuda", 6: "hip", 12: "xpu", 13: "mps", 20: "privateuse"}
@@ -112,6 +113,9 @@ class Builder:
         device = device if device == "cpu" else f"{device}:{args.device_id}"
         heap = self.heaps.get(device)
         if heap is None:
+            if len(self.heaps) >= MOST_HEAPS:
+                self.strange += 1
+                return
             heap = self.heaps[device] = Heap(device)
         heap.see(event, time, self.threads.outermost(self.threads.thread(event), time))
 
@@ -168,7 +172,9 @@ def _summary(trace: Trace, built: Builder, head: dict[str, Any]) -> Summary:
     found.start, found.end = min(built.first, built.last), built.last
     found.base_us = max(built.base, 0)
     if built.strange:
-        found.problems.append(f"{built.strange:,} events have times that cannot be, and were left out")
+        found.problems.append(f"{built.strange:,} events have times or devices that cannot be, and were left out")
+    if threads.marked > len(threads.steps):
+        found.problems.append(f"{threads.marked:,} steps are marked: only {len(threads.steps):,} of them are told of")
     found.operators = sorted(threads.operators, key=lambda one: -one.own)
     for name, works in (("kernels", devices.kernels), ("copies", devices.copies)):
         setattr(found, name, sorted(works.values(), key=lambda one: -one.total))

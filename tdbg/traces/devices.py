@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 SHORT = 10_000  # ns
 UNKNOWN = -(1 << 62)  # no time: times are counted from the first event of the file, and one before it is below 0
 PENDING = 1_000_000  # launches whose kernel has not come yet, and kernels whose launch has not
-MOST = 20_000  # names of kernels
+MOST = 20_000  # names of kernels, and of copies
+MORE = "(more)"
 MOST_DEVICES = 64
 MOST_WAITS = 2_000  # names of waits on each thread
 
@@ -42,20 +43,23 @@ class Devices:
     def kernel(self, event: "Event", start: int, dur: int) -> None:
         """A kernel on a stream."""
         work = self.kernels.get(event.name)
-        if work is None:
-            name = event.name if len(self.kernels) < MOST else "(more)"
-            work = self.kernels.setdefault(name, Work(name, kinds.family(event.name)))
+        if work is not None:
+            kind = work.kind
+        else:
+            kind = kinds.family(event.name)
+            name = event.name if len(self.kernels) < MOST else MORE
+            work = self.kernels.setdefault(name, Work(name, kind if name != MORE else kinds.OTHER))
         if event.args is not None and len(self.ids) < MOST_DEVICES:
             self.ids.add(event.args.device)
         work.calls += 1
         work.total += dur
         work.short += dur < SHORT
-        if work.kind == kinds.COMMUNICATION:
+        if kind == kinds.COMMUNICATION:
             self.collective.extend((start, start + dur))
             return
         self.computed.extend((start, start + dur))
-        if work.kind != kinds.OTHER:
-            self.products.setdefault(work.kind, array("q")).extend((start, start + dur))
+        if kind != kinds.OTHER:
+            self.products.setdefault(kind, array("q")).extend((start, start + dur))
         correlation = event.args.correlation if event.args is not None else None
         call = self._waiting.pop(correlation, None) if isinstance(correlation, int) else None
         if call is None and isinstance(correlation, int) and len(self._early) < PENDING:
@@ -73,7 +77,8 @@ class Devices:
         """A copy to, from or on a device."""
         end = start + dur
         towards = kinds.direction(event.name)
-        work = self.copies.setdefault(event.name, Work(event.name, towards))
+        name = event.name if event.name in self.copies or len(self.copies) < MOST else MORE
+        work = self.copies.setdefault(name, Work(name, towards))
         work.calls += 1
         work.total += end - start
         work.nbytes += kinds.whole(event.args.bytes) or 0 if event.args is not None else 0

@@ -21,9 +21,10 @@ if TYPE_CHECKING:
     from tdbg.traces.nesting import Numbers
     from tdbg.traces.stream import Args, Event
 
-MOST = 20_000  # operators by name and shapes; then by name alone
+MOST = 20_000  # operators by name and shapes; then by name alone; of twice as many all others are one
 CUT = 256  # letters of shapes
 MOST_NAMES = 4_000  # names of regions, and of modules
+MOST_STEPS = 10_000
 MOST_THREADS = 1_000  # what the others do is told as that of one
 MOST_OPEN = 10_000  # calls within calls, from one batch to the next
 MOST_FRAMES = 8  # lines of the program that one operator is called from
@@ -77,6 +78,7 @@ class Threads:
         self.modules: dict[str, Work] = {}
         self.saves: dict[str, Work] = {}
         self.steps: list[tuple[int, int, int, Thread]] = []  # number, start, end
+        self.marked = 0  # steps, those that found no room with them
         self.seen = 0  # operators
         self.disorder = 0
         self.framed = False
@@ -211,8 +213,8 @@ class Threads:
             thread.spans.append((end, node))
 
     def _new(self, name: str, dims: bytes, args: "Args | None") -> int:
-        if dims and len(self.operators) >= MOST:
-            dims = b""
+        if len(self.operators) >= MOST:
+            name, dims = name if len(self.operators) < 2 * MOST or (name, b"") in self._known else MORE, b""
         if (name, dims) not in self._known:
             self.shaped = self.shaped or bool(dims)
             shapes = bytes(args.dims)[:CUT] if args is not None and dims else b""
@@ -267,7 +269,9 @@ class Threads:
         thread = self.thread(event)
         step = kinds.STEP.fullmatch(name)
         if step:
-            self.steps.append((int(step[1]), start, start + dur, thread))
+            if len(self.steps) < MOST_STEPS:
+                self.steps.append((int(step[1]), start, start + dur, thread))
+            self.marked += 1
             return
         if name.startswith(kinds.LOADER):
             _extend(thread.loader, start, start + dur)

@@ -31,15 +31,20 @@ def part(found: Summary, threads: "Threads", devices: "Devices") -> None:
     if devices.kernels or devices.copies:
         bar, more = _on_device(found, host, devices)
         spent |= more
-    for step in found.steps:
-        _fill(step, bar, spent, kinds.IDLE if found.device else kinds.OTHER)
+    _fill(found.steps, bar, spent, kinds.IDLE if found.device else kinds.OTHER)
 
 
-def _fill(step: Step, bar: dict[str, Spans], spent: dict[str, Spans], rest: str) -> None:
-    step.bar = {name: spans.within(step.start, step.end) for name, spans in bar.items()}
-    step.bar[rest] = step.length - sum(step.bar.values())
-    step.bar = {name: step.bar[name] for name in kinds.BAR if name in step.bar}
-    step.spent = {name: spans.within(step.start, step.end) for name, spans in spent.items()}
+def _fill(steps: list[Step], bar: dict[str, Spans], spent: dict[str, Spans], rest: str) -> None:
+    begins, ends = ([getattr(step, name) for step in steps] for name in ("start", "end"))
+    parts, things = (
+        {name: (spans.before(ends) - spans.before(begins)).tolist() for name, spans in of.items()}
+        for of in (bar, spent)
+    )
+    for at, step in enumerate(steps):
+        times = {name: every[at] for name, every in parts.items()}
+        times[rest] = step.length - sum(times.values())
+        step.bar = {name: times[name] for name in kinds.BAR if name in times}
+        step.spent = {name: every[at] for name, every in things.items()}
 
 
 def _busiest(threads: "Threads") -> "Thread | None":

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from traces.material import dense, gpu, launch, loaded, memory, note, op, real, span, step, write
 
-from tdbg.traces import figures, hosts, kinds
+from tdbg.traces import build, devices, figures, hosts, kinds
 from tdbg.traces.build import summarize
 from tdbg.traces.hosts import Threads
 from tdbg.traces.screen import show
@@ -337,7 +337,7 @@ def test_times_that_cannot_be_are_left_out(tmp_path):
     events = [op("good", 5, 10), op("far", 1e300, 1), op("long", 6, 1e200), op("back", -5, 1), op("minus", 7, -1)]
     found = summarize(write(tmp_path / "t.json", events))
     assert [one.name for one in found.operators] == ["good"]
-    assert found.problems == ["4 events have times that cannot be, and were left out"]
+    assert found.problems == ["4 events have times or devices that cannot be, and were left out"]
 
 
 def test_a_step_whose_number_cannot_be_is_a_span_like_others(tmp_path):
@@ -358,6 +358,30 @@ def test_numbers_that_cannot_be_are_left_out(tmp_path, capsys):
     assert (found.copies[0].nbytes, found.memory[0].peak, found.memory[0].reserved) == (0, 8, 0)
     show([(Found(tmp_path / "t.json", None), found)], 10, False)
     assert "memory of cpu: peak 8 B" in capsys.readouterr().out
+
+
+def test_any_number_of_names_steps_and_devices_has_a_summary_of_bounded_size(tmp_path, monkeypatch):
+    for module, name in ((hosts, "MOST"), (hosts, "MOST_STEPS"), (devices, "MOST"), (build, "MOST_HEAPS")):
+        monkeypatch.setattr(module, name, 10)
+    events = []
+    for at in range(50):
+        events += [step(at, at * 10, 10), op(f"aten::{at}", at * 10, 5), op("aten::0", at * 10 + 6, 1)]
+        events += [
+            gpu(f"Memcpy HtoD {at}", at * 10, 3, cat="gpu_memcpy", bytes=1),
+            memory(at * 10, 1, 1, device_type=at),
+        ]
+    found = summarize(write(tmp_path / "t.json", events))
+    assert (len(found.operators), sum(one.calls for one in found.operators)) == (21, 100)
+    assert max((one.calls, one.name) for one in found.operators) == (51, "aten::0")
+    assert (len(found.copies), sum(one.nbytes for one in found.copies)) == (11, 50)
+    assert (len(found.steps), len(found.memory)) == (10, 10)
+    assert found.problems == [
+        "40 events have times or devices that cannot be, and were left out",
+        "50 steps are marked: only 10 of them are told of",
+    ]
+    kernels = [gpu(f"{name} {at}", at * 100, 50) for at in range(20) for name in ("nccl", "sgemm")]
+    found = summarize(write(tmp_path / "t.json", kernels))
+    assert (len(found.kernels), found.device.communication, found.steps[0].spent["matrix"]) == (11, us(1000), us(1000))
 
 
 def test_times_are_exact_where_the_trace_counts_from_1970(tmp_path):
