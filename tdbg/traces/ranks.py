@@ -10,6 +10,7 @@ from tdbg.traces.summary import Step, Summary
 
 # What a rank does itself; in communication and idleness it may wait for others.
 OWN = (kinds.INPUT, kinds.H2D, kinds.FORWARD, kinds.BACKWARD, kinds.OPTIMIZER, kinds.COPY, kinds.OTHER)
+COVERS = 0.8  # of what a rank has more to do: a part that makes as much of it is its cause
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,7 @@ class Ranks:
     slowest: str
     longest: str  # the part that is longer on the slowest
     longer: float  # by so many nanoseconds a step
+    covers: float  # the share that this has in what the slowest has more to do; 0.8 and more, and it is the cause
     skew: float
     common: int  # steps that all have
 
@@ -69,7 +71,9 @@ def ranks(every: Mapping[str, Summary]) -> Ranks | None:
     slowest = max(owned, key=lambda label: owned[label])
     longest, longer = _grown(slowest, {label: own_parts(read) for label, read in every.items()})
     skews = _skews(list(steady.values()))
-    return Ranks(tuple(each), slowest, longest, longer, _middle(skews), len(skews))
+    more = owned[slowest] - median(value for label, value in owned.items() if label != slowest)
+    covers = longer / more if more > 0 else 0.0
+    return Ranks(tuple(each), slowest, longest, longer, covers, _middle(skews), len(skews))
 
 
 def _grown(slowest: str, parts: Mapping[str, Mapping[str, float]]) -> tuple[str, float]:

@@ -79,7 +79,7 @@ def _ranks(every: Sequence[tuple[Found, Summary]]) -> None:
 
 def _apart(every: Sequence[tuple[Found, Summary]]) -> None:
     """What makes the ranks differ; nothing for several windows of one."""
-    from tdbg.traces.ranks import beside, ranks
+    from tdbg.traces.ranks import COVERS, beside, ranks
 
     found = ranks(beside(every))
     if found is None:
@@ -87,10 +87,11 @@ def _apart(every: Sequence[tuple[Found, Summary]]) -> None:
     worst = next(one for one in found.each if one.label == found.slowest)
     print()
     if worst.extra >= STANDS_OUT:
+        what = "what is longer is" if found.covers >= COVERS else "no part alone makes it, the most is"
         print(
             safe(
                 f"{worst.label} has {worst.extra:.0%} more to do itself than the others, {ms(worst.own)} ms a step;"
-                f" what is longer is {found.longest}, by {ms(found.longer)} ms"
+                f" {what} {found.longest}, by {ms(found.longer)} ms"
             )
         )
     else:

@@ -5,6 +5,7 @@ from traces.material import note, op, step, write
 
 from tdbg.traces.build import summarize
 from tdbg.traces.ranks import beside, ranks
+from tdbg.traces.rules import consult
 from tdbg.traces.sets import Found
 
 BACKWARD = "autograd::engine::evaluate_function: MmBackward0"
@@ -38,6 +39,27 @@ def test_the_skew_is_of_the_steps_that_all_have(tmp_path):
     found = ranks({"a": made(tmp_path, [300, 400, 300]), "b": made(tmp_path, [400, 300])})
     assert (found.skew, found.common) == (100_000, 2)
     assert found.each[0].extra == pytest.approx(500 / 550 - 1)
+
+
+def test_a_part_is_the_cause_where_it_makes_most_of_the_difference(tmp_path):
+    def rank(forward, backward):
+        events = []
+        for number in range(5):
+            at = number * 1000
+            events += [step(number, at, 1000), op("aten::mm", at, forward), op(BACKWARD, at + forward, backward)]
+            events += [note("gloo:all_reduce", at + forward + backward, 1000 - forward - backward)]
+        return summarize(write(tmp_path / "t.json", events))
+
+    def said(slow):
+        every = {"rank 0": rank(200, 200), "rank 1": slow}
+        (found,) = (one for one in consult(list(every.items()), {}, every)[0] if one.code == "TD-P115")
+        return ranks(every).covers, found.try_next, found.evidence[-1]
+
+    covers, try_next, line = said(rank(400, 240))
+    assert covers == pytest.approx(200 / 240) and try_next == "look at forward on rank 1"
+    covers, try_next, line = said(rank(300, 320))  # slow at everything
+    assert covers == pytest.approx(120 / 220) and try_next == "look at the machine of rank 1"
+    assert line == "no part alone makes it: what is longer by most on rank 1 is backward, by 0.12 ms a step"
 
 
 def test_one_rank_is_not_compared(tmp_path):
