@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tdbg.tables import counted
 from tdbg.traces import kinds, merged
 from tdbg.traces.devices import Devices
 from tdbg.traces.heap import Heap
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 DISORDER = 0.001  # share of operators that may come late before they are all sorted
 NEVER = 1 << 62
 MOST_HEAPS = 256  # devices whose memory is followed
-FAR = 4e15  # microseconds; a time beyond it is none
 HEAD_KEYS = {"record_shapes": "shapes", "with_stack": "stacks", "profile_memory": "memory", "with_flops": "flops"}
 DEVICE_TYPES = {0: "cpu", 1: "cuda", 6: "hip", 12: "xpu", 13: "mps", 20: "privateuse"}
 
@@ -35,9 +35,10 @@ class Builder:
         self.first = 1 << 62
         self.last = 0
         self.strange = 0
+        self.homeless = 0  # events of memory
         self._of: dict[str, Callable[[Event, int, int], None]] = {
             kinds.ANNOTATION: self.threads.annotation,
-            "python_function": self.threads.frame,
+            kinds.FRAMES: self.threads.frame,
             kinds.COPIES: self.devices.copy,
             kinds.FILLS: self.devices.fill,
             **dict.fromkeys(kinds.KERNELS, self.devices.kernel),
@@ -47,7 +48,7 @@ class Builder:
     def feed(self, batch: "Sequence[Event]") -> None:
         """See some events, in the order of the file; of a batch spans first, then operators, then all others."""
         if self.base < 0:
-            first = (event.ts for event in batch if event.ph == "X" and 0 <= event.ts < FAR)
+            first = (event.ts for event in batch if event.ph == "X" and 0 <= event.ts < kinds.FAR)
             self.base = int(next(first, -1))
         spans = [event for event in batch if event.cat == kinds.ANNOTATION]
         if spans:
@@ -62,7 +63,7 @@ class Builder:
     def _see_operators(self, operators: "list[Event]") -> None:
         times = np.array([event.ts for event in operators])
         lengths = np.array([event.dur for event in operators])
-        good = (times >= 0) & (times < FAR) & (lengths >= 0) & (lengths < FAR)
+        good = (times >= 0) & (times < kinds.FAR) & (lengths >= 0) & (lengths < kinds.FAR)
         if not good.all():
             self.strange += len(good) - int(good.sum())
             operators = [event for event, fits in zip(operators, good, strict=True) if fits]
@@ -86,7 +87,7 @@ class Builder:
                 see = of.get(event.cat)
                 if see is None:
                     continue
-                if not (0 <= ts < FAR and 0 <= event.dur < FAR):
+                if not (0 <= ts < kinds.FAR and 0 <= event.dur < kinds.FAR):
                     self.strange += 1
                     continue
                 if base < 0:
@@ -98,7 +99,7 @@ class Builder:
                     first = start
                 if start + dur > last:
                     last = start + dur
-            elif event.name == kinds.MEMORY and 0 <= ts < FAR:
+            elif event.name == kinds.MEMORY and 0 <= ts < kinds.FAR:
                 if base < 0:
                     base = self.base = int(ts)
                 self._memory(event, round((ts - base) * 1000))
@@ -114,7 +115,7 @@ class Builder:
         heap = self.heaps.get(device)
         if heap is None:
             if len(self.heaps) >= MOST_HEAPS:
-                self.strange += 1
+                self.homeless += 1
                 return
             heap = self.heaps[device] = Heap(device)
         heap.see(event, time, self.threads.outermost(self.threads.thread(event), time))
@@ -172,7 +173,13 @@ def _summary(trace: Trace, built: Builder, head: dict[str, Any]) -> Summary:
     found.start, found.end = min(built.first, built.last), built.last
     found.base_us = max(built.base, 0)
     if built.strange:
-        found.problems.append(f"{built.strange:,} events have times or devices that cannot be, and were left out")
+        verbs = "has a time" if built.strange == 1 else "have times"
+        kept = "was" if built.strange == 1 else "were"
+        found.problems.append(f"{counted(built.strange, 'event')} {verbs} that cannot be, and {kept} left out")
+    if built.homeless:
+        found.problems.append(
+            f"memory of {MOST_HEAPS} devices is told of: {counted(built.homeless, 'event')} of others left out"
+        )
     if threads.marked > len(threads.steps):
         found.problems.append(f"{threads.marked:,} steps are marked: only {len(threads.steps):,} of them are told of")
     found.operators = sorted(threads.operators, key=lambda one: -one.own)

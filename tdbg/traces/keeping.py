@@ -17,7 +17,7 @@ from tdbg.traces.summary import Step, Summary
 
 ON_DEVICE = frozenset((*kinds.KERNELS, kinds.COPIES, kinds.FILLS))
 CALLS = frozenset(kinds.RUNTIMES)
-HOSTS = frozenset(("cpu_op", "user_annotation", *kinds.RUNTIMES))
+HOSTS = frozenset((kinds.OPERATOR, kinds.ANNOTATION, *kinds.RUNTIMES))
 FLOWS = frozenset("stf")
 Place = tuple[int | str, int | str, float]  # pid, tid, ts: where a span begins, and so an arrow's end
 
@@ -125,7 +125,7 @@ class Keeping:
         if not _is_sound(event):
             return False
         start, end = self._span(event)
-        if event.cat == "user_annotation":
+        if event.cat == kinds.ANNOTATION:
             step = kinds.STEP.fullmatch(event.name)
             if step:
                 return int(step[1]) in self.numbers and self._times.touch(start, end)
@@ -165,7 +165,7 @@ class _Arrows:
 
 
 def _is_sound(event: Event) -> bool:
-    return 0 <= event.ts < 4e15 and 0 <= event.dur < 4e15
+    return 0 <= event.ts < kinds.FAR and 0 <= event.dur < kinds.FAR
 
 
 def _joined(every: Sequence[Step], chosen: Sequence[Step]) -> list[tuple[int, int]]:

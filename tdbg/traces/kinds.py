@@ -2,12 +2,14 @@
 
 import re
 
+FAR = 4e15  # microseconds; a time beyond it is none
 LARGEST = 1 << 62  # bytes, ranks ...
 STEP = re.compile(r"ProfilerStep#(\d{1,18})")
 OPERATOR = "cpu_op"
 MEMORY = "[memory]"
 MODULE = "nn.Module: "
 ANNOTATION = "user_annotation"
+FRAMES = "python_function"
 
 # Parts of a step, in the order of the bar.
 INPUT, H2D, FORWARD, BACKWARD, OPTIMIZER = "input", "h2d", "forward", "backward", "optimizer"

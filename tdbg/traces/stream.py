@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from tdbg.errors import TdbgError
+from tdbg.tables import counted
 from tdbg.traces.chunks import Blocks
 
 BATCH = 4096  # events of a batch, where ijson reads
@@ -48,7 +49,6 @@ class Args(msgspec.Struct, gc=False):
     dims: msgspec.Raw = msgspec.field(default=msgspec.Raw(), name="Input Dims")
     types: msgspec.Raw = msgspec.field(default=msgspec.Raw(), name="Input type")
     concrete: msgspec.Raw = msgspec.field(default=msgspec.Raw(), name="Concrete Inputs")
-    stream: Number = None
     device: Number = None
     bytes: Number = None
     allocated: Number = msgspec.field(default=None, name="Total Allocated")
@@ -57,7 +57,6 @@ class Args(msgspec.Struct, gc=False):
     address: Number = msgspec.field(default=None, name="Addr")
     device_type: Number = msgspec.field(default=None, name="Device Type")
     device_id: Number = msgspec.field(default=None, name="Device Id")
-    name: Number = None
 
 
 class Event(msgspec.Struct, gc=False):
@@ -120,7 +119,8 @@ class Trace:
         elif not self._ended:
             self.problems.append("the file ends in the middle: the last events are missing")
         if self.damaged:
-            self.problems.append(f"{self.damaged:,} events are damaged and were left out")
+            verbs = "is damaged and was" if self.damaged == 1 else "are damaged and were"
+            self.problems.append(f"{counted(self.damaged, 'event')} {verbs} left out")
 
     # the frame around the events
 

@@ -138,6 +138,11 @@ def test_damaged_events_are_mended_or_left_out_and_counted(tmp_path, kind, layou
     assert trace.problems == ([f"{lost:,} events are damaged and were left out"] if lost else [])
 
 
+def test_one_damaged_event_is_told_as_one(tmp_path):
+    _, trace = read(write(tmp_path / "t.json", [*EVENTS[:2], {**op("x", 1, 1), "dur": "long"}, *EVENTS[:2]]))
+    assert trace.problems == ["1 event is damaged and was left out"]
+
+
 @pytest.mark.parametrize(
     "text",
     ["", "  \n", "{}", '{"traceEvents": 3}', "hello", '"traceEvents": [', "\x00\x01", '{"a": ' + "[" * 100_000, "7"],

@@ -56,6 +56,10 @@ class View:
         """The steps without those that stand out."""
         return figures.steady(self.summary)
 
+    def part(self, name: str) -> float:
+        """The share that a part of the bar has in the time of these steps; 0 where there is none of it."""
+        return figures.parts(self.steps).get(name, 0.0)
+
     def share(self, *names: str) -> float | None:
         """The share of these steps spent on a thing; None if the trace does not tell."""
         return figures.share(self.steps, *names)

@@ -22,8 +22,7 @@ class Idle(Rule):
         device = view.summary.device
         if device is None:
             return self.abstain("a rule for accelerators: the trace has none")
-        whole = sum(step.length for step in view.steps)
-        share = sum(step.bar.get(kinds.IDLE, 0) for step in view.steps) / whole if whole else 0.0
+        share = view.part(kinds.IDLE)
         severity = self.graded(view, share)
         if severity is None:
             return None
