@@ -47,7 +47,6 @@ class Args(msgspec.Struct, gc=False):
 
     correlation: Number = None
     dims: msgspec.Raw = msgspec.field(default=msgspec.Raw(), name="Input Dims")
-    types: msgspec.Raw = msgspec.field(default=msgspec.Raw(), name="Input type")
     concrete: msgspec.Raw = msgspec.field(default=msgspec.Raw(), name="Concrete Inputs")
     device: Number = None
     bytes: Number = None
@@ -345,7 +344,7 @@ def _repaired(text: bytes) -> bytes:
 def _converted(item: Any) -> Event | None:
     if isinstance(item, dict) and isinstance(item.get("args"), dict):
         args = item["args"]
-        for key in ("Input Dims", "Input type", "Concrete Inputs"):
+        for key in ("Input Dims", "Concrete Inputs"):
             if key in args:
                 args[key] = msgspec.Raw(msgspec.json.encode(args[key]))
     try:
