@@ -123,6 +123,7 @@ def reserved(allocated, taken):
     return make
 
 
+WAITS = {"a": exposed, "b": hidden}
 SAVE = "torch/serialization.py(944): save"
 FLOAT32 = "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize64x64x8_stage3_ffma"
 HIGHEST, HIGH = ({**A100, "tdbg": {"float32_matmul_precision": name}} for name in ("highest", "high"))
@@ -254,6 +255,16 @@ def test_an_optimizers_loop_is_what_runs_inside_of_it(tmp_path):
 
     assert codes(clipped) == ["TD-P111"]
     assert codes(elsewhere) == codes(busy) == []
+
+
+def test_traces_that_are_no_ranks_of_one_job_do_not_excuse_each_other(tmp_path):
+    """A wait that another rank has not is for a late one; another run tells nothing of it."""
+    every = {name: summarize(write(tmp_path / f"{name}.json", steps(make))) for name, make in WAITS.items()}
+
+    def codes(ranks):
+        return [one.code for one in consult(list(every.items()), {}, ranks)[0]]
+
+    assert "TD-P114" in codes({}) and "TD-P114" not in codes(every)
 
 
 def test_few_steps_make_no_warning_and_many_a_critical_one(tmp_path):
