@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tdbg.tables import counted
 from tdbg.traces import kinds, merged
 from tdbg.traces.devices import Devices
 from tdbg.traces.heap import Heap
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 DISORDER = 0.001  # share of operators that may come late before they are all sorted
 NEVER = 1 << 62
-FAR = 4e15  # microseconds; a time beyond it is none
+MOST_HEAPS = 256  # devices whose memory is followed
 HEAD_KEYS = {"record_shapes": "shapes", "with_stack": "stacks", "profile_memory": "memory", "with_flops": "flops"}
 DEVICE_TYPES = {0: "cpu", 1: "cuda", 6: "hip", 12: "xpu", 13: "mps", 20: "privateuse"}
 
@@ -34,9 +35,10 @@ class Builder:
         self.first = 1 << 62
         self.last = 0
         self.strange = 0
+        self.homeless = 0  # events of memory
         self._of: dict[str, Callable[[Event, int, int], None]] = {
             kinds.ANNOTATION: self.threads.annotation,
-            "python_function": self.threads.frame,
+            kinds.FRAMES: self.threads.frame,
             kinds.COPIES: self.devices.copy,
             kinds.FILLS: self.devices.fill,
             **dict.fromkeys(kinds.KERNELS, self.devices.kernel),
@@ -46,7 +48,7 @@ class Builder:
     def feed(self, batch: "Sequence[Event]") -> None:
         """See some events, in the order of the file; of a batch spans first, then operators, then all others."""
         if self.base < 0:
-            first = (event.ts for event in batch if event.ph == "X" and 0 <= event.ts < FAR)
+            first = (event.ts for event in batch if event.ph == "X" and 0 <= event.ts < kinds.FAR)
             self.base = int(next(first, -1))
         spans = [event for event in batch if event.cat == kinds.ANNOTATION]
         if spans:
@@ -61,7 +63,7 @@ class Builder:
     def _see_operators(self, operators: "list[Event]") -> None:
         times = np.array([event.ts for event in operators])
         lengths = np.array([event.dur for event in operators])
-        good = (times >= 0) & (times < FAR) & (lengths >= 0) & (lengths < FAR)
+        good = (times >= 0) & (times < kinds.FAR) & (lengths >= 0) & (lengths < kinds.FAR)
         if not good.all():
             self.strange += len(good) - int(good.sum())
             operators = [event for event, fits in zip(operators, good, strict=True) if fits]
@@ -85,7 +87,7 @@ class Builder:
                 see = of.get(event.cat)
                 if see is None:
                     continue
-                if not (0 <= ts < FAR and 0 <= event.dur < FAR):
+                if not (0 <= ts < kinds.FAR and 0 <= event.dur < kinds.FAR):
                     self.strange += 1
                     continue
                 if base < 0:
@@ -97,7 +99,7 @@ class Builder:
                     first = start
                 if start + dur > last:
                     last = start + dur
-            elif event.name == kinds.MEMORY and 0 <= ts < FAR:
+            elif event.name == kinds.MEMORY and 0 <= ts < kinds.FAR:
                 if base < 0:
                     base = self.base = int(ts)
                 self._memory(event, round((ts - base) * 1000))
@@ -112,6 +114,9 @@ class Builder:
         device = device if device == "cpu" else f"{device}:{args.device_id}"
         heap = self.heaps.get(device)
         if heap is None:
+            if len(self.heaps) >= MOST_HEAPS:
+                self.homeless += 1
+                return
             heap = self.heaps[device] = Heap(device)
         heap.see(event, time, self.threads.outermost(self.threads.thread(event), time))
 
@@ -168,12 +173,21 @@ def _summary(trace: Trace, built: Builder, head: dict[str, Any]) -> Summary:
     found.start, found.end = min(built.first, built.last), built.last
     found.base_us = max(built.base, 0)
     if built.strange:
-        found.problems.append(f"{built.strange:,} events have times that cannot be, and were left out")
+        verbs = "has a time" if built.strange == 1 else "have times"
+        kept = "was" if built.strange == 1 else "were"
+        found.problems.append(f"{counted(built.strange, 'event')} {verbs} that cannot be, and {kept} left out")
+    if built.homeless:
+        found.problems.append(
+            f"memory of {MOST_HEAPS} devices is told of: {counted(built.homeless, 'event')} of others left out"
+        )
+    if threads.marked > len(threads.steps):
+        found.problems.append(f"{threads.marked:,} steps are marked: only {len(threads.steps):,} of them are told of")
     found.operators = sorted(threads.operators, key=lambda one: -one.own)
     for name, works in (("kernels", devices.kernels), ("copies", devices.copies)):
         setattr(found, name, sorted(works.values(), key=lambda one: -one.total))
     for name, works in (("regions", threads.regions), ("modules", threads.modules), ("saves", threads.saves)):
         setattr(found, name, sorted(works.values(), key=lambda one: -one.total))
+    found.updates = sorted(threads.updates(), key=lambda one: -one.total)
     found.memory = [heap.end() for heap in built.heaps.values()]
     threads.steps = _whole_steps(threads.steps, _table(head, "tdbg"))
     part(found, threads, devices)
@@ -204,28 +218,32 @@ def _whole_steps(steps: list[Any], ours: dict[str, Any]) -> list[Any]:
     for step in steps:
         if first <= step[0] < first + wanted and step[0] != partial:
             kept.setdefault(step[0], step)
-    return list(kept.values()) or steps
+    return list(kept.values()) or [step for step in steps if step[0] != partial]
 
 
 def _add_head(found: Summary, head: dict[str, Any]) -> None:
     """What the trace tells of itself; what has another type than torch writes is left out."""
     info, ours = _table(head, "distributedInfo"), _table(head, "tdbg")
     for told in (ours, info):
-        found.rank = told["rank"] if isinstance(told.get("rank"), int) else found.rank
-        found.world_size = told["world_size"] if isinstance(told.get("world_size"), int) else found.world_size
+        rank, world_size = kinds.whole(told.get("rank")), kinds.whole(told.get("world_size"))
+        found.rank = found.rank if rank is None else rank
+        found.world_size = found.world_size if world_size is None else world_size
     precision = ours.get("float32_matmul_precision")
     found.matmul_precision = precision if isinstance(precision, str) else ""
     found.backend = str(info.get("backend", ""))
     wanted = ours.get("wanted")
-    if isinstance(wanted, int) and len(found.steps) < wanted:
-        found.problems.append(f"its window holds {len(found.steps)} of {wanted} steps: the program ended before")
+    held = sum(step.number is not None for step in found.steps)
+    if isinstance(wanted, int) and held < wanted:
+        found.problems.append(f"its window holds {held} of {wanted} steps: the program ended before")
     properties = head.get("deviceProperties")
     devices = [one for one in properties if isinstance(one, dict)] if isinstance(properties, list) else []
     found.devices = [str(one.get("name", "")) for one in devices]
     if devices:
-        major, minor, size = (devices[0].get(key) for key in ("computeMajor", "computeMinor", "totalGlobalMem"))
-        found.capability = (major, minor) if isinstance(major, int) and isinstance(minor, int) else None
-        found.device_bytes = size if isinstance(size, int) else 0
+        major, minor, size = (
+            kinds.whole(devices[0].get(key)) for key in ("computeMajor", "computeMinor", "totalGlobalMem")
+        )
+        found.capability = (major, minor) if major is not None and minor is not None else None
+        found.device_bytes = size or 0
     found.recorded = [name for key, name in HEAD_KEYS.items() if head.get(key)]
 
 

@@ -86,8 +86,10 @@ def _beyond_runs(a: Side, b: Side, sign: int) -> bool:
 
 def is_notable(part: Part, found: Comparison) -> bool:
     """Whether a part changed beyond its spread, and by enough of a step to be told."""
+    if not part.change.sign:
+        return False  # one side may have no steps
     whole = sum(found.a.lengths) / len(found.a.lengths)
-    return bool(part.change.sign) and abs(part.change.guess) >= NOTABLE * whole
+    return abs(part.change.guess) >= NOTABLE * whole
 
 
 def _parts(a: Side, b: Side) -> list[Part]:

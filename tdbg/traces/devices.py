@@ -7,11 +7,18 @@ from tdbg.traces import kinds
 from tdbg.traces.summary import Work
 
 if TYPE_CHECKING:
-    from tdbg.traces.stream import Event
+    from tdbg.traces.stream import Event, Number
 
 SHORT = 10_000  # ns
+UNKNOWN = -(1 << 62)  # no time: times are counted from the first event of the file, and one before it is below 0
 PENDING = 1_000_000  # launches whose kernel has not come yet, and kernels whose launch has not
-MOST = 20_000  # names of kernels
+MOST = 20_000  # names of kernels, and of copies
+MORE = "(more)"
+MOST_DEVICES = 64
+MOST_WAITS = 2_000  # names of waits on each thread
+
+Key = tuple[int | str, int | str]  # of a thread: pid, tid
+Wait = tuple[Key, str]  # on which thread, and its name
 
 
 class Devices:
@@ -20,37 +27,44 @@ class Devices:
     def __init__(self) -> None:
         self.kernels: dict[str, Work] = {}
         self.copies: dict[str, Work] = {}
-        self.waits: dict[str, array[int]] = {}
+        self.waits: dict[Wait, array[int]] = {}
         self.computed, self.collective, self.filled = array("q"), array("q"), array("q")
         self.copied: dict[str, array[int]] = {}  # by direction
         self.pageable = array("q")
-        self.launched = array("q")  # of each computing kernel: when it was launched; -1 if nobody knows
+        self.products: dict[str, array[int]] = {}  # kernels that multiply matrices: matrix, or tensor
+        self.launched = array("q")  # of each computing kernel: when it was launched; UNKNOWN if nobody knows
         self.delays: dict[int, int] = {}
         self.launches = 0
         self.last_launch = 0
-        self.ids: set[str] = set()
+        self.ids: set[Number] = set()  # of devices that ran kernels
         self._waiting: dict[int, tuple[int, int]] = {}  # launch seen, kernel not: start and end of the call
         self._early: dict[int, tuple[int, int]] = {}  # the other way round: place in `launched`, start
 
     def kernel(self, event: "Event", start: int, dur: int) -> None:
         """A kernel on a stream."""
         work = self.kernels.get(event.name)
-        if work is None:
-            name = event.name if len(self.kernels) < MOST else "(more)"
-            work = self.kernels.setdefault(name, Work(name, kinds.family(event.name)))
-            self.ids.add(str(event.args.device) if event.args is not None else "")
+        if work is not None:
+            kind = work.kind
+        else:
+            kind = kinds.family(event.name)
+            name = event.name if len(self.kernels) < MOST else MORE
+            work = self.kernels.setdefault(name, Work(name, kind if name != MORE else kinds.OTHER))
+        if event.args is not None and len(self.ids) < MOST_DEVICES:
+            self.ids.add(event.args.device)
         work.calls += 1
         work.total += dur
         work.short += dur < SHORT
-        if work.kind == kinds.COMMUNICATION:
+        if kind == kinds.COMMUNICATION:
             self.collective.extend((start, start + dur))
             return
         self.computed.extend((start, start + dur))
+        if kind != kinds.OTHER:
+            self.products.setdefault(kind, array("q")).extend((start, start + dur))
         correlation = event.args.correlation if event.args is not None else None
         call = self._waiting.pop(correlation, None) if isinstance(correlation, int) else None
         if call is None and isinstance(correlation, int) and len(self._early) < PENDING:
             self._early[correlation] = (len(self.launched), start)
-        self.launched.append(-1)
+        self.launched.append(UNKNOWN)
         if call is not None:
             self._pair(len(self.launched) - 1, start, call)
 
@@ -63,11 +77,11 @@ class Devices:
         """A copy to, from or on a device."""
         end = start + dur
         towards = kinds.direction(event.name)
-        work = self.copies.setdefault(event.name, Work(event.name, towards))
+        name = event.name if event.name in self.copies or len(self.copies) < MOST else MORE
+        work = self.copies.setdefault(name, Work(name, towards))
         work.calls += 1
         work.total += end - start
-        nbytes = event.args.bytes if event.args is not None else None
-        work.nbytes += int(nbytes) if isinstance(nbytes, int) else 0
+        work.nbytes += kinds.whole(event.args.bytes) or 0 if event.args is not None else 0
         self.copied.setdefault(towards, array("q")).extend((start, end))
         if "Pageable" in event.name and towards == "HtoD":
             self.pageable.extend((start, end))
@@ -81,7 +95,9 @@ class Devices:
         name = event.name
         end = start + dur
         if kinds.WAITS.fullmatch(name):
-            self.waits.setdefault(name, array("q")).extend((start, end))
+            wait = ((event.pid, event.tid), name)
+            if wait in self.waits or len(self.waits) < MOST_WAITS:
+                self.waits.setdefault(wait, array("q")).extend((start, end))
         elif kinds.LAUNCH.search(name):
             self.launches += 1
             self.last_launch = max(self.last_launch, start)
@@ -94,16 +110,16 @@ class Devices:
             elif len(self._waiting) < PENDING:
                 self._waiting[correlation] = (start, end)
 
-    def closing(self) -> tuple[str, int]:
-        """The profiler's own wait at its end: which name, and where it stands in `waits`; an empty name for none.
+    def closing(self, after: int) -> tuple[Wait | None, int]:
+        """The profiler's own wait at its end: which, and where it stands in `waits`; None where there is none.
 
         torch.profiler synchronises the device when it stops. That call is the last of its kind, and nothing is
-        launched after it.
+        launched after it. after: the end of the last step that is marked, which the profiler closes before it stops.
         """
-        latest, name, at = -1, "", 0
-        for called, times in self.waits.items():
-            if called.endswith(kinds.DEVICE_WAIT) and times:
+        latest, found, at = -1, None, 0
+        for wait, times in self.waits.items():
+            if wait[1].endswith(kinds.DEVICE_WAIT):
                 place = max(range(0, len(times), 2), key=lambda one: times[one])
                 if times[place] > latest:
-                    latest, name, at = times[place], called, place
-        return (name, at) if latest >= self.last_launch else ("", 0)
+                    latest, found, at = times[place], wait, place
+        return (found, at) if latest >= max(self.last_launch, after) else (None, 0)

@@ -92,7 +92,7 @@ def families(kernels: Iterable[Work]) -> dict[str, int]:
 def verdict(found: Summary) -> str:
     """One line: where most of a step goes."""
     shares = parts(steady(found))
-    if not shares or not found.operators:
+    if not shares or not (found.operators or found.kernels or found.copies):
         return "nothing was recorded in it"
     name = max(shares, key=lambda one: shares[one])
     meaning = {

@@ -4,6 +4,8 @@ from math import prod
 from typing import Any
 
 CONVOLUTION = "aten::convolution"
+DIMENSIONS = 8  # of a tensor; shapes with more are not true, and their product may take for ever
+LONG = 1 << 16  # bytes of all shapes
 LARGEST = 1 << 60  # of one call; shapes that say more are not true
 
 
@@ -14,12 +16,14 @@ def per_call(name: str, dims: bytes, concrete: bytes) -> int:
     that does the work, so that none counts twice. dims, concrete: JSON, as torch writes it.
     """
     count = COUNTS.get(name)
-    if count is None:
+    if count is None or len(dims) + len(concrete) > LONG:
         return 0
     import msgspec
 
     try:
         shapes = msgspec.json.decode(dims)
+        if any(len(one) > DIMENSIONS for one in shapes):
+            return 0
         more = msgspec.json.decode(concrete) if concrete else []
         found = count(shapes, more)
     except (msgspec.DecodeError, RecursionError, ValueError, TypeError, AttributeError, LookupError, ArithmeticError):
@@ -88,6 +92,8 @@ COUNTS = {
         (
             "aten::_scaled_dot_product_flash_attention_backward",
             "aten::_scaled_dot_product_flash_attention_for_cpu_backward",
+            "aten::_scaled_dot_product_efficient_attention_backward",
+            "aten::_scaled_dot_product_cudnn_attention_backward",
         ),
         _attention_backward,
     ),

@@ -27,19 +27,22 @@ class Heap:
     def see(self, event: "Event", time: int, opened: str) -> None:
         """One ``[memory]`` event. opened: the outermost operator that was open; empty for none."""
         args = event.args
-        if args is None or not isinstance(args.allocated, int) or not isinstance(args.amount, int):
+        if args is None:
+            return
+        allocated, amount = kinds.whole(args.allocated), kinds.whole(args.amount)
+        if allocated is None or amount is None:
             return
         if not self._any:
             self._any = True
-            self.found.first = args.allocated - args.amount
-        if args.amount < 0 and self._rising:
+            self.found.first = allocated - amount
+        if amount < 0 and self._rising:
             self._write_down()
-        self._follow(args.amount, args.address if isinstance(args.address, int) else 0, opened)
-        if args.allocated > self.found.peak:
-            self.found.peak, self.found.peak_at, self._rising = args.allocated, time, True
-        self.found.last = args.allocated
-        self.found.reserved = max(self.found.reserved, args.reserved if isinstance(args.reserved, int) else 0)
-        self._draw(time, args.allocated)
+        self._follow(amount, args.address if isinstance(args.address, int) else 0, opened)
+        if allocated > self.found.peak:
+            self.found.peak, self.found.peak_at, self._rising = allocated, time, True
+        self.found.last = allocated
+        self.found.reserved = max(self.found.reserved, kinds.whole(args.reserved) or 0)
+        self._draw(time, allocated)
 
     def end(self) -> Memory:
         """All of it, after the last event."""

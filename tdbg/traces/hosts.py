@@ -21,13 +21,15 @@ if TYPE_CHECKING:
     from tdbg.traces.nesting import Numbers
     from tdbg.traces.stream import Args, Event
 
-MOST = 20_000  # operators by name and shapes; then by name alone
+MOST = 20_000  # operators by name and shapes; then by name alone; of twice as many all others are one
 CUT = 256  # letters of shapes
 MOST_NAMES = 4_000  # names of regions, and of modules
+MOST_STEPS = 10_000
+MOST_THREADS = 1_000  # what the others do is told as that of one
 MOST_OPEN = 10_000  # calls within calls, from one batch to the next
 MOST_FRAMES = 8  # lines of the program that one operator is called from
 WAITING = ("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero")
-ASKS, ZEROES = 1, 2  # the program asks for a value, and on an accelerator waits for it; it clears tensors
+ASKS, ZEROES, UPDATES = 1, 2, 3  # the program asks for a value, and on an accelerator waits for it; clears; updates
 ZEROING = ("aten::zero_", "aten::_foreach_zero_")
 MORE = "(more)"
 
@@ -37,7 +39,7 @@ class Thread:
 
     __slots__ = (
         *("asks", "called", "collective", "coming", "cursor", "ends", "frames", "key", "loader", "nodes", "noted"),
-        *("open", "optimizer", "path", "saves", "seen", "spans", "starts", "which", "zeroing"),
+        *("open", "optimizer", "path", "saves", "seen", "spans", "starts", "stepping", "updates", "which", "zeroing"),
     )
 
     def __init__(self, key: tuple[int | str, int | str], called: Node, noted: Node) -> None:
@@ -53,7 +55,8 @@ class Thread:
         self.starts, self.ends, self.which = array("q"), array("q"), array("q")  # each outermost operator, by number
         self.cursor = 0  # of them, how many are known to be called from where
         self.collective, self.loader, self.optimizer = (array("q") for _ in range(3))
-        self.asks, self.saves, self.zeroing = (array("q") for _ in range(3))
+        self.asks, self.saves, self.zeroing, self.stepping = (array("q") for _ in range(4))
+        self.updates = array("q")  # number, start, end, ...: what may be an update of a parameter
 
 
 class Threads:
@@ -68,11 +71,14 @@ class Threads:
         self._known: dict[tuple[str, bytes], int] = {}
         self._calls, self._total, self._own = Sums(), Sums(), Sums()
         self._parts: list[str] = []  # of each operator, what its time is where nobody called it
+        self._of_part: dict[str, Any] = {}  # of each part, which operators are of it
         self._noted: list[int] = []  # of each, whether its spans are kept
+        self._marks = np.zeros(0, np.int64)  # the same as an array
         self.regions: dict[str, Work] = {}
         self.modules: dict[str, Work] = {}
         self.saves: dict[str, Work] = {}
         self.steps: list[tuple[int, int, int, Thread]] = []  # number, start, end
+        self.marked = 0  # steps, those that found no room with them
         self.seen = 0  # operators
         self.disorder = 0
         self.framed = False
@@ -83,12 +89,16 @@ class Threads:
 
     def thread(self, event: "Event") -> Thread:
         """The thread of an event."""
-        key = (event.pid, event.tid)
+        return self._thread((event.pid, event.tid))
+
+    def _thread(self, key: tuple[int | str, int | str]) -> Thread:
         found = self.of.get(key)
         if found is None:
-            name = f"thread {event.tid}"
+            if len(self.of) >= MOST_THREADS:
+                key = ("", MORE)
+            name = f"thread {key[1]}"
             called, noted = (tree.below(tree.root, name, THREAD) for tree in (self.stacked, self.nested))
-            found = self.of[key] = Thread(key, called, noted)
+            found = self.of.setdefault(key, Thread(key, called, noted))
         return found
 
     def see_operators(self, events: "Sequence[Event]", starts: "Numbers", durs: "Numbers") -> None:
@@ -117,12 +127,15 @@ class Threads:
         self._own.add(numbers, durs)
         places = [(one.pid, one.tid) for one in events]
         threads = dict.fromkeys(places)
-        for key in threads:
-            if len(threads) == 1:
-                self._nest(self.thread(events[0]), numbers, starts, durs)
-                continue
-            mask = np.array([place == key for place in places])
-            self._nest(self.thread(events[int(mask.argmax())]), numbers[mask], starts[mask], durs[mask])
+        if len(threads) == 1:
+            self._nest(self.thread(events[0]), numbers, starts, durs)
+            return
+        of: dict[Thread, list[int]] = {}
+        rows = {key: of.setdefault(self._thread(key), []) for key in threads}
+        for at, place in enumerate(places):
+            rows[place].append(at)
+        for thread, which in of.items():
+            self._nest(thread, numbers[which], starts[which], durs[which])
 
     def _nest(self, thread: Thread, numbers: "Numbers", starts: "Numbers", durs: "Numbers") -> None:
         """Those of one thread: who called whom, and what nobody called."""
@@ -132,11 +145,14 @@ class Threads:
             order = np.lexsort((-durs, starts))
             numbers, starts, durs = numbers[order], starts[order], durs[order]
         thread.seen = int(starts[-1])
-        noted = np.array(self._noted)[numbers]
+        if len(self._marks) < len(self._noted):
+            self._marks = np.array(self._noted)
+        noted = self._marks[numbers]
         if noted.any():
             spans = np.column_stack((starts, starts + durs))
             thread.asks.frombytes(spans[noted == ASKS].tobytes())
             thread.zeroing.frombytes(spans[noted == ZEROES].tobytes())
+            thread.updates.frombytes(np.column_stack((numbers, spans))[noted == UPDATES].tobytes())
         still = [one[0] <= starts[0] < one[1] for one in thread.open]
         before = list(compress(thread.open, still))
         opened = np.array(before, np.int64).reshape(-1, 3)
@@ -197,8 +213,8 @@ class Threads:
             thread.spans.append((end, node))
 
     def _new(self, name: str, dims: bytes, args: "Args | None") -> int:
-        if dims and len(self.operators) >= MOST:
-            dims = b""
+        if len(self.operators) >= MOST:
+            name, dims = name if len(self.operators) < 2 * MOST or (name, b"") in self._known else MORE, b""
         if (name, dims) not in self._known:
             self.shaped = self.shaped or bool(dims)
             shapes = bytes(args.dims)[:CUT] if args is not None and dims else b""
@@ -209,16 +225,38 @@ class Threads:
             backward = name.startswith(kinds.AUTOGRAD)
             collective = not backward and name.startswith(kinds.COLLECTIVES)
             self._parts.append(kinds.BACKWARD if backward else kinds.COMMUNICATION if collective else kinds.FORWARD)
-            self._noted.append(ASKS if name in WAITING else ZEROES if name in ZEROING else 0)
+            self._noted.append(_noted(name))
         return self._known[name, dims]
 
     def spent(self, thread: Thread, part: str) -> Spans:
         """When a thread was in outermost operators of one part: forward, backward or communication."""
-        which = np.frombuffer(thread.which, np.int64) if thread.which else np.zeros(0, np.int64)
-        mask = np.array([one == part for one in self._parts] or [False])[which]
-        starts, ends = (np.frombuffer(one, np.int64) if one else which for one in (thread.starts, thread.ends))
+        if not thread.which:
+            return union(thread.collective) if part == kinds.COMMUNICATION else union([])
+        which = np.frombuffer(thread.which, np.int64)
+        of = self._of_part.get(part)
+        if of is None or len(of) < len(self._parts):
+            of = self._of_part[part] = np.array([one == part for one in self._parts])
+        mask = of[which]
+        starts, ends = (np.frombuffer(one, np.int64) for one in (thread.starts, thread.ends))
         found = union(np.column_stack((starts, ends))[mask].reshape(-1))
         return found | union(thread.collective) if part == kinds.COMMUNICATION else found
+
+    def updates(self) -> list[Work]:
+        """Arithmetic inside of ``Optimizer.step``, by name: on one tensor in place, or on many together."""
+        calls, total, count = Sums(), Sums(), len(self.operators)
+        for thread in self.of.values():
+            every = np.array(thread.updates, np.int64).reshape(-1, 3)
+            every = every[union(thread.stepping).holds(every[:, 1])]
+            calls.add(every[:, 0], 1)
+            total.add(every[:, 0], every[:, 2] - every[:, 1])
+        found: dict[str, Work] = {}
+        for one, called, time in zip(self.operators, calls.first(count), total.first(count), strict=True):
+            if called:
+                kind = "loop" if one.name in kinds.ELEMENTWISE else "together"
+                work = found.setdefault(one.name, Work(one.name, kind))
+                work.calls += called
+                work.total += time
+        return list(found.values())
 
     def outermost(self, thread: Thread, time: int) -> str:
         """The outermost operator that was open at a time; empty for none."""
@@ -231,12 +269,16 @@ class Threads:
         thread = self.thread(event)
         step = kinds.STEP.fullmatch(name)
         if step:
-            self.steps.append((int(step[1]), start, start + dur, thread))
+            if len(self.steps) < MOST_STEPS:
+                self.steps.append((int(step[1]), start, start + dur, thread))
+            self.marked += 1
             return
         if name.startswith(kinds.LOADER):
             _extend(thread.loader, start, start + dur)
         elif name.startswith(kinds.OPTIMIZERS):
             _extend(thread.optimizer, start, start + dur)
+            if name.startswith(kinds.OPTIMIZERS[0]):
+                _extend(thread.stepping, start, start + dur)
         elif name.startswith(kinds.COLLECTIVES):
             _extend(thread.collective, start, start + dur)
         _count(self.regions, name, dur)
@@ -304,6 +346,15 @@ class Threads:
                 self._place(thread, 1 << 62)
             for node in (thread.called, thread.noted):
                 node.total = sum(below.total for below in node.below.values())
+
+
+def _noted(name: str) -> int:
+    """What an operator is noted for, if it is."""
+    if name in WAITING:
+        return ASKS
+    if name in ZEROING:
+        return ZEROES
+    return UPDATES if name in kinds.ELEMENTWISE or name.startswith(kinds.TOGETHER) else 0
 
 
 def _strided(args: "Args") -> bytes:

@@ -81,5 +81,5 @@ def _write(path: Path, key: "list[Any]", found: Summary, mode: int) -> None:
         except BaseException:
             os.unlink(name)
             raise
-    except OSError:
-        pass  # a folder of somebody else, or a full disk: the next look takes as long as this one
+    except (OSError, OverflowError, UnicodeError):
+        pass  # a folder of somebody else, a full disk, or what no index can hold: the next look takes as long as this

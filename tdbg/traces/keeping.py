@@ -17,7 +17,7 @@ from tdbg.traces.summary import Step, Summary
 
 ON_DEVICE = frozenset((*kinds.KERNELS, kinds.COPIES, kinds.FILLS))
 CALLS = frozenset(kinds.RUNTIMES)
-HOSTS = frozenset(("cpu_op", "user_annotation", *kinds.RUNTIMES))
+HOSTS = frozenset((kinds.OPERATOR, kinds.ANNOTATION, *kinds.RUNTIMES))
 FLOWS = frozenset("stf")
 Place = tuple[int | str, int | str, float]  # pid, tid, ts: where a span begins, and so an arrow's end
 
@@ -106,7 +106,8 @@ class Keeping:
             tied = event.args.correlation if event.args is not None else None
             if inside and tied is not None:
                 (kernels if event.cat in ON_DEVICE else launches).add(tied)
-        self._wait = waits[0] if waits and waits[0][0] >= last_launch else None
+        last = max([last_launch, *(step.end for step in self.read.steps if step.number is not None)])
+        self._wait = waits[0] if waits and waits[0][0] >= last else None
         if kernels - launches:
             self._look_for_launches(kernels - launches)
 
@@ -124,7 +125,7 @@ class Keeping:
         if not _is_sound(event):
             return False
         start, end = self._span(event)
-        if event.cat == "user_annotation":
+        if event.cat == kinds.ANNOTATION:
             step = kinds.STEP.fullmatch(event.name)
             if step:
                 return int(step[1]) in self.numbers and self._times.touch(start, end)
@@ -164,16 +165,17 @@ class _Arrows:
 
 
 def _is_sound(event: Event) -> bool:
-    return 0 <= event.ts < 4e15 and 0 <= event.dur < 4e15
+    return 0 <= event.ts < kinds.FAR and 0 <= event.dur < kinds.FAR
 
 
 def _joined(every: Sequence[Step], chosen: Sequence[Step]) -> list[tuple[int, int]]:
     """The time of some steps; what lies between two that follow each other belongs to them."""
     found: list[tuple[int, int]] = []
     order = sorted(every, key=lambda step: step.start)
+    wanted = {(step.number, step.start, step.end) for step in chosen}
     before = None
     for at, step in enumerate(order):
-        if step not in chosen:
+        if (step.number, step.start, step.end) not in wanted:
             continue
         start = found.pop()[0] if before == at - 1 and found else step.start
         found.append((start, max(step.end, start)))

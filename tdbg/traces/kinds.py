@@ -2,11 +2,14 @@
 
 import re
 
-STEP = re.compile(r"ProfilerStep#(\d+)")
+FAR = 4e15  # microseconds; a time beyond it is none
+LARGEST = 1 << 62  # bytes, ranks ...
+STEP = re.compile(r"ProfilerStep#(\d{1,18})")
 OPERATOR = "cpu_op"
 MEMORY = "[memory]"
 MODULE = "nn.Module: "
 ANNOTATION = "user_annotation"
+FRAMES = "python_function"
 
 # Parts of a step, in the order of the bar.
 INPUT, H2D, FORWARD, BACKWARD, OPTIMIZER = "input", "h2d", "forward", "backward", "optimizer"
@@ -16,6 +19,16 @@ BAR = (INPUT, H2D, FORWARD, BACKWARD, OPTIMIZER, COMMUNICATION, COPY, IDLE, OTHE
 LOADER = "enumerate(DataLoader)#"
 LOADER_ALONE = "_SingleProcessDataLoaderIter"
 OPTIMIZERS = ("Optimizer.step#", "Optimizer.zero_grad#")
+TOGETHER = ("aten::_foreach_", "aten::_fused_")  # operators on many tensors
+ELEMENTWISE = (  # in place, on one
+    "aten::add_",
+    "aten::mul_",
+    "aten::addcmul_",
+    "aten::addcdiv_",
+    "aten::lerp_",
+    "aten::sqrt",
+    "aten::sub_",
+)
 AUTOGRAD = "autograd::engine::evaluate_function"
 COLLECTIVES = ("c10d::", "nccl:", "gloo:", "mpi:", "ucc:", "xccl:", "hccl:", "record_param_comms", "c10d_functional")
 COLLECTIVE_KERNEL = re.compile(r"nccl|rccl|oneccl|hccl_|ccl_kernel", re.IGNORECASE)
@@ -50,6 +63,11 @@ FOREIGN = re.compile(
 
 # Python's frames that write to the disk, and wait for it.
 SAVE = re.compile(r"torch[/\\]serialization\.py\(\d+\): save$|safetensors.*: save|save_checkpoint|fsync")
+
+
+def whole(value: object) -> int | None:
+    """A whole number as it stands in a trace; None for what is none, and for one that nothing has so much of."""
+    return value if isinstance(value, int) and -LARGEST < value < LARGEST else None
 
 
 def call(frame: str) -> str:

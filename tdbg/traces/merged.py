@@ -7,6 +7,7 @@ Each part has a range of process ids of its own, and what stood beside its event
 from typing import Any
 
 RANKS = "tdbgRanks"
+PARTS = 1_000  # of one file; each is read by a pass of its own
 ROOM = 1_000_000  # process ids of one part; viewers take numbers up to 2^32
 
 

@@ -19,8 +19,8 @@ def part(found: Summary, threads: "Threads", devices: "Devices") -> None:
     found.steps = [Step(number, start, end) for number, start, end, _ in threads.steps] or [
         Step(None, found.start, found.end)
     ]
-    found.waits, waiting = _waits(found, devices)
     main = threads.steps[0][3] if threads.steps else _busiest(threads)
+    found.waits, waiting = _waits(found, devices, main)
     host = _host(threads, main)
     bar, spent = _on_host(host), dict(host)
     if main is not None:
@@ -31,15 +31,20 @@ def part(found: Summary, threads: "Threads", devices: "Devices") -> None:
     if devices.kernels or devices.copies:
         bar, more = _on_device(found, host, devices)
         spent |= more
-    for step in found.steps:
-        _fill(step, bar, spent, kinds.IDLE if found.device else kinds.OTHER)
+    _fill(found.steps, bar, spent, kinds.IDLE if found.device else kinds.OTHER)
 
 
-def _fill(step: Step, bar: dict[str, Spans], spent: dict[str, Spans], rest: str) -> None:
-    step.bar = {name: spans.within(step.start, step.end) for name, spans in bar.items()}
-    step.bar[rest] = step.length - sum(step.bar.values())
-    step.bar = {name: step.bar[name] for name in kinds.BAR if name in step.bar}
-    step.spent = {name: spans.within(step.start, step.end) for name, spans in spent.items()}
+def _fill(steps: list[Step], bar: dict[str, Spans], spent: dict[str, Spans], rest: str) -> None:
+    begins, ends = ([getattr(step, name) for step in steps] for name in ("start", "end"))
+    parts, things = (
+        {name: (spans.before(ends) - spans.before(begins)).tolist() for name, spans in of.items()}
+        for of in (bar, spent)
+    )
+    for at, step in enumerate(steps):
+        times = {name: every[at] for name, every in parts.items()}
+        times[rest] = step.length - sum(times.values())
+        step.bar = {name: times[name] for name in kinds.BAR if name in times}
+        step.spent = {name: every[at] for name, every in things.items()}
 
 
 def _busiest(threads: "Threads") -> "Thread | None":
@@ -64,7 +69,13 @@ def _host(threads: "Threads", main: "Thread | None") -> dict[str, Spans]:
 
 
 def _on_host(host: dict[str, Spans]) -> dict[str, Spans]:
-    """The same without overlap: what comes first has the time. Communication is what nothing hides."""
+    """The same without overlap: what comes first has the time. Communication is what nothing hides.
+
+    An optimizer that shards its work exchanges it inside of its span: that is communication, but where it computes.
+    """
+    if host:
+        exposed = host[kinds.COMMUNICATION] - host[kinds.FORWARD] - host[kinds.BACKWARD]
+        host = {**host, kinds.OPTIMIZER: host[kinds.OPTIMIZER] - exposed}
     taken, found = union([]), {}
     for name, spans in host.items():
         found[name] = spans - taken
@@ -96,9 +107,14 @@ def _on_device(found: Summary, host: dict[str, Spans], devices: "Devices") -> tu
         compute=compute.total,
         communication=collective.total,
         overlap=overlap.total,
+        count=max(len(devices.ids), 1),
         launches=devices.launches,
         delays=dict(sorted(devices.delays.items())),
     )
+    if found.device.count > 1:
+        found.problems.append(
+            f"{found.device.count} accelerators ran its kernels and are told of as one: busy while any is, idle while none is"
+        )
     more = {
         "busy": busy,
         "compute": compute,
@@ -107,6 +123,7 @@ def _on_device(found: Summary, host: dict[str, Spans], devices: "Devices") -> tu
         "collective": collective,
         kinds.H2D: towards,
         "pageable": union(devices.pageable),
+        **{kind: union(times) for kind, times in devices.products.items()},
     }
     return bar, more
 
@@ -128,16 +145,20 @@ def _phases(host: dict[str, Spans], devices: "Devices", compute: Spans) -> dict[
     return found
 
 
-def _waits(found: Summary, devices: "Devices") -> tuple[list[Work], Spans]:
-    """Calls that wait for the accelerator, without the profiler's own at its end."""
-    closing, at = devices.closing()
+def _waits(found: Summary, devices: "Devices", main: "Thread | None") -> tuple[list[Work], Spans]:
+    """Calls in which the program's thread waits for the accelerator, without the profiler's own at its end.
+
+    Other threads (one that pins memory, a collective's) may wait as long as they like: that holds nothing up.
+    """
+    closing, at = devices.closing(max((step.end for step in found.steps if step.number is not None), default=-1))
     works, every = [], []
-    for name, times in devices.waits.items():
+    for wait, times in devices.waits.items():
         kept: Any = times
-        if name == closing:
+        key, name = wait
+        if wait == closing:
             found.closing_wait = times[at + 1] - times[at]
             kept = array("q", [*times[:at], *times[at + 2 :]])
-        if kept:
+        if kept and main is not None and key == main.key:
             work = Work(name, calls=len(kept) // 2, total=sum(kept[1::2]) - sum(kept[0::2]))
             works.append(work)
             every.append(union(kept))

@@ -4,11 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from tdbg.traces import figures, kinds
+from tdbg.traces import asking, figures, kinds
+from tdbg.traces.sets import Found
 from tdbg.traces.summary import Step, Summary
 
 # What a rank does itself; in communication and idleness it may wait for others.
 OWN = (kinds.INPUT, kinds.H2D, kinds.FORWARD, kinds.BACKWARD, kinds.OPTIMIZER, kinds.COPY, kinds.OTHER)
+COVERS = 0.8  # of what a rank has more to do: a part that makes as much of it is its cause
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,7 @@ class Ranks:
     slowest: str
     longest: str  # the part that is longer on the slowest
     longer: float  # by so many nanoseconds a step
+    covers: float  # the share that this has in what the slowest has more to do; 0.8 and more, and it is the cause
     skew: float
     common: int  # steps that all have
 
@@ -42,6 +45,15 @@ def own(step: Step) -> int:
 def own_parts(read: Summary) -> dict[str, float]:
     """Each part of that, nanoseconds of a step, medians."""
     return {name: median(step.bar.get(name, 0) for step in read.steps) for name in OWN}
+
+
+def beside(every: Sequence[tuple[Found, Summary]]) -> dict[str, Summary]:
+    """The traces of several ranks by their labels; none where they are not one trace each, of one attempt."""
+    known = {asking.label(one, read): read for one, read in every}
+    numbers = {one.rank if one.rank is not None else read.rank for one, read in every}
+    attempts = {one.attempt for one, _ in every}
+    is_one_each = len(numbers) == len(every) == len(known) and None not in numbers and len(attempts) == 1
+    return known if is_one_each and len(every) > 1 else {}
 
 
 def ranks(every: Mapping[str, Summary]) -> Ranks | None:
@@ -59,7 +71,9 @@ def ranks(every: Mapping[str, Summary]) -> Ranks | None:
     slowest = max(owned, key=lambda label: owned[label])
     longest, longer = _grown(slowest, {label: own_parts(read) for label, read in every.items()})
     skews = _skews(list(steady.values()))
-    return Ranks(tuple(each), slowest, longest, longer, _middle(skews), len(skews))
+    more = owned[slowest] - median(value for label, value in owned.items() if label != slowest)
+    covers = longer / more if more > 0 else 0.0
+    return Ranks(tuple(each), slowest, longest, longer, covers, _middle(skews), len(skews))
 
 
 def _grown(slowest: str, parts: Mapping[str, Mapping[str, float]]) -> tuple[str, float]:

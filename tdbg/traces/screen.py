@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tdbg.tables import counted, print_rows, safe, short, size
 from tdbg.traces import figures, kinds, screen_memory
@@ -11,9 +11,6 @@ from tdbg.traces.figures import counted_flops, ms
 from tdbg.traces.flames import largest, modules, ordered, ways
 from tdbg.traces.sets import Found
 from tdbg.traces.summary import Operator, Summary
-
-if TYPE_CHECKING:
-    from tdbg.traces.ranks import Ranks
 
 WIDE = 40  # signs of a bar
 STANDS_OUT = 0.10  # more work of a rank's own than the others', as TD-P115 warns
@@ -82,16 +79,19 @@ def _ranks(every: Sequence[tuple[Found, Summary]]) -> None:
 
 def _apart(every: Sequence[tuple[Found, Summary]]) -> None:
     """What makes the ranks differ; nothing for several windows of one."""
-    found = ranks_of(every)
+    from tdbg.traces.ranks import COVERS, beside, ranks
+
+    found = ranks(beside(every))
     if found is None:
         return
     worst = next(one for one in found.each if one.label == found.slowest)
     print()
     if worst.extra >= STANDS_OUT:
+        what = "what is longer is" if found.covers >= COVERS else "no part alone makes it, the most is"
         print(
             safe(
                 f"{worst.label} has {worst.extra:.0%} more to do itself than the others, {ms(worst.own)} ms a step;"
-                f" what is longer is {found.longest}, by {ms(found.longer)} ms"
+                f" {what} {found.longest}, by {ms(found.longer)} ms"
             )
         )
     else:
@@ -111,15 +111,6 @@ def _apart(every: Sequence[tuple[Found, Summary]]) -> None:
             f" to {ms(most.exposed)} ms on {most.label}"
         )
     )
-
-
-def ranks_of(every: Sequence[tuple[Found, Summary]]) -> "Ranks | None":
-    """The ranks held against each other; None for fewer than two, and where one has several windows."""
-    from tdbg.traces.ranks import ranks
-
-    known = {label(one, read): read for one, read in every}
-    numbers = {one.rank if one.rank is not None else read.rank for one, read in every}
-    return ranks(known) if len(numbers) == len(every) == len(known) and None not in numbers else None
 
 
 def _operators(read: Summary, top: int, shapes: bool) -> None:

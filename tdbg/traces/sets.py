@@ -2,19 +2,23 @@
 
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tdbg.errors import TdbgError
 from tdbg.rundir import RUNS
+from tdbg.traces.merged import PARTS
 
 ENDINGS = (".json", ".json.gz")
 TRACE = re.compile(r"\.pt\.trace\.json(\.gz)?$")
 TIME = re.compile(r"\.(\d{10,})\.pt\.trace\.json")
-RANK = re.compile(r"(?<![a-z])rank[-_ ]?(\d+)", re.IGNORECASE)
-ATTEMPT = re.compile(r"attempt(\d+)$")
-MERGED = re.compile(rb'^\{"tdbgRanks":\[(\d+(?:,\d+)*)\]')  # how `tdbg trace slice` begins a file of several ranks
+RANK = re.compile(r"(?<![a-z])rank[-_ ]?(\d{1,9})(?!\d)", re.IGNORECASE)
+ATTEMPT = re.compile(r"attempt(\d{1,9})$")
+MERGED = re.compile(
+    rb'^\{"tdbgRanks":\[(\d{1,9}(?:,\d{1,9})*)\]'
+)  # how `tdbg trace slice` begins a file of several ranks
 BEGINNING = 1 << 16  # bytes that are looked at to tell whether a file is a trace
 DEEP = 6  # folders below the one that is named
 NONE_YET = "`tdbg profile -- COMMAND` makes one"
@@ -44,12 +48,15 @@ class Found:
 def traces(where: str, wanted: Callable[[int], bool] | None = None) -> list[Found]:
     """The traces at a path, by rank, attempt and time; a run may be named as everywhere.
 
-    where: empty for the newest run here that has traces. wanted: which ranks. Raises TdbgError where there is none.
+    where: empty for the newest run here that has traces; a folder of several runs is the newest of them that has any,
+    and it is said. wanted: which ranks. Raises TdbgError where there is none.
     """
     base = _place(where)
     if base.is_file():
         return _of_file(base, wanted)
-    files = sorted(_files(base), key=lambda path: (_rank(path) or 0, _attempt(path), _time(path), path.name))
+    files = sorted(
+        _of_one_run(_files(base)), key=lambda path: (_rank(path) or 0, _attempt(path), _time(path), path.name)
+    )
     found: list[Found] = []
     counts: dict[tuple[int | None, int, Path], int] = {}
     for path in files:
@@ -79,8 +86,12 @@ def _of_file(path: Path, wanted: Callable[[int], bool] | None) -> list[Found]:
 
 def _parts(path: Path) -> list[Found]:
     """The traces that `tdbg trace slice` merged into a file; none for any other file."""
-    ranks = _merged(path)
-    return [Found(path, rank, window=ranks[:part].count(rank), part=part) for part, rank in enumerate(ranks)]
+    counts: Counter[int] = Counter()
+    found = []
+    for part, rank in enumerate(_merged(path)):
+        found.append(Found(path, rank, window=counts[rank], part=part))
+        counts[rank] += 1
+    return found
 
 
 def newest(found: Sequence[Found]) -> list[Found]:
@@ -93,9 +104,32 @@ def newest(found: Sequence[Found]) -> list[Found]:
 
 def run_of(path: Path) -> str:
     """The name of the run that a trace is of; its own name where it is of none."""
+    run = _run(path)
+    return run.name if run is not None else path.name
+
+
+def _run(path: Path) -> Path | None:
+    """The folder of the run that a trace is of; None where it is of none."""
     from tdbg.rundir import STATE_FILE
 
-    return next((folder.name for folder in path.parents if (folder / STATE_FILE).is_file()), path.name)
+    return next((folder for folder in path.parents if (folder / STATE_FILE).is_file()), None)
+
+
+def _of_one_run(files: list[Path]) -> list[Path]:
+    """Of the traces of several runs those of the newest: ranks of two runs never met."""
+    from tdbg.output import say
+    from tdbg.rundir import STATE_FILE
+
+    of: dict[Path, Path | None] = {}  # a folder is looked up once
+    for path in files:
+        if path.parent not in of:
+            of[path.parent] = _run(path)
+    runs = {run for run in of.values() if run is not None}
+    if len(runs) < 2:
+        return files
+    newest = max(runs, key=lambda run: ((run / STATE_FILE).stat().st_mtime, run.name))
+    say(f"there are traces of {len(runs)} runs: these are of the newest, {newest}")
+    return [path for path in files if of[path.parent] == newest]
 
 
 def _place(where: str) -> Path:
@@ -156,7 +190,8 @@ def _beginning(path: Path) -> bytes:
 def _merged(path: Path) -> list[int]:
     """The ranks of a slice of several, in the order of its parts; none for any other file."""
     match = MERGED.search(_beginning(path))
-    return [int(rank) for rank in match[1].split(b",")] if match else []
+    ranks = match[1].split(b",") if match else []
+    return [int(rank) for rank in ranks] if len(ranks) <= PARTS else []
 
 
 def _is_trace(path: Path) -> bool:

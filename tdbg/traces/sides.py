@@ -1,7 +1,7 @@
 """One side of a comparison: the steps, operators and kernels of some traces, and the file that keeps them (a baseline)."""
 
 import os
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -65,9 +65,13 @@ def side(name: str, every: Sequence[tuple[Found, Summary]]) -> Side:
     found = Side(name, traces=len(every))
     kept: defaultdict[tuple[object, ...], list[Stride]] = defaultdict(list)
     left: set[tuple[object, ...]] = set()
+    nth: Counter[int] = Counter()  # traces of a rank that only they themselves tell
     for one, read in every:
         steady = {id(step) for step in figures.steady(read)}
-        place = (one.attempt, one.window) if one.rank is not None else (one.path,)
+        place: tuple[object, ...] = (one.attempt, one.window)
+        if one.rank is None:
+            place = (one.path,) if read.rank is None else (one.attempt, nth[read.rank])
+            nth.update([] if read.rank is None else [read.rank])
         for step in read.steps:
             if step.number is None:
                 continue

@@ -29,6 +29,8 @@ def write(parts: Sequence[Part], path: Path) -> int:
     process names, and their times are counted from the same moment. Memory does not grow with the traces. The file
     appears when it is whole. Raises TdbgError where it cannot be written, or is one of the traces itself.
     """
+    if len(parts) > merged.PARTS:
+        raise TdbgError(f"{len(parts):,} traces are too many for one file", "choose some: --ranks, --windows last")
     for one, _ in parts:
         if path.exists() and path.samefile(one.path):
             raise TdbgError(f"{path} is the trace itself", "name another file with --output")

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from tdbg.errors import TdbgError
+from tdbg.tables import counted
 from tdbg.traces.chunks import Blocks
 
 BATCH = 4096  # events of a batch, where ijson reads
@@ -46,9 +47,7 @@ class Args(msgspec.Struct, gc=False):
 
     correlation: Number = None
     dims: msgspec.Raw = msgspec.field(default=msgspec.Raw(), name="Input Dims")
-    types: msgspec.Raw = msgspec.field(default=msgspec.Raw(), name="Input type")
     concrete: msgspec.Raw = msgspec.field(default=msgspec.Raw(), name="Concrete Inputs")
-    stream: Number = None
     device: Number = None
     bytes: Number = None
     allocated: Number = msgspec.field(default=None, name="Total Allocated")
@@ -57,7 +56,6 @@ class Args(msgspec.Struct, gc=False):
     address: Number = msgspec.field(default=None, name="Addr")
     device_type: Number = msgspec.field(default=None, name="Device Type")
     device_id: Number = msgspec.field(default=None, name="Device Id")
-    name: Number = None
 
 
 class Event(msgspec.Struct, gc=False):
@@ -120,7 +118,8 @@ class Trace:
         elif not self._ended:
             self.problems.append("the file ends in the middle: the last events are missing")
         if self.damaged:
-            self.problems.append(f"{self.damaged:,} events are damaged and were left out")
+            verbs = "is damaged and was" if self.damaged == 1 else "are damaged and were"
+            self.problems.append(f"{counted(self.damaged, 'event')} {verbs} left out")
 
     # the frame around the events
 
@@ -180,10 +179,13 @@ class Trace:
                 yield batch
             data += more
             if len(data) > HELD:
-                self.problems.append(f"an event is larger than {HELD >> 20} MB: the rest was not read")
-                self._ended = True
+                self._too_large()
                 return
         yield from self._last(data, blocks, between)
+
+    def _too_large(self) -> None:
+        self.problems.append(f"an event is larger than {HELD >> 20} MB: the rest was not read")
+        self._ended = True
 
     def _cut(self, data: bytes, between: bytes) -> tuple[list[Event], bytes]:
         """Decode up to the last whole event; returns the events, and the bytes that are left."""
@@ -302,6 +304,7 @@ class Trace:
         batch: list[Event] = []
         try:
             for item in ijson.items(source, "item", use_float=True):
+                source.since = 0
                 event = self._convert(item)
                 if event is None:
                     self.damaged += 1
@@ -311,6 +314,8 @@ class Trace:
                     yield batch
                     batch = []
             self._ended = True
+        except _TooLarge:
+            self._too_large()
         except (ijson.JSONError, ValueError, RecursionError) as error:
             self._ended = not EARLY.search(str(error))
             if self._ended and not BEHIND.search(str(error)):
@@ -339,7 +344,7 @@ def _repaired(text: bytes) -> bytes:
 def _converted(item: Any) -> Event | None:
     if isinstance(item, dict) and isinstance(item.get("args"), dict):
         args = item["args"]
-        for key in ("Input Dims", "Input type", "Concrete Inputs"):
+        for key in ("Input Dims", "Concrete Inputs"):
             if key in args:
                 args[key] = msgspec.Raw(msgspec.json.encode(args[key]))
     try:
@@ -348,12 +353,17 @@ def _converted(item: Any) -> Event | None:
         return None
 
 
+class _TooLarge(ValueError):
+    """One event is larger than is held."""
+
+
 class _Joined:
-    """Blocks as a file that ijson reads."""
+    """Blocks as a file that ijson reads. ``since``: bytes that were read since the last event was whole."""
 
     def __init__(self, blocks: Iterator[bytes]) -> None:
         self._blocks = blocks
         self._data = b""
+        self.since = 0
         self._open = 0  # brackets, those in texts with them: a crude measure, and a cheap one
 
     def read(self, size: int = -1) -> bytes:
@@ -362,6 +372,9 @@ class _Joined:
             self._data = self._next()
         size = len(self._data) if size < 0 else size
         part, self._data = self._data[:size], self._data[size:]
+        self.since += len(part)
+        if self.since > HELD:
+            raise _TooLarge
         return part
 
     def _next(self) -> bytes:

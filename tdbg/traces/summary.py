@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-VERSION = 3  # of what is stored beside a trace: another number, and it is made anew
+VERSION = 4  # of what is stored beside a trace: another number, and it is made anew
 
 
 @dataclass(slots=True)
@@ -10,7 +10,8 @@ class Step:
     """One step, or the whole trace where it marks none.
 
     ``bar`` parts its wall-clock time, and adds up to it. ``spent`` are unions of one thing each within it: they
-    overlap. Both are by the names of `tdbg.traces.kinds`; ``spent`` also has busy, compute, overlap and wait.
+    overlap. Both are by the names of `tdbg.traces.kinds`; ``spent`` also has busy, compute, overlap, wait, and matrix and tensor
+    (kernels of matrix products).
     """
 
     number: int | None
@@ -85,7 +86,7 @@ class Flame:
 
 @dataclass(slots=True)
 class Device:
-    """What ran on accelerators, over the whole trace. Unions of wall-clock time."""
+    """What ran on accelerators, over the whole trace. Unions of wall-clock time: busy is when any of them is."""
 
     start: int = 0
     end: int = 0
@@ -93,6 +94,7 @@ class Device:
     compute: int = 0
     communication: int = 0
     overlap: int = 0  # communication while something was computed
+    count: int = 1  # accelerators that ran kernels
     launches: int = 0
     delays: dict[int, int] = field(default_factory=dict)  # launch to start, by power of two in ns -> kernels
 
@@ -121,6 +123,7 @@ class Summary:
     waits: list[Work] = field(default_factory=list)
     regions: list[Work] = field(default_factory=list)
     modules: list[Work] = field(default_factory=list)
+    updates: list[Work] = field(default_factory=list)  # arithmetic in Optimizer.step; kind: loop, or together
     saves: list[Work] = field(default_factory=list)  # to the disk, by the line of the program; where stacks are
     closing_wait: int = 0  # the profiler's own synchronisation at its end: counted nowhere else
     device: Device | None = None

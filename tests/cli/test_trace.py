@@ -159,6 +159,17 @@ def test_advise_names_what_is_wrong_and_fails_if_asked(trace):
     assert told["advice"][0]["code"] == "TD-P102" and {"code", "reason"} == set(told["abstained"][0])
 
 
+@pytest.mark.parametrize("folder", ["rank0", "any"])
+def test_windows_of_one_rank_and_traces_of_anything_are_no_ranks(tmp_path, folder):
+    (tmp_path / folder).mkdir()
+    for factor in (1, 2):
+        events = [{**one, "ts": one["ts"] * factor, "dur": one.get("dur", 0) * factor} for one in EVENTS]
+        write(tmp_path / folder / f"a.170000000000000000{factor}.pt.trace.json", events)
+    done = tdbg("advise", tmp_path / folder, "--windows", "all")
+    assert "TD-P115" not in done.stdout
+    assert "TD-P115: it needs the traces of two ranks or more, one of each" in done.stderr
+
+
 def test_wrong_use_of_advise_is_told(trace):
     for words, says in (
         (["--fail-on", "bad"], "--fail-on cannot be"),

@@ -1,13 +1,19 @@
 """A trace's summary, held against small computations of another kind."""
 
 import json
+import time
 from collections import defaultdict
 
+import numpy as np
 import pytest
-from traces.material import gpu, launch, loaded, memory, note, op, real, span, step, write
+from traces.material import dense, gpu, launch, loaded, memory, note, op, real, span, step, write
 
-from tdbg.traces import kinds
+from tdbg.traces import build, devices, figures, hosts, kinds
 from tdbg.traces.build import summarize
+from tdbg.traces.hosts import Threads
+from tdbg.traces.screen import show
+from tdbg.traces.sets import Found
+from tdbg.traces.stream import Event
 
 
 def us(value):
@@ -151,6 +157,19 @@ def test_a_step_on_the_cpu(tmp_path):
     assert found.recorded == ["steps"] and found.device is None and not found.problems
 
 
+def test_collectives_inside_of_an_optimizer_are_communication(tmp_path):
+    events = [
+        step(1, 0, 100),
+        note("Optimizer.step#ZeroRedundancyOptimizer.step", 10, 80),
+        op("aten::_foreach_add_", 20, 20),
+        op("c10d::broadcast_", 40, 5),
+        note("gloo:broadcast", 30, 40, tid=2),  # from 20 to 40 the optimizer computes
+    ]
+    found = summarize(write(tmp_path / "t.json", events)).steps[0]
+    assert (found.bar["optimizer"], found.bar["communication"], found.bar["other"]) == (us(50), us(30), us(20))
+    assert found.spent["optimizer"] == us(80)
+
+
 def test_a_step_on_an_accelerator(tmp_path):
     """Kernels belong to what launched them; the loader counts only while the device has nothing to do."""
     events = [
@@ -169,7 +188,7 @@ def test_a_step_on_an_accelerator(tmp_path):
         gpu("ncclKernel_AllReduce", 40, 20, 3, stream=9),
         gpu("adam", 62, 8, 4),
         gpu("Memcpy HtoD (Pageable -> Device)", 68, 12, 5, cat="gpu_memcpy", bytes=64),
-        span("cudaDeviceSynchronize", 99, 40, "cuda_runtime"),
+        span("cudaDeviceSynchronize", 100, 40, "cuda_runtime"),
     ]
     found = summarize(write(tmp_path / "t.json", events))
     assert found.steps[0].bar == {
@@ -191,6 +210,18 @@ def test_a_step_on_an_accelerator(tmp_path):
     assert found.recorded == ["device", "steps"]
 
 
+def test_several_accelerators_of_one_process_are_told_as_one_and_it_is_said(tmp_path):
+    events = [step(1, 0, 100), op("aten::mm", 0, 10), gpu("k", 10, 40, 1)]
+    other = gpu("k", 30, 40, 2)
+    other["args"]["device"] = 1
+    assert (one := summarize(write(tmp_path / "t.json", events))).device.count == 1 and one.problems == []
+    found = summarize(write(tmp_path / "t.json", [*events, other]))
+    assert found.device.count == 2 and found.steps[0].spent["busy"] == us(60)
+    assert found.problems == [
+        "2 accelerators ran its kernels and are told of as one: busy while any is, idle while none is"
+    ]
+
+
 def test_a_wait_before_the_last_launch_is_the_programs(tmp_path):
     wait = span("cudaDeviceSynchronize", 5, 10, "cuda_runtime")
     events = [step(1, 0, 100), wait, launch(50, 1, 1), gpu("k", 60, 5, 1)]
@@ -199,9 +230,43 @@ def test_a_wait_before_the_last_launch_is_the_programs(tmp_path):
     assert found.steps[0].spent["wait"] == us(10)
 
 
+def test_a_wait_within_the_last_step_is_the_programs(tmp_path):
+    """Many a loop synchronises at the end of a step, to take the time."""
+    events = [
+        step(1, 0, 100),
+        launch(5, 1, 1),
+        gpu("k", 10, 5, 1),
+        span("cudaDeviceSynchronize", 60, 30, "cuda_runtime"),
+    ]
+    found = summarize(write(tmp_path / "t.json", events))
+    assert found.closing_wait == 0 and found.steps[0].spent["wait"] == us(30)
+    closing = span("cudaDeviceSynchronize", 101, 9, "cuda_runtime")
+    found = summarize(write(tmp_path / "t.json", [*events, closing]))
+    assert found.closing_wait == us(9) and found.steps[0].spent["wait"] == us(30)
+
+
+def test_a_trace_of_kernels_alone_has_a_verdict(tmp_path):
+    found = summarize(write(tmp_path / "t.json", [gpu("k", 10, 5, 1), gpu("k", 30, 5, 2)]))
+    assert figures.verdict(found) == "most of a step is an accelerator that has nothing to do: 60%"
+
+
+def test_a_kernel_of_unknown_launch_is_of_no_span_that_begins_before_the_first_event(tmp_path):
+    events = [op("aten::mm", 1000, 10), note("Optimizer.step#A.step", 990, 300), step(1, 980, 400)]
+    found = summarize(write(tmp_path / "t.json", [*events, gpu("k", 1300, 50, 7)]))
+    assert (found.steps[0].bar["optimizer"], found.steps[0].bar["other"]) == (0, us(50))
+
+
 def test_without_steps_the_whole_is_one(tmp_path):
     found = summarize(write(tmp_path / "t.json", [op("aten::mm", 5, 10), op("aten::mm", 20, 10)]))
     assert [(one.number, one.length, one.bar["forward"]) for one in found.steps] == [(None, us(25), us(20))]
+
+
+def test_a_step_that_the_program_ended_in_is_none(tmp_path):
+    events = [step(3, 0, 100), op("aten::mm", 5, 10)]
+    head = {"tdbg": {"first_step": 3, "wanted": 2, "partial_step": 3}}
+    found = summarize(write(tmp_path / "t.json", events, head=head))
+    assert [one.number for one in found.steps] == [None] and "steps" not in found.recorded
+    assert found.problems == ["its window holds 0 of 2 steps: the program ended before"]
 
 
 def test_an_empty_trace_has_a_summary(tmp_path):
@@ -255,11 +320,71 @@ def test_events_out_of_order_are_sorted_and_it_is_told(tmp_path):
     assert "sorted" in turned.problems[0]
 
 
+def test_any_number_of_threads_is_read_in_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(hosts, "MOST_THREADS", 50)
+    events = [op("aten::mm", at * 10, 10, tid=f"thread {at % 4000}") for at in range(20_000)]
+    path = write(tmp_path / "t.json", events, dense)
+    begun = time.monotonic()
+    found = summarize(path)
+    assert time.monotonic() - begun < 5
+    assert sum(one.own for one in found.operators) == us(200_000)
+    threads = Threads()
+    threads.see_operators([Event("X", "cpu_op", "a", 1, at) for at in range(200)], np.arange(200), np.ones(200, int))
+    assert len(threads.of) == 51 and sum(len(one.starts) for one in threads.of.values()) == 200
+
+
 def test_times_that_cannot_be_are_left_out(tmp_path):
+    assert summarize(write(tmp_path / "t.json", [op("good", 5, 10), op("far", 1e300, 1)])).problems == [
+        "1 event has a time that cannot be, and was left out"
+    ]
     events = [op("good", 5, 10), op("far", 1e300, 1), op("long", 6, 1e200), op("back", -5, 1), op("minus", 7, -1)]
     found = summarize(write(tmp_path / "t.json", events))
     assert [one.name for one in found.operators] == ["good"]
     assert found.problems == ["4 events have times that cannot be, and were left out"]
+
+
+def test_a_step_whose_number_cannot_be_is_a_span_like_others(tmp_path):
+    name = f"ProfilerStep#{'7' * 5000}"
+    found = summarize(write(tmp_path / "t.json", [note(name, 0, 50), step(2, 0, 50), op("a", 1, 2)]))
+    assert ([one.number for one in found.steps], [one.name for one in found.regions]) == ([2], [name])
+
+
+def test_numbers_that_cannot_be_are_left_out(tmp_path, capsys):
+    huge = 10**400
+    head = {
+        "tdbg": {"rank": huge, "world_size": 2},
+        "deviceProperties": [{"computeMajor": huge, "computeMinor": 0, "totalGlobalMem": huge}],
+    }
+    events = [op("aten::mm", 0, 9), gpu("Memcpy HtoD", 1, 5, cat="gpu_memcpy", bytes=huge), memory(3, huge, huge)]
+    found = summarize(write(tmp_path / "t.json", [*events, memory(4, 8, 8, reserved=huge)], head=head))
+    assert (found.rank, found.world_size, found.capability, found.device_bytes) == (None, 2, None, 0)
+    assert (found.copies[0].nbytes, found.memory[0].peak, found.memory[0].reserved) == (0, 8, 0)
+    show([(Found(tmp_path / "t.json", None), found)], 10, False)
+    assert "memory of cpu: peak 8 B" in capsys.readouterr().out
+
+
+def test_any_number_of_names_steps_and_devices_has_a_summary_of_bounded_size(tmp_path, monkeypatch):
+    for module, name in ((hosts, "MOST"), (hosts, "MOST_STEPS"), (devices, "MOST"), (build, "MOST_HEAPS")):
+        monkeypatch.setattr(module, name, 10)
+    events = []
+    for at in range(50):
+        events += [step(at, at * 10, 10), op(f"aten::{at}", at * 10, 5), op("aten::0", at * 10 + 6, 1)]
+        events += [
+            gpu(f"Memcpy HtoD {at}", at * 10, 3, cat="gpu_memcpy", bytes=1),
+            memory(at * 10, 1, 1, device_type=at),
+        ]
+    found = summarize(write(tmp_path / "t.json", events))
+    assert (len(found.operators), sum(one.calls for one in found.operators)) == (21, 100)
+    assert max((one.calls, one.name) for one in found.operators) == (51, "aten::0")
+    assert (len(found.copies), sum(one.nbytes for one in found.copies)) == (11, 50)
+    assert (len(found.steps), len(found.memory)) == (10, 10)
+    assert found.problems == [
+        "memory of 10 devices is told of: 40 events of others left out",
+        "50 steps are marked: only 10 of them are told of",
+    ]
+    kernels = [gpu(f"{name} {at}", at * 100, 50) for at in range(20) for name in ("nccl", "sgemm")]
+    found = summarize(write(tmp_path / "t.json", kernels))
+    assert (len(found.kernels), found.device.communication, found.steps[0].spent["matrix"]) == (11, us(1000), us(1000))
 
 
 def test_times_are_exact_where_the_trace_counts_from_1970(tmp_path):

@@ -7,7 +7,7 @@ from traces.material import gpu, launch, op, step, write
 
 from tdbg.errors import TdbgError
 from tdbg.traces.build import summarize
-from tdbg.traces.compare import compare
+from tdbg.traces.compare import compare, is_notable
 from tdbg.traces.sets import Found
 from tdbg.traces.sides import Side, save, side, stored, together
 
@@ -55,6 +55,7 @@ def test_too_few_steps_are_told_and_are_no_regression(tmp_path):
     unmarked = side("it", [(Found(tmp_path / "t.json", 0), summarize(write(tmp_path / "t.json", [op("a", 0, 9)])))])
     found = compare(unmarked, one(tmp_path, LENGTHS))
     assert found.verdict == "too few steps" and "A marks no steps: there is no spread to judge by" in found.notes
+    assert found.parts and not any(is_notable(part, found) for part in found.parts)
 
 
 def test_operators_are_matched_by_name_with_their_calls(tmp_path):
@@ -83,6 +84,16 @@ def test_a_step_of_several_ranks_is_as_long_as_on_the_slowest(tmp_path):
     assert found.lengths == [200_000, 250_000, 150_000] and found.ranks == [0, 1]
     assert found.steps[0].bar["forward"] == 75_000  # of 50 and 100 us
     assert found.operators[0].calls == 2 and found.operators[0].time == pytest.approx(900_000 / 2 / 6)
+
+
+def test_ranks_that_only_the_traces_tell_are_ranks_too(tmp_path):
+    def told(rank, lengths):
+        return Found(tmp_path / f"{rank}.json", None), made(tmp_path, lengths, head={"tdbg": {"rank": rank}})[1]
+
+    found = side("it", [told(0, (100, 250, 100)), told(1, (200, 100, 150))])
+    assert found.lengths == [200_000, 250_000, 150_000] and found.ranks == [0, 1]
+    again = side("it", [told(0, (100, 100)), told(0, (200, 200))])  # two windows of one rank
+    assert again.lengths == [100_000, 100_000, 200_000, 200_000]
 
 
 def test_a_step_that_stands_out_is_left_out_and_told(tmp_path):

@@ -216,6 +216,7 @@ def test_modules_of_a_real_trace(recorded):
     assert flames.ways(read) == ["stack", "module", "operator"]
 
 
+CPU_ATTENTION = "aten::_scaled_dot_product_flash_attention_for_cpu"
 ATTENTION = [[2, 4, 8, 16], [2, 4, 10, 16], [2, 4, 10, 32]]
 
 
@@ -224,11 +225,23 @@ ATTENTION = [[2, 4, 8, 16], [2, 4, 10, 16], [2, 4, 10, 32]]
     [
         ("aten::mm", [[3, 4], [4, 5]], [], 120),
         ("aten::baddbmm", [[], [2, 3, 4], [2, 4, 5]], [], 240),
-        ("aten::_scaled_dot_product_flash_attention_for_cpu", ATTENTION, [], 2 * 2 * 4 * 8 * 10 * (16 + 32)),
+        (CPU_ATTENTION, ATTENTION, [], 2 * 2 * 4 * 8 * 10 * (16 + 32)),
+        *(
+            (
+                f"aten::_scaled_dot_product_{kind}_attention_backward",
+                [[2, 4, 8, 32], *ATTENTION],
+                [],
+                5 * 2 * 4 * 8 * 10 * 48,
+            )
+            for kind in ("flash", "efficient", "cudnn")
+        ),
         ("aten::add", [[3, 4], [3, 4]], [], 0),
         ("aten::mm", [[3, 4], [9, 5]], [], 0),
         ("aten::mm", [[3, 4]], [], 0),
         ("aten::mm", {"a": 1}, [], 0),
+        (CPU_ATTENTION, [[1] * 8] * 3, [], 4),
+        (CPU_ATTENTION, [[1] * 9] * 3, [], 0),
+        (CPU_ATTENTION, [*ATTENTION, [" " * 65536]], [], 0),
         ("aten::mm", [[2, 1e300], [1e300, 2]], [], 0),
         ("aten::mm", [[2, 10**18], [10**18, 2]], [], 0),
         ("aten::convolution", [[1, 1, 5], [1, 1, 3], []], ["", "", "", "[x]", "[0]", "[1]", "False"], 0),

@@ -78,6 +78,13 @@ def test_a_folder_that_cannot_be_written_is_no_error(trace, monkeypatch):
     assert os.listdir(trace.parent) == ["a.json"]
 
 
+def test_what_no_index_can_hold_is_no_error(tmp_path):
+    path = write(tmp_path / os.fsdecode(b"name in no encoding \xff.json"), events())
+    assert index.summary(path).events == 8004
+    copies = [gpu("Memcpy HtoD", at, 1, cat="gpu_memcpy", bytes=1 << 61) for at in range(9)]
+    assert index.summary(write(tmp_path / "a.json", [*events(), *copies])).copies[0].nbytes == 9 << 61
+
+
 def test_no_file_is_told(tmp_path):
     with pytest.raises(TdbgError, match="No such file"):
         index.summary(tmp_path / "none.json")

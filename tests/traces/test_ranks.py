@@ -4,7 +4,9 @@ import pytest
 from traces.material import note, op, step, write
 
 from tdbg.traces.build import summarize
-from tdbg.traces.ranks import ranks
+from tdbg.traces.ranks import beside, ranks
+from tdbg.traces.rules import consult
+from tdbg.traces.sets import Found
 
 BACKWARD = "autograd::engine::evaluate_function: MmBackward0"
 
@@ -39,5 +41,40 @@ def test_the_skew_is_of_the_steps_that_all_have(tmp_path):
     assert found.each[0].extra == pytest.approx(500 / 550 - 1)
 
 
+def test_a_part_is_the_cause_where_it_makes_most_of_the_difference(tmp_path):
+    def rank(forward, backward):
+        events = []
+        for number in range(5):
+            at = number * 1000
+            events += [step(number, at, 1000), op("aten::mm", at, forward), op(BACKWARD, at + forward, backward)]
+            events += [note("gloo:all_reduce", at + forward + backward, 1000 - forward - backward)]
+        return summarize(write(tmp_path / "t.json", events))
+
+    def said(slow):
+        every = {"rank 0": rank(200, 200), "rank 1": slow}
+        (found,) = (one for one in consult(list(every.items()), {}, every)[0] if one.code == "TD-P115")
+        return ranks(every).covers, found.try_next, found.evidence[-1]
+
+    covers, try_next, line = said(rank(400, 240))
+    assert covers == pytest.approx(200 / 240) and try_next == "look at forward on rank 1"
+    covers, try_next, line = said(rank(300, 320))  # slow at everything
+    assert covers == pytest.approx(120 / 220) and try_next == "look at the machine of rank 1"
+    assert line == "no part alone makes it: what is longer by most on rank 1 is backward, by 0.12 ms a step"
+
+
 def test_one_rank_is_not_compared(tmp_path):
     assert ranks({"rank 0": made(tmp_path, [300])}) is None
+
+
+def test_only_one_trace_of_each_rank_is_held_against_others(tmp_path):
+    read = made(tmp_path, [300] * 2)
+
+    def held(*found):
+        return list(beside([(one, read) for one in found]))
+
+    first, second = Found(tmp_path / "a", 0), Found(tmp_path / "b", 1)
+    assert held(first, second) == ["rank 0", "rank 1"]
+    assert held(first) == []
+    assert held(first, second, Found(tmp_path / "c", 0, window=1)) == []  # windows of a rank
+    assert held(Found(tmp_path / "a", None), Found(tmp_path / "b", None)) == []  # nobody knows of which rank
+    assert held(first, Found(tmp_path / "b", 1, attempt=1)) == []  # not the same steps

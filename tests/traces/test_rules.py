@@ -123,6 +123,7 @@ def reserved(allocated, taken):
     return make
 
 
+WAITS = {"a": exposed, "b": hidden}
 SAVE = "torch/serialization.py(944): save"
 FLOAT32 = "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize64x64x8_stage3_ffma"
 HIGHEST, HIGH = ({**A100, "tdbg": {"float32_matmul_precision": name}} for name in ("highest", "high"))
@@ -180,10 +181,14 @@ def test_a_slow_rank_is_named_with_what_makes_it_slow(tmp_path):
         late = [op("c10d::allreduce_", number * 1000 + 700, 200 - wait) for number in range(6)]
         return summarize(write(tmp_path / "t.json", [*events, *late]))
 
-    found, _ = consult([("rank 0", rank(10)), ("rank 1", rank(10)), ("rank 2", rank(40))], {"straggler_warning": 0.02})
+    def said(*waits, **thresholds):
+        every = {f"rank {number}": rank(wait) for number, wait in enumerate(waits)}
+        return consult(list(every.items()), thresholds, every)[0]
+
+    found = said(10, 10, 40, straggler_warning=0.02)
     one = next(one for one in found if one.code == "TD-P115")
     assert one.title.startswith("rank 2 has") and "input" in one.try_next
-    assert "TD-P115" not in [one.code for one in consult([("rank 0", rank(10)), ("rank 1", rank(10))], {})[0]]
+    assert "TD-P115" not in [one.code for one in said(10, 10)]
 
 
 def test_every_rule_has_a_case_a_page_and_thresholds():
@@ -198,10 +203,68 @@ def test_every_rule_has_a_case_a_page_and_thresholds():
 
 
 def test_the_profilers_own_wait_is_never_blamed(tmp_path):
-    closing = span("cudaDeviceSynchronize", 5990, 5000, "cuda_runtime")
+    closing = span("cudaDeviceSynchronize", 6001, 5000, "cuda_runtime")
     assert advice(tmp_path, [*steps(device), closing])[0] == []
     own = span("cudaDeviceSynchronize", 2100, 800, "cuda_runtime")
     assert [one.code for one in advice(tmp_path, [*steps(device), own])[0]] == ["TD-P106"]
+
+
+def test_waiting_for_input_is_not_told_as_work_of_the_accelerator(tmp_path):
+    def make(number, begin):
+        return [note(LOADER, begin, 200), *device(number, begin, size=200, at=300)]
+
+    found = {one.code: one for one in advice(tmp_path, steps(make))[0]}
+    assert found["TD-P104"].title == "the accelerator is idle for 60% of a step"
+    assert found["TD-P104"].evidence[0].startswith("busy 20% of a step")
+
+
+def test_waits_of_other_threads_are_not_the_programs(tmp_path):
+    def make(number, begin):
+        """A thread that pins memory waits all the time, and the accelerator has little to do."""
+        wait = span("cudaEventSynchronize", begin + 100, 800, "cuda_runtime", tid=9)
+        return [*device(number, begin, size=500), wait]
+
+    assert "TD-P106" not in [one.code for one in advice(tmp_path, steps(make))[0]]
+
+
+@pytest.mark.parametrize(("code", "head"), [("TD-P108", A100), ("TD-P117", HIGHEST)])
+def test_kernels_outside_of_the_steps_and_beside_each_other_do_not_add_up(tmp_path, code, head):
+    events = steps(lambda number, begin: device(number, begin, "k"))
+    before = [{**one, "ts": one["ts"] + 5000} for one in events]
+    before += [gpu("ampere_sgemm_128x64", at, 900) for at in range(0, 5000, 1000)]
+    assert advice(tmp_path, before, head)[0] == []
+    beside = [gpu("ampere_sgemm_128x64", at * 1000 + 50, 800, stream=stream) for at in range(6) for stream in (7, 8)]
+    (found,) = advice(tmp_path, [*events, *beside], head)[0]
+    assert (found.code, found.gain) == (code, 0.8)
+
+
+def test_an_optimizers_loop_is_what_runs_inside_of_it(tmp_path):
+    def codes(make):
+        return [one.code for one in advice(tmp_path, steps(make))[0]]
+
+    def clipped(number, begin):
+        return [op("aten::_foreach_norm", begin + 400, 20), *looping(number, begin)]
+
+    def elsewhere(number, begin):
+        """In-place arithmetic of the model, and an optimizer that takes its time for something else."""
+        moved = [{**one, "ts": one["ts"] - 400} for one in looping(number, begin) if one["name"] == "aten::add_"]
+        return [note("Optimizer.step#Own.step", begin + 550, 400), *moved]
+
+    def busy(number, begin):
+        return [*looping(number, begin), launch(begin + 1, 2, number + 1), gpu("k", begin, 980, number + 1)]
+
+    assert codes(clipped) == ["TD-P111"]
+    assert codes(elsewhere) == codes(busy) == []
+
+
+def test_traces_that_are_no_ranks_of_one_job_do_not_excuse_each_other(tmp_path):
+    """A wait that another rank has not is for a late one; another run tells nothing of it."""
+    every = {name: summarize(write(tmp_path / f"{name}.json", steps(make))) for name, make in WAITS.items()}
+
+    def codes(ranks):
+        return [one.code for one in consult(list(every.items()), {}, ranks)[0]]
+
+    assert "TD-P114" in codes({}) and "TD-P114" not in codes(every)
 
 
 def test_few_steps_make_no_warning_and_many_a_critical_one(tmp_path):

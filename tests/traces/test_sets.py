@@ -1,5 +1,7 @@
 """The traces that a path names."""
 
+import os
+
 import pytest
 from traces.material import op, write
 
@@ -35,12 +37,35 @@ def test_a_run_has_its_traces_by_rank_attempt_and_time(tmp_path):
         traces(str(tmp_path), lambda rank: rank == 7)
 
 
+def test_of_several_runs_the_newest_is_meant_and_it_is_said(tmp_path, capsys):
+    for begun, run, names in ((2, "a", ("rank0000",)), (1, "b", ("rank0000/attempt1", "rank0001"))):
+        for name in names:
+            put(tmp_path / run / name / "traces" / f"host.170000000000000000{begun}.pt.trace.json.gz")
+        (tmp_path / run / "run.json").write_text("{}")
+        os.utime(tmp_path / run / "run.json", (begun, begun))
+    found = traces(str(tmp_path))
+    assert labels(newest(found)) == labels(found) == ["rank 0"]  # neither rank 1 nor the attempt of an older run
+    assert found[0].path.is_relative_to(tmp_path / "a")
+    assert f"there are traces of 2 runs: these are of the newest, {tmp_path / 'a'}" in capsys.readouterr().err
+    assert labels(traces(str(tmp_path / "b"))) == ["rank 0, attempt 1", "rank 1"]
+    assert capsys.readouterr().err == ""
+
+
 def test_any_json_that_begins_as_a_trace_counts_where_no_name_says_so(tmp_path):
     put(tmp_path / "step.json")
     put(tmp_path / "deep" / "rank-3.json.gz")
     (tmp_path / "config.json").write_text('{"lr": 0.1}')
     (tmp_path / "broken.json.gz").write_bytes(b"\x1f\x8b\x00")
     assert labels(traces(str(tmp_path))) == ["step.json", "rank 3"]
+
+
+@pytest.mark.parametrize("ranks", ["9" * 5000, ",".join(["1"] * 1001)])
+def test_ranks_that_cannot_be_are_none(tmp_path, ranks):
+    path = tmp_path / "merged.json"
+    path.write_text(f'{{"tdbgRanks":[{ranks}],"traceEvents":[]}}')
+    assert labels(traces(str(path))) == ["merged.json"]
+    put(tmp_path / f"rank{'1' * 30}.json")
+    assert labels(traces(str(tmp_path / f"rank{'1' * 30}.json"))) == [f"rank{'1' * 30}.json"]
 
 
 def test_one_file_is_itself_whatever_its_name(tmp_path):

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import time
 import tracemalloc
 
 import pytest
@@ -11,8 +12,10 @@ from tdbg.errors import TdbgError
 from tdbg.traces import merged
 from tdbg.traces.build import summarize
 from tdbg.traces.keeping import Keeping, chosen_steps
+from tdbg.traces.keeping import _joined as joined
 from tdbg.traces.sets import Found, traces
 from tdbg.traces.slices import write as write_slice
+from tdbg.traces.summary import Step
 
 BACKWARD = "autograd::engine::evaluate_function: MmBackward0"
 
@@ -189,6 +192,19 @@ def test_the_real_traces_tell_the_same_of_a_step(tmp_path, name):
     found = kept(path, tmp_path / "s.json.gz", lambda number: number in numbers)
     assert steps_of(found) == steps_of(whole, *numbers)
     assert (tmp_path / "s.json.gz").stat().st_size < path.stat().st_size
+
+
+def test_any_number_of_steps_is_joined_in_time():
+    every = [Step(number, number * 10, number * 10 + 9, {"forward": 5}) for number in range(10_000)]
+    begun = time.monotonic()
+    assert joined(every, every[1:]) == [(10, 99_999)]
+    assert joined(every[::-1], [every[1], every[3]]) == [(10, 19), (30, 39)]
+    assert time.monotonic() - begun < 3
+
+
+def test_more_traces_than_one_file_holds_are_refused(tmp_path):
+    with pytest.raises(TdbgError, match="1,001 traces are too many for one file"):
+        write_slice([(Found(tmp_path / "t.json", 0), None)] * 1001, tmp_path / "s.json")
 
 
 def test_what_cannot_be_written_is_told_and_leaves_nothing(tmp_path):

@@ -8,6 +8,7 @@ import pytest
 from traces.material import LAYOUTS, bare, dense, kineto, loaded, op, python, real, span, step, write
 
 from tdbg.errors import TdbgError
+from tdbg.traces import stream
 from tdbg.traces.stream import Event, Trace
 
 EVENTS = [
@@ -98,6 +99,15 @@ def test_no_separator_in_the_first_block_is_ijsons(tmp_path):
     assert trace.problems == ["the file ends in the middle: the last events are missing"]
 
 
+def test_one_event_that_is_endless_is_not_held_whatever_reads_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(stream, "HELD", 1 << 20)
+    endless = {**op("x", 1, 1), "args": {"list": [7] * 500_000}}
+    for events, size in (([*EVENTS, endless, op("y", 2, 1)], 1 << 16), ([op("x" * 5000, 1, 1), endless], 1 << 10)):
+        found, trace = read(write(tmp_path / "t.json", events), size)  # the second is ijson's
+        assert keys(found) == keys(events[: events.index(endless)])
+        assert trace.problems == ["an event is larger than 1 MB: the rest was not read"]
+
+
 DAMAGE = {
     "nan": ('"ts": 1', '"z": NaN, "y": -Infinity, "ts": 1', 0),
     "control": ('"name": "aten::mm"', '"name": "aten::m\x01m"', 0),
@@ -126,6 +136,11 @@ def test_damaged_events_are_mended_or_left_out_and_counted(tmp_path, kind, layou
     assert len(found) == len(events) - lost
     assert trace.damaged == lost
     assert trace.problems == ([f"{lost:,} events are damaged and were left out"] if lost else [])
+
+
+def test_one_damaged_event_is_told_as_one(tmp_path):
+    _, trace = read(write(tmp_path / "t.json", [*EVENTS[:2], {**op("x", 1, 1), "dur": "long"}, *EVENTS[:2]]))
+    assert trace.problems == ["1 event is damaged and was left out"]
 
 
 @pytest.mark.parametrize(

@@ -41,13 +41,15 @@ def answer(question: Question) -> int:
     """Print it; 1 if `--fail-on` is reached."""
     from tdbg.errors import TdbgError
     from tdbg.traces.asking import chosen, label, summaries
+    from tdbg.traces.ranks import beside
     from tdbg.traces.rules import SEVERITIES, asked, consult
 
     if question.fail_on and question.fail_on not in SEVERITIES:
         raise TdbgError(f"--fail-on cannot be {question.fail_on!r}", f"write one of: {', '.join(SEVERITIES)}")
     thresholds = asked(list(question.threshold))
-    every = [(label(one, read), read) for one, read in summaries(chosen(question))]
-    advice, silent = consult(every, thresholds)
+    found = summaries(chosen(question))
+    every = [(label(one, read), read) for one, read in found]
+    advice, silent = consult(every, thresholds, beside(found))
     if question.json:
         _print_json(advice, silent)
     else:

@@ -105,7 +105,7 @@ def _print_json(every: "Sequence[tuple[Found, Summary]]") -> None:
     from tdbg.output import print_json
     from tdbg.tables import finite
     from tdbg.traces import figures
-    from tdbg.traces.screen import ranks_of
+    from tdbg.traces.ranks import beside, ranks
 
     data: list[dict[str, Any]] = []
     for one, read in every:
@@ -121,5 +121,5 @@ def _print_json(every: "Sequence[tuple[Found, Summary]]") -> None:
         del whole["flames"]  # `tdbg trace flame --json` has them
         data.append({**whole, "attempt": one.attempt, "window": one.window, **told})
         data[-1]["rank"] = read.rank if read.rank is not None else one.rank
-    ranks = ranks_of(every)
-    print_json("trace-show", finite({"times": "ns", "traces": data, "ranks": asdict(ranks) if ranks else None}))
+    apart = ranks(beside(every))
+    print_json("trace-show", finite({"times": "ns", "traces": data, "ranks": asdict(apart) if apart else None}))

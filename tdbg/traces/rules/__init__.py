@@ -44,17 +44,21 @@ class Abstain:
 
 @dataclass(slots=True)
 class View:
-    """What a rule looks at: one trace, and those of the other ranks."""
+    """What a rule looks at: one trace, and where each is of another rank, all of them."""
 
     summary: Summary
     label: str = ""
-    others: list[tuple[str, Summary]] = field(default_factory=list)  # all ranks, this one with them
+    ranks: Mapping[str, Summary] = field(default_factory=dict)  # by label, this one with them; empty for one
     thresholds: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def steps(self) -> list[Step]:
         """The steps without those that stand out."""
         return figures.steady(self.summary)
+
+    def part(self, name: str) -> float:
+        """The share that a part of the bar has in the time of these steps; 0 where there is none of it."""
+        return figures.parts(self.steps).get(name, 0.0)
 
     def share(self, *names: str) -> float | None:
         """The share of these steps spent on a thing; None if the trace does not tell."""
@@ -135,14 +139,19 @@ def asked(words: list[str]) -> dict[str, float]:
     return found
 
 
-def consult(every: list[tuple[str, Summary]], thresholds: Mapping[str, float]) -> tuple[list[Advice], list[Abstain]]:
-    """What all rules say of these traces, gravest and largest gain first; and why others abstain, each once."""
+def consult(
+    every: list[tuple[str, Summary]], thresholds: Mapping[str, float], ranks: Mapping[str, Summary] | None = None
+) -> tuple[list[Advice], list[Abstain]]:
+    """What all rules say of these traces, gravest and largest gain first; and why others abstain, each once.
+
+    ranks: those that may be held against each other, as `tdbg.traces.ranks.beside` gives them.
+    """
     advice: list[Advice] = []
     silent: dict[Abstain, None] = {}
     for rule in RULES:
         looked = every[:1] if rule.per_run else every
         for label, summary in looked:
-            said = rule().look(View(summary, "" if rule.per_run else label, every, thresholds))
+            said = rule().look(View(summary, "" if rule.per_run else label, ranks or {}, thresholds))
             if isinstance(said, Advice):
                 advice.append(said)
             elif said is not None:

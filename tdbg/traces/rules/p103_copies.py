@@ -22,10 +22,7 @@ class CopyBound(Rule):
     def look(self, view: View) -> Advice | Abstain | None:
         if view.summary.device is None:
             return self.abstain("a rule for accelerators: the trace has none")
-        whole = sum(step.length for step in view.steps)
-        if not whole:
-            return None
-        share = sum(step.bar.get(kinds.H2D, 0) for step in view.steps) / whole
+        share = view.part(kinds.H2D)
         pageable = view.share("pageable") or 0.0
         limits = (("critical", share, "copy_critical"), ("warning", share, "copy_warning"))
         severity = next((name for name, value, limit in limits if value > self.limit(view, limit)), None)

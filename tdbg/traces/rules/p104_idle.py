@@ -22,12 +22,11 @@ class Idle(Rule):
         device = view.summary.device
         if device is None:
             return self.abstain("a rule for accelerators: the trace has none")
-        whole = sum(step.length for step in view.steps)
-        share = sum(step.bar.get(kinds.IDLE, 0) for step in view.steps) / whole if whole else 0.0
+        share = view.part(kinds.IDLE)
         severity = self.graded(view, share)
         if severity is None:
             return None
-        lines = [f"busy {1 - share:.0%} of a step, {device.launches:,} launches in all"]
+        lines = [f"busy {view.share('busy') or 0.0:.0%} of a step, {device.launches:,} launches in all"]
         if device.delays:
             lines += [f"kernels start {figures.middle(device.delays) / 1000:.3g} us after their launch, at the median"]
         lines += [f"{one.name}: {one.own / 1e6:.3g} ms on the host" for one in view.summary.operators[:3]]

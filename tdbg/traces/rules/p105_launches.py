@@ -26,8 +26,7 @@ class LaunchBound(Rule):
             return self.abstain("a rule for accelerators: the trace has none")
         if not device.delays:
             return self.abstain("no kernel can be told the launch of: the trace lacks the runtime's calls")
-        whole = sum(step.length for step in view.steps)
-        idle = sum(step.bar.get(kinds.IDLE, 0) for step in view.steps) / whole if whole else 0.0
+        idle = view.part(kinds.IDLE)
         delay_us = figures.middle(device.delays) / 1000
         if idle <= self.limit(view, "launch_idle") or delay_us >= self.limit(view, "launch_delay_us"):
             return None

@@ -23,8 +23,7 @@ class SmallKernels(Rule):
         if view.summary.device is None or not calls:
             return self.abstain("a rule for accelerators: the trace has none")
         small = sum(one.short for one in kernels) / calls
-        whole = sum(step.length for step in view.steps)
-        idle = sum(step.bar.get(kinds.IDLE, 0) for step in view.steps) / whole if whole else 0.0
+        idle = view.part(kinds.IDLE)
         if small <= self.limit(view, "small_kernels") or idle <= self.limit(view, "small_idle"):
             return None
         most = sorted(kernels, key=lambda one: -one.short)[:3]

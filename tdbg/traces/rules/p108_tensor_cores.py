@@ -14,8 +14,9 @@ def tf32_is_off(read: Summary) -> bool:
 class TensorCores(Rule):
     """Matrix products and convolutions run, and none of them on tensor cores.
 
-    Signal: the names of kernels, a heuristic and told as such; a device of compute capability 7 or higher. Where the
-    trace tells that TF32 is off on a device that has it, TD-P117 speaks.
+    Signal: the share of a step in which kernels of matrix products run by their names, a heuristic and told as such; a
+    device of compute capability 7 or higher. Where the trace tells that TF32 is off on a device that has it, TD-P117
+    speaks.
     What to do: torch.autocast with bfloat16, or torch.set_float32_matmul_precision("high"); sizes divisible by 8.
     """
 
@@ -26,15 +27,16 @@ class TensorCores(Rule):
 
     def look(self, view: View) -> Advice | Abstain | None:
         read = view.summary
-        kinds = figures.families(read.kernels)
-        eligible = kinds.get("matrix", 0) + kinds.get("tensor", 0)
         if read.device is None:
             return self.abstain("a rule for accelerators: the trace has none")
         if read.capability is None:
             return self.abstain("the trace does not tell the device's compute capability")
-        span = max(sum(step.length for step in read.steps), 1)
-        share = eligible / span
-        if read.capability[0] < 7 or kinds.get("tensor") or share <= self.limit(view, "matrix_share"):
+        share = view.share("matrix") or 0.0
+        if (
+            read.capability[0] < 7
+            or figures.families(read.kernels).get("tensor")
+            or share <= self.limit(view, "matrix_share")
+        ):
             return None
         if tf32_is_off(read):
             return None

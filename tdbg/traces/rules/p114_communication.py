@@ -41,7 +41,7 @@ class Communication(Rule):
 def _least(view: View) -> dict[int | None, int]:
     """Step -> the least that any rank has of it, in nanoseconds; only steps that several ranks recorded."""
     found: dict[int | None, list[int]] = {}
-    for _, read in view.others:
+    for read in view.ranks.values():
         for step in read.steps:
             if step.number is not None:
                 found.setdefault(step.number, []).append(step.bar.get(kinds.COMMUNICATION, 0))

@@ -3,8 +3,8 @@
 from statistics import quantiles
 
 from tdbg.traces import figures
+from tdbg.traces.ranks import COVERS, ranks
 from tdbg.traces.ranks import own as own_of
-from tdbg.traces.ranks import ranks
 from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
 
 
@@ -14,27 +14,30 @@ class Straggler(Rule):
 
     Signal: a step's time without communication, of the slowest rank against the median of all; and three quarters of
     its steps are longer than three quarters of those of the others, since ranks that share a machine take turns.
-    What to do: balance what differs (sequence lengths, hosts, loaders); the evidence names the part that is longer.
+    What to do: balance what differs (sequence lengths, hosts, loaders); the evidence names the part that is longer,
+    and it is told as the cause where it makes ``straggler_cause`` of the difference.
     """
 
     code = "TD-P115"
     title = "a slow rank"
     source = "traceml"
-    thresholds = {"straggler_warning": 0.10, "straggler_critical": 0.20}
+    thresholds = {"straggler_warning": 0.10, "straggler_critical": 0.20, "straggler_cause": COVERS}
     per_run = True
 
     def look(self, view: View) -> Advice | Abstain | None:
-        found = ranks(dict(view.others))
+        found = ranks(view.ranks)
         if found is None:
-            return self.abstain("it needs the traces of two ranks or more")
+            return self.abstain("it needs the traces of two ranks or more, one of each")
         worst = next(one for one in found.each if one.label == found.slowest)
         severity = self.graded(view, worst.extra)
         if severity is None or not _apart(view, worst.label):
             return None
         lines = [f"{one.label}: {one.own / 1e6:.4g} ms a step of its own" for one in found.each][:8]
-        lines += [f"what is longer on {worst.label} is {found.longest}, by {found.longer / 1e6:.3g} ms a step"]
+        is_cause = found.covers >= self.limit(view, "straggler_cause")
+        what = "what is longer" if is_cause else "no part alone makes it: what is longer by most"
+        lines += [f"{what} on {worst.label} is {found.longest}, by {found.longer / 1e6:.3g} ms a step"]
         title = f"{worst.label} has {worst.extra:.0%} more to do in a step than the others"
-        try_next = f"look at {found.longest} on {worst.label}"
+        try_next = f"look at {found.longest} on {worst.label}" if is_cause else f"look at the machine of {worst.label}"
         return self.advise(view, severity, title, lines, try_next, worst.extra / (1 + worst.extra))
 
 
@@ -42,7 +45,7 @@ def _apart(view: View, slowest: str) -> bool:
     """True if the lower quartile of a rank's steps lies above the upper one of the others'."""
     own: list[int] = []
     rest: list[int] = []
-    for label, read in view.others:
+    for label, read in view.ranks.items():
         (own if label == slowest else rest).extend(own_of(step) for step in figures.steady(read))
     return _quartile(own, 0) > _quartile(rest, 2)
 

@@ -1,6 +1,5 @@
 """TD-P117: products of float32 without TF32."""
 
-from tdbg.traces import figures
 from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
 from tdbg.traces.rules.p108_tensor_cores import tf32_is_off
 
@@ -28,8 +27,7 @@ class Tf32Off(Rule):
             return self.abstain(
                 "the trace does not tell the precision of float32 products: those of other tools do not"
             )
-        matrix = figures.families(read.kernels).get("matrix", 0)
-        share = matrix / max(sum(step.length for step in read.steps), 1)
+        share = view.share("matrix") or 0.0
         if not tf32_is_off(read) or share <= self.limit(view, "float32_share"):
             return None
         most = [one for one in read.kernels if one.kind == "matrix"][:3]
