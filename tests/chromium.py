@@ -124,8 +124,10 @@ class Browser:
             self._see(answer.get("method"), answer.get("params", {}))
 
     def _next(self, end):
+        poll = select.poll()  # select itself refuses descriptors above 1,023, which a long run of tests may have
+        poll.register(self._from, select.POLLIN)
         while b"\0" not in self._data:
-            ready, _, _ = select.select([self._from], [], [], max(end - time.monotonic(), 0))
+            ready = poll.poll(max(end - time.monotonic(), 0) * 1000)
             more = os.read(self._from, 1 << 20) if ready else b""
             if not more:
                 raise AssertionError("Chromium does not answer")

@@ -103,13 +103,14 @@ def is_place(word: str) -> bool:
     return is_url(word) or os.path.exists(word)
 
 
-def place_and_word(words: "Sequence[str]", what: str, example: str) -> tuple[list[str], str]:
+def place_and_word(words: "Sequence[str]", what: str, example: str, *, either: bool = True) -> tuple[list[str], str]:
     """The words of ``[PATH] WORD``: the paths for `opened`, and the word. Raises TdbgError where one is missing.
 
-    ``WORD PATH`` is understood where only the second one is there.
+    either: ``WORD PATH`` is understood too, where only the second one is there.
     """
     if len(words) == 2:
-        path, word = words if is_place(words[0]) or not is_place(words[1]) else reversed(words)
+        turned = either and is_place(words[1]) and not is_place(words[0])
+        path, word = reversed(words) if turned else words
         return [path], word
     if len(words) == 1:
         return [], words[0]

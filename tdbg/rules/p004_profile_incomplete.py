@@ -13,9 +13,9 @@ from tdbg.rundir import ProcessDir
 class ProfileIncomplete(KindsRule):
     """Says which windows of `tdbg profile` did not come, or ended early, and why.
 
-    What it does: With the flag PROFILER on (`tdbg profile`) it speaks when the program ended before the first window,
-    when a window was cut short (the program ended, an evaluation or a profiler of the program's own began), when a
-    trace could not be written, and when the bytes that `--disk-budget` allows were used up.
+    What it does: With the flag PROFILER on (`tdbg profile`) it speaks when the program ended before the first
+    window, when a window was cut short (the program ended, an evaluation or a profiler of the program's own began),
+    when a trace could not be written, and when the bytes that `--disk-budget` allows were used up.
 
     Why it matters: A trace with fewer steps than asked for, or of other steps, is read as if it were the whole.
 

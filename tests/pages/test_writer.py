@@ -357,8 +357,10 @@ def test_what_is_asked_of_the_disk_ahead_of_time_goes_back(tmp_path: Path) -> No
     (part,) = tmp_path.glob("*.part")
     ahead = part.stat().st_blocks * 512 - part.stat().st_size
     assert part.stat().st_size < 1_200_000, "the size is that of what is written"
-    if disk.reserve(os.open(tmp_path / "probe", os.O_RDWR | os.O_CREAT), 0, 4096):
+    probe = os.open(tmp_path / "probe", os.O_RDWR | os.O_CREAT)
+    if disk.reserve(probe, 0, 4096):
         assert ahead > 1_000_000
+    os.close(probe)
     writer.close()
     (sealed,) = tmp_path.glob("*.safetensors")
     assert sealed.stat().st_blocks * 512 <= sealed.stat().st_size + 65536

@@ -39,7 +39,8 @@ def answer(question: Question) -> int:
     from tdbg.pages.upload import Upload, pages_bytes
     from tdbg.urls import check_url, is_url
 
-    paths, url = place_and_word(question.paths, "URL", "tdbg inspect-pages upload tdbg_runs/train s3://bucket/train")
+    example = "tdbg inspect-pages upload tdbg_runs/train s3://bucket/train"
+    paths, url = place_and_word(question.paths, "URL", example, either=False)
     check_url(url)
     where = place(paths)
     if is_url(where) or not Path(where).is_dir():
