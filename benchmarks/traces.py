@@ -33,6 +33,7 @@ from tdbg.traces.index import beside
 
 MB = 1_000_000
 SECOND_LOOK_S = 0.3
+MOST_MB = 500  # that orjson is given: it takes nine times as much memory
 TIME = re.compile(rb'"ts": ?([0-9.]+)')
 LAST = re.compile(rb"\}\s*\]")
 STEP = re.compile(rb"ProfilerStep#\d+")
@@ -115,7 +116,7 @@ def rows(path: Path, size_mb: int) -> list[Row]:
         Row("show, from the index", show, False, SECOND_LOOK_S, goal_rss_mb),
         Row("advise, from the index", advise, False, SECOND_LOOK_S, goal_rss_mb),
     ]
-    if importlib.util.find_spec("orjson") is not None:
+    if importlib.util.find_spec("orjson") is not None and size_mb <= MOST_MB:
         found.append(Row("orjson, dicts, one sum", [sys.executable, "-c", ORJSON, str(path)]))
     return found
 
