@@ -43,6 +43,12 @@ def _ranks(text: str) -> "Callable[[int], bool] | None":
     return lambda rank: any(low <= rank <= high for low, high in bounds)
 
 
+def check_top(top: int) -> None:
+    """TdbgError for a number of lines that is none."""
+    if top < 0:
+        raise TdbgError("--top cannot be negative", "write --top 0 or more")
+
+
 def summaries(found: Sequence[Found], *, trees: bool = False) -> list[tuple[Found, Summary]]:
     """Each with its summary (trees: also of which operator called which); what cannot be read is told, and TdbgError if that is all of them."""
     from tdbg.output import say

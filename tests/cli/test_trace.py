@@ -107,6 +107,8 @@ def test_wrong_use_is_told(trace, tmp_path):
         (["show", trace, "--windows", "some"], "--windows cannot be 'some'"),
         (["show", tmp_path / "none"], "there is no such file"),
         (["shwo", trace], "Did you mean"),
+        (["show", trace, "--html", tmp_path, "--force"], "is a folder"),
+        *(([name, trace, "--top", "-1"], "--top cannot be negative") for name in ("show", "flame", "compare")),
     ):
         done = tdbg(*words)
         assert done.returncode == 2 and says in done.stderr, done.stderr

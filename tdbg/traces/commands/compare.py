@@ -51,6 +51,9 @@ class Question(Selected):
 
 def answer(question: Question) -> int:
     """Print how they differ; 1 if B is slower by more than is allowed."""
+    from tdbg.traces.asking import check_top
+
+    check_top(question.top)
     from tdbg.errors import TdbgError
 
     paths = list(question.paths)

@@ -45,6 +45,9 @@ class Question(Selected):
 
 def answer(question: Question) -> int:
     """Print it; 1 if nothing was called."""
+    from tdbg.traces.asking import check_top
+
+    check_top(question.top)
     from tdbg.output import say
     from tdbg.traces.asking import chosen, label, summaries
     from tdbg.traces.flames import folded, grown

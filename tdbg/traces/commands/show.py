@@ -49,6 +49,9 @@ class Question(Selected):
 
 def answer(question: Question) -> int:
     """Print it; 1 if the traces hold no event."""
+    from tdbg.traces.asking import check_top
+
+    check_top(question.top)
     from tdbg.output import say
     from tdbg.traces.asking import chosen, summaries
 
@@ -84,7 +87,8 @@ def _write_html(every: "Sequence[tuple[Found, Summary]]", question: Question) ->
 
     target = Path(question.html)
     if os.path.lexists(target) and (not question.force or target.is_dir()):
-        raise TdbgError(f"{safe(str(target))} is there already", "name another file, or write --force")
+        hint = "name a file in it" if target.is_dir() else "name another file, or write --force"
+        raise TdbgError(f"{safe(str(target))} is {'a folder' if target.is_dir() else 'there already'}", hint)
     ready = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         with open(ready, "xb") as file:
