@@ -1,0 +1,1 @@
+"""Metrics of a run: counted, averaged, named, kept and read. What a rank imports is the standard library alone."""
