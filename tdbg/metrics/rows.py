@@ -13,6 +13,7 @@ class Row:
     t: seconds since 1970. step: the program's global step. phase: ``train``, ``val``, ...; None for none. values: key ->
     number. text: key -> words. units: key -> ``pct``, ``frac``, ``ms``, ..., the first time that it is known. source: who
     said so (``tracker``, ``tdbg``, ``wandb``, ``tensorboard``, ``hf``, ``lightning``, ``torchmetrics``, ``metric``).
+    own_step: the step that the source itself gave or counts, where it has one of its own.
     """
 
     t: float
@@ -24,6 +25,7 @@ class Row:
     text: dict[str, str] = field(default_factory=dict)
     units: dict[str, str] = field(default_factory=dict)
     source: str = "tracker"
+    own_step: int | None = None
 
 
 @dataclass(slots=True)

@@ -28,6 +28,8 @@ def encode(row: Row) -> bytes:
         made["text"] = row.text
     if row.units:
         made["units"] = row.units
+    if row.own_step is not None:
+        made["own_step"] = row.own_step
     try:
         line = _encode(made)
     except (ValueError, TypeError):  # not finite, or a number of some library
@@ -87,6 +89,7 @@ def _row(found: dict[str, Any]) -> Row | None:
         _texts(found.get("text")),
         _texts(found.get("units")),
         str(found.get("source", "")),
+        own if isinstance(own := found.get("own_step"), int) else None,
     )
 
 
