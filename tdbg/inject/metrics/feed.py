@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tdbg.events import Event, Metric, Plan, Step, as_float
 from tdbg.inject.metrics import steps
 from tdbg.inject.metrics.sorting import sort
+from tdbg.inject.metrics.taps import Tap
 from tdbg.metrics.rows import FILE, Row
 from tdbg.metrics.sinks.jsonl import RowFile
 
@@ -20,7 +21,7 @@ PART = "metrics"  # its name in the budget
 SHARE = 0.25  # of the disk budget
 FREE_ROWS = 100  # so many rows of what the program logs are kept whatever they cost
 MAX_LATE = 1000  # device values on their way at a time
-FED = (Step, Metric, Plan)
+STEPS_ALONE = ("transformers.Trainer",)  # its epochs mean nothing where max_steps is given
 
 
 class Feed:
@@ -33,12 +34,16 @@ class Feed:
     def __init__(self, me: "Agent", monitor: "Monitor") -> None:
         self.me, self.monitor = me, monitor
         self.is_off = False
+        self._file: RowFile | None = None
+        self.taps = Tap(self)
         self._reset()
         me.at_fork(self._reset)
 
     def _reset(self) -> None:
         self._lock = threading.RLock()  # a new one: the parent may have held it at the fork
-        self._file: RowFile | None = None
+        if self._file is not None:
+            self._file.forget()
+        self._file = None
         self._passes = steps.Passes()
         self._pending: Row | None = None  # scalars that were logged one by one
         self._told: set[str] = set()  # keys whose unit stands in the file
@@ -85,10 +90,15 @@ class Feed:
         self._write(Row(t, step, over.epoch, "val", values=over.values(), source="tdbg"))
 
     def _plan(self, plan: Plan) -> None:
-        values = {"schedule/planned_steps": plan.steps, "schedule/planned_epochs": plan.epochs}
-        known = {key: float(value) for key, value in values.items() if value is not None}
-        if known:
-            self._write(Row(plan.t, self.monitor.step, self.monitor.epoch, values=known, source="tdbg"))
+        """How far a trainer means to go, counted from the beginning of the process."""
+        step, epoch = self.monitor.step, self.monitor.epoch
+        values: dict[str, float] = {}
+        if plan.steps is not None:
+            values["schedule/planned_steps"] = step + plan.steps
+        if plan.epochs is not None and plan.source not in STEPS_ALONE:
+            values["schedule/planned_epochs"] = (0 if epoch is None else epoch + 1) + plan.epochs
+        if values:
+            self._write(Row(plan.t or time.time(), step, epoch, values=values, source="tdbg"))
 
     # what the program logs
 
@@ -220,6 +230,13 @@ class Feed:
         if over is not None:
             self._write_pass(over, time.time())
         self.flush()
+
+    def close(self) -> None:
+        """The watch is over, and the process is not: nothing of the feed is left."""
+        self.is_off = True
+        self.taps.patches.restore()
+        if self._file is not None:
+            self._file.close()
 
 
 def _joins(waiting: Row, row: Row) -> bool:

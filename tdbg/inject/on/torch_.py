@@ -95,10 +95,9 @@ class Rank:
         """Where metrics go; None where that part of tdbg fails."""
         with self.me.guard("metrics"):
             from tdbg.inject.metrics.feed import Feed
-            from tdbg.inject.metrics.taps import Tap
 
             feed = Feed(self.me, self.monitor)
-            Tap(feed).wait()
+            feed.taps.wait()
             return feed
         return None
 

@@ -44,6 +44,8 @@ class Tap:
             when_imported(name, lambda module, file=file: self._arrived(module, file))  # type: ignore[misc]
 
     def _arrived(self, module: Any, file: str) -> None:
+        if self.feed.is_off:
+            return
         with self.feed.me.guard(f"metrics of {module.__name__}"):
             importlib.import_module(f"{__name__}.{file}").arrive(module, self)
 
