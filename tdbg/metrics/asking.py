@@ -80,3 +80,15 @@ def tell_counts(name: str, counts: "Counts") -> None:
         say(safe(f"{name}: {counted(counts.broken, 'line')} passed over: {torn}"))
     if counts.again:
         say(safe(f"{name}: {counted(counts.again, 'row')} passed over: a resumed run made these steps again"))
+
+
+def is_place(word: str) -> bool:
+    """True if a word names a run, a folder or a file, not a key."""
+    import glob
+    from pathlib import Path
+
+    from tdbg.rundir import RUNS
+
+    if Path(word).exists() or (Path(RUNS) / word).exists():
+        return True
+    return "/" not in word and bool(glob.glob(f"{RUNS}/*-{glob.escape(word)}/run.json"))
