@@ -1,1 +1,4 @@
-"""Metrics of a run: counted, averaged, named, kept and read. What a rank imports is the standard library alone."""
+"""The numbers of a run: state, schedule, names and sinks, four small things that do not know each other.
+
+What a training process imports from here needs the standard library alone.
+"""
