@@ -22,7 +22,9 @@ def reduce(phase: Phase, group: Any = None) -> None:
     states = _gather(_sums_of(phase), group)
     names = sorted({str(state["phase"]) for state in states})
     if len(names) > 1:
-        raise TdbgError(f"ranks reduce different phases: {', '.join(names)}", "call it for the same phase on every rank")
+        raise TdbgError(
+            f"ranks reduce different phases: {', '.join(names)}", "call it for the same phase on every rank"
+        )
     phase.start()
     for state in states:
         phase.samples += state["samples"]

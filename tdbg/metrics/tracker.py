@@ -13,7 +13,9 @@ from tdbg.metrics.phase import Slot
 from tdbg.metrics.stores import lr_dict
 from tdbg.metrics.values import as_count, as_float
 
-BEFORE_RESET: list[Callable[["MetricsTracker", str], None]] = []  # called with each finished phase, its sums still there
+BEFORE_RESET: list[
+    Callable[["MetricsTracker", str], None]
+] = []  # called with each finished phase, its sums still there
 
 
 class MetricsTracker(Holding):

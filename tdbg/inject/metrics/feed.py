@@ -62,8 +62,6 @@ class Feed:
                 key = event.name if "/" in event.name else f"metric/{event.name}"
                 value = as_float(event.value)
                 self._write(Row(event.t, event.step, self.monitor.epoch, values={key: value}, source="metric"))
-            elif isinstance(event, Plan):
-                self._plan(event)
         except Exception as error:  # guard: training goes on, and so do events
             self.failed(error)
 
@@ -89,7 +87,7 @@ class Feed:
         step = over.step if self.monitor.step else over.calls  # a program that only evaluates
         self._write(Row(t, step, over.epoch, "val", values=over.values(), source="tdbg"))
 
-    def _plan(self, plan: Plan) -> None:
+    def planned(self, plan: Plan) -> None:
         """How far a trainer means to go, counted from the beginning of the process."""
         step, epoch = self.monitor.step, self.monitor.epoch
         values: dict[str, float] = {}
@@ -97,8 +95,9 @@ class Feed:
             values["schedule/planned_steps"] = step + plan.steps
         if plan.epochs is not None and plan.source not in STEPS_ALONE:
             values["schedule/planned_epochs"] = (0 if epoch is None else epoch + 1) + plan.epochs
-        if values:
-            self._write(Row(plan.t or time.time(), step, epoch, values=values, source="tdbg"))
+        if values and not self.is_off:
+            row = Row(time.time(), step, epoch, values=values, source="tdbg")
+            self.monitor.when_rank(lambda: self._take(row, False))
 
     # what the program logs
 
@@ -170,9 +169,15 @@ class Feed:
 
     def _take(self, row: Row, gather: bool) -> None:
         """Write a row, or join it to the one that waits for more of its step."""
-        if not gather:
-            self._write(row)
-            return
+        try:
+            if gather:
+                self._gather(row)
+            else:
+                self._write(row)
+        except Exception as error:  # guard: it may be called as the process becomes a rank
+            self.failed(error)
+
+    def _gather(self, row: Row) -> None:
         with self._lock:
             waiting = self._pending
             if waiting is not None and _joins(waiting, row):

@@ -25,7 +25,7 @@ def _wrap(owner: Any, name: str, plan_of: Any) -> None:
             plan = plan_of(*args)
             me.emit_as_rank(plan)
             if me.feed is not None:
-                me.monitor.when_rank(lambda: me.feed.take(plan))
+                me.feed.planned(plan)
         return original(*args, **kwargs)
 
     setattr(owner, name, told)

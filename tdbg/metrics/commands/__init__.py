@@ -11,7 +11,7 @@ from typing import Protocol
 from tdbg.asked import Asked, Options, read
 
 # The order of the help page.
-NAMES = ("show", "dump", "plot", "compare")
+NAMES = ("show", "dump", "plot", "sanity")
 
 
 class Subcommand(Protocol):

@@ -44,8 +44,10 @@ class Constant(Rule):
         more = f", and {len(still) - 1} more metrics" if len(still) > 1 else ""
         yield self.found(
             f"{key} was {_value(those[0]):g} all {those[0].count} times{said_by(source)}{more}",
-            [f"{name}: {_value(one[0]):g}, {one[0].count} values, the last at step {one[0].last.step}"
-             for name, _, one in still],
+            [
+                f"{name}: {_value(one[0]):g}, {one[0].count} values, the last at step {one[0].last.step}"
+                for name, _, one in still
+            ],
             rank=those[0].rank,
             phase=those[0].phase or "",
             cause="the update that should feed it is not called, or an old value is logged again",

@@ -59,5 +59,7 @@ class BeyondPlan(Rule):
 
 def _planned(seen: Seen, key: str, rank: int) -> float:
     """What was planned: the most that anybody said; 0 if nobody did."""
-    found = [one.most.value for (name, _, who), one in seen.tally.series.items() if (name, who) == (key, rank) and one.most]
+    found = [
+        one.most.value for (name, _, who), one in seen.tally.series.items() if (name, who) == (key, rank) and one.most
+    ]
     return max(found, default=0.0)

@@ -22,7 +22,9 @@ def main() -> None:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        wandb.log({"train/loss": loss, "half": {"step": step / 2}, "word": f"w{step}"}, step=10 * step, commit=step % 2 == 0)
+        wandb.log(
+            {"train/loss": loss, "half": {"step": step / 2}, "word": f"w{step}"}, step=10 * step, commit=step % 2 == 0
+        )
         tell("step", step=step + 1, loss=loss.item())
         if step == 3:
             wandb.log({"nan": float("nan"), "flag": True, "none": None, "picture": wandb.Html("<p>")}, step=10 * step)
