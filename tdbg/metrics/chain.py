@@ -53,9 +53,9 @@ def chain_counts(
     return ChainCounts(totals[0], len(whole), totals[1], totals[2])
 
 
-def top_counts(scores: Any, targets: Any, ks: Sequence[int] = (1,), *, null_label: Null = None, task: str = "") -> tuple[
-    dict[int, int], int
-]:
+def top_counts(
+    scores: Any, targets: Any, ks: Sequence[int] = (1,), *, null_label: Null = None, task: str = ""
+) -> tuple[dict[int, int], int]:
     """For each k the samples whose true class is among the k highest scores, and the samples that are not null.
 
     scores: (N, C), or the predicted classes (N), for which k is 1. targets: (N). A class beats the true one only if
@@ -70,9 +70,9 @@ def top_counts(scores: Any, targets: Any, ks: Sequence[int] = (1,), *, null_labe
     return {1: totals[0]}, totals[1]
 
 
-def _top_of_scores(scores: Any, targets: Any, ks: Sequence[int], null_label: Null, task: str) -> tuple[
-    dict[int, int], int
-]:
+def _top_of_scores(
+    scores: Any, targets: Any, ks: Sequence[int], null_label: Null, task: str
+) -> tuple[dict[int, int], int]:
     if not hasattr(targets, "sum") or _shape(scores)[:1] != _shape(targets) or not _shape(scores)[1]:
         raise MetricValueError(f"task {task!r}: scores {_shape(scores)} do not fit targets {_shape(targets)}")
     scores, targets = _beside(scores, targets)

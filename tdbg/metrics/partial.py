@@ -82,7 +82,9 @@ class Partial:
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        return f"Partial(mean={self.mean()}, count={self.count}, batches={self.batches}, nan={self.nan}, inf={self.inf})"
+        return (
+            f"Partial(mean={self.mean()}, count={self.count}, batches={self.batches}, nan={self.nan}, inf={self.inf})"
+        )
 
     def _put(self, value: float, times: int) -> None:
         numerator, denominator = value.as_integer_ratio()

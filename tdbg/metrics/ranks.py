@@ -6,6 +6,7 @@ from typing import Any
 
 from tdbg.errors import TdbgError
 from tdbg.metrics import saved
+from tdbg.metrics.fields import StateError
 from tdbg.metrics.metric import Metric, Point, direction_of
 from tdbg.metrics.phase import Phase
 
@@ -22,7 +23,9 @@ def reduce(phase: Phase, group: Any = None) -> None:
     states = _gather(_sums_of(phase), group)
     names = sorted({str(state["phase"]) for state in states})
     if len(names) > 1:
-        raise TdbgError(f"ranks reduce different phases: {', '.join(names)}", "call it for the same phase on every rank")
+        raise TdbgError(
+            f"ranks reduce different phases: {', '.join(names)}", "call it for the same phase on every rank"
+        )
     phase.start()
     for state in states:
         phase.samples += state["samples"]
@@ -83,7 +86,7 @@ def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         try:
             trackers.append(MetricsTracker(best=criterion) if isinstance(criterion, str) else MetricsTracker())
         except TdbgError as error:
-            raise saved.StateError("best_epochs.criterion", f"is no key: {error}") from None
+            raise StateError("best_epochs.criterion", f"is no key: {error}") from None
         trackers[-1].load_state_dict(state)
     first = trackers[0]
     for name in sorted({name for tracker in trackers for name in tracker.phases}):
