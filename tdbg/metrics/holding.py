@@ -115,7 +115,7 @@ class Holding:
             found = self.phases[name] = Phase(name, self.make_metric)
         return found
 
-    def _feed(self, name: str) -> Phase:
+    def open_for(self, name: str) -> Phase:
         """A phase that takes values now."""
         found = self._open(name)
         if found.reduced:

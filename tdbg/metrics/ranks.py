@@ -6,6 +6,7 @@ from typing import Any
 
 from tdbg.errors import TdbgError
 from tdbg.metrics import saved
+from tdbg.metrics.fields import StateError
 from tdbg.metrics.metric import Metric, Point, direction_of
 from tdbg.metrics.phase import Phase
 
@@ -85,7 +86,7 @@ def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         try:
             trackers.append(MetricsTracker(best=criterion) if isinstance(criterion, str) else MetricsTracker())
         except TdbgError as error:
-            raise saved.StateError("best_epochs.criterion", f"is no key: {error}") from None
+            raise StateError("best_epochs.criterion", f"is no key: {error}") from None
         trackers[-1].load_state_dict(state)
     first = trackers[0]
     for name in sorted({name for tracker in trackers for name in tracker.phases}):

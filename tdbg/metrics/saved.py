@@ -1,8 +1,9 @@
 """The saved state of a tracker: written as plain data, and read back only if all of it is sound."""
 
-import from collections import deque
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+import functools
+from collections import deque
+from collections.abc import Callable, Container, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tdbg.errors import TdbgError
 from tdbg.metrics import fields
@@ -16,6 +17,7 @@ from tdbg.metrics.stores import STORES, Stamped, Store
 if TYPE_CHECKING:
     from tdbg.metrics.holding import Holding
 
+T = TypeVar("T")
 VERSION = 1
 KIND = "tdbg.metrics"
 MAX_SHIFT = 1100  # the smallest float is 2**-1074
@@ -43,7 +45,7 @@ def load(tracker: "Holding", state: Mapping[str, Any]) -> None:
     """
     data = _head(state)
     epoch, step = fields.epoch(data, "epoch", "state"), fields.whole_or_none(data, "step", "state")
-    phases = phases_of(data, tracker.make_metric)
+    phases = phases_of(data, tracker.make_metric, tracker.directions)
     stores = stores_of(data, tracker.history)
     best = _best_of(data, tracker, phases)
     findings = [dict(found) for found in fields.rows(data, "findings", "state") if isinstance(found, Mapping)]
@@ -52,21 +54,26 @@ def load(tracker: "Holding", state: Mapping[str, Any]) -> None:
     tracker.best_epochs.epochs = best
 
 
-def phases_of(state: Mapping[str, Any], make: Callable[[str], Metric]) -> dict[str, Phase]:
-    """The phases of a saved state."""
+def phases_of(state: Mapping[str, Any], make: Callable[[str], Metric], told: Container[str] = ()) -> dict[str, Phase]:
+    """The phases of a saved state. told: metrics whose direction was declared, and is not the state's to say."""
     found = {}
     for name, data in fields.table(state, "phases", "state").items():
         where = f"phases.{name}"
-        phase = found[name] = _sound(where, lambda name=name: Phase(name, make))
+        phase = found[name] = _sound(where, functools.partial(Phase, name, make))
         phase.epoch, phase.step = fields.epoch(data, "epoch", where), fields.whole_or_none(data, "step", where)
         phase.finished, phase.samples = fields.whole(data, "finished", where), fields.whole(data, "samples", where)
         phase.batches = fields.whole(data, "batches", where)
-        phase.reduced, phase.of_all_ranks = fields.flag(data, "reduced", where), fields.flag(data, "of_all_ranks", where)
+        phase.reduced, phase.of_all_ranks = (
+            fields.flag(data, "reduced", where),
+            fields.flag(data, "of_all_ranks", where),
+        )
         phase.empty = [str(key) for key in fields.rows(data, "empty", where)]
         for key, value in fields.table(data, "snapshot", where).items():
-            phase.snapshot[_sound(where, lambda key=key: Key.parse(key))] = fields.finite(value, f"{where}.snapshot.{key}")
+            phase.snapshot[_sound(where, functools.partial(Key.parse, key))] = fields.finite(
+                value, f"{where}.snapshot.{key}"
+            )
         for at, entry in enumerate(fields.rows(data, "metrics", where)):
-            _put_metric(phase, entry, f"{where}.metrics[{at}]", make)
+            _put_metric(phase, entry, f"{where}.metrics[{at}]", make, told)
     return found
 
 
@@ -78,26 +85,30 @@ def stores_of(state: Mapping[str, Any], history: int) -> dict[str, Store]:
         store = found[name] = Store(prefix, history)
         for text, rows in fields.table(saved, name, "stores").items() if name in saved else ():
             where = f"stores.{name}.{text}"
-            key = _sound(where, lambda text=text: Key.parse(text))
+            key = _sound(where, functools.partial(Key.parse, text))
             if not isinstance(rows, list | tuple) or not rows:
                 raise StateError(where, "has no values")
             store.history[key] = deque((_stamped(row, where) for row in rows), maxlen=history)
     return found
 
 
-def _put_metric(phase: Phase, entry: Any, where: str, make: Callable[[str], Metric]) -> None:
-    slot = Slot(fields.text(entry, "metric", where), fields.text(entry, "task", where), fields.text(entry, "subset", where))
-    _sound(where, lambda: phase.key(slot))
+def _put_metric(phase: Phase, entry: Any, where: str, make: Callable[[str], Metric], told: Container[str]) -> None:
+    slot = Slot(
+        fields.text(entry, "metric", where), fields.text(entry, "task", where), fields.text(entry, "subset", where)
+    )
+    _sound(where, functools.partial(phase.key, slot))
     if slot in phase.metrics:
         raise StateError(where, f"is there twice: {phase.key(slot)}")
-    phase.metrics[slot] = _metric(entry, where, make(slot.metric))
+    phase.metrics[slot] = _metric(entry, where, make(slot.metric), slot.metric in told)
 
 
-def _metric(entry: Mapping[str, Any], where: str, metric: Metric) -> Metric:
+def _metric(entry: Mapping[str, Any], where: str, metric: Metric, told: bool) -> Metric:
     """One metric: its value is that of the last finished pass, which the state must agree with."""
     direction = fields.get(entry, "higher_is_better", where)
     if direction is not None and not isinstance(direction, bool):
         raise StateError(f"{where}.higher_is_better", f"is {direction!r}, not true, false or null")
+    if not told:
+        metric.higher_is_better = direction
     if metric.unit and fields.text(entry, "unit", where) not in ("", metric.unit):
         raise StateError(f"{where}.unit", f"is {entry['unit']!r}, and {metric.unit!r} here")
     metric.unit = metric.unit or fields.text(entry, "unit", where)
@@ -113,7 +124,10 @@ def _metric(entry: Mapping[str, Any], where: str, metric: Metric) -> Metric:
     if fields.get(entry, "value", where) != metric.value or fields.whole(entry, "count", where) != metric.count:
         raise StateError(f"{where}.value", f"is {entry['value']!r}, and its sums say {metric.value!r}")
     metric.best = fields.number_or_none(entry, "best", where)
-    metric.best_epoch, metric.best_step = fields.epoch(entry, "best_epoch", where), fields.whole_or_none(entry, "best_step", where)
+    metric.best_epoch, metric.best_step = (
+        fields.epoch(entry, "best_epoch", where),
+        fields.whole_or_none(entry, "best_step", where),
+    )
     if direction != metric.higher_is_better:  # told otherwise since: the best is that of the history
         metric.best_of_history()
     elif metric.finished and direction is not None and metric.best is None:
@@ -188,7 +202,7 @@ def _head(state: Any) -> Mapping[str, Any]:
     return state
 
 
-def _sound(where: str, make: Callable[[], Any]) -> Any:
+def _sound(where: str, make: Callable[[], T]) -> T:
     """What ``make`` gives; a name that the grammar does not have is an unsound state."""
     try:
         return make()

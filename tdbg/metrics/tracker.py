@@ -39,7 +39,7 @@ class MetricsTracker(Holding):
 
     def update_chain(self, counts: ChainCounts, *, phase: str = "val") -> None:
         """Add a batch's chains (`chain_counts`): chain_accuracy and partial_chain_accuracy, in the unit declared."""
-        own = self._feed(phase)
+        own = self.open_for(phase)
         self._share(own, "chain_accuracy", counts.right, counts.samples)
         self._share(own, "partial_chain_accuracy", counts.partial_right, counts.partial_samples)
 
@@ -59,7 +59,7 @@ class MetricsTracker(Holding):
             if task in targets
         }
         chain = chain_counts(predictions, targets, self.hierarchy or tuple(found), self.null_label)
-        own = self._feed(phase)
+        own = self.open_for(phase)
         for task, (right, samples) in found.items():
             for k in ks:
                 self._share(own, f"acc{k}", right[k], samples, task)
@@ -175,7 +175,7 @@ class MetricsTracker(Holding):
             if subset not in (subset_samples or {}):
                 raise TdbgError(f"subset {subset!r} came without its number of samples", "hand over subset_samples")
             groups.append(("", subset, as_count((subset_samples or {})[subset], f"{phase} {subset}"), inner))
-        own = self._feed(phase)
+        own = self.open_for(phase)
         ready: list[tuple[Slot, float, int]] = [
             (own.slot(name, task, subset), as_float(value, f"{phase}/{name}"), number)
             for task, subset, number, inner in groups
