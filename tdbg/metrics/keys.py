@@ -75,7 +75,9 @@ class KeyGrammarError(TdbgError):
     """A key, or a part of one, that the grammar does not have."""
 
     def __init__(self, what: str, hint: str = "") -> None:
-        super().__init__(what, hint or "a key is PHASE/METRIC, PHASE/METRIC_TASK or PHASE/SUBSET/METRIC: val/acc1_genus")
+        super().__init__(
+            what, hint or "a key is PHASE/METRIC, PHASE/METRIC_TASK or PHASE/SUBSET/METRIC: val/acc1_genus"
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

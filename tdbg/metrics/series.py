@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -208,7 +209,7 @@ def sparkline(values: Sequence[float], width: int = 24) -> str:
         return ""
     count = min(width, len(values))
     edges = [round(at * len(values) / count) for at in range(count + 1)]
-    means = [math.fsum(values[a:b]) / (b - a) for a, b in zip(edges, edges[1:], strict=False)]
+    means = [math.fsum(values[a:b]) / (b - a) for a, b in pairwise(edges)]
     low, high = min(means), max(means)
     if not high > low or math.isinf(high - low):
         return BARS[3] * count

@@ -56,7 +56,7 @@ def answer(question: Question) -> int:
     tolerance = _tolerance(question.tolerance)
     wanted = _wanted(list(question.key))
     first, *others = [find(path, question.ranks) for path in paths]
-    found = []
+    found: list[tuple[str, Comparison]] = []
     for other in others:
         one = Comparison(first, other, tolerance, wanted)
         if not found:

@@ -123,7 +123,9 @@ def _print(curves: "Mapping[str, Sequence[Curve]]", height: int, most: int) -> N
         if number >= most:
             say(f"{len(curves) - most} more keys are left out: name keys or globs to see them")
             break
-        print(f"{'' if not number else chr(10)}{short(key)}  {safe(', '.join(_named(one, those) for one in those[:8]))}")
+        print(
+            f"{'' if not number else chr(10)}{short(key)}  {safe(', '.join(_named(one, those) for one in those[:8]))}"
+        )
         for line in graph(those, width, height):
             print(line)
     if not curves:

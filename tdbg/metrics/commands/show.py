@@ -59,7 +59,7 @@ def answer(question: Question) -> int:
 
 def _order(one: "Series") -> tuple[Any, ...]:
     """Phases, then tasks, then metrics; keys outside the grammar at the end."""
-    from tdbg.metrics.keys import CATEGORIES, PHASES, KeyGrammarError, Key
+    from tdbg.metrics.keys import CATEGORIES, PHASES, Key, KeyGrammarError
 
     try:
         key = Key.parse(one.key)
@@ -99,9 +99,7 @@ def _print(every: "Sequence[Series]", found: "Tally", rows: int, wanted: Any) ->
         say(f"{found.left_out:,} values of further keys are left out: there are too many keys")
 
 
-def _lines(
-    by_key: "dict[tuple[str, str], list[Series]]", several: bool, sources: bool
-) -> "Iterator[Sequence[Any]]":
+def _lines(by_key: "dict[tuple[str, str], list[Series]]", several: bool, sources: bool) -> "Iterator[Sequence[Any]]":
     from tdbg.metrics.series import sparkline
     from tdbg.tables import short
 
