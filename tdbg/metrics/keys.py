@@ -85,7 +85,8 @@ class Key:
     """The name of one series of numbers, in its parts. Equal to another key if both are written alike.
 
     phase: a phase, or one of `CATEGORIES`. averaged: the value is a mean since the last write. core: the copy for
-    dashboards. text: the value is no number. Raises KeyGrammarError for parts that could not be read back as they are.
+    dashboards. text: the value is no number. A metric whose name holds its task, `acc1_genus`, is parted as in a text.
+    Raises KeyGrammarError for parts that could not be read back as they are.
     """
 
     phase: str
@@ -103,7 +104,12 @@ class Key:
         written = _written(*fields)
         object.__setattr__(self, "_written", written)
         object.__setattr__(self, "_hash", hash(written))
-        if _read(written) != fields:
+        if _read(written) == fields:
+            return
+        if not self.task and not self.core and _read(written) == (self.phase, *split_name(self.metric), *fields[3:]):
+            for name, part in zip(("metric", "task"), split_name(self.metric), strict=True):
+                object.__setattr__(self, name, part)
+        else:
             _learn(self.phase, self.metric)
             found = _read(written)
             if found != fields:
@@ -212,7 +218,7 @@ def _read(written: str) -> Fields:
     name = name.removeprefix(AVERAGED)
     if not name or name.startswith(AVERAGED) or name.endswith(TEXT):
         raise KeyGrammarError(f"{written!r} names no metric between its marks")
-    metric, task = _split_name(name)
+    metric, task = split_name(name)
     return prefix, metric, task, middle, averaged, False, text
 
 
@@ -220,7 +226,7 @@ def _known(metric: str) -> bool:
     return metric in _metrics or NUMBERED.fullmatch(metric) is not None
 
 
-def _split_name(name: str) -> tuple[str, str]:
+def split_name(name: str) -> tuple[str, str]:
     """Metric and task: the longest known metric that a task may follow; without one, all of it is the metric."""
     if not _known(name):
         end = name.rfind("_")
