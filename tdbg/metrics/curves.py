@@ -4,12 +4,12 @@ import math
 from array import array
 from dataclasses import dataclass, field
 
-MAX_POINTS = 4_000  # of a curve
+MAX_BUCKETS = 2_000  # of a curve: each has its least and its most value
 
 
 @dataclass(slots=True)
 class Curve:
-    """Steps and values of one key, source and rank.
+    """Steps and values of one key, source and rank, in buckets of equally many values.
 
     smooth: the weight of what was before, from 0 (none) to less than 1; corrected for its beginning as in TensorBoard.
     Values that are not finite break no curve: they are counted.
@@ -19,12 +19,15 @@ class Curve:
     rank: int
     source: str = ""
     smooth: float = 0.0
-    run: str = ""
-    steps: "array[int]" = field(default_factory=lambda: array("q"))
-    values: "array[float]" = field(default_factory=lambda: array("d"))
     count: int = 0
     non_finite: int = 0
     last: float | None = None
+    _size: int = 1  # values of a whole bucket
+    _held: int = 0  # values of the last one
+    _lows: "array[float]" = field(default_factory=lambda: array("d"))
+    _highs: "array[float]" = field(default_factory=lambda: array("d"))
+    _low_steps: "array[int]" = field(default_factory=lambda: array("q"))
+    _high_steps: "array[int]" = field(default_factory=lambda: array("q"))
     _mean: float = 0.0
     _weight: float = 0.0
 
@@ -39,21 +42,33 @@ class Curve:
             self._mean = self._mean * self.smooth + value * (1 - self.smooth)
             self._weight = self._weight * self.smooth + (1 - self.smooth)
             value = self._mean / self._weight
-        self.steps.append(step)
-        self.values.append(value)
-        if len(self.values) >= MAX_POINTS:
-            self._thin()
+        if 0 < self._held < self._size:
+            self._held += 1
+            if value < self._lows[-1]:
+                self._lows[-1], self._low_steps[-1] = value, step
+            elif value > self._highs[-1]:
+                self._highs[-1], self._high_steps[-1] = value, step
+            return
+        if len(self._lows) >= MAX_BUCKETS:
+            self._join()
+        self._held = 1
+        for values, steps in ((self._lows, self._low_steps), (self._highs, self._high_steps)):
+            values.append(value)
+            steps.append(step)
 
-    def _thin(self) -> None:
-        """Keep of each four neighbours the least and the most, in their order."""
-        steps, values = array("q"), array("d")
-        for at in range(0, len(self.values) - 3, 4):
-            four = range(at, at + 4)
-            low, high = min(four, key=self.values.__getitem__), max(four, key=self.values.__getitem__)
-            for index in sorted({low, high}):
-                steps.append(self.steps[index])
-                values.append(self.values[index])
-        rest = len(self.values) - len(self.values) % 4
-        steps.extend(self.steps[rest:])
-        values.extend(self.values[rest:])
-        self.steps, self.values = steps, values
+    def _join(self) -> None:
+        """Make one bucket of each two neighbours."""
+        for values, steps, better in ((self._lows, self._low_steps, min), (self._highs, self._high_steps, max)):
+            kept = [better((at, at + 1), key=values.__getitem__) for at in range(0, len(values) - 1, 2)]
+            values[:], steps[:] = array("d", [values[at] for at in kept]), array("q", [steps[at] for at in kept])
+        self._size *= 2
+
+    @property
+    def points(self) -> list[tuple[int, float]]:
+        """Step and value, in order: of each bucket the least and the most."""
+        found: list[tuple[int, float]] = []
+        for low, high in zip(
+            zip(self._low_steps, self._lows, strict=True), zip(self._high_steps, self._highs, strict=True), strict=True
+        ):
+            found += [low] if low == high else sorted((low, high))
+        return found

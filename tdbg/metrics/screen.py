@@ -11,11 +11,12 @@ BLANK = 0x2800
 
 def graph(curves: Sequence[Curve], width: int, height: int) -> list[str]:
     """Curves that share their axes, as lines of text: ``width`` columns in all, ``height`` rows and two of axis."""
-    shown = [one for one in curves if one.values]
+    shown = [points for one in curves if (points := one.points)]
     if not shown:
         return []
-    first, last = min(one.steps[0] for one in shown), max(one.steps[-1] for one in shown)
-    low, high = min(min(one.values) for one in shown), max(max(one.values) for one in shown)
+    every = [point for points in shown for point in points]
+    first, last = min(step for step, _ in every), max(step for step, _ in every)
+    low, high = min(value for _, value in every), max(value for _, value in every)
     labels = [cell(high), cell(low / 2 + high / 2), cell(low)]
     margin = max(map(len, labels))
     columns = max(width - margin - 2, 10)
@@ -32,11 +33,13 @@ def graph(curves: Sequence[Curve], width: int, height: int) -> list[str]:
     return lines
 
 
-def _draw(dots: list[list[int]], curve: Curve, steps: tuple[int, int], values: tuple[float, float]) -> None:
+def _draw(
+    dots: list[list[int]], points: Sequence[tuple[int, float]], steps: tuple[int, int], values: tuple[float, float]
+) -> None:
     """A line from point to point."""
     across, down = len(dots[0]) * 2 - 1, len(dots) * 4 - 1
     before: tuple[int, int] | None = None
-    for step, value in zip(curve.steps, curve.values, strict=True):
+    for step, value in points:
         x = round((step - steps[0]) / (steps[1] - steps[0]) * across) if steps[1] > steps[0] else across // 2
         y = round(_share(value, *values) * down)
         x = min(max(x, 0), across)

@@ -158,8 +158,8 @@ def told(curves: "Mapping[str, Sequence[Curve]]") -> list[dict[str, Any]]:
             "key": one.key,
             "rank": one.rank,
             "source": one.source,
-            "steps": list(one.steps),
-            "values": list(one.values),
+            "steps": [step for step, _ in one.points],
+            "values": [value for _, value in one.points],
             "count": one.count,
             "not_finite": one.non_finite,
         }

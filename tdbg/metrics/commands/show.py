@@ -59,7 +59,7 @@ def answer(question: Question) -> int:
 
 def _order(one: "Series") -> tuple[Any, ...]:
     """Phases, then tasks, then metrics; keys outside the grammar at the end."""
-    from tdbg.metrics.keys import CATEGORIES, PHASES, KeyGrammarError, Key
+    from tdbg.metrics.keys import CATEGORIES, PHASES, Key, KeyGrammarError
 
     try:
         key = Key.parse(one.key)
