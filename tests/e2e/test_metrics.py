@@ -110,7 +110,7 @@ def test_weights_and_biases(watched: Runner, bare: Runner, tmp_path: Path) -> No
     kept = _wandb(folders[1])
     assert sent.keys() == kept.keys() and len(kept) == 6 * 3 + 2
     for key, value in kept.items():
-        assert sent[key] == (value if isinstance(value, str) else pytest.approx(value, rel=1e-6, nan_ok=True)), key
+        assert sent[key] == (value if isinstance(value, str | bool) else pytest.approx(value, rel=1e-6, nan_ok=True)), key
     losses = {line["step"]: line["loss"] for line in result.printed("step")}
     assert series(rows, "train/loss") == losses, "on tdbg's own axis of steps"
 

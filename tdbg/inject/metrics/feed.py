@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tdbg.events import Event, Metric, Plan, Step, as_float
 from tdbg.inject.metrics import steps
+from tdbg.inject.metrics.dumps import Dumps
 from tdbg.inject.metrics.sorting import sort
 from tdbg.inject.metrics.taps import Tap
 from tdbg.metrics.rows import FILE, Row
@@ -35,7 +36,7 @@ class Feed:
         self.me, self.monitor = me, monitor
         self.is_off = False
         self._file: RowFile | None = None
-        self.taps = Tap(self)
+        self.taps, self.dumps = Tap(self), Dumps(self)
         self._reset()
         me.at_fork(self._reset)
 
@@ -48,6 +49,7 @@ class Feed:
         self._pending: Row | None = None  # scalars that were logged one by one
         self._told: set[str] = set()  # keys whose unit stands in the file
         self._heard = self._left_out = self._late = 0
+        self.dumps.forked()
 
     # what the monitor tells
 
@@ -61,7 +63,9 @@ class Feed:
             elif isinstance(event, Metric):
                 key = event.name if "/" in event.name else f"metric/{event.name}"
                 value = as_float(event.value)
-                self._write(Row(event.t, event.step, self.monitor.epoch, values={key: value}, source="metric"))
+                row = Row(event.t, event.step, self.monitor.epoch, values={key: value}, source="metric")
+                self._write(row)
+                self.dumps.take(row)
         except Exception as error:  # guard: training goes on, and so do events
             self.failed(error)
 
@@ -81,11 +85,16 @@ class Feed:
         if record.phase == "train":
             values = steps.values_of(record)
             if values:
-                self._write(Row(record.t, record.step, record.epoch, "train", values=values, source="tdbg"))
+                row = Row(record.t, record.step, record.epoch, "train", values=values, source="tdbg")
+                self._write(row)
+                self.dumps.take(row, record.samples or 0)
 
     def _write_pass(self, over: steps.Pass, t: float) -> None:
         step = over.step if self.monitor.step else over.calls  # a program that only evaluates
-        self._write(Row(t, step, over.epoch, "val", values=over.values(), source="tdbg"))
+        row = Row(t, step, over.epoch, "val", values=over.values(), source="tdbg")
+        self._write(row)
+        self.dumps.take(row)
+        self.dumps.validated(step)
 
     def planned(self, plan: Plan) -> None:
         """How far a trainer means to go, counted from the beginning of the process."""
@@ -96,8 +105,7 @@ class Feed:
         if plan.epochs is not None and plan.source not in STEPS_ALONE:
             values["schedule/planned_epochs"] = (0 if epoch is None else epoch + 1) + plan.epochs
         if values and not self.is_off:
-            row = Row(time.time(), step, epoch, values=values, source="tdbg")
-            self.monitor.when_rank(lambda: self._take(row, False))
+            self.say(Row(time.time(), step, epoch, values=values, source="tdbg"))
 
     # what the program logs
 
@@ -167,6 +175,10 @@ class Feed:
 
         self.monitor.read_late(whole, arrived)
 
+    def say(self, row: Row) -> None:
+        """Write a row of tdbg's own, as soon as this process is a rank."""
+        self.monitor.when_rank(lambda: self._take(row, False))
+
     def _take(self, row: Row, gather: bool) -> None:
         """Write a row, or join it to the one that waits for more of its step."""
         try:
@@ -174,6 +186,7 @@ class Feed:
                 self._gather(row)
             else:
                 self._write(row)
+            self.dumps.take(row)
         except Exception as error:  # guard: it may be called as the process becomes a rank
             self.failed(error)
 
@@ -240,6 +253,7 @@ class Feed:
         """The watch is over, and the process is not: nothing of the feed is left."""
         self.is_off = True
         self.taps.patches.restore()
+        self.dumps.close()
         if self._file is not None:
             self._file.close()
 

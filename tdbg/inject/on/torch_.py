@@ -98,6 +98,7 @@ class Rank:
 
             feed = Feed(self.me, self.monitor)
             feed.taps.wait()
+            feed.dumps.wait()
             return feed
         return None
 
