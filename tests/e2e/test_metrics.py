@@ -10,8 +10,12 @@ import pytest
 from tdbg.metrics import wire
 from tdbg.metrics.keys import Key
 from tdbg.metrics.rows import FILE, Header, Row
+from tdbg.metrics.sanity import judge
+from tdbg.metrics.seen import look
+from tdbg.metrics.sources import find
+from tests.e2e import conftest
+from tests.e2e.conftest import EVERY_STEP, Result, Runner, program, same_output, torchrun
 from tests.wandb_files import records
-from tests.e2e.conftest import EVERY_STEP, Result, Runner, nothing_found, program, same_output, torchrun
 
 
 def read(path: Path) -> tuple[Header, list[Row]]:
@@ -20,6 +24,13 @@ def read(path: Path) -> tuple[Header, list[Row]]:
     header, *rows = found
     assert isinstance(header, Header) and all(isinstance(row, Row) for row in rows)
     return header, rows  # type: ignore[return-value]
+
+
+def nothing_found(result: Result) -> None:
+    """Neither the rules on the run nor those on its metrics have anything to say."""
+    conftest.nothing_found(result)
+    found, trouble = judge(look(find(str(result.folder)))[0])
+    assert (found, trouble) == ([], [])
 
 
 def rows_of(result: Result, source: str, rank: int = 0) -> list[Row]:
@@ -110,7 +121,9 @@ def test_weights_and_biases(watched: Runner, bare: Runner, tmp_path: Path) -> No
     kept = _wandb(folders[1])
     assert sent.keys() == kept.keys() and len(kept) == 6 * 3 + 2
     for key, value in kept.items():
-        assert sent[key] == (value if isinstance(value, str | bool) else pytest.approx(value, rel=1e-6, nan_ok=True)), key
+        assert sent[key] == (value if isinstance(value, str | bool) else pytest.approx(value, rel=1e-6, nan_ok=True)), (
+            key
+        )
     losses = {line["step"]: line["loss"] for line in result.printed("step")}
     assert series(rows, "train/loss") == losses, "on tdbg's own axis of steps"
 
@@ -198,3 +211,54 @@ def test_level_off_and_processes_that_never_step_write_none(watched: Runner) -> 
 def test_loader_workers_write_none(watched: Runner) -> None:
     result = watched(program("plain"))
     assert [path.relative_to(result.folder).as_posix() for path in result.folder.rglob(FILE)] == [f"rank0000/{FILE}"]
+
+
+def _states(result: Result) -> list[tuple[str, dict[str, Any]]]:
+    folder = result.folder / "rank0000" / "metrics_state"
+    return [(path.name, json.loads(path.read_text(encoding="utf-8"))) for path in sorted(folder.glob("*.json"))]
+
+
+@pytest.mark.parametrize("flag", ["DUMP_METRICS", "VALIDATION_METRICS"])
+def test_the_state_of_a_tracker_at_each_validation(watched: Runner, bare: Runner, flag: str) -> None:
+    words = program("metrics_tracker")
+    result = watched(words, ["-f", flag])
+    same_output(result, bare(words))
+    states = _states(result)
+    printed = result.printed("val")
+    assert [name for name, _ in states] == ["step00000006_val.json", "step00000012_val.json"]
+    for line, (_, state) in zip(printed, states, strict=True):
+        metrics = state["phases"]["val"]["metrics"]
+        assert metrics["val/loss"]["value"] == line["val_loss"] and metrics["val/acc1"]["value"] == line["val_acc1"]
+        assert metrics["val/loss"]["count"] == metrics["val/loss"]["partial"]["count"] == 20, "taken before the reset"
+        assert state["step"] == line["step"] and state["phases"]["train"]["metrics"]["train/loss"]["count"] == 48
+    assert [state["epoch"] for _, state in states] == [0, 1]
+    look = result.verdict["looks"][flag]
+    assert look["count"] == 2 and ("val/loss" in look["last"]) == (flag == "VALIDATION_METRICS")
+    nothing_found(result)
+
+
+def test_without_a_tracker_the_feed_has_one(watched: Runner) -> None:
+    result = watched(program("metrics_plain"), ["-f", "DUMP_METRICS", *EVERY_STEP])
+    states, printed = _states(result), result.printed("step")
+    assert [name for name, _ in states] == [f"step{step:08d}_val.json" for step in (6, 12, 18)]
+    for epoch, (_, state) in enumerate(states):
+        losses = [line["loss"] for line in printed if line["epoch"] == epoch]
+        train = state["phases"]["train"]["metrics"]["train/loss"]
+        assert train["value"] == pytest.approx(sum(losses) / 6) and train["count"] == 48
+        assert state["phases"]["val"]["metrics"]["val/samples"]["value"] == 20
+        assert state["stores"]["lr/group1"]["value"] == 1e-3
+        assert (state["step"], state["epoch"]) == (6 * epoch + 6, epoch)
+    nothing_found(result)
+
+
+def test_without_a_flag_nothing_is_dumped(watched: Runner) -> None:
+    result = watched(program("metrics_tracker"))
+    assert _states(result) == [] and result.codes == []
+
+
+def test_a_phase_without_a_sample_is_a_finding_of_the_report(watched: Runner) -> None:
+    result = watched(program("metrics_tracker", "--forget"), ["--fail-on", "warning"])
+    assert result.code == 1, result.stderr
+    assert any("TD-K003 warning: val was finalised with count 0 at step 12: val/acc1" in line for line in result.said)
+    report = json.loads((result.folder / "report.json").read_text(encoding="utf-8"))
+    assert [finding["code"] for finding in report["findings"]] == ["TD-K003"]

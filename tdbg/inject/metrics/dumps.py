@@ -102,7 +102,14 @@ class Dumps:
             part, text = told[flag]
             values = {"phase": phase, "file": kept}
             event = Observation(
-                t=time.time(), probe=PROBE, flag=flag, part=part, step=step, epoch=monitor.epoch, text=text, values=values
+                t=time.time(),
+                probe=PROBE,
+                flag=flag,
+                part=part,
+                step=step,
+                epoch=monitor.epoch,
+                text=text,
+                values=values,
             )
             monitor.emit(event)
             me.log("D", step, tag(flag, part), text)
@@ -160,7 +167,7 @@ def _keep(tracker: Any, row: Row, samples: int) -> None:
 
 def _record(tracker: Any, row: Row) -> None:
     """Values that are whole already, each as a pass of one sample; names outside the grammar go below their phase."""
-    from tdbg.metrics.keys import CATEGORIES, KeyGrammarError, Key
+    from tdbg.metrics.keys import CATEGORIES, Key, KeyGrammarError
 
     for name, value in row.values.items():
         try:

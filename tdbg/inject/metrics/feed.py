@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tdbg.events import Event, Metric, Plan, Step, as_float
+from tdbg.events import Event, Metric, Plan, Step
 from tdbg.inject.metrics import steps
 from tdbg.inject.metrics.dumps import Dumps
 from tdbg.inject.metrics.sorting import sort
@@ -62,7 +62,7 @@ class Feed:
                 self._step(event)
             elif isinstance(event, Metric):
                 key = event.name if "/" in event.name else f"metric/{event.name}"
-                value = as_float(event.value)
+                value = float(event.value)
                 row = Row(event.t, event.step, self.monitor.epoch, values={key: value}, source="metric")
                 self._write(row)
                 self.dumps.take(row)

@@ -93,14 +93,14 @@ class Rank:
 
     def _feed(self) -> Any:
         """Where metrics go; None where that part of tdbg fails."""
+        feed = None
         with self.me.guard("metrics"):
             from tdbg.inject.metrics.feed import Feed
 
             feed = Feed(self.me, self.monitor)
             feed.taps.wait()
             feed.dumps.wait()
-            return feed
-        return None
+        return feed
 
     def _expect_own_passes(self, hooks: Any) -> None:
         """A debugger that runs the model again (GradCAM) makes no step and no datapoint of it."""

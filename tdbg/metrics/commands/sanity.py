@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tdbg.asked import Asked, Options
-from tdbg.metrics.asking import ARGUMENTS
+from tdbg.asked import Options
+from tdbg.metrics.asking import ARGUMENTS, SELECTION, Selected
 
 if TYPE_CHECKING:
     from tdbg.events import Finding
@@ -22,16 +22,15 @@ HELP = """Say what is wrong with the metrics of a run.
         tdbg metrics sanity other/metrics.jsonl --json
     """
 OPTIONS: Options = {
-    "ranks": (("--ranks", "--rank"), "RANGE", "Only these ranks, such as 0,3-5."),
+    "ranks": SELECTION["ranks"],
     "fail_on": (("--fail-on",), "SEVERITY", "Exit with 1 if there is a finding this severe."),
     "json": (("--json",), "", "Print one JSON document."),
 }
 
 
-class Question(Asked):
+class Question(Selected):
     """What `sanity` can be asked."""
 
-    ranks: str = ""
     fail_on: str = ""
     json: bool = False
 

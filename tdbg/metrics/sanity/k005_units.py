@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from tdbg.events import Finding
-from tdbg.metrics.keys import KeyGrammarError, Key, unit_of
+from tdbg.metrics.keys import Key, KeyGrammarError, unit_of
 from tdbg.metrics.sanity import RULES, Rule, by_key, said_by, words_of
 from tdbg.metrics.seen import OWN, Seen
 from tdbg.metrics.series import Series
