@@ -15,7 +15,7 @@ from tdbg.metrics.seen import look
 from tdbg.metrics.sources import find
 from tests.e2e import conftest
 from tests.e2e.conftest import EVERY_STEP, Result, Runner, program, same_output, torchrun
-from tests.wandb_files import records
+from tests.metrics.wandb_files import runs
 
 
 def read(path: Path) -> tuple[Header, list[Row]]:
@@ -129,16 +129,13 @@ def test_weights_and_biases(watched: Runner, bare: Runner, tmp_path: Path) -> No
 
 
 def _wandb(folder: Path) -> dict[tuple[int, str], Any]:
-    """What stands in the file of an offline run, by step and key."""
+    """What stands in the file of the one offline run, by step and key."""
+    (run,) = runs(folder)
     found: dict[tuple[int, str], Any] = {}
-    for record in records(folder):
-        if record.WhichOneof("record_type") != "history":
-            continue
-        items = {item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
-        step = int(items["_step"])
+    for items in run["history"]:
         for key, value in _flat(items):
-            if not key.startswith("_") and key not in ("none",) and not key.startswith("picture"):
-                found[step, key] = float(value) if value in ("NaN",) else value
+            if not key.startswith("_") and key != "none" and not key.startswith("picture"):
+                found[int(items["_step"]), key] = float(value) if value == "NaN" else value
     return found
 
 
