@@ -9,7 +9,7 @@ import pytest
 
 from tdbg.errors import TdbgError
 from tdbg.events import Finding
-from tdbg.metrics.commands import load
+from tdbg.metrics.commands import sanity
 from tdbg.metrics.rows import FILE, Row
 from tdbg.metrics.sanity import RULES, judge
 from tdbg.metrics.seen import look
@@ -236,7 +236,7 @@ def test_a_resumed_run_goes_back_rightly(tmp_path: Path) -> None:
 
 
 def run(words: list[str], **options: Any) -> int:
-    command = load("sanity")
+    command: Any = sanity
     question: Any = command.Question(paths=words, **options)
     return command.answer(question)
 
