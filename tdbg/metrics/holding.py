@@ -106,21 +106,27 @@ class Holding:
         direction = self.directions[name] if name in self.directions else direction_of(name)
         return Metric(name, higher_is_better=direction, unit=self.units.get(name, ""), history=self.history)
 
-    def _open(self, name: str) -> Phase:
-        """A phase, made if it is new."""
+    def open_for(self, name: str) -> Phase:
+        """A phase that takes values now; a new one is the tracker's once it is given to `keep`.
+
+        Raises KeyGrammarError for a name that no phase can have, TdbgError for one whose sums are reduced already.
+        """
         found = self.phases.get(name)
         if found is None:
             if not Key(name, "loss").of_phase:
                 raise TdbgError(f"{name!r} is no phase: its keys are those of last values", "call it train, val, ...")
-            found = self.phases[name] = Phase(name, self.make_metric)
-        return found
-
-    def open_for(self, name: str) -> Phase:
-        """A phase that takes values now."""
-        found = self._open(name)
+            return Phase(name, self.make_metric)
         if found.reduced:
             raise TdbgError(f"the sums of {name!r} are those of all ranks already", "finalise it before you add more")
         return found
+
+    def keep(self, phase: Phase) -> Phase:
+        """Make a phase one of the tracker's."""
+        return self.phases.setdefault(phase.name, phase)
+
+    def _open(self, name: str) -> Phase:
+        """A phase, made if it is new."""
+        return self.phases.get(name) or self.keep(self.open_for(name))
 
     def _move(self, epoch: Epoch, step: int | None) -> None:
         """Say where the run is; what is left out stays."""

@@ -1,7 +1,7 @@
 """The states of several ranks as one: over the user's process group when asked, or offline over saved states."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from tdbg.errors import TdbgError
@@ -26,6 +26,7 @@ def reduce(phase: Phase, group: Any = None) -> None:
         raise TdbgError(
             f"ranks reduce different phases: {', '.join(names)}", "call it for the same phase on every rank"
         )
+    _check_units(phase.name, [(tuple(slot), unit) for state in states for slot, unit, _ in state["sums"]])
     phase.start()
     for state in states:
         phase.samples += state["samples"]
@@ -108,6 +109,7 @@ def _merge_phase(name: str, phases: Sequence[Phase]) -> Phase:
     merged.samples, merged.batches = sum(one.samples for one in phases), sum(one.batches for one in phases)
     merged.of_all_ranks = True
     finished = phases[:1] if all(phase.of_all_ranks for phase in phases) else phases
+    _check_units(name, [(slot, metric.unit) for phase in phases for slot, metric in phase.metrics.items()])
     for slot in sorted({slot for phase in phases for slot in phase.metrics}):
         own = merged.metrics[slot] = _like(next(one.metrics[slot] for one in phases if slot in one.metrics))
         for phase in phases:
@@ -123,6 +125,15 @@ def _merge_phase(name: str, phases: Sequence[Phase]) -> Phase:
     }
     merged.empty = [str(key) for key, _ in merged if key not in merged.snapshot] if merged.finished else []
     return merged
+
+
+def _check_units(phase: str, units: Iterable[tuple[tuple[str, ...], str]]) -> None:
+    """A metric has one unit on all ranks; sums of two are never added. Raises TdbgError, naming both."""
+    known: dict[tuple[str, ...], str] = {}
+    for slot, unit in units:
+        if unit and known.setdefault(slot, unit) != unit:
+            both = " and ".join(sorted((known[slot], unit)))
+            raise TdbgError(f"{phase}/{slot[0]} is in {both} on different ranks", "say the same units on every rank")
 
 
 def _like(metric: Metric) -> Metric:

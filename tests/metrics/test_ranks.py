@@ -1,0 +1,148 @@
+"""States of several ranks as one. Real ranks are in test_known_answers; here the rules, and what goes wrong."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tdbg.errors import TdbgError
+from tdbg.metrics.fields import StateError
+from tdbg.metrics.ranks import differing, merge_states
+from tdbg.metrics.tracker import MetricsTracker
+
+
+def rank(*values, phase="val", **settings):
+    tracker = MetricsTracker(**settings)
+    for epoch, (value, count) in enumerate(values):
+        tracker.update_val_metrics({"loss": value}, count, phase=phase)
+        tracker.finalize_val_phase(phase, epoch, 10 * epoch)
+    return tracker.state_dict()
+
+
+def merged(*states):
+    tracker = MetricsTracker()
+    tracker.load_state_dict(merge_states(states))
+    return tracker
+
+
+def test_sums_are_added_before_they_are_divided():
+    found = merged(rank((1.0, 3), (4.0, 1)), rank((5.0, 1), (2.0, 3)))
+    metric = found.metric("val/loss")
+    assert [point.value for point in metric.history] == [2.0, 2.5]
+    assert (metric.value, metric.count, metric.best, metric.best_epoch) == (2.5, 4, 2.0, 0)
+    assert [one.epoch for one in found.best_epochs.epochs] == [0, 1]
+
+
+def test_one_state_merged_is_itself_and_merging_goes_on():
+    states = [rank((float(at), at + 1)) for at in range(3)]
+    together = merge_states(states)
+    pairwise = merge_states([merge_states(states[:2]), states[2]])
+    assert together["phases"] == pairwise["phases"]
+    assert merged(states[1]).metric("val/loss").value == 1.0
+
+
+def test_ranks_that_did_not_get_there_count_as_far_as_they_came():
+    found = merged(rank((1.0, 1), (3.0, 1)), rank((3.0, 1)), MetricsTracker().state_dict())
+    assert [point.value for point in found.metric("val/loss").history] == [2.0, 3.0]
+    assert found.phase("val").finished == 2
+
+
+def test_phases_that_only_some_ranks_have():
+    found = merged(rank((1.0, 1)), rank((2.0, 1), phase="val_mask_meta"))
+    assert found.metric("val/loss").value == 1.0 and found.metric("val_mask_meta/loss").value == 2.0
+
+
+def test_values_and_direction_said_by_the_program_are_kept():
+    states = [rank((value, 1), (value - 1, 1), directions={"loss": True}, best="val/loss") for value in (1.0, 3.0)]
+    metric = merged(*states).metric("val/loss")
+    assert metric.higher_is_better is True and (metric.best, metric.best_epoch) == (2.0, 0)
+
+
+def test_ranks_that_differ_are_named():
+    """Seen: metrics updated on rank 0 only, so that the others held initial values."""
+    states = {0: rank((1.0, 1)), 1: rank((1.0, 1)), 2: MetricsTracker().state_dict()}
+    assert differing(states) == [{"key": "val/loss", "values": {0: 1.0, 1: 1.0, 2: None}}]
+    assert differing({0: states[0], 1: states[1]}) == []
+
+
+def test_unsound_states_and_none_at_all():
+    with pytest.raises(TdbgError, match="no state"):
+        merge_states([])
+    for wrong in ({}, None, {**rank((1.0, 1)), "best_epochs": {"criterion": "a b"}}):
+        with pytest.raises(StateError):
+            merge_states([rank((1.0, 1)), wrong])
+
+
+def test_a_pass_is_reduced_once_and_takes_no_more():
+    """Without a process group the sums of all ranks are one's own."""
+    tracker = MetricsTracker()
+    tracker.update_val_metrics({"loss": 1.0}, 2)
+    tracker.reduce_phase("val")
+    for again in (lambda: tracker.reduce_phase("val"), lambda: tracker.update_val_metrics({"loss": 1.0}, 1)):
+        with pytest.raises(TdbgError, match="all ranks already"):
+            again()
+    assert {str(key): value for key, value in tracker.finalize_val_phase(reduce=True).items()} == {"val/loss": 1.0}
+    assert tracker.phase("val").of_all_ranks
+    tracker.update_val_metrics({"loss": 3.0}, 1)
+    tracker.finalize_val_phase()
+    assert not tracker.phase("val").of_all_ranks
+
+
+def test_a_reduced_phase_is_taken_once_offline():
+    def reduced():
+        tracker = MetricsTracker()
+        tracker.update_val_metrics({"loss": 1.0}, 2)
+        tracker.finalize_val_phase("val", 0, 1, reduce=True)
+        return tracker.state_dict()
+
+    assert merged(reduced(), reduced()).metric("val/loss").count == 2
+
+
+def test_sums_in_two_units_are_never_added():
+    with pytest.raises(TdbgError, match="frac and pct"):
+        merge_states([rank((1.0, 1), units={"loss": unit}) for unit in ("pct", "frac")])
+    assert merged(rank((1.0, 1), units={"loss": "pct"}), rank((1.0, 1))).metric("val/loss").unit == "pct"
+
+
+RANKS = """
+import sys
+import torch.distributed as dist
+from tdbg.errors import TdbgError
+from tdbg.metrics.tracker import MetricsTracker
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+tracker = MetricsTracker()
+halves = [dist.new_group([0, 1]), dist.new_group([2])]
+group = halves[rank // 2]
+name = "val" if rank != 1 else "val_mask_meta"
+tracker.update_val_metrics({"loss": float(rank)}, rank + 1, phase=name)
+try:
+    tracker.reduce_phase(name, group)
+    said = "reduced"
+except TdbgError as error:
+    said = str(error)
+partial = tracker.phase(name).metric("loss").partial
+print(f"{rank}: {said}, {partial.mean()} of {partial.count}", flush=True)
+tracker.start_val_phase("val")
+tracker.update_val_metrics({"loss": 0.1 * rank} if rank else {"psnr": 1.0}, 1)
+values = tracker.finalize_val_phase("val", reduce=True)
+print(f"{rank}: " + " ".join(f"{key}={value!r}" for key, value in sorted(values.items())), flush=True)
+dist.destroy_process_group()
+"""
+
+
+def test_real_ranks_in_groups_with_different_metrics_and_by_mistake_different_phases(tmp_path):
+    (tmp_path / "ranks.py").write_text(RANKS)
+    line = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3", str(tmp_path / "ranks.py")]
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, *line], env=env, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr[-3000:]
+    lines = sorted(done.stdout.splitlines())
+    mistake = "ranks reduce different phases: val, val_mask_meta"
+    mean = float((0.1 + 0.2) / 2)
+    values = f"val/loss={mean!r} val/psnr=1.0"
+    assert lines == sorted(
+        [f"0: {mistake}, 0.0 of 1", f"1: {mistake}, 1.0 of 2", "2: reduced, 2.0 of 3"]
+        + [f"{at}: {values}" for at in range(3)]
+    )
