@@ -3,14 +3,33 @@
 A command that must start fast declares its options in a table: field of its question -> (names, kind of the value,
 help). `tdbg.cli` makes the command of the same table, with its help, manual page and completions; `read` reads a
 command line that is as plain as it can be, and leaves everything else (help, an error, an abbreviation) to the command.
+
+A command with subcommands keeps each in a file of one package, which holds what `Subcommand` names: the package lists
+the names, `load` finds the file, and `answer` runs it.
 """
+
+import sys
 
 TYPE_CHECKING = False  # what `typing` says, without its import
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from typing import TypeVar
+    from typing import Protocol, TypeVar
 
     Q = TypeVar("Q", bound="Asked")
+
+    class Subcommand(Protocol):
+        """What the file of a subcommand holds."""
+
+        HELP: str  # its page; the first line is the summary
+        ARGUMENTS: tuple[str, str]  # how a usage line names its words, and what they are
+        Question: type["Asked"]
+        OPTIONS: "Options"
+
+        def answer(self, question: "Asked") -> int:
+            """Answer on stdout; returns the exit code."""
+            ...
+
+
 Options = dict[str, tuple[tuple[str, ...], str, str]]
 
 
@@ -64,3 +83,30 @@ def _option(question: "Asked", word: str, known: "Mapping[str, str]", left: "Ite
     else:
         setattr(question, field, [*getattr(question, field), value])
     return True
+
+
+def load(package: str, name: str) -> "Subcommand":
+    """The file of a subcommand."""
+    import importlib
+
+    found: Subcommand = importlib.import_module(f"{package}.{name}")
+    return found
+
+
+def answer_plain(found: "Subcommand", words: "Sequence[str]") -> int | None:
+    """Answer a plain command line without a parser of options; None for what the whole command line has to look at."""
+    question = None if sys.stdout is None else read(found.Question(), found.OPTIONS, words)
+    if question is None:
+        return None
+    code = answer(found, question)
+    sys.stdout.flush()
+    return code
+
+
+def answer(found: "Subcommand", question: "Asked") -> int:
+    """Answer a question; what the encoding of stdout lacks is written as escapes, since names may be anything."""
+    import io
+
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+    return found.answer(question)

@@ -3,12 +3,10 @@
 from difflib import get_close_matches
 from typing import Any
 
-import typer
-
-from tdbg.asked import Asked
+from tdbg.asked import load
 from tdbg.cli import options
 from tdbg.errors import TdbgError
-from tdbg.pages.commands import NAMES, Subcommand, escape_what_cannot_be_shown, load
+from tdbg.pages import commands
 from tdbg.pages.places import is_place
 
 
@@ -38,18 +36,5 @@ app = options.group(
     Pages,
 )
 
-
-def _add(name: str, found: Subcommand) -> None:
-    def command(**given: Any) -> int:
-        question: Asked = found.Question(**{key: value for key, value in given.items() if value is not None})
-        escape_what_cannot_be_shown()
-        return found.answer(question)
-
-    metavar, text = found.ARGUMENTS
-    command.__doc__ = found.HELP
-    options.declare(command, found.Question, found.OPTIONS, typer.Argument(metavar=metavar, help=text))
-    app.command(name)(command)
-
-
-for _name in NAMES:
-    _add(_name, load(_name))
+for _name in commands.NAMES:
+    options.add(app, _name, load(commands.__name__, _name))

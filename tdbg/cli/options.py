@@ -7,13 +7,16 @@ are joined by a bar (``CODE|SEVERITY``).
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from typing import Annotated, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from tdbg.asked import Asked
+from tdbg.asked import Asked, answer
 from tdbg.cli import pages
+
+if TYPE_CHECKING:
+    from tdbg.asked import Subcommand
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -79,6 +82,18 @@ def declare(
     ]
     command.__signature__ = inspect.Signature(parameters, return_annotation=int)  # type: ignore[attr-defined]
     command.__annotations__ = {found.name: found.annotation for found in parameters}
+
+
+def add(app: "App", name: str, found: "Subcommand") -> None:
+    """Add a subcommand that has a file of its own, with its options, help and argument."""
+
+    def command(**given: Any) -> int:
+        return answer(found, found.Question(**{key: value for key, value in given.items() if value is not None}))
+
+    metavar, text = found.ARGUMENTS
+    command.__doc__ = found.HELP
+    declare(command, found.Question, found.OPTIONS, typer.Argument(metavar=metavar, help=text))
+    app.command(name)(command)
 
 
 class Command(TyperCommand):

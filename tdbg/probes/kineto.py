@@ -121,6 +121,7 @@ class Session:
         part = path.with_name(f".{path.name}.part")
         with own():
             self.profiler.export_chrome_trace(str(part))
+        self.profiler.profiler = None  # freeing what was recorded takes a third of the pause: it belongs to it
         if not part.stat().st_size:
             raise OSError(f"torch wrote nothing to {path.name}")
         size = part.stat().st_size

@@ -241,6 +241,7 @@ class Profiler(EveryUpdate):
         except RuntimeError as error:  # somebody else ended it
             self._lost(session, str(error).partition("\n")[0])
         finally:
+            del session
             self._paused(time.perf_counter() - begun)
 
     def _paused(self, seconds: float) -> None:

@@ -101,10 +101,11 @@ def _answered(words: Sequence[str]) -> Answer:
 def main() -> None:
     import numpy  # noqa: F401 - not what a command needs for a file
 
-    from tdbg.pages.commands import NAMES, load
+    from tdbg.asked import load
+    from tdbg.pages import commands
 
-    for name in NAMES:
-        load(name)
+    for name in commands.NAMES:
+        load(commands.__name__, name)
     resource.setrlimit(resource.RLIMIT_AS, (SPACE_BYTES, SPACE_BYTES))
     signal.signal(signal.SIGALRM, _alarm)
     for line in sys.stdin:

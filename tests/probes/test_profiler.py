@@ -93,6 +93,20 @@ def test_the_steps_around_a_window_do_not_hold_its_pause(training: Any) -> None:
     assert 0 < min(after) < min(event.pause_ms for event in run.told) / 2
 
 
+def test_freeing_what_was_recorded_belongs_to_the_pause(training: Any) -> None:
+    """Not to the steps after it, and not to what tdbg itself costs."""
+    run = training(profile_active=3, profile_kind="full")
+    seen = run.seen
+    block = nn.Sequential(*[nn.Linear(8, 8) for _ in range(300)])
+    optimizer = torch.optim.SGD(block.parameters(), lr=1e-3)
+    for _ in range(8):
+        block(torch.ones(2, 8)).square().mean().backward()
+        optimizer.step()
+    paused_ms = seen.monitor.probe("profiler").tally.pause_ms
+    assert len(run.told) == 1 and paused_ms > 0.0
+    assert seen.monitor.budget.by_part["profiler"] * 1e3 < 0.1 * paused_ms
+
+
 def test_a_child_forked_in_a_window_records_nothing(training: Any) -> None:
     run = training(profile_active=5)
     run.steps(4)

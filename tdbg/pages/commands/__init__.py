@@ -1,34 +1,9 @@
-"""The subcommands of `tdbg inspect-pages`, each in a file of its own.
+"""The subcommands of `tdbg inspect-pages`, each a file with what `tdbg.asked.Subcommand` names."""
 
-Such a file holds ``HELP`` (its page; the first line is the summary), ``ARGUMENTS`` (how a usage line names its words,
-and what they are), ``Question`` (a `tdbg.asked.Asked`), ``OPTIONS``, and ``answer(question) -> int``, the exit code.
-"""
-
-import importlib
-import sys
-from typing import Protocol
-
-from tdbg.asked import Asked, Options, read
+from tdbg.asked import answer_plain, load
 
 # The order of the help page.
 NAMES = ("ls", "show", "stats", "find", "diff", "export", "html", "verify", "recover", "convert", "upload")
-
-
-class Subcommand(Protocol):
-    """What a file of this package holds."""
-
-    HELP: str
-    ARGUMENTS: tuple[str, str]
-    Question: type[Asked]
-    OPTIONS: Options
-
-    def answer(self, question: Asked) -> int: ...
-
-
-def load(name: str) -> Subcommand:
-    """The file of a subcommand."""
-    found: Subcommand = importlib.import_module(f"{__name__}.{name}")
-    return found
 
 
 def thin(words: list[str]) -> int | None:
@@ -36,24 +11,9 @@ def thin(words: list[str]) -> int | None:
     from tdbg.pages.places import is_place
 
     words = words or ["ls"]
-    if words[0].startswith("-") or sys.stdout is None:
+    if words[0].startswith("-"):
         return None
     name, rest = (words[0], words[1:]) if words[0] in NAMES else ("ls", words)
     if name == "ls" and words[0] != "ls" and not is_place(words[0]):
         return None
-    found = load(name)
-    question = read(found.Question(), found.OPTIONS, rest)
-    if question is None:
-        return None
-    escape_what_cannot_be_shown()
-    code = found.answer(question)
-    sys.stdout.flush()
-    return code
-
-
-def escape_what_cannot_be_shown() -> None:
-    """Have characters that the terminal's encoding lacks written as escapes: names and keys may be anything."""
-    import io
-
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")
+    return answer_plain(load(__name__, name), rest)
