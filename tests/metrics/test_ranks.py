@@ -89,6 +89,16 @@ def test_a_pass_is_reduced_once_and_takes_no_more():
     assert not tracker.phase("val").of_all_ranks
 
 
+def test_what_is_not_finite_is_counted_once_by_a_reduction():
+    tracker = MetricsTracker()
+    tracker.update_val_metrics({"loss": float("nan")}, 2)
+    tracker.update_val_metrics({"loss": 1.0}, 1)
+    tracker.finalize_val_phase("val", 0, 1, reduce=True)
+    assert tracker.metric("val/loss").nan == 2
+    again = merged(tracker.state_dict(), tracker.state_dict()).metric("val/loss")
+    assert (again.nan, again.count) == (2, 1)
+
+
 def test_a_reduced_phase_is_taken_once_offline():
     def reduced():
         tracker = MetricsTracker()
