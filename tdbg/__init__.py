@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tdbg.api.tracking import Metric as Metric
     from tdbg.api.tracking import MetricsTracker as MetricsTracker
     from tdbg.api.tracking import OpsSchedule as OpsSchedule
+    from tdbg.api.tracking import StepMetricsLogger as StepMetricsLogger
     from tdbg.api.tracking import SubsetMetricWrapper as SubsetMetricWrapper
     from tdbg.api.tracking import lr_dict as lr_dict
     from tdbg.api.training import StepInfo as StepInfo
@@ -56,6 +57,7 @@ API = (  # the names of tdbg.api; any other is a submodule or an error
     "MetricsTracker",
     "Metric",
     "OpsSchedule",
+    "StepMetricsLogger",
     "SubsetMetricWrapper",
     "lr_dict",
 )
