@@ -4,9 +4,10 @@
 # commands below the command $1
 _tdbg_commands() {
     case "$1" in
-        '') reply='run profile report status control filter-logs inspect-pages trace flags explain doctor demo hook' ;;
+        '') reply='run profile report status control filter-logs inspect-pages trace metrics flags explain doctor demo hook' ;;
         'inspect-pages') reply='ls show stats find diff export html verify recover convert upload' ;;
         'trace') reply='show advise flame compare slice' ;;
+        'metrics') reply='show dump plot compare' ;;
         'flags') reply='list show scan doctor' ;;
         'hook') reply='install remove' ;;
         *) reply='' ;;
@@ -41,6 +42,11 @@ _tdbg_options() {
         'trace flame') reply='--ranks --rank --windows --by --top --depth --folded --json -h --help' ;;
         'trace compare') reply='--tolerance --save --ranks --rank --windows --top --json -h --help' ;;
         'trace slice') reply='-o --output --steps --step --ranks --rank --windows -h --help' ;;
+        'metrics') reply='-h --help' ;;
+        'metrics show') reply='--ranks --rank -k --key --json -h --help' ;;
+        'metrics dump') reply='--ranks --rank -k --key --step --at --phase --series --states --format -o --out --force --json -h --help' ;;
+        'metrics plot') reply='--ranks --rank --smooth --html --force --height --json -h --help' ;;
+        'metrics compare') reply='--ranks --rank -k --key --tolerance --json -h --help' ;;
         'flags') reply='-h --help' ;;
         'flags list') reply='--json -h --help' ;;
         'flags show') reply='--json -h --help' ;;
@@ -232,6 +238,21 @@ _tdbg_kind() {
         'trace slice --steps'|'trace slice --step') reply='RANGE' ;;
         'trace slice --ranks'|'trace slice --rank') reply='RANGE' ;;
         'trace slice --windows') reply='NAME' ;;
+        'metrics show --ranks'|'metrics show --rank') reply='RANGE' ;;
+        'metrics show -k'|'metrics show --key') reply='GLOB' ;;
+        'metrics dump --ranks'|'metrics dump --rank') reply='RANGE' ;;
+        'metrics dump -k'|'metrics dump --key') reply='GLOB' ;;
+        'metrics dump --step'|'metrics dump --at') reply='N' ;;
+        'metrics dump --phase') reply='NAME' ;;
+        'metrics dump --format') reply='NAME' ;;
+        'metrics dump -o'|'metrics dump --out') reply='FILE' ;;
+        'metrics plot --ranks'|'metrics plot --rank') reply='RANGE' ;;
+        'metrics plot --smooth') reply='N' ;;
+        'metrics plot --html') reply='FILE' ;;
+        'metrics plot --height') reply='N' ;;
+        'metrics compare --ranks'|'metrics compare --rank') reply='RANGE' ;;
+        'metrics compare -k'|'metrics compare --key') reply='GLOB' ;;
+        'metrics compare --tolerance') reply='TEXT' ;;
         'flags scan -o'|'flags scan --output') reply='FILE' ;;
         'flags scan --function') reply='NAME' ;;
         'demo --fault') reply='FAULT' ;;
@@ -269,6 +290,10 @@ _tdbg_argument() {
         'trace flame') reply='PATH' ;;
         'trace compare') reply='PATH' ;;
         'trace slice') reply='PATH' ;;
+        'metrics show') reply='PATH' ;;
+        'metrics dump') reply='PATH' ;;
+        'metrics plot') reply='RUN|KEY' ;;
+        'metrics compare') reply='PATH' ;;
         'flags show') reply='FLAG' ;;
         'flags scan') reply='DIR' ;;
         'flags doctor') reply='RUN' ;;

@@ -33,6 +33,9 @@ NAMES = {
     "OpsSchedule": "tracking",
     "SubsetMetricWrapper": "tracking",
     "lr_dict": "tracking",
+    "StepMetricsLogger": "tracking",
+    "run_config": "tracking",
+    "shared_run_id": "tracking",
 }
 
 
