@@ -59,6 +59,7 @@ API = (  # the names of tdbg.api; any other is a submodule or an error
     "MetricsTracker",
     "Metric",
     "OpsSchedule",
+    "StepMetricsLogger",
     "SubsetMetricWrapper",
     "lr_dict",
     "StepMetricsLogger",

@@ -31,6 +31,7 @@ NAMES = {
     "MetricsTracker": "tracking",
     "Metric": "tracking",
     "OpsSchedule": "tracking",
+    "StepMetricsLogger": "tracking",
     "SubsetMetricWrapper": "tracking",
     "lr_dict": "tracking",
     "StepMetricsLogger": "tracking",

@@ -1,7 +1,7 @@
 """What a tracker holds, and what may be asked of it."""
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
 from weakref import WeakSet
 
 from tdbg.errors import TdbgError
@@ -9,11 +9,13 @@ from tdbg.metrics.best import BestEpochs
 from tdbg.metrics.chain import Null
 from tdbg.metrics.keys import Key, core_alias
 from tdbg.metrics.metric import HISTORY, Metric, direction_of
+from tdbg.metrics.partial import Partial
 from tdbg.metrics.phase import Phase
 from tdbg.metrics.stores import STORES, Store
 
 Values = Mapping[str, Any]
 Epoch = int | float | None
+N = TypeVar("N", int, float)
 MAX_FINDINGS = 100
 MADE: "WeakSet[Any]" = WeakSet()  # every tracker of this process
 
@@ -86,6 +88,22 @@ class Holding:
     def phase_subset_metrics(self) -> dict[str, dict[str, dict[str, Metric]]]:
         """Phase -> subset -> metric."""
         return {name: phase.by_subset() for name, phase in self.phases.items()}
+
+    @property
+    def partial_task_sums(self) -> dict[str, dict[str, dict[str, float]]]:
+        """Phase -> task -> metric: the sum over samples of the pass under way."""
+        return self._of_partials(Partial.total)
+
+    @property
+    def partial_task_counts(self) -> dict[str, dict[str, dict[str, int]]]:
+        """Phase -> task -> metric: the samples of the pass under way."""
+        return self._of_partials(lambda sums: sums.count)
+
+    def _of_partials(self, read: Callable[[Partial], N]) -> dict[str, dict[str, dict[str, N]]]:
+        return {
+            name: {task: {one: read(metric.partial) for one, metric in inner.items()} for task, inner in tasks.items()}
+            for name, tasks in self.phase_task_metrics.items()
+        }
 
     def get_wandb_metrics(self, phase: str | None = None, *, core: bool = True) -> dict[str, float]:
         """The last values by key, numbers only, with their copies for dashboards. It changes nothing.

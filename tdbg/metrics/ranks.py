@@ -8,6 +8,7 @@ from tdbg.errors import TdbgError
 from tdbg.metrics import saved
 from tdbg.metrics.fields import StateError
 from tdbg.metrics.metric import Metric, Point, direction_of
+from tdbg.metrics.partial import Partial
 from tdbg.metrics.phase import Phase
 
 
@@ -27,14 +28,16 @@ def reduce(phase: Phase, group: Any = None) -> None:
             f"ranks reduce different phases: {', '.join(names)}", "call it for the same phase on every rank"
         )
     _check_units(phase.name, [(tuple(slot), unit) for state in states for slot, unit, _ in state["sums"]])
-    phase.start()
+    phase.samples = phase.batches = 0
+    for metric in phase.metrics.values():
+        metric.partial = Partial()  # not `start`: what was left out is among everybody's
     for state in states:
         phase.samples += state["samples"]
         phase.batches += state["batches"]
-        for (metric, task, subset), unit, row in state["sums"]:
-            own = phase.metric(metric, task, subset)
+        for (name, task, subset), unit, row in state["sums"]:
+            own = phase.metric(name, task, subset)
             own.unit = own.unit or unit
-            own.partial.merge(saved.partial_of(row, f"{phase.name}/{metric}"))
+            own.partial.merge(saved.partial_of(row, f"{phase.name}/{name}"))
     phase.reduced = True
 
 
@@ -56,8 +59,7 @@ def _gather(mine: dict[str, Any], group: Any) -> list[dict[str, Any]]:
         return [mine]
     if not dist.is_available() or not dist.is_initialized() or dist.get_world_size(group) == 1:
         return [mine]
-    nccl = "nccl" in str(dist.get_backend(group))
-    device = torch.device("cuda", torch.cuda.current_device()) if nccl else torch.device("cpu")
+    device = _device_of(str(dist.get_backend(group)))
     data = torch.frombuffer(bytearray(json.dumps(mine).encode()), dtype=torch.uint8).to(device)
     sizes = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(dist.get_world_size(group))]
     dist.all_gather(sizes, torch.tensor([data.numel()], dtype=torch.int64, device=device), group=group)
@@ -67,6 +69,16 @@ def _gather(mine: dict[str, Any], group: Any) -> list[dict[str, Any]]:
     parts = [torch.empty(longest, dtype=torch.uint8, device=device) for _ in sizes]
     dist.all_gather(parts, padded, group=group)
     return [json.loads(bytes(part[: int(size)].tolist())) for part, size in zip(parts, sizes, strict=True)]
+
+
+def _device_of(backend: str) -> Any:
+    """Where a backend wants its tensors: on the host for gloo and MPI, else on this rank's accelerator."""
+    import torch
+
+    kind = torch.accelerator.current_accelerator()
+    if kind is None or ("gloo" in backend and "nccl" not in backend) or "mpi" in backend:
+        return torch.device("cpu")
+    return torch.device(kind.type, getattr(torch, kind.type).current_device())
 
 
 def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -115,7 +127,8 @@ def _merge_phase(name: str, phases: Sequence[Phase]) -> Phase:
         for phase in phases:
             if slot in phase.metrics:
                 own.partial.merge(phase.metrics[slot].partial)
-                own.add_left_out(*phase.metrics[slot].left_out())
+                if phase in finished:
+                    own.add_left_out(*phase.metrics[slot].left_out())
         for point in _merge_points([one.metrics[slot] for one in finished if slot in one.metrics]):
             own.append(point)
     merged.snapshot = {

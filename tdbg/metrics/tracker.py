@@ -101,9 +101,11 @@ class MetricsTracker(Holding):
             self._find("finalised with count 0", phase, found.empty)
         if (value := snapshot.get(self.best_epochs.criterion)) is not None:
             self.best_epochs.offer(value, self.epoch, self.step)
-        for listener in BEFORE_RESET:
-            listener(self, phase)
-        found.start()
+        try:
+            for listener in BEFORE_RESET:
+                listener(self, phase)
+        finally:
+            found.start()
         return snapshot
 
     def reduce_phase(self, phase: str, group: Any = None) -> None:

@@ -80,4 +80,6 @@ def test_sums_may_be_handed_over_instead_of_means():
 def test_extremes():
     assert summed([(math.ulp(0.0), 3)]).mean() == math.ulp(0.0)
     assert summed([(1.7e308, 10**6), (1.7e308, 1)]).mean() == 1.7e308
+    assert summed([(1.7e308, 10)]).total() == math.inf and summed([(-1.7e308, 10)]).total() == -math.inf
+    assert summed([(0.25, 3)]).total() == 0.75
     assert summed([(1.7e308, 1), (math.ulp(0.0), 1)]).mean() == 1.7e308 / 2

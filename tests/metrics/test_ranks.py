@@ -89,6 +89,16 @@ def test_a_pass_is_reduced_once_and_takes_no_more():
     assert not tracker.phase("val").of_all_ranks
 
 
+def test_what_is_not_finite_is_counted_once_by_a_reduction():
+    tracker = MetricsTracker()
+    tracker.update_val_metrics({"loss": float("nan")}, 2)
+    tracker.update_val_metrics({"loss": 1.0}, 1)
+    tracker.finalize_val_phase("val", 0, 1, reduce=True)
+    assert tracker.metric("val/loss").nan == 2
+    again = merged(tracker.state_dict(), tracker.state_dict()).metric("val/loss")
+    assert (again.nan, again.count) == (2, 1)
+
+
 def test_a_reduced_phase_is_taken_once_offline():
     def reduced():
         tracker = MetricsTracker()
@@ -106,7 +116,7 @@ def test_sums_in_two_units_are_never_added():
 
 
 RANKS = """
-import sys
+import os
 import torch.distributed as dist
 from tdbg.errors import TdbgError
 from tdbg.metrics.tracker import MetricsTracker
@@ -123,11 +133,12 @@ try:
 except TdbgError as error:
     said = str(error)
 partial = tracker.phase(name).metric("loss").partial
-print(f"{rank}: {said}, {partial.mean()} of {partial.count}", flush=True)
+os.write(1, f"{rank}: {said}, {partial.mean()} of {partial.count}\\n".encode())
 tracker.start_val_phase("val")
 tracker.update_val_metrics({"loss": 0.1 * rank} if rank else {"psnr": 1.0}, 1)
 values = tracker.finalize_val_phase("val", reduce=True)
-print(f"{rank}: " + " ".join(f"{key}={value!r}" for key, value in sorted(values.items())), flush=True)
+shown = " ".join(f"{key}={value!r}" for key, value in sorted(values.items()))
+os.write(1, f"{rank}: {shown}\\n".encode())
 dist.destroy_process_group()
 """
 
