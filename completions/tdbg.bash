@@ -7,7 +7,7 @@ _tdbg_commands() {
         '') reply='run profile report status control filter-logs inspect-pages trace metrics flags explain doctor demo hook' ;;
         'inspect-pages') reply='ls show stats find diff export html verify recover convert upload' ;;
         'trace') reply='show advise flame compare slice' ;;
-        'metrics') reply='show dump plot sanity' ;;
+        'metrics') reply='show dump plot compare sanity' ;;
         'flags') reply='list show scan doctor' ;;
         'hook') reply='install remove' ;;
         *) reply='' ;;
@@ -46,6 +46,7 @@ _tdbg_options() {
         'metrics show') reply='--ranks --rank -k --key --json -h --help' ;;
         'metrics dump') reply='--ranks --rank -k --key --step --at --phase --series --states --format -o --out --force --json -h --help' ;;
         'metrics plot') reply='--ranks --rank --smooth --html --force --height --json -h --help' ;;
+        'metrics compare') reply='--ranks --rank -k --key --tolerance --json -h --help' ;;
         'metrics sanity') reply='--ranks --rank --fail-on --json -h --help' ;;
         'flags') reply='-h --help' ;;
         'flags list') reply='--json -h --help' ;;
@@ -250,6 +251,9 @@ _tdbg_kind() {
         'metrics plot --smooth') reply='N' ;;
         'metrics plot --html') reply='FILE' ;;
         'metrics plot --height') reply='N' ;;
+        'metrics compare --ranks'|'metrics compare --rank') reply='RANGE' ;;
+        'metrics compare -k'|'metrics compare --key') reply='GLOB' ;;
+        'metrics compare --tolerance') reply='TEXT' ;;
         'metrics sanity --ranks'|'metrics sanity --rank') reply='RANGE' ;;
         'metrics sanity --fail-on') reply='SEVERITY' ;;
         'flags scan -o'|'flags scan --output') reply='FILE' ;;
@@ -292,6 +296,7 @@ _tdbg_argument() {
         'metrics show') reply='PATH' ;;
         'metrics dump') reply='PATH' ;;
         'metrics plot') reply='RUN|KEY' ;;
+        'metrics compare') reply='PATH' ;;
         'metrics sanity') reply='PATH' ;;
         'flags show') reply='FLAG' ;;
         'flags scan') reply='DIR' ;;

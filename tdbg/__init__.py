@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from tdbg.api.tracking import StepMetricsLogger as StepMetricsLogger
     from tdbg.api.tracking import SubsetMetricWrapper as SubsetMetricWrapper
     from tdbg.api.tracking import lr_dict as lr_dict
+    from tdbg.api.tracking import run_config as run_config
+    from tdbg.api.tracking import shared_run_id as shared_run_id
     from tdbg.api.training import StepInfo as StepInfo
     from tdbg.api.training import TrainingDebugger as TrainingDebugger
 
@@ -60,6 +62,9 @@ API = (  # the names of tdbg.api; any other is a submodule or an error
     "StepMetricsLogger",
     "SubsetMetricWrapper",
     "lr_dict",
+    "StepMetricsLogger",
+    "run_config",
+    "shared_run_id",
 )
 
 

@@ -34,6 +34,9 @@ NAMES = {
     "StepMetricsLogger": "tracking",
     "SubsetMetricWrapper": "tracking",
     "lr_dict": "tracking",
+    "StepMetricsLogger": "tracking",
+    "run_config": "tracking",
+    "shared_run_id": "tracking",
 }
 
 

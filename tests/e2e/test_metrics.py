@@ -259,3 +259,14 @@ def test_a_phase_without_a_sample_is_a_finding_of_the_report(watched: Runner) ->
     assert any("TD-K003 warning: val was finalised with count 0 at step 12: val/acc1" in line for line in result.said)
     report = json.loads((result.folder / "report.json").read_text(encoding="utf-8"))
     assert [finding["code"] for finding in report["findings"]] == ["TD-K003"]
+
+
+def test_a_logger_of_the_program_writes_into_the_same_file(watched: Runner, bare: Runner, tmp_path: Path) -> None:
+    result = watched(program("metrics_tracker", "--logger"), EVERY_STEP)
+    same_output(result, bare(program("metrics_tracker")))
+    own, seen = rows_of(result, "tracker"), rows_of(result, "tdbg")
+    losses = {line["step"]: line["loss"] for line in result.printed("step")}
+    assert series(own, "train/loss") == losses == series(seen, "train/loss")
+    assert series(own, "val/loss") == {line["step"]: line["val_loss"] for line in result.printed("val")}
+    assert not (tmp_path / "metrics").exists(), "where it writes without tdbg"
+    nothing_found(result)
