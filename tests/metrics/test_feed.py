@@ -127,7 +127,7 @@ def test_sorting() -> None:
     )
     assert str(found.values.pop("nan")) == "nan"
     huge = found.values.pop(str(10**400)[:500])
-    assert huge == 10**400
+    assert huge == float("inf") and sort({"x": -(10**400)}).values == {"x": float("-inf")}
     assert found.values == {
         "a": 1,
         "b": 2.5,

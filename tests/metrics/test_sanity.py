@@ -198,6 +198,11 @@ def test_every_rule_has_a_case() -> None:
     assert {case[0] for case in CASES.values()} == set(RULES.names())
 
 
+def test_a_loss_that_tdbg_saw_itself_is_left_to_other_rules(tmp_path: Path) -> None:
+    assert judged(tmp_path, epochs(source="tdbg", train__loss=lambda e: 0.7)) == []
+    assert judged(tmp_path / "wandb", epochs(source="wandb", train__loss=lambda e: 0.7)) != []
+
+
 def test_units_that_rows_state(tmp_path: Path) -> None:
     rows = epochs(val__acc1=rising, test__acc1=rising)
     rows[0].units = {"val/acc1": "frac", "test/acc1": "pct"}
