@@ -1,7 +1,7 @@
 """The states of several ranks as one: over the user's process group when asked, or offline over saved states."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tdbg.errors import TdbgError
@@ -163,12 +163,12 @@ def _merge_points(metrics: Sequence[Metric]) -> list[Point]:
             if (before := found.get((point.epoch, point.step))) is not None:
                 sums.merge(before.sums)
             found[point.epoch, point.step] = Point(point.epoch, point.step, sums.mean() or 0.0, sums)
-    order: Callable[[Point], tuple[float, float]] = lambda point: (_or_before(point.epoch), _or_before(point.step))  # noqa: E731
-    return sorted(found.values(), key=order)
+    return sorted(found.values(), key=_when)
 
 
-def _or_before(value: int | float | None) -> float:
-    return -1.0 if value is None else value
+def _when(point: Point) -> tuple[float, float]:
+    """Passes without an epoch or step come first."""
+    return -1.0 if point.epoch is None else point.epoch, -1.0 if point.step is None else point.step
 
 
 def differing(states: Mapping[int, Mapping[str, Any]]) -> list[dict[str, Any]]:
