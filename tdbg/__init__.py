@@ -62,7 +62,6 @@ API = (  # the names of tdbg.api; any other is a submodule or an error
     "StepMetricsLogger",
     "SubsetMetricWrapper",
     "lr_dict",
-    "StepMetricsLogger",
     "run_config",
     "shared_run_id",
 )

@@ -34,7 +34,6 @@ NAMES = {
     "StepMetricsLogger": "tracking",
     "SubsetMetricWrapper": "tracking",
     "lr_dict": "tracking",
-    "StepMetricsLogger": "tracking",
     "run_config": "tracking",
     "shared_run_id": "tracking",
 }
