@@ -72,7 +72,7 @@ class Partial:
         try:
             return self.numerator / (1 << self.shift)
         except OverflowError:
-            return math.copysign(math.inf, self.numerator)
+            return math.inf if self.numerator > 0 else -math.inf
 
     def finite(self) -> "Partial":
         """The sum and its count alone, apart: what a finished pass is remembered by, the same from any split."""

@@ -157,3 +157,43 @@ def test_real_ranks_in_groups_with_different_metrics_and_by_mistake_different_ph
         [f"0: {mistake}, 0.0 of 1", f"1: {mistake}, 1.0 of 2", "2: reduced, 2.0 of 3"]
         + [f"{at}: {values}" for at in range(3)]
     )
+
+
+MANY = """
+import math, random, sys
+import torch.distributed as dist
+from tdbg.metrics.tracker import MetricsTracker
+dist.init_process_group("gloo")
+rank, world = dist.get_rank(), dist.get_world_size()
+for seed in range(60):
+    dice = random.Random(seed)
+    mine, whole = MetricsTracker(), MetricsTracker()
+    for epoch in range(2):
+        for _ in range(dice.randrange(8)):
+            value = dice.choice([dice.gauss(0, 1), dice.gauss(0, 1e12), 1e-300, math.nan, math.inf, dice.random()])
+            batch = {"values": {"loss": value}, "samples": dice.randrange(40), "epoch": epoch}
+            if dice.random() < 0.5:
+                batch |= {"subsets": {"eu": {"acc1": dice.random()}}, "subset_samples": {"eu": dice.randrange(9)}}
+            owner = dice.randrange(world)
+            whole.update_val_metrics(**batch)
+            if rank == owner:
+                mine.update_val_metrics(**batch)
+        found = [one.finalize_val_phase("val", epoch, seed, reduce=one is mine) for one in (mine, whole)]
+        assert found[0] == found[1], (seed, found)
+    for key, metric in whole.phase("val") if whole.phases["val"].metrics else ():
+        own = mine.metric(key)
+        for name in ("value", "best", "best_epoch", "count", "nan", "inf", "finished"):
+            assert getattr(own, name) == getattr(metric, name), (seed, key, name)
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_any_split_over_real_ranks_gives_the_same_values_as_one(tmp_path, ranks):
+    (tmp_path / "many.py").write_text(MANY)
+    line = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", str(tmp_path / "many.py")]
+    done = subprocess.run(
+        [sys.executable, *line], env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=280
+    )
+    assert done.returncode == 0, done.stderr[-3000:]

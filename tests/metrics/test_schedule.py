@@ -3,6 +3,8 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from omegaconf import OmegaConf
+from yacs.config import CfgNode
 
 from tdbg.metrics.fields import StateError
 from tdbg.metrics.intervals import ScheduleError, interval
@@ -178,3 +180,34 @@ def test_a_schedule_goes_on_after_a_restart():
             second.load_state_dict(broken)
     assert second.state_dict() == first.state_dict()
     OpsSchedule().load_state_dict(first.state_dict())
+
+
+CONFIG = {
+    "TOTAL_STEPS": 100,
+    "EPOCHS": 0,
+    "VALIDATION": {"INTERVAL_STEPS": 0, "INTERVAL_EPOCHS": 0, "INTERVAL_FRACTION": 0.25},
+    "METRICS": {"STEP_INTERVAL": 1, "WANDB_INTERVAL": 20},
+    "EARLY_STOP": {"METRIC": "val/acc1", "PATIENCE": 3},
+}
+
+
+@pytest.mark.parametrize("make", [dict, CfgNode, OmegaConf.create], ids=["mapping", "yacs", "omegaconf"])
+def test_a_schedule_of_a_configuration(make):
+    schedule = OpsSchedule.from_config(make(CONFIG))
+    assert schedule.total_steps == 100 and schedule.epochs is None
+    assert schedule.interval("validation").steps == 25 and schedule.interval("wandb").steps == 20
+    assert schedule.averages and schedule.early_stop.patience == 3 and str(schedule.early_stop.key) == "val/acc1"
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        ({"VALIDATION": {"INTERVAL_STEPS": 5, "INTERVAL_EPOCHS": 1}}, "steps=5 and epochs=1"),
+        ({"WANDB": 5, "METRICS": {"WANDB_INTERVAL": 6}}, "wandb is in the configuration twice"),
+        ({"METRICS": {"WANBD_INTERVAL": 6}}, "wanbd"),
+        ({"EARLY_STOP": {"PATIENSE": 6}}, "patiense"),
+    ],
+)
+def test_a_configuration_that_contradicts_itself(config, says):
+    with pytest.raises(ScheduleError, match=says):
+        OpsSchedule.from_config(config)

@@ -329,7 +329,7 @@ def tiny_run():
             made.finalize_val_phase()
     if schedule.due_after_epoch("checkpoint", 1) and not schedule.interval("checkpoint").off and schedule.rows():
         made.finalize_train_epoch()
-        again, other = MetricsTracker(), OpsSchedule(early_stop={"patience": 1})
+        again, other = MetricsTracker(), OpsSchedule.from_config({"EARLY_STOP": {"PATIENCE": 1}})
         again.load_state_dict(made.state_dict())
         other.load_state_dict(schedule.state_dict())
         again.dump_metrics_state()
