@@ -9,6 +9,7 @@ from typing import Any
 from tdbg.events import SEVERITIES, Cost, Event, Finding
 from tdbg.flags import FLAGS
 from tdbg.rules import RULES, Rule, at_least
+from tdbg.rules.profiled import together
 from tdbg.rules.text import clip, counted, figure, joined, kept_in, ranges
 from tdbg.rules.view import MAX_TRIGGERS, ProcessView, View, exit_text, finite
 from tdbg.rundir import ProcessDir, RunDir, write_json
@@ -166,7 +167,7 @@ class Verdict:
         return [f"{clip(last, 140)}: `tdbg inspect-pages {self.run}`"] if last.startswith("captured") else []
 
     def _profile_lines(self) -> list[str]:
-        """What was profiled on the first rank, and how to look at it."""
+        """What was profiled, and how to look at it."""
         last = self.looks.get("PROFILER", {}).get("last", "")
         if not last.startswith("profiled"):
             return []
@@ -392,12 +393,18 @@ def _triggers(view: View) -> list[dict[str, Any]]:
 
 
 def _looks(view: View) -> dict[str, Any]:
-    """Per flag: how often its probe spoke, over all ranks, and the last line of the first rank; a zero tells too."""
+    """Per flag: how often its probe spoke, over all ranks, and the last line of the first rank (of all, for traces).
+
+    A zero tells too.
+    """
     found: dict[str, Any] = {}
     for process in view.steppers():
         for name, looks in process.looks.items():
             row = found.setdefault(name, {"count": 0, "last_step": looks.step, "last": looks.text})
             row["count"] += looks.count
+    profilers = [(process, process.looks["PROFILER"]) for process in view.steppers() if "PROFILER" in process.looks]
+    if profilers:
+        found["PROFILER"]["last"] = together(profilers)
     wanted = view.settings.flags
     for flag in FLAGS:
         if flag.probe and wanted.get(flag.name) and flag.name not in found:

@@ -116,6 +116,7 @@ def test_ranks_have_traces_of_their_own(profiled: Runner) -> None:
         assert steps(trace) == [3, 4, 5]
         assert trace["tdbg"]["rank"] == trace["distributedInfo"]["rank"] == rank
         assert spans(trace, "gloo:all_reduce")
+    assert "profiled 3 steps on each of 2 ranks, in 2 traces" in result.stderr
 
 
 def test_a_run_that_ends_in_a_window_gives_what_there_is(profiled: Runner) -> None:
