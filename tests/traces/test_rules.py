@@ -170,7 +170,8 @@ def test_a_fault_is_named_first_and_its_twin_is_healthy(tmp_path, code):
     assert {one.code for one in found} - others == {code}
     one = found[0]
     assert one.evidence and one.try_next and one.source
-    assert one.severity == ("notice" if code == "TD-P112" else "warning")
+    grave = {"TD-P112": "notice", **dict.fromkeys(("TD-P101", "TD-P102", "TD-P103", "TD-P104", "TD-P114"), "critical")}
+    assert one.severity == grave.get(code, "warning")
     assert one.gain is None or 0 < one.gain <= 1
     assert advice(tmp_path, twin, head)[0] == []
 
@@ -267,12 +268,36 @@ def test_traces_that_are_no_ranks_of_one_job_do_not_excuse_each_other(tmp_path):
     assert "TD-P114" in codes({}) and "TD-P114" not in codes(every)
 
 
-def test_few_steps_make_no_warning_and_many_a_critical_one(tmp_path):
-    def severity(count):
-        events = slowly(steps(lambda number, begin: plain(number, begin, 400), count))
-        return advice(tmp_path, events)[0][0].severity
+def test_one_step_is_a_notice_two_a_warning_and_the_three_of_a_window_can_be_critical(tmp_path):
+    def severity(*waits):
+        events = slowly(steps(lambda number, begin: plain(number, begin, waits[number]), len(waits)))
+        (found,) = advice(tmp_path, events)[0]
+        return found.severity
 
-    assert (severity(1), severity(2), severity(25)) == ("notice", "warning", "critical")
+    assert [severity(*[400] * count) for count in (1, 2, 3, 25)] == ["notice", "warning", "critical", "critical"]
+    assert severity(400, 400, 190) == "warning", "the share of all is 33 %, but one of few steps is not critical"
+    assert severity(*[400] * 19, 190) == "critical"
+
+
+def test_a_rank_that_is_slow_in_each_step_is_critical(tmp_path):
+    def severity(*waits):
+        every = {}
+        for rank, late in enumerate(([10] * len(waits), waits)):
+            events = steps(lambda number, begin, late=late: plain(number, begin, late[number]), len(waits))
+            events += [op("c10d::allreduce_", at * 1000 + 700, 240 - wait) for at, wait in enumerate(late)]
+            every[f"rank {rank}"] = summarize(write(tmp_path / f"{rank}.json", slowly(events)))
+        (found,) = (one for one in consult(list(every.items()), {}, every)[0] if one.code == "TD-P115")
+        return found.severity
+
+    assert severity(230, 230, 230) == "critical"
+    assert severity(230, 230, 120) == "warning"
+    assert severity(230, 230) == "warning"
+
+
+def test_a_cause_comes_before_what_it_causes_even_if_that_is_graver(tmp_path):
+    found, _ = advice(tmp_path, FAULTS["TD-P107"][0])
+    assert [(one.code, one.severity) for one in found][:1] == [("TD-P107", "warning")]
+    assert ("TD-P104", "critical") in [(one.code, one.severity) for one in found]
 
 
 def test_a_rule_without_its_signal_abstains_and_says_what_supplies_it(tmp_path):
