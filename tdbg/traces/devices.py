@@ -33,12 +33,12 @@ class Devices:
         self.pageable = array("q")
         self.products: dict[str, array[int]] = {}  # kernels that multiply matrices: matrix, or tensor
         self.launched = array("q")  # of each computing kernel: when it was launched; UNKNOWN if nobody knows
-        self.delays: dict[int, int] = {}
+        self.called, self.moved = array("q"), array("q")  # of kernels, and of copies: start, end of the launching call
         self.launches = 0
         self.last_launch = 0
         self.ids: set[Number] = set()  # of devices that ran kernels
         self._waiting: dict[int, tuple[int, int]] = {}  # launch seen, kernel not: start and end of the call
-        self._early: dict[int, tuple[int, int]] = {}  # the other way round: place in `launched`, start
+        self._early: dict[int, tuple[int, int, array[int]]] = {}  # the other way round: place in `launched`, start
 
     def kernel(self, event: "Event", start: int, dur: int) -> None:
         """A kernel on a stream."""
@@ -56,22 +56,29 @@ class Devices:
         work.short += dur < SHORT
         if kind == kinds.COMMUNICATION:
             self.collective.extend((start, start + dur))
+            self._match(event, start, -1, self.called)
             return
         self.computed.extend((start, start + dur))
         if kind != kinds.OTHER:
             self.products.setdefault(kind, array("q")).extend((start, start + dur))
-        correlation = event.args.correlation if event.args is not None else None
-        call = self._waiting.pop(correlation, None) if isinstance(correlation, int) else None
-        if call is None and isinstance(correlation, int) and len(self._early) < PENDING:
-            self._early[correlation] = (len(self.launched), start)
         self.launched.append(UNKNOWN)
-        if call is not None:
-            self._pair(len(self.launched) - 1, start, call)
+        self._match(event, start, len(self.launched) - 1, self.called)
 
-    def _pair(self, at: int, start: int, call: tuple[int, int]) -> None:
-        self.launched[at] = call[0]
-        power = max(start - call[1], 0).bit_length()
-        self.delays[power] = self.delays.get(power, 0) + 1
+    def _match(self, event: "Event", start: int, at: int, into: "array[int]") -> None:
+        """Find the call that launched it, if it has passed by; else it is remembered. at: its place in `launched`."""
+        correlation = event.args.correlation if event.args is not None else None
+        if not isinstance(correlation, int):
+            return
+        call = self._waiting.pop(correlation, None)
+        if call is not None:
+            self._pair(at, start, into, call)
+        elif len(self._early) < PENDING:
+            self._early[correlation] = (at, start, into)
+
+    def _pair(self, at: int, start: int, into: "array[int]", call: tuple[int, int]) -> None:
+        if at >= 0:
+            self.launched[at] = call[0]
+        into.extend((start, call[1]))
 
     def copy(self, event: "Event", start: int, dur: int) -> None:
         """A copy to, from or on a device."""
@@ -83,12 +90,14 @@ class Devices:
         work.total += end - start
         work.nbytes += kinds.whole(event.args.bytes) or 0 if event.args is not None else 0
         self.copied.setdefault(towards, array("q")).extend((start, end))
+        self._match(event, start, -1, self.moved)
         if "Pageable" in event.name and towards == "HtoD":
             self.pageable.extend((start, end))
 
     def fill(self, event: "Event", start: int, dur: int) -> None:
         """A memset."""
         self.filled.extend((start, start + dur))
+        self._match(event, start, -1, self.moved)
 
     def call(self, event: "Event", start: int, dur: int) -> None:
         """A call of the device's runtime on a thread of the program."""

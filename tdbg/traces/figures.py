@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 
 from tdbg.traces import kinds
-from tdbg.traces.summary import Operator, Step, Summary, Work
+from tdbg.traces.summary import Device, Operator, Step, Summary, Work
 
 BORDER = 3.0  # a step this many times the median is told apart: the end of an epoch, a checkpoint
 
@@ -71,14 +71,16 @@ def called_from(one: Operator) -> str:
     return max(one.frames, key=lambda frame: one.frames[frame]) if one.frames else ""
 
 
-def middle(delays: dict[int, int]) -> float:
-    """The median of a histogram by powers of two, in nanoseconds."""
-    left = sum(delays.values()) / 2
-    for power, count in sorted(delays.items()):
-        left -= count
-        if left <= 0:
-            return float(1 << power) / 2
-    return 0.0
+def launching(device: Device) -> list[str]:
+    """How long kernels wait after their launch, and the accelerator for the next one; nothing where nobody knows."""
+    if not device.launched:
+        return []
+    delays = f"{device.delay / 1000:,.3g} us after their launch (median), {device.delay_p90 / 1000:,.3g} us (p90)"
+    share = device.unlaunched / max(device.end - device.start, 1)
+    return [
+        f"kernels start {delays}",
+        f"bound by launches: {share:.1%} of the time nothing runs and what runs next is not launched yet",
+    ]
 
 
 def families(kernels: Iterable[Work]) -> dict[str, int]:

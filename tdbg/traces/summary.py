@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-VERSION = 4  # of what is stored beside a trace: another number, and it is made anew
+VERSION = 5  # of what is stored beside a trace: another number, and it is made anew
 
 
 @dataclass(slots=True)
@@ -96,7 +96,10 @@ class Device:
     overlap: int = 0  # communication while something was computed
     count: int = 1  # accelerators that ran kernels
     launches: int = 0
-    delays: dict[int, int] = field(default_factory=dict)  # launch to start, by power of two in ns -> kernels
+    launched: int = 0  # kernels whose launch is known
+    delay: int = 0  # from the end of the launching call to the start of the kernel: the median of these
+    delay_p90: int = 0
+    unlaunched: int = 0  # nothing ran, and what ran next had not been launched yet
 
 
 @dataclass(slots=True)

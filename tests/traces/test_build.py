@@ -1,6 +1,7 @@
 """A trace's summary, held against small computations of another kind."""
 
 import json
+import statistics
 import time
 from collections import defaultdict
 
@@ -60,6 +61,62 @@ def test_the_share_that_a_real_gpu_is_busy_and_what_it_hides(name, busy, overlap
     assert device.overlap == us(both(compute, collective))
     assert round(100 * device.busy / (device.end - device.start), 2) == busy
     assert round(100 * device.overlap / device.communication, 2) == overlap
+
+
+@pytest.mark.parametrize(
+    ("name", "median", "p90", "bound"), [("control.json.gz", 0, 0, 0), ("sampled_rank-0.json.gz", 0, 0, 0)]
+)
+def test_how_long_real_kernels_wait_after_their_launch_and_the_gpu_for_one(name, median, p90, bound):
+    path = real(name)
+    calls, work, delays = {}, defaultdict(list), []
+    for event in loaded(path)["traceEvents"]:
+        if event.get("cat") == "cuda_runtime" and event["name"].startswith(("cudaLaunch", "cudaMemcpy", "cudaMemset")):
+            calls[event["args"]["correlation"]] = event["ts"] + event["dur"]
+    for event in loaded(path)["traceEvents"]:
+        if event.get("cat") in ("kernel", "gpu_memset", "gpu_memcpy"):
+            call = calls.get(event["args"]["correlation"])
+            work[event["ts"]].append((event["ts"] + event["dur"], call))
+            if event["cat"] == "kernel" and call is not None:
+                delays.append(max(event["ts"] - call, 0))
+    reach, late = min(work), 0
+    for begin in sorted(work):
+        known = [call for _, call in work[begin] if call is not None]
+        if begin > reach and known:
+            late += min(max(min(known), reach), begin) - reach
+        reach = max(reach, *(end for end, _ in work[begin]))
+    device = summarize(path).device
+    assert device.launched == len(delays) > 1000
+    assert (device.delay, device.delay_p90) == (
+        us(statistics.median(delays)),
+        round(us(statistics.quantiles(delays, n=10, method="inclusive")[8])),
+    )
+    assert device.unlaunched == us(late)
+    assert (device.delay / 1000, device.delay_p90 / 1000) == (median, p90)
+    assert round(100 * device.unlaunched / (device.end - device.start), 2) == bound
+
+
+@pytest.mark.parametrize("behind", [True, False])
+def test_the_time_from_launch_to_start_and_the_time_without_a_launch(tmp_path, behind):
+    events = [
+        step(1, 0, 200),
+        launch(0, 5, 1),
+        launch(5, 5, 2),
+        launch(60, 10, 3),
+        launch(75, 30, 4, name="cudaMemcpyAsync"),
+        launch(110, 50, 5),
+        gpu("a", 10, 20, 1),  # 5 us after its launch
+        gpu("b", 30, 20, 2),  # queued for 20
+        gpu("ncclDevKernel_AllReduce", 80, 10, 3),  # 10 after its launch; nothing ran from 50 on, no launch until 70
+        gpu("Memcpy HtoD (Pinned -> Device)", 100, 10, 4, cat="gpu_memcpy", bytes=8),  # before its call returned
+        gpu("c", 120, 10, 5),  # so too
+        gpu("unknown", 150, 10, 77),
+    ]
+    if behind:
+        events.sort(key=lambda event: event["cat"] == "cuda_runtime")
+    device = summarize(write(tmp_path / "t.json", events)).device
+    assert (device.launches, device.launched) == (5, 4)
+    assert (device.delay, device.delay_p90) == (us(7.5), us(17))  # of 0, 5, 10 and 20
+    assert device.unlaunched == us(20 + 10 + 10)
 
 
 def test_names_of_tensor_cores_on_a_real_gpu():
