@@ -37,6 +37,8 @@ class Devices:
         self.launches = 0
         self.last_launch = 0
         self.ids: set[Number] = set()  # of devices that ran kernels
+        self.apart: dict[Number, array[int]] = {}  # what each of several did; empty as long as there is one
+        self._first: Number = None  # that one
         self._waiting: dict[int, tuple[int, int]] = {}  # launch seen, kernel not: start and end of the call
         self._early: dict[int, tuple[int, int, array[int]]] = {}  # the other way round: place in `launched`, start
 
@@ -54,6 +56,7 @@ class Devices:
         work.calls += 1
         work.total += dur
         work.short += dur < SHORT
+        self._ran(event, start, start + dur)
         if kind == kinds.COMMUNICATION:
             self.collective.extend((start, start + dur))
             self._match(event, start, -1, self.called)
@@ -63,6 +66,21 @@ class Devices:
             self.products.setdefault(kind, array("q")).extend((start, start + dur))
         self.launched.append(UNKNOWN)
         self._match(event, start, len(self.launched) - 1, self.called)
+
+    def _ran(self, event: "Event", start: int, end: int) -> None:
+        """Something runs on a device; told before it is kept elsewhere."""
+        device = event.args.device if event.args is not None else None
+        if device is None or (device == self._first and not self.apart):
+            return
+        if self._first is None:
+            self._first = device
+            return
+        if not self.apart:
+            self.apart[self._first] = array("q")
+            for times in (self.computed, self.collective, self.filled, *self.copied.values()):
+                self.apart[self._first].extend(times)
+        if device in self.apart or len(self.apart) < MOST_DEVICES:
+            self.apart.setdefault(device, array("q")).extend((start, end))
 
     def _match(self, event: "Event", start: int, at: int, into: "array[int]") -> None:
         """Find the call that launched it, if it has passed by; else it is remembered. at: its place in `launched`."""
@@ -83,6 +101,7 @@ class Devices:
     def copy(self, event: "Event", start: int, dur: int) -> None:
         """A copy to, from or on a device."""
         end = start + dur
+        self._ran(event, start, end)
         towards = kinds.direction(event.name)
         name = event.name if event.name in self.copies or len(self.copies) < MOST else MORE
         work = self.copies.setdefault(name, Work(name, towards))
@@ -96,6 +115,7 @@ class Devices:
 
     def fill(self, event: "Event", start: int, dur: int) -> None:
         """A memset."""
+        self._ran(event, start, start + dur)
         self.filled.extend((start, start + dur))
         self._match(event, start, -1, self.moved)
 

@@ -83,6 +83,12 @@ def launching(device: Device) -> list[str]:
     ]
 
 
+def each_busy(device: Device) -> list[str]:
+    """How busy each of several accelerators is, of the time from the first work of any to the last."""
+    span = max(device.end - device.start, 1)
+    return [f"device {name}: busy {busy / span:.1%}" for name, busy in device.busy_of.items()]
+
+
 def families(kernels: Iterable[Work]) -> dict[str, int]:
     """Nanoseconds of kernels by what they do."""
     found: defaultdict[str, int] = defaultdict(int)

@@ -12,6 +12,7 @@ from tdbg.traces.summary import Device, Step, Summary, Work
 if TYPE_CHECKING:
     from tdbg.traces.devices import Devices
     from tdbg.traces.hosts import Thread, Threads
+    from tdbg.traces.stream import Number
 
 
 def part(found: Summary, threads: "Threads", devices: "Devices") -> None:
@@ -108,6 +109,7 @@ def _on_device(found: Summary, host: dict[str, Spans], devices: "Devices") -> tu
         communication=collective.total,
         overlap=overlap.total,
         count=max(len(devices.ids), 1),
+        busy_of={str(one): union(devices.apart[one]).total for one in sorted(devices.apart, key=_by_number)},
         launches=devices.launches,
     )
     _launches(found.device, busy, devices)
@@ -126,6 +128,10 @@ def _on_device(found: Summary, host: dict[str, Spans], devices: "Devices") -> tu
         **{kind: union(times) for kind, times in devices.products.items()},
     }
     return bar, more
+
+
+def _by_number(device: "Number") -> tuple[bool, float, str]:
+    return (False, device, "") if isinstance(device, int | float) else (True, 0.0, str(device))
 
 
 def _launches(device: Device, busy: Spans, devices: "Devices") -> None:

@@ -95,6 +95,7 @@ class Device:
     communication: int = 0
     overlap: int = 0  # communication while something was computed
     count: int = 1  # accelerators that ran kernels
+    busy_of: dict[str, int] = field(default_factory=dict)  # each of several, by its number: when it is itself
     launches: int = 0
     launched: int = 0  # kernels whose launch is known
     delay: int = 0  # from the end of the launching call to the start of the kernel: the median of these

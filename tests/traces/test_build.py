@@ -279,6 +279,33 @@ def test_several_accelerators_of_one_process_are_told_as_one_and_it_is_said(tmp_
     ]
 
 
+@pytest.mark.parametrize("order", [(0, 1, 2, 3, 4), (3, 1, 0, 4, 2), (2, 4, 3, 1, 0)])
+def test_each_of_several_accelerators_has_its_busy_time(tmp_path, order, capsys):
+    ran = [
+        gpu("k", 0, 40, 1),
+        gpu("ncclDevKernel_AllReduce", 30, 20, 2, stream=9),
+        gpu("Memcpy HtoD", 60, 10, 3, cat="gpu_memcpy", bytes=1),
+        gpu("k", 20, 30, 4),
+        gpu("Memset", 90, 10, 5, cat="gpu_memset"),
+    ]
+    for one, device in zip(ran, (0, 0, 0, 1, 1), strict=True):
+        one["args"]["device"] = device
+    found = summarize(write(tmp_path / "t.json", [step(1, 0, 100), *(ran[at] for at in order)]))
+    assert found.device.busy_of == {"0": us(60), "1": us(40)} and found.device.busy == us(70)
+    show([(Found(tmp_path / "t.json", None), found)], 10, False)
+    assert "device 0: busy 60.0%; device 1: busy 40.0%" in capsys.readouterr().out
+    alone = summarize(write(tmp_path / "t.json", [one for one in ran if not one["args"]["device"]]))
+    assert alone.device.busy_of == {}
+
+
+def test_any_number_of_accelerators_is_told_of_up_to_a_limit(tmp_path):
+    ran = [gpu("k", at, 1, at) for at in range(200)]
+    for at, one in enumerate(ran):
+        one["args"]["device"] = at
+    found = summarize(write(tmp_path / "t.json", ran)).device
+    assert len(found.busy_of) == found.count == 64 and list(found.busy_of)[:3] == ["0", "1", "2"]
+
+
 def test_a_wait_before_the_last_launch_is_the_programs(tmp_path):
     wait = span("cudaDeviceSynchronize", 5, 10, "cuda_runtime")
     events = [step(1, 0, 100), wait, launch(50, 1, 1), gpu("k", 60, 5, 1)]
