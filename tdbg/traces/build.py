@@ -1,7 +1,10 @@
 """One pass over a trace: its summary. Memory is that of the summary, whatever the size of the trace."""
 
 import gc
+import math
 import os
+from array import array
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +20,8 @@ from tdbg.traces.summary import Summary
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-DISORDER = 0.001  # share of operators that may come late before they are all sorted
+DISORDER = 0.001  # share of operators that may come late before all events are sorted
+SORTED = 1 << 18  # events at a time: some 110 MB
 NEVER = 1 << 62
 MOST_HEAPS = 256  # devices whose memory is followed
 HEAD_KEYS = {"record_shapes": "shapes", "with_stack": "stacks", "profile_memory": "memory", "with_flops": "flops"}
@@ -143,13 +147,51 @@ def _summarize(path: str | os.PathLike[str], size: int, part: int | None, trees:
     for batch in _of_part(trace, part):
         built.feed(batch)
     if built.threads.disorder > DISORDER * built.threads.seen:
-        trace, built = Trace(path, size), Builder(trees)
-        every = [event for batch in _of_part(trace, part) for event in batch]
-        every.sort(key=lambda event: (event.ts, -event.dur))
-        built.feed(every)
+        built = Builder(trees)
+        trace, times = _sorted_into(built, path, size, part)
         if not merged.about(trace.head):  # a slice is small
-            trace.problems.append("its events are not in the order of time: they had to be sorted, all in memory")
+            trace.problems.append(
+                f"its events are not in the order of time: they had to be sorted, and it was read {times} times for that"
+            )
     return _summary(trace, built, merged.head_of(trace.head, part))
+
+
+def _sorted_into(built: Builder, path: str | os.PathLike[str], size: int, part: int | None) -> tuple[Trace, int]:
+    """Feed the events in the order of time, a stretch of it from each reading; returns the last, and how many in all.
+
+    Memory: `SORTED` events (twice as many where more begin at one moment), and 8 bytes for each event of the trace.
+    """
+    times = array("d")
+    for batch in _of_part(Trace(path, size), part):
+        times.extend(event.ts for event in batch if _is_told(event))
+    moments = np.sort(np.frombuffer(times)) if times else np.zeros(0)
+    edges = [-math.inf, *np.unique(moments[SORTED::SORTED]).tolist(), math.inf]
+    for low, high in pairwise(edges):
+        trace = Trace(path, size)
+        held: list[Event] = []
+        for batch in _of_part(trace, part):
+            held += [_kept(event) for event in batch if low <= event.ts < high and _is_told(event)]
+            if len(held) >= 2 * SORTED:
+                built.feed(_in_order(held))
+                held = []
+        built.feed(_in_order(held))
+    return trace, len(edges) + 1  # with the first one, that met the disorder, and that of the times
+
+
+def _is_told(event: Event) -> bool:
+    return event.ph == "X" or event.name == kinds.MEMORY
+
+
+def _kept(event: Event) -> Event:
+    """The event without the block of the file that its raw values are parts of."""
+    args = event.args
+    if args is not None:
+        args.dims, args.concrete = args.dims.copy(), args.concrete.copy()
+    return event
+
+
+def _in_order(events: list[Event]) -> list[Event]:
+    return sorted(events, key=lambda event: (event.ts, -event.dur))
 
 
 def _of_part(trace: Trace, number: int | None) -> "Iterator[list[Event]]":

@@ -1,6 +1,7 @@
 """A trace's summary, held against small computations of another kind."""
 
 import json
+import random
 import statistics
 import time
 from collections import defaultdict
@@ -402,6 +403,49 @@ def test_events_out_of_order_are_sorted_and_it_is_told(tmp_path):
     assert {one.name: one.own for one in turned.operators} == {one.name: one.own for one in straight.operators}
     assert {one.name: one.own for one in straight.operators} == {"outer": us(50), "inner": us(40), "leaf": us(10)}
     assert "sorted" in turned.problems[0]
+
+
+def test_events_in_no_order_are_sorted_a_few_at_a_time(tmp_path, monkeypatch):
+    events = []
+    for at in range(60):
+        begin = at * 100
+        events += [
+            step(at, begin, 100),
+            op("outer", begin, 60, **{"Input Dims": [[at % 3]]}),
+            op("inner", begin + 10, 20),
+            launch(begin + 12, 2, at + 1),
+            gpu("k", begin + 20, 30, at + 1),
+            memory(begin + 15, 8, 8 * at, address=at),
+            span("train.py(3): main", begin + 1, 90, "python_function"),
+        ]
+    straight = summarize(write(tmp_path / "a.json.gz", events))
+    random.Random(3).shuffle(events)
+    path = write(tmp_path / "b.json.gz", events)
+    held = []
+    feed = build.Builder.feed
+    monkeypatch.setattr(build, "SORTED", 50)
+    monkeypatch.setattr(build.Builder, "feed", lambda built, batch: (held.append(len(batch)), feed(built, batch))[1])
+    turned = summarize(path, 1 << 12)
+    since = held.index(max(held[-9:]), len(held) - 9)
+    assert len(held[since:]) <= 9 and sum(held[-9:]) == 420 and max(held[-9:]) <= 100
+    (problem,) = turned.problems
+    assert problem.startswith("its events are not in the order of time") and problem.endswith("read 10 times for that")
+    for name in ("steps", "operators", "device", "memory", "kernels", "start", "end"):
+        mine, theirs = getattr(turned, name), getattr(straight, name)
+        if isinstance(mine, list):
+            mine, theirs = (sorted(map(str, one)) for one in (mine, theirs))
+        assert mine == theirs, name
+
+
+def test_of_any_number_of_events_at_one_moment_no_more_are_held(tmp_path, monkeypatch):
+    """Such a file is nobody's trace: it is read, and that is all."""
+    held = []
+    feed = build.Builder.feed
+    monkeypatch.setattr(build, "SORTED", 50)
+    monkeypatch.setattr(build.Builder, "feed", lambda built, batch: (held.append(len(batch)), feed(built, batch))[1])
+    events = [op("a", at % 2 * 10, 5) for at in range(1000)]
+    found = summarize(write(tmp_path / "t.json", events, dense), 1 << 10)
+    assert sum(one.calls for one in found.operators) == 1000 and max(held) <= 2 * 50 + 20
 
 
 def test_any_number_of_threads_is_read_in_time(tmp_path, monkeypatch):
