@@ -227,8 +227,8 @@ def _summary(trace: Trace, built: Builder, head: dict[str, Any]) -> Summary:
     found.operators = sorted(threads.operators, key=lambda one: -one.own)
     for name, works in (("kernels", devices.kernels), ("copies", devices.copies)):
         setattr(found, name, sorted(works.values(), key=lambda one: -one.total))
-    for name, works in (("regions", threads.regions), ("modules", threads.modules), ("saves", threads.saves)):
-        setattr(found, name, sorted(works.values(), key=lambda one: -one.total))
+    for name in ("regions", "modules", "saves", "loads"):
+        setattr(found, name, sorted(getattr(threads, name).values(), key=lambda one: -one.total))
     found.updates = sorted(threads.updates(), key=lambda one: -one.total)
     found.memory = [heap.end() for heap in built.heaps.values()]
     threads.steps = _whole_steps(threads.steps, _table(head, "tdbg"))

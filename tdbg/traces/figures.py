@@ -2,11 +2,13 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from statistics import median
 
 from tdbg.traces import kinds
 from tdbg.traces.summary import Device, Operator, Step, Summary, Work
 
+MAIN = "the program's thread"
 BORDER = 3.0  # a step this many times the median is told apart: the end of an epoch, a checkpoint
 
 
@@ -69,6 +71,35 @@ def by_name(operators: Iterable[Operator]) -> list[Operator]:
 def called_from(one: Operator) -> str:
     """The line of the program that most calls come from; empty if nobody knows."""
     return max(one.frames, key=lambda frame: one.frames[frame]) if one.frames else ""
+
+
+def asked_from(read: Summary, names: Iterable[str]) -> list[str]:
+    """The line of the program that calls operators of these names most, as evidence; nothing where stacks are not."""
+    wanted = set(names)
+    every = by_name(replace(one, name="") for one in read.operators if one.name in wanted)
+    line = called_from(every[0]) if every else ""
+    return [f"called most from {line}"] if line else []
+
+
+def busiest_line(read: Summary) -> list[str]:
+    """The function of the program that most time of its thread is in, without those it calls; nothing without stacks."""
+    flame = next((one for one in read.flames if one.kind == "python"), None)
+    if flame is None:
+        return []
+    names = [flame.names[which] for which in flame.which]
+    own, inside = list(flame.totals), [False] * len(names)
+    for at, parent in enumerate(flame.parents):  # a node stands behind the one that called it
+        inside[at] = names[at] == MAIN if flame.kinds[at] == "t" else parent >= 0 and inside[parent]
+        if flame.kinds[at] in "fm" and parent >= 0:
+            own[parent] -= flame.totals[at]
+    sums: defaultdict[str, int] = defaultdict(int)
+    for at, name in enumerate(names):
+        if flame.kinds[at] == "f" and inside[at]:
+            sums[name] += own[at]
+    if not sums:
+        return []
+    name = max(sums, key=lambda one: sums[one])
+    return [f"most of the program's own time is in {name}, {ms(sums[name] / max(len(read.steps), 1))} ms a step"]
 
 
 def launching(device: Device) -> list[str]:

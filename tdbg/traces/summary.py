@@ -129,6 +129,7 @@ class Summary:
     modules: list[Work] = field(default_factory=list)
     updates: list[Work] = field(default_factory=list)  # arithmetic in Optimizer.step; kind: loop, or together
     saves: list[Work] = field(default_factory=list)  # to the disk, by the line of the program; where stacks are
+    loads: list[Work] = field(default_factory=list)  # waits for a batch, by the line of the program; where stacks are
     closing_wait: int = 0  # the profiler's own synchronisation at its end: counted nowhere else
     device: Device | None = None
     memory: list[Memory] = field(default_factory=list)

@@ -6,6 +6,7 @@ import pytest
 from traces.material import gpu, launch, memory, note, op, real, span, step, write
 
 from tdbg.errors import TdbgError
+from tdbg.traces import figures
 from tdbg.traces.build import summarize
 from tdbg.traces.rules import RULES, Abstain, asked, consult
 
@@ -315,6 +316,52 @@ def test_thresholds_are_settable(tmp_path):
         asked(["inputwarning=0.3"])
     with pytest.raises(TdbgError, match="cannot be 'much'"):
         asked(["input_warning=much"])
+
+
+LINE = "train.py(7): fit"
+NEXT = "torch/utils/data/dataloader.py(701): __next__"
+
+
+def in_a_line(events):
+    """The same with Python's stack: all of it is called from one line of the program."""
+    end = max(one["ts"] + one.get("dur", 0) for one in events)
+    frames = [span(LINE, 0, end, "python_function")]
+    for one in events:
+        if one["name"].startswith("enumerate(DataLoader)"):
+            frames += [span(NEXT, one["ts"], one["dur"], "python_function")]
+            frames += [span("torch/utils/data/dataloader.py(9): _next_data", one["ts"], 1, "python_function")]
+    more = [op("aten::copy_", 3, 1)] if any("Memcpy" in one["name"] for one in events) else []
+    return [*events, *more, *sorted(frames, key=lambda one: (one["ts"], -one["dur"]))]
+
+
+@pytest.mark.parametrize("code", sorted({*FAULTS} - {"TD-P109", "TD-P110", "TD-P113"}))
+def test_the_line_of_the_program_is_evidence_where_stacks_are(tmp_path, code):
+    fault, _, head = FAULTS[code]
+
+    def evidence(events):
+        return "\n".join(next(one for one in advice(tmp_path, events, head)[0] if one.code == code).evidence)
+
+    assert LINE in evidence(in_a_line(fault))
+    assert ".py(" not in evidence(fault)
+
+
+def test_who_waits_for_batches_is_told_once_for_each(tmp_path):
+    found, _ = advice(tmp_path, in_a_line(FAULTS["TD-P101"][0]))
+    assert f"asked for by {LINE}: 6 calls, 24 ms" in found[0].evidence
+
+
+def test_the_busiest_line_is_that_of_the_programs_thread_without_what_it_calls(tmp_path):
+    events = [
+        *steps(plain, 2),
+        span("train.py(1): main", 0, 2000, "python_function"),
+        span("train.py(5): loss", 100, 1500, "python_function"),
+        span("nn.Module: Net_0", 200, 1400, "python_function"),
+        span("prefetch.py(2): work", 0, 2000, "python_function", tid=5),
+    ]
+    events.sort(key=lambda one: one["cat"] == "python_function")
+    read = summarize(write(tmp_path / "t.json", events))
+    assert figures.busiest_line(read) == ["most of the program's own time is in train.py(1): main, 0.25 ms a step"]
+    assert figures.busiest_line(summarize(write(tmp_path / "t.json", steps(plain, 2)))) == []
 
 
 def test_what_the_real_traces_are_told():

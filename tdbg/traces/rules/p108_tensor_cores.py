@@ -1,6 +1,6 @@
 """TD-P108: matrix products without tensor cores."""
 
-from tdbg.traces import figures
+from tdbg.traces import figures, kinds
 from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
 from tdbg.traces.summary import Summary
 
@@ -42,6 +42,7 @@ class TensorCores(Rule):
             return None
         most = [one for one in read.kernels if one.kind == "matrix"][:3]
         lines = [f"{one.name[:80]}: {one.calls:,} calls, {one.total / 1e6:.3g} ms" for one in most]
+        lines += figures.asked_from(read, kinds.PRODUCTS)
         title = f"no kernel on tensor cores by its name; matrix kernels take {share:.0%} of the time"
         hint = 'torch.autocast(dtype=torch.bfloat16), or torch.set_float32_matmul_precision("high")'
         return self.advise(view, "warning", title, lines, hint, share)
