@@ -240,11 +240,17 @@ class Judge:
         self.view = View(run)
         self.findings: list[Finding] = []
         self.trouble = RULES.load_third_party()
-        self._rules: list[Rule] = [rule() for rule in RULES]
+        self._rules: list[Rule] = []
+        self._listeners: dict[type[Event], list[Rule]] = {}
         files = ((name, error) for name, error in RULES.broken.items() if ":" not in name)
         self.trouble += [f"{name} could not be loaded: {error}" for name, error in files]
-        self._listeners: dict[type[Event], list[Rule]] = {}
-        for rule in self._rules:
+        for each in RULES:
+            try:
+                rule = each()
+            except Exception as error:  # guard: a stranger's rule may be half a one
+                self._switch_off(each, error)
+                continue
+            self._rules.append(rule)
             for kind in rule.listens:
                 self._listeners.setdefault(kind, []).append(rule)
 
@@ -277,7 +283,7 @@ class Judge:
         self.findings += kept
         return kept
 
-    def _switch_off(self, rule: Rule, error: Exception) -> None:
+    def _switch_off(self, rule: Rule | type[Rule], error: Exception) -> None:
         for listeners in self._listeners.values():
             if rule in listeners:
                 listeners.remove(rule)

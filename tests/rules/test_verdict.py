@@ -8,7 +8,7 @@ import pytest
 from streams import HOST, Stream, bad
 
 from tdbg.events import Baseline, Cost, Observation, ProbeOff, Step, Trigger
-from tdbg.rules import RULES, Rule
+from tdbg.rules import RULES, PerProcessRule, Rule
 from tdbg.rules.text import counted, ranges
 from tdbg.rules.verdict import VERDICT_LINES, Judge, judge_run
 from tdbg.rundir import EVENTS, RunDir
@@ -108,6 +108,23 @@ def test_a_rule_that_raises_is_switched_off_and_said(one, monkeypatch):
     run.emit(rank, bad(step=4))
     verdict = judge_run(run.run, 0)
     assert verdict.trouble == ["rule TD-P999 failed and was switched off: RuntimeError: broken"]
+    assert [finding.code for finding in verdict.findings] == ["TD-N001"]
+
+
+def test_half_a_rule_is_left_out_and_said(one, monkeypatch):
+    class Half(PerProcessRule[dict]):
+        """It does not say what it sees."""
+
+        code = "TD-P999"
+        kept = dict
+
+    monkeypatch.setitem(RULES._items, Half.code, Half)
+    run, rank = one
+    run.train(rank, [2.0] * 3)
+    run.emit(rank, bad(step=4))
+    verdict = judge_run(run.run, 0)
+    (trouble,) = verdict.trouble
+    assert trouble.startswith("rule TD-P999 failed and was switched off: TypeError: ") and "see" in trouble
     assert [finding.code for finding in verdict.findings] == ["TD-N001"]
 
 

@@ -5,6 +5,7 @@ and a gain is what the step could lose at most, never a promise.
 """
 
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
@@ -79,7 +80,7 @@ def _of_step(read: Summary, number: int | None) -> Summary:
     return replace(read, steps=[step for step in read.steps if step.number == number])
 
 
-class Rule:
+class Rule(ABC):
     """One thing that can make a step longer than it must be."""
 
     code: ClassVar[str] = ""
@@ -94,9 +95,9 @@ class Rule:
         super().__init_subclass__()
         cls.name = cls.code
 
+    @abstractmethod
     def look(self, view: View) -> Advice | Abstain | None:
         """What the rule says of a trace; None if all is well."""
-        raise NotImplementedError
 
     def limit(self, view: View, name: str) -> float:
         """A threshold: the one that was asked for, or the rule's own."""
