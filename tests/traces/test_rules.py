@@ -200,6 +200,8 @@ def test_every_rule_has_a_case_a_page_and_thresholds():
     for rule in rules:
         assert "Signal:" in rule.page() and "What to do:" in rule.page()
         assert rule.thresholds and rule.source and inspect.getmodule(rule).__doc__.startswith(f"{rule.code}: ")
+    begins = [" ".join(rule.page().split()[:2]) for rule in rules]
+    assert {one for one in begins if begins.count(one) > 1} <= {"The program", "The accelerator"}, "each has its own page"
     names = [name for rule in rules for name in rule.thresholds]
     assert len(names) == len(set(names))
 

@@ -12,11 +12,11 @@ def tf32_is_off(read: Summary) -> bool:
 
 @RULES.add
 class TensorCores(Rule):
-    """Matrix products and convolutions run, and none of them on tensor cores.
+    """The device's tensor cores stand still, although it multiplies matrices: no kernel's name speaks of them.
 
     Signal: the share of a step in which kernels of matrix products run by their names, a heuristic and told as such; a
-    device of compute capability 7 or higher. Where the trace tells that TF32 is off on a device that has it, TD-P117
-    speaks.
+    device of compute capability 7 or higher. Products of any precision count. Where the trace tells that TF32 is off on
+    a device that has it, that is the cause, and TD-P117 speaks instead.
     What to do: torch.autocast with bfloat16, or torch.set_float32_matmul_precision("high"); sizes divisible by 8.
     """
 

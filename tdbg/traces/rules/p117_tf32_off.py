@@ -7,7 +7,7 @@ from tdbg.traces.rules.p108_tensor_cores import tf32_is_off
 
 @RULES.add
 class Tf32Off(Rule):
-    """Matrix products of float32 run at full precision on a device that has TF32 (compute capability 8 and higher).
+    """TF32 was left off: products of float32 take the slow units of a device that has it (compute capability 8 and up).
 
     Signal: the precision of float32 products that the program had set, which `tdbg profile` writes into its traces;
     and the share of matrix kernels that do without tensor cores by their names, a heuristic. "highest" is torch's
