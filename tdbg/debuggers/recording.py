@@ -31,7 +31,7 @@ class Job(ABC):
     def write(self, writer: PageWriter) -> int:
         """Write it, in the thread; returns the bytes of its tensors."""
 
-    def release(self) -> None:
+    def release(self) -> None:  # noqa: B027  (what holds no memory has none to give back)
         """Give its memory back, written or not."""
 
 

@@ -16,7 +16,9 @@ def together(said: "Sequence[tuple[ProcessView, Looks]]") -> str:
         return said[0][1].text if said else ""
     steps = sorted({int(_number(values, "steps")) for _, values in done})
     what = counted(steps[0], "step") if len(steps) == 1 else f"{steps[0]} to {counted(steps[-1], 'step')}"
-    traces = sum(int(_number(values, "windows", 1)) for _, values in done)  # of one that could not tell its end the last
+    traces = sum(
+        int(_number(values, "windows", 1)) for _, values in done
+    )  # of one that could not tell its end the last
     size_mb = sum(_number(values, "bytes") for _, values in done) / 1e6
     first, values = done[0]
     on = f"each of {counted(len(done), 'rank')}" if len(done) > 1 else first.who

@@ -39,7 +39,20 @@ class Thread:
     """One thread while it passes by: what is open now, its outermost operators, and spans as start, end, start, ..."""
 
     __slots__ = (
-        *("asks", "called", "collective", "coming", "cursor", "ends", "frames", "key", "loaded", "loader", "nodes", "noted"),
+        *(
+            "asks",
+            "called",
+            "collective",
+            "coming",
+            "cursor",
+            "ends",
+            "frames",
+            "key",
+            "loaded",
+            "loader",
+            "nodes",
+            "noted",
+        ),
         *("open", "optimizer", "path", "saves", "seen", "spans", "starts", "stepping", "updates", "which", "zeroing"),
     )
 

@@ -84,7 +84,9 @@ def unprofiled(found: Sequence[Found]) -> str:
 
     traced = {one.rank for one in found}
     folders = {process.rank: process.path for process in RunDir(run).processes() if process.is_rank}
-    others = {rank for rank, path in folders.items() if rank not in traced and not any(path.glob("traces/*.trace.json*"))}
+    others = {
+        rank for rank, path in folders.items() if rank not in traced and not any(path.glob("traces/*.trace.json*"))
+    }
     if not others:
         return ""
     paces = {rank: _recorded(path) for rank, path in folders.items() if rank is not None}

@@ -272,7 +272,9 @@ def test_the_budget_of_a_run_whose_level_changed_is_the_mean(one):
 def profiled(steps: int = 3, windows: int = 1, missing: str = "", **values: object) -> Observation:
     """What the profiler of a rank says at its end."""
     told = {"windows": windows, "steps": steps, "bytes": 150_000 * windows, "missing": missing, **values}
-    text = f"profiled {steps} steps in {windows} trace" if windows else "profiled nothing; this rank is not among --ranks"
+    text = (
+        f"profiled {steps} steps in {windows} trace" if windows else "profiled nothing; this rank is not among --ranks"
+    )
     return Observation(flag="PROFILER", probe="profiler", part="DONE", text=text, values=told)
 
 

@@ -201,7 +201,9 @@ def test_every_rule_has_a_case_a_page_and_thresholds():
         assert "Signal:" in rule.page() and "What to do:" in rule.page()
         assert rule.thresholds and rule.source and inspect.getmodule(rule).__doc__.startswith(f"{rule.code}: ")
     begins = [" ".join(rule.page().split()[:2]) for rule in rules]
-    assert {one for one in begins if begins.count(one) > 1} <= {"The program", "The accelerator"}, "each has its own page"
+    assert {one for one in begins if begins.count(one) > 1} <= {"The program", "The accelerator"}, (
+        "each has its own page"
+    )
     names = [name for rule in rules for name in rule.thresholds]
     assert len(names) == len(set(names))
 
@@ -287,7 +289,7 @@ def test_a_rank_that_is_slow_in_each_step_is_critical(tmp_path):
         every = {}
         for rank, late in enumerate(([10] * len(waits), waits)):
             events = steps(lambda number, begin, late=late: plain(number, begin, late[number]), len(waits))
-            events += [op("c10d::allreduce_", at * 1000 + 700, 240 - wait) for at, wait in enumerate(late)]
+            events += [op("c10d::allreduce_", at * 1000 + 610 + wait, 250 - wait) for at, wait in enumerate(late)]
             every[f"rank {rank}"] = summarize(write(tmp_path / f"{rank}.json", slowly(events)))
         (found,) = (one for one in consult(list(every.items()), {}, every)[0] if one.code == "TD-P115")
         return found.severity
@@ -332,8 +334,11 @@ def in_a_line(events):
         if one["name"].startswith("enumerate(DataLoader)"):
             frames += [span(NEXT, one["ts"], one["dur"], "python_function")]
             frames += [span("torch/utils/data/dataloader.py(9): _next_data", one["ts"], 1, "python_function")]
-    more = [op("aten::copy_", 3, 1)] if any("Memcpy" in one["name"] for one in events) else []
-    return [*events, *more, *sorted(frames, key=lambda one: (one["ts"], -one["dur"]))]
+    names = {one["name"] for one in events}
+    more = [op("aten::copy_", 30, 1)] * any("Memcpy" in name for name in names)
+    more += [op("c10d::allreduce_", 40, 1)] * any("nccl" in name for name in names)
+    in_order = (sorted(some, key=lambda one: (one["ts"], -one.get("dur", 0))) for some in ([*events, *more], frames))
+    return [one for some in in_order for one in some]
 
 
 @pytest.mark.parametrize("code", sorted({*FAULTS} - {"TD-P109", "TD-P110", "TD-P113"}))

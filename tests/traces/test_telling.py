@@ -21,7 +21,11 @@ def trace(path, work, layout=kineto, wait_until=900):
     events = []
     for number in range(3):
         at = number * 1000
-        events += [step(number, at, 1000), op("aten::mm", at, work), note("gloo:all_reduce", at + work, wait_until - work)]
+        events += [
+            step(number, at, 1000),
+            op("aten::mm", at, work),
+            note("gloo:all_reduce", at + work, wait_until - work),
+        ]
     return write(path, events, layout)
 
 
