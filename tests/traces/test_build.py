@@ -427,7 +427,7 @@ def test_events_in_no_order_are_sorted_a_few_at_a_time(tmp_path, monkeypatch):
     monkeypatch.setattr(build, "SORTED", 50)
     monkeypatch.setattr(build.Builder, "feed", lambda built, batch: (held.append(len(batch)), feed(built, batch))[1])
     turned = summarize(path, 1 << 12)
-    assert sum(held[-9:]) == 420 and max(held[-9:]) <= 60
+    assert sum(held[-9:]) == 420 and max(held[-9:]) <= 60, "nine stretches of about as many"
     (problem,) = turned.problems
     assert problem.startswith("its events are not in the order of time") and problem.endswith("read 11 times for that")
     for name in ("steps", "operators", "device", "memory", "kernels", "start", "end"):
