@@ -4,29 +4,25 @@ Memory is that of the summary, and 24 bytes for each outermost operator, 40 and 
 """
 
 import gc
-import math
 import os
-from array import array
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from msgspec import Raw
 
 from tdbg.tables import counted
 from tdbg.traces import kinds, merged
 from tdbg.traces.devices import Devices
 from tdbg.traces.heap import Heap
 from tdbg.traces.hosts import Threads
+from tdbg.traces.sorting import in_order
 from tdbg.traces.stream import Event, Trace
 from tdbg.traces.summary import Summary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+QUICK = 3  # readings: all events fit into one stretch, and nobody need know that they were sorted
 DISORDER = 0.001  # share of operators that may come late before all events are sorted
-SORTED = 1 << 18  # events at a time: some 100 MB
-AT_ONCE = 1 << 13  # of these
 NEVER = 1 << 62
 MOST_HEAPS = 256  # devices whose memory is followed
 HEAD_KEYS = {"record_shapes": "shapes", "with_stack": "stacks", "profile_memory": "memory", "with_flops": "flops"}
@@ -152,65 +148,20 @@ def _summarize(path: str | os.PathLike[str], size: int, part: int | None, trees:
     for batch in _of_part(trace, part):
         built.feed(batch)
     if built.threads.disorder > DISORDER * built.threads.seen:
-        built = Builder(trees)
-        trace, times = _sorted_into(built, path, size, part)
-        if not merged.about(trace.head):  # a slice is small
+        built, times = Builder(trees), 1
+
+        def again() -> "Iterator[list[Event]]":
+            nonlocal trace, times
+            trace, times = Trace(path, size), times + 1
+            return _of_part(trace, part)
+
+        for batch in in_order(again):
+            built.feed(batch)
+        if times > QUICK:
             trace.problems.append(
                 f"its events are not in the order of time: they had to be sorted, and it was read {times} times for that"
             )
     return _summary(trace, built, merged.head_of(trace.head, part))
-
-
-def _sorted_into(built: Builder, path: str | os.PathLike[str], size: int, part: int | None) -> tuple[Trace, int]:
-    """Feed the events in the order of time, a stretch of it from each reading; returns the last, and how many in all.
-
-    Memory: `SORTED` events (twice as many where more begin at one moment), and 8 bytes for each event of the trace.
-    """
-    times = array("d")
-    for batch in _of_part(Trace(path, size), part):
-        times.extend(event.ts for event in batch if _is_told(event))
-    moments = np.sort(np.frombuffer(times)) if times else np.zeros(0)
-    edges = [-math.inf, *np.unique(moments[SORTED::SORTED]).tolist(), math.inf]
-    for low, high in pairwise(edges):
-        trace = Trace(path, size)
-        held: list[Event] = []
-        shared: dict[Any, Any] = {}
-        for batch in _of_part(trace, part):
-            held += [_kept(event, shared) for event in batch if low <= event.ts < high and _is_told(event)]
-            if len(held) >= 2 * SORTED:
-                _feed_in_order(built, held)
-                held, shared = [], {}
-        _feed_in_order(built, held)
-    return trace, len(edges) + 1  # with the first one, that met the disorder, and that of the times
-
-
-def _is_told(event: Event) -> bool:
-    return event.ph == "X" or event.name == kinds.MEMORY
-
-
-def _kept(event: Event, shared: dict[Any, Any]) -> Event:
-    """The event without the block of the file that its raw values are parts of, and with what others have too shared."""
-    event.name = shared.setdefault(event.name, event.name)
-    event.tid, event.pid = shared.setdefault(event.tid, event.tid), shared.setdefault(event.pid, event.pid)
-    args = event.args
-    if args is None:
-        return event
-    if event.cat != kinds.OPERATOR:
-        args.dims, args.concrete = Raw(), Raw()
-        return event
-    key = (bytes(args.dims), bytes(args.concrete))  # of an operator nobody asks for more
-    known = shared.get(key)
-    if known is None:
-        args.dims, args.concrete = args.dims.copy(), args.concrete.copy()
-        known = shared[key] = args
-    event.args = known
-    return event
-
-
-def _feed_in_order(built: Builder, events: list[Event]) -> None:
-    events.sort(key=lambda event: (event.ts, -event.dur))
-    for at in range(0, len(events), AT_ONCE):
-        built.feed(events[at : at + AT_ONCE])
 
 
 def _of_part(trace: Trace, number: int | None) -> "Iterator[list[Event]]":
