@@ -111,3 +111,15 @@ def test_with_stacks_the_evidence_names_a_line_of_the_program(profiled: Profiler
 def test_a_loader_that_takes_most_of_each_step_is_critical_by_default(profiled: Profiler) -> None:
     seen = profiled(TABLE["no_workers"], healthy=False)
     assert seen.advice[0]["severity"] == "critical", seen.advice
+
+
+def test_a_slow_rank_that_was_not_profiled_is_named_by_its_steps(profiled: Profiler) -> None:
+    slow = TABLE["slow_rank"]
+    seen = {}
+    for healthy in (False, True):
+        run = profiled(replace(slow, options=(*slow.options, "--ranks", "0")), healthy=healthy).result
+        words = [sys.executable, "-m", "tdbg", "trace", "show", str(run.folder)]
+        seen[healthy] = subprocess.run(words, env=environment({}), capture_output=True, text=True, check=True).stderr
+    assert "tdbg: rank 1 has no trace and seems slower than those that have" in seen[False]
+    assert "`tdbg profile --ranks 0,1` records it" in seen[False]
+    assert "has no trace" not in seen[True]
