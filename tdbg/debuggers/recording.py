@@ -4,6 +4,7 @@ import ctypes
 import queue
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -23,14 +24,14 @@ DRAIN_S = 60.0
 FIGURES = ("count", "nan", "inf", "mean", "std", "low", "high")
 
 
-class Job:
+class Job(ABC):
     """Something to be written: what one pass copied, or what debuggers made of one datapoint."""
 
+    @abstractmethod
     def write(self, writer: PageWriter) -> int:
         """Write it, in the thread; returns the bytes of its tensors."""
-        raise NotImplementedError
 
-    def release(self) -> None:
+    def release(self) -> None:  # noqa: B027  (what holds no memory has none to give back)
         """Give its memory back, written or not."""
 
 

@@ -12,6 +12,7 @@ import re
 import stat
 import sys
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import IO, Any, NamedTuple
 
@@ -137,7 +138,7 @@ def _pipe(path: str) -> _Pipe | _PackedPipe:
     return _pipes[key]
 
 
-class _Unpacked:
+class _Unpacked(ABC):
     """A packed stream. Where it is damaged, what came before has been read."""
 
     PIECE_BYTES = 1 << 17  # one that meets damage is lost
@@ -146,9 +147,9 @@ class _Unpacked:
         self._raw = raw
         self._damage: Exception | None = None
 
+    @abstractmethod
     def piece_into(self, into: memoryview) -> int:
         """Some bytes as they come, 0 at the end; EOFError or zlib.error where it is damaged."""
-        raise NotImplementedError
 
     def readinto(self, into: memoryview) -> int:
         """As many bytes as there is room for, as a filter is faster with few large pieces; else as `piece_into`."""

@@ -1,6 +1,7 @@
 """What one writer left: the datapoints of a journal, or of a sealed page whose journal is not there."""
 
 import json
+from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import PurePath
@@ -51,7 +52,7 @@ class Drop(NamedTuple):
     last: int | None
 
 
-class Source:
+class Source(ABC):
     """One writer's datapoints, in order. opened: the first record of its journal."""
 
     def __init__(self, folder: Folder, name: str, rank: int, problems: Problems) -> None:
@@ -73,13 +74,13 @@ class Source:
     def __iter__(self) -> Iterator[Datapoint]:
         return (datapoint for datapoint, _ in self.with_bodies())
 
+    @abstractmethod
     def with_bodies(self) -> Iterator[tuple[Datapoint, bytes]]:
         """Each datapoint and its record's JSON text."""
-        raise NotImplementedError
 
+    @abstractmethod
     def holding(self, needles: Iterable[bytes]) -> Iterator[Datapoint]:
         """Those whose records hold one of these texts."""
-        raise NotImplementedError
 
     def page(self, number: int) -> PageFile:
         """The file of one page."""

@@ -42,8 +42,8 @@ class Profiler(EveryUpdate):
             end: windows, bytes, a step's time inside and outside of them; what is missing, and why.
     Cost:   outside of windows a clock read a step. Inside, torch's own: some 1.1 to 1.8 of a step of a tiny model.
             At the end of a window the trace is written (30 ms for 10 MB), and compressed in a thread.
-    Limits: what other threads and loader workers do is not in the trace. A window never begins while a profiler of
-            the program records, and ends early where one begins; the program's own trace is taken over.
+    Limits: operators of other threads, and what loader workers do, are not in the trace; with stacks Python's calls
+            of all threads are. A window never begins while a profiler of the program records, and ends early where one begins; the program's own trace is taken over.
     Source: torch.profiler.
     """
 

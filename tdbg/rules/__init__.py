@@ -7,6 +7,7 @@ between ranks: a finding already given out may be amended in place when another 
 
 import difflib
 import inspect
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import fields
@@ -81,7 +82,7 @@ class Rule:
 S = TypeVar("S")
 
 
-class PerProcessRule(Rule, Generic[S]):
+class PerProcessRule(Rule, ABC, Generic[S]):
     """A rule that follows the training steps of each process by itself, and tells the run of it once."""
 
     kept: ClassVar[type[Any]]  # what is kept of one process: a class S, made without arguments
@@ -102,9 +103,9 @@ class PerProcessRule(Rule, Generic[S]):
         """True for an event that `see` is to be called with."""
         return isinstance(event, Step) and event.phase == "train"
 
+    @abstractmethod
     def see(self, process: ProcessDir, state: S, event: Any) -> Finding | None:
         """See one event of a process, and what is kept of it; return what is certain now."""
-        raise NotImplementedError
 
 
 class ObservingRule(PerProcessRule[S]):

@@ -1,5 +1,6 @@
 """Rules that tell several kinds of faults under one code, each once a run."""
 
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import ClassVar
@@ -9,7 +10,7 @@ from tdbg.rules import Rule
 from tdbg.rundir import ProcessDir
 
 
-class KindsRule(Rule):
+class KindsRule(Rule, ABC):
     """A rule that reads what one probe tells of, and gives out one finding of each kind."""
 
     probe: ClassVar[str]  # the probe's name
@@ -24,6 +25,6 @@ class KindsRule(Rule):
             return ()
         return [given for kind, finding in self.see(process, event) for given in self.once(self._given[kind], finding)]
 
+    @abstractmethod
     def see(self, process: ProcessDir, event: Observation) -> Iterable[tuple[str, Finding]]:
         """See one observation; return (kind, finding) of what is certain now."""
-        raise NotImplementedError

@@ -9,6 +9,7 @@ from typing import Any
 from tdbg.events import SEVERITIES, Cost, Event, Finding
 from tdbg.flags import FLAGS
 from tdbg.rules import RULES, Rule, at_least
+from tdbg.rules.profiled import together
 from tdbg.rules.text import clip, counted, figure, joined, kept_in, ranges
 from tdbg.rules.view import MAX_TRIGGERS, ProcessView, View, exit_text, finite
 from tdbg.rundir import ProcessDir, RunDir, write_json
@@ -166,7 +167,7 @@ class Verdict:
         return [f"{clip(last, 140)}: `tdbg inspect-pages {self.run}`"] if last.startswith("captured") else []
 
     def _profile_lines(self) -> list[str]:
-        """What was profiled on the first rank, and how to look at it."""
+        """What was profiled, and how to look at it."""
         last = self.looks.get("PROFILER", {}).get("last", "")
         if not last.startswith("profiled"):
             return []
@@ -239,11 +240,17 @@ class Judge:
         self.view = View(run)
         self.findings: list[Finding] = []
         self.trouble = RULES.load_third_party()
-        self._rules: list[Rule] = [rule() for rule in RULES]
+        self._rules: list[Rule] = []
+        self._listeners: dict[type[Event], list[Rule]] = {}
         files = ((name, error) for name, error in RULES.broken.items() if ":" not in name)
         self.trouble += [f"{name} could not be loaded: {error}" for name, error in files]
-        self._listeners: dict[type[Event], list[Rule]] = {}
-        for rule in self._rules:
+        for each in RULES:
+            try:
+                rule = each()
+            except Exception as error:  # guard: a stranger's rule may be half a one
+                self._switch_off(each, error)
+                continue
+            self._rules.append(rule)
             for kind in rule.listens:
                 self._listeners.setdefault(kind, []).append(rule)
 
@@ -276,7 +283,7 @@ class Judge:
         self.findings += kept
         return kept
 
-    def _switch_off(self, rule: Rule, error: Exception) -> None:
+    def _switch_off(self, rule: Rule | type[Rule], error: Exception) -> None:
         for listeners in self._listeners.values():
             if rule in listeners:
                 listeners.remove(rule)
@@ -392,12 +399,18 @@ def _triggers(view: View) -> list[dict[str, Any]]:
 
 
 def _looks(view: View) -> dict[str, Any]:
-    """Per flag: how often its probe spoke, over all ranks, and the last line of the first rank; a zero tells too."""
+    """Per flag: how often its probe spoke, over all ranks, and the last line of the first rank (of all, for traces).
+
+    A zero tells too.
+    """
     found: dict[str, Any] = {}
     for process in view.steppers():
         for name, looks in process.looks.items():
             row = found.setdefault(name, {"count": 0, "last_step": looks.step, "last": looks.text})
             row["count"] += looks.count
+    profilers = [(process, process.looks["PROFILER"]) for process in view.steppers() if "PROFILER" in process.looks]
+    if profilers:
+        found["PROFILER"]["last"] = together(profilers)
     wanted = view.settings.flags
     for flag in FLAGS:
         if flag.probe and wanted.get(flag.name) and flag.name not in found:

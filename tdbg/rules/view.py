@@ -67,11 +67,12 @@ class Looks:
     count: int = 0
     step: int = 0
     text: str = ""
+    values: dict[str, Any] = field(default_factory=dict)  # of the last one
 
     def take(self, event: Observation) -> None:
         """One more observation."""
         self.count += 1
-        self.step, self.text = event.step, event.text
+        self.step, self.text, self.values = event.step, event.text, event.values
 
 
 @dataclass(slots=True)

@@ -34,6 +34,21 @@ def chosen(question: Selected) -> list[Found]:
     return found if question.windows == "all" else newest(found)
 
 
+def worth_reading(found: "list[Found]", question: Selected) -> "tuple[list[Found], list[int]]":
+    """Of many ranks those that matter, where the question names none; which are left out is said, and returned."""
+    if question.ranks:
+        return found, []
+    from tdbg.output import say
+    from tdbg.tables import safe
+    from tdbg.traces.telling import picked, unprofiled
+
+    some = picked(found)
+    for line in (some.said, unprofiled(found)):
+        if line:
+            say(safe(line))
+    return some.found, some.left
+
+
 def _ranks(text: str) -> "Callable[[int], bool] | None":
     if not text:
         return None

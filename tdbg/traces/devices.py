@@ -33,12 +33,14 @@ class Devices:
         self.pageable = array("q")
         self.products: dict[str, array[int]] = {}  # kernels that multiply matrices: matrix, or tensor
         self.launched = array("q")  # of each computing kernel: when it was launched; UNKNOWN if nobody knows
-        self.delays: dict[int, int] = {}
+        self.called, self.moved = array("q"), array("q")  # of kernels, and of copies: start, end of the launching call
         self.launches = 0
         self.last_launch = 0
         self.ids: set[Number] = set()  # of devices that ran kernels
+        self.apart: dict[Number, array[int]] = {}  # what each of several did; empty as long as there is one
+        self._first: Number = None  # that one
         self._waiting: dict[int, tuple[int, int]] = {}  # launch seen, kernel not: start and end of the call
-        self._early: dict[int, tuple[int, int]] = {}  # the other way round: place in `launched`, start
+        self._early: dict[int, tuple[int, int, array[int]]] = {}  # the other way round: place in `launched`, start
 
     def kernel(self, event: "Event", start: int, dur: int) -> None:
         """A kernel on a stream."""
@@ -54,28 +56,52 @@ class Devices:
         work.calls += 1
         work.total += dur
         work.short += dur < SHORT
+        self._ran(event, start, start + dur)
         if kind == kinds.COMMUNICATION:
             self.collective.extend((start, start + dur))
+            self._match(event, start, -1, self.called)
             return
         self.computed.extend((start, start + dur))
         if kind != kinds.OTHER:
             self.products.setdefault(kind, array("q")).extend((start, start + dur))
-        correlation = event.args.correlation if event.args is not None else None
-        call = self._waiting.pop(correlation, None) if isinstance(correlation, int) else None
-        if call is None and isinstance(correlation, int) and len(self._early) < PENDING:
-            self._early[correlation] = (len(self.launched), start)
         self.launched.append(UNKNOWN)
-        if call is not None:
-            self._pair(len(self.launched) - 1, start, call)
+        self._match(event, start, len(self.launched) - 1, self.called)
 
-    def _pair(self, at: int, start: int, call: tuple[int, int]) -> None:
-        self.launched[at] = call[0]
-        power = max(start - call[1], 0).bit_length()
-        self.delays[power] = self.delays.get(power, 0) + 1
+    def _ran(self, event: "Event", start: int, end: int) -> None:
+        """Something runs on a device; told before it is kept elsewhere."""
+        device = event.args.device if event.args is not None else None
+        if device is None or (device == self._first and not self.apart):
+            return
+        if self._first is None:
+            self._first = device
+            return
+        if not self.apart:
+            self.apart[self._first] = array("q")
+            for times in (self.computed, self.collective, self.filled, *self.copied.values()):
+                self.apart[self._first].extend(times)
+        if device in self.apart or len(self.apart) < MOST_DEVICES:
+            self.apart.setdefault(device, array("q")).extend((start, end))
+
+    def _match(self, event: "Event", start: int, at: int, into: "array[int]") -> None:
+        """Find the call that launched it, if it has passed by; else it is remembered. at: its place in `launched`."""
+        correlation = event.args.correlation if event.args is not None else None
+        if not isinstance(correlation, int):
+            return
+        call = self._waiting.pop(correlation, None)
+        if call is not None:
+            self._pair(at, start, into, call)
+        elif len(self._early) < PENDING:
+            self._early[correlation] = (at, start, into)
+
+    def _pair(self, at: int, start: int, into: "array[int]", call: tuple[int, int]) -> None:
+        if at >= 0:
+            self.launched[at] = call[0]
+        into.extend((start, call[1]))
 
     def copy(self, event: "Event", start: int, dur: int) -> None:
         """A copy to, from or on a device."""
         end = start + dur
+        self._ran(event, start, end)
         towards = kinds.direction(event.name)
         name = event.name if event.name in self.copies or len(self.copies) < MOST else MORE
         work = self.copies.setdefault(name, Work(name, towards))
@@ -83,12 +109,15 @@ class Devices:
         work.total += end - start
         work.nbytes += kinds.whole(event.args.bytes) or 0 if event.args is not None else 0
         self.copied.setdefault(towards, array("q")).extend((start, end))
+        self._match(event, start, -1, self.moved)
         if "Pageable" in event.name and towards == "HtoD":
             self.pageable.extend((start, end))
 
     def fill(self, event: "Event", start: int, dur: int) -> None:
         """A memset."""
+        self._ran(event, start, start + dur)
         self.filled.extend((start, start + dur))
+        self._match(event, start, -1, self.moved)
 
     def call(self, event: "Event", start: int, dur: int) -> None:
         """A call of the device's runtime on a thread of the program."""

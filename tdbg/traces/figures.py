@@ -2,11 +2,13 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from statistics import median
 
 from tdbg.traces import kinds
-from tdbg.traces.summary import Operator, Step, Summary, Work
+from tdbg.traces.summary import Device, Operator, Step, Summary, Work
 
+MAIN = "the program's thread"
 BORDER = 3.0  # a step this many times the median is told apart: the end of an epoch, a checkpoint
 
 
@@ -71,14 +73,51 @@ def called_from(one: Operator) -> str:
     return max(one.frames, key=lambda frame: one.frames[frame]) if one.frames else ""
 
 
-def middle(delays: dict[int, int]) -> float:
-    """The median of a histogram by powers of two, in nanoseconds."""
-    left = sum(delays.values()) / 2
-    for power, count in sorted(delays.items()):
-        left -= count
-        if left <= 0:
-            return float(1 << power) / 2
-    return 0.0
+def asked_from(read: Summary, names: Iterable[str]) -> list[str]:
+    """The line of the program that calls operators of these names most, as evidence; nothing where stacks are not."""
+    wanted = set(names)
+    every = by_name(replace(one, name="") for one in read.operators if one.name in wanted)
+    line = called_from(every[0]) if every else ""
+    return [f"called most from {line}"] if line else []
+
+
+def busiest_line(read: Summary) -> list[str]:
+    """The function of the program that most time of its thread is in, without those it calls; nothing without stacks."""
+    flame = next((one for one in read.flames if one.kind == "python"), None)
+    if flame is None:
+        return []
+    names = [flame.names[which] for which in flame.which]
+    own, inside = list(flame.totals), [False] * len(names)
+    for at, parent in enumerate(flame.parents):  # a node stands behind the one that called it
+        inside[at] = names[at] == MAIN if flame.kinds[at] == "t" else parent >= 0 and inside[parent]
+        if flame.kinds[at] in "fm" and parent >= 0:
+            own[parent] -= flame.totals[at]
+    sums: defaultdict[str, int] = defaultdict(int)
+    for at, name in enumerate(names):
+        if flame.kinds[at] == "f" and inside[at]:
+            sums[name] += own[at]
+    if not sums:
+        return []
+    name = max(sums, key=lambda one: sums[one])
+    return [f"most of the program's own time is in {name}, {ms(sums[name] / max(len(read.steps), 1))} ms a step"]
+
+
+def launching(device: Device) -> list[str]:
+    """How long kernels wait after their launch, and the accelerator for the next one; nothing where nobody knows."""
+    if not device.launched:
+        return []
+    delays = f"{device.delay / 1000:,.3g} us after their launch (median), {device.delay_p90 / 1000:,.3g} us (p90)"
+    share = device.unlaunched / max(device.end - device.start, 1)
+    return [
+        f"kernels start {delays}",
+        f"bound by launches: {share:.1%} of the time nothing runs and what runs next is not launched yet",
+    ]
+
+
+def each_busy(device: Device) -> list[str]:
+    """How busy each of several accelerators is, of the time from the first work of any to the last."""
+    span = max(device.end - device.start, 1)
+    return [f"device {name}: busy {busy / span:.1%}" for name, busy in device.busy_of.items()]
 
 
 def families(kernels: Iterable[Work]) -> dict[str, int]:

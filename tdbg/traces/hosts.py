@@ -10,6 +10,7 @@ import numpy as np
 
 from tdbg.traces import kinds
 from tdbg.traces.calls import FRAME, MODULE, OPERATOR, SPAN, THREAD, Calls, Node
+from tdbg.traces.figures import MAIN
 from tdbg.traces.flops import CONVOLUTION, per_call
 from tdbg.traces.intervals import Spans, union
 from tdbg.traces.nesting import Sums, chain, parents
@@ -38,7 +39,20 @@ class Thread:
     """One thread while it passes by: what is open now, its outermost operators, and spans as start, end, start, ..."""
 
     __slots__ = (
-        *("asks", "called", "collective", "coming", "cursor", "ends", "frames", "key", "loader", "nodes", "noted"),
+        *(
+            "asks",
+            "called",
+            "collective",
+            "coming",
+            "cursor",
+            "ends",
+            "frames",
+            "key",
+            "loaded",
+            "loader",
+            "nodes",
+            "noted",
+        ),
         *("open", "optimizer", "path", "saves", "seen", "spans", "starts", "stepping", "updates", "which", "zeroing"),
     )
 
@@ -53,6 +67,7 @@ class Thread:
         self.frames: list[tuple[int, str]] = []  # end, the innermost line of the program
         self.seen = 0
         self.starts, self.ends, self.which = array("q"), array("q"), array("q")  # each outermost operator, by number
+        self.loaded = 0  # until when it has waited for a batch
         self.cursor = 0  # of them, how many are known to be called from where
         self.collective, self.loader, self.optimizer = (array("q") for _ in range(3))
         self.asks, self.saves, self.zeroing, self.stepping = (array("q") for _ in range(4))
@@ -77,6 +92,7 @@ class Threads:
         self.regions: dict[str, Work] = {}
         self.modules: dict[str, Work] = {}
         self.saves: dict[str, Work] = {}
+        self.loads: dict[str, Work] = {}
         self.steps: list[tuple[int, int, int, Thread]] = []  # number, start, end
         self.marked = 0  # steps, those that found no room with them
         self.seen = 0  # operators
@@ -313,6 +329,9 @@ class Threads:
             if not thread.saves or start > thread.saves[-1]:  # no call inside another
                 _count(self.saves, f"{kinds.call(name)}{f' from {own}' if own else ''}", dur)
             _extend(thread.saves, start, start + dur)
+        elif own and "dataloader" in name and kinds.NEXT_BATCH.search(name) and start >= thread.loaded:
+            _count(self.loads, own, dur)
+            thread.loaded = start + dur
 
     def _place(self, thread: Thread, until: int) -> None:
         """Tell the outermost operators that began before a time where they were called from."""
@@ -339,7 +358,7 @@ class Threads:
         for operator, each in zip(self.operators, self._each, strict=True):
             operator.flops = operator.calls * each
         for _, _, _, main in self.steps[:1]:
-            main.called.name = main.noted.name = "the program's thread"
+            main.called.name = main.noted.name = MAIN
         for thread in self.of.values():
             self._enter(thread, 1 << 62, max(thread.ends[-1:], default=0))
             if self.framed:

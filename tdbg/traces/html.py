@@ -105,7 +105,8 @@ def _facts(one: Found, read: Summary) -> list[str]:
         facts.append(f"{figures.counted_flops(done)} a step, {figures.counted_flops(done / length * 1e9)}/s")
     if read.device is not None:
         span = max(read.device.end - read.device.start, 1)
-        facts.append(f"accelerator busy {read.device.busy / span:.1%}")
+        facts += [f"accelerator busy {read.device.busy / span:.1%}", *figures.each_busy(read.device)]
+        facts += figures.launching(read.device)
     facts += [f"step {step.number} took {figures.ms(step.length)} ms" for step in figures.border(read)[:5]]
     return facts + read.problems[:10]
 

@@ -29,6 +29,10 @@ ELEMENTWISE = (  # in place, on one
     "aten::sqrt",
     "aten::sub_",
 )
+PRODUCTS = (  # matrix products and convolutions, as a program calls them
+    *("aten::linear", "aten::matmul", "aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm", "aten::einsum"),
+    *("aten::conv1d", "aten::conv2d", "aten::conv3d", "aten::scaled_dot_product_attention"),
+)
 AUTOGRAD = "autograd::engine::evaluate_function"
 COLLECTIVES = ("c10d::", "nccl:", "gloo:", "mpi:", "ucc:", "xccl:", "hccl:", "record_param_comms", "c10d_functional")
 COLLECTIVE_KERNEL = re.compile(r"nccl|rccl|oneccl|hccl_|ccl_kernel", re.IGNORECASE)
@@ -63,6 +67,9 @@ FOREIGN = re.compile(
 
 # Python's frames that write to the disk, and wait for it.
 SAVE = re.compile(r"torch[/\\]serialization\.py\(\d+\): save$|safetensors.*: save|save_checkpoint|fsync")
+
+# The frame in which a program waits for the next batch.
+NEXT_BATCH = re.compile(r"torch[/\\]utils[/\\]data[/\\]dataloader\.py\(\d+\): __next__$")
 
 
 def whole(value: object) -> int | None:

@@ -12,6 +12,7 @@ from tdbg.traces.summary import Device, Step, Summary, Work
 if TYPE_CHECKING:
     from tdbg.traces.devices import Devices
     from tdbg.traces.hosts import Thread, Threads
+    from tdbg.traces.stream import Number
 
 
 def part(found: Summary, threads: "Threads", devices: "Devices") -> None:
@@ -108,9 +109,10 @@ def _on_device(found: Summary, host: dict[str, Spans], devices: "Devices") -> tu
         communication=collective.total,
         overlap=overlap.total,
         count=max(len(devices.ids), 1),
+        busy_of={str(one): union(devices.apart[one]).total for one in sorted(devices.apart, key=_by_number)},
         launches=devices.launches,
-        delays=dict(sorted(devices.delays.items())),
     )
+    _launches(found.device, busy, devices)
     if found.device.count > 1:
         found.problems.append(
             f"{found.device.count} accelerators ran its kernels and are told of as one: busy while any is, idle while none is"
@@ -126,6 +128,31 @@ def _on_device(found: Summary, host: dict[str, Spans], devices: "Devices") -> tu
         **{kind: union(times) for kind, times in devices.products.items()},
     }
     return bar, more
+
+
+def _by_number(device: "Number") -> tuple[bool, float, str]:
+    return (False, device, "") if isinstance(device, int | float) else (True, 0.0, str(device))
+
+
+def _launches(device: Device, busy: Spans, devices: "Devices") -> None:
+    """How long kernels wait after their launch, and how long the accelerator waits for one.
+
+    The second is the part of each gap between two busy times that had passed when the call ended that launched what
+    ends the gap; of several that begin together the one that was launched first.
+    """
+    kernels, copies = (np.array(flat, np.int64).reshape(-1, 2) for flat in (devices.called, devices.moved))
+    device.launched = len(kernels)
+    if len(kernels):
+        delays = np.maximum(kernels[:, 0] - kernels[:, 1], 0)
+        device.delay, device.delay_p90 = np.rint(np.quantile(delays, (0.5, 0.9))).astype(np.int64).tolist()
+    every = np.concatenate((kernels, copies))
+    every = every[np.lexsort((every[:, 1], every[:, 0]))]
+    begins, ends = busy.starts[1:], busy.ends[:-1]
+    at = np.searchsorted(every[:, 0], begins)
+    known = at < len(every)
+    known[known] = every[at[known], 0] == begins[known]
+    called = every[at[known], 1]
+    device.unlaunched = int((np.clip(called, ends[known], begins[known]) - ends[known]).sum())
 
 
 def _phases(host: dict[str, Spans], devices: "Devices", compute: Spans) -> dict[str, Spans]:

@@ -141,6 +141,10 @@ def _device(read: Summary, top: int) -> None:
         return
     span = max(device.end - device.start, 1)
     print(f"\naccelerator: busy {device.busy / span:.1%} of {ms(span)} ms, {device.launches:,} launches")
+    if device.busy_of:
+        print(safe("; ".join(figures.each_busy(device))))
+    for line in figures.launching(device):
+        print(line)
     if device.communication:
         hidden = device.overlap / device.communication
         print(f"communication: {ms(device.communication)} ms, {hidden:.1%} of it while something is computed")

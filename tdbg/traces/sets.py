@@ -104,11 +104,11 @@ def newest(found: Sequence[Found]) -> list[Found]:
 
 def run_of(path: Path) -> str:
     """The name of the run that a trace is of; its own name where it is of none."""
-    run = _run(path)
+    run = run_folder(path)
     return run.name if run is not None else path.name
 
 
-def _run(path: Path) -> Path | None:
+def run_folder(path: Path) -> Path | None:
     """The folder of the run that a trace is of; None where it is of none."""
     from tdbg.rundir import STATE_FILE
 
@@ -123,7 +123,7 @@ def _of_one_run(files: list[Path]) -> list[Path]:
     of: dict[Path, Path | None] = {}  # a folder is looked up once
     for path in files:
         if path.parent not in of:
-            of[path.parent] = _run(path)
+            of[path.parent] = run_folder(path)
     runs = {run for run in of.values() if run is not None}
     if len(runs) < 2:
         return files

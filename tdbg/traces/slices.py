@@ -26,7 +26,7 @@ def write(parts: Sequence[Part], path: Path) -> int:
     """Write the steps that are kept of some traces into one file, packed if its name ends with .gz; returns the events.
 
     One trace is copied as it stands. Of several each gets process ids and flow ids of its own, its rank before its
-    process names, and their times are counted from the same moment. Memory does not grow with the traces. The file
+    process names, and their times are counted from the same moment. No event is held in memory. The file
     appears when it is whole. Raises TdbgError where it cannot be written, or is one of the traces itself.
     """
     if len(parts) > merged.PARTS:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-VERSION = 4  # of what is stored beside a trace: another number, and it is made anew
+VERSION = 5  # of what is stored beside a trace: another number, and it is made anew
 
 
 @dataclass(slots=True)
@@ -95,8 +95,12 @@ class Device:
     communication: int = 0
     overlap: int = 0  # communication while something was computed
     count: int = 1  # accelerators that ran kernels
+    busy_of: dict[str, int] = field(default_factory=dict)  # each of several, by its number: when it is itself
     launches: int = 0
-    delays: dict[int, int] = field(default_factory=dict)  # launch to start, by power of two in ns -> kernels
+    launched: int = 0  # kernels whose launch is known
+    delay: int = 0  # from the end of the launching call to the start of the kernel: the median of these
+    delay_p90: int = 0
+    unlaunched: int = 0  # nothing ran, and what ran next had not been launched yet
 
 
 @dataclass(slots=True)
@@ -125,6 +129,7 @@ class Summary:
     modules: list[Work] = field(default_factory=list)
     updates: list[Work] = field(default_factory=list)  # arithmetic in Optimizer.step; kind: loop, or together
     saves: list[Work] = field(default_factory=list)  # to the disk, by the line of the program; where stacks are
+    loads: list[Work] = field(default_factory=list)  # waits for a batch, by the line of the program; where stacks are
     closing_wait: int = 0  # the profiler's own synchronisation at its end: counted nowhere else
     device: Device | None = None
     memory: list[Memory] = field(default_factory=list)

@@ -116,6 +116,7 @@ def test_ranks_have_traces_of_their_own(profiled: Runner) -> None:
         assert steps(trace) == [3, 4, 5]
         assert trace["tdbg"]["rank"] == trace["distributedInfo"]["rank"] == rank
         assert spans(trace, "gloo:all_reduce")
+    assert "profiled 3 steps on each of 2 ranks, in 2 traces" in result.stderr
 
 
 def test_a_run_that_ends_in_a_window_gives_what_there_is(profiled: Runner) -> None:
@@ -288,3 +289,28 @@ def test_a_folder_that_takes_no_trace(profiled: Runner, bare: Runner, tmp_path: 
     result = profiled([sys.executable, str(script)])
     assert (result.code, result.stdout) == (0, "done\n"), result.stderr
     assert "is lost" in result.finding("TD-P004")["title"]
+
+
+@pytest.mark.parametrize("kind", ["light", "stacks"])
+def test_what_other_threads_do(profiled: Runner, tmp_path: Path, kind: str) -> None:
+    """Their operators are in no trace; their calls of Python are where stacks are. Nothing of tdbg is in a light one."""
+    script = tmp_path / "threads.py"
+    script.write_text(
+        "import threading, time, torch\n"
+        "net = torch.nn.Linear(2, 2); optimizer = torch.optim.SGD(net.parameters(), lr=0.1)\n"
+        "over = threading.Event()\n"
+        "def beside():\n"
+        "    while not over.wait(0.001): torch.zeros(3).cosh_()\n"
+        "thread = threading.Thread(target=beside); thread.start()\n"
+        "for step in range(8):\n"
+        "    optimizer.zero_grad(); net(torch.ones(1, 2)).sum().backward(); optimizer.step(); time.sleep(0.02)\n"
+        "over.set(); thread.join()\n"
+    )
+    result = profiled([sys.executable, str(script)], ["--kind", kind])
+    assert result.code == 0, result.stderr
+    (trace,) = traces(result)
+    assert spans(trace, "aten::linear") and not spans(trace, "aten::cosh_")
+    (own,) = {event["tid"] for event in spans(trace, "aten::linear")}
+    others = [event for event in spans(trace, "") if event["tid"] != own and event["cat"] == "python_function"]
+    assert bool(others) == (kind == "stacks")
+    assert kind == "stacks" or not any("tdbg" in event["name"] for event in spans(trace, ""))

@@ -7,8 +7,8 @@ import random
 import pytest
 from streams import HOST, Stream, bad
 
-from tdbg.events import Baseline, Cost, ProbeOff, Step, Trigger
-from tdbg.rules import RULES, Rule
+from tdbg.events import Baseline, Cost, Observation, ProbeOff, Step, Trigger
+from tdbg.rules import RULES, PerProcessRule, Rule
 from tdbg.rules.text import counted, ranges
 from tdbg.rules.verdict import VERDICT_LINES, Judge, judge_run
 from tdbg.rundir import EVENTS, RunDir
@@ -108,6 +108,23 @@ def test_a_rule_that_raises_is_switched_off_and_said(one, monkeypatch):
     run.emit(rank, bad(step=4))
     verdict = judge_run(run.run, 0)
     assert verdict.trouble == ["rule TD-P999 failed and was switched off: RuntimeError: broken"]
+    assert [finding.code for finding in verdict.findings] == ["TD-N001"]
+
+
+def test_half_a_rule_is_left_out_and_said(one, monkeypatch):
+    class Half(PerProcessRule[dict]):
+        """It does not say what it sees."""
+
+        code = "TD-P999"
+        kept = dict
+
+    monkeypatch.setitem(RULES._items, Half.code, Half)
+    run, rank = one
+    run.train(rank, [2.0] * 3)
+    run.emit(rank, bad(step=4))
+    verdict = judge_run(run.run, 0)
+    (trouble,) = verdict.trouble
+    assert trouble.startswith("rule TD-P999 failed and was switched off: TypeError: ") and "see" in trouble
     assert [finding.code for finding in verdict.findings] == ["TD-N001"]
 
 
@@ -250,3 +267,36 @@ def test_the_budget_of_a_run_whose_level_changed_is_the_mean(one):
     run.train(rank, [2.0] * 4)
     run.emit(rank, Cost(step=4, own_ms=15.0, wall_ms=1000.0, budget_pct=1.0, earned_ms=17.0))
     assert run.judge().cost["budget_pct"] == 1.7
+
+
+def profiled(steps: int = 3, windows: int = 1, missing: str = "", **values: object) -> Observation:
+    """What the profiler of a rank says at its end."""
+    told = {"windows": windows, "steps": steps, "bytes": 150_000 * windows, "missing": missing, **values}
+    text = (
+        f"profiled {steps} steps in {windows} trace" if windows else "profiled nothing; this rank is not among --ranks"
+    )
+    return Observation(flag="PROFILER", probe="profiler", part="DONE", text=text, values=told)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "says"),
+    [
+        ([profiled()], "profiled 3 steps in 1 trace: "),
+        ([profiled(inside_ms=12.0, outside_ms=11.5), profiled()],
+         "profiled 3 steps on each of 2 ranks, in 2 traces, 0.3 MB; on rank 0 a step took 12 ms in it and 11.5 ms outside: "),
+        ([profiled(6, 2), profiled(2, missing="the program ended")],
+         "profiled 2 to 6 steps on each of 2 ranks, in 3 traces, 0.5 MB; rank 1: the program ended: "),
+        ([profiled(0, 0), profiled()], "profiled 3 steps on rank 1, in 1 trace, 0.1 MB: "),
+        ([profiled(0, 0), profiled(0, 0)], "profiled nothing; this rank is not among --ranks"),
+        ([profiled(bytes="many"), profiled(bytes=None)], "profiled 3 steps in 1 trace: "),
+    ],
+)  # fmt: skip
+def test_the_traces_of_all_ranks_are_counted(stream, ranks, says):
+    run = stream()
+    for rank, said in enumerate(ranks):
+        folder = run.rank(rank, world=len(ranks))
+        run.train(folder, [2.5, 2.4, 2.3])
+        run.emit(folder, said)
+    (line,) = (one for one in run.judge(0).lines() if one.startswith("profiled"))
+    assert line.startswith(says), line
+    assert ("tdbg trace show" in line) == (not line.startswith("profiled nothing"))

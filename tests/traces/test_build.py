@@ -1,6 +1,8 @@
 """A trace's summary, held against small computations of another kind."""
 
 import json
+import random
+import statistics
 import time
 from collections import defaultdict
 
@@ -8,7 +10,7 @@ import numpy as np
 import pytest
 from traces.material import dense, gpu, launch, loaded, memory, note, op, real, span, step, write
 
-from tdbg.traces import build, devices, figures, hosts, kinds
+from tdbg.traces import build, devices, figures, hosts, kinds, sorting
 from tdbg.traces.build import summarize
 from tdbg.traces.hosts import Threads
 from tdbg.traces.screen import show
@@ -60,6 +62,63 @@ def test_the_share_that_a_real_gpu_is_busy_and_what_it_hides(name, busy, overlap
     assert device.overlap == us(both(compute, collective))
     assert round(100 * device.busy / (device.end - device.start), 2) == busy
     assert round(100 * device.overlap / device.communication, 2) == overlap
+
+
+@pytest.mark.parametrize(
+    ("name", "median", "p90", "bound"),
+    [("control.json.gz", 585, 9133.6, 14.05), ("sampled_rank-0.json.gz", 10802, 55396.3, 23.15)],
+)
+def test_how_long_real_kernels_wait_after_their_launch_and_the_gpu_for_one(name, median, p90, bound):
+    path = real(name)
+    calls, work, delays = {}, defaultdict(list), []
+    for event in loaded(path)["traceEvents"]:
+        if event.get("cat") == "cuda_runtime" and event["name"].startswith(("cudaLaunch", "cudaMemcpy", "cudaMemset")):
+            calls[event["args"]["correlation"]] = event["ts"] + event["dur"]
+    for event in loaded(path)["traceEvents"]:
+        if event.get("cat") in ("kernel", "gpu_memset", "gpu_memcpy"):
+            call = calls.get(event["args"]["correlation"])
+            work[event["ts"]].append((event["ts"] + event["dur"], call))
+            if event["cat"] == "kernel" and call is not None:
+                delays.append(max(event["ts"] - call, 0))
+    reach, late = min(work), 0
+    for begin in sorted(work):
+        known = [call for _, call in work[begin] if call is not None]
+        if begin > reach and known:
+            late += min(max(min(known), reach), begin) - reach
+        reach = max(reach, *(end for end, _ in work[begin]))
+    device = summarize(path).device
+    assert device.launched == len(delays) > 1000
+    assert (device.delay, device.delay_p90) == (
+        us(statistics.median(delays)),
+        round(us(statistics.quantiles(delays, n=10, method="inclusive")[8])),
+    )
+    assert device.unlaunched == us(late)
+    assert (device.delay / 1000, device.delay_p90 / 1000) == (median, p90)
+    assert round(100 * device.unlaunched / (device.end - device.start), 2) == bound
+
+
+@pytest.mark.parametrize("behind", [True, False])
+def test_the_time_from_launch_to_start_and_the_time_without_a_launch(tmp_path, behind):
+    events = [
+        step(1, 0, 200),
+        launch(0, 5, 1),
+        launch(5, 5, 2),
+        launch(60, 10, 3),
+        launch(75, 30, 4, name="cudaMemcpyAsync"),
+        launch(110, 50, 5),
+        gpu("a", 10, 20, 1),  # 5 us after its launch
+        gpu("b", 30, 20, 2),  # queued for 20
+        gpu("ncclDevKernel_AllReduce", 80, 10, 3),  # 10 after its launch; nothing ran from 50 on, no launch until 70
+        gpu("Memcpy HtoD (Pinned -> Device)", 100, 10, 4, cat="gpu_memcpy", bytes=8),  # before its call returned
+        gpu("c", 120, 10, 5),  # so too
+        gpu("unknown", 150, 10, 77),
+    ]
+    if behind:
+        events.sort(key=lambda event: event["cat"] == "cuda_runtime")
+    device = summarize(write(tmp_path / "t.json", events)).device
+    assert (device.launches, device.launched) == (5, 4)
+    assert (device.delay, device.delay_p90) == (us(7.5), us(17))  # of 0, 5, 10 and 20
+    assert device.unlaunched == us(20 + 10 + 10)
 
 
 def test_names_of_tensor_cores_on_a_real_gpu():
@@ -222,6 +281,33 @@ def test_several_accelerators_of_one_process_are_told_as_one_and_it_is_said(tmp_
     ]
 
 
+@pytest.mark.parametrize("order", [(0, 1, 2, 3, 4), (3, 1, 0, 4, 2), (2, 4, 3, 1, 0)])
+def test_each_of_several_accelerators_has_its_busy_time(tmp_path, order, capsys):
+    ran = [
+        gpu("k", 0, 40, 1),
+        gpu("ncclDevKernel_AllReduce", 30, 20, 2, stream=9),
+        gpu("Memcpy HtoD", 60, 10, 3, cat="gpu_memcpy", bytes=1),
+        gpu("k", 20, 30, 4),
+        gpu("Memset", 90, 10, 5, cat="gpu_memset"),
+    ]
+    for one, device in zip(ran, (0, 0, 0, 1, 1), strict=True):
+        one["args"]["device"] = device
+    found = summarize(write(tmp_path / "t.json", [step(1, 0, 100), *(ran[at] for at in order)]))
+    assert found.device.busy_of == {"0": us(60), "1": us(40)} and found.device.busy == us(70)
+    show([(Found(tmp_path / "t.json", None), found)], 10, False)
+    assert "device 0: busy 60.0%; device 1: busy 40.0%" in capsys.readouterr().out
+    alone = summarize(write(tmp_path / "t.json", [one for one in ran if not one["args"]["device"]]))
+    assert alone.device.busy_of == {}
+
+
+def test_any_number_of_accelerators_is_told_of_up_to_a_limit(tmp_path):
+    ran = [gpu("k", at, 1, at) for at in range(200)]
+    for at, one in enumerate(ran):
+        one["args"]["device"] = at
+    found = summarize(write(tmp_path / "t.json", ran)).device
+    assert len(found.busy_of) == found.count == 64 and list(found.busy_of)[:3] == ["0", "1", "2"]
+
+
 def test_a_wait_before_the_last_launch_is_the_programs(tmp_path):
     wait = span("cudaDeviceSynchronize", 5, 10, "cuda_runtime")
     events = [step(1, 0, 100), wait, launch(50, 1, 1), gpu("k", 60, 5, 1)]
@@ -311,13 +397,55 @@ def test_a_line_of_memory_keeps_its_peak_whatever_its_length(tmp_path):
     assert min(least for _, _, least in found.line) == 0
 
 
-def test_events_out_of_order_are_sorted_and_it_is_told(tmp_path):
+def test_events_out_of_order_are_sorted(tmp_path):
     events = [op("outer", 0, 100), op("inner", 10, 50), op("leaf", 20, 10)]
     straight = summarize(write(tmp_path / "a.json", events))
     turned = summarize(write(tmp_path / "b.json", events[::-1]))
     assert {one.name: one.own for one in turned.operators} == {one.name: one.own for one in straight.operators}
     assert {one.name: one.own for one in straight.operators} == {"outer": us(50), "inner": us(40), "leaf": us(10)}
-    assert "sorted" in turned.problems[0]
+    assert turned.problems == []
+
+
+def test_events_in_no_order_are_sorted_a_few_at_a_time(tmp_path, monkeypatch):
+    events = []
+    for at in range(60):
+        begin = at * 100
+        events += [
+            step(at, begin, 100),
+            op("outer", begin, 60, **{"Input Dims": [[at % 3]]}),
+            op("inner", begin + 10, 20),
+            launch(begin + 12, 2, at + 1),
+            gpu("k", begin + 20, 30, at + 1),
+            memory(begin + 15, 8, 8 * at, address=at),
+            span("train.py(3): main", begin + 1, 90, "python_function"),
+        ]
+    straight = summarize(write(tmp_path / "a.json.gz", events))
+    random.Random(3).shuffle(events)
+    path = write(tmp_path / "b.json.gz", events)
+    held = []
+    feed = build.Builder.feed
+    monkeypatch.setattr(sorting, "SORTED", 50)
+    monkeypatch.setattr(build.Builder, "feed", lambda built, batch: (held.append(len(batch)), feed(built, batch))[1])
+    turned = summarize(path, 1 << 12)
+    assert sum(held[-9:]) == 420 and max(held[-9:]) <= 60, "nine stretches of about as many"
+    (problem,) = turned.problems
+    assert problem.startswith("its events are not in the order of time") and problem.endswith("read 11 times for that")
+    for name in ("steps", "operators", "device", "memory", "kernels", "start", "end"):
+        mine, theirs = getattr(turned, name), getattr(straight, name)
+        if isinstance(mine, list):
+            mine, theirs = (sorted(map(str, one)) for one in (mine, theirs))
+        assert mine == theirs, name
+
+
+def test_of_any_number_of_events_at_one_moment_no_more_are_held(tmp_path, monkeypatch):
+    """Such a file is nobody's trace: it is read, and that is all."""
+    held = []
+    feed = build.Builder.feed
+    monkeypatch.setattr(sorting, "SORTED", 50)
+    monkeypatch.setattr(build.Builder, "feed", lambda built, batch: (held.append(len(batch)), feed(built, batch))[1])
+    events = [op("a", at % 2 * 10, 5) for at in range(1000)]
+    found = summarize(write(tmp_path / "t.json", events, dense), 1 << 10)
+    assert sum(one.calls for one in found.operators) == 1000 and max(held) <= 2 * 50 + 20
 
 
 def test_any_number_of_threads_is_read_in_time(tmp_path, monkeypatch):

@@ -6,6 +6,7 @@ import pytest
 from traces.material import gpu, launch, memory, note, op, real, span, step, write
 
 from tdbg.errors import TdbgError
+from tdbg.traces import figures
 from tdbg.traces.build import summarize
 from tdbg.traces.rules import RULES, Abstain, asked, consult
 
@@ -170,7 +171,8 @@ def test_a_fault_is_named_first_and_its_twin_is_healthy(tmp_path, code):
     assert {one.code for one in found} - others == {code}
     one = found[0]
     assert one.evidence and one.try_next and one.source
-    assert one.severity == ("notice" if code == "TD-P112" else "warning")
+    grave = {"TD-P112": "notice", **dict.fromkeys(("TD-P101", "TD-P102", "TD-P103", "TD-P104", "TD-P114"), "critical")}
+    assert one.severity == grave.get(code, "warning")
     assert one.gain is None or 0 < one.gain <= 1
     assert advice(tmp_path, twin, head)[0] == []
 
@@ -198,6 +200,10 @@ def test_every_rule_has_a_case_a_page_and_thresholds():
     for rule in rules:
         assert "Signal:" in rule.page() and "What to do:" in rule.page()
         assert rule.thresholds and rule.source and inspect.getmodule(rule).__doc__.startswith(f"{rule.code}: ")
+    begins = [" ".join(rule.page().split()[:2]) for rule in rules]
+    assert {one for one in begins if begins.count(one) > 1} <= {"The program", "The accelerator"}, (
+        "each has its own page"
+    )
     names = [name for rule in rules for name in rule.thresholds]
     assert len(names) == len(set(names))
 
@@ -267,12 +273,36 @@ def test_traces_that_are_no_ranks_of_one_job_do_not_excuse_each_other(tmp_path):
     assert "TD-P114" in codes({}) and "TD-P114" not in codes(every)
 
 
-def test_few_steps_make_no_warning_and_many_a_critical_one(tmp_path):
-    def severity(count):
-        events = slowly(steps(lambda number, begin: plain(number, begin, 400), count))
-        return advice(tmp_path, events)[0][0].severity
+def test_one_step_is_a_notice_two_a_warning_and_the_three_of_a_window_can_be_critical(tmp_path):
+    def severity(*waits):
+        events = slowly(steps(lambda number, begin: plain(number, begin, waits[number]), len(waits)))
+        (found,) = advice(tmp_path, events)[0]
+        return found.severity
 
-    assert (severity(1), severity(2), severity(25)) == ("notice", "warning", "critical")
+    assert [severity(*[400] * count) for count in (1, 2, 3, 25)] == ["notice", "warning", "critical", "critical"]
+    assert severity(400, 400, 190) == "warning", "the share of all is 33 %, but one of few steps is not critical"
+    assert severity(*[400] * 19, 190) == "critical"
+
+
+def test_a_rank_that_is_slow_in_each_step_is_critical(tmp_path):
+    def severity(*waits):
+        every = {}
+        for rank, late in enumerate(([10] * len(waits), waits)):
+            events = steps(lambda number, begin, late=late: plain(number, begin, late[number]), len(waits))
+            events += [op("c10d::allreduce_", at * 1000 + 610 + wait, 250 - wait) for at, wait in enumerate(late)]
+            every[f"rank {rank}"] = summarize(write(tmp_path / f"{rank}.json", slowly(events)))
+        (found,) = (one for one in consult(list(every.items()), {}, every)[0] if one.code == "TD-P115")
+        return found.severity
+
+    assert severity(230, 230, 230) == "critical"
+    assert severity(230, 230, 120) == "warning"
+    assert severity(230, 230) == "warning"
+
+
+def test_a_cause_comes_before_what_it_causes_even_if_that_is_graver(tmp_path):
+    found, _ = advice(tmp_path, FAULTS["TD-P107"][0])
+    assert [(one.code, one.severity) for one in found][:1] == [("TD-P107", "warning")]
+    assert ("TD-P104", "critical") in [(one.code, one.severity) for one in found]
 
 
 def test_a_rule_without_its_signal_abstains_and_says_what_supplies_it(tmp_path):
@@ -290,6 +320,55 @@ def test_thresholds_are_settable(tmp_path):
         asked(["inputwarning=0.3"])
     with pytest.raises(TdbgError, match="cannot be 'much'"):
         asked(["input_warning=much"])
+
+
+LINE = "train.py(7): fit"
+NEXT = "torch/utils/data/dataloader.py(701): __next__"
+
+
+def in_a_line(events):
+    """The same with Python's stack: all of it is called from one line of the program."""
+    end = max(one["ts"] + one.get("dur", 0) for one in events)
+    frames = [span(LINE, 0, end, "python_function")]
+    for one in events:
+        if one["name"].startswith("enumerate(DataLoader)"):
+            frames += [span(NEXT, one["ts"], one["dur"], "python_function")]
+            frames += [span("torch/utils/data/dataloader.py(9): _next_data", one["ts"], 1, "python_function")]
+    names = {one["name"] for one in events}
+    more = [op("aten::copy_", 30, 1)] * any("Memcpy" in name for name in names)
+    more += [op("c10d::allreduce_", 40, 1)] * any("nccl" in name for name in names)
+    in_order = (sorted(some, key=lambda one: (one["ts"], -one.get("dur", 0))) for some in ([*events, *more], frames))
+    return [one for some in in_order for one in some]
+
+
+@pytest.mark.parametrize("code", sorted({*FAULTS} - {"TD-P109", "TD-P110", "TD-P113"}))
+def test_the_line_of_the_program_is_evidence_where_stacks_are(tmp_path, code):
+    fault, _, head = FAULTS[code]
+
+    def evidence(events):
+        return "\n".join(next(one for one in advice(tmp_path, events, head)[0] if one.code == code).evidence)
+
+    assert LINE in evidence(in_a_line(fault))
+    assert ".py(" not in evidence(fault)
+
+
+def test_who_waits_for_batches_is_told_once_for_each(tmp_path):
+    found, _ = advice(tmp_path, in_a_line(FAULTS["TD-P101"][0]))
+    assert f"asked for by {LINE}: 6 calls, 24 ms" in found[0].evidence
+
+
+def test_the_busiest_line_is_that_of_the_programs_thread_without_what_it_calls(tmp_path):
+    events = [
+        *steps(plain, 2),
+        span("train.py(1): main", 0, 2000, "python_function"),
+        span("train.py(5): loss", 100, 1500, "python_function"),
+        span("nn.Module: Net_0", 200, 1400, "python_function"),
+        span("prefetch.py(2): work", 0, 2000, "python_function", tid=5),
+    ]
+    events.sort(key=lambda one: one["cat"] == "python_function")
+    read = summarize(write(tmp_path / "t.json", events))
+    assert figures.busiest_line(read) == ["most of the program's own time is in train.py(1): main, 0.25 ms a step"]
+    assert figures.busiest_line(summarize(write(tmp_path / "t.json", steps(plain, 2)))) == []
 
 
 def test_what_the_real_traces_are_told():

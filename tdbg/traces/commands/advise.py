@@ -14,7 +14,8 @@ HELP = """Say what would make a step shorter, with the evidence for it.
 
     Every rule has a signal, a threshold and a source, and tells what could be gained at most. A rule whose signal is
     not in the trace says nothing, and on stderr stands why; the profiler's own synchronisation never counts. Traces
-    without an accelerator get the rules for the CPU.
+    without an accelerator get the rules for the CPU. Of more than 8 ranks those are read that look slowest, and it is
+    said which; --ranks names others.
 
     Examples:
         tdbg trace advise
@@ -40,18 +41,19 @@ class Question(Selected):
 def answer(question: Question) -> int:
     """Print it; 1 if `--fail-on` is reached."""
     from tdbg.errors import TdbgError
-    from tdbg.traces.asking import chosen, label, summaries
+    from tdbg.traces.asking import chosen, label, summaries, worth_reading
     from tdbg.traces.ranks import beside
     from tdbg.traces.rules import SEVERITIES, asked, consult
 
     if question.fail_on and question.fail_on not in SEVERITIES:
         raise TdbgError(f"--fail-on cannot be {question.fail_on!r}", f"write one of: {', '.join(SEVERITIES)}")
     thresholds = asked(list(question.threshold))
-    found = summaries(chosen(question))
+    kept, left = worth_reading(chosen(question), question)
+    found = summaries(kept)
     every = [(label(one, read), read) for one, read in found]
     advice, silent = consult(every, thresholds, beside(found))
     if question.json:
-        _print_json(advice, silent)
+        _print_json(advice, silent, left)
     else:
         _print(advice, silent, several=len(every) > 1)
     if not question.fail_on:
@@ -81,11 +83,11 @@ def _print(advice: "Sequence[Advice]", silent: "Sequence[Abstain]", *, several: 
         say(safe(f"{', '.join(codes)}: {reason}"))
 
 
-def _print_json(advice: "Sequence[Advice]", silent: "Sequence[Abstain]") -> None:
+def _print_json(advice: "Sequence[Advice]", silent: "Sequence[Abstain]", left: "Sequence[int]") -> None:
     from dataclasses import asdict
 
     from tdbg.output import print_json
     from tdbg.tables import finite
 
     data = {"advice": [asdict(one) for one in advice], "abstained": [asdict(one) for one in silent]}
-    print_json("trace-advise", finite(data))
+    print_json("trace-advise", finite({**data, "ranks_left_out": left}))

@@ -16,8 +16,9 @@ HELP = """Show where the time and memory of a step went.
 
     A bar for each rank parts the wall-clock time of its steps: input, copies to the device, forward, backward,
     optimizer, communication, idle, other. Below it the operators with the most time of their own, memory with its peak
-    and what held it, and on accelerators kernels, copies and waits. Of several ranks the slowest is shown whole. Works
-    on traces of CPU and GPU, without torch. The summary is kept beside a large trace, so that a second look is quick.
+    and what held it, and on accelerators kernels, copies and waits. Of several ranks the slowest is shown whole; of
+    more than 8 those are read that look slowest, and it is said which. Works on traces of CPU and GPU, without torch.
+    The summary is kept beside a large trace, so that a second look is quick.
 
     Examples:
         tdbg trace show
@@ -53,13 +54,14 @@ def answer(question: Question) -> int:
 
     check_top(question.top)
     from tdbg.output import say
-    from tdbg.traces.asking import chosen, summaries
+    from tdbg.traces.asking import chosen, summaries, worth_reading
 
-    every = summaries(chosen(question), trees=bool(question.html))
+    found, left = worth_reading(chosen(question), question)
+    every = summaries(found, trees=bool(question.html))
     if question.html:
         _write_html(every, question)
     if question.json:
-        _print_json(every)
+        _print_json(every, left)
     elif not question.html:
         from tdbg.traces.screen import show
 
@@ -103,7 +105,7 @@ def _write_html(every: "Sequence[tuple[Found, Summary]]", question: Question) ->
     say(safe(f"wrote {size(target.stat().st_size)} to {target}: open it in a browser"))
 
 
-def _print_json(every: "Sequence[tuple[Found, Summary]]") -> None:
+def _print_json(every: "Sequence[tuple[Found, Summary]]", left: "Sequence[int]") -> None:
     from dataclasses import asdict
 
     from tdbg.output import print_json
@@ -126,4 +128,5 @@ def _print_json(every: "Sequence[tuple[Found, Summary]]") -> None:
         data.append({**whole, "attempt": one.attempt, "window": one.window, **told})
         data[-1]["rank"] = read.rank if read.rank is not None else one.rank
     apart = ranks(beside(every))
-    print_json("trace-show", finite({"times": "ns", "traces": data, "ranks": asdict(apart) if apart else None}))
+    told_of = {"ranks": asdict(apart) if apart else None, "ranks_left_out": left}
+    print_json("trace-show", finite({"times": "ns", "traces": data, **told_of}))

@@ -18,7 +18,7 @@ HELP = """Write a few steps of a few ranks as one small trace.
     The file opens in ui.perfetto.dev and chrome://tracing, and in tdbg itself, which tells of these steps
     what it tells of them in the whole trace. Names of processes and threads, arrows between launches and kernels, and
     what stands beside the events are kept. Several ranks come into one file, each with process ids of its own.
-    Memory does not grow with the traces.
+    It takes little more memory than `show`.
 
     Examples:
         tdbg trace slice --steps 100:102 -o small.json.gz

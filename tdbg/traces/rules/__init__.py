@@ -5,6 +5,7 @@ and a gain is what the step could lose at most, never a promise.
 """
 
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
@@ -17,6 +18,7 @@ from tdbg.traces.summary import Step, Summary
 SEVERITIES = ("notice", "warning", "critical")
 NAMED = 8  # traces that say the same, by name
 WARN_STEPS, CRITICAL_STEPS = 2, 20  # steps that must have been seen
+EACH_STEPS = 3  # as a window has where nobody says how many: critical if each of them is so by itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +52,20 @@ class View:
     label: str = ""
     ranks: Mapping[str, Summary] = field(default_factory=dict)  # by label, this one with them; empty for one
     thresholds: Mapping[str, float] = field(default_factory=dict)
+    alone: bool = False  # one step is looked at, to know what it would be by itself
 
     @property
     def steps(self) -> list[Step]:
         """The steps without those that stand out."""
         return figures.steady(self.summary)
+
+    def step(self, number: int | None) -> "View | None":
+        """The same with one step, on all ranks; None if one of them has it not."""
+        of = {label: _of_step(read, number) for label, read in {**self.ranks, "": self.summary}.items()}
+        summary = of.pop("")
+        if not summary.steps or not all(read.steps for read in of.values()):
+            return None
+        return replace(self, summary=summary, ranks=of, alone=True)
 
     def part(self, name: str) -> float:
         """The share that a part of the bar has in the time of these steps; 0 where there is none of it."""
@@ -65,7 +76,11 @@ class View:
         return figures.share(self.steps, *names)
 
 
-class Rule:
+def _of_step(read: Summary, number: int | None) -> Summary:
+    return replace(read, steps=[step for step in read.steps if step.number == number])
+
+
+class Rule(ABC):
     """One thing that can make a step longer than it must be."""
 
     code: ClassVar[str] = ""
@@ -80,9 +95,9 @@ class Rule:
         super().__init_subclass__()
         cls.name = cls.code
 
+    @abstractmethod
     def look(self, view: View) -> Advice | Abstain | None:
         """What the rule says of a trace; None if all is well."""
-        raise NotImplementedError
 
     def limit(self, view: View, name: str) -> float:
         """A threshold: the one that was asked for, or the rule's own."""
@@ -96,11 +111,21 @@ class Rule:
         self, view: View, severity: str, title: str, evidence: list[str], try_next: str, gain: float | None = None
     ) -> Advice:
         """Say something, no more gravely than the number of steps allows."""
-        seen = len(view.summary.steps)
-        worst = 2 if seen >= CRITICAL_STEPS else 1 if seen >= WARN_STEPS else 0
-        severity = SEVERITIES[min(SEVERITIES.index(severity), worst)]
+        severity = SEVERITIES[min(SEVERITIES.index(severity), self._worst(view, severity))]
         limits = ", ".join(f"{name} {self.limit(view, name):g}" for name in self.thresholds)
         return Advice(self.code, severity, title, tuple(evidence), try_next, limits, self.source, view.label, gain)
+
+    def _worst(self, view: View, severity: str) -> int:
+        """The gravest that the steps allow: critical where there are many, or each of a few is so by itself."""
+        seen = len(view.summary.steps)
+        if view.alone or seen >= CRITICAL_STEPS:
+            return 2
+        if severity == SEVERITIES[2] and len(view.steps) >= EACH_STEPS:
+            views = [view.step(step.number) for step in view.steps]
+            said = [None if one is None else self.look(one) for one in views]
+            if all(isinstance(one, Advice) and one.severity == SEVERITIES[2] for one in said):
+                return 2
+        return 1 if seen >= WARN_STEPS else 0
 
     def graded(self, view: View, value: float) -> str | None:
         """The severity of a share by the thresholds NAME_notice, NAME_warning, NAME_critical; None below all."""
@@ -144,6 +169,7 @@ def consult(
 ) -> tuple[list[Advice], list[Abstain]]:
     """What all rules say of these traces, gravest and largest gain first; and why others abstain, each once.
 
+    What tells the cause of another comes before it, however grave that one is.
     ranks: those that may be held against each other, as `tdbg.traces.ranks.beside` gives them.
     """
     advice: list[Advice] = []
@@ -158,9 +184,14 @@ def consult(
                 silent[said] = None
     codes = {one.code for one in advice}
     explained = {one.code for one in advice if codes.intersection(RULES[one.code].causes)}
+    worst: dict[str, int] = {}
+    for one in advice:
+        for code in (one.code, *RULES[one.code].causes):
+            worst[code] = max(worst.get(code, 0), SEVERITIES.index(one.severity))
 
-    def order(one: Advice) -> tuple[int, bool, float, str, str]:
-        return -SEVERITIES.index(one.severity), one.code in explained, -(one.gain or 0.0), one.code, one.trace
+    def order(one: Advice) -> tuple[int, bool, int, float, str, str]:
+        grave = SEVERITIES.index(one.severity)
+        return -worst[one.code], one.code in explained, -grave, -(one.gain or 0.0), one.code, one.trace
 
     return _once(sorted(advice, key=order)), list(silent)
 

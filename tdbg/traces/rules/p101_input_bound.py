@@ -32,7 +32,7 @@ class InputBound(Rule):
             return None
         title = f"{share:.0%} of a step is waiting for input"
         hint = "more num_workers, or cheaper transforms; persistent_workers=True, prefetch_factor=4"
-        return self.advise(view, severity, title, told(waits), hint, share)
+        return self.advise(view, severity, title, told(view, waits), hint, share)
 
     def grade(self, view: View) -> tuple[str | None, float]:
         """How grave the waiting is, and its share of a step."""
@@ -55,6 +55,8 @@ def mostly_alone(waits: list[Work]) -> bool:
     return 2 * sum(one.total for one in waits if kinds.LOADER_ALONE in one.name) > sum(one.total for one in waits)
 
 
-def told(waits: list[Work]) -> list[str]:
+def told(view: View, waits: list[Work]) -> list[str]:
     """The evidence."""
-    return [f"{one.name}: {one.calls} calls, {one.total / 1e6:.3g} ms" for one in waits[:3]]
+    loads = view.summary.loads[:1]
+    lines = [f"asked for by {one.name}: {one.calls} calls, {one.total / 1e6:.3g} ms" for one in loads]
+    return lines + [f"{one.name}: {one.calls} calls, {one.total / 1e6:.3g} ms" for one in waits[:3]]

@@ -27,4 +27,4 @@ class NoWorkers(Rule):
             return None
         title = f"{share:.0%} of a step is making batches, in a loader with no workers"
         hint = "num_workers=2 and more, persistent_workers=True; or work done once, ahead of the training"
-        return self.advise(view, severity, title, told(waits), hint, share)
+        return self.advise(view, severity, title, told(view, waits), hint, share)

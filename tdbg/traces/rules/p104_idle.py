@@ -27,8 +27,8 @@ class Idle(Rule):
         if severity is None:
             return None
         lines = [f"busy {view.share('busy') or 0.0:.0%} of a step, {device.launches:,} launches in all"]
-        if device.delays:
-            lines += [f"kernels start {figures.middle(device.delays) / 1000:.3g} us after their launch, at the median"]
+        lines += figures.launching(device)
+        lines += figures.busiest_line(view.summary)
         lines += [f"{one.name}: {one.own / 1e6:.3g} ms on the host" for one in view.summary.operators[:3]]
         hint = "larger batches, torch.compile or CUDA graphs; TD-P105, TD-P106 and TD-P107 name causes"
         return self.advise(view, severity, f"the accelerator is idle for {share:.0%} of a step", lines, hint, share)

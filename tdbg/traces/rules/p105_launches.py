@@ -24,17 +24,18 @@ class LaunchBound(Rule):
         device = view.summary.device
         if device is None:
             return self.abstain("a rule for accelerators: the trace has none")
-        if not device.delays:
+        if not device.launched:
             return self.abstain("no kernel can be told the launch of: the trace lacks the runtime's calls")
         idle = view.part(kinds.IDLE)
-        delay_us = figures.middle(device.delays) / 1000
+        delay_us = device.delay / 1000
         if idle <= self.limit(view, "launch_idle") or delay_us >= self.limit(view, "launch_delay_us"):
             return None
         if (view.share("wait", "ask") or 0.0) > RULES["TD-P106"]().limit(view, "wait_warning"):
             return None
         steps = max(len(view.summary.steps), 1)
         lines = [f"{device.launches / steps:,.0f} launches a step; idle for {idle:.0%} of it"]
-        lines += [f"kernels start {delay_us:.3g} us after their launch, at the median: none is queued"]
+        lines += figures.launching(device)
+        lines += figures.busiest_line(view.summary)
         lines += [f"{one.name}: {one.own / 1e6:.3g} ms on the host" for one in view.summary.operators[:2]]
         title = f"the accelerator waits for launches: idle for {idle:.0%} of a step"
         hint = 'torch.compile(mode="reduce-overhead") or CUDA graphs; larger batches'

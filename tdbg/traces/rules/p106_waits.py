@@ -29,10 +29,16 @@ class Waits(Rule):
         if severity is None:
             return None
         steps = max(len(view.summary.steps), 1)
-        lines = [f"{one.name}: {one.calls / steps:.3g} a step, {one.total / 1e6:.3g} ms" for one in view.summary.waits]
+        waits = [f"{one.name}: {one.calls / steps:.3g} a step, {one.total / 1e6:.3g} ms" for one in view.summary.waits]
         asked = [one for one in figures.by_name(view.summary.operators) if one.name in WAITING[:2]]
+        lines, rest = [], waits
         for one in asked:
             line = figures.called_from(one)
-            lines.append(f"{one.name}: {one.calls / steps:.3g} a step{f', most from {line}' if line else ''}")
+            said = f"{one.name}: {one.calls / steps:.3g} a step"
+            if line:
+                lines.append(f"{said}, most from {line}")
+            else:
+                rest.append(said)
+        lines += rest
         title = f"{waited:.0%} of a step the host waits for the accelerator, which has no work {share:.0%} of it"
         return self.advise(view, severity, title, lines[:3], "read values once every n steps, not in every one", share)

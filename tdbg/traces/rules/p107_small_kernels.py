@@ -1,6 +1,6 @@
 """TD-P107: many kernels that are too short."""
 
-from tdbg.traces import kinds
+from tdbg.traces import figures, kinds
 from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
 
 
@@ -28,5 +28,6 @@ class SmallKernels(Rule):
             return None
         most = sorted(kernels, key=lambda one: -one.short)[:3]
         lines = [f"{one.name[:80]}: {one.short:,} below 10 us" for one in most]
+        lines += figures.busiest_line(view.summary)
         title = f"{small:.0%} of {calls:,} kernels take less than 10 us, and the accelerator is idle {idle:.0%}"
         return self.advise(view, "warning", title, lines, "torch.compile or CUDA graphs; larger batches", idle)

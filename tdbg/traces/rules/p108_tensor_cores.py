@@ -1,6 +1,6 @@
 """TD-P108: matrix products without tensor cores."""
 
-from tdbg.traces import figures
+from tdbg.traces import figures, kinds
 from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
 from tdbg.traces.summary import Summary
 
@@ -12,11 +12,11 @@ def tf32_is_off(read: Summary) -> bool:
 
 @RULES.add
 class TensorCores(Rule):
-    """Matrix products and convolutions run, and none of them on tensor cores.
+    """The device's tensor cores stand still, although it multiplies matrices: no kernel's name speaks of them.
 
     Signal: the share of a step in which kernels of matrix products run by their names, a heuristic and told as such; a
-    device of compute capability 7 or higher. Where the trace tells that TF32 is off on a device that has it, TD-P117
-    speaks.
+    device of compute capability 7 or higher. Products of any precision count. Where the trace tells that TF32 is off on
+    a device that has it, that is the cause, and TD-P117 speaks instead.
     What to do: torch.autocast with bfloat16, or torch.set_float32_matmul_precision("high"); sizes divisible by 8.
     """
 
@@ -42,6 +42,7 @@ class TensorCores(Rule):
             return None
         most = [one for one in read.kernels if one.kind == "matrix"][:3]
         lines = [f"{one.name[:80]}: {one.calls:,} calls, {one.total / 1e6:.3g} ms" for one in most]
+        lines += figures.asked_from(read, kinds.PRODUCTS)
         title = f"no kernel on tensor cores by its name; matrix kernels take {share:.0%} of the time"
         hint = 'torch.autocast(dtype=torch.bfloat16), or torch.set_float32_matmul_precision("high")'
         return self.advise(view, "warning", title, lines, hint, share)

@@ -1,6 +1,6 @@
 """TD-P111: the optimizer goes through the parameters one by one."""
 
-from tdbg.traces import kinds
+from tdbg.traces import figures, kinds
 from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
 
 
@@ -32,6 +32,7 @@ class OptimizerLoop(Rule):
             return None
         most = sorted(updates, key=lambda one: -one.calls)[:3]
         lines = [f"{one.name}: {one.calls:,} calls, {one.total / 1e6:.3g} ms" for one in most]
+        lines += figures.asked_from(view.summary, (one.name for one in updates))
         title = f"the optimizer takes {share:.0%} of a step, in {calls:.0f} small operations"
         return self.advise(
             view, "warning", title, lines, "foreach=True or fused=True; torch._foreach_* in your own", share

@@ -28,5 +28,6 @@ class ZeroedGradients(Rule):
         steps = max(len(view.summary.steps), 1)
         zeroing = [one for one in figures.by_name(view.summary.operators) if one.name in ZEROING]
         lines = [f"{one.name}: {one.calls / steps:.3g} a step, {one.total / 1e6:.3g} ms" for one in zeroing]
+        lines += figures.asked_from(view.summary, ZEROING)
         title = f"{share:.0%} of a step is filling gradients with zeros"
         return self.advise(view, "notice", title, lines, "optimizer.zero_grad(set_to_none=True), the default", share)

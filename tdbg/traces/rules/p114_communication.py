@@ -1,6 +1,6 @@
 """TD-P114: communication that nothing hides."""
 
-from tdbg.traces import kinds
+from tdbg.traces import figures, kinds
 from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
 
 
@@ -34,6 +34,8 @@ class Communication(Rule):
             one for one in read.regions if one.name.startswith(kinds.COLLECTIVES)
         ]
         lines = [f"{one.name[:80]}: {one.calls:,} calls, {one.total / 1e6:.3g} ms" for one in most[:3]]
+        names = (one.name for one in read.operators if one.name.startswith(kinds.COLLECTIVES))
+        lines += figures.asked_from(read, names)
         title = f"{share:.0%} of a step is communication that nothing hides"
         return self.advise(view, severity, title, lines, "bucket_cap_mb, no_sync() while accumulating, overlap", share)
 

@@ -36,6 +36,7 @@ class Straggler(Rule):
         is_cause = found.covers >= self.limit(view, "straggler_cause")
         what = "what is longer" if is_cause else "no part alone makes it: what is longer by most"
         lines += [f"{what} on {worst.label} is {found.longest}, by {found.longer / 1e6:.3g} ms a step"]
+        lines += figures.busiest_line(view.ranks[worst.label])
         title = f"{worst.label} has {worst.extra:.0%} more to do in a step than the others"
         try_next = f"look at {found.longest} on {worst.label}" if is_cause else f"look at the machine of {worst.label}"
         return self.advise(view, severity, title, lines, try_next, worst.extra / (1 + worst.extra))

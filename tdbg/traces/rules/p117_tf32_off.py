@@ -1,12 +1,13 @@
 """TD-P117: products of float32 without TF32."""
 
+from tdbg.traces import figures, kinds
 from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
 from tdbg.traces.rules.p108_tensor_cores import tf32_is_off
 
 
 @RULES.add
 class Tf32Off(Rule):
-    """Matrix products of float32 run at full precision on a device that has TF32 (compute capability 8 and higher).
+    """TF32 was left off: products of float32 take the slow units of a device that has it (compute capability 8 and up).
 
     Signal: the precision of float32 products that the program had set, which `tdbg profile` writes into its traces;
     and the share of matrix kernels that do without tensor cores by their names, a heuristic. "highest" is torch's
@@ -32,6 +33,7 @@ class Tf32Off(Rule):
             return None
         most = [one for one in read.kernels if one.kind == "matrix"][:3]
         lines = [f"{one.name[:80]}: {one.calls:,} calls, {one.total / 1e6:.3g} ms" for one in most]
+        lines += figures.asked_from(read, kinds.PRODUCTS)
         lines += [f"float32_matmul_precision is {read.matmul_precision}"]
         title = f"TF32 is off; matrix kernels without tensor cores take {share:.0%} of the time"
         hint = 'torch.set_float32_matmul_precision("high"), or torch.autocast(dtype=torch.bfloat16)'

@@ -1,0 +1,24 @@
+"""Bases that leave something to those below them: half a one is refused when it is made, not when it is called."""
+
+import importlib
+
+import pytest
+
+BASES = {
+    "tdbg.debuggers.recording:Job": ["write"],
+    "tdbg.logs.sources:_Unpacked": ["piece_into"],
+    "tdbg.pages.sources:Source": ["holding", "with_bodies"],
+    "tdbg.rules:PerProcessRule": ["see"],
+    "tdbg.rules:ObservingRule": ["see"],
+    "tdbg.rules._kinds:KindsRule": ["see"],
+    "tdbg.traces.rules:Rule": ["look"],
+}
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_half_a_class_cannot_be_made(base: str) -> None:
+    module, _, name = base.partition(":")
+    found = getattr(importlib.import_module(module), name)
+    half = type("Half", (found,), {"__doc__": "It does nothing."})
+    with pytest.raises(TypeError, match=f"abstract.*{', '.join(BASES[base])}"):
+        half()
