@@ -5,7 +5,9 @@
 Writing: one process trains a small network on the CPU with one thread; after each step five scalars are logged, and only
 that is timed. The arms take turns in chunks of steps, in an order that is shuffled each round; "nothing" stands there
 twice, so that the difference of the two is what this machine cannot tell. wandb is offline and real, as is TensorBoard's
-writer by torch. The figure is the median over the rounds of the mean cost of a step, with the middle half of the rounds.
+writer by torch. The figure is the median over the rounds of the mean cost of a step, with the middle half of the rounds:
+wall time, and the processor time of the calling thread, which a busy machine blurs less (what other threads and wandb's
+own process do is not in it).
 
 Reading: whole processes, in turn and shuffled: `tdbg metrics show` of a file of many rows, a plain loop over the same
 file with `json`, and Python alone; then the peak memory of `show` with many more rows.
@@ -102,31 +104,39 @@ def write(rounds: int) -> None:
     chance = random.Random(0)
     with tempfile.TemporaryDirectory(prefix="tdbg-metrics-", ignore_cleanup_errors=True) as name:
         those = arms(Path(name), optimizer)
-        costs: dict[str, list[float]] = {arm: [] for arm in those}
+        walls: dict[str, list[float]] = {arm: [] for arm in those}
+        works: dict[str, list[float]] = {arm: [] for arm in those}
         steps = dict.fromkeys(those, 0)
         for number in range(rounds + WARM):
             order = list(those)
             chance.shuffle(order)
             for arm in order:
-                log, total = those[arm], 0.0
+                log, wall, work = those[arm], 0.0, 0.0
                 for _ in range(CHUNK):
                     loss = torch.nn.functional.cross_entropy(model(x), y)
                     optimizer.zero_grad()
                     loss.backward()
                     optimizer.step()
                     steps[arm] += 1
-                    begun = time.perf_counter()
+                    begun, worked = time.perf_counter(), time.thread_time()
                     log(steps[arm], loss, optimizer)
-                    total += time.perf_counter() - begun
+                    work += time.thread_time() - worked
+                    wall += time.perf_counter() - begun
                 if number >= WARM:
-                    costs[arm].append(total / CHUNK * 1e6)
+                    walls[arm].append(wall / CHUNK * 1e6)
+                    works[arm].append(work / CHUNK * 1e6)
         print(
             f"cost of a step's 5 scalars, us: median of {rounds} rounds of {CHUNK} steps (middle half), beyond nothing"
         )
-        bare = statistics.median(costs["nothing"])
-        for arm, found in costs.items():
-            low, middle, high = (value - bare for value in statistics.quantiles(found, n=4))
-            print(f"{arm:48}{middle:10.1f}   ({low:.1f} to {high:.1f})", flush=True)
+        print(f"{'':48}{'wall':>10}{'':24}{'thread':>10}")
+        for arm in those:
+            print(f"{arm:48}{_told(walls[arm], walls['nothing'])}{_told(works[arm], works['nothing'])}", flush=True)
+
+
+def _told(found: list[float], nothing: list[float]) -> str:
+    bare = statistics.median(nothing)
+    low, middle, high = (value - bare for value in statistics.quantiles(found, n=4))
+    return f"{middle:10.1f}   {f'({low:.1f} to {high:.1f})':21}"
 
 
 def fill(path: Path, rows: int) -> None:
