@@ -50,7 +50,7 @@ class StepMetricsLogger(Writing):
     core: whether chosen keys are copied under ``core/``. console: whether rank 0 prints.
 
     After each call ``stop`` holds the reason to end, or None, and ``level`` tdbg's level by the schedule, or None.
-    Cost of a step that writes nothing: about 10 us; of one that writes to the file: about 60 us.
+    Cost: about 15 us of the processor a step, 50 us where the step is written (five values, a warm cache).
     """
 
     def __init__(
