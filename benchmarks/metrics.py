@@ -2,16 +2,19 @@
 
     python benchmarks/metrics.py [--rounds 30] [--rows 1000000] [--many 10000000] [--no-write | --no-read]
 
-Writing: one process trains a small network on the CPU with one thread; after each step five scalars are logged, and only
-that is timed. The arms take turns in chunks of steps, in an order that is shuffled each round; "nothing" stands there
-twice, so that the difference of the two is what this machine cannot tell. wandb is offline and real, as is TensorBoard's
-writer by torch. The figure is the median over the rounds of the mean cost of a step, with the middle half of the rounds.
+Writing: each arm is a process that trains a small network on the CPU with one thread; after each step five scalars are
+logged, and only that is timed. The arms take turns in chunks of steps, in an order that is shuffled each round, so that
+threads of one do not take the interpreter from another; "nothing" stands there twice, so that the difference of the two is what this machine cannot tell. wandb is offline and real, as is TensorBoard's
+writer by torch. The figure is the median over the rounds of the mean cost of a step, with the middle half of the rounds:
+wall time, and the processor time of the calling thread, which a busy machine blurs less (what other threads and wandb's
+own process do is not in it).
 
 Reading: whole processes, in turn and shuffled: `tdbg metrics show` of a file of many rows, a plain loop over the same
 file with `json`, and Python alone; then the peak memory of `show` with many more rows.
 """
 
 import argparse
+import multiprocessing
 import os
 import random
 import statistics
@@ -37,6 +40,17 @@ for line in open(sys.argv[1]):
 print(least, last)
 """
 
+ARMS = (
+    "nothing",
+    "nothing again",
+    "StepMetricsLogger, file each step",
+    "StepMetricsLogger, file each 10th step",
+    "tracker and StepMetricsLogger, each 10th step",
+    "StepMetricsLogger, file and W&B each step",
+    "wandb.log",
+    "SummaryWriter.add_scalar",
+)
+
 Log = Callable[[int, Any, Any], object]
 
 
@@ -45,8 +59,8 @@ def values_of(step: int, loss: Any) -> dict[str, Any]:
     return {"loss": loss, "acc1": 0.5, "grad_norm": 1.0 + step % 7, "data_ms": 2.5, "step_ms": 10.0 + step % 3}
 
 
-def arms(folder: Path, optimizer: Any) -> dict[str, Log]:
-    """Every way to log, ready to be called with step, loss and rates."""
+def arm(name: str, folder: Path) -> Log:
+    """One way to log, ready to be called with step, loss and rates."""
     import wandb
     from torch.utils.tensorboard import SummaryWriter
 
@@ -55,43 +69,31 @@ def arms(folder: Path, optimizer: Any) -> dict[str, Log]:
     from tdbg.metrics.sinks.wandb_ import WandbSink
     from tdbg.metrics.tracker import MetricsTracker
 
-    def logger(name: str, every: int, *sinks: Any) -> StepMetricsLogger:
-        schedule = OpsSchedule(total_steps=1_000_000, wandb=every, console=0, lr=every)
-        return StepMetricsLogger(MetricsTracker(), schedule, sinks=sinks, folder=folder / name, rank=0)
+    if name.startswith("nothing"):
+        return lambda step, loss, rates: None
+    if name == "wandb.log":
+        run = wandb.init(mode="offline", dir=str(folder), settings=wandb.Settings(silent=True))
+        return lambda step, loss, rates: run.log(values_of(step, loss))
+    if name == "SummaryWriter.add_scalar":
+        writer = SummaryWriter(str(folder))
+        return lambda step, loss, rates: [
+            writer.add_scalar(f"train/{key}", value, step) for key, value in values_of(step, loss).items()
+        ]
+    every = 10 if "10th" in name else 1
+    schedule = OpsSchedule(total_steps=1_000_000, wandb=every, console=0, lr=every)
+    sinks = [WandbSink(mode="offline", dir=str(folder))] if "W&B" in name else []
+    logger = StepMetricsLogger(MetricsTracker(), schedule, sinks=sinks, folder=folder, rank=0)
 
-    each, tenth = logger("each", 1), logger("tenth", 10)
-    full = logger("full", 10)
-    run = wandb.init(mode="offline", dir=str(folder), settings=wandb.Settings(silent=True))
-    ours = logger("wandb", 1, WandbSink(mode="offline", dir=str(folder), reinit="create_new"))
-    writer = SummaryWriter(str(folder / "tensorboard"))
+    def log(step: int, loss: Any, rates: Any) -> None:
+        if "tracker" in name:
+            logger.tracker.update_train_batch(values_of(step, loss), 8, epoch=0, step=step)
+        logger.log_step_metrics(values_of(step, loss), step=step, epoch=0, samples=8, lr=rates)
 
-    def whole_path(step: int, loss: Any, rates: Any) -> None:
-        full.tracker.update_train_batch(values_of(step, loss), 8, epoch=0, step=step)
-        full.log_step_metrics(values_of(step, loss), step=step, epoch=0, samples=8, lr=rates)
-
-    def tensorboard(step: int, loss: Any, rates: Any) -> None:
-        for name, value in values_of(step, loss).items():
-            writer.add_scalar(f"train/{name}", value, step)
-
-    def takes(log: StepMetricsLogger) -> Log:
-        return lambda step, loss, rates: log.log_step_metrics(
-            values_of(step, loss), step=step, epoch=0, samples=8, lr=rates
-        )
-
-    return {
-        "nothing": lambda step, loss, rates: None,
-        "nothing again": lambda step, loss, rates: None,
-        "StepMetricsLogger, file each step": takes(each),
-        "StepMetricsLogger, file each 10th step": takes(tenth),
-        "tracker and StepMetricsLogger, each 10th step": whole_path,
-        "StepMetricsLogger, file and W&B each step": takes(ours),
-        "wandb.log": lambda step, loss, rates: run.log(values_of(step, loss)),
-        "SummaryWriter.add_scalar": tensorboard,
-    }
+    return log
 
 
-def write(rounds: int) -> None:
-    """The table of writing."""
+def work(name: str, folder: Path, turns: Any) -> None:
+    """The process of an arm: at each turn a chunk of steps; tells wall time and thread time of a step, in us."""
     import torch
 
     torch.set_num_threads(1)
@@ -99,34 +101,60 @@ def write(rounds: int) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     x, y = torch.randn(8, 64), torch.randint(0, 10, (8,))
+    log, step = arm(name, folder), 0
+    turns.send(None)
+    while turns.recv():
+        wall = worked = 0.0
+        for _ in range(CHUNK):
+            loss = torch.nn.functional.cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            step += 1
+            begun, before = time.perf_counter(), time.thread_time()
+            log(step, loss, optimizer)
+            worked += time.thread_time() - before
+            wall += time.perf_counter() - begun
+        turns.send((wall / CHUNK * 1e6, worked / CHUNK * 1e6))
+
+
+def write(rounds: int) -> None:
+    """The table of writing."""
+    context = multiprocessing.get_context("spawn")
     chance = random.Random(0)
-    with tempfile.TemporaryDirectory(prefix="tdbg-metrics-", ignore_cleanup_errors=True) as name:
-        those = arms(Path(name), optimizer)
-        costs: dict[str, list[float]] = {arm: [] for arm in those}
-        steps = dict.fromkeys(those, 0)
+    with tempfile.TemporaryDirectory(prefix="tdbg-metrics-", ignore_cleanup_errors=True) as folder:
+        turns, children = {}, []
+        for number, name in enumerate(ARMS):
+            place = Path(folder, str(number))
+            place.mkdir()
+            turns[name], other = context.Pipe()
+            children.append(context.Process(target=work, args=(name, place, other), daemon=True))
+            children[-1].start()
+            turns[name].recv()
+        walls: dict[str, list[float]] = {name: [] for name in ARMS}
+        works: dict[str, list[float]] = {name: [] for name in ARMS}
         for number in range(rounds + WARM):
-            order = list(those)
-            chance.shuffle(order)
-            for arm in order:
-                log, total = those[arm], 0.0
-                for _ in range(CHUNK):
-                    loss = torch.nn.functional.cross_entropy(model(x), y)
-                    optimizer.zero_grad()
-                    loss.backward()
-                    optimizer.step()
-                    steps[arm] += 1
-                    begun = time.perf_counter()
-                    log(steps[arm], loss, optimizer)
-                    total += time.perf_counter() - begun
+            for name in chance.sample(ARMS, len(ARMS)):
+                turns[name].send(True)
+                wall, worked = turns[name].recv()
                 if number >= WARM:
-                    costs[arm].append(total / CHUNK * 1e6)
+                    walls[name].append(wall)
+                    works[name].append(worked)
+        for name, child in zip(ARMS, children, strict=True):
+            turns[name].send(False)
+            child.join(60)
         print(
             f"cost of a step's 5 scalars, us: median of {rounds} rounds of {CHUNK} steps (middle half), beyond nothing"
         )
-        bare = statistics.median(costs["nothing"])
-        for arm, found in costs.items():
-            low, middle, high = (value - bare for value in statistics.quantiles(found, n=4))
-            print(f"{arm:48}{middle:10.1f}   ({low:.1f} to {high:.1f})", flush=True)
+        print(f"{'':48}{'wall':>10}{'':24}{'thread':>10}")
+        for name in ARMS:
+            print(f"{name:48}{_told(walls[name], walls['nothing'])}{_told(works[name], works['nothing'])}", flush=True)
+
+
+def _told(found: list[float], nothing: list[float]) -> str:
+    bare = statistics.median(nothing)
+    low, middle, high = (value - bare for value in statistics.quantiles(found, n=4))
+    return f"{middle:10.1f}   {f'({low:.1f} to {high:.1f})':21}"
 
 
 def fill(path: Path, rows: int) -> None:
@@ -159,8 +187,8 @@ def timed(command: list[str]) -> tuple[float, float]:
 def read(rows: int, many: int) -> None:
     """The table of reading."""
     chance = random.Random(0)
-    with tempfile.TemporaryDirectory(prefix="tdbg-metrics-") as name:
-        path = Path(name, "metrics.jsonl")
+    with tempfile.TemporaryDirectory(prefix="tdbg-metrics-") as folder:
+        path = Path(folder, "metrics.jsonl")
         fill(path, rows)
         show = [sys.executable, "-m", "tdbg", "metrics", "show", str(path)]
         commands = {
@@ -169,17 +197,17 @@ def read(rows: int, many: int) -> None:
             "tdbg metrics show, again": show,
             "a loop with json.loads": [sys.executable, "-c", PLAIN, str(path)],
         }
-        found: dict[str, list[tuple[float, float]]] = {arm: [] for arm in commands}
+        found: dict[str, list[tuple[float, float]]] = {name: [] for name in commands}
         for _ in range(READS):
             order = list(commands)
             chance.shuffle(order)
-            for arm in order:
-                found[arm].append(timed(commands[arm]))
+            for name in order:
+                found[name].append(timed(commands[name]))
         print(f"\n{rows:,} rows, {path.stat().st_size / 1e6:.0f} MB: whole process, median of {READS} (least to most)")
-        for arm, times in found.items():
+        for name, times in found.items():
             took = sorted(seconds for seconds, _ in times)
             peak = max(mb for _, mb in times)
-            print(f"{arm:48}{took[len(took) // 2]:8.2f} s   ({took[0]:.2f} to {took[-1]:.2f}), peak {peak:.0f} MB")
+            print(f"{name:48}{took[len(took) // 2]:8.2f} s   ({took[0]:.2f} to {took[-1]:.2f}), peak {peak:.0f} MB")
         if many:
             path.unlink()
             fill(path, many)

@@ -37,7 +37,7 @@ def place_of(question: Selected) -> "Place":
 
 
 def chooser(globs: Sequence[str], *, copies: bool = False) -> "Callable[[str], bool]":
-    """Which keys are meant: those of the globs; without any all, but for copies under ``core/`` unless copies is true."""
+    """Which keys are meant: those of the globs; without any all. copies: those under ``core/`` too."""
     if not globs:
         return lambda key: copies or not key.startswith("core/")
     import re

@@ -41,14 +41,16 @@ class StepMetricsLogger(Writing):
     """Writes a run's metrics when they are due: to the console on rank 0, to ``metrics.jsonl`` always, and to sinks.
 
     tracker: the state; a new one if left out. schedule: what is due when; the defaults of `OpsSchedule` if left out.
-    sinks: further ones, such as ``WandbSink()`` or by name (csv, tensorboard, wandb); those that are not for every rank are used on rank 0 alone.
+    sinks: further ones, such as ``WandbSink()``, or by name (csv, tensorboard, wandb); those that are not for every rank
+        are used on rank 0 alone.
     folder: where ``metrics.jsonl`` lies; the rank's of the run under `tdbg run`, else ``metrics/rank0000``.
-    rank: read from the environment if left out. run: its name, for the header. config: what holds for the whole run: a mapping, a
-    CfgNode of yacs, a namespace of argparse, ... (`run_config` adds what is known of data and model).
+    rank: read from the environment if left out. run: its name, for the header.
+    config: what holds for the whole run: a mapping, a CfgNode of yacs, a namespace of argparse, ... (`run_config` adds
+        what is known of data and model).
     core: whether chosen keys are copied under ``core/``. console: whether rank 0 prints.
 
     After each call ``stop`` holds the reason to end, or None, and ``level`` tdbg's level by the schedule, or None.
-    Cost of a step that writes nothing: about 10 us; of one that writes to the file: about 60 us.
+    Cost: about 15 us of the processor a step, 50 us where the step is written (five values, a warm cache).
     """
 
     def __init__(
@@ -93,7 +95,7 @@ class StepMetricsLogger(Writing):
         tasks: Mapping[str, Mapping[str, Any]] | None = None,
         lr: Any = None,
     ) -> Reason | None:
-        """Take a step's values, to be called each step; print and write what is due. Returns the reason to end, or None.
+        """Take a step's values, each step; print and write what is due. Returns the reason to end, or None.
 
         values: by metric (``loss``) or key (``loss/class``), means over ``samples``. tasks: task -> metric -> mean.
         lr: an optimizer, a scheduler or rates, for the rule min_lr and, when due, `log_learning_rates`.
@@ -146,7 +148,7 @@ class StepMetricsLogger(Writing):
     def log_schedule_values(
         self, values: Mapping[str, Any], *, step: int, epoch: Epoch = None, static: Mapping[str, Any] | None = None
     ) -> None:
-        """At the first call and when due: store and write the values at this step; static ones go to the run's config."""
+        """At the first call and when due: store and write this step's values; static ones go to the run's config."""
         first = not self.tracker.stores["schedule"].history
         if static:
             self.sinks.config({f"schedule/{name}": value for name, value in static.items()})

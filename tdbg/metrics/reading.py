@@ -11,7 +11,7 @@ from tdbg.metrics.attempts import MARK, Attempt, Limits, attempts
 from tdbg.metrics.rows import Row
 from tdbg.metrics.sources import RowsFile
 
-BLOCK = 1 << 19  # bytes read at a time: rows of half a second of reading, a few MB in memory
+BLOCK = 1 << 17  # bytes read at a time: what is made of them stays in the cache of a core
 LONGEST = 1 << 26  # of a line: more is nobody's row
 
 
