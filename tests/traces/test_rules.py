@@ -117,6 +117,24 @@ def held(growth):
     return make
 
 
+def test_a_leak_that_is_the_first_thing_a_step_allocates(tmp_path):
+    """Gradients of before the trace are freed unseen, so that the first event of the first step is the leak itself."""
+
+    def leaking(kept):
+        def make(number, begin):
+            low, grads = kept * number, 4 if number else 0
+            clear = [memory(begin + 10, -grads, low + 4, address=1)] if number else []
+            keep = [memory(begin + 20, kept, low + kept + (4 if number else 0), address=100 + number)] if kept else []
+            rise = [memory(begin + 500, 60_000, low + kept + 60_000), memory(begin + 900, -60_000, low + kept + 4)]
+            return [*plain(number, begin), *clear, *keep, *rise]
+
+        return make
+
+    for kept, codes in ((40_000, ["TD-P116"]), (0, [])):
+        read = summarize(write(tmp_path / "t.json", slowly(steps(leaking(kept)))))
+        assert [one.code for one in consult([("", read)], {})[0]] == codes
+
+
 def reserved(allocated, taken):
     def make(number, begin):
         return [*device(number, begin), memory(begin + 1, 0, allocated, device_type=1, reserved=taken)]
