@@ -146,6 +146,7 @@ def summarize(
 def _summarize(path: str | os.PathLike[str], size: int, part: int | None, trees: bool) -> Summary:
     trace, built = Trace(path, size), Builder(trees)
     for batch in _of_part(trace, part):
+        built.threads.last_step = _last_step(merged.head_of(trace.head, part))
         built.feed(batch)
     if built.threads.disorder > DISORDER * built.threads.seen:
         built, times = Builder(trees), 1
@@ -156,6 +157,7 @@ def _summarize(path: str | os.PathLike[str], size: int, part: int | None, trees:
             return _of_part(trace, part)
 
         for batch in in_order(again):
+            built.threads.last_step = _last_step(merged.head_of(trace.head, part))
             built.feed(batch)
         if times > QUICK:
             trace.problems.append(
@@ -194,7 +196,7 @@ def _summary(trace: Trace, built: Builder, head: dict[str, Any]) -> Summary:
         )
     if threads.marked > len(threads.steps):
         found.problems.append(f"{threads.marked:,} steps are marked: only {len(threads.steps):,} of them are told of")
-    found.operators = sorted(threads.operators, key=lambda one: -one.own)
+    found.operators = sorted((one for one in threads.operators if one.calls), key=lambda one: -one.own)
     for name, works in (("kernels", devices.kernels), ("copies", devices.copies)):
         setattr(found, name, sorted(works.values(), key=lambda one: -one.total))
     for name in ("regions", "modules", "saves", "loads"):
@@ -219,6 +221,19 @@ def _summary(trace: Trace, built: Builder, head: dict[str, Any]) -> Summary:
     }
     found.recorded += [name for name, there in seen.items() if there and name not in found.recorded]
     return found
+
+
+def _last_step(head: dict[str, Any]) -> int | None:
+    """The step that the window of a trace of tdbg's own, or a slice of one, ends with; None where nobody knows."""
+    ours, cut_out = _table(head, "tdbg"), merged.about(head).get("steps")
+    first, wanted, partial = (ours.get(name) for name in ("first_step", "wanted", "partial_step"))
+    if isinstance(cut_out, list) and cut_out:
+        return kinds.whole(cut_out[-1])
+    if not isinstance(first, int):
+        return None
+    if isinstance(partial, int):
+        return partial - 1
+    return first + wanted - 1 if isinstance(wanted, int) else None
 
 
 def _whole_steps(steps: list[Any], ours: dict[str, Any]) -> list[Any]:
