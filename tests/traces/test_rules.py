@@ -333,7 +333,8 @@ def test_a_rule_without_its_signal_abstains_and_says_what_supplies_it(tmp_path):
 def test_thresholds_are_settable(tmp_path):
     fault, _, head = FAULTS["TD-P101"]
     assert advice(tmp_path, fault, head, input_notice=0.9, input_warning=0.9, input_critical=0.9)[0] == []
-    assert asked(["input_warning=0.3"]) == {"input_warning": 0.3}
+    assert asked(["input_warning=0.3"]) == {"input_warning": 0.3} == asked(["input_warning=30%"])
+    assert asked(["straggler_warning=200%", "loop_calls=80"]) == {"straggler_warning": 2.0, "loop_calls": 80.0}
     with pytest.raises(TdbgError, match="no threshold is called 'inputwarning'"):
         asked(["inputwarning=0.3"])
     with pytest.raises(TdbgError, match="cannot be 'much'"):

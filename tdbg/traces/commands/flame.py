@@ -51,6 +51,7 @@ def answer(question: Question) -> int:
     from tdbg.output import say
     from tdbg.traces.asking import chosen, label, summaries
     from tdbg.traces.flames import folded, grown
+    from tdbg.traces.ranks import slowest_first
     from tdbg.traces.screen_flame import show
 
     every = summaries(chosen(question), trees=True)
@@ -62,8 +63,8 @@ def answer(question: Question) -> int:
             for line in folded(root, (label(one, read),) if len(trees) > 1 else ()):
                 print(line)
     else:
-        one, read, root = max(trees, key=lambda three: three[2].total / max(len(three[1].steps), 1))
-        show(label(one, read), read, root, question)
+        one, read = slowest_first(every)[0]
+        show(label(one, read), read, next(root for _, other, root in trees if other is read), question)
     if not any(root.below for _, _, root in trees):
         say("nothing was called in it")
         return 1

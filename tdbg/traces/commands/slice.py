@@ -27,6 +27,7 @@ HELP = """Write a few steps of a few ranks as one small trace.
 OPTIONS: Options = {
     "output": (("--output", "-o"), "FILE", "The file to write; packed if its name ends with .gz."),
     "steps": (("--steps", "--step"), "RANGE", "Only these steps, such as 3 or 100:102; all if left out."),
+    "force": (("--force",), "", "Overwrite a file that is there."),
     **SELECTION,
     "windows": (("--windows",), "NAME", "Look in the last window of a rank, or in all; all if --steps is given."),
 }
@@ -37,20 +38,21 @@ class Question(Selected):
 
     output: str = ""
     steps: str = ""
+    force: bool = False
     windows: str = ""
 
 
 def answer(question: Question) -> int:
     """Write it."""
-    from pathlib import Path
-
     from tdbg.errors import TdbgError
-    from tdbg.traces.asking import chosen, summaries
+    from tdbg.traces.asking import chosen, summaries, target
 
     if not question.output:
         raise TdbgError("the file to write is not named", "name it: -o small.json.gz")
     question.windows = question.windows or ("all" if question.steps else "last")
-    cut(summaries(chosen(question)), question.steps, Path(question.output))
+    found = chosen(question)
+    path = target("--output", question.output, found, force=question.force)
+    cut(summaries(found), question.steps, path)
     return 0
 
 
