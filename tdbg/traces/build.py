@@ -210,7 +210,7 @@ def _summary(trace: Trace, built: Builder, head: dict[str, Any]) -> Summary:
         "python": threads.stacked if threads.framed else None,
     }
     found.flames = [tree.flame(kind) for kind, tree in trees.items() if tree is not None]
-    _add_head(found, head)
+    _add_head(found, head, is_torn=trace.is_torn)
     seen = {
         "shapes": threads.shaped,
         "stacks": threads.framed,
@@ -248,7 +248,7 @@ def _whole_steps(steps: list[Any], ours: dict[str, Any]) -> list[Any]:
     return list(kept.values()) or [step for step in steps if step[0] != partial]
 
 
-def _add_head(found: Summary, head: dict[str, Any]) -> None:
+def _add_head(found: Summary, head: dict[str, Any], *, is_torn: bool) -> None:
     """What the trace tells of itself; what has another type than torch writes is left out."""
     info, ours = _table(head, "distributedInfo"), _table(head, "tdbg")
     for told in (ours, info):
@@ -260,8 +260,10 @@ def _add_head(found: Summary, head: dict[str, Any]) -> None:
     found.backend = str(info.get("backend", ""))
     wanted = ours.get("wanted")
     held = sum(step.number is not None for step in found.steps)
-    if isinstance(wanted, int) and held < wanted:
+    if isinstance(wanted, int) and held < wanted and not is_torn:
         found.problems.append(f"its window holds {held} of {wanted} steps: the program ended before")
+    elif isinstance(wanted, int) and held < wanted:
+        found.problems.append(f"the file holds {held} of the {wanted} steps of its window")
     properties = head.get("deviceProperties")
     devices = [one for one in properties if isinstance(one, dict)] if isinstance(properties, list) else []
     found.devices = [str(one.get("name", "")) for one in devices]

@@ -2,13 +2,14 @@
 
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from tdbg.errors import TdbgError
 
 GZIP = b"\x1f\x8b"
 READ = 1 << 18  # bytes that are asked of the disk at once
+STEP = 1 << 10  # bytes that are unpacked at once near a damaged place
 ANY_HEADER = 31  # zlib's word for: gzip, with its header
 
 
@@ -42,31 +43,54 @@ class Blocks:
     def _parts(self) -> Iterator[bytes]:
         try:
             with open(self.path, "rb") as file:
-                first = file.read(min(READ, self.size))
-                self.read = len(first)
-                yield from self._unpacked(first, file) if first[:2] == GZIP else self._plain(first, file)
+                is_packed = file.read(len(GZIP)) == GZIP
+                file.seek(0)
+                yield from self._unpacked(file) if is_packed else self._plain(file)
         except OSError as error:
             raise TdbgError(f"{self.path}: {error.strerror or error}", "name a trace that can be read") from None
 
-    def _plain(self, data: bytes, file: Any) -> Iterator[bytes]:
-        while data:
-            yield data
-            data = file.read(min(READ, self.size))
+    def _plain(self, file: Any) -> Iterator[bytes]:
+        while data := file.read(min(READ, self.size)):
             self.read += len(data)
+            yield data
 
-    def _unpacked(self, data: bytes, file: Any) -> Iterator[bytes]:
+    def _unpacked(self, file: Any) -> Iterator[bytes]:
         """All members of a gzip file; what is behind a torn or damaged place is lost."""
-        library = _zlib()
+        given, library = 0, _zlib()
+        try:
+            for out in self._members(file, library, lambda: self.size):
+                given += len(out)
+                yield out
+            return
+        except library.error:
+            file.seek(0)
+        left, self.read = given, 0  # the call that failed had unpacked up to a block: once more, in small steps there
+        try:
+            for out in self._members(file, zlib, lambda: min(self.size, left) or STEP):
+                if not left:
+                    yield out
+                left -= min(left, len(out))
+        except zlib.error as error:
+            self.torn = f"the packed data is damaged ({error})"
+
+    def _members(self, file: Any, library: Any, most: Callable[[], int]) -> Iterator[bytes]:
+        """The same, with the library's error at a damaged place. most: bytes that the next call may give."""
         unpack = library.decompressobj(wbits=ANY_HEADER)
         fresh = True  # nothing of this member has been unpacked yet
         while True:
+            data = file.read(min(READ, self.size))
+            self.read += len(data)
+            if not data:
+                if not fresh:
+                    self.torn = "the packed data ends early"
+                return
             while data:
                 try:
-                    out = unpack.decompress(data, self.size)
-                except library.error as error:
-                    if not (fresh and data.strip(b"\0") == b""):  # zeros behind the last member are padding
-                        self.torn = f"the packed data is damaged ({error})"
-                    return
+                    out = unpack.decompress(data, most())
+                except library.error:
+                    if fresh and data.strip(b"\0") == b"":  # zeros behind the last member are padding
+                        return
+                    raise
                 if out:
                     yield out
                 fresh = False
@@ -75,12 +99,6 @@ class Blocks:
                     unpack, fresh = library.decompressobj(wbits=ANY_HEADER), True
                 else:
                     data = unpack.unconsumed_tail
-            data = file.read(min(READ, self.size))
-            self.read += len(data)
-            if not data:
-                if not fresh:
-                    self.torn = "the packed data ends early"
-                return
 
 
 def _zlib() -> Any:

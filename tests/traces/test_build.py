@@ -391,6 +391,15 @@ def test_what_the_window_of_a_profile_ends_in_is_not_counted(tmp_path):
             assert "train.py(3): main" in lines and not {"train.py(9): broken", "aten::item"} & lines
 
 
+def test_steps_that_a_cut_copy_lacks_are_not_laid_on_the_program(tmp_path):
+    events = [one for at in range(3) for one in (step(at, at * 100, 100), op("aten::mm", at * 100 + 5, 10))]
+    path = write(tmp_path / "t.json", events, head={"tdbg": {"first_step": 0, "wanted": 3}})
+    text = path.read_text()
+    path.write_text(text[: text.index("ProfilerStep#2")])
+    torn = "the file ends in the middle: the last events are missing"
+    assert summarize(path).problems == [torn, "the file holds 2 of the 3 steps of its window"]
+
+
 def test_an_empty_trace_has_a_summary(tmp_path):
     found = summarize(write(tmp_path / "t.json", []))
     assert found.steps[0].length == 0 and found.operators == []
