@@ -115,6 +115,16 @@ def summaries(found: Sequence[Found], *, trees: bool = False) -> list[tuple[Foun
     return good
 
 
+def is_empty(every: Sequence[tuple[Found, Summary]]) -> bool:
+    """True if there is no event in any of them, which is said: every command then exits with 1."""
+    from tdbg.output import say
+
+    if any(read.events for _, read in every):
+        return False
+    say("the trace holds no event" if len(every) == 1 else "the traces hold no event")
+    return True
+
+
 def _summary(one: Found, trees: bool) -> Summary:
     if one.part is not None:  # of a slice: small, and an index is of a whole file
         from tdbg.traces.build import summarize

@@ -109,6 +109,9 @@ def test_compare_as_json_and_against_a_baseline(here, tmp_path):
         (["advise", "good", "--threshold", "input_warning=20"], "--threshold input_warning cannot be '20'"),
         (["advise", "good", "--threshold", "input_warning=nan"], "--threshold input_warning cannot be 'nan'"),
         (["advise", "good", "--threshold", "loop_calls=-1"], "--threshold loop_calls cannot be '-1'"),
+        (["show", "good", "--ranks", "7"], "there are traces of rank 0"),
+        (["flame", "good", "--depth", "-1"], "--depth cannot be negative"),
+        (["flame", "good", "--folded", "--json"], "--folded and --json are two ways"),
         (["slice", "good", "-o", "-"], "--output writes a file, and never to stdout"),
         (["show", "good", "--html", "-"], "--html writes a file, and never to stdout"),
         (["compare", "good", "none"], "none: there is no such file, folder or run"),
@@ -122,6 +125,23 @@ def test_wrong_use_is_told(here, tmp_path, words, says):
     done = tdbg(*(word.format(tmp=tmp_path) for word in words), cwd=here)
     assert done.returncode == 2 and says in done.stderr and "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_steps_that_no_trace_holds_are_named(here, tmp_path):
+    done = tdbg("slice", "good", "--steps", "4,99,5:200, 300:", "-o", tmp_path / "s.json", cwd=here)
+    assert done.returncode == 0
+    assert done.stderr.splitlines()[0] == "tdbg: no trace holds the steps 99, 300:"
+
+
+def test_a_trace_without_events_is_the_same_to_all(here, tmp_path):
+    nothing, out = write(tmp_path / "t.json", []), tmp_path / "out.json"
+    for words in (["show"], ["show", "--perfetto", out], ["flame"], ["advise"], ["advise", "--json"], ["slice", "-o", out]):
+        done = tdbg(*words, nothing)
+        assert (done.returncode, done.stderr) == (1, "tdbg: the trace holds no event\n"), words
+        assert not out.exists() and "nothing to advise" not in done.stdout
+    for sides in (("good", nothing), (nothing, "good")):
+        done = tdbg("compare", *sides, cwd=here)
+        assert done.returncode == 1 and "tdbg: the trace holds no event" in done.stderr
 
 
 def test_too_few_steps_are_told(here, tmp_path):

@@ -117,6 +117,23 @@ def held(growth):
     return make
 
 
+def test_evidence_is_of_a_step_as_the_title_is(tmp_path):
+    """`in 560 small operations` stood above `480 calls`, which were those of all steps."""
+
+    def looping(number, begin):
+        return [
+            note("Optimizer.step#Mine.step", begin + 100, 800),
+            *(op("aten::add_", begin + 105 + 10 * at, 9) for at in range(70)),
+        ]
+
+    (one,) = consult([("", summarize(write(tmp_path / "t.json", steps(looping, 3))))], {})[0]
+    assert one.code == "TD-P111" and one.title.endswith("in 70 small operations")
+    assert one.evidence[0] == "aten::add_: 70 calls and 0.63 ms a step"
+    waits = slowly(steps(lambda number, begin: plain(number, begin, wait=300), 3))
+    (one,) = consult([("", summarize(write(tmp_path / "t.json", waits)))], {})[0]
+    assert one.code == "TD-P101" and one.evidence[-1] == f"{LOADER}: 1 call and 3 ms a step"
+
+
 def test_a_leak_that_is_the_first_thing_a_step_allocates(tmp_path):
     """Gradients of before the trace are freed unseen, so that the first event of the first step is the leak itself."""
 
@@ -373,7 +390,7 @@ def test_the_line_of_the_program_is_evidence_where_stacks_are(tmp_path, code):
 
 def test_who_waits_for_batches_is_told_once_for_each(tmp_path):
     found, _ = advice(tmp_path, in_a_line(FAULTS["TD-P101"][0]))
-    assert f"asked for by {LINE}: 6 calls, 24 ms" in found[0].evidence
+    assert f"asked for by {LINE}: 1 call and 4 ms a step" in found[0].evidence
 
 
 def test_the_busiest_line_is_that_of_the_programs_thread_without_what_it_calls(tmp_path):

@@ -69,7 +69,10 @@ def answer(question: Question) -> int:
     a, b = paths[0], paths[1] if len(paths) == 2 else ""
     ours, theirs = _found(question, a), _found(question, b)
     _check_apart(ours, theirs)
-    found = compare(_side(a, ours), _side(b, theirs), allowed)
+    one, other = _side(a, ours), _side(b, theirs)
+    if one is None or other is None:
+        return 1
+    found = compare(one, other, allowed)
     if question.json:
         _print_json(found)
     else:
@@ -108,14 +111,16 @@ def _found(question: Question, path: str) -> "Side | list[Found]":
     return kept or chosen(Question(paths=[path] if path else [], ranks=question.ranks, windows=question.windows))
 
 
-def _side(path: str, found: "Side | list[Found]") -> "Side":
-    from tdbg.traces.asking import summaries
+def _side(path: str, found: "Side | list[Found]") -> "Side | None":
+    """One of the two; None where its traces hold no event, which is said."""
+    from tdbg.traces.asking import is_empty, summaries
     from tdbg.traces.sets import run_of
     from tdbg.traces.sides import side
 
     if not isinstance(found, list):
         return found
-    return side(path or f"the newest run ({run_of(found[0].path)})", summaries(found))
+    every = summaries(found)
+    return None if is_empty(every) else side(path or f"the newest run ({run_of(found[0].path)})", every)
 
 
 def _save(question: Question, paths: list[str]) -> int:
@@ -125,7 +130,10 @@ def _save(question: Question, paths: list[str]) -> int:
     from tdbg.tables import counted, safe
     from tdbg.traces.sides import save, together
 
-    kept = together([_side(path, _found(question, path)) for path in paths])
+    sides = [_side(path, _found(question, path)) for path in paths]
+    if None in sides:
+        return 1
+    kept = together([one for one in sides if one is not None])
     save(kept, Path(question.save))
     say(safe(f"{question.save}: {counted(len(kept.steps), 'step')} of {kept.name}"))
     return 0

@@ -54,8 +54,7 @@ def answer(question: Question) -> int:
     from tdbg.traces.asking import check_top
 
     check_top(question.top)
-    from tdbg.output import say
-    from tdbg.traces.asking import chosen, summaries, target, worth_reading
+    from tdbg.traces.asking import chosen, is_empty, summaries, target, worth_reading
 
     found, left = worth_reading(chosen(question), question)
     html = target("--html", question.html, found, force=question.force) if question.html else None
@@ -69,14 +68,11 @@ def answer(question: Question) -> int:
         from tdbg.traces.screen import show
 
         show(every, question.top, question.shapes)
-    if small is not None:
+    if small is not None and any(read.events for _, read in every):
         from tdbg.traces.commands.slice import cut
 
         cut(every, "", small)
-    if all(not read.events for _, read in every):
-        say("the trace holds no event")
-        return 1
-    return 0
+    return int(is_empty(every))
 
 
 def _write_html(every: "Sequence[tuple[Found, Summary]]", target: "Path") -> None:
