@@ -40,7 +40,7 @@ _tdbg_options() {
         'trace advise') reply='--ranks --rank --windows --threshold --fail-on --json -h --help' ;;
         'trace flame') reply='--ranks --rank --windows --by --top --depth --folded --json -h --help' ;;
         'trace compare') reply='--tolerance --save --ranks --rank --windows --top --json -h --help' ;;
-        'trace slice') reply='-o --output --steps --step --ranks --rank --windows -h --help' ;;
+        'trace slice') reply='-o --output --steps --step --force --ranks --rank --windows -h --help' ;;
         'flags') reply='-h --help' ;;
         'flags list') reply='--json -h --help' ;;
         'flags show') reply='--json -h --help' ;;

@@ -2,7 +2,7 @@
 
 import os
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from tdbg.errors import TdbgError
@@ -10,6 +10,7 @@ from tdbg.errors import TdbgError
 GZIP = b"\x1f\x8b"
 READ = 1 << 18  # bytes that are asked of the disk at once
 STEP = 1 << 10  # bytes that are unpacked at once near a damaged place
+FOREVER = 1 << 62
 ANY_HEADER = 31  # zlib's word for: gzip, with its header
 
 
@@ -26,6 +27,7 @@ class Blocks:
         self.size = size
         self.read = 0
         self.torn = ""
+        self._left = FOREVER  # bytes that are unpacked in large steps
 
     def __iter__(self) -> Iterator[bytes]:
         """Blocks of ``size`` bytes, the last one shorter; none for an empty file."""
@@ -58,23 +60,24 @@ class Blocks:
         """All members of a gzip file; what is behind a torn or damaged place is lost."""
         given, library = 0, _zlib()
         try:
-            for out in self._members(file, library, lambda: self.size):
+            for out in self._members(file, library):
                 given += len(out)
                 yield out
             return
         except library.error:
             file.seek(0)
-        left, self.read = given, 0  # the call that failed had unpacked up to a block: once more, in small steps there
+        # The call that failed had unpacked up to a block: once more, in small steps there.
+        self._left, self.read = given, 0
         try:
-            for out in self._members(file, zlib, lambda: min(self.size, left) or STEP):
-                if not left:
+            for out in self._members(file, zlib):
+                if not self._left:
                     yield out
-                left -= min(left, len(out))
+                self._left -= min(self._left, len(out))
         except zlib.error as error:
             self.torn = f"the packed data is damaged ({error})"
 
-    def _members(self, file: Any, library: Any, most: Callable[[], int]) -> Iterator[bytes]:
-        """The same, with the library's error at a damaged place. most: bytes that the next call may give."""
+    def _members(self, file: Any, library: Any) -> Iterator[bytes]:
+        """The same, with the library's error at a damaged place."""
         unpack = library.decompressobj(wbits=ANY_HEADER)
         fresh = True  # nothing of this member has been unpacked yet
         while True:
@@ -86,7 +89,7 @@ class Blocks:
                 return
             while data:
                 try:
-                    out = unpack.decompress(data, most())
+                    out = unpack.decompress(data, min(self.size, self._left) or STEP)
                 except library.error:
                     if fresh and data.strip(b"\0") == b"":  # zeros behind the last member are padding
                         return

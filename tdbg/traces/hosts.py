@@ -99,7 +99,9 @@ class Threads:
         self.seen = 0  # operators
         self.disorder = 0
         self.last_step: int | None = None  # the window of `tdbg profile` ends with it
-        self.until = FOREVER  # its end: what comes after, the end of the window and a step that broke off, is not counted
+        self.until = (
+            FOREVER  # its end: what comes after, the end of the window and a step that broke off, is not counted
+        )
         self.framed = False
         self.shaped = False
         self.trees = trees

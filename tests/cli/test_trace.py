@@ -41,7 +41,9 @@ def test_show_tells_the_bar_the_operators_and_memory(trace):
 
 
 def test_the_range_of_steps_is_that_of_the_steps_its_median_is_of(tmp_path):
-    events = [one for at, long in ((0, 1490), (2000, 333), (3000, 443)) for one in (step(at, at, long), op("a", at, 300))]
+    events = [
+        one for at, long in ((0, 1490), (2000, 333), (3000, 443)) for one in (step(at, at, long), op("a", at, 300))
+    ]
     lines = tdbg("show", write(tmp_path / "t.json", events)).stdout.splitlines()
     assert lines[1] == "3 steps (0 to 3000), median 0.443 ms, 0.333 to 1.49 ms"
     assert lines[2] == "step 0 took 1.49 ms and is left out of the bar"

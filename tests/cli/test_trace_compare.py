@@ -66,7 +66,11 @@ def test_compare_says_what_changed_and_fails_on_a_regression(here):
     assert tdbg("compare", "slow", "good", cwd=here).returncode == 0
     newest = tdbg("compare", "good", cwd=here)  # the newest run is B
     assert newest.returncode == 1 and "B: the newest run (20261121-110000-slow): 6 steps" in newest.stdout
-    for words in (["slow"], ["slow", "tdbg_runs/20261121-110000-slow"], ["good", "tdbg_runs/20261121-100000-good/rank0000"]):
+    for words in (
+        ["slow"],
+        ["slow", "tdbg_runs/20261121-110000-slow"],
+        ["good", "tdbg_runs/20261121-100000-good/rank0000"],
+    ):
         same = tdbg("compare", *words, cwd=here)
         assert (same.returncode, same.stdout) == (2, "") and "A and B are the same traces, of 20261121-1" in same.stderr
 
@@ -135,7 +139,14 @@ def test_steps_that_no_trace_holds_are_named(here, tmp_path):
 
 def test_a_trace_without_events_is_the_same_to_all(here, tmp_path):
     nothing, out = write(tmp_path / "t.json", []), tmp_path / "out.json"
-    for words in (["show"], ["show", "--perfetto", out], ["flame"], ["advise"], ["advise", "--json"], ["slice", "-o", out]):
+    for words in (
+        ["show"],
+        ["show", "--perfetto", out],
+        ["flame"],
+        ["advise"],
+        ["advise", "--json"],
+        ["slice", "-o", out],
+    ):
         done = tdbg(*words, nothing)
         assert (done.returncode, done.stderr) == (1, "tdbg: the trace holds no event\n"), words
         assert not out.exists() and "nothing to advise" not in done.stdout

@@ -434,9 +434,7 @@ def test_memory_its_peak_and_its_holders(tmp_path, behind):
 
 
 def test_a_line_of_memory_keeps_its_peak_whatever_its_length(tmp_path):
-    events = [
-        memory(number * 30, 0, 500 if number == 4321 else number % 300, address=number) for number in range(9000)
-    ]
+    events = [memory(number * 30, 0, 500 if number == 4321 else number % 300, address=number) for number in range(9000)]
     found = summarize(write(tmp_path / "t.json", events)).memory[0]
     assert 200 < len(found.line) <= 1024
     assert max(found.line, key=lambda point: point[1])[0] <= us(4321 * 30)
