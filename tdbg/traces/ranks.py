@@ -43,10 +43,11 @@ def own(step: Step) -> int:
 
 
 def own_parts(read: Summary) -> dict[str, float]:
-    """Each part of that in the median step, nanoseconds: they add up to the median, which medians of parts need not."""
-    order = sorted(figures.steady(read), key=own)
-    middle = order[(len(order) - 1) // 2 : len(order) // 2 + 1]
-    return {name: sum(step.bar.get(name, 0) for step in middle) / max(len(middle), 1) for name in OWN}
+    """Each part of that: the median, parted as all steps together are. Medians of the parts would not add up to it."""
+    steps = figures.steady(read)
+    sums = {name: sum(step.bar.get(name, 0) for step in steps) for name in OWN}
+    scale = _middle([own(step) for step in steps]) / max(sum(sums.values()), 1)
+    return {name: time * scale for name, time in sums.items()}
 
 
 def beside(every: Sequence[tuple[Found, Summary]]) -> dict[str, Summary]:
