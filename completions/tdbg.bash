@@ -41,7 +41,7 @@ _tdbg_options() {
         'trace advise') reply='--ranks --rank --windows --threshold --fail-on --json -h --help' ;;
         'trace flame') reply='--ranks --rank --windows --by --top --depth --folded --json -h --help' ;;
         'trace compare') reply='--tolerance --save --ranks --rank --windows --top --json -h --help' ;;
-        'trace slice') reply='-o --output --steps --step --ranks --rank --windows -h --help' ;;
+        'trace slice') reply='-o --output --steps --step --force --ranks --rank --windows -h --help' ;;
         'metrics') reply='-h --help' ;;
         'metrics show') reply='--ranks --rank -k --key --json -h --help' ;;
         'metrics dump') reply='--ranks --rank -k --key --step --at --phase --series --states --format -o --out --force --json -h --help' ;;

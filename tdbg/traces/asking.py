@@ -1,6 +1,8 @@
 """What every command of traces can be asked: which traces; and how they are read and told of."""
 
+import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from tdbg.asked import Asked, Options
 from tdbg.errors import TdbgError
@@ -64,6 +66,33 @@ def check_top(top: int) -> None:
         raise TdbgError("--top cannot be negative", "write --top 0 or more")
 
 
+def target(option: str, name: str, found: Sequence[Found], *, force: bool) -> Path:
+    """The file that is to be written. TdbgError for one that is there, without force, and always for a trace that is read."""
+    from tdbg.tables import safe
+
+    path, other = Path(name), f"name another file with {option}"
+    if name == "-":
+        raise TdbgError(f"{option} writes a file, and never to stdout", "name a file; ./- for one of this name")
+    if any(path.exists() and path.samefile(one.path) for one in found):
+        raise TdbgError(f"{safe(name)} is the trace itself", other)
+    if path.is_dir():
+        raise TdbgError(f"{safe(name)} is a folder", "name a file in it")
+    if os.path.lexists(path) and not force:
+        raise TdbgError(f"{safe(name)} is there already", f"{other}, or write --force")
+    return path
+
+
+def share(option: str, text: str) -> float:
+    """A share as people write it: ``0.1`` or ``10%``; 1 and more in percent alone. TdbgError for anything else."""
+    try:
+        found = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        found = -1.0
+    if not 0 <= found < float("inf") or (found >= 1 and not text.endswith("%")):
+        raise TdbgError(f"{option} cannot be {text!r}", "write a share, or percent: 0.1, or 10%")
+    return found
+
+
 def summaries(found: Sequence[Found], *, trees: bool = False) -> list[tuple[Found, Summary]]:
     """Each with its summary (trees: also of which operator called which); what cannot be read is told, and TdbgError if that is all of them."""
     from tdbg.output import say
@@ -84,6 +113,16 @@ def summaries(found: Sequence[Found], *, trees: bool = False) -> list[tuple[Foun
     if not good:
         raise TdbgError(f"none of {len(found)} traces can be read", "the lines above say why")
     return good
+
+
+def is_empty(every: Sequence[tuple[Found, Summary]]) -> bool:
+    """True if there is no event in any of them, which is said: every command then exits with 1."""
+    from tdbg.output import say
+
+    if any(read.events for _, read in every):
+        return False
+    say("the trace holds no event" if len(every) == 1 else "the traces hold no event")
+    return True
 
 
 def _summary(one: Found, trees: bool) -> Summary:

@@ -146,6 +146,7 @@ def summarize(
 def _summarize(path: str | os.PathLike[str], size: int, part: int | None, trees: bool) -> Summary:
     trace, built = Trace(path, size), Builder(trees)
     for batch in _of_part(trace, part):
+        built.threads.last_step = _last_step(merged.head_of(trace.head, part))
         built.feed(batch)
     if built.threads.disorder > DISORDER * built.threads.seen:
         built, times = Builder(trees), 1
@@ -156,6 +157,7 @@ def _summarize(path: str | os.PathLike[str], size: int, part: int | None, trees:
             return _of_part(trace, part)
 
         for batch in in_order(again):
+            built.threads.last_step = _last_step(merged.head_of(trace.head, part))
             built.feed(batch)
         if times > QUICK:
             trace.problems.append(
@@ -194,7 +196,7 @@ def _summary(trace: Trace, built: Builder, head: dict[str, Any]) -> Summary:
         )
     if threads.marked > len(threads.steps):
         found.problems.append(f"{threads.marked:,} steps are marked: only {len(threads.steps):,} of them are told of")
-    found.operators = sorted(threads.operators, key=lambda one: -one.own)
+    found.operators = sorted((one for one in threads.operators if one.calls), key=lambda one: -one.own)
     for name, works in (("kernels", devices.kernels), ("copies", devices.copies)):
         setattr(found, name, sorted(works.values(), key=lambda one: -one.total))
     for name in ("regions", "modules", "saves", "loads"):
@@ -208,7 +210,7 @@ def _summary(trace: Trace, built: Builder, head: dict[str, Any]) -> Summary:
         "python": threads.stacked if threads.framed else None,
     }
     found.flames = [tree.flame(kind) for kind, tree in trees.items() if tree is not None]
-    _add_head(found, head)
+    _add_head(found, head, is_torn=trace.is_torn)
     seen = {
         "shapes": threads.shaped,
         "stacks": threads.framed,
@@ -219,6 +221,19 @@ def _summary(trace: Trace, built: Builder, head: dict[str, Any]) -> Summary:
     }
     found.recorded += [name for name, there in seen.items() if there and name not in found.recorded]
     return found
+
+
+def _last_step(head: dict[str, Any]) -> int | None:
+    """The step that the window of a trace of tdbg's own, or a slice of one, ends with; None where nobody knows."""
+    ours, cut_out = _table(head, "tdbg"), merged.about(head).get("steps")
+    first, wanted, partial = (ours.get(name) for name in ("first_step", "wanted", "partial_step"))
+    if isinstance(cut_out, list) and cut_out:
+        return kinds.whole(cut_out[-1])
+    if not isinstance(first, int):
+        return None
+    if isinstance(partial, int):
+        return partial - 1
+    return first + wanted - 1 if isinstance(wanted, int) else None
 
 
 def _whole_steps(steps: list[Any], ours: dict[str, Any]) -> list[Any]:
@@ -233,7 +248,7 @@ def _whole_steps(steps: list[Any], ours: dict[str, Any]) -> list[Any]:
     return list(kept.values()) or [step for step in steps if step[0] != partial]
 
 
-def _add_head(found: Summary, head: dict[str, Any]) -> None:
+def _add_head(found: Summary, head: dict[str, Any], *, is_torn: bool) -> None:
     """What the trace tells of itself; what has another type than torch writes is left out."""
     info, ours = _table(head, "distributedInfo"), _table(head, "tdbg")
     for told in (ours, info):
@@ -245,8 +260,10 @@ def _add_head(found: Summary, head: dict[str, Any]) -> None:
     found.backend = str(info.get("backend", ""))
     wanted = ours.get("wanted")
     held = sum(step.number is not None for step in found.steps)
-    if isinstance(wanted, int) and held < wanted:
+    if isinstance(wanted, int) and held < wanted and not is_torn:
         found.problems.append(f"its window holds {held} of {wanted} steps: the program ended before")
+    elif isinstance(wanted, int) and held < wanted:
+        found.problems.append(f"the file holds {held} of the {wanted} steps of its window")
     properties = head.get("deviceProperties")
     devices = [one for one in properties if isinstance(one, dict)] if isinstance(properties, list) else []
     found.devices = [str(one.get("name", "")) for one in devices]

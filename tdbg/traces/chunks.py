@@ -9,6 +9,8 @@ from tdbg.errors import TdbgError
 
 GZIP = b"\x1f\x8b"
 READ = 1 << 18  # bytes that are asked of the disk at once
+STEP = 1 << 10  # bytes that are unpacked at once near a damaged place
+FOREVER = 1 << 62
 ANY_HEADER = 31  # zlib's word for: gzip, with its header
 
 
@@ -25,6 +27,7 @@ class Blocks:
         self.size = size
         self.read = 0
         self.torn = ""
+        self._left = FOREVER  # bytes that are unpacked in large steps
 
     def __iter__(self) -> Iterator[bytes]:
         """Blocks of ``size`` bytes, the last one shorter; none for an empty file."""
@@ -42,31 +45,55 @@ class Blocks:
     def _parts(self) -> Iterator[bytes]:
         try:
             with open(self.path, "rb") as file:
-                first = file.read(min(READ, self.size))
-                self.read = len(first)
-                yield from self._unpacked(first, file) if first[:2] == GZIP else self._plain(first, file)
+                is_packed = file.read(len(GZIP)) == GZIP
+                file.seek(0)
+                yield from self._unpacked(file) if is_packed else self._plain(file)
         except OSError as error:
             raise TdbgError(f"{self.path}: {error.strerror or error}", "name a trace that can be read") from None
 
-    def _plain(self, data: bytes, file: Any) -> Iterator[bytes]:
-        while data:
-            yield data
-            data = file.read(min(READ, self.size))
+    def _plain(self, file: Any) -> Iterator[bytes]:
+        while data := file.read(min(READ, self.size)):
             self.read += len(data)
+            yield data
 
-    def _unpacked(self, data: bytes, file: Any) -> Iterator[bytes]:
+    def _unpacked(self, file: Any) -> Iterator[bytes]:
         """All members of a gzip file; what is behind a torn or damaged place is lost."""
-        library = _zlib()
+        given, library = 0, _zlib()
+        try:
+            for out in self._members(file, library):
+                given += len(out)
+                yield out
+            return
+        except library.error:
+            file.seek(0)
+        # The call that failed had unpacked up to a block: once more, in small steps there.
+        self._left, self.read = given, 0
+        try:
+            for out in self._members(file, zlib):
+                if not self._left:
+                    yield out
+                self._left -= min(self._left, len(out))
+        except zlib.error as error:
+            self.torn = f"the packed data is damaged ({error})"
+
+    def _members(self, file: Any, library: Any) -> Iterator[bytes]:
+        """The same, with the library's error at a damaged place."""
         unpack = library.decompressobj(wbits=ANY_HEADER)
         fresh = True  # nothing of this member has been unpacked yet
         while True:
+            data = file.read(min(READ, self.size))
+            self.read += len(data)
+            if not data:
+                if not fresh:
+                    self.torn = "the packed data ends early"
+                return
             while data:
                 try:
-                    out = unpack.decompress(data, self.size)
-                except library.error as error:
-                    if not (fresh and data.strip(b"\0") == b""):  # zeros behind the last member are padding
-                        self.torn = f"the packed data is damaged ({error})"
-                    return
+                    out = unpack.decompress(data, min(self.size, self._left) or STEP)
+                except library.error:
+                    if fresh and data.strip(b"\0") == b"":  # zeros behind the last member are padding
+                        return
+                    raise
                 if out:
                     yield out
                 fresh = False
@@ -75,12 +102,6 @@ class Blocks:
                     unpack, fresh = library.decompressobj(wbits=ANY_HEADER), True
                 else:
                     data = unpack.unconsumed_tail
-            data = file.read(min(READ, self.size))
-            self.read += len(data)
-            if not data:
-                if not fresh:
-                    self.torn = "the packed data ends early"
-                return
 
 
 def _zlib() -> Any:

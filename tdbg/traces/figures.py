@@ -120,6 +120,13 @@ def each_busy(device: Device) -> list[str]:
     return [f"device {name}: busy {busy / span:.1%}" for name, busy in device.busy_of.items()]
 
 
+def of_a_step(one: Work | Operator, steps: int) -> str:
+    """``20 calls and 0.31 ms a step``, means."""
+    steps = max(steps, 1)
+    calls = f"{one.calls / steps:,.4g} call{'' if one.calls == steps else 's'}"
+    return f"{calls} and {one.total / steps / 1e6:.3g} ms a step"
+
+
 def families(kernels: Iterable[Work]) -> dict[str, int]:
     """Nanoseconds of kernels by what they do."""
     found: defaultdict[str, int] = defaultdict(int)

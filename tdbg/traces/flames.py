@@ -93,17 +93,29 @@ def largest(root: Row, count: int) -> set[int]:
     return {id(row) for row in rows[:count]}
 
 
-def folded(root: Row, above: Sequence[str] = ()) -> Iterable[str]:
-    """Lines as flame graph tools read them: names from the outermost on, and own time in microseconds."""
+def folded(root: Row, above: Sequence[str] = (), *, top: int = 0, depth: int = 0) -> Iterable[str]:
+    """Lines as flame graph tools read them: names from the outermost on, and own time in microseconds.
+
+    top: so many lines, those with most time; depth: so many levels, the time of those below is their caller's. 0: all.
+    """
+    found = list(_folded(root, above, depth))
+    most = sorted(range(len(found)), key=lambda at: -found[at][1])[: top or None]
+    return [f"{found[at][0]} {found[at][1]}" for at in sorted(most)]
+
+
+def _folded(root: Row, above: Sequence[str], depth: int) -> Iterable[tuple[str, int]]:
+    """Each stack and its own microseconds, where there are any."""
     from tdbg.tables import safe
 
     names = list(above)
     for row in ordered(root):
+        if depth and row.depth > depth:
+            continue
         del names[len(above) + row.depth - 1 :]
         names.append(re.sub(r"\s+", " ", safe(row.name).replace(";", ":")) or "?")
-        own = round(row.own / 1000)
+        own = round((row.total if row.depth == depth else row.own) / 1000)
         if own:
-            yield f"{';'.join(names)} {own}"
+            yield ";".join(names), own
 
 
 def _levels(flame: Flame) -> tuple[str, ...]:

@@ -35,6 +35,7 @@ class Heap:
         if not self._any:
             self._any = True
             self.found.first = allocated - amount
+            self._draw(time, self.found.first)  # or the first step seems to have had all along what it allocates first
         if amount < 0 and self._rising:
             self._write_down()
         self._follow(amount, args.address if isinstance(args.address, int) else 0, opened)

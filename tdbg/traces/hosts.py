@@ -28,6 +28,7 @@ MOST_NAMES = 4_000  # names of regions, and of modules
 MOST_STEPS = 10_000
 MOST_THREADS = 1_000  # what the others do is told as that of one
 MOST_OPEN = 10_000  # calls within calls, from one batch to the next
+FOREVER = 1 << 62  # ns
 MOST_FRAMES = 8  # lines of the program that one operator is called from
 WAITING = ("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero")
 ASKS, ZEROES, UPDATES = 1, 2, 3  # the program asks for a value, and on an accelerator waits for it; clears; updates
@@ -97,6 +98,10 @@ class Threads:
         self.marked = 0  # steps, those that found no room with them
         self.seen = 0  # operators
         self.disorder = 0
+        self.last_step: int | None = None  # the window of `tdbg profile` ends with it
+        self.until = (
+            FOREVER  # its end: what comes after, the end of the window and a step that broke off, is not counted
+        )
         self.framed = False
         self.shaped = False
         self.trees = trees
@@ -119,6 +124,16 @@ class Threads:
 
     def see_operators(self, events: "Sequence[Event]", starts: "Numbers", durs: "Numbers") -> None:
         """Spans of category cpu_op. starts, durs: theirs, in ns. A trace has a million: about 1 us each."""
+        if self.until < FOREVER:
+            for which in (starts < self.until, starts >= self.until):
+                some = list(compress(events, which))
+                if some:
+                    self._see(some, starts[which], durs[which])
+        else:
+            self._see(events, starts, durs)
+
+    def _see(self, events: "Sequence[Event]", starts: "Numbers", durs: "Numbers") -> None:
+        """Some of them: all within the steps, or none."""
         self.seen += len(events)
         keys = [
             (
@@ -138,9 +153,10 @@ class Threads:
                 for key, number, one in zip(keys, known, events, strict=True)
             ]
         numbers = np.array(known, np.int64)
-        self._calls.add(numbers, 1)
-        self._total.add(numbers, durs)
-        self._own.add(numbers, durs)
+        if starts[0] < self.until:
+            self._calls.add(numbers, 1)
+            self._total.add(numbers, durs)
+            self._own.add(numbers, durs)
         places = [(one.pid, one.tid) for one in events]
         threads = dict.fromkeys(places)
         if len(threads) == 1:
@@ -161,10 +177,11 @@ class Threads:
             order = np.lexsort((-durs, starts))
             numbers, starts, durs = numbers[order], starts[order], durs[order]
         thread.seen = int(starts[-1])
+        counts = bool(starts[0] < self.until)
         if len(self._marks) < len(self._noted):
             self._marks = np.array(self._noted)
         noted = self._marks[numbers]
-        if noted.any():
+        if counts and noted.any():
             spans = np.column_stack((starts, starts + durs))
             thread.asks.frombytes(spans[noted == ASKS].tobytes())
             thread.zeroing.frombytes(spans[noted == ZEROES].tobytes())
@@ -179,14 +196,17 @@ class Threads:
         called = callers >= 0
         called[: len(before)] = False
         above = callers[called]
-        self._own.add(numbers[above], starts[called] - np.minimum(ends[called], ends[above]))
+        if counts:
+            self._own.add(numbers[above], starts[called] - np.minimum(ends[called], ends[above]))
         outermost = callers < 0
         outermost[: len(before)] = False
         for kept, found in ((thread.starts, starts), (thread.ends, ends), (thread.which, numbers)):
             kept.frombytes(found[outermost].tobytes())
         last = chain(callers, len(starts) - 1)[-MOST_OPEN:]
         thread.open = [(int(starts[at]), int(ends[at]), int(numbers[at])) for at in last]
-        if self.trees:
+        if self.trees and not counts:
+            thread.nodes = [thread.noted] * len(thread.open)
+        elif self.trees:
             nodes = list(compress(thread.nodes, still))
             self._hang(thread, nodes, numbers, starts, ends, callers)
             thread.nodes = [nodes[at] for at in last]
@@ -288,6 +308,8 @@ class Threads:
             if len(self.steps) < MOST_STEPS:
                 self.steps.append((int(step[1]), start, start + dur, thread))
             self.marked += 1
+            if self.until == FOREVER and int(step[1]) == self.last_step:
+                self.until = start + dur
             return
         if name.startswith(kinds.LOADER):
             _extend(thread.loader, start, start + dur)
@@ -297,6 +319,9 @@ class Threads:
                 _extend(thread.stepping, start, start + dur)
         elif name.startswith(kinds.COLLECTIVES):
             _extend(thread.collective, start, start + dur)
+        if start >= self.until:
+            return
+        dur = min(dur, self.until - start)  # the window is closed within the last Optimizer.step
         _count(self.regions, name, dur)
         if not self.trees:
             return
@@ -306,10 +331,12 @@ class Threads:
 
     def frame(self, event: "Event", start: int, dur: int) -> None:
         """A call of Python, where stacks were recorded. torch writes them behind all operators of a trace."""
-        name = event.name
+        self.framed = True
+        if start >= self.until:
+            return
+        name, dur = event.name, min(dur, self.until - start)
         if name.startswith(kinds.MODULE):
             _count(self.modules, name.removeprefix(kinds.MODULE), dur)
-        self.framed = True
         thread = self.thread(event)
         self._place(thread, start)
         frames = thread.frames
@@ -360,9 +387,9 @@ class Threads:
         for _, _, _, main in self.steps[:1]:
             main.called.name = main.noted.name = MAIN
         for thread in self.of.values():
-            self._enter(thread, 1 << 62, max(thread.ends[-1:], default=0))
+            self._enter(thread, FOREVER, max(thread.ends[-1:], default=0))
             if self.framed:
-                self._place(thread, 1 << 62)
+                self._place(thread, self.until)
             for node in (thread.called, thread.noted):
                 node.total = sum(below.total for below in node.below.values())
 

@@ -10,6 +10,7 @@ from typing import IO, Any
 from tdbg.tables import counted, finite, short, size
 from tdbg.traces import figures, flames, kinds
 from tdbg.traces.asking import label
+from tdbg.traces.ranks import slowest_first
 from tdbg.traces.sets import Found
 from tdbg.traces.summary import Memory, Step, Summary, Work
 from tdbg.webpage import write_graphs
@@ -31,7 +32,7 @@ def write(file: IO[bytes], every: Pairs, title: str) -> None:
 
 
 def _document(every: Pairs) -> dict[str, Any]:
-    slowest = sorted(every, key=lambda pair: -figures.typical_length(pair[1]))[:WHOLE]
+    slowest = slowest_first(every)[:WHOLE]
     lanes, note = _lanes(every)
     parts = [part for part in kinds.BAR if any(part in lane["mean_ms"] for lane in lanes)]
     bar_note = "Wall-clock time, a mean of the steps; steps of three times the median and more are left out."

@@ -43,8 +43,11 @@ def own(step: Step) -> int:
 
 
 def own_parts(read: Summary) -> dict[str, float]:
-    """Each part of that, nanoseconds of a step, medians."""
-    return {name: median(step.bar.get(name, 0) for step in read.steps) for name in OWN}
+    """Each part of that: the median, parted as all steps together are. Medians of the parts would not add up to it."""
+    steps = figures.steady(read)
+    sums = {name: sum(step.bar.get(name, 0) for step in steps) for name in OWN}
+    scale = _middle([own(step) for step in steps]) / max(sum(sums.values()), 1)
+    return {name: time * scale for name, time in sums.items()}
 
 
 def beside(every: Sequence[tuple[Found, Summary]]) -> dict[str, Summary]:
@@ -74,6 +77,13 @@ def ranks(every: Mapping[str, Summary]) -> Ranks | None:
     more = owned[slowest] - median(value for label, value in owned.items() if label != slowest)
     covers = longer / more if more > 0 else 0.0
     return Ranks(tuple(each), slowest, longest, longer, covers, _middle(skews), len(skews))
+
+
+def slowest_first(every: Sequence[tuple[Found, Summary]]) -> list[tuple[Found, Summary]]:
+    """Ranks by the work of their own, since those with less wait for the others; what is no rank by the length of a step."""
+    if beside(every):
+        return sorted(every, key=lambda pair: -_middle([own(step) for step in figures.steady(pair[1])]))
+    return sorted(every, key=lambda pair: -figures.typical_length(pair[1]))
 
 
 def _grown(slowest: str, parts: Mapping[str, Mapping[str, float]]) -> tuple[str, float]:

@@ -19,8 +19,10 @@ STANDS_OUT = 0.10  # more work of a rank's own than the others', as TD-P115 warn
 def show(every: Sequence[tuple[Found, Summary]], top: int, shapes: bool) -> None:
     """All of it; of several traces a line each, and the slowest whole."""
     if len(every) > 1:
+        from tdbg.traces.ranks import slowest_first
+
         _ranks(every)
-        every = [max(every, key=lambda pair: figures.typical_length(pair[1]))]
+        every = slowest_first(every)[:1]
         print(f"\nthe slowest of them, {safe(label(*every[0]))}:")
     for one, read in every:
         _head(one, read)
@@ -35,12 +37,11 @@ def show(every: Sequence[tuple[Found, Summary]], top: int, shapes: bool) -> None
 
 
 def _head(one: Found, read: Summary) -> None:
-    steps = figures.steady(read)
     devices = sorted(set(read.devices)) or (["accelerator"] if read.device else ["cpu"])
     known = [f"rank {read.rank} of {read.world_size}" if read.world_size else label(one, read)]
     known += [", ".join(map(short, devices)), counted(read.events, "event")]
     print(safe("; ".join(known)))
-    lengths = [step.length for step in steps]
+    lengths = [step.length for step in read.steps]
     if read.steps and read.steps[0].number is None:
         print(f"no step is marked in it: all of it is {ms(read.steps[0].length)} ms")
     elif lengths:
@@ -58,7 +59,7 @@ def _bar(read: Summary) -> None:
     length = sum(step.length for step in steps) / count
     print()
     for name, share in shares.items():
-        if share >= 0.0005 or name in (kinds.FORWARD, kinds.BACKWARD):
+        if share >= 0.0005 or (share and name in (kinds.FORWARD, kinds.BACKWARD)):
             print(f"{name:<13} {'█' * round(share * WIDE):<{WIDE}} {share:6.1%} {ms(share * length):>7} ms")
 
 

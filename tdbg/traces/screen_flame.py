@@ -11,6 +11,7 @@ from tdbg.traces.summary import Summary
 if TYPE_CHECKING:
     from tdbg.traces.commands.flame import Question
 
+ROWS = 40  # that are shown where nobody says how many
 WIDE = 30  # signs of the bar of all
 
 
@@ -18,7 +19,7 @@ def show(label: str, read: Summary, root: Row, question: "Question") -> None:
     """The rows with most time, and how much was left out."""
     steps, way = max(len(read.steps), 1), question.by or next(iter(ways(read)), "operator")
     rows = [row for row in ordered(root) if not question.depth or row.depth <= question.depth]
-    kept = largest(root, question.top)
+    kept = largest(root, question.top or ROWS)
     shown = [row for row in rows if id(row) in kept]
     print(safe(f"{label}: calls by {way}, ms of a step (a mean of {counted(steps, 'step')})"))
     begins = _begins(root)

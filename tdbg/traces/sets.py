@@ -20,6 +20,7 @@ MERGED = re.compile(
     rb'^\{"tdbgRanks":\[(\d{1,9}(?:,\d{1,9})*)\]'
 )  # how `tdbg trace slice` begins a file of several ranks
 BEGINNING = 1 << 16  # bytes that are looked at to tell whether a file is a trace
+TOLD = 16  # ranks that are named
 DEEP = 6  # folders below the one that is named
 NONE_YET = "`tdbg profile -- COMMAND` makes one"
 
@@ -68,10 +69,19 @@ def traces(where: str, wanted: Callable[[int], bool] | None = None) -> list[Foun
         window = counts[key] = counts.get(key, -1) + 1
         if wanted is None or rank is None or wanted(rank):
             found.append(Found(path, rank, attempt, 0 if rank is None else window))
+    if files and not found:
+        known = sorted({rank for path in files for rank in (_merged(path) or [_rank(path) or 0])})
+        raise TdbgError(f"{base}: there is no trace of these ranks", f"there are traces of {_told(known)}")
     if not found:
-        what = "of these ranks" if files else "in it or below it"
-        raise TdbgError(f"{base}: there is no trace {what}", NONE_YET)
+        raise TdbgError(f"{base}: there is no trace in it or below it", NONE_YET)
     return found
+
+
+def _told(ranks: Sequence[int]) -> str:
+    """``rank 0``, or ``the ranks 0, 1 and 98 more``."""
+    some = ", ".join(map(str, ranks[:TOLD]))
+    more = f" and {len(ranks) - TOLD} more" if len(ranks) > TOLD else ""
+    return f"rank {some}" if len(ranks) == 1 else f"the ranks {some}{more}"
 
 
 def _of_file(path: Path, wanted: Callable[[int], bool] | None) -> list[Found]:

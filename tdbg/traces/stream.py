@@ -37,6 +37,9 @@ EARLY = re.compile("premature|ncomplete")  # and for: it is not
 BEHIND = re.compile("trailing|dditional data")  # ijson's words for: the list is over, and more follows
 NOT_FINITE = re.compile(rb"(?<=[:\[,\s])[-+]?(?:NaN|nan|Infinity|inf)(?=\s*[,}\]])")
 CONTROL = re.compile(rb"[\x00-\x1f]")
+TEXT = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+BRACKET = re.compile(rb'[][{}"]')  # and a text that has no end, which no bracket is behind
+PAIRS = {b"]": ord("["), b"}": ord("{"), b'"': 0}
 BACKSLASH = re.compile(rb'\\(["\\/bfnrtu])?')  # with what it escapes; alone it escapes nothing
 
 Number = int | float | str | None
@@ -89,6 +92,7 @@ class Trace:
         self._ended = False  # the list was closed
         self._bare = False  # there is nothing but the list
         self._decode: Callable[[bytes], list[Event]] = msgspec.json.Decoder(list[Event]).decode
+        self._decode_any = msgspec.json.Decoder(list[msgspec.Raw]).decode
         self._decode_one: Callable[[bytes], Event] = msgspec.json.Decoder(Event).decode
 
     def __iter__(self) -> Iterator[list[Event]]:
@@ -110,6 +114,11 @@ class Trace:
                 break
         self._conclude()
 
+    @property
+    def is_torn(self) -> bool:
+        """After the last event: there was more in the file that was written."""
+        return bool(self.blocks.torn) or not self._ended
+
     def _conclude(self) -> None:
         if self._bare and not self.events and (self.damaged or not self._ended):
             raise TdbgError(f"{self.path} is no trace: a list of other things", NO_TRACE)
@@ -127,7 +136,9 @@ class Trace:
         """Read to the first event: what stands before it becomes the head; returns the bytes behind it."""
         data = next(blocks, b"")
         if not data.strip():
-            raise TdbgError(f"{self.path} is empty", self.blocks.torn or "the program may have ended in the export")
+            if self.blocks.torn:
+                raise TdbgError(f"{self.path} cannot be read: {self.blocks.torn}", "copy it again, or profile again")
+            raise TdbgError(f"{self.path} is empty", "the program may have ended in the export")
         data = data.removeprefix(b"\xef\xbb\xbf").lstrip()
         if data[:1] == b"[":
             self._bare = True
@@ -244,11 +255,11 @@ class Trace:
         pieces = data.split(between)
         at = lost = 0
         while at < len(pieces) and lost <= HOPELESS:
-            event, width = self._whole(pieces, at, between)
-            if event is None:
+            events, width = self._whole(pieces, at, between)
+            if events is None:
                 lost += 1
             else:
-                found.append(event)
+                found += events
                 self.damaged += lost
                 lost = 0
             at += width
@@ -257,18 +268,28 @@ class Trace:
             before = b"{" + before if 1 < lost < len(pieces) else before
             more = self._before_the_end(before, (b"{" if len(pieces) > 1 else b"") + pieces[-1])
             found += more or []
-            lost = max(lost - JOINED, 0) if more is None else lost - len(more)  # what is torn is told as torn
+            lost = max(lost - JOINED, 0) if more is None else lost - bool(more)  # what is torn is told as torn
         self.damaged += lost
         return found
 
-    def _whole(self, pieces: list[bytes], at: int, between: bytes) -> tuple[Event | None, int]:
+    def _whole(self, pieces: list[bytes], at: int, between: bytes) -> tuple[list[Event] | None, int]:
         """The event that begins with a piece, and how many pieces it takes: a text in it may hold what parts events."""
         for width in range(1, min(JOINED, len(pieces) - at) + 1):
             text = between.join(pieces[at : at + width])
             event = self._mended((b"{" if at else b"") + text + (b"}" if at + width < len(pieces) else b""))
             if event is not None:
-                return event, width
-        return None, 1
+                return [event], width
+        return self._listed((b"{" if at else b"") + pieces[at] + (b"}" if at + 1 < len(pieces) else b"")), 1
+
+    def _listed(self, text: bytes) -> list[Event] | None:
+        """The events among several things, those that are none counted; None where there is no event."""
+        try:
+            every = self._decode_any(b"[" + text + b"]")
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+            return None
+        found = [event for one in every if (event := self._mended(bytes(one))) is not None]
+        self.damaged += len(every) - len(found) if found else 0
+        return found or None
 
     def _mended(self, text: bytes) -> Event | None:
         for repair in (bytes, _repaired):
@@ -289,9 +310,10 @@ class Trace:
             if end < 0:
                 break
             event = self._mended(text[:end])
-            if event is not None or _is_json(b"[" + before + text[: end + 1]):
+            found = [event] if event is not None else self._listed(text[:end])
+            if found or _is_closed(b"[" + before + text[: end + 1]):
                 self._ended = True
-                return [event] if event is not None else []
+                return found or []
         return None
 
     # by ijson
@@ -327,12 +349,15 @@ class Trace:
         return _converted(item)
 
 
-def _is_json(text: bytes) -> bool:
-    try:
-        msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-        return False
-    return True
+def _is_closed(text: bytes) -> bool:
+    """True if each bracket has its end, the last one the first, whatever is wrong between them."""
+    open_ones = bytearray()
+    for sign in BRACKET.findall(TEXT.sub(b"", text)):
+        if sign in b"[{":
+            open_ones += sign
+        elif not open_ones or open_ones.pop() != PAIRS[sign]:
+            return False
+    return not open_ones
 
 
 def _repaired(text: bytes) -> bytes:

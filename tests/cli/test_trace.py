@@ -40,6 +40,16 @@ def test_show_tells_the_bar_the_operators_and_memory(trace):
     assert "memory of cpu: peak 4.1 kB at 0.7 ms, 4.1 kB at the end" in lines
 
 
+def test_the_range_of_steps_is_that_of_the_steps_its_median_is_of(tmp_path):
+    events = [
+        one for at, long in ((0, 1490), (2000, 333), (3000, 443)) for one in (step(at, at, long), op("a", at, 300))
+    ]
+    lines = tdbg("show", write(tmp_path / "t.json", events)).stdout.splitlines()
+    assert lines[1] == "3 steps (0 to 3000), median 0.443 ms, 0.333 to 1.49 ms"
+    assert lines[2] == "step 0 took 1.49 ms and is left out of the bar"
+    assert not any(line.startswith("backward") for line in lines), "of a program that has none"
+
+
 def test_json_is_one_document_with_the_same_figures(trace):
     done = tdbg("show", trace, "--json")
     told = json.loads(done.stdout)
@@ -157,7 +167,7 @@ def test_advise_names_what_is_wrong_and_fails_if_asked(trace):
     assert "tdbg: TD-P115: it needs the traces of two ranks or more" in done.stderr
     assert tdbg("advise", trace, *floor, "--fail-on", "warning").returncode == 1
     assert tdbg("advise", trace, *floor, "--fail-on", "critical").returncode == 0
-    quiet = [word for level in ("notice", "warning", "critical") for word in ("--threshold", f"input_{level}=1")]
+    quiet = [word for level in ("notice", "warning", "critical") for word in ("--threshold", f"input_{level}=100%")]
     assert tdbg("advise", trace, *floor, *quiet).stdout == "nothing to advise\n"
     told = json.loads(tdbg("advise", trace, *floor, "--json").stdout)["data"]
     assert told["advice"][0]["code"] == "TD-P102" and {"code", "reason"} == set(told["abstained"][0])

@@ -64,9 +64,29 @@ def test_compare_says_what_changed_and_fails_on_a_regression(here):
     assert "0.0503\t0.0754\t+0.0251\t1\t1\taten::mm" in lines
     assert tdbg("compare", "good", "slow", "--tolerance", "60%", cwd=here).returncode == 0
     assert tdbg("compare", "slow", "good", cwd=here).returncode == 0
-    same = tdbg("compare", "slow", cwd=here)  # the newest run is B
-    assert same.returncode == 0 and "no difference beyond the spread of the steps" in same.stdout
-    assert "B: the newest run (20261121-110000-slow): 6 steps" in same.stdout
+    newest = tdbg("compare", "good", cwd=here)  # the newest run is B
+    assert newest.returncode == 1 and "B: the newest run (20261121-110000-slow): 6 steps" in newest.stdout
+    for words in (
+        ["slow"],
+        ["slow", "tdbg_runs/20261121-110000-slow"],
+        ["good", "tdbg_runs/20261121-100000-good/rank0000"],
+    ):
+        same = tdbg("compare", *words, cwd=here)
+        assert (same.returncode, same.stdout) == (2, "") and "A and B are the same traces, of 20261121-1" in same.stderr
+
+
+def test_the_change_of_a_part_is_that_of_its_row(tmp_path):
+    """Medians, whose difference the median of all differences need not be: `backward 1.91 1.12 +0.176` was told."""
+
+    def made(name, *works):
+        events = []
+        for number, work in enumerate(works):
+            events += [step(number, 10_000 * number, 10_000), op("aten::mm", 10_000 * number, work)]
+        return write(tmp_path / name, events)
+
+    done = tdbg("compare", made("a.json", 1000, 1910, 2000), made("b.json", 1110, 1120, 5000))
+    (line,) = (line for line in done.stdout.splitlines() if line.startswith("forward"))
+    assert line.split("\t") == ["forward", "1.91", "1.12", "-0.79", "no"]
 
 
 def test_compare_as_json_and_against_a_baseline(here, tmp_path):
@@ -89,6 +109,15 @@ def test_compare_as_json_and_against_a_baseline(here, tmp_path):
         (["compare"], "0 paths were given"),
         (["compare", "good", "slow", "good"], "3 paths were given"),
         (["compare", "good", "--tolerance", "10"], "--tolerance cannot be '10'"),
+        (["compare", "good", "slow", "--tolerance", "nan"], "--tolerance cannot be 'nan'"),
+        (["advise", "good", "--threshold", "input_warning=20"], "--threshold input_warning cannot be '20'"),
+        (["advise", "good", "--threshold", "input_warning=nan"], "--threshold input_warning cannot be 'nan'"),
+        (["advise", "good", "--threshold", "loop_calls=-1"], "--threshold loop_calls cannot be '-1'"),
+        (["show", "good", "--ranks", "7"], "there are traces of rank 0"),
+        (["flame", "good", "--depth", "-1"], "--depth cannot be negative"),
+        (["flame", "good", "--folded", "--json"], "--folded and --json are two ways"),
+        (["slice", "good", "-o", "-"], "--output writes a file, and never to stdout"),
+        (["show", "good", "--html", "-"], "--html writes a file, and never to stdout"),
         (["compare", "good", "none"], "none: there is no such file, folder or run"),
         (["slice", "good"], "the file to write is not named"),
         (["slice", "good", "--steps", "99", "-o", "{tmp}/s.json"], "no trace holds the steps 99"),
@@ -102,10 +131,51 @@ def test_wrong_use_is_told(here, tmp_path, words, says):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_steps_that_no_trace_holds_are_named(here, tmp_path):
+    done = tdbg("slice", "good", "--steps", "4,99,5:200, 300:", "-o", tmp_path / "s.json", cwd=here)
+    assert done.returncode == 0
+    assert done.stderr.splitlines()[0] == "tdbg: no trace holds the steps 99, 300:"
+
+
+def test_a_trace_without_events_is_the_same_to_all(here, tmp_path):
+    nothing, out = write(tmp_path / "t.json", []), tmp_path / "out.json"
+    for words in (
+        ["show"],
+        ["show", "--perfetto", out],
+        ["flame"],
+        ["advise"],
+        ["advise", "--json"],
+        ["slice", "-o", out],
+    ):
+        done = tdbg(*words, nothing)
+        assert (done.returncode, done.stderr) == (1, "tdbg: the trace holds no event\n"), words
+        assert not out.exists() and "nothing to advise" not in done.stdout
+    for sides in (("good", nothing), (nothing, "good")):
+        done = tdbg("compare", *sides, cwd=here)
+        assert done.returncode == 1 and "tdbg: the trace holds no event" in done.stderr
+
+
 def test_too_few_steps_are_told(here, tmp_path):
     few = write(tmp_path / "t.json", EVENTS)
     done = tdbg("compare", "good", few, cwd=here)
     assert done.returncode == 0 and "too few steps to tell a difference from chance" in done.stdout
+
+
+def test_a_file_that_is_there_is_kept_and_a_trace_that_is_read_always(tmp_path):
+    trace = write(tmp_path / "t.json", EVENTS)
+    before = trace.read_bytes()
+    there = tmp_path / "there.json"
+    for words, option in ((["slice"], "-o"), (["show"], "--perfetto"), (["show"], "--html")):
+        there.write_text("mine")
+        done = tdbg(*words, trace, option, there)
+        assert done.returncode == 2 and "is there already" in done.stderr and "--force" in done.stderr
+        assert there.read_text() == "mine"
+        assert tdbg(*words, trace, option, there, "--force").returncode == 0 and there.read_text() != "mine"
+        (tmp_path / "link.json").unlink(missing_ok=True)
+        (tmp_path / "link.json").symlink_to(trace)
+        for name in (trace, tmp_path / "link.json"):
+            done = tdbg(*words, trace, option, name, "--force")
+            assert done.returncode == 2 and "is the trace itself" in done.stderr and trace.read_bytes() == before
 
 
 def bar(text):

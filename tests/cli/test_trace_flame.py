@@ -45,6 +45,14 @@ def test_other_ways_and_fewer_rows(trace):
 
 
 def test_folded_stacks(trace, tmp_path):
+    every = tdbg("flame", trace, "--folded").stdout.splitlines()
+    some = tdbg("flame", trace, "--folded", "--top", "2").stdout.splitlines()
+    times = sorted((int(line.rpartition(" ")[2]) for line in every), reverse=True)
+    assert len(some) == 2 < len(every) and set(some) < set(every)
+    assert sorted((int(line.rpartition(" ")[2]) for line in some), reverse=True) == times[:2]
+    flat = tdbg("flame", trace, "--folded", "--depth", "1").stdout.splitlines()
+    assert all(";" not in line for line in flat)
+    assert sum(int(line.rpartition(" ")[2]) for line in flat) == pytest.approx(sum(times), abs=2)
     done = tdbg("flame", trace, "--folded")
     assert done.stdout.splitlines() == [
         "train.py(3): main 1400",

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from traces.material import dense, gpu, launch, loaded, memory, note, op, real, span, step, write
 
-from tdbg.traces import build, devices, figures, hosts, kinds, sorting
+from tdbg.traces import build, devices, figures, flames, hosts, kinds, sorting
 from tdbg.traces.build import summarize
 from tdbg.traces.hosts import Threads
 from tdbg.traces.screen import show
@@ -355,6 +355,51 @@ def test_a_step_that_the_program_ended_in_is_none(tmp_path):
     assert found.problems == ["its window holds 0 of 2 steps: the program ended before"]
 
 
+def test_what_the_window_of_a_profile_ends_in_is_not_counted(tmp_path):
+    """The step that a program broke off in, and the closing of the window within the last ``Optimizer.step``."""
+    broken = {"Input Dims": [[2]]}
+    events = [
+        step(3, 0, 100),
+        op("aten::mm", 5, 10),
+        note("Optimizer.step#SGD.step", 90, 900),
+        op("aten::add_", 92, 5),
+        step(4, 100, 5000),
+        op("aten::mm", 105, 10),
+        op("aten::item", 120, 9, **broken),
+        op("aten::_local_scalar_dense", 121, 7),
+        note("region", 130, 5),
+        memory(121, 64, 64, address=1),
+        span("train.py(3): main", 4, 90, "python_function"),
+        span("train.py(9): broken", 104, 4000, "python_function"),
+    ]
+    ours = {"first_step": 3, "wanted": 3}
+    broke_off = {"tdbg": {**ours, "partial_step": 4}}
+    cut_out = {"tdbg": {**ours, "slice": {"steps": [3], "end": False}}}
+    whole = {"tdbg": {"first_step": 3, "wanted": 1}}
+    for head in (broke_off, cut_out, whole):
+        for order in (1, -1):  # as kineto writes them, and sorted here
+            found = summarize(write(tmp_path / "t.json", events[::order], head=head))
+            assert found.steps[0].number == 3
+            told = {one.name: (one.calls, one.own) for one in found.operators}
+            assert told == {"aten::mm": (1, us(10)), "aten::add_": (1, us(5))}
+            assert [(one.name, one.total) for one in found.regions] == [("Optimizer.step#SGD.step", us(10))]
+            assert found.memory[0].holders == {"aten::item": 64}, "of memory all of it is told"
+            rows = {row.name: (row.calls, row.total) for row in flames.ordered(flames.grown(found, "operator"))}
+            assert rows["Optimizer.step#SGD.step"] == (1, us(10)) and rows["aten::mm"] == (1, us(10))
+            assert not {"aten::item", "region"} & set(rows)
+            lines = {row.name for row in flames.ordered(flames.grown(found, "stack"))}
+            assert "train.py(3): main" in lines and not {"train.py(9): broken", "aten::item"} & lines
+
+
+def test_steps_that_a_cut_copy_lacks_are_not_laid_on_the_program(tmp_path):
+    events = [one for at in range(3) for one in (step(at, at * 100, 100), op("aten::mm", at * 100 + 5, 10))]
+    path = write(tmp_path / "t.json", events, head={"tdbg": {"first_step": 0, "wanted": 3}})
+    text = path.read_text()
+    path.write_text(text[: text.index("ProfilerStep#2")])
+    torn = "the file ends in the middle: the last events are missing"
+    assert summarize(path).problems == [torn, "the file holds 2 of the 3 steps of its window"]
+
+
 def test_an_empty_trace_has_a_summary(tmp_path):
     found = summarize(write(tmp_path / "t.json", []))
     assert found.steps[0].length == 0 and found.operators == []
@@ -384,12 +429,12 @@ def test_memory_its_peak_and_its_holders(tmp_path, behind):
         5000,
     )
     assert cpu.holders == {"aten::conv2d": 600, "ConvBackward": 350}
-    assert (max(most for _, most, _ in cpu.line), min(least for _, _, least in cpu.line)) == (1950, 1350)
+    assert (max(most for _, most, _ in cpu.line), min(least for _, _, least in cpu.line)) == (1950, 1000)
     assert (cuda.device, cuda.holders) == ("cuda:0", {"outside of any operator": 7})
 
 
 def test_a_line_of_memory_keeps_its_peak_whatever_its_length(tmp_path):
-    events = [memory(number * 30, 1, 500 if number == 4321 else number % 300, address=number) for number in range(9000)]
+    events = [memory(number * 30, 0, 500 if number == 4321 else number % 300, address=number) for number in range(9000)]
     found = summarize(write(tmp_path / "t.json", events)).memory[0]
     assert 200 < len(found.line) <= 1024
     assert max(found.line, key=lambda point: point[1])[0] <= us(4321 * 30)

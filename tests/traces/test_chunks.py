@@ -1,6 +1,7 @@
 """Bytes of a trace: packed or not, whole or torn."""
 
 import gzip
+import random
 import sys
 import zlib
 
@@ -66,6 +67,20 @@ def test_a_damaged_file_gives_what_is_before_the_damage(tmp_path):
     half = len(DATA) // 2  # behind the damaged place a little may be unpacked that means nothing
     assert data[:half] == DATA[:half]
     assert "damaged" in torn or "ends early" in torn
+
+
+@pytest.mark.parametrize("place", [0.02, 0.5, 0.95])
+def test_what_is_before_a_damaged_place_is_given_in_whole(tmp_path, place):
+    """To a few bytes: a library that unpacks a block at a time has nothing to give of the one that it fails in."""
+    path = tmp_path / "a.gz"
+    text = random.Random(1).randbytes(300_000).hex().encode()
+    whole = bytearray(gzip.compress(text))
+    at = int(len(whole) * place)
+    path.write_bytes(whole[:at] + b"\xff" * 64 + whole[at + 64 :])
+    for size in (1 << 16, 1 << 20):
+        data, torn = held(path, size)
+        same = next((i for i, (one, other) in enumerate(zip(data, text, strict=False)) if one != other), len(data))
+        assert same > len(text) * place * 0.97 - 2000 and torn.startswith("the packed data is damaged")
 
 
 def test_blocks_are_as_large_as_asked(tmp_path):

@@ -4,7 +4,7 @@ import pytest
 from traces.material import note, op, step, write
 
 from tdbg.traces.build import summarize
-from tdbg.traces.ranks import beside, ranks
+from tdbg.traces.ranks import beside, own_parts, ranks, slowest_first
 from tdbg.traces.rules import consult
 from tdbg.traces.sets import Found
 
@@ -60,6 +60,39 @@ def test_a_part_is_the_cause_where_it_makes_most_of_the_difference(tmp_path):
     covers, try_next, line = said(rank(300, 320))  # slow at everything
     assert covers == pytest.approx(120 / 220) and try_next == "look at the machine of rank 1"
     assert line == "no part alone makes it: what is longer by most on rank 1 is backward, by 0.12 ms a step"
+
+
+def test_the_parts_of_what_is_longer_add_up_to_it(tmp_path):
+    """Of the median step: a few steps of which another part is long each have medians that no step has."""
+
+    def rank(*pairs):
+        events = []
+        for number, (forward, backward) in enumerate(pairs):
+            at = number * 100_000
+            events += [step(number, at, 60_000), op("aten::mm", at, forward), op(BACKWARD, at + forward, backward)]
+            events += [note("gloo:all_reduce", at + forward + backward, 60_000 - forward - backward)]
+        return summarize(write(tmp_path / "t.json", events))
+
+    found = ranks({"rank 0": rank((100, 2000)), "rank 1": rank((28_000, 1000), (20_000, 1000), (28_000, 0))})
+    assert [one.own for one in found.each] == [2_100_000, 28_000_000]
+    assert found.longest == "forward" and found.covers == pytest.approx(1.0, abs=0.08)
+    for pairs in (((9000, 9000), (9000, 1000), (1000, 9000)), ((9000, 9000), (100, 100), (50_000, 0), (150, 150))):
+        read = rank(*pairs)
+        found = ranks({"rank 0": rank((100, 100)), "rank 1": read})
+        assert sum(own_parts(read).values()) == pytest.approx(found.each[1].own)
+
+
+def test_the_rank_that_is_shown_whole_is_not_one_that_waits(tmp_path):
+    waits, works = made(tmp_path, [100] * 3), made(tmp_path, [700] * 3)
+    for read in (waits, works):
+        read.rank = 1 if read is works else 0
+    for one in waits.steps:
+        one.end += 5000  # the rank that waits may even have the longer steps
+        one.bar["communication"] += 5000
+    every = [(Found(tmp_path / "a", 0), waits), (Found(tmp_path / "b", 1), works)]
+    assert [one.rank for one, _ in slowest_first(every)] == [1, 0]
+    windows = [(Found(tmp_path / "a", 0), waits), (Found(tmp_path / "b", 0, window=1), works)]
+    assert [one.window for one, _ in slowest_first(windows)] == [0, 1]
 
 
 def test_one_rank_is_not_compared(tmp_path):

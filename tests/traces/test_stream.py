@@ -108,6 +108,30 @@ def test_one_event_that_is_endless_is_not_held_whatever_reads_it(tmp_path, monke
         assert trace.problems == ["an event is larger than 1 MB: the rest was not read"]
 
 
+@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.__name__)
+@pytest.mark.parametrize("good", [1, 50])
+def test_what_is_no_event_costs_no_other(tmp_path, layout, good):
+    events = [op(f"aten::{number}", number, 1) for number in range(good)]
+    found, trace = read(write(tmp_path / "t.json", [*events, 7, None, "s", [1], op("last", 99, 1)], layout))
+    assert keys(found) == keys([*events, op("last", 99, 1)])
+    assert trace.problems == ["4 events are damaged and were left out"]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.__name__)
+@pytest.mark.parametrize("last", ['"\\ud800x"', '"a", "deep": ' + "[" * 3000 + "]" * 3000, '"a", "z": ]]'])
+def test_a_last_event_that_is_damaged_is_not_the_end_of_a_torn_file(tmp_path, layout, last):
+    path = write(tmp_path / "t.json", [op("aten::mm", 1, 1), op("aten::add", 2, 1), op("LAST", 3, 1)], layout)
+    text = path.read_text().replace('"LAST"', last)
+    path.write_text(text)
+    found, trace = read(path)
+    assert keys(found) == keys([op("aten::mm", 1, 1), op("aten::add", 2, 1)])
+    if "z" not in last:
+        assert trace.problems == ["1 event is damaged and was left out"] and not trace.is_torn
+    path.write_text(text[: text.rindex("}", 0, text.rindex("args"))] if layout is bare else text[: text.rindex("args")])
+    found, trace = read(path)
+    assert trace.problems[0] == "the file ends in the middle: the last events are missing" and trace.is_torn
+
+
 DAMAGE = {
     "nan": ('"ts": 1', '"z": NaN, "y": -Infinity, "ts": 1', 0),
     "control": ('"name": "aten::mm"', '"name": "aten::m\x01m"', 0),

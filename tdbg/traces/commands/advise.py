@@ -39,9 +39,9 @@ class Question(Selected):
 
 
 def answer(question: Question) -> int:
-    """Print it; 1 if `--fail-on` is reached."""
+    """Print it; 1 if `--fail-on` is reached, or the traces hold no event."""
     from tdbg.errors import TdbgError
-    from tdbg.traces.asking import chosen, label, summaries, worth_reading
+    from tdbg.traces.asking import chosen, is_empty, label, summaries, worth_reading
     from tdbg.traces.ranks import beside
     from tdbg.traces.rules import SEVERITIES, asked, consult
 
@@ -54,8 +54,10 @@ def answer(question: Question) -> int:
     advice, silent = consult(every, thresholds, beside(found))
     if question.json:
         _print_json(advice, silent, left)
-    else:
+    elif any(read.events for _, read in found):
         _print(advice, silent, several=len(every) > 1)
+    if is_empty(found):
+        return 1
     if not question.fail_on:
         return 0
     floor = SEVERITIES.index(question.fail_on)

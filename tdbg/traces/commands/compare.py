@@ -7,8 +7,10 @@ from tdbg.traces.asking import SELECTION, Selected
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
     from tdbg.traces.compare import Change, Comparison
+    from tdbg.traces.sets import Found
     from tdbg.traces.sides import Side
     from tdbg.traces.spread import Shift
 
@@ -64,7 +66,13 @@ def answer(question: Question) -> int:
     from tdbg.traces.compare import compare
 
     allowed = _tolerance(question.tolerance)
-    found = compare(_side(question, paths[0]), _side(question, paths[1] if len(paths) == 2 else ""), allowed)
+    a, b = paths[0], paths[1] if len(paths) == 2 else ""
+    ours, theirs = _found(question, a), _found(question, b)
+    _check_apart(ours, theirs)
+    one, other = _side(a, ours), _side(b, theirs)
+    if one is None or other is None:
+        return 1
+    found = compare(one, other, allowed)
     if question.json:
         _print_json(found)
     else:
@@ -72,31 +80,47 @@ def answer(question: Question) -> int:
     return int(found.is_regression)
 
 
-def _tolerance(text: str) -> float:
+def _check_apart(a: "Side | list[Found]", b: "Side | list[Found]") -> None:
+    """TdbgError where both sides are the same traces: these never differ."""
     from tdbg.errors import TdbgError
+    from tdbg.tables import safe
+    from tdbg.traces.sets import run_of
+
+    if isinstance(a, list) and isinstance(b, list) and {_place(one) for one in a} == {_place(one) for one in b}:
+        hint = "name another run as B, or profile the program again: B is the newest run if left out"
+        raise TdbgError(f"A and B are the same traces, of {safe(run_of(a[0].path))}", hint)
+
+
+def _place(one: "Found") -> "tuple[Path, int | None]":
+    return one.path.resolve(), one.part
+
+
+def _tolerance(text: str) -> float:
+    from tdbg.traces.asking import share
     from tdbg.traces.compare import TOLERANCE
 
-    if not text:
-        return TOLERANCE
-    try:
-        found = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except ValueError:
-        found = -1.0
-    if not 0 <= found < float("inf") or (found >= 1 and not text.endswith("%")):
-        raise TdbgError(f"--tolerance cannot be {text!r}", "write a share of a step or percent: 0.1, or 10%")
-    return found
+    return share("--tolerance", text) if text else TOLERANCE
 
 
-def _side(question: Question, path: str) -> "Side":
-    from tdbg.traces.asking import chosen, summaries
-    from tdbg.traces.sets import run_of
-    from tdbg.traces.sides import side, stored
+def _found(question: Question, path: str) -> "Side | list[Found]":
+    """The traces of a side, or what a baseline keeps of them."""
+    from tdbg.traces.asking import chosen
+    from tdbg.traces.sides import stored
 
     kept = stored(path) if path else None
-    if kept is not None:
-        return kept
-    found = chosen(Question(paths=[path] if path else [], ranks=question.ranks, windows=question.windows))
-    return side(path or f"the newest run ({run_of(found[0].path)})", summaries(found))
+    return kept or chosen(Question(paths=[path] if path else [], ranks=question.ranks, windows=question.windows))
+
+
+def _side(path: str, found: "Side | list[Found]") -> "Side | None":
+    """One of the two; None where its traces hold no event, which is said."""
+    from tdbg.traces.asking import is_empty, summaries
+    from tdbg.traces.sets import run_of
+    from tdbg.traces.sides import side
+
+    if not isinstance(found, list):
+        return found
+    every = summaries(found)
+    return None if is_empty(every) else side(path or f"the newest run ({run_of(found[0].path)})", every)
 
 
 def _save(question: Question, paths: list[str]) -> int:
@@ -106,7 +130,10 @@ def _save(question: Question, paths: list[str]) -> int:
     from tdbg.tables import counted, safe
     from tdbg.traces.sides import save, together
 
-    kept = together([_side(question, path) for path in paths])
+    sides = [_side(path, _found(question, path)) for path in paths]
+    if None in sides:
+        return 1
+    kept = together([one for one in sides if one is not None])
     save(kept, Path(question.save))
     say(safe(f"{question.save}: {counted(len(kept.steps), 'step')} of {kept.name}"))
     return 0
@@ -125,7 +152,7 @@ def _print(found: "Comparison", top: int) -> None:
         print(safe(f"{name}: {_told(one)}"))
     print(_verdict(found))
     if found.a.steps and found.b.steps:
-        rows = ((p.name, ms(p.a), ms(p.b), _signed(p.change.guess), _mark(is_notable(p, found))) for p in found.parts)
+        rows = ((p.name, ms(p.a), ms(p.b), _signed(p.b - p.a), _mark(is_notable(p, found))) for p in found.parts)
         print("\nparts of a step")
         print_rows(("part", "A ms", "B ms", "change ms", "beyond its spread"), rows)
     for what, changes in (("operators by their own time", found.operators), ("kernels", found.kernels)):

@@ -26,7 +26,7 @@ HELP = """Show what called what, and for how long: a flame graph in text.
 OPTIONS: Options = {
     **SELECTION,
     "by": (("--by",), "NAME", "By stack, module or operator; the first of them that the trace has if left out."),
-    "top": (("--top",), "N", "So many rows, those with most time."),
+    "top": (("--top",), "N", "So many rows, those with most time; 40 if left out, and with --folded all."),
     "depth": (("--depth",), "N", "So many levels."),
     "folded": (("--folded",), "", "Print a line a stack and its own microseconds, as flame graph tools read them."),
     "json": (("--json",), "", "Print one JSON document."),
@@ -37,7 +37,7 @@ class Question(Selected):
     """What `flame` can be asked."""
 
     by: str = ""
-    top: int = 40
+    top: int = 0
     depth: int = 0
     folded: bool = False
     json: bool = False
@@ -48,22 +48,31 @@ def answer(question: Question) -> int:
     from tdbg.traces.asking import check_top
 
     check_top(question.top)
+    from tdbg.errors import TdbgError
     from tdbg.output import say
-    from tdbg.traces.asking import chosen, label, summaries
+    from tdbg.traces.asking import chosen, is_empty, label, summaries
     from tdbg.traces.flames import folded, grown
+    from tdbg.traces.ranks import slowest_first
     from tdbg.traces.screen_flame import show
 
+    if question.depth < 0:
+        raise TdbgError("--depth cannot be negative", "write --depth 1 or more")
+    if question.folded and question.json:
+        raise TdbgError("--folded and --json are two ways to write it", "leave one of them out")
     every = summaries(chosen(question), trees=True)
     trees = [(one, read, grown(read, question.by)) for one, read in every]
     if question.json:
         _print_json(every, question.by)
     elif question.folded:
         for one, read, root in trees:
-            for line in folded(root, (label(one, read),) if len(trees) > 1 else ()):
+            above = (label(one, read),) if len(trees) > 1 else ()
+            for line in folded(root, above, top=question.top, depth=question.depth):
                 print(line)
     else:
-        one, read, root = max(trees, key=lambda three: three[2].total / max(len(three[1].steps), 1))
-        show(label(one, read), read, root, question)
+        one, read = slowest_first(every)[0]
+        show(label(one, read), read, next(root for _, other, root in trees if other is read), question)
+    if is_empty(every):
+        return 1
     if not any(root.below for _, _, root in trees):
         say("nothing was called in it")
         return 1

@@ -7,6 +7,7 @@ from tdbg.traces.asking import ARGUMENTS, SELECTION, Selected
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from tdbg.traces.sets import Found
     from tdbg.traces.summary import Summary
@@ -31,7 +32,7 @@ OPTIONS: Options = {
     "top": (("--top",), "N", "Lines of each table."),
     "shapes": (("--shapes",), "", "Tell calls of an operator with other input shapes apart."),
     "html": (("--html",), "FILE", "Write it as one HTML file, with graphs, that opens without a network."),
-    "force": (("--force",), "", "With --html: overwrite a file that is there."),
+    "force": (("--force",), "", "Overwrite a file that is there."),
     "perfetto": (("--perfetto",), "FILE", "Write the steps shown to a small trace too, for ui.perfetto.dev."),
     "json": (("--json",), "", "Print one JSON document."),
 }
@@ -53,44 +54,35 @@ def answer(question: Question) -> int:
     from tdbg.traces.asking import check_top
 
     check_top(question.top)
-    from tdbg.output import say
-    from tdbg.traces.asking import chosen, summaries, worth_reading
+    from tdbg.traces.asking import chosen, is_empty, summaries, target, worth_reading
 
     found, left = worth_reading(chosen(question), question)
-    every = summaries(found, trees=bool(question.html))
-    if question.html:
-        _write_html(every, question)
+    html = target("--html", question.html, found, force=question.force) if question.html else None
+    small = target("--perfetto", question.perfetto, found, force=question.force) if question.perfetto else None
+    every = summaries(found, trees=html is not None)
+    if html is not None:
+        _write_html(every, html)
     if question.json:
         _print_json(every, left)
-    elif not question.html:
+    elif html is None:
         from tdbg.traces.screen import show
 
         show(every, question.top, question.shapes)
-    if question.perfetto:
-        from pathlib import Path
-
+    if small is not None and any(read.events for _, read in every):
         from tdbg.traces.commands.slice import cut
 
-        cut(every, "", Path(question.perfetto))
-    if all(not read.events for _, read in every):
-        say("the trace holds no event")
-        return 1
-    return 0
+        cut(every, "", small)
+    return int(is_empty(every))
 
 
-def _write_html(every: "Sequence[tuple[Found, Summary]]", question: Question) -> None:
+def _write_html(every: "Sequence[tuple[Found, Summary]]", target: "Path") -> None:
     import os
-    from pathlib import Path
 
     from tdbg.errors import TdbgError
     from tdbg.output import say
     from tdbg.tables import safe, size
     from tdbg.traces.html import write
 
-    target = Path(question.html)
-    if os.path.lexists(target) and (not question.force or target.is_dir()):
-        hint = "name a file in it" if target.is_dir() else "name another file, or write --force"
-        raise TdbgError(f"{safe(str(target))} is {'a folder' if target.is_dir() else 'there already'}", hint)
     ready = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         with open(ready, "xb") as file:

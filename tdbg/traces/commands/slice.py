@@ -27,6 +27,7 @@ HELP = """Write a few steps of a few ranks as one small trace.
 OPTIONS: Options = {
     "output": (("--output", "-o"), "FILE", "The file to write; packed if its name ends with .gz."),
     "steps": (("--steps", "--step"), "RANGE", "Only these steps, such as 3 or 100:102; all if left out."),
+    "force": (("--force",), "", "Overwrite a file that is there."),
     **SELECTION,
     "windows": (("--windows",), "NAME", "Look in the last window of a rank, or in all; all if --steps is given."),
 }
@@ -37,20 +38,24 @@ class Question(Selected):
 
     output: str = ""
     steps: str = ""
+    force: bool = False
     windows: str = ""
 
 
 def answer(question: Question) -> int:
-    """Write it."""
-    from pathlib import Path
-
+    """Write it; 1 if the traces hold no event."""
     from tdbg.errors import TdbgError
-    from tdbg.traces.asking import chosen, summaries
+    from tdbg.traces.asking import chosen, is_empty, summaries, target
 
     if not question.output:
         raise TdbgError("the file to write is not named", "name it: -o small.json.gz")
     question.windows = question.windows or ("all" if question.steps else "last")
-    cut(summaries(chosen(question)), question.steps, Path(question.output))
+    found = chosen(question)
+    path = target("--output", question.output, found, force=question.force)
+    every = summaries(found)
+    if is_empty(every):
+        return 1
+    cut(every, question.steps, path)
     return 0
 
 
@@ -63,13 +68,17 @@ def cut(every: "Sequence[tuple[Found, Summary]]", steps: str, path: "Path") -> N
     from tdbg.traces.keeping import Keeping, chosen_steps
     from tdbg.traces.slices import write
 
-    wanted = _wanted(steps)
+    wanted, bounds = _wanted(steps)
     kept = [(one, read, chosen_steps(read, wanted)) for one, read in every]
     parts = [(one, Keeping(read, found, one.part)) for one, read, found in kept if found or wanted is None]
     if not parts:
         held = sorted({step.number for _, read in every for step in read.steps if step.number is not None})
         there = f"{held[0]} to {held[-1]}" if held else "none"
         raise TdbgError(f"no trace holds the steps {steps}", f"those that there are: {there}")
+    every_number = {step.number for _, _, found in kept for step in found if step.number is not None}
+    absent = [text for text, low, high in bounds if not any(low <= number <= high for number in every_number)]
+    if absent:
+        say(safe(f"no trace holds the steps {', '.join(absent)}"))
     ranks = {one.rank for one, _ in parts}
     for one, read, found in kept:
         if wanted is not None and not found and one.rank not in ranks:
@@ -84,10 +93,11 @@ def cut(every: "Sequence[tuple[Found, Summary]]", steps: str, path: "Path") -> N
     )
 
 
-def _wanted(text: str) -> "Callable[[int], bool] | None":
+def _wanted(text: str) -> "tuple[Callable[[int], bool] | None, list[tuple[str, float, float]]]":
+    """Whether a step is meant (all where none is named), and each range as it was written with its bounds."""
     if not text:
-        return None
+        return None, []
     from tdbg.ranges import parse_ranges
 
-    bounds = parse_ranges("--steps", text, ":")
-    return lambda number: any(low <= number <= high for low, high in bounds)
+    bounds = [(word.strip(), *found) for word in text.split(",") for found in parse_ranges("--steps", word, ":")]
+    return lambda number: any(low <= number <= high for _, low, high in bounds), bounds

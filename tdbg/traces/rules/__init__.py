@@ -13,9 +13,11 @@ from typing import ClassVar
 from tdbg.errors import TdbgError
 from tdbg.registry import Registry
 from tdbg.traces import figures
+from tdbg.traces.asking import share
 from tdbg.traces.summary import Step, Summary
 
 SEVERITIES = ("notice", "warning", "critical")
+AMOUNTS = ("_ms", "_us", "_times", "_steps", "_calls")  # names of thresholds that are no shares end so
 NAMED = 8  # traces that say the same, by name
 WARN_STEPS, CRITICAL_STEPS = 2, 20  # steps that must have been seen
 EACH_STEPS = 3  # as a window has where nobody says how many: critical if each of them is so by itself
@@ -157,10 +159,18 @@ def asked(words: list[str]) -> dict[str, float]:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(known))}"
             raise TdbgError(f"no threshold is called {name!r}", hint)
-        try:
-            found[name] = float(value)
-        except ValueError:
-            raise TdbgError(f"--threshold {name} cannot be {value!r}", f"write a number: {name}=0.2") from None
+        found[name] = _amount(name, value) if name.endswith(AMOUNTS) else share(f"--threshold {name}", value)
+    return found
+
+
+def _amount(name: str, text: str) -> float:
+    """A threshold that is no share."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = -1.0
+    if not 0 <= found < float("inf"):
+        raise TdbgError(f"--threshold {name} cannot be {text!r}", f"write a number: {name}=20")
     return found
 
 

@@ -2,7 +2,7 @@
 
 from statistics import mean
 
-from tdbg.traces import kinds
+from tdbg.traces import figures, kinds
 from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
 from tdbg.traces.summary import Work
 
@@ -58,5 +58,6 @@ def mostly_alone(waits: list[Work]) -> bool:
 def told(view: View, waits: list[Work]) -> list[str]:
     """The evidence."""
     loads = view.summary.loads[:1]
-    lines = [f"asked for by {one.name}: {one.calls} calls, {one.total / 1e6:.3g} ms" for one in loads]
-    return lines + [f"{one.name}: {one.calls} calls, {one.total / 1e6:.3g} ms" for one in waits[:3]]
+    count = len(view.summary.steps)
+    lines = [f"asked for by {one.name}: {figures.of_a_step(one, count)}" for one in loads]
+    return lines + [f"{one.name}: {figures.of_a_step(one, count)}" for one in waits[:3]]

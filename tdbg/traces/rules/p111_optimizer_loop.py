@@ -27,11 +27,12 @@ class OptimizerLoop(Rule):
         updates = view.summary.updates
         if share <= self.limit(view, "optimizer_warning") or any(one.kind == "together" for one in updates):
             return None
-        calls = sum(one.calls for one in updates) / max(len(view.summary.steps), 1)
+        count = max(len(view.summary.steps), 1)
+        calls = sum(one.calls for one in updates) / count
         if calls <= self.limit(view, "loop_calls"):
             return None
         most = sorted(updates, key=lambda one: -one.calls)[:3]
-        lines = [f"{one.name}: {one.calls:,} calls, {one.total / 1e6:.3g} ms" for one in most]
+        lines = [f"{one.name}: {figures.of_a_step(one, count)}" for one in most]
         lines += figures.asked_from(view.summary, (one.name for one in updates))
         title = f"the optimizer takes {share:.0%} of a step, in {calls:.0f} small operations"
         return self.advise(
