@@ -123,7 +123,8 @@ class NonFinite(Event):
     TYPE: ClassVar[str] = "nonfinite"
 
     step: int = doc("the step in which it happened", 0)
-    phase: str = doc("where: input, forward, loss, backward, gradient, optimizer", "")
+    until: int = doc("it happened in one of the steps up to this, none of which was watched; 0: in that step", 0)
+    phase: str = doc("where: input, forward, loss, backward, gradient, optimizer; empty: unknown", "")
     kind: str = doc("nan, inf or nan+inf", "")
     module: str = doc("path of the module, if known", "")
     module_class: str = doc("its class", "")

@@ -128,6 +128,7 @@ class Monitor:
         self.rerunning = False
         self.bad_seen = False
         self.quiet = False  # torch.profiler records: tdbg's own looks must not stand in the trace
+        self.hushed_at = 0  # the last step known to have been recorded so
         self.last_full = True  # all gradients of the last step were looked at
         self.in_update: Optimizer | None = None
         self.calls: deque[Call] = deque(maxlen=KEPT_CALLS)
@@ -246,7 +247,7 @@ class Monitor:
         """Quiet: steps are counted and nothing else, so that a trace shows the program alone. Else: as before."""
         if quiet == self.quiet:
             return
-        self.quiet = quiet
+        self.quiet, self.hushed_at = quiet, self.step
         plan = self.plan
         plan.full = plan.small = plan.watch = plan.record = not quiet
         plan.deaf = int(quiet)

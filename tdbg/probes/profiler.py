@@ -207,6 +207,7 @@ class Profiler(EveryUpdate):
             self._open(wanted)
         if self.session is not None:
             self.session.step(coming)
+            self.monitor.hush(self._phase == "train" and self.session.recording)  # what warms up may be watched
             self._paused(time.perf_counter() - begun)
         self._at = time.perf_counter()
 
@@ -217,7 +218,6 @@ class Profiler(EveryUpdate):
         self._why = next((why for asked, why in self._asked() if asked == span), SCHEDULE)
         self.session = Session(span, self.monitor.settings.profile_kind)
         if self._phase == "train":
-            self.monitor.hush(True)
             self.monitor.ignore(self, ("call_ended",))  # evaluation inside of a step is noticed
 
     def _finish(self, ended: str = "", *, whole: bool = True) -> None:

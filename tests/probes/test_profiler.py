@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import math
 import os
 import threading
 from collections import Counter
@@ -80,7 +81,7 @@ def test_a_window(training: Any) -> None:
     assert (event.first_step, event.steps, event.ended) == (3, 3, "") and len(event.steps_ms) == 3
     assert run.last.values["missing"] == "" and run.last.values["outside_ms"] > 0
     assert not run.seen.monitor.quiet
-    assert [step.step for step in run.seen.steps if 2 <= step.step <= 6] == [6], "warm-up and window are left alone"
+    assert [step.step for step in run.seen.steps if 2 <= step.step <= 6] == [2, 6], "a window is left alone"
 
 
 def test_the_steps_around_a_window_do_not_hold_its_pause(training: Any) -> None:
@@ -377,3 +378,17 @@ def test_nothing_of_tdbg_is_recorded(training: Any) -> None:
 
 def operators(trace: dict[str, Any]) -> Counter[str]:
     return Counter(event["name"] for event in trace["traceEvents"] if event["name"].startswith("aten::"))
+
+
+def test_a_nan_that_came_in_a_window_is_told_with_all_its_steps(training: Any) -> None:
+    """Nobody looked: neither the step nor the cause is known, and the batch at hand is a later one."""
+    run = training()
+    run.steps(3)
+    with torch.no_grad():
+        run.layer.weight[0, 0] = math.nan
+    run.steps(4)
+    run.end()
+    (event,) = run.seen.bad
+    assert (event.step, event.until, event.phase, event.parameter) == (3, 5, "", "weight")
+    assert event.batch == "" and run.seen.saved == [] and event.last_good["step"] == 2
+    assert event.note == "not watched: a profiler recorded"
