@@ -38,8 +38,9 @@ class Profiler(EveryUpdate):
     Reads:  what torch.profiler records: operators, kernels and copies, with ``--kind`` memory, shapes, stacks, FLOPs.
             A window goes from the end of one update of the first optimizer to the end of another. While it is open,
             tdbg's other probes rest, so that the trace shows the program alone.
-    Emits:  a Trace event and a line (TRACE) a window; ASIDE where the program runs a profiler of its own; DONE at the
-            end: windows, bytes, a step's time inside and outside of them; what is missing, and why.
+    Emits:  WINDOW as one begins to warm up, a Trace event and a line (TRACE) as it ends; ASIDE where the program runs
+            a profiler of its own; DONE at the end: windows, bytes, a step's time inside and outside of them; what is
+            missing, and why.
     Cost:   outside of windows a clock read a step. Inside, torch's own: some 1.1 to 1.8 of a step of a tiny model.
             At the end of a window the trace is written (30 ms for 10 MB), and compressed in a thread.
     Limits: what other threads and loader workers do is not in the trace. A window never begins while a profiler of
@@ -206,6 +207,9 @@ class Profiler(EveryUpdate):
         if wanted is not None and self.session is None:
             self._open(wanted)
         if self.session is not None:
+            self.session.end_step(whole=True)
+            if self.session.recording:  # between two steps: a sign of how far it came, should the process be killed
+                self.monitor.when_rank(lambda: self.monitor.emit(self.monitor.cost()))
             self.session.step(coming)
             self.monitor.hush(self._phase == "train" and self.session.recording)  # what warms up may be watched
             self._paused(time.perf_counter() - begun)
@@ -217,6 +221,7 @@ class Profiler(EveryUpdate):
             return
         self._why = next((why for asked, why in self._asked() if asked == span), SCHEDULE)
         self.session = Session(span, self.monitor.settings.profile_kind)
+        self.see(f"profiling {span}", "WINDOW", "I", step=span.first - 1)
         if self._phase == "train":
             self.monitor.ignore(self, ("call_ended",))  # evaluation inside of a step is noticed
 

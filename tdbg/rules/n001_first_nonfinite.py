@@ -75,8 +75,9 @@ class FirstNonFinite(Rule):
     What to do: The phase says where to look. `input`: the saved batch. `forward`: the named module. `loss`: the
     loss function. `backward`: the derivative of the named module (sqrt or norm at 0). `gradient`: the named
     parameter. `optimizer`: the update before. The batch is kept beside the events, so the step can be repeated
-    without the run. Steps that a profiler recorded, or that the budget did not pay for, are only counted: a value
-    from there is told with all of them, without module and batch. `tdbg run --stop-before-update` ends the run while the weights are still good.
+    without the run. Steps that a profiler recorded, or that the budget did not pay for, are only counted: a
+    value from there is told with all of them, without module and batch. `tdbg run --stop-before-update` ends the
+    run while the weights are still good.
 
     Thresholds: None: any NaN, any Inf. A tensor of -Inf alone in a module without weights is a softmax mask and
     does not count. A value of unclear origin waits 2 steps for a rank

@@ -206,8 +206,15 @@ def _severities(count: int, severity: str) -> str:
 
 
 def _group_line(how: str, rows: list[dict[str, Any]]) -> str:
-    loss = f", loss {figure(rows[0]['loss'])}" if len(rows) == 1 and rows[0]["loss"] is not None else ""
-    return f"{ranges([row['rank'] for row in rows])}: {how}{loss}"
+    return f"{ranges([row['rank'] for row in rows])}: {how}{_loss(rows[0]) if len(rows) == 1 else ''}"
+
+
+def _loss(row: dict[str, Any]) -> str:
+    """``, loss 2.31 at step 9``: of the last step whose loss is known, which need not be the last done."""
+    if row["loss"] is None:
+        return ""
+    at = f" at step {row['loss_step']}" if row["steps"] and row["loss_step"] != row["steps"] else ""
+    return f", loss {figure(row['loss'])}{at}"
 
 
 def _trigger_line(row: dict[str, Any]) -> str:
@@ -325,6 +332,7 @@ def _row(view: View, found: ProcessView) -> dict[str, Any]:
         "skipped": found.skipped,
         "planned": found.plan.steps if found.plan else None,
         "loss": last.loss if last else None,
+        "loss_step": last.step if last else None,
         "ended": view.ending(found),
         "code": view.own_exit(found),
         "last_t": found.t,

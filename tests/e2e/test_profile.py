@@ -145,6 +145,33 @@ def test_a_short_evaluation_is_part_of_the_step(profiled: Runner) -> None:
     assert steps(trace) == [3, 4, 5] and result.codes == []
 
 
+ENDS = """
+import os, signal, torch
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(1, 10):
+    loss = model(torch.ones(4, 8)).square().sum()
+    optimizer.zero_grad()
+    loss.backward()
+    if step == 4:
+        {how}
+    optimizer.step()
+"""
+
+
+def test_a_crash_in_a_window_has_its_step(profiled: Runner) -> None:
+    result = profiled([sys.executable, "-c", ENDS.format(how="raise ValueError('boom')")])
+    assert "after step 3" in result.finding("TD-R003")["title"]
+    assert "rank 0: step 3, ValueError, loss " in result.stderr and " at step 2\n" in result.stderr
+
+
+def test_a_process_killed_in_a_window_has_its_step(profiled: Runner) -> None:
+    result = profiled([sys.executable, "-c", ENDS.format(how="os.kill(os.getpid(), signal.SIGTERM)")])
+    finding = result.finding("TD-P004")
+    assert finding["title"] == "nothing was profiled on rank 0: SIGTERM while profiling steps 3 to 5"
+    assert "1 rank, 3 steps; SIGTERM" in result.stderr
+
+
 GUEST = """
 import sys, torch
 from torch.profiler import profile, schedule, tensorboard_trace_handler

@@ -61,7 +61,7 @@ class Rank:
         self._control_seen = (0, 0)  # inode and time of change
         self.monitor = Monitor(
             me.settings,
-            emit=self._emit,
+            emit=me.emit,
             become_rank=self._become_rank,
             save_batch=self._save_batch,
             failed=me.failed,
@@ -111,10 +111,6 @@ class Rank:
             return ""
         write_json(self.me.folder / name, plain(data))
         return name
-
-    def _emit(self, event: Any) -> None:
-        self.me.step = self.monitor.step
-        self.me.emit(event)
 
     def _become_rank(self) -> None:
         rank, world_size = identity()
@@ -188,12 +184,12 @@ class Rank:
             reason = "exception" if self._uncaught() else "exit"  # first: what comes next may fail with the device
             self.monitor.finish()
             if self.alternation is not None:
-                self._emit(self.alternation.result())
+                self.me.emit(self.alternation.result())
             cost = self.monitor.cost()
             cost.errors, cost.dropped = self.me.errors, self.me.dropped
             cost.records_ms = records.spent_ms()
-            self._emit(cost)
-            self._emit(End(step=self.monitor.step, reason=reason))
+            self.me.emit(cost)
+            self.me.emit(End(step=self.monitor.step, reason=reason))
 
     def _uncaught(self) -> bool:
         """Record the exception that ends the process, whatever hook printed it."""
