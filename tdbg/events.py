@@ -242,6 +242,7 @@ class Cost(Event):
     TYPE: ClassVar[str] = "cost"
 
     step: int = doc("last step done", 0)
+    evals: int = doc("calls of a root module without gradients, recorded or not", 0)
     own_ms: float = doc("time inside tdbg's hooks", 0.0)
     wall_ms: float = doc("wall time since tdbg woke up", 0.0)
     startup_ms: float = doc("waking up and opening files: needed once, not in own_ms", 0.0)

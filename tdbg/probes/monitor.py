@@ -44,6 +44,7 @@ MAX_UNUSED_CALLS = 4  # calls no backward has followed: inference with gradients
 COST_EVERY_S = 5.0
 OTHER_OPTIMIZER_TAKES_OVER = 16
 MAX_HELD = 1000
+RESTS = ("call_begins", "call_ended", "clip_begins", "clip_ended", "must_watch")  # while a profiler records
 
 
 def if_imported(name: str, then: Callable[[Any], None]) -> None:
@@ -248,6 +249,7 @@ class Monitor:
         if quiet == self.quiet:
             return
         self.quiet, self.hushed_at = quiet, self.step
+        self._subscribe()
         plan = self.plan
         plan.full = plan.small = plan.watch = plan.record = not quiet
         plan.deaf = int(quiet)
@@ -265,12 +267,14 @@ class Monitor:
 
     def _subscribe(self) -> None:
         self._subscribers = {}
+        probes = sorted(self.probes, key=lambda probe: not probe.rests)
         for name, method in vars(Probe).items():
             if callable(method) and not name.startswith("_"):
                 self._subscribers[name] = [
                     (probe, getattr(probe, name))
-                    for probe in self.probes
+                    for probe in probes
                     if getattr(type(probe), name) is not method and name not in probe.ignores
+                    if not (self.quiet and probe.rests and name in RESTS)
                 ]
 
     def probe(self, name: str) -> Any:
@@ -458,7 +462,8 @@ class Monitor:
     def _call_begins(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         if self.rerunning or not self.active or torch.jit._trace.is_tracing() or _capturing():
             return
-        if torch.is_grad_enabled() and (self.quiet or (self.plan.deaf and not self._subscribers["must_watch"])):
+        trains = self.quiet and self.updates  # a window over an evaluation is ended by the first call that trains
+        if torch.is_grad_enabled() and (trains or (self.plan.deaf and not self._subscribers["must_watch"])):
             return
         begun = time.perf_counter()
         try:
@@ -497,6 +502,8 @@ class Monitor:
         self._watch_is_asked = asked and not affordable
         if not asked and not affordable:
             self.eval_calls += 1
+            if self._is_rank:
+                self._maybe_cost(now)
         return asked or affordable
 
     def _may_afford_watch(self, now: float) -> bool:
@@ -831,6 +838,7 @@ class Monitor:
         now = time.perf_counter() if self.active else self._off_at
         return Cost(
             step=self.step,
+            evals=self.eval_calls,
             own_ms=round(self.budget.own_s * 1e3, 3),
             wall_ms=round((now - self.budget.start) * 1e3, 3),
             startup_ms=round(self.budget.start_up_s * 1e3, 3),

@@ -49,6 +49,7 @@ class Profiler(EveryUpdate):
     """
 
     name = "profiler"
+    rests = False
     fields: ClassVar[dict[str, str]] = {
         "file": "TRACE: the trace, in the rank's folder",
         "steps": "steps recorded, in all windows",
@@ -211,7 +212,7 @@ class Profiler(EveryUpdate):
             if self.session.recording:  # between two steps: a sign of how far it came, should the process be killed
                 self.monitor.when_rank(lambda: self.monitor.emit(self.monitor.cost()))
             self.session.step(coming)
-            self.monitor.hush(self._phase == "train" and self.session.recording)  # what warms up may be watched
+            self.monitor.hush(self.session.recording)  # what warms up may be watched
             self._paused(time.perf_counter() - begun)
         self._at = time.perf_counter()
 

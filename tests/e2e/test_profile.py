@@ -172,6 +172,20 @@ def test_a_process_killed_in_a_window_has_its_step(profiled: Runner) -> None:
     assert "1 rank, 3 steps; SIGTERM" in result.stderr
 
 
+EVALUATES = """
+import torch
+model = torch.nn.Linear(8, 8)
+with torch.no_grad():
+    for _ in range(60):
+        model(torch.ones(2, 8))
+"""
+
+
+def test_all_calls_of_an_evaluation_are_counted(profiled: Runner) -> None:
+    result = profiled([sys.executable, "-c", EVALUATES])
+    assert "1 rank, 60 evaluation calls" in result.stderr
+
+
 GUEST = """
 import sys, torch
 from torch.profiler import profile, schedule, tensorboard_trace_handler

@@ -392,3 +392,28 @@ def test_a_nan_that_came_in_a_window_is_told_with_all_its_steps(training: Any) -
     assert (event.step, event.until, event.phase, event.parameter) == (3, 5, "", "weight")
     assert event.batch == "" and run.seen.saved == [] and event.last_good["step"] == 2
     assert event.note == "not watched: a profiler recorded"
+
+
+def test_nothing_of_tdbg_is_recorded_where_nothing_is_trained(training: Any) -> None:
+    run = training(level="extreme")
+    with torch.no_grad():
+        for _ in range(10):
+            run.layer(torch.ones(2, 4))
+    (trace,) = run.end()
+    run.seen.monitor.detach()
+    with torch.no_grad(), torch.profiler.profile() as own:
+        for _ in range(3):
+            run.layer(torch.ones(2, 4))
+    own.export_chrome_trace(str(run.folder / "own.json"))
+    assert operators(trace) == operators(json.loads((run.folder / "own.json").read_text()))
+
+
+def test_training_ends_a_window_over_an_evaluation(training: Any) -> None:
+    run = training()
+    with torch.no_grad():
+        for _ in range(4):
+            run.layer(torch.ones(2, 4))
+    run.steps(8)
+    evaluation, trace = run.end()
+    assert operators(evaluation)["aten::linear"] == 2, "of steps 3 and 4, and none of training"
+    assert trace["tdbg"]["phase"] == "train" and marks(trace) == [3, 4, 5]
