@@ -51,7 +51,8 @@ class Session:
         quieten(True)
 
     def step(self, number: int) -> None:
-        """Step ``number`` begins; the one before it was ended by `end_step`."""
+        """Step ``number`` begins; the one before it has ended."""
+        self.end_step(whole=True)
         if number < self.span.first:
             return
         if not self.recording:

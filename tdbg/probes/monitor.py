@@ -35,6 +35,7 @@ from tdbg.probes.plan import Plan, Planner
 from tdbg.probes.record import Recorder
 from tdbg.probes.rerun import Call
 from tdbg.probes.roots import Roots
+from tdbg.profiling import MAX_STEPS
 
 FOCUS_STEPS = 25
 RATE_JUMP = 3.0
@@ -248,6 +249,8 @@ class Monitor:
         """Quiet: steps are counted and nothing else, so that a trace shows the program alone. Else: as before."""
         if quiet == self.quiet:
             return
+        if quiet:
+            self._finish_pending()  # a late value is not read in the middle of a trace
         self.quiet, self.hushed_at = quiet, self.step
         self._subscribe()
         plan = self.plan
@@ -794,10 +797,7 @@ class Monitor:
 
     def finish(self) -> None:
         """The process ends: write what is pending, and have probes say their last."""
-        try:
-            self.recorder.finish_pending(self._write)
-        except Exception as error:  # guard: a device that failed gives no values
-            self.failed("late values", error)
+        self._finish_pending()
         if self.active:
             self.tell("run_ends")
             return
@@ -806,6 +806,12 @@ class Monitor:
                 probe.run_ends()
             except Exception as error:  # guard: around every probe call
                 self.failed(probe, error)
+
+    def _finish_pending(self) -> None:
+        try:
+            self.recorder.finish_pending(self._write)
+        except Exception as error:  # guard: a device that failed gives no values
+            self.failed("late values", error)
 
     # between two steps
 
@@ -816,6 +822,12 @@ class Monitor:
         planner = self._planner
         planner.rank, planner.world_size = self.rank, self.world_size
         planner.next(self.step, focus=focus)
+        if self.quiet and self.step - self.hushed_at >= MAX_STEPS:
+            self.note(
+                "profiled-on",
+                f"a profiler has recorded for {MAX_STEPS} steps: tdbg watches again, and stands in its trace",
+            )
+            self.hush(False)
         if self.quiet:
             plan = self.plan
             plan.full = plan.small = plan.watch = plan.record = False

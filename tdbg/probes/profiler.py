@@ -212,7 +212,6 @@ class Profiler(EveryUpdate):
             if self.session.recording:  # between two steps: a sign of how far it came, should the process be killed
                 self.monitor.when_rank(lambda: self.monitor.emit(self.monitor.cost()))
             self.session.step(coming)
-            self.monitor.hush(self.session.recording)  # what warms up may be watched
             self._paused(time.perf_counter() - begun)
         self._at = time.perf_counter()
 

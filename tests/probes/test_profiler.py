@@ -16,7 +16,7 @@ from torch import nn
 
 from tdbg.events import Observation, Trace
 from tdbg.probes.memory_history import MemoryHistory, name_beside, save
-from tdbg.profiling import rest, trace_name
+from tdbg.profiling import MAX_STEPS, rest, trace_name
 from tests.probes.conftest import Watch
 
 Start = Callable[..., Watch]
@@ -417,3 +417,30 @@ def test_training_ends_a_window_over_an_evaluation(training: Any) -> None:
     evaluation, trace = run.end()
     assert operators(evaluation)["aten::linear"] == 2, "of steps 3 and 4, and none of training"
     assert trace["tdbg"]["phase"] == "train" and marks(trace) == [3, 4, 5]
+
+
+def test_a_profiler_of_the_programs_own_shows_the_program_alone(watch: Start, tmp_path: Path) -> None:
+    """Whatever flags are on."""
+    rows = []
+    for level in ("basic", "extreme", "off"):
+        seen = watch(level=level)
+        if level == "off":
+            seen.monitor.detach()
+        run = Training(seen, tmp_path)
+        run.steps(1)
+        with torch.profiler.profile() as own:
+            run.steps(3)
+        rows.append({row.key: row.count for row in own.key_averages()})
+        run.steps(2)
+        if level != "off":
+            assert [step.step for step in seen.steps] == [1, 5, 6], "and then tdbg goes on"
+            seen.monitor.detach()
+    assert rows[0] == rows[1] == rows[2]
+
+
+def test_a_profiler_that_never_ends_does_not_blind_tdbg(watch: Start, tmp_path: Path) -> None:
+    seen = watch()
+    run = Training(seen, tmp_path)
+    with torch.profiler.profile():
+        run.steps(MAX_STEPS + 5)
+    assert [step.step for step in seen.steps][0] == MAX_STEPS + 1 and "profiled-on" in seen.notes
