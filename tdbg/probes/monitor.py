@@ -138,6 +138,7 @@ class Monitor:
         self.optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._main: weakref.ref[Optimizer] | None = None
         self._main_idle = 0
+        self._others: set[str] = set()  # classes of optimizers that stepped and are not the one that counts
         self._is_rank = self._settled = False
         self._evaluated = False
         self._threads = _Threads()
@@ -720,15 +721,22 @@ class Monitor:
         self.calls.clear()
         self.tell("after_step", optimizer)
         wanted = self.settings.step_optimizer
-        if self._main is None and wanted and self._main_idle == OTHER_OPTIMIZER_TAKES_OVER:
-            seen = ", ".join(sorted({*self.optimizer_names(), type(optimizer).__name__}))
-            self.note(
-                "step-optimizer", f"no optimizer of class {wanted} has stepped, so no step was counted; seen: {seen}"
-            )
+        self._others.add(type(optimizer).__name__)
+        if self._main_idle == OTHER_OPTIMIZER_TAKES_OVER:
+            self.miss_optimizer()
         if self._main_idle >= OTHER_OPTIMIZER_TAKES_OVER and not wanted:
             self._main = weakref.ref(optimizer)
             name = type(optimizer).__name__
             self.note("step-optimizer", f"the optimizer counted so far rests; {name} counts from now on")
+
+    def miss_optimizer(self) -> None:
+        """Say so, if only others than the optimizer that was asked for have stepped."""
+        wanted = self.settings.step_optimizer
+        if self._main is None and wanted and self._others:
+            seen = ", ".join(sorted({*self.optimizer_names(), *self._others}))
+            self.note(
+                "step-optimizer", f"no optimizer of class {wanted} has stepped, so no step was counted; seen: {seen}"
+            )
 
     def _forget_step(self, now: float) -> None:
         if self.plan.watch:

@@ -379,7 +379,8 @@ class Profiler(EveryUpdate):
             return ""
         if not self._is_chosen():
             return "this rank is not among --ranks" if self.monitor.settings.ranks else FIRST_ALONE
-        return "no finding came that --window-on waits for" if self.monitor.settings.profile_on else ""
+        waits = self.monitor.settings.profile_on and not self.monitor.profiles
+        return "no finding that --window-on waits for came in time" if waits else ""
 
     def _missing(self) -> str:
         """What was asked for and did not come."""

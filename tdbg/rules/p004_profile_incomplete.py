@@ -67,5 +67,7 @@ class ProfileIncomplete(KindsRule):
             rank=process.rank,
             phase="profile",
             evidence=had,
-            try_next="let it run longer, or choose earlier and fewer steps: --wait, --active, --window",
+            try_next="raise --disk-budget, or record fewer steps, or a lighter --kind"
+            if "--disk-budget" in why
+            else "let it run longer, or choose earlier and fewer steps: --wait, --active, --window",
         )

@@ -9,7 +9,7 @@ from typing import Any
 from tdbg.events import SEVERITIES, Cost, Event, Finding
 from tdbg.flags import FLAGS
 from tdbg.rules import RULES, Rule, at_least
-from tdbg.rules.text import clip, counted, figure, joined, kept_in, ranges
+from tdbg.rules.text import TRACEBACK, clip, counted, figure, joined, kept_in, ranges
 from tdbg.rules.view import MAX_TRIGGERS, ProcessView, View, exit_text, finite
 from tdbg.rundir import ProcessDir, RunDir, write_json
 
@@ -235,7 +235,10 @@ def block(finding: Finding, limit: int = BLOCK_LINES) -> list[str]:
     tail = [f"  cause: {finding.cause}"] if finding.cause else []
     tail += [f"  try: {finding.try_next}"] if finding.try_next else []
     room = max(limit - 1 - len(tail), 0)
-    return [title_line(finding), *(clip(f"  {line}", 200) for line in finding.evidence[:room]), *tail][:limit]
+    shown = finding.evidence[:room]
+    if len(shown) < len(finding.evidence) and TRACEBACK in shown:
+        shown = shown[: shown.index(TRACEBACK)]  # the head of one says nothing
+    return [title_line(finding), *(clip(f"  {line}", 200) for line in shown), *tail][:limit]
 
 
 class Judge:
@@ -400,9 +403,13 @@ def _triggers(view: View) -> list[dict[str, Any]]:
 
 
 def _looks(view: View) -> dict[str, Any]:
-    """Per flag: how often its probe spoke, over all ranks, and the last line of the first rank; a zero tells too."""
+    """Per flag: how often its probe spoke, over all ranks, and the last line of the first rank; a zero tells too.
+
+    Of processes that were one rank one after the other the last speaks, whose steps the verdict tells.
+    """
     found: dict[str, Any] = {}
-    for process in view.steppers():
+    ranks = {process.process.label for process in view.ranks()}
+    for process in sorted(view.steppers(), key=lambda process: process.process.label not in ranks):
         for name, looks in process.looks.items():
             row = found.setdefault(name, {"count": 0, "last_step": looks.step, "last": looks.text})
             row["count"] += looks.count

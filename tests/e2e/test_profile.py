@@ -186,6 +186,23 @@ def test_all_calls_of_an_evaluation_are_counted(profiled: Runner) -> None:
     assert "1 rank, 60 evaluation calls" in result.stderr
 
 
+def test_of_processes_one_after_the_other_the_last_is_told(profiled: Runner) -> None:
+    twice = "import subprocess, sys\nfor n in ('3', '4'): subprocess.run([sys.executable, '-c', sys.argv[1], n])"
+    train = EVALUATES.replace("with torch.no_grad():", "import sys\nif True:").replace(
+        "range(60)", "range(int(sys.argv[1]))"
+    )
+    steps = "model(torch.ones(2, 8)).sum().backward(); torch.optim.SGD(model.parameters(), 0.1).step()"
+    result = profiled([sys.executable, "-c", twice, train.replace("model(torch.ones(2, 8))\n", steps + "\n")])
+    assert "rank 0: step 4, ended, attempt 1" in result.stderr
+    assert "profiled 2 steps in 1 trace" in result.stderr
+
+
+def test_the_optimizer_asked_for_never_stepped(profiled: Runner) -> None:
+    result = profiled([sys.executable, "-c", ENDS.format(how="pass")], ["--step-optimizer", "Nope"])
+    title = result.finding("TD-C003")["title"]
+    assert "no optimizer of class Nope has stepped" in title and "seen: SGD; nothing was profiled" in title
+
+
 GUEST = """
 import sys, torch
 from torch.profiler import profile, schedule, tensorboard_trace_handler

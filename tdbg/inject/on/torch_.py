@@ -175,6 +175,8 @@ class Rank:
     def end(self) -> None:
         """The process leaves in good order: write what is pending, and how it ended."""
         if self.ended or self.me.rank is None:
+            with self.me.guard("end"):
+                self.monitor.miss_optimizer()
             self._uncaught()
             return
         self.ended = True
