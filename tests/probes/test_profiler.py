@@ -444,3 +444,13 @@ def test_a_profiler_that_never_ends_does_not_blind_tdbg(watch: Start, tmp_path: 
     with torch.profiler.profile():
         run.steps(MAX_STEPS + 5)
     assert seen.steps[0].step == MAX_STEPS + 1 and "profiled-on" in seen.notes
+
+
+def test_a_window_that_was_asked_for_and_came_too_late(training: Any) -> None:
+    """The finding that --window-on waits for was there; the program ended before its window."""
+    run = training(profile_on=["TD-N001"])
+    run.steps(4)
+    run.seen.monitor.profile(5, 3, "TD-N001")
+    run.steps(1)
+    assert run.end() == []
+    assert run.last.values["missing"] == "5 steps seen, and the next window needed 8"
