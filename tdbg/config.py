@@ -378,9 +378,9 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
 }
 
 
-def check(key: str, value: Any) -> Any:
-    """One setting's value as `Settings` holds it; TdbgError says what it may be."""
-    return _CHECKS[key](key.replace("_", "-"), value)
+def check(key: str, value: Any, name: str = "") -> Any:
+    """One setting's value as `Settings` holds it; TdbgError says what it may be. name: what the message calls it."""
+    return _CHECKS[key](name or key.replace("_", "-"), value)
 
 
 @dataclass(slots=True)
@@ -499,10 +499,23 @@ def _check_profile(settings: Settings, origin: Mapping[str, str]) -> None:
     given = [name for name, source in origin.items() if name.startswith("profile_") and source == "option"]
     cycles = [name for name in given if name in _CYCLE]
     if "profile_window" in given and cycles:
+        raise TdbgError(f"--window names the steps, and so does {_profile_option(cycles[0])}", "leave one of them out")
+    looks = [name for name in ("steps", "every") if origin.get(name) == "option"]
+    if (
+        looks
+        and asked
+        and settings.level == "basic"
+        and not any(on for flag, on in settings.flags.items() if flag != "PROFILER")
+    ):
         raise TdbgError(
-            f"--window names the steps, and so does --{cycles[0].removeprefix('profile_').replace('_', '-')}",
-            "leave one of them out",
+            f"--{looks[0]} is for what flags and levels look at, and a profiler has windows",
+            "write --window 4:6" if looks[0] == "steps" else "write --wait 10 --repeat 0",
         )
+
+
+def _profile_option(key: str) -> str:
+    """``--kind``: the settings of `tdbg profile` bear other names than its options."""
+    return "--window-on" if key == "profile_on" else f"--{key.removeprefix('profile_').replace('_', '-')}"
 
 
 _CYCLE = ("profile_wait", "profile_active", "profile_repeat", "profile_skip_first")
@@ -523,7 +536,8 @@ def _apply(settings: Settings, origin: dict[str, str], source: Source, known: tu
                 settings.thresholds.update(check(key, value))
                 origin[key] = source.name
             elif key in _CHECKS:
-                setattr(settings, key, check(key, value))
+                typed = source.name == "option" and key.startswith("profile_")
+                setattr(settings, key, check(key, value, _profile_option(key) if typed else ""))
                 origin[key] = source.name
             else:
                 raise TdbgError(

@@ -123,7 +123,8 @@ class NonFinite(Event):
     TYPE: ClassVar[str] = "nonfinite"
 
     step: int = doc("the step in which it happened", 0)
-    phase: str = doc("where: input, forward, loss, backward, gradient, optimizer", "")
+    until: int = doc("it happened in one of the steps up to this, none of which was watched; 0: in that step", 0)
+    phase: str = doc("where: input, forward, loss, backward, gradient, optimizer; empty: unknown", "")
     kind: str = doc("nan, inf or nan+inf", "")
     module: str = doc("path of the module, if known", "")
     module_class: str = doc("its class", "")
@@ -241,6 +242,7 @@ class Cost(Event):
     TYPE: ClassVar[str] = "cost"
 
     step: int = doc("last step done", 0)
+    evals: int = doc("calls of a root module without gradients, recorded or not", 0)
     own_ms: float = doc("time inside tdbg's hooks", 0.0)
     wall_ms: float = doc("wall time since tdbg woke up", 0.0)
     startup_ms: float = doc("waking up and opening files: needed once, not in own_ms", 0.0)

@@ -116,7 +116,7 @@ def parse_windows(text: str, name: str = "profile_window") -> tuple[Span, ...]:
         if high == float("inf"):
             raise TdbgError(f"{name}: a window from step {low:g} on has no end", f"write {low:g}:{low + 2:g}")
         if low < 1:
-            raise TdbgError(f"{name}: steps are counted from 1", f"write 1:{high:g}")
+            raise TdbgError(f"{name}: steps are counted from 1", f"write 1:{max(high, 1):g}")
         if high - low >= MAX_STEPS:
             raise TdbgError(
                 f"{name}: {low:g}:{high:g} are more than {MAX_STEPS} steps, whose trace nothing could open",

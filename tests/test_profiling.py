@@ -44,14 +44,18 @@ def test_named_windows_have_a_warm_up() -> None:
 
 @pytest.mark.parametrize("text", ["5:", "0:3", f"1:{MAX_STEPS + 1}", "1:5,4:8", "a", "7:3"])
 def test_a_window_that_cannot_be(text: str) -> None:
-    with pytest.raises(TdbgError, match="profile-window"):
-        check("profile_window", text)
+    with pytest.raises(TdbgError, match="--window"):
+        check("profile_window", text, "--window")
 
 
 @pytest.mark.parametrize(
     ("typed", "part"),
     [
         ({"profile_kind": "lite"}, "light"),
+        ({"profile_kind": "lite"}, "--kind cannot be"),
+        ({"profile_window": "0"}, "write 1:1"),
+        ({"flags": ["PROFILER"], "steps": "4"}, "--window 4:6"),
+        ({"flags": ["PROFILER"], "every": 2}, "--every is for"),
         ({"profile_active": MAX_STEPS + 1}, str(MAX_STEPS)),
         ({"profile_active": 0}, "1"),
         ({"profile_window": "5:7", "profile_active": 2}, "leave one of them out"),
@@ -62,7 +66,7 @@ def test_a_window_that_cannot_be(text: str) -> None:
 def test_what_cannot_be_is_said_before_anything_starts(typed: dict[str, object], part: str) -> None:
     with pytest.raises(TdbgError) as caught:
         resolve(typed, environ={})
-    assert part in caught.value.hint
+    assert part in f"{caught.value}\n{caught.value.hint}"
 
 
 def test_the_flag_can_name_the_window() -> None:

@@ -34,7 +34,6 @@ class Agent:
         self.speaks = speaks  # --exec: there is no supervisor to speak for the rank
         self.host = socket.gethostname()
         self.woke_at = time.perf_counter()
-        self.step = 0
         self.rank: int | None = None
         self.errors = 0
         self.is_launcher_child = False
@@ -54,6 +53,11 @@ class Agent:
 
     def _other_folder(self) -> Path:
         return self.run_dir / "other" / f"{self.host}-{os.getpid()}"
+
+    @property
+    def step(self) -> int:
+        """Steps done so far."""
+        return self.monitor.step if self.monitor is not None else 0
 
     def emit(self, event: events.Event) -> None:
         """Write one event with the time of now, as the rank if this process is one."""
@@ -151,7 +155,7 @@ class Agent:
             self._other.forget()
             self._logs.forget()
             self._writer, self._other = self._new_writer(), self._new_writer()
-            self.rank, self.step = None, 0
+            self.rank = None
             self._noted.clear()
             self._held.clear()
             for callback in self._at_fork:

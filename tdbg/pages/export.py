@@ -94,7 +94,14 @@ class Export:
         """The one tensor that was chosen, or the figures, in the file that was named."""
         found = []
         for pick in self.picks.all():
-            found += [(pick.datapoint, tensor) for _, tensor in self._parts(pick.tensor)]
+            pictures = self._parts(pick.tensor)
+            if len(pictures) > 1:
+                shape = ", ".join(map(str, pick.tensor.shape))
+                raise TdbgError(
+                    f"{self.target} takes one picture, and {pick.tensor.path} of shape ({shape}) makes {len(pictures)}",
+                    "name a folder",
+                )
+            found += [(pick.datapoint, tensor) for _, tensor in pictures]
             if len(found) > 1:
                 raise TdbgError(
                     f"{self.target} takes one tensor, and more were chosen",

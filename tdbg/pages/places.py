@@ -47,10 +47,12 @@ GROUPING: Options = {
 
 
 def newest() -> str:
-    """The newest run under ./tdbg_runs."""
+    """The newest run under ./tdbg_runs that has pages; the newest, if none has."""
     from tdbg.rundir import RunDir
 
-    return str(RunDir.open(None).path)
+    runs = (run.path for run in reversed(RunDir.all_here()))
+    found = next((path for path in runs if any((*path.glob("rank*/pages"), *path.glob("rank*/*/pages")))), None)
+    return str(found or RunDir.open(None).path)
 
 
 def place(paths: "Sequence[str]") -> str:

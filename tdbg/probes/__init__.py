@@ -31,6 +31,7 @@ class Probe:
     name = ""
     levels: tuple[str, ...] = ()  # levels it belongs to without being asked for by a flag
     ignores: frozenset[str] = frozenset()  # points it is not told of for the time being: `Monitor.ignore`
+    rests: ClassVar[bool] = True  # while a profiler records; one that does not is told of a call after all others
     every: ClassVar[int] = 1  # steps from look to look where only a level asks for it: more for what changes slowly
     fields: ClassVar[dict[str, str]] = {}  # what `see` may tell: name (with its unit) -> a line for docs/probes.md
 

@@ -196,18 +196,14 @@ class FirstBad(Probe):
         if self.monitor.step == 0:
             event.note = "the weights were bad before the first step"
             return
-        event.step, event.weights = self.monitor.step, "updated"
-        unattended = self.monitor.step > self.monitor.attended
+        event.step, event.weights, event.how = self.monitor.step, "updated", "check"
         roots = self.monitor.trained_roots()
         names = self.monitor.probe("gradient-norms").names
         bad = [p for root in roots for p in root.parameters() if look(p)]
         bad_names = [names.parameters.get(id(p), "") for p in bad]
         event.bad_params, event.bad_param_count = bad_names[:MAX_NAMES], len(bad)
-        if unattended:
-            event.step = self.monitor.attended + 1
-            event.note = (
-                f"in one of steps {event.step} to {self.monitor.step}: the budget paid for a look at none of them"
-            )
+        if self.monitor.step > self.monitor.attended:
+            self._from_unwatched(event)
             return
         if self.monitor.last_full:
             event.note = "the gradients of that step were finite: the update itself made the weights bad"
@@ -220,6 +216,15 @@ class FirstBad(Probe):
         event.note = (
             "seen in the weights, one step later: to stay within the budget that step's gradients were not all read"
         )
+
+    def _from_unwatched(self, event: NonFinite) -> None:
+        """The weights went bad in a step that was only counted: neither the step nor the cause is known."""
+        monitor = self.monitor
+        event.step, event.until = monitor.attended + 1, monitor.step
+        event.phase, event.tensor = "", "weight"
+        event.origin = "here" if monitor.world_size == 1 else "unknown"
+        recorded = monitor.hushed_at > monitor.attended
+        event.note = "not watched: " + ("a profiler recorded" if recorded else "the budget paid for a glance at none")
 
     def _trace_of_gradient(self, parameter: torch.Tensor) -> Bad | None:
         """What the gradient was, from the moment the optimizer keeps of it: a weight shows NaN for either."""
@@ -239,19 +244,23 @@ class FirstBad(Probe):
         event.kind = event.kind or _kind_of(event.loss)
         event.ring = self.monitor.recorder.rows()
         if event.origin != "other-rank":
-            event.batch = self._save(event.step)
+            event.batch = self._save(event)
         self.monitor.become_rank_now()
         self.monitor.emit(event)
 
-    def _save(self, step: int) -> str:
-        loader = self.monitor.probe("loader-wait")
-        parts: dict[str, Any] = {
-            "inputs": [(call.args, call.kwargs) for call in [*self.monitor.late_calls, *self.monitor.calls]]
-        }
-        if loader is not None and loader.batch is not None:
+    def _save(self, event: NonFinite) -> str:
+        """Keep the batch of the event's step, if it is at hand: once the weights are updated, small inputs alone are."""
+        monitor = self.monitor
+        is_running = event.weights == "intact"
+        calls = monitor.calls if is_running else monitor.late_calls
+        parts: dict[str, Any] = {"inputs": [(call.args, call.kwargs) for call in calls]}
+        loader = monitor.probe("loader-wait")
+        if is_running and loader is not None and loader.batch is not None:
             parts["batch"] = loader.batch
-        self.monitor.become_rank_now()
-        return self.monitor.save_batch(step, parts)
+        if not is_running and not calls:
+            return ""
+        monitor.become_rank_now()
+        return monitor.save_batch(event.step, parts)
 
 
 def _describe(event: NonFinite, bad: Bad) -> None:

@@ -5,6 +5,8 @@ from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
+from torch._C._autograd import _profiler_enabled
+from torch.autograd import profiler as autograd_profiler
 from torch.optim import Optimizer
 from torch.optim import optimizer as optimizer_module
 
@@ -30,6 +32,7 @@ class Watcher(Protocol):
     def backward_ended(self) -> None: ...
     def update_begins(self, optimizer: Any) -> None: ...
     def update_ended(self, optimizer: Any) -> None: ...
+    def hush(self, quiet: bool) -> None: ...
 
 
 class TorchHooks:
@@ -62,6 +65,8 @@ class TorchHooks:
             self.patches.wrap(owner, "clip_grad_norm_", self._around_clip)
         self.patches.wrap(torch.jit, "script", self._around_script)
         self.patches.wrap(nn.Module, "compile", self._around_compile)
+        self.patches.wrap(autograd_profiler.profile, "_start_trace", self._around_profiler)
+        self.patches.wrap(autograd_profiler.profile, "__exit__", self._around_profiler)
 
     def detach(self) -> None:
         """Take them all away."""
@@ -107,6 +112,19 @@ class TorchHooks:
             self.monitor.roots.compile(module, lambda: original(module, *args, **kwargs))
 
         return compile
+
+    def _around_profiler(self, original: Any) -> Any:
+        """While any profiler of torch records, ours or the program's, its trace is to show the program alone."""
+
+        def begin_or_end(*args: Any, **kwargs: Any) -> Any:
+            if not _profiler_enabled():
+                self.monitor.hush(True)
+            try:
+                return original(*args, **kwargs)
+            finally:
+                self.monitor.hush(bool(_profiler_enabled()))
+
+        return begin_or_end
 
     def _around_clip(self, original: Any) -> Any:
         monitor = self.monitor

@@ -52,7 +52,7 @@ class Session:
 
     def step(self, number: int) -> None:
         """Step ``number`` begins; the one before it has ended."""
-        self._end_step(whole=True)
+        self.end_step(whole=True)
         if number < self.span.first:
             return
         if not self.recording:
@@ -70,7 +70,8 @@ class Session:
         """How long the running step has taken so far."""
         return (time.perf_counter() - self._began_at) * 1e3
 
-    def _end_step(self, *, whole: bool) -> None:
+    def end_step(self, *, whole: bool) -> None:
+        """The running step ends, if there is one; unless ``whole``, before its time."""
         mark, self._mark = self._mark, None
         if mark is not None:
             if whole:
@@ -95,7 +96,7 @@ class Session:
         about: kept in the trace, under ``tdbg``, with the number of such a part.
         """
         try:
-            self._end_step(whole=whole)
+            self.end_step(whole=whole)
             with own():
                 if not self.recording:  # the warm-up alone: torch wants it started and stopped to forget it
                     self.profiler.start_trace()

@@ -35,6 +35,7 @@ from tdbg.probes.plan import Plan, Planner
 from tdbg.probes.record import Recorder
 from tdbg.probes.rerun import Call
 from tdbg.probes.roots import Roots
+from tdbg.profiling import MAX_STEPS
 
 FOCUS_STEPS = 25
 RATE_JUMP = 3.0
@@ -44,6 +45,7 @@ MAX_UNUSED_CALLS = 4  # calls no backward has followed: inference with gradients
 COST_EVERY_S = 5.0
 OTHER_OPTIMIZER_TAKES_OVER = 16
 MAX_HELD = 1000
+RESTS = ("call_begins", "call_ended", "clip_begins", "clip_ended", "must_watch")  # while a profiler records
 
 
 def if_imported(name: str, then: Callable[[Any], None]) -> None:
@@ -128,6 +130,7 @@ class Monitor:
         self.rerunning = False
         self.bad_seen = False
         self.quiet = False  # torch.profiler records: tdbg's own looks must not stand in the trace
+        self.hushed_at = 0  # the last step known to have been recorded so
         self.last_full = True  # all gradients of the last step were looked at
         self.in_update: Optimizer | None = None
         self.calls: deque[Call] = deque(maxlen=KEPT_CALLS)
@@ -135,6 +138,7 @@ class Monitor:
         self.optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._main: weakref.ref[Optimizer] | None = None
         self._main_idle = 0
+        self._others: set[str] = set()  # classes of optimizers that stepped and are not the one that counts
         self._is_rank = self._settled = False
         self._evaluated = False
         self._threads = _Threads()
@@ -246,7 +250,10 @@ class Monitor:
         """Quiet: steps are counted and nothing else, so that a trace shows the program alone. Else: as before."""
         if quiet == self.quiet:
             return
-        self.quiet = quiet
+        if quiet:
+            self._finish_pending()  # a late value is not read in the middle of a trace
+        self.quiet, self.hushed_at = quiet, self.step
+        self._subscribe()
         plan = self.plan
         plan.full = plan.small = plan.watch = plan.record = not quiet
         plan.deaf = int(quiet)
@@ -264,12 +271,14 @@ class Monitor:
 
     def _subscribe(self) -> None:
         self._subscribers = {}
+        probes = sorted(self.probes, key=lambda probe: not probe.rests)
         for name, method in vars(Probe).items():
             if callable(method) and not name.startswith("_"):
                 self._subscribers[name] = [
                     (probe, getattr(probe, name))
-                    for probe in self.probes
+                    for probe in probes
                     if getattr(type(probe), name) is not method and name not in probe.ignores
+                    if not (self.quiet and probe.rests and name in RESTS)
                 ]
 
     def probe(self, name: str) -> Any:
@@ -457,7 +466,8 @@ class Monitor:
     def _call_begins(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         if self.rerunning or not self.active or torch.jit._trace.is_tracing() or _capturing():
             return
-        if torch.is_grad_enabled() and (self.quiet or (self.plan.deaf and not self._subscribers["must_watch"])):
+        trains = self.quiet and self.updates  # a window over an evaluation is ended by the first call that trains
+        if torch.is_grad_enabled() and (trains or (self.plan.deaf and not self._subscribers["must_watch"])):
             return
         begun = time.perf_counter()
         try:
@@ -496,6 +506,8 @@ class Monitor:
         self._watch_is_asked = asked and not affordable
         if not asked and not affordable:
             self.eval_calls += 1
+            if self._is_rank:
+                self._maybe_cost(now)
         return asked or affordable
 
     def _may_afford_watch(self, now: float) -> bool:
@@ -709,15 +721,22 @@ class Monitor:
         self.calls.clear()
         self.tell("after_step", optimizer)
         wanted = self.settings.step_optimizer
-        if self._main is None and wanted and self._main_idle == OTHER_OPTIMIZER_TAKES_OVER:
-            seen = ", ".join(sorted({*self.optimizer_names(), type(optimizer).__name__}))
-            self.note(
-                "step-optimizer", f"no optimizer of class {wanted} has stepped, so no step was counted; seen: {seen}"
-            )
+        self._others.add(type(optimizer).__name__)
+        if self._main_idle == OTHER_OPTIMIZER_TAKES_OVER:
+            self.miss_optimizer()
         if self._main_idle >= OTHER_OPTIMIZER_TAKES_OVER and not wanted:
             self._main = weakref.ref(optimizer)
             name = type(optimizer).__name__
             self.note("step-optimizer", f"the optimizer counted so far rests; {name} counts from now on")
+
+    def miss_optimizer(self) -> None:
+        """Say so, if only others than the optimizer that was asked for have stepped."""
+        wanted = self.settings.step_optimizer
+        if self._main is None and wanted and self._others:
+            seen = ", ".join(sorted({*self.optimizer_names(), *self._others}))
+            self.note(
+                "step-optimizer", f"no optimizer of class {wanted} has stepped, so no step was counted; seen: {seen}"
+            )
 
     def _forget_step(self, now: float) -> None:
         if self.plan.watch:
@@ -786,10 +805,7 @@ class Monitor:
 
     def finish(self) -> None:
         """The process ends: write what is pending, and have probes say their last."""
-        try:
-            self.recorder.finish_pending(self._write)
-        except Exception as error:  # guard: a device that failed gives no values
-            self.failed("late values", error)
+        self._finish_pending()
         if self.active:
             self.tell("run_ends")
             return
@@ -798,6 +814,12 @@ class Monitor:
                 probe.run_ends()
             except Exception as error:  # guard: around every probe call
                 self.failed(probe, error)
+
+    def _finish_pending(self) -> None:
+        try:
+            self.recorder.finish_pending(self._write)
+        except Exception as error:  # guard: a device that failed gives no values
+            self.failed("late values", error)
 
     # between two steps
 
@@ -808,6 +830,12 @@ class Monitor:
         planner = self._planner
         planner.rank, planner.world_size = self.rank, self.world_size
         planner.next(self.step, focus=focus)
+        if self.quiet and self.step - self.hushed_at >= MAX_STEPS:
+            self.note(
+                "profiled-on",
+                f"a profiler has recorded for {MAX_STEPS} steps: tdbg watches again, and stands in its trace",
+            )
+            self.hush(False)
         if self.quiet:
             plan = self.plan
             plan.full = plan.small = plan.watch = plan.record = False
@@ -830,6 +858,7 @@ class Monitor:
         now = time.perf_counter() if self.active else self._off_at
         return Cost(
             step=self.step,
+            evals=self.eval_calls,
             own_ms=round(self.budget.own_s * 1e3, 3),
             wall_ms=round((now - self.budget.start) * 1e3, 3),
             startup_ms=round(self.budget.start_up_s * 1e3, 3),

@@ -38,8 +38,9 @@ class Profiler(EveryUpdate):
     Reads:  what torch.profiler records: operators, kernels and copies, with ``--kind`` memory, shapes, stacks, FLOPs.
             A window goes from the end of one update of the first optimizer to the end of another. While it is open,
             tdbg's other probes rest, so that the trace shows the program alone.
-    Emits:  a Trace event and a line (TRACE) a window; ASIDE where the program runs a profiler of its own; DONE at the
-            end: windows, bytes, a step's time inside and outside of them; what is missing, and why.
+    Emits:  WINDOW as one begins to warm up, a Trace event and a line (TRACE) as it ends; ASIDE where the program runs
+            a profiler of its own; DONE at the end: windows, bytes, a step's time inside and outside of them; what is
+            missing, and why.
     Cost:   outside of windows a clock read a step. Inside, torch's own: some 1.1 to 1.8 of a step of a tiny model.
             At the end of a window the trace is written (30 ms for 10 MB), and compressed in a thread.
     Limits: operators of other threads, and what loader workers do, are not in the trace; with stacks Python's calls
@@ -48,6 +49,7 @@ class Profiler(EveryUpdate):
     """
 
     name = "profiler"
+    rests = False
     fields: ClassVar[dict[str, str]] = {
         "file": "TRACE: the trace, in the rank's folder",
         "steps": "steps recorded, in all windows",
@@ -206,6 +208,9 @@ class Profiler(EveryUpdate):
         if wanted is not None and self.session is None:
             self._open(wanted)
         if self.session is not None:
+            self.session.end_step(whole=True)
+            if self.session.recording:  # between two steps: a sign of how far it came, should the process be killed
+                self.monitor.when_rank(lambda: self.monitor.emit(self.monitor.cost()))
             self.session.step(coming)
             self._paused(time.perf_counter() - begun)
         self._at = time.perf_counter()
@@ -216,8 +221,8 @@ class Profiler(EveryUpdate):
             return
         self._why = next((why for asked, why in self._asked() if asked == span), SCHEDULE)
         self.session = Session(span, self.monitor.settings.profile_kind)
+        self.see(f"profiling {span}", "WINDOW", "I", step=span.first - 1)
         if self._phase == "train":
-            self.monitor.hush(True)
             self.monitor.ignore(self, ("call_ended",))  # evaluation inside of a step is noticed
 
     def _finish(self, ended: str = "", *, whole: bool = True) -> None:
@@ -374,7 +379,8 @@ class Profiler(EveryUpdate):
             return ""
         if not self._is_chosen():
             return "this rank is not among --ranks" if self.monitor.settings.ranks else FIRST_ALONE
-        return "no finding came that --window-on waits for" if self.monitor.settings.profile_on else ""
+        waits = self.monitor.settings.profile_on and not self.monitor.profiles
+        return "no finding that --window-on waits for came in time" if waits else ""
 
     def _missing(self) -> str:
         """What was asked for and did not come."""

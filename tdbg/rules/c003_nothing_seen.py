@@ -41,17 +41,19 @@ class NothingSeen(Rule):
             return (self.found(found[0], try_next=found[1]),)
         if any(found.crash for found in view.processes.values()):
             return ()  # it ended before its first step, and TD-R003 says how
+        notes = (found.notes.get("step-optimizer") for found in view.processes.values())
+        missed = next(filter(None, notes), None)
+        if missed:
+            profiled = "; nothing was profiled" if view.settings.flags.get("PROFILER") else ""
+            return (
+                self.found(missed + profiled, severity="info", try_next="correct --step-optimizer, or leave it out"),
+            )
         hellos = len(view.run.hellos())
         who = counted(hellos, "torch process") if hellos else "no torch process"
         return (
             self.found(
                 f"{who} reported, and no optimizer step was seen",
                 severity="info",
-                evidence=[
-                    found.notes["step-optimizer"]
-                    for found in view.processes.values()
-                    if "step-optimizer" in found.notes
-                ],
                 try_next="is it the training command? Steps are seen at torch.optim optimizers and nn.Module calls",
             ),
         )

@@ -35,6 +35,7 @@ TRIES = {
     "gradient": "check what multiplies this parameter: custom backward, hooks, loss scale; then clip_grad_norm_",
     "optimizer": "lower the learning rate or raise eps, and save a checkpoint before the step above",
 }
+UNWATCHED = "run it again with these steps watched: another --window, or a higher --max-overhead"
 
 
 @dataclass(slots=True)
@@ -74,7 +75,9 @@ class FirstNonFinite(Rule):
     What to do: The phase says where to look. `input`: the saved batch. `forward`: the named module. `loss`: the
     loss function. `backward`: the derivative of the named module (sqrt or norm at 0). `gradient`: the named
     parameter. `optimizer`: the update before. The batch is kept beside the events, so the step can be repeated
-    without the run. `tdbg run --stop-before-update` ends the run while the weights are still good.
+    without the run. Steps that a profiler recorded, or that the budget did not pay for, are only counted: a
+    value from there is told with all of them, without module and batch. `tdbg run --stop-before-update` ends the
+    run while the weights are still good.
 
     Thresholds: None: any NaN, any Inf. A tensor of -Inf alone in a module without weights is a softmax mask and
     does not count. A value of unclear origin waits 2 steps for a rank
@@ -113,7 +116,7 @@ class FirstNonFinite(Rule):
     def _nonfinite(self, process: ProcessDir, state: _State, event: NonFinite) -> Iterable[Finding]:
         if event.eval:
             return ()
-        if event.phase not in ("input", "optimizer") and (state.scale is not None or state.step == 0):
+        if event.phase not in ("input", "optimizer", "") and (state.scale is not None or state.step == 0):
             state.waiting = event
             return ()
         return self._admit(_Sighting(process, event))
@@ -167,7 +170,7 @@ class FirstNonFinite(Rule):
         event, rank = best.event, best.process.rank
         who = f"come to rank {rank} from another" if event.origin == "other-rank" else f"rank {rank}"
         return self.found(
-            ", ".join(filter(None, (f"first {kind_name(event.kind)} at step {event.step}", who, _place(event)))),
+            ", ".join(filter(None, (f"first {kind_name(event.kind)} {_when(event)}", who, _place(event)))),
             severity="info" if best.recovered else self.severity,
             first_step=event.step,
             rank=rank,
@@ -177,7 +180,7 @@ class FirstNonFinite(Rule):
             cause="GradScaler skipped this update: the weights stayed good"
             if best.recovered
             else CAUSES.get(event.phase, ""),
-            try_next=TRIES.get(event.phase, ""),
+            try_next=UNWATCHED if event.until else TRIES.get(event.phase, ""),
         )
 
     def _others(self, best: _Sighting) -> list[str]:
@@ -206,13 +209,17 @@ def _from_record(step: Step) -> NonFinite:
     )
 
 
+def _when(event: NonFinite) -> str:
+    return f"at step {event.step}" if event.until <= event.step else f"in one of steps {event.step} to {event.until}"
+
+
 def _place(event: NonFinite) -> str:
     """``blocks.2.act (Act), backward``, in the words of the phase."""
     named = f"{event.module} ({event.module_class})" if event.module and event.module_class else event.module
     if event.phase == "gradient" and event.parameter:
         return f"gradient of {event.parameter}"
-    if event.phase == "optimizer" and event.parameter:
-        return f"weight {event.parameter}, optimizer"
+    if event.phase in ("", "optimizer") and event.parameter:
+        return ", ".join(filter(None, (f"weight {event.parameter}", event.phase)))
     if event.phase == "input":
         return f"input of {named}" if named else "input batch"
     if event.phase == "forward":
@@ -248,7 +255,8 @@ def _further(event: NonFinite) -> list[str]:
     if event.bad_param_count:
         names = joined(event.bad_params[:3], 3)
         more = f" and {event.bad_param_count - 3} more" if event.bad_param_count > 3 else ""
-        lines.append(f"non-finite gradients in {counted(event.bad_param_count, 'parameter')}: {names}{more}")
+        what = "weights" if event.phase in ("", "optimizer") else "gradients"
+        lines.append(f"non-finite {what} in {counted(event.bad_param_count, 'parameter')}: {names}{more}")
     if event.note:
         lines.append(f"note: {event.note}")
     return lines

@@ -1,11 +1,13 @@
 """TD-P004: what was asked to be profiled was not, or not all of it."""
 
+from collections import Counter
 from collections.abc import Iterable
 
 from tdbg.events import Finding, Observation
 from tdbg.rules import RULES
 from tdbg.rules._kinds import KindsRule
 from tdbg.rules.text import counted
+from tdbg.rules.view import View
 from tdbg.rundir import ProcessDir
 
 
@@ -14,8 +16,9 @@ class ProfileIncomplete(KindsRule):
     """Says which windows of `tdbg profile` did not come, or ended early, and why.
 
     What it does: With the flag PROFILER on (`tdbg profile`) it speaks when the program ended before the first
-    window, when a window was cut short (the program ended, an evaluation or a profiler of the program's own began),
-    when a trace could not be written, and when the bytes that `--disk-budget` allows were used up.
+    window, when a window was cut short (the program ended or was killed, an evaluation or a profiler of the
+    program's own began), when a trace could not be written, and when the bytes that `--disk-budget` allows were
+    used up.
 
     Why it matters: A trace with fewer steps than asked for, or of other steps, is read as if it were the whole.
 
@@ -32,19 +35,39 @@ class ProfileIncomplete(KindsRule):
     severity = "warning"
     probe = "profiler"
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._open: dict[str, str] = {}  # by process: the window it is in
+        self._traces: Counter[str] = Counter()  # by process
+
     def see(self, process: ProcessDir, event: Observation) -> Iterable[tuple[str, Finding]]:
+        self._traces[process.label] += event.part == "TRACE"
+        self._open.pop(process.label, None)
+        if event.part == "WINDOW":
+            self._open[process.label] = event.text
         missing = event.values.get("missing")
-        if event.part != "DONE" or not missing:
-            return
-        windows = event.values.get("windows", 0)
-        had = [f"{counted(event.values['steps'], 'step')} in {counted(windows, 'trace')}"] if windows else []
-        yield (
-            "missing",
-            self.found(
-                f"{'not all' if windows else 'nothing'} was profiled on rank {process.rank}: {missing}",
-                rank=process.rank,
-                phase="profile",
-                evidence=had,
-                try_next="let it run longer, or choose earlier and fewer steps: --wait, --active, --window",
-            ),
+        if event.part == "DONE" and missing:
+            windows = event.values.get("windows", 0)
+            had = [f"{counted(event.values['steps'], 'step')} in {counted(windows, 'trace')}"] if windows else []
+            yield "missing", self._missing(process, missing, windows, had)
+
+    def finish(self, view: View) -> Iterable[Finding]:
+        """A process that was killed could not say itself what is missing."""
+        new: list[Finding] = []
+        for found in view.ranks():
+            label = found.process.label
+            if label in self._open and view.gone(found):
+                why = f"{view.ending(found)} while {self._open[label]}"
+                new += self.once(self._given["missing"], self._missing(found.process, why, self._traces[label], []))
+        return new
+
+    def _missing(self, process: ProcessDir, why: str, windows: int, had: list[str]) -> Finding:
+        return self.found(
+            f"{'not all' if windows else 'nothing'} was profiled on rank {process.rank}: {why}",
+            rank=process.rank,
+            phase="profile",
+            evidence=had,
+            try_next="raise --disk-budget, or record fewer steps, or a lighter --kind"
+            if "--disk-budget" in why
+            else "let it run longer, or choose earlier and fewer steps: --wait, --active, --window",
         )

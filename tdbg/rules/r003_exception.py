@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from tdbg.events import Event, Finding, Note, Traceback
 from tdbg.rules import RULES, Rule
-from tdbg.rules.text import clip, counted
+from tdbg.rules.text import TRACEBACK, clip, counted
 from tdbg.rules.view import View
 from tdbg.rundir import ProcessDir
 
@@ -130,7 +130,7 @@ class ExceptionRule(Rule):
         finding.severity = self.severity
         finding.first_step, finding.rank = event.step, process.rank
         lines = [_printable(line) for line in event.lines if set(line.strip()) - set("^~")]
-        finding.evidence = [*lines[-3:-1], *(["traceback:", *lines[-SHOWN_LINES:]] if len(lines) > 3 else [])]
+        finding.evidence = [*lines[-3:-1], *([TRACEBACK, *lines[-SHOWN_LINES:]] if len(lines) > 3 else [])]
         finding.try_next = "`tdbg report` shows the traceback"
 
 

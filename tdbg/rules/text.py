@@ -5,6 +5,8 @@ from typing import Any
 
 KINDS = {"nan": "NaN", "inf": "Inf", "-inf": "-Inf", "nan+inf": "NaN and Inf"}
 
+TRACEBACK = "traceback:"  # evidence: the lines of one follow
+
 
 def counted(count: int, noun: str) -> str:
     """``1 step``, ``2,000 steps``, ``0 processes``."""

@@ -10,7 +10,7 @@ from tdbg.events import SEVERITIES, Cost, Event, Finding
 from tdbg.flags import FLAGS
 from tdbg.rules import RULES, Rule, at_least
 from tdbg.rules.profiled import together
-from tdbg.rules.text import clip, counted, figure, joined, kept_in, ranges
+from tdbg.rules.text import TRACEBACK, clip, counted, figure, joined, kept_in, ranges
 from tdbg.rules.view import MAX_TRIGGERS, ProcessView, View, exit_text, finite
 from tdbg.rundir import ProcessDir, RunDir, write_json
 
@@ -207,8 +207,15 @@ def _severities(count: int, severity: str) -> str:
 
 
 def _group_line(how: str, rows: list[dict[str, Any]]) -> str:
-    loss = f", loss {figure(rows[0]['loss'])}" if len(rows) == 1 and rows[0]["loss"] is not None else ""
-    return f"{ranges([row['rank'] for row in rows])}: {how}{loss}"
+    return f"{ranges([row['rank'] for row in rows])}: {how}{_loss(rows[0]) if len(rows) == 1 else ''}"
+
+
+def _loss(row: dict[str, Any]) -> str:
+    """``, loss 2.31 at step 9``: of the last step whose loss is known, which need not be the last done."""
+    if row["loss"] is None:
+        return ""
+    at = f" at step {row['loss_step']}" if row["steps"] and row["loss_step"] != row["steps"] else ""
+    return f", loss {figure(row['loss'])}{at}"
 
 
 def _trigger_line(row: dict[str, Any]) -> str:
@@ -229,7 +236,10 @@ def block(finding: Finding, limit: int = BLOCK_LINES) -> list[str]:
     tail = [f"  cause: {finding.cause}"] if finding.cause else []
     tail += [f"  try: {finding.try_next}"] if finding.try_next else []
     room = max(limit - 1 - len(tail), 0)
-    return [title_line(finding), *(clip(f"  {line}", 200) for line in finding.evidence[:room]), *tail][:limit]
+    shown = finding.evidence[:room]
+    if len(shown) < len(finding.evidence) and TRACEBACK in shown:
+        shown = shown[: shown.index(TRACEBACK)]  # the head of one says nothing
+    return [title_line(finding), *(clip(f"  {line}", 200) for line in shown), *tail][:limit]
 
 
 class Judge:
@@ -332,6 +342,7 @@ def _row(view: View, found: ProcessView) -> dict[str, Any]:
         "skipped": found.skipped,
         "planned": found.plan.steps if found.plan else None,
         "loss": last.loss if last else None,
+        "loss_step": last.step if last else None,
         "ended": view.ending(found),
         "code": view.own_exit(found),
         "last_t": found.t,
@@ -401,16 +412,18 @@ def _triggers(view: View) -> list[dict[str, Any]]:
 def _looks(view: View) -> dict[str, Any]:
     """Per flag: how often its probe spoke, over all ranks, and the last line of the first rank (of all, for traces).
 
-    A zero tells too.
+    A zero tells too. Of processes that were one rank one after the other the last speaks, whose steps the verdict tells.
     """
     found: dict[str, Any] = {}
-    for process in view.steppers():
+    ranks = {process.process.label for process in view.ranks()}
+    for process in sorted(view.steppers(), key=lambda process: process.process.label not in ranks):
         for name, looks in process.looks.items():
             row = found.setdefault(name, {"count": 0, "last_step": looks.step, "last": looks.text})
             row["count"] += looks.count
     profilers = [(process, process.looks["PROFILER"]) for process in view.steppers() if "PROFILER" in process.looks]
     if profilers:
-        found["PROFILER"]["last"] = together(profilers)
+        last = [one for one in profilers if one[0].process.label in ranks]
+        found["PROFILER"]["last"] = together(last or profilers)
     wanted = view.settings.flags
     for flag in FLAGS:
         if flag.probe and wanted.get(flag.name) and flag.name not in found:

@@ -137,12 +137,14 @@ class ProcessView:
             setattr(self, _KEPT[type(event)], event)
             if isinstance(event, Cost | End):  # these count the steps that left no record too
                 self.step = max(self.step, event.step)
+            if isinstance(event, Cost):
+                self.evals = max(self.evals, event.evals)
 
     def _step(self, event: Step) -> None:
         event.grad_norms = None  # long, and no rule asks for it: not worth keeping
         self.records += 1
         if event.phase == "eval":
-            self.evals += 1
+            self.evals = max(self.evals + 1, event.call or 0)
             self.last_eval = event
             return
         self.gap = max(self.gap, event.step - self.last.step if self.last else 1)

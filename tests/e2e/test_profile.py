@@ -146,6 +146,64 @@ def test_a_short_evaluation_is_part_of_the_step(profiled: Runner) -> None:
     assert steps(trace) == [3, 4, 5] and result.codes == []
 
 
+ENDS = """
+import os, signal, torch
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(1, 10):
+    loss = model(torch.ones(4, 8)).square().sum()
+    optimizer.zero_grad()
+    loss.backward()
+    if step == 4:
+        {how}
+    optimizer.step()
+"""
+
+
+def test_a_crash_in_a_window_has_its_step(profiled: Runner) -> None:
+    result = profiled([sys.executable, "-c", ENDS.format(how="raise ValueError('boom')")])
+    assert "after step 3" in result.finding("TD-R003")["title"]
+    assert "rank 0: step 3, ValueError, loss " in result.stderr and " at step 2\n" in result.stderr
+
+
+def test_a_process_killed_in_a_window_has_its_step(profiled: Runner) -> None:
+    result = profiled([sys.executable, "-c", ENDS.format(how="os.kill(os.getpid(), signal.SIGTERM)")])
+    finding = result.finding("TD-P004")
+    assert finding["title"] == "nothing was profiled on rank 0: SIGTERM while profiling steps 3 to 5"
+    assert "1 rank, 3 steps; SIGTERM" in result.stderr
+
+
+EVALUATES = """
+import torch
+model = torch.nn.Linear(8, 8)
+with torch.no_grad():
+    for _ in range(60):
+        model(torch.ones(2, 8))
+"""
+
+
+def test_all_calls_of_an_evaluation_are_counted(profiled: Runner) -> None:
+    result = profiled([sys.executable, "-c", EVALUATES])
+    assert "1 rank, 60 evaluation calls" in result.stderr
+
+
+def test_of_processes_one_after_the_other_the_last_is_told(profiled: Runner) -> None:
+    twice = "import subprocess, sys\nfor n in ('3', '4'): subprocess.run([sys.executable, '-c', sys.argv[1], n])"
+    train = EVALUATES.replace("with torch.no_grad():", "import sys\nif True:").replace(
+        "range(60)", "range(int(sys.argv[1]))"
+    )
+    steps = "model(torch.ones(2, 8)).sum().backward(); torch.optim.SGD(model.parameters(), 0.1).step()"
+    result = profiled([sys.executable, "-c", twice, train.replace("model(torch.ones(2, 8))\n", steps + "\n")])
+    assert "rank 0: step 4, ended, attempt 1" in result.stderr
+    assert "profiled 2 steps in 1 trace" in result.stderr
+
+
+def test_the_optimizer_asked_for_never_stepped(profiled: Runner) -> None:
+    result = profiled([sys.executable, "-c", ENDS.format(how="pass")], ["--step-optimizer", "Nope"])
+    title = result.finding("TD-C003")["title"]
+    assert "no optimizer of class Nope has stepped" in title and "seen: SGD; nothing was profiled" in title
+
+
 GUEST = """
 import sys, torch
 from torch.profiler import profile, schedule, tensorboard_trace_handler

@@ -9,7 +9,7 @@ import pytest
 SETUP = """
 from tdbg.inject import tracebacks
 from tdbg.inject.agent import agent
-me = agent(); me.step = 7
+me = agent(); me.monitor = __import__("types").SimpleNamespace(step=7)
 tracebacks.install(me); tracebacks.install(me)
 import logging, sys, traceback, io
 def fail(): raise ValueError("no luck")
@@ -73,7 +73,7 @@ def test_each_exception_once(make_run: Any) -> None:
 
 def test_the_same_failure_in_each_step_is_told_three_times(make_run: Any) -> None:
     run = make_run()
-    found = events(run, "for me.step in range(1, 200): swallow(lambda error: traceback.print_exc())")
+    found = events(run, "for me.monitor.step in range(1, 200): swallow(lambda error: traceback.print_exc())")
     assert [event["step"] for event in found] == [1, 2, 3]
     capped, counted = run.events("note")
     assert capped["code"] == "tracebacks-capped"
@@ -82,7 +82,7 @@ def test_the_same_failure_in_each_step_is_told_three_times(make_run: Any) -> Non
 
 def test_repeats_of_one_failure_leave_room_for_others(make_run: Any) -> None:
     text = """
-    for me.step in range(200): swallow(lambda error: (logging.exception('a'), traceback.print_exc()))
+    for me.monitor.step in range(200): swallow(lambda error: (logging.exception('a'), traceback.print_exc()))
     try: {}[1]
     except KeyError: logging.exception("another")
     """
@@ -93,8 +93,8 @@ def test_repeats_of_one_failure_leave_room_for_others(make_run: Any) -> None:
 
 def test_the_number_of_different_failures_is_bounded(make_run: Any) -> None:
     text = """
-    for me.step in range(200):
-        try: exec("\\n" * me.step + "1 / 0")
+    for me.monitor.step in range(200):
+        try: exec("\\n" * me.monitor.step + "1 / 0")
         except ZeroDivisionError: logging.exception("bad")
     """
     assert len(events(make_run(), text)) == 50
@@ -104,7 +104,7 @@ def test_beyond_the_cap_nothing_is_formatted_or_kept(make_run: Any) -> None:
     text = """
     real, calls = tracebacks.describe, []
     tracebacks.describe = lambda *args: (calls.append(1), real(*args))[1]
-    for me.step in range(500): swallow(lambda error: logging.exception('bad'))
+    for me.monitor.step in range(500): swallow(lambda error: logging.exception('bad'))
     print(len(calls), len(tracebacks._recorder._kept))
     """
     run = make_run()

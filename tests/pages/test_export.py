@@ -265,6 +265,9 @@ def test_png_of_a_batch_and_what_is_no_picture(tmp_path: Path) -> None:
     assert done.returncode == 0 and names == ["n.png", "x-0.png", "x-1.png"]
     assert "left out: 1 tensor: float32[7] is no picture" in done.stderr
     assert all("low" in row for row in json.loads(done.stdout)["data"]["written"])
+    one = call("export", tmp_path / "p", "png", "-o", tmp_path / "one.png", "--layer", "x")
+    assert one.returncode == 2 and "x of shape (1, 2, 4, 5, 6) makes 2" in one.stderr
+    assert not (tmp_path / "one.png").exists()
 
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.bfloat16, torch.float8_e5m2, torch.complex64, torch.int64])

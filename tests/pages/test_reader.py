@@ -5,6 +5,7 @@ import os
 import resource
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -672,3 +673,16 @@ print(sum(1 for _ in PageSet.open(sys.argv[1])), PEAK_MB)
     count, rss = map(int, child(code, tmp_path).split())
     assert count == 7000
     assert rss < 40
+
+
+def test_the_newest_run_with_pages_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with traces: a later run without any is passed over."""
+    from tdbg.pages.places import newest
+    from tdbg.rundir import RunDir
+
+    monkeypatch.chdir(tmp_path)
+    first, _ = RunDir.create(tmp_path / "tdbg_runs" / "a", {})
+    (first.path / "rank0000" / "pages").mkdir(parents=True)
+    time.sleep(0.02)
+    RunDir.create(tmp_path / "tdbg_runs" / "b", {})
+    assert Path(newest()).name == "a"

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import math
 import os
 import threading
 from collections import Counter
@@ -15,7 +16,7 @@ from torch import nn
 
 from tdbg.events import Observation, Trace
 from tdbg.probes.memory_history import MemoryHistory, name_beside, save
-from tdbg.profiling import rest, trace_name
+from tdbg.profiling import MAX_STEPS, rest, trace_name
 from tests.probes.conftest import Watch
 
 Start = Callable[..., Watch]
@@ -80,7 +81,7 @@ def test_a_window(training: Any) -> None:
     assert (event.first_step, event.steps, event.ended) == (3, 3, "") and len(event.steps_ms) == 3
     assert run.last.values["missing"] == "" and run.last.values["outside_ms"] > 0
     assert not run.seen.monitor.quiet
-    assert [step.step for step in run.seen.steps if 2 <= step.step <= 6] == [6], "warm-up and window are left alone"
+    assert [step.step for step in run.seen.steps if 2 <= step.step <= 6] == [2, 6], "a window is left alone"
 
 
 def test_the_steps_around_a_window_do_not_hold_its_pause(training: Any) -> None:
@@ -228,7 +229,7 @@ def test_threads_of_tdbg_rest_in_a_window(training: Any) -> None:
 def test_without_the_finding_that_is_waited_for(training: Any) -> None:
     run = training(profile_on=["TD-N001"])
     run.steps(10)
-    assert run.end() == [] and "no finding came that --window-on waits for" in run.last.text
+    assert run.end() == [] and "no finding that --window-on waits for came in time" in run.last.text
 
 
 def test_of_many_ranks_the_first_alone(training: Any) -> None:
@@ -377,3 +378,79 @@ def test_nothing_of_tdbg_is_recorded(training: Any) -> None:
 
 def operators(trace: dict[str, Any]) -> Counter[str]:
     return Counter(event["name"] for event in trace["traceEvents"] if event["name"].startswith("aten::"))
+
+
+def test_a_nan_that_came_in_a_window_is_told_with_all_its_steps(training: Any) -> None:
+    """Nobody looked: neither the step nor the cause is known, and the batch at hand is a later one."""
+    run = training()
+    run.steps(3)
+    with torch.no_grad():
+        run.layer.weight[0, 0] = math.nan
+    run.steps(4)
+    run.end()
+    (event,) = run.seen.bad
+    assert (event.step, event.until, event.phase, event.parameter) == (3, 5, "", "weight")
+    assert event.batch == "" and run.seen.saved == [] and event.last_good["step"] == 2
+    assert event.note == "not watched: a profiler recorded"
+
+
+def test_nothing_of_tdbg_is_recorded_where_nothing_is_trained(training: Any) -> None:
+    run = training(level="extreme")
+    with torch.no_grad():
+        for _ in range(10):
+            run.layer(torch.ones(2, 4))
+    (trace,) = run.end()
+    run.seen.monitor.detach()
+    with torch.no_grad(), torch.profiler.profile() as own:
+        for _ in range(3):
+            run.layer(torch.ones(2, 4))
+    own.export_chrome_trace(str(run.folder / "own.json"))
+    assert operators(trace) == operators(json.loads((run.folder / "own.json").read_text()))
+
+
+def test_training_ends_a_window_over_an_evaluation(training: Any) -> None:
+    run = training()
+    with torch.no_grad():
+        for _ in range(4):
+            run.layer(torch.ones(2, 4))
+    run.steps(8)
+    evaluation, trace = run.end()
+    assert operators(evaluation)["aten::linear"] == 2, "of steps 3 and 4, and none of training"
+    assert trace["tdbg"]["phase"] == "train" and marks(trace) == [3, 4, 5]
+
+
+def test_a_profiler_of_the_programs_own_shows_the_program_alone(watch: Start, tmp_path: Path) -> None:
+    """Whatever flags are on."""
+    rows = []
+    for level in ("basic", "extreme", "off"):
+        seen = watch(level=level)
+        if level == "off":
+            seen.monitor.detach()
+        run = Training(seen, tmp_path)
+        run.steps(1)
+        with torch.profiler.profile() as own:
+            run.steps(3)
+        rows.append({row.key: row.count for row in own.key_averages()})
+        run.steps(2)
+        if level != "off":
+            assert [step.step for step in seen.steps] == [1, 5, 6], "and then tdbg goes on"
+            seen.monitor.detach()
+    assert rows[0] == rows[1] == rows[2]
+
+
+def test_a_profiler_that_never_ends_does_not_blind_tdbg(watch: Start, tmp_path: Path) -> None:
+    seen = watch()
+    run = Training(seen, tmp_path)
+    with torch.profiler.profile():
+        run.steps(MAX_STEPS + 5)
+    assert seen.steps[0].step == MAX_STEPS + 1 and "profiled-on" in seen.notes
+
+
+def test_a_window_that_was_asked_for_and_came_too_late(training: Any) -> None:
+    """The finding that --window-on waits for was there; the program ended before its window."""
+    run = training(profile_on=["TD-N001"])
+    run.steps(4)
+    run.seen.monitor.profile(5, 3, "TD-N001")
+    run.steps(1)
+    assert run.end() == []
+    assert run.last.values["missing"] == "5 steps seen, and the next window needed 8"

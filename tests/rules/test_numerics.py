@@ -43,6 +43,15 @@ def test_each_phase_has_its_words(one, event, where):
     assert first(run, "TD-N001").title == f"first {kind} at step 3, rank 0, {where}"
 
 
+def test_steps_that_nobody_watched_are_all_named_and_no_cause_is_invented(one):
+    run, rank = one
+    run.train(rank, [2.5, 2.4])
+    run.emit(rank, bad(until=5, phase="", parameter="head.weight", module="head", tensor="weight", weights="updated"))
+    finding = first(run, "TD-N001")
+    assert finding.title == "first NaN in one of steps 3 to 5, rank 0, weight head.weight"
+    assert not finding.cause and "--window" in finding.try_next
+
+
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 def test_the_rank_of_origin_is_named_whoever_writes_first(stream, order):
     run = stream()

@@ -7,10 +7,10 @@ import random
 import pytest
 from streams import HOST, Stream, bad
 
-from tdbg.events import Baseline, Cost, Observation, ProbeOff, Step, Trigger
+from tdbg.events import Baseline, Cost, Observation, ProbeOff, Step, Traceback, Trigger
 from tdbg.rules import RULES, PerProcessRule, Rule
 from tdbg.rules.text import counted, ranges
-from tdbg.rules.verdict import VERDICT_LINES, Judge, judge_run
+from tdbg.rules.verdict import VERDICT_LINES, Judge, block, judge_run
 from tdbg.rundir import EVENTS, RunDir
 
 
@@ -300,3 +300,20 @@ def test_the_traces_of_all_ranks_are_counted(stream, ranks, says):
     (line,) = (one for one in run.judge(0).lines() if one.startswith("profiled"))
     assert line.startswith(says), line
     assert ("tdbg trace show" in line) == (not line.startswith("profiled nothing"))
+
+
+def test_a_traceback_is_shown_whole_or_not_at_all(one):
+    run, rank = one
+    lines = ["Traceback (most recent call last):", '  File "a.py", line 6', "    boom()", "ValueError: boom"]
+    run.emit(rank, Traceback(exception="ValueError", message="boom", how="uncaught", lines=lines))
+    (finding,) = run.judge().findings
+    assert not any("raceback" in line for line in block(finding)[:-1])
+    assert "  ValueError: boom" in block(finding, limit=40)
+
+
+def test_used_up_bytes_are_answered_by_the_disk_budget(one):
+    run, rank = one
+    values = {"missing": "the bytes that --disk-budget allows are used up", "windows": 1, "steps": 3}
+    run.emit(rank, Observation(probe="profiler", flag="PROFILER", part="DONE", values=values))
+    (finding,) = run.judge().findings
+    assert "--disk-budget" in finding.try_next

@@ -126,7 +126,6 @@ class Rank:
         return name
 
     def _emit(self, event: Any) -> None:
-        self.me.step = self.monitor.step
         self.me.emit(event)
         if self.feed is not None and type(event) in FED:
             self.feed.take(event)
@@ -194,6 +193,8 @@ class Rank:
     def end(self) -> None:
         """The process leaves in good order: write what is pending, and how it ended."""
         if self.ended or self.me.rank is None:
+            with self.me.guard("end"):
+                self.monitor.miss_optimizer()
             self._uncaught()
             return
         self.ended = True
@@ -205,12 +206,12 @@ class Rank:
             if self.feed is not None:
                 self.feed.finish()
             if self.alternation is not None:
-                self._emit(self.alternation.result())
+                self.me.emit(self.alternation.result())
             cost = self.monitor.cost()
             cost.errors, cost.dropped = self.me.errors, self.me.dropped
             cost.records_ms = records.spent_ms()
-            self._emit(cost)
-            self._emit(End(step=self.monitor.step, reason=reason))
+            self.me.emit(cost)
+            self.me.emit(End(step=self.monitor.step, reason=reason))
 
     def _uncaught(self) -> bool:
         """Record the exception that ends the process, whatever hook printed it."""
