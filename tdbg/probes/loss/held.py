@@ -13,6 +13,7 @@ from torch import Tensor
 from tdbg.probes import host_memory, tensors
 
 MB = 1e6
+FIGURES = ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost")
 MAX_NODES = 100_000
 PROBE_ELEMENTS = 1 << 19  # 2 MB in float32: what malloc has to show when it is asked whether it counts
 
@@ -58,26 +59,35 @@ def _enter(tensor: Tensor, name: str, kind: str, seen: Seen) -> None:
 
 
 def _saved(roots: Iterable[Any]) -> Iterator[tuple[str, Tensor]]:
-    """(operation, tensor) of all that a graph keeps; what somebody packed (checkpointing, offloading) is not unpacked."""
+    """(operation, tensor) of all that a graph keeps, parameters and their views left out.
+
+    What somebody packed (checkpointing, offloading) is not unpacked.
+    """
     todo = list(roots)
-    met = set()
+    met: set[Any] = set()
     while todo and len(met) < MAX_NODES:
         node = todo.pop()
-        if node in met:
-            continue
-        met.add(node)
-        todo += [other for other, _ in node.next_functions if other is not None]
+        if node not in met:
+            met.add(node)
+            todo += [other for other, _ in node.next_functions if other is not None]
+    leaves = (getattr(node, "variable", None) for node in met)  # of AccumulateGrad
+    parameters = {tensors.local(leaf).untyped_storage().data_ptr() for leaf in leaves if leaf is not None}
+    for node in met:
         for name in _raw_names(type(node)):
             found = getattr(node, name)
             for saved in found if isinstance(found, tuple) else (found,):
                 data = getattr(saved, "data", None)
-                if isinstance(data, Tensor) and not (data.is_leaf and data.requires_grad):
+                if isinstance(data, Tensor) and tensors.local(data).untyped_storage().data_ptr() not in parameters:
                     yield node.name(), data
 
 
-@cache
-def _raw_names(kind: type) -> tuple[str, ...]:
-    return tuple(name for name in dir(kind) if name.startswith("_raw_saved_") or name == "_raw_saved_tensors")
+_NAMES: dict[Any, tuple[str, ...]] = {}  # class of a node -> under which names it keeps what it saves
+
+
+def _raw_names(kind: Any) -> tuple[str, ...]:
+    if kind not in _NAMES:
+        _NAMES[kind] = tuple(name for name in dir(kind) if name.startswith("_raw_saved_"))
+    return _NAMES[kind]
 
 
 class Meter:
@@ -107,10 +117,7 @@ class Meter:
 class _Mallinfo(ctypes.Structure):
     """glibc's mallinfo2."""
 
-    _fields_ = tuple(
-        (name, ctypes.c_size_t)
-        for name in "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()
-    )
+    _fields_ = tuple((name, ctypes.c_size_t) for name in FIGURES)
 
 
 @cache

@@ -154,7 +154,7 @@ def check_rows(m_CC: Tensor, d_CC: Tensor | None, kept: float | None, names: Seq
     if d_CC is not None:
         for level in d_CC.unique().tolist()[:SHOWN_ROWS]:
             at = d_CC == level
-            report.by_distance.append({"distance": level, "mass": float(m_CC[at].mean()), "pairs": float(at.sum())})
+            report.by_distance.append({"distance": level, "mass": float(m_CC[at].mean()), "pairs": int(at.sum())})
         report.inversions = int(_inverted(m_CC, d_CC).sum())
     said = [f"row {name_of(names, row)}" for row in range(size)]
     report.findings = rows_faults(m_CC, said, "the smoothing matrix")

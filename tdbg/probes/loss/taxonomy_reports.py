@@ -99,7 +99,7 @@ class SmoothingMatrix(Report):
     kept_least: float = 0.0  # mass that stays on the true class
     kept_mean: float = 0.0
     moved_rows: int = 0  # whose largest entry is another class
-    by_distance: list[dict[str, float]] = field(default_factory=list)  # distance, mean mass of a class there, pairs
+    by_distance: list[dict[str, Any]] = field(default_factory=list)  # distance, mean mass of a class there, pairs
     inversions: int = 0  # rows in which a farther class gets more than a nearer one
     rows: list[dict[str, Any]] = field(default_factory=list)  # class, kept, its neighbours by mass; at most 16
     names: list[str] | None = None
@@ -111,7 +111,7 @@ class SmoothingMatrix(Report):
         ]
         for row in self.by_distance:
             lines.append(
-                f"  at distance {number(row['distance'])}: {number(row['mass'])} a class, {row['pairs']:.0f} pairs"
+                f"  at distance {number(row['distance'])}: {number(row['mass'])} a class, {row['pairs']} pairs"
             )
         for row in self.rows:
             lines.append(f"  {name_of(self.names, row['class'])} keeps {number(row['kept'])}; {_to(row, self.names)}")
