@@ -9,7 +9,8 @@ class EverythingMasked(LossRule):
     """Says when nothing is left of a task's loss.
 
     What it does: With the flag LOSS.NULL_MASKING it speaks when all samples of a batch are masked although
-    some have a label, when exactly those with a label are, and when several batches in a row hold nothing but masked nulls.
+    some have a label, when exactly those with a label are, and when several batches in a row hold nothing
+    but masked nulls.
 
     Why it matters: The task learns nothing; a mean over no sample is NaN.
 
