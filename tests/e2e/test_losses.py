@@ -12,12 +12,12 @@ from tests.e2e.conftest import Runner, nothing_found, program, same_output, torc
 
 FLAG = ("--flag", "LOSS.NULL_MASKING")
 TAGS = [f"[DEBUG_NULL_MASKING_{part}]" for part in ("INPUT", "INTERNAL", "SUMMARY")]
-STEPS = 8
+STEPS = 24
 
 
 def filtered(folder: Path, *more: str) -> list[dict[str, object]]:
     """What `tdbg filter-logs` finds of the flag."""
-    command = [sys.executable, "-m", "tdbg", "filter-logs", str(folder), *FLAG, "--json", *more]
+    command = [sys.executable, "-m", "tdbg", "filter-logs", str(folder), *FLAG, "--format", "jsonl", *more]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     return [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -27,11 +27,12 @@ def test_three_whole_records_a_step_and_rank(watched: Runner, bare: Runner) -> N
     same_output(result, bare(torchrun("losses")))
     nothing_found(result)
     for rank in (0, 1):
-        texts = [str(line["message"]) for line in filtered(result.folder, "--rank", str(rank))]
-        assert [text.split(" ")[0] for text in texts] == TAGS * STEPS
+        lines = filtered(result.folder, "--ranks", str(rank))
+        assert [line["tag"] for line in lines] == TAGS * STEPS and {line["rank"] for line in lines} == {rank}
         for printed in result.printed("step", rank):
-            records = texts[3 * (printed["step"] - 1) :][:3]
-            _compare(records, printed)
+            records = lines[3 * (printed["step"] - 1) :][:3]
+            assert {line["step"] for line in records} == {printed["step"]}, "also between the steps that are looked at"
+            _compare([str(line["text"]) for line in records], printed)
     taken = [event for event in result.events(Injection) if event.flag == FLAG[1]]
     assert not taken or taken[0].where == "tdbg.probes.loss"
 
@@ -53,8 +54,8 @@ def test_a_fault_of_one_rank_is_found_there(watched: Runner) -> None:
     found = result.finding("TD-L003")
     assert result.code == 0 and result.codes == ["TD-L003"]
     assert (found["rank"], found["first_step"]) == (1, 1) and "in task species" in found["title"]
-    assert "TD-L003" in "\n".join(str(line["message"]) for line in filtered(result.folder, "--rank", "1"))
-    assert "TD-L003" not in "\n".join(str(line["message"]) for line in filtered(result.folder, "--rank", "0"))
+    assert "TD-L003" in "\n".join(str(line["text"]) for line in filtered(result.folder, "--ranks", "1"))
+    assert "TD-L003" not in "\n".join(str(line["text"]) for line in filtered(result.folder, "--ranks", "0"))
 
 
 def test_without_the_flag_nothing_is_written(watched: Runner) -> None:

@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from tdbg.probes import loss
 
-STEPS, BATCH = 8, 32
+STEPS, BATCH = 24, 32
 CLASSES = {"family": 4, "species": 6}
 
 
