@@ -108,7 +108,13 @@ def updates(count: int, keep: str = "") -> list[GradNormMemory]:
             kept.append([grad.detach() for grad in grads])
         if keep == "values":
             kept.append(norm.item())
-        (loss + 0.01 * norm).backward()
+        if keep == "now and then" and step % 3 == 0:
+            kept.append(grads)
+        if keep == "outside":
+            kept.append(torch.zeros(100_000))
+        if keep == "graphs":
+            kept.append(loss)
+        (loss + 0.01 * norm).backward(retain_graph=keep == "graphs")
         optimizer.step()
         optimizer.zero_grad()
         del loss, grads, norm
@@ -122,6 +128,21 @@ def test_sound_updates_leave_nothing(keep: str) -> None:
     assert found[-1].growth_mb is not None and abs(found[-1].growth_mb) < 0.1
 
 
+@pytest.mark.parametrize("keep", ["outside", "now and then"])
+def test_other_growth_is_not_laid_to_gradnorm(keep: str) -> None:
+    found = updates(15, keep)
+    assert not any(report.findings for report in found)
+    assert found[-1].before_mb - found[3].before_mb > 0.5, "it does grow"
+
+
+def test_a_graph_that_is_kept() -> None:
+    """A history of losses: a scalar each, and behind it the activations of the whole batch."""
+    fault = updates(12, "graphs")[-1].findings[0]
+    assert fault.code == "TD-L017" and any(
+        "0.512 MB saved 1 x " in line and "256x500" in line for line in fault.evidence
+    )
+
+
 @pytest.mark.parametrize("keep", ["gradients"])
 def test_a_leak_is_told_after_five_updates(keep: str) -> None:
     """TD-L017: the gradients of the shared layer stay, 100 x 500 + 500 floats an update."""
@@ -129,7 +150,8 @@ def test_a_leak_is_told_after_five_updates(keep: str) -> None:
     told = [place for place, report in enumerate(found) if report.findings]
     assert told and told[0] <= 7 and told[-1] == 11
     fault = found[-1].findings[0]
-    assert fault.code == "TD-L017" and fault.evidence
+    assert fault.code == "TD-L017"
+    assert "still held from the update before: 0.2 MB made 1 x grads 500x100 float32" in fault.evidence
     assert found[-1].growth_mb == pytest.approx(50_500 * 4 / MB, abs=0.05)
 
 

@@ -247,6 +247,15 @@ def test_a_probability_that_is_not_applied(asked: float, real: float) -> None:
         assert said == expected
 
 
+def test_one_bad_batch_after_many_good_ones() -> None:
+    """In all the batches together it would not show."""
+    for step in range(60):
+        targets_B = batch(step)
+        assert not report(targets_B, drawn(targets_B == 0, 0.5, step), probability=0.5).findings
+    targets_B = batch(60, share=0.9)
+    assert codes(report(targets_B, targets_B == 0, probability=0.5)) == ["TD-L005"]
+
+
 def test_masks_drawn_in_validation() -> None:
     """TD-L006."""
     targets_B = batch(0)

@@ -12,13 +12,14 @@ from torch import Tensor
 
 from tdbg.probes import host
 from tdbg.probes.loss.figures import number
-from tdbg.probes.loss.held import Meter, Seen, held_by, rows_of
+from tdbg.probes.loss.held import Meter, Seen, alive, held_by, rows_of
 from tdbg.probes.loss.report import Fault, Report, is_on, made, state
 
 FLAG = "LOSS.GRADNORM_MEMORY"
 LEAKS = 5  # updates in a row
 LEAST_MB = 0.05  # a tensor that stays; the interpreter's own lists are smaller
 SHOWN = 12
+MAX_PIECES = 10_000  # of an update that are followed
 
 
 @dataclass(slots=True, kw_only=True)
@@ -113,7 +114,8 @@ def gradnorm_memory(
         tells, on the host malloc's own count, or where there is none the resident memory.
     accumulation: micro-batches to an update; told is what it means if the graphs of all are kept.
     name: of this GradNorm, if there are several: what stays is compared from update to update under it.
-    Findings: TD-L017 in 5 updates in a row some memory stayed, and the next began with more (`forget` begins anew).
+    Findings: TD-L017 in 5 updates in a row memory that was given to `mark`, or saved by its graph, was still held when
+    the next update began, and that one began with more (`forget` begins anew).
     Cost: off 1 us. On: 50 us, and 5 us an operation of the graphs given to `mark`. No hook is set, nothing waits.
     Source: Chen et al. 2018 (arXiv:1711.02257): a gradient per task at the shared layer.
     """
@@ -135,11 +137,13 @@ class _Live(MemoryWatch):
         self._name = name
         self._always = always
         self._parts: list[dict[str, Any]] = []
-        self._saved: Seen = {}
+        self._made: Seen = {}
+        self._alive: Seen = {}  # of the update before, as this one begins
         self._before_mb = self._last_mb = 0.0
         self._peak_mb: float | None = None
 
     def __enter__(self) -> "MemoryWatch":
+        self._alive = alive(state(_Course, "gradnorm_memory", self._name).made)
         self._peak_mb = self._meter.peak_mb()
         self._before_mb = self._last_mb = self._meter.used_mb()
         return self
@@ -151,7 +155,8 @@ class _Live(MemoryWatch):
             made_here: Seen = {}
             for name, given in (tensors or {}).items():
                 held_by(name, given, made_here)
-            self._saved |= {address: kept for address, kept in made_here.items() if kept.kind == "saved"}
+            if len(self._made) < MAX_PIECES:
+                self._made = made_here | self._made  # whoever made a piece names it, not who saves it later
             row["tensors"] = rows_of(made_here)
         except Exception as error:  # guard: a tensor class of somebody else's may refuse anything
             row["tensors"] = [{"name": f"{type(error).__name__}: {error}", "kind": "unknown", "count": 0, "mb": 0.0}]
@@ -169,7 +174,7 @@ class _Live(MemoryWatch):
     def _make(self, after_mb: float) -> GradNormMemory:
         course = state(_Course, "gradnorm_memory", self._name)
         stays_mb = after_mb - self._before_mb
-        growth_mb = course.add(self._before_mb, stays_mb)
+        growth_mb = course.add(self._before_mb, self._alive, self._made)
         peak_mb = self._meter.peak_mb()
         report = GradNormMemory(
             name=self._name,
@@ -179,7 +184,7 @@ class _Live(MemoryWatch):
             after_mb=after_mb,
             stays_mb=stays_mb,
             peak_mb=peak_mb if peak_mb is not None and peak_mb > (self._peak_mb or 0.0) else None,
-            saved_mb=sum(kept.mb for kept in self._saved.values()),
+            saved_mb=sum(kept.mb for kept in self._made.values() if kept.kind == "saved"),
             accumulation=self._accumulation,
             growth_mb=growth_mb,
             updates=course.updates,
@@ -195,18 +200,20 @@ class _Course:
     def __init__(self) -> None:
         self.updates = 0
         self.began_mb = 0.0
-        self.stayed_mb = 0.0
+        self.made: Seen = {}  # what the last update made and saved
+        self.alive: Seen = {}  # what of the one before it was still held when it began
         self.leaks_mb: deque[float] = deque(maxlen=64)  # in a row: how much more each update began with
 
-    def add(self, before_mb: float, stays_mb: float) -> float | None:
+    def add(self, before_mb: float, still: Seen, made_now: Seen) -> float | None:
         """One more update; returns the growth since the one before."""
         self.updates += 1
         growth_mb = before_mb - self.began_mb if self.updates > 1 else None
-        if growth_mb is not None and growth_mb >= LEAST_MB and self.stayed_mb >= LEAST_MB:
+        held_mb = sum(kept.mb for address, kept in still.items() if address not in made_now)
+        if growth_mb is not None and growth_mb >= LEAST_MB and held_mb >= LEAST_MB:
             self.leaks_mb.append(growth_mb)
         else:
             self.leaks_mb.clear()
-        self.began_mb, self.stayed_mb = before_mb, stays_mb
+        self.began_mb, self.made, self.alive = before_mb, made_now, still
         return growth_mb
 
 
@@ -214,23 +221,19 @@ def _faults(report: GradNormMemory, course: _Course) -> list[Fault]:
     if len(course.leaks_mb) < LEAKS:
         return []
     total_mb = sum(course.leaks_mb)
-    largest = max(
-        (row for part in report.parts for row in part["tensors"]), key=lambda row: float(row["mb"]), default=None
-    )
-    evidence = [
-        f"update {report.updates} began with {number(report.before_mb)} MB, {number(total_mb)} MB more than "
-        f"{len(course.leaks_mb)} updates before; this one leaves {report.stays_mb:+.4g} MB"
-    ]
-    if largest is not None:
-        evidence.append(f"the most it makes: {number(largest['mb'])} MB {largest['kind']} {largest['name']}")
+    held = [f"{number(row['mb'])} MB {row['kind']} {row['count']} x {row['name']}" for row in rows_of(course.alive)]
     return [
         Fault(
             "TD-L017",
             f"memory stays after each GradNorm update: {number(total_mb / len(course.leaks_mb))} MB an update",
             "error",
             what=report.name,
-            evidence=evidence,
-            cause="losses, norms or weights are kept with their graph: create_graph or retain_graph, and no detach()",
-            try_next="keep .item() or .detach() of what goes into histories; retain_graph=True for all tasks but the last",
+            evidence=[
+                f"update {report.updates} began with {number(report.before_mb)} MB, {number(total_mb)} MB more than "
+                f"{len(course.leaks_mb)} updates before",
+                *(f"still held from the update before: {line}" for line in held[:4]),
+            ],
+            cause="losses, norms, gradients or weights are kept from update to update, with their graph or without",
+            try_next="keep .item() of what goes into histories; retain_graph=True for all tasks but the last",
         )
     ]

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from tdbg.probes import host_memory, tensors
 
@@ -25,6 +26,7 @@ class Kept:
     name: str
     kind: str  # made (given to `mark`) or saved (for backward)
     mb: float
+    storage: StorageWeakRef  # keeps nothing alive, and knows whether it still is
 
 
 Seen = dict[int, Kept]  # by address, so that memory that several share counts once
@@ -37,6 +39,11 @@ def held_by(name: str, given: Tensor | Iterable[Tensor | None] | None, seen: See
         _enter(tensor, name, "made", seen)
     for operation, tensor in _saved([tensor.grad_fn for tensor in made if tensor.grad_fn is not None]):
         _enter(tensor, operation, "saved", seen)
+
+
+def alive(seen: Seen) -> Seen:
+    """The pieces that somebody still holds."""
+    return {address: kept for address, kept in seen.items() if not kept.storage.expired()}
 
 
 def rows_of(seen: Seen) -> list[dict[str, Any]]:
@@ -55,7 +62,9 @@ def _enter(tensor: Tensor, name: str, kind: str, seen: Seen) -> None:
     if not address or address in seen:
         return
     shape = "x".join(map(str, tensor.shape)) or "scalar"
-    seen[address] = Kept(f"{name} {shape} {str(tensor.dtype).removeprefix('torch.')}", kind, size / MB)
+    seen[address] = Kept(
+        f"{name} {shape} {str(tensor.dtype).removeprefix('torch.')}", kind, size / MB, StorageWeakRef(storage)
+    )
 
 
 def _saved(roots: Iterable[Any]) -> Iterator[tuple[str, Tensor]]:
@@ -64,11 +73,11 @@ def _saved(roots: Iterable[Any]) -> Iterator[tuple[str, Tensor]]:
     What somebody packed (checkpointing, offloading) is not unpacked.
     """
     todo = list(roots)
-    met: set[Any] = set()
+    met: dict[Any, None] = {}  # in the order of the walk
     while todo and len(met) < MAX_NODES:
         node = todo.pop()
         if node not in met:
-            met.add(node)
+            met[node] = None
             todo += [other for other, _ in node.next_functions if other is not None]
     leaves = (getattr(node, "variable", None) for node in met)  # of AccumulateGrad
     parameters = {tensors.local(leaf).untyped_storage().data_ptr() for leaf in leaves if leaf is not None}
