@@ -28,7 +28,8 @@ gradient recorded, no collective issued; of tensors on an accelerator values are
 `--steps`, `--every` and `--ranks` of `tdbg run` hold here too.
 """
 
-from tdbg.probes.loss.class_weighting import ClassLosses, ClassWeighting, class_losses, class_weighting
+from tdbg.probes.loss.class_reports import ClassLosses, ClassWeighting
+from tdbg.probes.loss.class_weighting import class_losses, class_weighting
 from tdbg.probes.loss.gradnorm_memory import GradNormMemory, MemoryWatch, gradnorm_memory
 from tdbg.probes.loss.gradnorm_metrics import GradNormMetrics, gradnorm_metrics
 from tdbg.probes.loss.null_masking import NullMasking, NullTask, null_masking
