@@ -11,6 +11,7 @@ from typing import Any
 
 from tdbg.control import CONTROL_FILE, Request, read
 from tdbg.events import End, Metric, Start, Step, plain
+from tdbg.flags import DIAGNOSTICS
 from tdbg.inject import children, records, tracebacks
 from tdbg.inject.agent import Agent, agent
 from tdbg.inject.imports import when_imported
@@ -32,6 +33,7 @@ def arrive(module: Any) -> None:
         tracebacks.install(me)
     with me.guard("children"):
         children.install(me)
+    when_imported(DIAGNOSTICS, lambda module: _give_host(me))
     if me.settings.level == "off":
         return
     with me.guard("monitor"):
@@ -39,6 +41,17 @@ def arrive(module: Any) -> None:
     if me.settings.records:
         with me.guard("records"):
             records.install(me)
+
+
+def _give_host(me: Agent) -> None:
+    """The program calls diagnostics of its own accord: they ask and tell this run."""
+    from tdbg.inject.take import ledger
+    from tdbg.probes.host import Watched, enter
+
+    def take(flag: str, value: Any) -> None:
+        ledger().took(flag, DIAGNOSTICS, False, value)
+
+    enter(Watched(me.settings.flags, lambda: me.monitor, take))
 
 
 def _is_child_of_a_rank() -> bool:

@@ -1,0 +1,78 @@
+"""The reports of LOSS.CLASS_WEIGHTING, and how they stand in the log."""
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from tdbg.probes.loss.figures import number, share_text
+from tdbg.probes.loss.report import Report
+
+FLAG = "LOSS.CLASS_WEIGHTING"
+SHOWN = 24  # classes with a line of their own: the rarest and the most frequent
+
+
+@dataclass(slots=True, kw_only=True)
+class ClassWeighting(Report):
+    """What class weights do, given how often each class occurs."""
+
+    flag: ClassVar[str] = FLAG
+    part: ClassVar[str] = "WEIGHTS"
+
+    classes: int
+    samples: int
+    beta: float
+    ratio: float  # largest to smallest positive weight, of classes that occur
+    exponents: dict[str, float]  # weighting -> slope of log(weight) over log(count)
+    exponent: float  # of all weightings together
+    rows: list[dict[str, Any]] = field(default_factory=list)  # class, count, effective, balanced, weights, share
+
+    def records(self) -> list[tuple[str, str]]:
+        each = ", ".join(f"{name} {number(value)}" for name, value in self.exponents.items())
+        lines = [
+            f"{self.classes} classes, {self.samples} samples, beta {self.beta:.8g}; largest to smallest weight "
+            f"{number(self.ratio)}; exponent over counts: {each}, together {number(self.exponent)}"
+        ]
+        shown = self.rows if len(self.rows) <= SHOWN else [*self.rows[: SHOWN // 2], *self.rows[-SHOWN // 2 :]]
+        for row in shown:
+            weights = ", ".join(f"{name} {number(value)}" for name, value in row["weights"].items())
+            lines.append(
+                f"  {row['name']}: {row['count']:g} samples, effective {number(row['effective'])}, balanced "
+                f"{number(row['balanced'])}; {weights}; {share_text(row['share'])} of the weight in training"
+            )
+        if len(shown) < len(self.rows):
+            lines.insert(1 + SHOWN // 2, f"  ... {len(self.rows) - len(shown)} classes between")
+        return [(self.part, "\n".join(lines))]
+
+    def values(self) -> dict[str, Any]:
+        return {"classes": self.classes, "ratio": self.ratio, "exponent": self.exponent}
+
+
+@dataclass(slots=True, kw_only=True)
+class ClassLosses(Report):
+    """Which classes the loss of a batch comes from."""
+
+    flag: ClassVar[str] = FLAG
+    part: ClassVar[str] = "LOSSES"
+
+    classes: int
+    samples: int
+    left_out: int
+    total: float  # sum of the weighted losses
+    rows: list[dict[str, Any]] = field(default_factory=list)  # class, samples, mean, share; the largest share first
+
+    def records(self) -> list[tuple[str, str]]:
+        lines = [
+            f"{self.samples} samples of {len(self.rows)} among {self.classes} classes, {self.left_out} left out; "
+            f"sum of the losses {number(self.total)}"
+        ]
+        for row in self.rows[:SHOWN]:
+            lines.append(
+                f"  {row['name']}: {share_text(row['share'])} of the loss from {row['samples']} samples "
+                f"({share_text(row['part'])}), mean {number(row['mean'])}"
+            )
+        if len(self.rows) > SHOWN:
+            lines.append(f"  and {len(self.rows) - SHOWN} more classes")
+        return [(self.part, "\n".join(lines))]
+
+    def values(self) -> dict[str, Any]:
+        share = max((row["share"] for row in self.rows), default=0.0)
+        return {"samples": self.samples, "classes": len(self.rows), "share": share, "loss": self.total}
