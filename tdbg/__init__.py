@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     from tdbg.api.switches import enable_debugging as enable_debugging
     from tdbg.api.switches import get_debugging_status as get_debugging_status
     from tdbg.api.switches import history as history
+    from tdbg.api.tracking import Metric as Metric
+    from tdbg.api.tracking import MetricsTracker as MetricsTracker
+    from tdbg.api.tracking import OpsSchedule as OpsSchedule
+    from tdbg.api.tracking import SubsetMetricWrapper as SubsetMetricWrapper
+    from tdbg.api.tracking import lr_dict as lr_dict
     from tdbg.api.training import StepInfo as StepInfo
     from tdbg.api.training import TrainingDebugger as TrainingDebugger
 
@@ -48,6 +53,11 @@ API = (  # the names of tdbg.api; any other is a submodule or an error
     "AsyncTrainingLogger",
     "create_logger",
     "profile_model_performance",
+    "MetricsTracker",
+    "Metric",
+    "OpsSchedule",
+    "SubsetMetricWrapper",
+    "lr_dict",
 )
 
 

@@ -33,7 +33,7 @@ def _front(args: list[str]) -> int:
             return 0
         except (OSError, AttributeError):  # closed pipe, full disk or no stdout: the whole CLI knows what to do
             pass
-    quick = {"filter-logs": _filter_logs, "inspect-pages": _inspect_pages, "trace": _trace}
+    quick = {"filter-logs": _filter_logs, "inspect-pages": _inspect_pages, "trace": _trace, "metrics": _metrics}
     if args and args[0] in quick:
         code = _guarded(quick[args[0]], args)
         if code is not None:
@@ -74,6 +74,12 @@ def _inspect_pages(words: list[str]) -> int | None:
 
 def _trace(words: list[str]) -> int | None:
     from tdbg.traces.commands import thin
+
+    return thin(words)
+
+
+def _metrics(words: list[str]) -> int | None:
+    from tdbg.metrics.commands import thin
 
     return thin(words)
 

@@ -29,6 +29,12 @@ class Flag(NamedTuple):
     probe: str = ""  # the probe it wakes; empty if it only opens the program's own log lines
     default: bool = False
     thresholds: tuple[Threshold, ...] = ()
+    own: bool = False  # tdbg acts on it itself, without a probe
+
+    @property
+    def works_alone(self) -> bool:
+        """True if it does something in a program that knows nothing of it."""
+        return bool(self.probe) or self.own
 
     @property
     def leaf(self) -> str:
@@ -118,12 +124,14 @@ FLAGS: tuple[Flag, ...] = (
         "metrics",
         "Log what each validation pass computed, per phase, task and subset.",
         "Use it when validation figures look wrong, stale or too good.",
+        own=True,
     ),
     Flag(
         "DUMP_METRICS",
         "metrics",
         "Dump the whole state of the metrics at each validation.",
         "Use it when an average, a best value or a count cannot be explained from the logs.",
+        own=True,
     ),
     Flag(
         "WANDB_METRICS",

@@ -19,6 +19,7 @@ from typing import Any
 from tdbg import events
 from tdbg.errors import LaunchError, TdbgError
 from tdbg.events import Event, Note, Step
+from tdbg.lines import LineWriter
 
 SCHEMA = 1
 NO_HARD_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
@@ -286,41 +287,25 @@ def read_events(path: Path) -> Iterator[Event]:
                     yield event
 
 
-class EventWriter:
+class EventWriter(LineWriter):
     """Writes the events of one process; opens its file at the first event, and never raises.
 
-    folder: called at the first event; returns the folder to write into.
-    A full disk, a vanished folder or a spent budget stops the writing, is counted in ``dropped`` and
-    said once through ``on_trouble``. Cost: one ``write`` call a line, about 10 us.
+    folder: called at the first event; returns the folder to write into. See `LineWriter` for the rest.
     """
 
+    what = "events"
+
     def __init__(self, folder: Callable[[], Path], budget_bytes: int, on_trouble: Callable[[str], None]) -> None:
-        self._folder = folder
-        self._budget_bytes = budget_bytes
-        self._on_trouble = on_trouble
-        self._fd = -1
-        self._pid = 0
-        self._torn = False
-        self._identity = (0, 0)
-        self.path: Path | None = None
-        self.written_bytes = 0
-        self.dropped = 0
+        super().__init__(lambda: folder() / EVENTS, budget_bytes, on_trouble)
         self._vectors = 0  # met since half the budget was used
         self._steps_left_out = 0
-        self._said: set[str] = set()
 
     def emit(self, event: Event) -> None:
         """Write one event; under disk pressure first vectors, then step records are thinned out."""
-        try:
-            if isinstance(event, Step) and not self._fits(event):
-                self.dropped += 1
-                return
-            self._write(events.encode(event))
-        except OSError as error:
+        if isinstance(event, Step) and not self._fits(event):
             self.dropped += 1
-            self._trouble("disk", f"cannot write events: {error.strerror or error}; training goes on")
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EINTR, errno.EAGAIN):
-                self.close()
+            return
+        self.line(events.encode(event))
 
     def _fits(self, step: Step) -> bool:
         share = self.written_bytes / self._budget_bytes if self._budget_bytes else 0.0
@@ -341,68 +326,12 @@ class EventWriter:
     def _note(self, code: str, text: str, step: int) -> None:
         if code not in self._said:
             self._said.add(code)
-            self._write(events.encode(Note(t=time.time(), code=code, text=text, step=step)))
-
-    def _trouble(self, code: str, text: str) -> None:
-        if code not in self._said:
-            self._said.add(code)
-            self._on_trouble(text)
-
-    def _write(self, line: bytes) -> None:
-        if self._pid != os.getpid() or not self._is_ours():
-            self._open()
-        if self._fd < 0:
-            self.dropped += 1
-            return
-        if self._budget_bytes and self.written_bytes + len(line) > self._budget_bytes:
-            self.dropped += 1
-            self._trouble("budget", "the disk budget is used up: no further events are written; training goes on")
-            return
-        whole = b"\n" + line if self._torn else line
-        done = os.write(self._fd, whole)
-        self.written_bytes += done
-        self._torn = done < len(whole)  # a full disk took a part: the next line must not join it
-        if self._torn:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    def _is_ours(self) -> bool:
-        """False if the program closed our file behind our back: its number may be a file of the program's by now.
-
-        Cost: about 1.3 us, one fstat.
-        """
-        if self._fd < 0:
-            return True
-        try:
-            found = os.fstat(self._fd)
-        except OSError:
-            return False
-        return (found.st_dev, found.st_ino) == self._identity
-
-    def _open(self) -> None:
-        self._pid = os.getpid()
-        self._fd = -1
-        folder = self._folder()
-        folder.mkdir(parents=True, exist_ok=True)
-        self.path = folder / EVENTS
-        self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        found = os.fstat(self._fd)
-        self._identity = (found.st_dev, found.st_ino)
-        if found.st_size:
-            self.written_bytes = found.st_size
+            self.line(events.encode(Note(t=time.time(), code=code, text=text, step=step)))
 
     def forget(self) -> None:
         """In a forked child: the file belongs to the parent."""
-        if self._fd >= 0 and self._is_ours():
-            os.close(self._fd)
-        self._fd, self._pid, self.path = -1, 0, None
-        self.written_bytes = self.dropped = self._vectors = self._steps_left_out = 0
-        self._said.clear()
-
-    def close(self) -> None:
-        """Close the file; later events count as dropped."""
-        if self._fd >= 0 and self._is_ours():
-            os.close(self._fd)
-        self._fd, self._pid = -1, os.getpid()
+        super().forget()
+        self._vectors = self._steps_left_out = 0
 
 
 def env_rank(environ: Mapping[str, str]) -> int | None:

@@ -18,6 +18,7 @@ FLOORS = (
         "flags",
         "registry",
         "events",
+        "lines",
         "output",
         "window",
         "conditions",

@@ -28,6 +28,11 @@ NAMES = {
     "AsyncTrainingLogger": "asynchronous",
     "create_logger": "loggers",
     "profile_model_performance": "performance",
+    "MetricsTracker": "tracking",
+    "Metric": "tracking",
+    "OpsSchedule": "tracking",
+    "SubsetMetricWrapper": "tracking",
+    "lr_dict": "tracking",
 }
 
 

@@ -42,6 +42,8 @@ def _end(rank: Any, run: RunDir, leads: bool, code: int) -> None:
 
     rank.end()
     atexit.unregister(rank.end)
+    if rank.feed is not None:
+        rank.feed.close()
     rank.me.close()
     if leads:
         from tdbg.launch import provenance

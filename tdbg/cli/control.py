@@ -112,7 +112,7 @@ def wished(
 def _mention_flags_without_probe(flags: dict[str, bool | str]) -> None:
     from tdbg.flags import FLAGS
 
-    woken = {flag.name for flag in FLAGS if flag.probe}
+    woken = {flag.name for flag in FLAGS if flag.works_alone}
     deaf = [name for name in flags if name not in woken]
     if deaf:
         say(f"{', '.join(deaf)}: no probe of tdbg's; the program sees it only where it asks tdbg.flag()")

@@ -11,10 +11,11 @@ from tdbg.output import print_json, print_table
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tdbg.metrics.sanity import Rule as MetricsRule
     from tdbg.rules import Rule
     from tdbg.traces.rules import Rule as TraceRule
 
-    AnyRule = type[Rule] | type[TraceRule]
+    AnyRule = type[Rule] | type[MetricsRule] | type[TraceRule]
 
 
 def command(
@@ -45,11 +46,13 @@ def command(
 
 
 def every() -> "Iterator[AnyRule]":
-    """The rules of findings, and those of the advice on traces."""
+    """The rules of findings, those on metrics among them, and those of the advice on traces."""
+    from tdbg.metrics.sanity import RULES as METRICS
     from tdbg.rules import RULES
     from tdbg.traces.rules import RULES as ADVICE
 
     yield from RULES
+    yield from METRICS
     yield from ADVICE
 
 
@@ -62,12 +65,15 @@ def rule_of(code: str) -> "AnyRule":
     """The rule whose code this is, in any spelling; TdbgError with the nearest one."""
     import difflib
 
+    from tdbg.metrics.sanity import RULES as METRICS
     from tdbg.rules import RULES
     from tdbg.traces.rules import RULES as ADVICE
 
     name = spelt_out(code)
     if name in ADVICE:
         return ADVICE[name]
+    if name in METRICS:
+        return METRICS[name]
     try:
         return RULES[name]
     except TdbgError:

@@ -37,6 +37,7 @@ def command(
         tdbg report tdbg_runs/20261121-031500-train --json
         tdbg report train --note "batch 12 holds an empty image"
     """
+    from tdbg.launch import metrics
     from tdbg.rules.verdict import judge_run
     from tdbg.rundir import RunDir
 
@@ -46,7 +47,7 @@ def command(
         found.info()  # with no events and an unreadable run.json there is nothing to judge: say so
     if note is not None:
         keep(found, note)
-    verdict = judge_run(found)
+    verdict = metrics.join(judge_run(found), found)
     notes = kept(found)
     if json:
         print_json("report", {**verdict.as_dict(), "people": notes})

@@ -39,6 +39,7 @@ class Agent:
         self.errors = 0
         self.is_launcher_child = False
         self.monitor: Any = None  # set once torch is imported, unless the level is off
+        self.feed: Any = None  # where metrics go, once there is a monitor
         self._noted: set[str] = set()
         self._writer = self._new_writer()
         self._other = self._new_writer()

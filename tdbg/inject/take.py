@@ -144,7 +144,7 @@ def spellings(flag: str) -> list[tuple[str, ...]]:
 
 def wants_config(flag: str) -> bool:
     """False for flags that wake something of tdbg's own: they work without the program's help."""
-    return not any(item.name == flag and (item.probe or item.group == "torch") for item in flag_table.FLAGS)
+    return not any(item.name == flag and (item.works_alone or item.group == "torch") for item in flag_table.FLAGS)
 
 
 def fit(value: Value, old: Any) -> Any:

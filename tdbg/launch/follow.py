@@ -9,6 +9,7 @@ from collections.abc import Callable
 from tdbg import events
 from tdbg.config import Settings
 from tdbg.events import Event, Finding, Trigger
+from tdbg.launch import metrics
 from tdbg.launch.progress import Progress
 from tdbg.output import say
 from tdbg.rules import wanted
@@ -119,7 +120,7 @@ class Follower:
         self._ending.set()
         if self._thread.ident is not None:
             self._thread.join(timeout=30)
-        verdict = self._conclude(exit_code)
+        verdict = metrics.join(self._conclude(exit_code), self.run)
         self._progress.clear()
         if self.speaks:
             self._publish(verdict)

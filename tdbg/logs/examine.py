@@ -106,7 +106,7 @@ def _asked(roots: Sequence[Path]) -> set[str] | None:
 
 def _of_flag(flag: str, tally: Tally, injected: Sequence[Injection], asked: set[str] | None) -> Iterator[Check]:
     entry = next((item for item in FLAGS if item.name == flag), None)
-    own = entry is not None and bool(entry.probe or entry.group == "torch")  # works without the program's help
+    own = entry is not None and bool(entry.works_alone or entry.group == "torch")  # works without the program's help
     count = tally.by_flag[flag]
     about = [event for event in injected if event.flag == flag]
     took = any(event.status in ("set", "already") for event in about)

@@ -15,7 +15,7 @@ class FlagUntaken(Rule):
     """Names debug flags that were on and that nothing in the program ever read.
 
     What it does: At the end compares the flags that were on with those that reached a config (yacs, OmegaConf,
-    argparse, jsonargparse) or were read through `tdbg.flag()`. Flags that wake a probe of tdbg's own need no
+    argparse, jsonargparse) or were read through `tdbg.flag()`. Flags that tdbg itself acts on need no
     taker. Silent with `--inject none` and where no process reported at all (TD-C003).
 
     Why it matters: The program ran as if the flag were off; nothing else would tell.
@@ -46,9 +46,9 @@ class FlagUntaken(Rule):
         settings = view.settings
         if settings.inject == "none" or not view.over or not (view.processes or view.run.hellos()):
             return ()
-        probed = {flag.name for flag in FLAGS if flag.probe}
+        alone = {flag.name for flag in FLAGS if flag.works_alone}
         on = [name for name, value in settings.flags.items() if value is not False]
-        untaken = [name for name in on if name not in self._answered and name not in probed]
+        untaken = [name for name in on if name not in self._answered and name not in alone]
         if not untaken:
             return ()
         return (

@@ -4,19 +4,15 @@ Everything that comes from a trace is JSON in which no ``<`` stands, and reaches
 page may load nothing and run only the two scripts whose hashes it names.
 """
 
-import html
-import re
 from collections.abc import Sequence
-from importlib import resources
 from typing import IO, Any
 
-from tdbg.errors import TdbgError
 from tdbg.tables import counted, finite, short, size
 from tdbg.traces import figures, flames, kinds
 from tdbg.traces.asking import label
 from tdbg.traces.sets import Found
 from tdbg.traces.summary import Memory, Step, Summary, Work
-from tdbg.webpage import as_json, content_hash, filled
+from tdbg.webpage import write_graphs
 
 WHOLE = 8  # traces that are shown whole, the slowest first
 LANES = 64  # traces beside each other
@@ -25,43 +21,13 @@ NODES = 1_200  # of a tree
 LEAST = 0.001  # of the peak that somebody held
 LINES = 300  # of a table
 LETTERS = 160  # of a name
-# Plotly adds styles of a map's unless an element of this id is there: the page's policy would refuse them.
-STYLED = re.compile(r'document\.getElementById\("([0-9a-f]{64})"\)')
 
 Pairs = Sequence[tuple[Found, Summary]]
 
 
 def write(file: IO[bytes], every: Pairs, title: str) -> None:
     """Write the page. Raises TdbgError without plotly, OSError."""
-    plotly = _plotly()
-    style, script, page = (_part(name) for name in ("page.css", "page.js", "page.html"))
-    names = {
-        "title": html.escape(title),
-        "style": style,
-        "script": script,
-        "plotly": plotly,
-        "data": as_json(finite(_document(every))).decode("ascii"),
-        "script_hash": content_hash(script),
-        "plotly_hash": content_hash(plotly),
-        "style_hash": content_hash(style),
-        "empty_hash": content_hash(""),
-        "guards": "".join(f'<template id="{name}"></template>' for name in sorted(set(STYLED.findall(plotly)))),
-    }
-    file.write(filled(page, names).encode("utf-8", "backslashreplace"))
-
-
-def _plotly() -> str:
-    """Plotly's script, out of its package. What would end the script element there is written in another way."""
-    try:
-        from plotly.offline import get_plotlyjs
-    except ImportError:
-        raise TdbgError("--html needs plotly", "install the extra: pip install 'tdbg[html]'") from None
-    text: str = get_plotlyjs()
-    return text.replace("</script", "<\\/script").replace("\r\n", "\n").replace("\r", "\n")
-
-
-def _part(name: str) -> str:
-    return resources.files("tdbg.traces").joinpath("web", name).read_text(encoding="utf-8")
+    write_graphs(file, "tdbg.traces", title, finite(_document(every)))
 
 
 def _document(every: Pairs) -> dict[str, Any]:

@@ -62,6 +62,8 @@ def test_an_unknown_name_is_an_attribute_error():
         "tdbg.disable_debugging()",
         "tdbg.region('a').__enter__().__exit__(None, None, None)",
         "tdbg.DebugLevel.BASIC",
+        "tdbg.MetricsTracker().update_train_batch({'loss': 1.0}, 4)",
+        "tdbg.OpsSchedule(total_steps=10).due('console', 5)",
     ],
 )
 def test_what_looks_at_no_tensor_loads_no_torch(code):

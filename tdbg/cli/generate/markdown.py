@@ -84,10 +84,11 @@ def probes() -> str:
 
 def findings() -> str:
     """docs/findings.md: the page of every rule."""
+    from tdbg.metrics.sanity import RULES as METRICS
     from tdbg.rules import RULES
 
     parts = ["# Findings", NOTICE, "`tdbg explain CODE` prints one of these.\n"]
-    for rule in RULES:
+    for rule in (*RULES, *METRICS):
         parts.append(f"## {rule.code}: {rule.title}\n\nUsual severity: {rule.severity}.\n\n{_prose(rule.page())}\n")
     return "\n".join([*parts, advice()])
 

@@ -41,9 +41,11 @@ def _codes() -> Words:
 
 
 def _advice() -> Words:
-    from tdbg.traces.rules import RULES
+    """Of rules that speak when a command asks them: on metrics and on traces."""
+    from tdbg.metrics.sanity import RULES as METRICS
+    from tdbg.traces.rules import RULES as TRACES
 
-    return [(rule.code, rule.title) for rule in RULES]
+    return [(rule.code, rule.title) for rule in METRICS] + [(rule.code, rule.title) for rule in TRACES]
 
 
 def _faults() -> Words:

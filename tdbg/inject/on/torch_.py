@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tdbg.control import CONTROL_FILE, Request, read
-from tdbg.events import End, Start, plain
+from tdbg.events import End, Metric, Start, Step, plain
 from tdbg.inject import children, records, tracebacks
 from tdbg.inject.agent import Agent, agent
 from tdbg.inject.imports import when_imported
@@ -18,6 +18,7 @@ from tdbg.rundir import allowed_env, env_rank, redacted, write_json
 
 LOCAL_RANK_ENV = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")
 BATCH_LIMIT_BYTES = 256_000_000
+FED = (Step, Metric)  # the events that say metrics
 
 
 def arrive(module: Any) -> None:
@@ -82,12 +83,24 @@ class Rank:
 
             self.monitor.lasting.append(Capture.into(lambda: me.folder))
         when_imported("tdbg.debuggers.hooks", self._expect_own_passes)
+        me.feed = self.feed = self._feed()
         self.monitor.attach(probes_for(me.settings.level, me.settings.flags))
         self.alternation = Alternation(self.monitor, me.settings.baseline) if me.settings.baseline else None
         self.startup_ms = (time.perf_counter() - begun) * 1e3
         self.monitor.budget.start_up_s = self.startup_ms / 1e3
         me.at_fork(self._forked)
         atexit.register(self.end)
+
+    def _feed(self) -> Any:
+        """Where metrics go; None where that part of tdbg fails."""
+        feed = None
+        with self.me.guard("metrics"):
+            from tdbg.inject.metrics.feed import Feed
+
+            feed = Feed(self.me, self.monitor)
+            feed.taps.wait()
+            feed.dumps.wait()
+        return feed
 
     def _expect_own_passes(self, hooks: Any) -> None:
         """A debugger that runs the model again (GradCAM) makes no step and no datapoint of it."""
@@ -115,6 +128,8 @@ class Rank:
     def _emit(self, event: Any) -> None:
         self.me.step = self.monitor.step
         self.me.emit(event)
+        if self.feed is not None and type(event) in FED:
+            self.feed.take(event)
 
     def _become_rank(self) -> None:
         rank, world_size = identity()
@@ -187,6 +202,8 @@ class Rank:
         with self.me.guard("end"):
             reason = "exception" if self._uncaught() else "exit"  # first: what comes next may fail with the device
             self.monitor.finish()
+            if self.feed is not None:
+                self.feed.finish()
             if self.alternation is not None:
                 self._emit(self.alternation.result())
             cost = self.monitor.cost()

@@ -22,7 +22,10 @@ def _wrap(owner: Any, name: str, plan_of: Any) -> None:
     def told(*args: Any, **kwargs: Any) -> Any:
         me = agent()
         with me.guard("plan"):
-            me.emit_as_rank(plan_of(*args))
+            plan = plan_of(*args)
+            me.emit_as_rank(plan)
+            if me.feed is not None:
+                me.feed.planned(plan)
         return original(*args, **kwargs)
 
     setattr(owner, name, told)

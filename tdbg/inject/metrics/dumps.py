@@ -1,0 +1,196 @@
+"""DUMP_METRICS and VALIDATION_METRICS: the full state of the metrics at each validation, in a file of the rank's.
+
+The state is that of the program's own trackers, if it has any, else of one that is kept from the rows of the feed.
+"""
+
+import time
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tdbg.events import Observation
+from tdbg.flags import tag
+from tdbg.inject.imports import when_imported
+from tdbg.metrics.rows import Row
+
+if TYPE_CHECKING:
+    from tdbg.inject.metrics.feed import Feed
+
+FOLDER = "metrics_state"
+PROBE = "metrics-state"
+APART = 64  # rows that wait
+FLAGS = ("DUMP_METRICS", "VALIDATION_METRICS")
+TRAIN = "train"
+SHOWN = 12  # values in a line of the log
+EMPTY = "count_0_str"  # the text that names metrics without a sample
+
+
+class Dumps:
+    """Listens to every tracker of the process, and writes dumps while a flag is on."""
+
+    def __init__(self, feed: "Feed") -> None:
+        self.feed = feed
+        self._own: Any = None  # the feed's tracker, while a flag is on
+        self._foreign = False  # the program has finalised a phase of a tracker of its own
+        self._listening = False
+        self._waiting: deque[tuple[Row, int]] = deque()  # a pass is told once training has gone on
+
+    def wait(self) -> None:
+        """Listen as soon as the program has trackers."""
+        when_imported("tdbg.metrics.tracker", self._arrived)
+
+    def _arrived(self, module: Any) -> None:
+        if not self._listening and not self.feed.is_off:
+            self._listening = True
+            module.BEFORE_RESET.append(self._finished)
+
+    def close(self) -> None:
+        """Listen no more."""
+        import sys
+
+        module = sys.modules.get("tdbg.metrics.tracker")
+        if module is not None and self._finished in module.BEFORE_RESET:
+            module.BEFORE_RESET.remove(self._finished)
+
+    def forked(self) -> None:
+        """A new process, which has seen nothing."""
+        self._own, self._foreign = None, False
+        self._waiting.clear()
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """The flags that are on now."""
+        flags = self.feed.monitor.settings.flags
+        return tuple(name for name in FLAGS if flags.get(name))
+
+    def _finished(self, tracker: Any, phase: str) -> None:
+        """A phase of a tracker was finalised; its sums are still there. Nothing reaches the program."""
+        feed = self.feed
+        if tracker is self._own or not feed.hears:
+            return
+        begun = time.perf_counter()
+        try:
+            self._foreign = True
+            found = tracker.phases[phase]
+            if found.empty:
+                self._tell_empty(phase, found)
+            if phase != TRAIN and self.asked:
+                self._dump(tracker, phase, feed.monitor.spoken_step)
+        except Exception as error:  # guard: the program's own call goes on
+            feed.failed(error)
+        feed.monitor.budget.spend("metrics", time.perf_counter() - begun, asked=bool(self.asked))
+
+    def _tell_empty(self, phase: str, found: Any) -> None:
+        """Metrics without a sample: TD-K003 reads it."""
+        names = ", ".join(found.empty[:SHOWN])
+        step = self.feed.monitor.spoken_step
+        row = Row(time.time(), step, found.epoch, phase, text={f"{phase}/{EMPTY}": names}, source="tdbg")
+        self.feed.say(row)
+
+    def _dump(self, tracker: Any, phase: str, step: int) -> None:
+        """Write the state, and say so."""
+        monitor, me = self.feed.monitor, self.feed.me
+        monitor.become_rank_now()
+        if me.folder is None:
+            return
+        path = _free(me.folder / FOLDER, f"step{step:08d}_{phase}")
+        tracker.dump_metrics_state(level="extreme", path=path)
+        me.charge(path.stat().st_size)
+        kept = f"{FOLDER}/{path.name}"
+        told = {"VALIDATION_METRICS": ("SUMMARY", _line(tracker, phase)), "DUMP_METRICS": ("STATE", f"{phase}: {kept}")}
+        for flag in self.asked:
+            part, text = told[flag]
+            values = {"phase": phase, "file": kept}
+            event = Observation(
+                t=time.time(),
+                probe=PROBE,
+                flag=flag,
+                part=part,
+                step=step,
+                epoch=monitor.epoch,
+                text=text,
+                values=values,
+            )
+            monitor.emit(event)
+            me.log("D", step, tag(flag, part), text)
+
+    # without a tracker of the program's own
+
+    def take(self, row: Row, samples: int = 0) -> None:
+        """Keep what a row says, while a flag is on. samples: of a training step."""
+        if not self.asked or self._foreign:
+            return
+        begun = time.perf_counter()
+        self._waiting.append((row, samples))
+        if len(self._waiting) > APART:
+            _keep(self._own or self._start(), *self._waiting.popleft())
+        self.feed.monitor.budget.ask(time.perf_counter() - begun)
+
+    def validated(self, step: int) -> None:
+        """A pass of evaluation is over, which came after this step."""
+        if not self.asked or self._foreign:
+            return
+        begun = time.perf_counter()
+        tracker = self._own or self._start()
+        after = [(row, samples) for row, samples in self._waiting if row.step > step]
+        for row, samples in self._waiting:
+            if row.step <= step:
+                _keep(tracker, row, samples)
+        self._waiting = deque(after)
+        if TRAIN in tracker.phases and tracker.phases[TRAIN].batches:
+            tracker.finalize_train_epoch()
+        self._dump(tracker, "val", step)
+        self.feed.monitor.budget.ask(time.perf_counter() - begun)
+
+    def _start(self) -> Any:
+        """The tracker of the feed; the program's list of trackers does not know it."""
+        from tdbg.metrics import holding
+        from tdbg.metrics.tracker import MetricsTracker
+
+        self._own = MetricsTracker()
+        holding.MADE.discard(self._own)
+        return self._own
+
+
+def _keep(tracker: Any, row: Row, samples: int) -> None:
+    """Have the feed's tracker take a row."""
+    if row.source != "tdbg" or row.phase != TRAIN:
+        _record(tracker, row)
+        return
+    names = [name for name in ("loss", "grad_norm") if f"{TRAIN}/{name}" in row.values]
+    means = {name: row.values[f"{TRAIN}/{name}"] for name in names}
+    tracker.update_train_batch(means, samples or 1, epoch=row.epoch, step=row.step)
+    for prefix, update in (("lr/", tracker.update_learning_rates), ("pipeline/", tracker.update_pipeline_metrics)):
+        found = {key.removeprefix(prefix): value for key, value in row.values.items() if key.startswith(prefix)}
+        update(found)
+
+
+def _record(tracker: Any, row: Row) -> None:
+    """Values that are whole already, each as a pass of one sample; names outside the grammar go below their phase."""
+    from tdbg.metrics.keys import CATEGORIES, Key, KeyGrammarError
+
+    for name, value in row.values.items():
+        try:
+            key = Key.parse(name if "/" in name else f"{row.phase or row.source}/{name}")
+        except KeyGrammarError:
+            continue
+        if key.phase in CATEGORIES or key.core or key.text:
+            continue
+        tracker._open(key.phase).metric(key.metric, key.task, key.subset).record(value, row.epoch, row.step)
+
+
+def _free(folder: Path, stem: str) -> Path:
+    """A name that no dump has."""
+    path, number = folder / f"{stem}.json", 1
+    while path.exists():
+        number += 1
+        path = folder / f"{stem}-{number}.json"
+    return path
+
+
+def _line(tracker: Any, phase: str) -> str:
+    """What the pass computed, in a line."""
+    found = tracker.phases.get(phase) or ()
+    values = [f"{key} {metric.value:g}" for key, metric in found if metric.value is not None]
+    more = f" and {len(values) - SHOWN} more" if len(values) > SHOWN else ""
+    return f"{phase}: {', '.join(values[:SHOWN]) or 'no values'}{more}"

@@ -1,0 +1,269 @@
+"""The feed of a rank: what tdbg sees and what the program logs, as rows of its ``metrics.jsonl``."""
+
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tdbg.events import Event, Metric, Plan, Step
+from tdbg.inject.metrics import steps
+from tdbg.inject.metrics.dumps import Dumps
+from tdbg.inject.metrics.sorting import sort
+from tdbg.inject.metrics.taps import Tap
+from tdbg.metrics.rows import FILE, Row
+from tdbg.metrics.sinks.jsonl import RowFile
+
+if TYPE_CHECKING:
+    from tdbg.inject.agent import Agent
+    from tdbg.probes.monitor import Monitor
+
+PART = "metrics"  # its name in the budget
+SHARE = 0.25  # of the disk budget
+FREE_ROWS = 100  # so many rows of what the program logs are kept whatever they cost
+MAX_LATE = 1000  # device values on their way at a time
+STEPS_ALONE = ("transformers.Trainer",)  # its epochs mean nothing where max_steps is given
+
+
+class Feed:
+    """Writes the rows of one process: of events, which the monitor tells, and of what `tdbg.inject.metrics.taps` hear.
+
+    Its cost belongs to tdbg's budget. What the program logs is kept as long as that alone fits into the budget: the
+    records of steps make room for it. Nothing here raises; a part that fails is switched off and counted.
+    """
+
+    def __init__(self, me: "Agent", monitor: "Monitor") -> None:
+        self.me, self.monitor = me, monitor
+        self.is_off = False
+        self._file: RowFile | None = None
+        self.taps, self.dumps = Tap(self), Dumps(self)
+        self._reset()
+        me.at_fork(self._reset)
+
+    def _reset(self) -> None:
+        self._lock = threading.RLock()  # a new one: the parent may have held it at the fork
+        if self._file is not None:
+            self._file.forget()
+        self._file = None
+        self._passes = steps.Passes()
+        self._pending: Row | None = None  # scalars that were logged one by one
+        self._told: set[str] = set()  # keys whose unit stands in the file
+        self._heard = self._left_out = self._late = 0
+        self.dumps.forked()
+
+    # what the monitor tells
+
+    def take(self, event: Event) -> None:
+        """Write what an event says; other kinds of events are none of its business."""
+        if self.is_off or self.me.rank is None:
+            return
+        try:
+            if isinstance(event, Step):
+                self._step(event)
+            elif isinstance(event, Metric):
+                key = event.name if "/" in event.name else f"metric/{event.name}"
+                value = float(event.value)
+                row = Row(event.t, event.step, self.monitor.epoch, values={key: value}, source="metric")
+                self._write(row)
+                self.dumps.take(row)
+        except Exception as error:  # guard: training goes on, and so do events
+            self.failed(error)
+
+    def failed(self, error: Exception) -> None:
+        """Switch the feed off, and record why."""
+        self.is_off = True
+        self.me.failed(PART, error)
+
+    def _step(self, record: Step) -> None:
+        monitor = self.monitor
+        if record.phase == "train":
+            over = self._passes.trained(record.step, monitor.eval_calls)
+        else:
+            over = self._passes.called(record, monitor.step, monitor.epoch)
+        if over is not None:
+            self._write_pass(over, record.t)
+        if record.phase == "train":
+            values = steps.values_of(record)
+            if values:
+                row = Row(record.t, record.step, record.epoch, "train", values=values, source="tdbg")
+                self._write(row)
+                self.dumps.take(row, record.samples or 0)
+
+    def _write_pass(self, over: steps.Pass, t: float) -> None:
+        step = over.step if self.monitor.step else over.calls  # a program that only evaluates
+        row = Row(t, step, over.epoch, "val", values=over.values(), source="tdbg")
+        self._write(row)
+        self.dumps.take(row)
+        self.dumps.validated(step)
+
+    def planned(self, plan: Plan) -> None:
+        """How far a trainer means to go, counted from the beginning of the process."""
+        step, epoch = self.monitor.step, self.monitor.epoch
+        values: dict[str, float] = {}
+        if plan.steps is not None:
+            values["schedule/planned_steps"] = step + plan.steps
+        if plan.epochs is not None and plan.source not in STEPS_ALONE:
+            values["schedule/planned_epochs"] = (0 if epoch is None else epoch + 1) + plan.epochs
+        if values and not self.is_off:
+            self.say(Row(time.time(), step, epoch, values=values, source="tdbg"))
+
+    # what the program logs
+
+    @property
+    def hears(self) -> bool:
+        """False while tdbg is switched off, or runs a batch of its own again."""
+        return not self.is_off and self.monitor.active and not self.monitor.rerunning
+
+    def logged(
+        self,
+        source: str,
+        data: Mapping[Any, Any],
+        *,
+        own_step: int | None = None,
+        epoch: float | None = None,
+        phase: str | None = None,
+        gather: bool = False,
+    ) -> None:
+        """Take what the program logged. own_step: the step it gave. gather: one scalar of several in a row of calls."""
+        if not data or not self._is_affordable():
+            return
+        found = sort(data)
+        step = self.monitor.spoken_step
+        row = Row(time.time(), step, self.monitor.epoch if epoch is None else epoch, phase, source=source)
+        row.values, row.text, row.own_step = found.values, found.text, own_step
+        if found.late:
+            self._await(row, found.late)
+        if row.values or row.text:
+            self.monitor.when_rank(lambda: self._take(row, gather))
+
+    def book(self, seconds: float) -> None:
+        """Count time that went into what the program logs."""
+        budget = self.monitor.budget
+        budget.learn(PART, seconds)
+        budget.spend(PART, seconds)
+
+    def _is_affordable(self) -> bool:
+        """False where what the program logs would alone use up the budget: then a row is left out."""
+        self._heard += 1
+        budget = self.monitor.budget
+        spent = budget.spent_on(PART)
+        if self._heard <= FREE_ROWS or spent + budget.likely_s(PART) <= budget.earned_s(time.perf_counter()):
+            return True
+        self._left_out += 1
+        if self._left_out == 1:
+            self.me.note_once(
+                "metrics-left-out",
+                "the program logs more often than the budget pays for: some of what it logs is not in metrics.jsonl",
+            )
+        return False
+
+    def _await(self, row: Row, late: list[tuple[str, Any]]) -> None:
+        """Have values on a device come with the step's one copy, in a row of their own."""
+        import torch
+
+        if self._late + len(late) > MAX_LATE:
+            return
+        self._late += len(late)
+        keys = [key for key, _ in late]
+        whole = torch.stack([value.reshape(()).float() for _, value in late])
+
+        def arrived(values: list[float], record: Step | None) -> None:
+            self._late -= len(keys)
+            later = Row(row.t, row.step, row.epoch, row.phase, source=row.source, own_step=row.own_step)
+            later.values = dict(zip(keys, values, strict=True))
+            self.monitor.when_rank(lambda: self._take(later, False))
+
+        self.monitor.read_late(whole, arrived)
+
+    def say(self, row: Row) -> None:
+        """Write a row of tdbg's own, as soon as this process is a rank."""
+        self.monitor.when_rank(lambda: self._take(row, False))
+
+    def _take(self, row: Row, gather: bool) -> None:
+        """Write a row, or join it to the one that waits for more of its step."""
+        try:
+            if gather:
+                self._gather(row)
+            else:
+                self._write(row)
+            self.dumps.take(row)
+        except Exception as error:  # guard: it may be called as the process becomes a rank
+            self.failed(error)
+
+    def _gather(self, row: Row) -> None:
+        with self._lock:
+            waiting = self._pending
+            if waiting is not None and _joins(waiting, row):
+                waiting.values |= row.values
+                waiting.text |= row.text
+                return
+            self._pending = row
+            if waiting is not None:
+                self._put(waiting)
+
+    # the file
+
+    def _write(self, row: Row) -> None:
+        with self._lock:
+            waiting, self._pending = self._pending, None
+            if waiting is not None:
+                self._put(waiting)
+            self._put(row)
+
+    def _put(self, row: Row) -> None:
+        file = self._file or self._open()
+        row.rank = self.me.rank or 0
+        if row.source == "tdbg" and not row.values.keys() <= self._told:
+            row.units = {key: steps.UNITS[key] for key in row.values if key in steps.UNITS and key not in self._told}
+            self._told.update(row.values)
+        before = file.written_bytes
+        file.row(row)
+        self.me.charge(max(file.written_bytes - before, 0))
+
+    def _open(self) -> RowFile:
+        folder = self.me.folder
+        assert folder is not None
+        self._file = RowFile(
+            lambda: folder / FILE,
+            run=self.me.run_dir.name,
+            rank=self.me.rank or 0,
+            attempt=_attempt(folder),
+            budget_bytes=int(self.me.settings.disk_budget_bytes * SHARE),
+            on_trouble=lambda text: self.me.note_once("metrics-disk", text),
+        )
+        return self._file
+
+    def flush(self) -> None:
+        """Write what waits for more of its step."""
+        with self._lock:
+            waiting, self._pending = self._pending, None
+            if waiting is not None:
+                self._put(waiting)
+
+    def finish(self) -> None:
+        """The process leaves in good order."""
+        if self.is_off or self.me.rank is None:
+            return
+        over = self._passes.over(self.monitor.eval_calls)
+        if over is not None:
+            self._write_pass(over, time.time())
+        self.flush()
+
+    def close(self) -> None:
+        """The watch is over, and the process is not: nothing of the feed is left."""
+        self.is_off = True
+        self.taps.patches.restore()
+        self.dumps.close()
+        if self._file is not None:
+            self._file.close()
+
+
+def _joins(waiting: Row, row: Row) -> bool:
+    """True if a scalar belongs to the row that waits: same step, and a key that is not there."""
+    same = (waiting.step, waiting.own_step, waiting.source) == (row.step, row.own_step, row.source)
+    return same and not (row.values.keys() & waiting.values.keys() or row.text.keys() & waiting.text.keys())
+
+
+def _attempt(folder: Path) -> int:
+    number = folder.name.removeprefix("attempt")
+    return int(number) if folder.name.startswith("attempt") and number.isdigit() else 0

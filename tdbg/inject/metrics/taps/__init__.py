@@ -1,0 +1,96 @@
+"""Taps: where values are heard that a program logs elsewhere. One library a file, loaded when the program has it.
+
+Such a file holds ``MODULES``, whose import it waits for, and ``arrive(module, tap)``.
+"""
+
+import importlib
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from tdbg.inject.imports import when_imported
+
+if TYPE_CHECKING:
+    from tdbg.inject.metrics.feed import Feed
+
+# Watched module -> the file here that taps it. Named here, so that no file is loaded before its library is.
+TAPS = {
+    "wandb": "wandb_",
+    "torch.utils.tensorboard.writer": "tensorboard_",
+    "tensorboardX.writer": "tensorboard_",
+    "transformers.trainer_callback": "hugging_face",
+    "lightning.pytorch.trainer.connectors.logger_connector.logger_connector": "lightning_",
+    "pytorch_lightning.trainer.connectors.logger_connector.logger_connector": "lightning_",
+    "torchmetrics.metric": "torchmetrics_",
+    "torchmetrics.collections": "torchmetrics_",
+}
+
+Before = Callable[[tuple[Any, ...], dict[str, Any]], None]
+After = Callable[[tuple[Any, ...], dict[str, Any], Any], None]
+
+
+class Tap:
+    """Stands in front of functions of a library, which keep their arguments, results and exceptions."""
+
+    def __init__(self, feed: "Feed") -> None:
+        from tdbg.probes.patches import Patches
+
+        self.feed = feed
+        self.patches = Patches()
+
+    def wait(self) -> None:
+        """Have each library tapped as soon as the program has it."""
+        for name, file in TAPS.items():
+            when_imported(name, lambda module, file=file: self._arrived(module, file))  # type: ignore[misc]
+
+    def _arrived(self, module: Any, file: str) -> None:
+        if self.feed.is_off:
+            return
+        with self.feed.me.guard(f"metrics of {module.__name__}"):
+            importlib.import_module(f"{__name__}.{file}").arrive(module, self)
+
+    def hear(self, owner: Any, name: str, *, before: Before | None = None, after: After | None = None) -> None:
+        """Have ``owner.name`` heard: ``before`` with its arguments, ``after`` with its result as well.
+
+        Nothing is called while tdbg is switched off or inside a compiled region. What they do is timed and booked; one
+        that raises switches the feed off.
+        """
+
+        def make(original: Any) -> Any:
+            return self.around(original, before=before, after=after)
+
+        self.patches.wrap(owner, name, make)
+
+    def around(self, original: Any, *, before: Before | None = None, after: After | None = None) -> Any:
+        """The same for a function that nobody holds yet."""
+        import torch
+
+        from tdbg.probes.compiler import hide, unseen
+
+        feed, is_compiling = self.feed, torch.compiler.is_compiling
+
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            if is_compiling() or not feed.hears:
+                return original(*args, **kwargs)
+            if before is not None:
+                unseen(self._guarded, before, args, kwargs)
+            result = original(*args, **kwargs)
+            if after is not None:
+                unseen(self._guarded, after, args, kwargs, result)
+            return result
+
+        return hide(wrapper)
+
+    def _guarded(self, listener: Callable[..., None], *args: Any) -> None:
+        begun = time.perf_counter()
+        feed = self.feed
+        try:
+            listener(*args)
+        except Exception as error:  # guard: the program's own call goes on
+            feed.failed(error)
+        feed.book(time.perf_counter() - begun)
+
+
+def argument(args: tuple[Any, ...], kwargs: dict[str, Any], place: int, name: str) -> Any:
+    """An argument of a call, by its place or its name; None where it was left out."""
+    return args[place] if len(args) > place else kwargs.get(name)

@@ -1,0 +1,36 @@
+"""What Hugging Face's Trainer logs: each call of ``log``, before its callbacks see it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from tdbg.inject.metrics.taps import Tap, argument
+
+PHASES = (("eval_", "val"), ("test_", "test"))
+
+
+def arrive(module: Any, tap: Tap) -> None:
+    """The program has imported the Trainer's callbacks."""
+
+    def logs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        state, data = argument(args, kwargs, 2, "state"), argument(args, kwargs, 4, "logs")
+        if not isinstance(data, Mapping):
+            return
+        step, epoch = getattr(state, "global_step", None), data.get("epoch", getattr(state, "epoch", None))
+        tap.feed.logged(
+            "hf",
+            {name: value for name, value in data.items() if name != "epoch"},
+            own_step=step if isinstance(step, int) else None,
+            epoch=epoch if isinstance(epoch, int | float) else None,
+            phase=_phase(data),
+        )
+
+    tap.hear(module.CallbackHandler, "on_log", before=logs)
+
+
+def _phase(data: Mapping[str, Any]) -> str:
+    """Evaluation's values bear its name in front."""
+    names = [str(name) for name in data if name not in ("epoch", "step")]
+    for begin, phase in PHASES:
+        if names and all(name.startswith(begin) for name in names):
+            return phase
+    return "train"

@@ -1,0 +1,28 @@
+"""What Lightning's Trainer logs, whatever loggers it has, none included."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from tdbg.inject.metrics.taps import Tap, argument
+
+PHASES = {"train": "train", "validate": "val", "test": "test"}
+
+
+def arrive(module: Any, tap: Tap) -> None:
+    """The program has imported Lightning's Trainer."""
+
+    def logs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        data, given = argument(args, kwargs, 1, "metrics"), argument(args, kwargs, 2, "step")
+        trainer = args[0].trainer
+        if not isinstance(data, Mapping) or trainer.sanity_checking:
+            return
+        stage = getattr(trainer.state.stage, "value", None)
+        tap.feed.logged(
+            "lightning",
+            data,
+            own_step=given if isinstance(given, int) else int(trainer.fit_loop.epoch_loop._batches_that_stepped),
+            epoch=int(trainer.current_epoch),
+            phase=PHASES.get(str(stage)),
+        )
+
+    tap.hear(module._LoggerConnector, "log_metrics", before=logs)

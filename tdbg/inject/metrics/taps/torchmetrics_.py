@@ -1,0 +1,114 @@
+"""What torchmetrics compute: the value of each ``compute()``, not those of single batches."""
+
+import threading
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+from tdbg.inject.metrics.taps import Tap
+
+MAX_NAMES = 1000
+
+
+def arrive(module: Any, tap: Tap) -> None:
+    """The program has imported torchmetrics; its metrics and its collections come one after the other."""
+    metric = getattr(module, "Metric", None)
+    if metric is not None and metric.__module__ == module.__name__:
+        _tap_metrics(metric, tap)
+    if hasattr(module, "MetricCollection"):
+        _tap_collections(module.MetricCollection, tap)
+
+
+class _Depth(threading.local):
+    """In a collection, whose members' values come with its own, or in a metric that computes others."""
+
+    inside = 0
+
+
+_depth = _Depth()
+
+
+def _tap_metrics(metric: Any, tap: Tap) -> None:
+    """Each instance wraps its ``compute`` as it is made; what it wraps is heard."""
+    names = _Names(tap)
+
+    def make(original: Any) -> Any:
+        def _wrap_compute(self: Any, compute: Any) -> Any:
+            return _heard(self, original(self, compute), names, tap)
+
+        return _wrap_compute
+
+    tap.patches.wrap(metric, "_wrap_compute", make)
+
+
+def _heard(metric: Any, wrapped: Any, names: "_Names", tap: Tap) -> Any:
+    import functools
+
+    ref = weakref.ref(metric)
+
+    def computed(args: tuple[Any, ...], kwargs: dict[str, Any], value: Any) -> None:
+        owner = ref()
+        if owner is None or _depth.inside or not getattr(owner, "_should_unsync", True):  # False: of a single batch
+            return
+        name = names.of(owner)
+        data = {f"{name}.{key}": item for key, item in value.items()} if isinstance(value, Mapping) else {name: value}
+        tap.feed.logged("torchmetrics", data)
+
+    ours = tap.around(wrapped, after=computed)
+
+    def compute(*args: Any, **kwargs: Any) -> Any:
+        owner = ref()
+        known = owner is not None and owner._computed is not None  # it says again what it has said
+        return wrapped(*args, **kwargs) if known else ours(*args, **kwargs)
+
+    return functools.wraps(wrapped)(compute)
+
+
+def _tap_collections(collection: Any, tap: Tap) -> None:
+    """A collection names its values itself."""
+
+    def make(original: Any) -> Any:
+        def quiet(self: Any, *args: Any, **kwargs: Any) -> Any:
+            _depth.inside += 1
+            try:
+                return original(self, *args, **kwargs)
+            finally:
+                _depth.inside -= 1
+
+        def computed(args: tuple[Any, ...], kwargs: dict[str, Any], value: Any) -> None:
+            if not _depth.inside and isinstance(value, Mapping):
+                tap.feed.logged("torchmetrics", value)
+
+        return tap.around(quiet, after=computed)
+
+    tap.patches.wrap(collection, "compute", make)
+
+
+class _Names:
+    """What metrics are called: as the model that holds them calls them, else by their class and a number."""
+
+    def __init__(self, tap: Tap) -> None:
+        self._tap = tap
+        self._known: dict[int, tuple[weakref.ref[Any], str]] = {}
+        self._numbers: dict[str, int] = {}
+
+    def of(self, metric: Any) -> str:
+        """Its name, the same each time."""
+        known = self._known.get(id(metric))
+        if known is not None and known[0]() is metric:
+            return known[1]
+        name = self._in_model(metric) or self._numbered(type(metric).__name__)
+        if len(self._known) >= MAX_NAMES:
+            self._known.clear()
+        self._known[id(metric)] = weakref.ref(metric), name
+        return name
+
+    def _in_model(self, metric: Any) -> str:
+        """The path in the model; a search of all its modules, once a metric."""
+        roots = self._tap.feed.monitor.roots.tops()
+        found = (path for root in roots for path, module in root.named_modules() if module is metric)
+        return next(found, "")
+
+    def _numbered(self, name: str) -> str:
+        number = self._numbers[name] = self._numbers.get(name, 0) + 1
+        return name if number == 1 else f"{name}_{number}"

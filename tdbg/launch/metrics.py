@@ -1,0 +1,35 @@
+"""The findings on a run's metrics, joined to its verdict: rules of two domains that do not know each other."""
+
+from tdbg.events import SEVERITIES
+from tdbg.rules.verdict import Verdict
+from tdbg.rundir import RunDir
+
+FILE_BYTES = 200_000_000  # more rows are not read for a verdict: `tdbg metrics sanity` does
+
+
+def join(verdict: Verdict, run: RunDir) -> Verdict:
+    """Add what the rules of `tdbg metrics sanity` say. Nothing is raised; cost: about 3 us a row."""
+    from tdbg.errors import TdbgError
+
+    try:
+        from tdbg.metrics.sanity import judge
+        from tdbg.metrics.seen import look
+        from tdbg.metrics.sources import find
+
+        if not any(run.path.glob("rank*/**/metrics.jsonl")):
+            return verdict
+        place = find(str(run.path))
+        size = sum(file.path.stat().st_size for file in place.files)
+        if size > FILE_BYTES:
+            verdict.notes.append(f"{size / 1e6:,.0f} MB of metrics were not judged: `tdbg metrics sanity {run.path}`")
+            return verdict
+        found, trouble = judge(look(place)[0])
+    except (TdbgError, OSError) as error:
+        verdict.trouble.append(f"the metrics cannot be read: {error}")
+        return verdict
+    except Exception as error:  # guard: the verdict must not hang on its newest part
+        verdict.trouble.append(f"judging the metrics failed: {type(error).__name__}: {error}")
+        return verdict
+    verdict.trouble += trouble
+    verdict.findings = sorted([*verdict.findings, *found], key=lambda one: -SEVERITIES.index(one.severity))
+    return verdict

@@ -1,0 +1,94 @@
+"""What every command of metrics can be asked: which run, ranks and keys; and what is told of a reading."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tdbg.asked import Asked, Options
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from tdbg.metrics.reading import Counts
+    from tdbg.metrics.sources import Place
+
+
+class Selected(Asked):
+    """Which ranks and keys of a run."""
+
+    ranks: str = ""
+    key: Sequence[str] = ()
+
+
+SELECTION: Options = {
+    "ranks": (("--ranks", "--rank"), "RANGE", "Only these ranks, such as 0,3-5."),
+    "key": (("--key", "-k"), "GLOB", "Only keys such as 'val/*'; repeatable."),
+}
+ARGUMENTS = ("PATH", "A run, or a metrics.jsonl, or a folder of them; the newest run if left out.")
+
+
+def place_of(question: Selected) -> "Place":
+    """The files that are meant. Raises TdbgError for none, and for several paths."""
+    from tdbg.errors import TdbgError
+    from tdbg.metrics.sources import find
+
+    if len(question.paths) > 1:
+        raise TdbgError(f"{len(question.paths)} paths were given", "name one run, folder or file")
+    return find(question.paths[0] if question.paths else "", question.ranks)
+
+
+def chooser(globs: Sequence[str], *, copies: bool = False) -> "Callable[[str], bool]":
+    """Which keys are meant: those of the globs; without any all, but for copies under ``core/`` unless copies is true."""
+    if not globs:
+        return lambda key: copies or not key.startswith("core/")
+    import re
+    from fnmatch import translate
+
+    match = re.compile("|".join(map(translate, globs))).match
+    return lambda key: match(key) is not None
+
+
+def check_keys(globs: Sequence[str], known: "Iterable[str]") -> None:
+    """TdbgError for a glob that no key fits, with the nearest keys."""
+    from fnmatch import fnmatchcase
+
+    from tdbg.errors import TdbgError
+
+    keys = sorted(set(known))
+    for one in globs:
+        if not any(fnmatchcase(key, one) for key in keys):
+            raise TdbgError(f"no key is named {one!r}", nearest(one, keys))
+
+
+def nearest(word: str, keys: Sequence[str]) -> str:
+    """A hint with the keys that a word may mean."""
+    from difflib import get_close_matches
+
+    plain = word.strip("*")
+    near = [key for key in keys if plain and plain in key] or get_close_matches(word, keys, n=3)
+    if near:
+        return f"did you mean {' or '.join(near[:3])}?"
+    return f"there are: {', '.join(keys[:8])}{' ...' if len(keys) > 8 else ''}" if keys else "there are no keys at all"
+
+
+def tell_counts(name: str, counts: "Counts") -> None:
+    """Say on stderr what was passed over."""
+    from tdbg.output import say
+    from tdbg.tables import counted, safe
+
+    if counts.broken:
+        torn = "a kill tears the last one" if counts.broken == 1 else "they are torn, or no rows of metrics"
+        say(safe(f"{name}: {counted(counts.broken, 'line')} passed over: {torn}"))
+    if counts.again:
+        say(safe(f"{name}: {counted(counts.again, 'row')} passed over: a resumed run made these steps again"))
+
+
+def is_place(word: str) -> bool:
+    """True if a word names a run, a folder or a file, not a key."""
+    import glob
+    from pathlib import Path
+
+    from tdbg.rundir import RUNS
+
+    if Path(word).exists() or (Path(RUNS) / word).exists():
+        return True
+    return "/" not in word and bool(glob.glob(f"{RUNS}/*-{glob.escape(word)}/run.json"))

@@ -1,0 +1,178 @@
+"""`tdbg metrics dump`: the state of the metrics at a step, every value, or the states that were kept."""
+
+from typing import TYPE_CHECKING, Any
+
+from tdbg.asked import Options
+from tdbg.metrics.asking import ARGUMENTS, SELECTION, Selected
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from tdbg.metrics.reading import Reading
+    from tdbg.metrics.sources import Place
+
+__all__ = ["ARGUMENTS", "HELP", "OPTIONS", "Question", "answer"]
+HELP = """Write the state of the metrics at a step, or every value, as JSON, CSV or Parquet.
+
+    The state has a row for each key, source and rank: latest value with step and epoch, best, least, most, count. With
+    --series every value is a row. With --states the full states are printed that the flags DUMP_METRICS and
+    VALIDATION_METRICS had kept at each validation; they hold partial sums and counts too. Two dumps can be compared by
+    any tool for text.
+
+    Examples:
+        tdbg metrics dump --step 2000
+        tdbg metrics dump tdbg_runs/20261121-031500-train --series --format parquet --out metrics.parquet
+        tdbg metrics dump --states --phase val
+    """
+OPTIONS: Options = {
+    **SELECTION,
+    "step": (("--step", "--at"), "N", "The state as it was after this step; that of the end if left out."),
+    "phase": (("--phase",), "NAME", "Only rows of this phase, such as val."),
+    "series": (("--series",), "", "Every value, not the state."),
+    "states": (("--states",), "", "The states that DUMP_METRICS or VALIDATION_METRICS kept, as JSON."),
+    "form": (("--format",), "NAME", "json, csv or parquet; json if left out."),
+    "out": (("--out", "-o"), "FILE", "Write to this file; stdout if left out."),
+    "force": (("--force",), "", "With --out: overwrite a file that is there."),
+    "json": (("--json",), "", "The same as --format json."),
+}
+STATE = (
+    *("key", "rank", "source", "phase", "unit", "value", "step", "epoch", "best", "best_step", "best_epoch"),
+    *("least", "most", "count", "not_finite"),
+)
+SERIES = ("rank", "step", "epoch", "phase", "key", "value", "t", "source")
+KEPT = "metrics_state"
+
+
+class Question(Selected):
+    """What `dump` can be asked."""
+
+    step: str = ""
+    phase: str = ""
+    series: bool = False
+    states: bool = False
+    form: str = ""
+    out: str = ""
+    force: bool = False
+    json: bool = False
+
+
+def answer(question: Question) -> int:
+    """Write it; 1 if there is nothing."""
+    from tdbg.errors import TdbgError
+    from tdbg.metrics.asking import chooser, place_of, tell_counts
+    from tdbg.metrics.tabling import WRITERS, write
+    from tdbg.output import say
+    from tdbg.tables import counted, safe
+
+    form = "json" if question.json else question.form or "json"
+    if form not in WRITERS:
+        raise TdbgError(f"--format cannot be {form!r}", f"write one of: {', '.join(WRITERS)}")
+    if question.series and question.states:
+        raise TdbgError("--series and --states cannot both be", "choose one")
+    until = _step(question.step)
+    if question.states:
+        return _states(question, until)
+    place = place_of(question)
+    from tdbg.metrics.reading import Reading
+
+    reading = Reading(place.files)
+    wanted = chooser(list(question.key), copies=True)
+    phased = _of_phase(question.phase)
+    about = {"run": place.name, "step": until}
+    if question.series:
+        rows = _every(reading, until, lambda key, phase: wanted(key) and phased(key, phase))
+        count = write(form, question.out, question.force, about, SERIES, rows)
+    else:
+        state = _state(reading, until, lambda key, phase: wanted(key) and phased(key, phase))
+        count = write(form, question.out, question.force, about, STATE, state)
+    tell_counts(place.name, reading.counts)
+    if question.out:
+        say(safe(f"{question.out}: {counted(count, 'row')}"))
+    return int(not count)
+
+
+def _step(text: str) -> int | None:
+    from tdbg.errors import TdbgError
+
+    if not text:
+        return None
+    if not text.isdecimal() or len(text) > 18:
+        raise TdbgError(f"--step cannot be {text!r}", "write the number of a step, such as 2000")
+    return int(text)
+
+
+def _of_phase(phase: str) -> "Callable[[str, str | None], bool]":
+    """Rows of a phase: those that say so, or whose key begins with it."""
+    if not phase:
+        return lambda key, of: True
+    return lambda key, of: of == phase or key.startswith((f"{phase}/", f"core/{phase}_"))
+
+
+def _state(
+    reading: "Reading", until: int | None, wanted: "Callable[[str, str | None], bool]"
+) -> "Iterator[Sequence[Any]]":
+    from tdbg.metrics.series import Point, tally
+
+    nothing = Point(0.0, 0)
+    found = tally(reading.batches(), until)
+    for (key, source, rank), one in sorted(found.series.items()):
+        if wanted(key, one.phase):
+            best = one.best or nothing
+            told = (best.value, best.step, best.epoch) if one.best else (None, None, None)
+            bounds = (one.least.value if one.least else None, one.most.value if one.most else None)
+            now = one.last
+            head = (key, rank, source, one.phase, one.unit or None, now.value, now.step, now.epoch)
+            yield (*head, *told, *bounds, one.count, one.non_finite)
+
+
+def _every(
+    reading: "Reading", until: int | None, wanted: "Callable[[str, str | None], bool]"
+) -> "Iterator[Sequence[Any]]":
+    for rank, line in reading.lines():
+        if until is None or line.step <= until:
+            for key, value in line.values.items():
+                if wanted(key, line.phase):
+                    yield rank, line.step, line.epoch, line.phase, key, value, line.t, line.source
+
+
+def _states(question: Question, until: int | None) -> int:
+    """Print the states that were kept."""
+    import json
+
+    from tdbg.errors import TdbgError
+    from tdbg.metrics.asking import place_of
+    from tdbg.metrics.tabling import place as place_for
+    from tdbg.tables import finite
+
+    if question.form not in ("", "json"):
+        raise TdbgError("states are printed as JSON alone", "leave --format out")
+    place = place_of(question)
+    kept = [
+        {"rank": rank, "file": name, **state}
+        for rank, name, state in _kept(place)
+        if (until is None or int(state.get("step") or 0) <= until)
+        and (not question.phase or state.get("phase") in (None, question.phase))
+    ]
+    if not kept:
+        raise TdbgError(f"{place.name}: no states were kept", "`tdbg run -f DUMP_METRICS` keeps one at each validation")
+    with place_for(question.out, question.force) as file:
+        document = {"kind": "metrics-states", "version": 1, "data": {"run": place.name, "states": finite(kept)}}
+        file.write(json.dumps(document, indent=2, allow_nan=False) + "\n")
+    return 0
+
+
+def _kept(place: "Place") -> "Iterator[tuple[int | None, str, dict[str, Any]]]":
+    import json
+
+    from tdbg.output import say
+    from tdbg.tables import safe
+
+    for file in place.files:
+        for path in sorted((file.path.parent / KEPT).glob("*.json")):
+            try:
+                found = json.loads(path.read_text(encoding="utf-8"))
+            except (OSError, ValueError) as error:
+                say(safe(f"{path}: cannot be read: {error}"))
+                continue
+            if isinstance(found, dict):
+                yield file.rank, path.name, found

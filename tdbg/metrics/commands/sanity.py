@@ -1,0 +1,83 @@
+"""`tdbg metrics sanity`: what is wrong with the metrics of a run."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tdbg.asked import Options
+from tdbg.metrics.asking import ARGUMENTS, SELECTION, Selected
+
+if TYPE_CHECKING:
+    from tdbg.events import Finding
+
+__all__ = ["ARGUMENTS", "HELP", "OPTIONS", "Question", "answer"]
+HELP = """Say what is wrong with the metrics of a run.
+
+    Each finding has a code that `tdbg explain` tells more about: a metric that never changes, a best that is never
+    updated, a phase finalised with count 0, one phase under two names, mixed units, a stale epoch, steps that go
+    backwards, keys outside the grammar, more epochs than planned. What is found is also in `tdbg report`.
+
+    Examples:
+        tdbg metrics sanity
+        tdbg metrics sanity tdbg_runs/20261121-031500-train --fail-on warning
+        tdbg metrics sanity other/metrics.jsonl --json
+    """
+OPTIONS: Options = {
+    "ranks": SELECTION["ranks"],
+    "fail_on": (("--fail-on",), "SEVERITY", "Exit with 1 if there is a finding this severe."),
+    "json": (("--json",), "", "Print one JSON document."),
+}
+
+
+class Question(Selected):
+    """What `sanity` can be asked."""
+
+    fail_on: str = ""
+    json: bool = False
+
+
+def answer(question: Question) -> int:
+    """Print it; 1 if `--fail-on` is reached."""
+    from tdbg.errors import TdbgError
+    from tdbg.events import SEVERITIES
+    from tdbg.metrics.asking import place_of, tell_counts
+    from tdbg.metrics.sanity import judge
+    from tdbg.metrics.seen import look
+    from tdbg.output import say
+
+    if question.fail_on and question.fail_on not in SEVERITIES:
+        raise TdbgError(f"--fail-on cannot be {question.fail_on!r}", f"write one of: {', '.join(SEVERITIES)}")
+    place = place_of(question)
+    seen, counts = look(place)
+    tell_counts(place.name, counts)
+    found, trouble = judge(seen)
+    for line in trouble:
+        say(line)
+    if question.json:
+        _print_json(place.name, found, counts.rows)
+    else:
+        _print(found, counts.rows)
+    if not question.fail_on:
+        return 0
+    floor = SEVERITIES.index(question.fail_on)
+    return int(any(SEVERITIES.index(one.severity) >= floor for one in found))
+
+
+def _print(found: "Sequence[Finding]", rows: int) -> None:
+    from tdbg.tables import counted, safe
+
+    for one in found:
+        who = f", rank {one.rank}" if one.rank is not None else ""
+        print(safe(f"{one.code} {one.severity}: {one.title}{who}"))
+        for line in one.evidence:
+            print(safe(f"    {line}"))
+        print(safe(f"    cause: {one.cause}"))
+        print(safe(f"    try: {one.try_next}"))
+    if not found:
+        print(f"nothing found in {counted(rows, 'row')}")
+
+
+def _print_json(name: str, found: "Sequence[Finding]", rows: int) -> None:
+    from tdbg.output import print_json
+    from tdbg.tables import finite
+
+    print_json("metrics-sanity", finite({"run": name, "rows": rows, "findings": [one.as_dict() for one in found]}))

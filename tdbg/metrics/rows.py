@@ -1,0 +1,46 @@
+"""Rows: what one line of ``metrics.jsonl`` says. Standard library alone: ranks write them."""
+
+from dataclasses import dataclass, field
+
+SCHEMA = 1
+FILE = "metrics.jsonl"
+
+
+@dataclass(slots=True)
+class Row:
+    """Values of one moment.
+
+    t: seconds since 1970. step: the program's global step. phase: ``train``, ``val``, ...; None for none. values: key ->
+    number. text: key -> words. units: key -> ``pct``, ``frac``, ``ms``, ..., the first time that it is known. source: who
+    said so (``tracker``, ``tdbg``, ``wandb``, ``tensorboard``, ``hf``, ``lightning``, ``torchmetrics``, ``metric``).
+    own_step: the step that the source itself gave or counts, where it has one of its own.
+    """
+
+    t: float
+    step: int
+    epoch: int | float | None = None
+    phase: str | None = None
+    rank: int = 0
+    values: dict[str, float] = field(default_factory=dict)
+    text: dict[str, str] = field(default_factory=dict)
+    units: dict[str, str] = field(default_factory=dict)
+    source: str = "tracker"
+    own_step: int | None = None
+
+
+@dataclass(slots=True)
+class Header:
+    """What begins a file, and what each later process begins with that appends to it.
+
+    resumed_after: source -> the step of the checkpoint that it went on from. Rows of that source with a later step, which
+    earlier attempts wrote, were made again. A source that is not named there made again what is not before its own first
+    step in this attempt.
+    """
+
+    run: str = ""
+    rank: int = 0
+    attempt: int = 0
+    t: float = 0.0
+    pid: int = 0
+    resumed_after: dict[str, int] = field(default_factory=dict)
+    schema: int = SCHEMA

@@ -1,0 +1,71 @@
+"""TD-K001: a metric that never changes."""
+
+from collections.abc import Iterable
+
+from tdbg.events import Finding
+from tdbg.metrics.sanity import RULES, Rule, by_key, said_by
+from tdbg.metrics.seen import Seen
+from tdbg.metrics.series import Series, direction
+
+LEAST = 10  # values, at different steps
+PERFECT = (1.0, 100.0)
+
+
+@RULES.add
+class Constant(Rule):
+    """Says that a result, such as a loss or an accuracy, had the same value each time.
+
+    What it does: It looks at series whose name says that lower or higher is better (loss, accuracy, F1, ...). One with
+    10 values or more that are all equal is told. Rates, schedules, weights, times and sizes may stand still, and are
+    not judged; neither is a score that is perfect, 1 or 100, from beginning to end.
+
+    Why it matters: The value does not come from the model: an update is called nowhere, so that 0 is divided and
+    logged; a mask leaves nothing over; or the figure of the first epoch is logged again and again.
+
+    Example:
+        TD-K001 warning: train/acc1_taxa_L10 was 0 all 12 times
+
+    What to do: Look for the call that should feed it each batch, and for the place that resets it. A loss that truly
+    stands still goes with weights that do not move: see TD-S007.
+
+    Thresholds: 10 values at 10 different steps.
+    """
+
+    code = "TD-K001"
+    title = "a metric that never changes"
+    severity = "warning"
+
+    def look(self, seen: Seen) -> Iterable[Finding]:
+        still = [(key, source, those) for (key, source), those in by_key(seen).items() if all(map(_is_still, those))]
+        still = [found for found in still if not found[0].startswith("core/")]
+        if not still:
+            return
+        key, source, those = still[0]
+        more = f", and {len(still) - 1} more metrics" if len(still) > 1 else ""
+        yield self.found(
+            f"{key} was {_value(those[0]):g} all {those[0].count} times{said_by(source)}{more}",
+            [
+                f"{name}: {_value(one[0]):g}, {one[0].count} values, the last at step {one[0].last.step}"
+                for name, _, one in still
+            ],
+            rank=those[0].rank,
+            phase=those[0].phase or "",
+            cause="the update that should feed it is not called, or an old value is logged again",
+            try_next="look where it is updated, and whether the reset comes before the value is read",
+        )
+
+
+def _value(one: Series) -> float:
+    return one.last.value
+
+
+def _is_still(one: Series) -> bool:
+    better = direction(one.key)
+    if better is None or one.non_finite or one.least is None or one.most is None or one.count < LEAST:
+        return False
+    if one.last.step - one.least.step < LEAST - 1:
+        return False
+    value = one.least.value
+    if value != one.most.value or (better and value in PERFECT):
+        return False
+    return "best" not in one.key.lower()  # TD-K002 knows those

@@ -1,0 +1,63 @@
+"""TD-K006: rows that keep the epoch of long ago."""
+
+from collections.abc import Iterable
+
+from tdbg.events import Finding
+from tdbg.metrics.sanity import RULES, Rule, said_by
+from tdbg.metrics.seen import Seen
+
+PASSED = 3  # epochs that went by
+LEAST = 3  # rows
+
+
+@RULES.add
+class StaleEpoch(Rule):
+    """Says that rows name the same epoch while epochs go by, or that their epoch goes back.
+
+    What it does: tdbg counts passes over the training data itself, and writes its own count beside each step. It
+    compares the epoch that rows of another source name: if that stays the same while 3 epochs or more go by, or
+    becomes lower than it was, it is told.
+
+    Why it matters: All epochs of a chart lie on one point, the best epoch is always 0, and a resumed run cannot tell
+    what it has done.
+
+    Example:
+        TD-K006 warning: rows still say epoch 0 at step 600, where tdbg counts epoch 5
+
+    What to do: Stamp each row with the epoch of now (the tracker's update and finalise methods take ``epoch=``),
+    rather than with one that is refreshed with the schedule's values every so many steps.
+
+    Thresholds: 3 epochs by tdbg's own count, 3 rows. Without a DataLoader tdbg counts none and says nothing.
+    """
+
+    code = "TD-K006"
+    title = "rows that keep the epoch of long ago"
+    severity = "warning"
+
+    def look(self, seen: Seen) -> Iterable[Finding]:
+        for (source, rank), order in sorted(seen.orders.items()):
+            if source == "tdbg" or order.rows < LEAST:
+                continue
+            if order.epoch_back is not None:
+                before, after, step = order.epoch_back
+                title = f"the epoch goes back from {before:g} to {after:g} at step {step}{said_by(source)}"
+                yield self._told(title, [], rank, step)
+                return
+            first, last = order.first_clock, order.last_clock
+            if first is None or last is None or last - first < PASSED or len(order.epochs) != 1:
+                continue
+            (epoch,) = order.epochs
+            title = f"rows still say epoch {epoch:g} at step {order.last_step}, where tdbg counts epoch {last:g}"
+            evidence = [f"{order.rows} rows from step {order.first_step} to {order.last_step}"]
+            yield self._told(f"{title}{said_by(source)}", evidence, rank, order.first_step)
+            return
+
+    def _told(self, title: str, evidence: list[str], rank: int, step: int) -> Finding:
+        return self.found(
+            title,
+            evidence,
+            rank=rank,
+            first_step=step,
+            cause="the epoch is copied from a value that is refreshed elsewhere, and rarely",
+            try_next="hand the epoch of now to the call that writes the row",
+        )

@@ -1,0 +1,65 @@
+"""TD-K009: more epochs or steps than were planned."""
+
+from collections.abc import Iterable
+
+from tdbg.events import Finding
+from tdbg.metrics.sanity import RULES, Rule
+from tdbg.metrics.seen import Seen
+
+STEPS, EPOCHS = "schedule/planned_steps", "schedule/planned_epochs"
+
+
+@RULES.add
+class BeyondPlan(Rule):
+    """Says that a run did more steps, or more epochs, than its schedule or its trainer had planned.
+
+    What it does: A trainer says how far it means to go as it begins, and an `OpsSchedule` writes what it resolved into
+    schedule/planned_steps and schedule/planned_epochs. These are compared with the steps and the passes over the
+    training data that tdbg counted.
+
+    Why it matters: The length of an epoch was taken for something else (batches before accumulation, samples, the
+    data of all ranks): learning rates, warm-up and the intervals in fractions of the run are all off by that factor.
+
+    Example:
+        TD-K009 warning: 16 epochs were run, and 10 were planned
+
+    What to do: Take the number of steps from the loader that is used, ``len(loader)`` on this rank divided by the
+    accumulation steps. TD-S005 and TD-R004 tell of schedules and runs that end too early.
+
+    Thresholds: One step, or one whole epoch, beyond the plan.
+    """
+
+    code = "TD-K009"
+    title = "more epochs or steps than planned"
+    severity = "warning"
+
+    def look(self, seen: Seen) -> Iterable[Finding]:
+        for rank in sorted(seen.tally.last):
+            own = seen.orders.get(("tdbg", rank))
+            planned_epochs, planned_steps = _planned(seen, EPOCHS, rank), _planned(seen, STEPS, rank)
+            if planned_epochs and own is not None and own.epochs:
+                done = len(own.epochs)  # not the last less the first: a look at the training data counts as a pass too
+                if done > planned_epochs:
+                    yield self._told(f"{done} epochs were run, and {planned_epochs:g} were planned", rank)
+                    return
+            last = own.last_step if own is not None else seen.tally.last[rank].step
+            if planned_steps and last > planned_steps:
+                yield self._told(f"{last} steps were run, and {planned_steps:g} were planned", rank)
+                return
+
+    def _told(self, title: str, rank: int) -> Finding:
+        return self.found(
+            title,
+            [],
+            rank=rank,
+            cause="the planned length of an epoch is not the one that the loader has",
+            try_next="plan with len(loader) of this rank, divided by the accumulation steps",
+        )
+
+
+def _planned(seen: Seen, key: str, rank: int) -> float:
+    """What was planned: the most that anybody said; 0 if nobody did."""
+    found = [
+        one.most.value for (name, _, who), one in seen.tally.series.items() if (name, who) == (key, rank) and one.most
+    ]
+    return max(found, default=0.0)

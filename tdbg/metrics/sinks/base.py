@@ -1,0 +1,38 @@
+"""What every sink is: a name and six calls, all of which do nothing here."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from tdbg.metrics.rows import Row
+
+
+class MetricSink:
+    """Takes rows somewhere. It does not average, does not decide when, and may raise: see `FanOut`.
+
+    every_rank: it is made on each rank, else on rank 0 alone.
+    """
+
+    name: ClassVar[str] = ""
+    every_rank: ClassVar[bool] = False
+
+    def write(self, row: Row) -> None:
+        """Take one row."""
+
+    def config(self, values: Mapping[str, Any]) -> None:
+        """Take what holds for the whole run; called once, with plain values."""
+
+    def resumed(self, step: int) -> None:
+        """The program goes on from a checkpoint of this step: rows of later steps will be made again."""
+
+    def summary(self, values: Mapping[str, Any]) -> None:
+        """Take the final results."""
+
+    def flush(self) -> None:
+        """Let nothing that was taken be lost if the process is killed now."""
+
+    def close(self) -> None:
+        """Flush and let go; may be called twice."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint has to bring back, such as the id of a run elsewhere."""
+        return {}

@@ -1,0 +1,100 @@
+"""One sink in front of many: a failing one is switched off and counted, and training never hears of it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tdbg.metrics.rows import Row
+from tdbg.metrics.sinks.base import MetricSink
+from tdbg.output import say
+
+STRIKES = 3  # failures in a row until a sink is switched off
+
+
+@dataclass(slots=True)
+class Health:
+    """How a sink does."""
+
+    strikes: int = 0  # failures in a row
+    lost: int = 0  # rows that it did not take
+    error: str = ""  # the last one
+    is_off: bool = False
+
+
+class FanOut(MetricSink):
+    """Gives every call to each of its sinks. An exception of a sink is counted; the third in a row switches it off.
+
+    say: told once of each sink that is switched off, and at the end of rows that one lost.
+    """
+
+    name = "fan-out"
+
+    def __init__(self, sinks: Sequence[MetricSink], say: Callable[[str], None] = say) -> None:
+        self.sinks = list(sinks)
+        self.health = {id(sink): Health() for sink in self.sinks}
+        self._say = say
+        self._closed = False
+
+    def of(self, sink: MetricSink) -> Health:
+        """How one of them does."""
+        return self.health[id(sink)]
+
+    def write(self, row: Row) -> None:
+        """Give each its row; a sink that is off has it counted as lost."""
+        for sink in self.sinks:
+            health = self.health[id(sink)]
+            if health.is_off:
+                health.lost += 1
+                continue
+            try:
+                sink.write(row)
+            except Exception as error:  # guard: a sink never reaches training
+                health.lost += 1
+                self._failed(sink, health, error)
+            else:
+                health.strikes = 0
+
+    def _each(self, call: Callable[[MetricSink], Any]) -> None:
+        for sink in self.sinks:
+            health = self.health[id(sink)]
+            if not health.is_off:
+                try:
+                    call(sink)
+                except Exception as error:  # guard: a sink never reaches training
+                    self._failed(sink, health, error)
+
+    def _failed(self, sink: MetricSink, health: Health, error: Exception) -> None:
+        health.strikes += 1
+        health.error = f"{type(error).__name__}: {error}"[:300]
+        if health.strikes == STRIKES:
+            health.is_off = True
+            self._say(f"metrics: sink {sink.name} is switched off ({health.error}); training and other sinks go on")
+
+    def config(self, values: Mapping[str, Any]) -> None:
+        self._each(lambda sink: sink.config(values))
+
+    def resumed(self, step: int) -> None:
+        self._each(lambda sink: sink.resumed(step))
+
+    def summary(self, values: Mapping[str, Any]) -> None:
+        self._each(lambda sink: sink.summary(values))
+
+    def flush(self) -> None:
+        self._each(lambda sink: sink.flush())
+
+    def close(self) -> None:
+        """Close each; say which of them lost rows."""
+        if self._closed:
+            return
+        self._closed = True
+        self._each(lambda sink: sink.close())
+        for sink in self.sinks:
+            health = self.health[id(sink)]
+            if health.lost:
+                self._say(f"metrics: sink {sink.name} lost {health.lost} rows ({health.error})")
+
+    def state_dict(self) -> dict[str, Any]:
+        """Those of its sinks, by their names."""
+        found: dict[str, Any] = {}
+        self._each(lambda sink: found.update({sink.name: state} if (state := sink.state_dict()) else {}))
+        return found

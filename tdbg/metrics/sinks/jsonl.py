@@ -1,0 +1,122 @@
+"""The sink that is always there: ``metrics.jsonl``, a line a row, safe from a kill as soon as `write` is back."""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import ClassVar
+
+from tdbg.lines import LineWriter
+from tdbg.metrics import wire
+from tdbg.metrics.rows import FILE, Header, Row
+from tdbg.metrics.sinks import SINKS
+from tdbg.metrics.sinks.base import MetricSink
+
+BLOCK = 1 << 20
+_begun: dict[Path, int] = {}  # file -> the process that wrote a header into it
+
+
+class RowFile(LineWriter):
+    """One ``metrics.jsonl`` of this process. A process that appends to an older file begins with a header of its own.
+
+    A process that was forked off never writes into the file of its parent: its rows are dropped and counted, unless
+    ``place`` tells it another file.
+    """
+
+    what = "metrics"
+
+    def __init__(
+        self,
+        place: Callable[[], Path],
+        *,
+        run: str = "",
+        rank: int = 0,
+        attempt: int | None = None,
+        budget_bytes: int = 0,
+        on_trouble: Callable[[str], None],
+    ) -> None:
+        """attempt: which one this is; counted from the headers of the file if left out."""
+        super().__init__(place, budget_bytes, on_trouble)
+        self._run, self._rank, self._attempt = run, rank, attempt
+        self._after: dict[str, int] = {}
+
+    def row(self, row: Row) -> bool:
+        """Write one row; False if it could not be written. Raises TypeError for a value that is no number."""
+        return self.line(wire.encode(row))
+
+    def resumed(self, step: int, source: str) -> None:
+        """Rows of ``source`` that earlier attempts wrote for later steps will be made again."""
+        self._after = {source: step}
+        if self._fd >= 0 and self._pid == os.getpid():  # an attempt of its own, though the process stayed the same
+            self._attempt = (self._attempt or 0) + 1
+            self.line(self._header())
+
+    def _open(self) -> None:
+        pid, place = os.getpid(), self._place().resolve()
+        if _begun.get(place, pid) != pid:  # forked: the file is the parent's
+            self._pid, self._fd = pid, -1
+            return
+        super()._open()
+        if place in _begun and self.written_bytes:  # closed behind our back, or another writer's header stands there
+            return
+        if self._attempt is None:
+            self._attempt = headers_in(place) if self.written_bytes else 0
+        _begun[place] = pid
+        self._write(self._header())
+
+    def _header(self) -> bytes:
+        header = Header(self._run, self._rank, self._attempt or 0, time.time(), os.getpid(), self._after)
+        return wire.encode_header(header)
+
+
+def headers_in(path: Path) -> int:
+    """How many processes wrote a file. Cost: about 0.3 s a GB."""
+    count, before = 0, b"\n"
+    with path.open("rb") as file:
+        while block := file.read(BLOCK):
+            joined = before + block
+            count += joined.count(b"\n" + wire.HEADER)
+            before = joined[-len(wire.HEADER) :]
+    return count
+
+
+@SINKS.add
+class JsonlSink(MetricSink):
+    """Appends rows to a file. Sinks of one process and one file share its writer."""
+
+    name: ClassVar[str] = "jsonl"
+    every_rank: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] = FILE,
+        *,
+        run: str = "",
+        rank: int = 0,
+        source: str = "tracker",
+        on_trouble: Callable[[str], None] | None = None,
+    ) -> None:
+        self.source = source
+        self.file = shared(Path(path), run, rank, on_trouble)
+
+    def write(self, row: Row) -> None:
+        """Take one row. Raises OSError where the file cannot be written."""
+        if not self.file.row(row):
+            raise OSError(f"{self.file.path or 'metrics'}: {self.file.dropped} rows could not be written")
+
+    def resumed(self, step: int) -> None:
+        """Say so in the file, before the next row."""
+        self.file.resumed(step, self.source)
+
+
+_files: dict[Path, RowFile] = {}
+
+
+def shared(path: Path, run: str = "", rank: int = 0, on_trouble: Callable[[str], None] | None = None) -> RowFile:
+    """The writer of this file in this process; on_trouble: told once what fails, stderr if left out."""
+    whole = path.resolve()
+    if whole not in _files:
+        from tdbg.output import say
+
+        _files[whole] = RowFile(lambda: whole, run=run, rank=rank, on_trouble=on_trouble or say)
+    return _files[whole]

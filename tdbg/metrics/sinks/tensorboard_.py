@@ -1,0 +1,89 @@
+"""Rows for TensorBoard, by the writer of its own package; torch is not needed."""
+
+import os
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from tdbg.errors import TdbgError
+from tdbg.metrics.rows import Row
+from tdbg.metrics.sinks import SINKS
+from tdbg.metrics.sinks.base import MetricSink
+
+FLUSH_S = 30  # what a kill can lose here; `metrics.jsonl` loses nothing
+
+
+@SINKS.add
+class TensorboardSink(MetricSink):
+    """A file of events in ``folder``. A resumed run makes TensorBoard forget the steps that are made again."""
+
+    name: ClassVar[str] = "tensorboard"
+
+    def __init__(self, folder: str | os.PathLike[str] = "tensorboard") -> None:
+        self._folder = os.fspath(folder)
+        self._writer: Any = None
+
+    @property
+    def writer(self) -> Any:
+        """The writer of events, made at its first use. Raises TdbgError without the package."""
+        if self._writer is None:
+            try:
+                from tensorboard.summary.writer.event_file_writer import EventFileWriter
+            except ImportError:
+                hint = "install the extra: pip install 'tdbg[tensorboard]'"
+                raise TdbgError("the tensorboard sink needs tensorboard", hint) from None
+            self._writer = EventFileWriter(self._folder, flush_secs=FLUSH_S)
+        return self._writer
+
+    def write(self, row: Row) -> None:
+        """One event with all values of the row; epoch as a curve too."""
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        values = [Summary.Value(tag=key, simple_value=float(value)) for key, value in row.values.items()]
+        if row.epoch is not None:
+            values.append(Summary.Value(tag="epoch", simple_value=float(row.epoch)))
+        values += [_text(key, text) for key, text in row.text.items()]
+        self._add(row.t, row.step, summary=Summary(value=values))
+
+    def config(self, values: Mapping[str, Any]) -> None:
+        """The config as a table."""
+        import time
+
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        lines = ["| setting | value |", "|---|---|", *(f"| {key} | {value} |" for key, value in values.items())]
+        self._add(time.time(), 0, summary=Summary(value=[_text("config", "\n".join(lines))]))
+
+    def resumed(self, step: int) -> None:
+        """Tell TensorBoard that later steps are made again."""
+        import time
+
+        from tensorboard.compat.proto.event_pb2 import SessionLog
+
+        self._add(time.time(), step + 1, session_log=SessionLog(status=SessionLog.START))
+
+    def _add(self, t: float, step: int, **what: Any) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+
+        self.writer.add_event(Event(wall_time=t, step=step, **what))
+
+    def flush(self) -> None:
+        """Write what is buffered."""
+        if self._writer is not None:
+            self._writer.flush()
+
+    def close(self) -> None:
+        """Write what is buffered, and close the file."""
+        if self._writer is not None:
+            writer, self._writer = self._writer, None
+            writer.close()
+
+
+def _text(tag: str, text: str) -> Any:
+    from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
+    from tensorboard.compat.proto.tensor_pb2 import TensorProto
+    from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
+
+    plugin = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="text"))
+    shape = TensorShapeProto(dim=[TensorShapeProto.Dim(size=1)])
+    tensor = TensorProto(dtype="DT_STRING", string_val=[text.encode("utf-8", "backslashreplace")], tensor_shape=shape)
+    return Summary.Value(tag=f"{tag}/text_summary", metadata=plugin, tensor=tensor)

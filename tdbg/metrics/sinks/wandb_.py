@@ -1,0 +1,87 @@
+"""Rows for W&B: the only module that touches it. Rank 0 alone writes; offline works, and is what an unreachable server becomes."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from tdbg.errors import TdbgError
+from tdbg.metrics.rows import Row
+from tdbg.metrics.sinks import SINKS
+from tdbg.metrics.sinks.base import MetricSink
+from tdbg.output import say
+
+STEP = "global_step"
+INIT_TIMEOUT_S = 60
+
+
+@SINKS.add
+class WandbSink(MetricSink):
+    """One run of W&B. It is begun at the first row, or when its id is asked for.
+
+    run_id: what `tdbg.metrics.run_ids` gave all ranks; resume: the id came from a checkpoint, and the run must be there.
+    settings: more for ``wandb.init`` (project, entity, name, group, tags, dir, mode). Charts are drawn over
+    ``global_step``: no row is dropped because a resumed run went back. Where the server cannot be reached or there are no
+    credentials, the run is kept offline, for ``wandb sync``, and it is said so.
+    """
+
+    name: ClassVar[str] = "wandb"
+
+    def __init__(self, *, run_id: str | None = None, resume: bool = False, **settings: Any) -> None:
+        self._id, self._resume, self._settings = run_id, resume, settings
+        self._run: Any = None
+        self._closed = False
+
+    @property
+    def run(self) -> Any:
+        """The run of W&B. Raises TdbgError without the package."""
+        if self._run is None:
+            if self._closed:
+                raise TdbgError("the run of W&B is closed", "make a new sink")
+            self._run = self._begin()
+            self._id = self._run.id
+            self._run.define_metric(STEP)
+            self._run.define_metric("*", step_metric=STEP)
+        return self._run
+
+    def _begin(self) -> Any:
+        try:
+            import wandb
+        except ImportError:
+            raise TdbgError("the wandb sink needs wandb", "install the extra: pip install 'tdbg[wandb]'") from None
+        asked: dict[str, Any] = {"id": self._id, "resume": "must" if self._resume else None, **self._settings}
+        asked.setdefault("settings", wandb.Settings(init_timeout=INIT_TIMEOUT_S))
+        try:
+            return wandb.init(**asked)
+        except (wandb.errors.CommError, wandb.errors.AuthenticationError, wandb.errors.UsageError) as error:
+            if asked.get("mode") == "offline":
+                raise
+            why = " ".join(str(error).split())[:200]
+            say(f"metrics: W&B cannot be reached ({why}); the run is kept offline, `wandb sync` sends it later")
+            return wandb.init(**{**asked, "mode": "offline", "resume": None})
+
+    def write(self, row: Row) -> None:
+        """Log one row: its values, text, and where the run is."""
+        stamp: dict[str, Any] = {STEP: row.step, "rank": row.rank}
+        if row.epoch is not None:
+            stamp["epoch"] = row.epoch
+        if row.phase is not None:
+            stamp["phase"] = row.phase
+        self.run.log({**row.values, **row.text, **stamp})
+
+    def config(self, values: Mapping[str, Any]) -> None:
+        """Add to the config of the run."""
+        self.run.config.update(dict(values), allow_val_change=True)
+
+    def summary(self, values: Mapping[str, Any]) -> None:
+        """Add to the summary of the run."""
+        self.run.summary.update(dict(values))
+
+    def close(self) -> None:
+        """Finish the run; wandb sends or writes the rest."""
+        self._closed = True
+        if self._run is not None:
+            run, self._run = self._run, None
+            run.finish()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The id of the run, for the checkpoint."""
+        return {"run_id": self._id} if self._id else {}

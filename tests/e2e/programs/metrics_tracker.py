@@ -1,0 +1,43 @@
+"""A loop with a MetricsTracker of its own, a validation an epoch; ``--forget``: nothing is added to acc1."""
+
+import sys
+
+import torch
+from common import regression, tell
+from torch import nn
+from torch.utils.data import DataLoader
+
+from tdbg.metrics.tracker import MetricsTracker
+
+
+def main() -> None:
+    torch.manual_seed(0)
+    train, val = DataLoader(regression(48), batch_size=8), DataLoader(regression(20, seed=1), batch_size=8)
+    model = nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    tracker = MetricsTracker()
+    step = 0
+    for epoch in range(2):
+        for x, y in train:
+            loss = nn.functional.mse_loss(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            step += 1
+            tracker.update_train_batch({"loss": loss}, len(x), epoch=epoch, step=step)
+        tracker.finalize_train_epoch(epoch, step)
+        tracker.start_val_phase("val")
+        with torch.no_grad():
+            for x, y in val:
+                error = (model(x) - y).abs()
+                values = {"loss": nn.functional.mse_loss(model(x), y)}
+                if epoch == 0 or "--forget" not in sys.argv:
+                    values["acc1"] = (error < 1.0).float().mean()
+                tracker.update_val_metrics(values, len(x), epoch=epoch, step=step)
+        found = tracker.finalize_val_phase("val", epoch, step)
+        tell("val", step=step, **{str(key).replace("/", "_"): value for key, value in found.items()})
+    tell("done", steps=step)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,264 @@
+"""Metrics of real programs with no change to their code: what is in metrics.jsonl is what the program saw."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tdbg.metrics import wire
+from tdbg.metrics.keys import Key
+from tdbg.metrics.rows import FILE, Header, Row
+from tdbg.metrics.sanity import judge
+from tdbg.metrics.seen import look
+from tdbg.metrics.sources import find
+from tests.e2e import conftest
+from tests.e2e.conftest import EVERY_STEP, Result, Runner, program, same_output, torchrun
+from tests.wandb_files import records
+
+
+def read(path: Path) -> tuple[Header, list[Row]]:
+    """The header and the rows of a file of which every line is whole."""
+    found = [wire.decode(line) for line in path.read_bytes().splitlines(keepends=True)]
+    header, *rows = found
+    assert isinstance(header, Header) and all(isinstance(row, Row) for row in rows)
+    return header, rows  # type: ignore[return-value]
+
+
+def nothing_found(result: Result) -> None:
+    """Neither the rules on the run nor those on its metrics have anything to say."""
+    conftest.nothing_found(result)
+    found, trouble = judge(look(find(str(result.folder)))[0])
+    assert (found, trouble) == ([], [])
+
+
+def rows_of(result: Result, source: str, rank: int = 0) -> list[Row]:
+    """The rows of one source."""
+    return [row for row in read(result.folder / f"rank{rank:04d}" / FILE)[1] if row.source == source]
+
+
+def series(rows: list[Row], key: str) -> dict[int, float]:
+    """The values of a key by step."""
+    return {row.step: row.values[key] for row in rows if key in row.values}
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_plain_loop(watched: Runner, bare: Runner, ranks: int) -> None:
+    words = program("metrics_plain") if ranks == 1 else torchrun("metrics_plain")
+    result = watched(words, EVERY_STEP)
+    assert result.code == 0, result.stderr
+    if ranks == 1:
+        same_output(result, bare(words))
+    printed = {line["step"]: line for line in bare(program("metrics_plain")).printed("step")}
+    for rank in range(ranks):
+        header, rows = read(result.folder / f"rank{rank:04d}" / FILE)
+        assert (header.schema, header.run, header.rank, header.attempt) == (1, "run", rank, 0)
+        assert {row.rank for row in rows} == {rank}
+        steps = [row for row in rows if row.source == "tdbg" and row.phase == "train"]
+        assert series(steps, "train/loss") == pytest.approx({step: line["loss"] for step, line in printed.items()})
+        assert series(steps, "train/grad_norm") == pytest.approx(
+            {step: line["norm"] for step, line in printed.items()}, rel=1e-4
+        )
+        assert {row.step: row.epoch for row in steps} == {step: line["epoch"] for step, line in printed.items()}
+        assert set(series(steps, "lr/group0").values()) == {1e-2} and set(series(steps, "lr/group1").values()) == {1e-3}
+        assert len(series(steps, "pipeline/step_ms")) == 18 and min(series(steps, "pipeline/step_ms").values()) > 0
+        assert {key: str(Key.parse(key)) for row in steps for key in row.values} == {
+            key: key for row in steps for key in row.values
+        }
+        units = {key: unit for row in rows for key, unit in row.units.items()}
+        assert units["pipeline/step_ms"] == "ms" and units["pipeline/host_mb"] == "mb"
+        assert sum("pipeline/step_ms" in row.units for row in rows) == 1, "a unit is told once"
+    nothing_found(result)
+
+
+def test_passes_of_evaluation_and_own_metrics(watched: Runner) -> None:
+    result = watched(program("metrics_plain"), EVERY_STEP)
+    passes = [row for row in rows_of(result, "tdbg") if row.phase == "val"]
+    assert [(row.step, row.values["val/calls"], row.values["val/samples"]) for row in passes] == [
+        (6, 3, 20),
+        (12, 3, 20),
+        (18, 3, 20),
+    ]
+    assert all(0 < row.values["val/epoch_duration_sec"] < 5 for row in passes)
+    own = rows_of(result, "metric")
+    assert series(own, "metric/val_loss") == {line["step"]: line["loss"] for line in result.printed("val")}
+    assert all(math.isnan(value) for value in series(own, "val/bad").values()) and len(series(own, "val/bad")) == 3
+
+
+def test_a_summary_writer(watched: Runner, bare: Runner, tmp_path: Path) -> None:
+    result = watched(program("metrics_plain", str(tmp_path / "tb")), EVERY_STEP)
+    rows = rows_of(result, "tensorboard")
+    printed = {line["step"]: line for line in result.printed("step")}
+    assert result.stdout == bare(program("metrics_plain")).stdout
+    for row in rows:
+        assert row.own_step == row.step and row.values.keys() == {"loss", "norm", "pair/a", "pair/b"}
+    assert series(rows, "loss") == {step: line["loss"] for step, line in printed.items()}
+    assert series(rows, "norm") == {step: line["norm"] for step, line in printed.items()}
+    assert series(rows, "pair/b") == {step: 2 * step for step in printed}
+    assert _tensorboard(tmp_path / "tb", "loss") == pytest.approx(series(rows, "loss")), "what TensorBoard itself reads"
+
+
+def _tensorboard(folder: Path, tag: str) -> dict[int, float]:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    found = EventAccumulator(str(folder))
+    found.Reload()
+    return {event.step: event.value for event in found.Scalars(tag)}
+
+
+def test_weights_and_biases(watched: Runner, bare: Runner, tmp_path: Path) -> None:
+    folders = [tmp_path / "bare", tmp_path / "watched"]
+    for folder in folders:
+        folder.mkdir()
+    result = watched(program("metrics_wandb", str(folders[1])))
+    assert result.stdout == bare(program("metrics_wandb", str(folders[0]))).stdout
+    rows = rows_of(result, "wandb")
+    sent: dict[tuple[int, str], Any] = {}
+    for row in rows:
+        assert row.own_step is not None
+        sent |= {(row.own_step, key): value for key, value in (row.values | row.text).items()}
+    kept = _wandb(folders[1])
+    assert sent.keys() == kept.keys() and len(kept) == 6 * 3 + 2
+    for key, value in kept.items():
+        assert sent[key] == (value if isinstance(value, str | bool) else pytest.approx(value, rel=1e-6, nan_ok=True)), (
+            key
+        )
+    losses = {line["step"]: line["loss"] for line in result.printed("step")}
+    assert series(rows, "train/loss") == losses, "on tdbg's own axis of steps"
+
+
+def _wandb(folder: Path) -> dict[tuple[int, str], Any]:
+    """What stands in the file of an offline run, by step and key."""
+    found: dict[tuple[int, str], Any] = {}
+    for record in records(folder):
+        if record.WhichOneof("record_type") != "history":
+            continue
+        items = {item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
+        step = int(items["_step"])
+        for key, value in _flat(items):
+            if not key.startswith("_") and key not in ("none",) and not key.startswith("picture"):
+                found[step, key] = float(value) if value in ("NaN",) else value
+    return found
+
+
+def _flat(items: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    found = []
+    for key, value in items.items():
+        found += _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else [(f"{prefix}{key}", value)]
+    return found
+
+
+def test_torchmetrics(watched: Runner, bare: Runner) -> None:
+    words = program("metrics_torchmetrics")
+    result = watched(words)
+    same_output(result, bare(words))
+    rows = rows_of(result, "torchmetrics")
+    for epoch, (line, more) in enumerate(zip(result.printed("epoch"), result.printed("more"), strict=True), start=1):
+        values: dict[str, float] = {}
+        for row in rows:
+            if row.step == 4 * epoch:
+                assert not values.keys() & row.values.keys(), "each value once"
+                values |= row.values
+        assert values == {
+            "train_acc": line["train"],
+            "val_acc": line["val"],
+            "MeanMetric": more["mean"],
+            "val/acc": more["acc"],
+            "val/f1": more["f1"],
+        }
+    nothing_found(result)
+
+
+def test_hugging_face(watched: Runner, bare: Runner) -> None:
+    words = program("hf_trainer")
+    result = watched(words)
+    same_output(result, bare(words))
+    rows = rows_of(result, "hf")
+    printed = result.printed("step")
+    for name, key in (("loss", "loss"), ("grad_norm", "norm"), ("learning_rate", "lr")):
+        assert series(rows, name) == {line["step"]: line[key] for line in printed}
+    assert [row.own_step for row in rows] == [row.step for row in rows]
+    assert {row.phase for row in rows} == {"train"} and rows[4].epoch == pytest.approx(0.5)
+    assert series(rows_of(result, "tdbg"), "schedule/planned_steps") == {0: 10.0}
+    nothing_found(result)
+
+
+def test_lightning(watched: Runner, bare: Runner) -> None:
+    words = program("metrics_lightning")
+    result = watched(words)
+    same_output(result, bare(words))
+    rows = rows_of(result, "lightning")
+    losses = {line["step"]: line["loss"] for line in result.printed("step")}
+    logged = series(rows, "train/loss_step")
+    assert logged == pytest.approx({step: losses[step] for step in (2, 4, 6, 8, 10)})
+    by_epoch = series(rows, "train/loss_epoch")
+    assert by_epoch == pytest.approx({5: _mean(losses, range(1, 6)), 10: _mean(losses, range(6, 11))})
+    assert series(rows, "val/mse") == pytest.approx({line["step"]: line["mse"] for line in result.printed("val")})
+    assert {row.phase for row in rows if "val/mse" in row.values} == {"val"}
+    nothing_found(result)
+
+
+def _mean(losses: dict[int, float], steps: range) -> float:
+    return sum(losses[step] for step in steps) / len(steps)
+
+
+def test_level_off_and_processes_that_never_step_write_none(watched: Runner) -> None:
+    result = watched(program("plain"), ["--level", "off"])
+    assert not list(result.folder.rglob(FILE))
+
+
+def test_loader_workers_write_none(watched: Runner) -> None:
+    result = watched(program("plain"))
+    assert [path.relative_to(result.folder).as_posix() for path in result.folder.rglob(FILE)] == [f"rank0000/{FILE}"]
+
+
+def _states(result: Result) -> list[tuple[str, dict[str, Any]]]:
+    folder = result.folder / "rank0000" / "metrics_state"
+    return [(path.name, json.loads(path.read_text(encoding="utf-8"))) for path in sorted(folder.glob("*.json"))]
+
+
+@pytest.mark.parametrize("flag", ["DUMP_METRICS", "VALIDATION_METRICS"])
+def test_the_state_of_a_tracker_at_each_validation(watched: Runner, bare: Runner, flag: str) -> None:
+    words = program("metrics_tracker")
+    result = watched(words, ["-f", flag])
+    same_output(result, bare(words))
+    states = _states(result)
+    printed = result.printed("val")
+    assert [name for name, _ in states] == ["step00000006_val.json", "step00000012_val.json"]
+    for line, (_, state) in zip(printed, states, strict=True):
+        metrics = state["phases"]["val"]["metrics"]
+        assert metrics["val/loss"]["value"] == line["val_loss"] and metrics["val/acc1"]["value"] == line["val_acc1"]
+        assert metrics["val/loss"]["count"] == metrics["val/loss"]["partial"]["count"] == 20, "taken before the reset"
+        assert state["step"] == line["step"] and state["phases"]["train"]["metrics"]["train/loss"]["count"] == 48
+    assert [state["epoch"] for _, state in states] == [0, 1]
+    look = result.verdict["looks"][flag]
+    assert look["count"] == 2 and ("val/loss" in look["last"]) == (flag == "VALIDATION_METRICS")
+    nothing_found(result)
+
+
+def test_without_a_tracker_the_feed_has_one(watched: Runner) -> None:
+    result = watched(program("metrics_plain"), ["-f", "DUMP_METRICS", *EVERY_STEP])
+    states, printed = _states(result), result.printed("step")
+    assert [name for name, _ in states] == [f"step{step:08d}_val.json" for step in (6, 12, 18)]
+    for epoch, (_, state) in enumerate(states):
+        losses = [line["loss"] for line in printed if line["epoch"] == epoch]
+        train = state["phases"]["train"]["metrics"]["train/loss"]
+        assert train["value"] == pytest.approx(sum(losses) / 6) and train["count"] == 48
+        assert state["phases"]["val"]["metrics"]["val/samples"]["value"] == 20
+        assert state["stores"]["lr/group1"]["value"] == 1e-3
+        assert (state["step"], state["epoch"]) == (6 * epoch + 6, epoch)
+    nothing_found(result)
+
+
+def test_without_a_flag_nothing_is_dumped(watched: Runner) -> None:
+    result = watched(program("metrics_tracker"))
+    assert _states(result) == [] and result.codes == []
+
+
+def test_a_phase_without_a_sample_is_a_finding_of_the_report(watched: Runner) -> None:
+    result = watched(program("metrics_tracker", "--forget"), ["--fail-on", "warning"])
+    assert result.code == 1, result.stderr
+    assert any("TD-K003 warning: val was finalised with count 0 at step 12: val/acc1" in line for line in result.said)
+    report = json.loads((result.folder / "report.json").read_text(encoding="utf-8"))
+    assert [finding["code"] for finding in report["findings"]] == ["TD-K003"]

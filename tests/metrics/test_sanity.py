@@ -1,0 +1,272 @@
+"""Rules on metrics: each speaks of a run with its fault, and is silent on the same run in health."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tdbg.errors import TdbgError
+from tdbg.events import Finding
+from tdbg.metrics.commands import load
+from tdbg.metrics.rows import FILE, Row
+from tdbg.metrics.sanity import RULES, judge
+from tdbg.metrics.seen import look
+from tdbg.metrics.sinks.jsonl import RowFile
+from tdbg.metrics.sources import find
+
+Say = Callable[[int], Iterator[Row]]
+
+
+def judged(tmp_path: Path, *ranks: list[Row]) -> list[Finding]:
+    """What is found in files of these rows, a rank each."""
+    for rank, rows in enumerate(ranks):
+        file = RowFile(lambda rank=rank: tmp_path / f"rank{rank:04d}" / FILE, rank=rank, on_trouble=pytest.fail)
+        for row in rows:
+            row.rank = rank
+            assert file.row(row)
+        file.close()
+    found, trouble = judge(look(find(str(tmp_path)))[0])
+    assert not trouble
+    return found
+
+
+def epochs(count: int = 12, source: str = "tracker", **series: Callable[[int], float]) -> list[Row]:
+    """A row an epoch, of 100 steps each; keys with two underscores for the slash."""
+    return [
+        Row(
+            1e9 + epoch,
+            100 * (epoch + 1),
+            epoch,
+            "val",
+            values={key.replace("__", "/"): value(epoch) for key, value in series.items()},
+            source=source,
+        )
+        for epoch in range(count)
+    ]
+
+
+def falling(epoch: int) -> float:
+    return 2.0 / (epoch + 1)
+
+
+def rising(epoch: int) -> float:
+    return 1.0 - 0.9 / (epoch + 1)
+
+
+# code, rows with the fault, the same in health, a word of the title
+CASES: dict[str, tuple[str, Callable[[], list[Row]], Callable[[], list[Row]], str]] = {
+    "a constant accuracy": (
+        "TD-K001",
+        lambda: epochs(train__acc1_genus=lambda e: 0.0, train__loss=falling),
+        lambda: epochs(train__acc1_genus=rising, train__loss=falling),
+        "train/acc1_genus was 0 all 12 times",
+    ),
+    "a constant rate is none": (
+        "TD-K001",
+        lambda: epochs(val__loss=lambda e: 0.7),
+        lambda: epochs(lr__group0=lambda e: 0.1, schedule__mixup=lambda e: 0.2, pipeline__step_ms=lambda e: 3.0),
+        "val/loss was 0.7",
+    ),
+    "a perfect score": (
+        "TD-K001",
+        lambda: epochs(val__acc1=lambda e: 0.5),
+        lambda: epochs(val__acc1=lambda e: 100.0),
+        "val/acc1 was 0.5",
+    ),
+    "a best of 0 for a loss": (
+        "TD-K002",
+        lambda: epochs(val__best_loss=lambda e: 0.0, val__loss=falling),
+        lambda: epochs(val__best_loss=falling, val__loss=falling),
+        "val/best_loss stayed 0 while val/loss came down to 0.166667",
+    ),
+    "a best that other values beat": (
+        "TD-K002",
+        lambda: epochs(val__best_acc1=lambda e: 0.1, val__acc1=rising),
+        lambda: epochs(val__best_acc1=lambda e: 0.1, val__acc1=lambda e: 0.1 - 0.01 * e),
+        "val/best_acc1 stayed 0.1 while val/acc1 reached 0.925",
+    ),
+    "a best of -inf": (
+        "TD-K002",
+        lambda: epochs(val__best_acc1=lambda e: float("-inf"), val__acc1=rising),
+        lambda: epochs(val__best_acc1=rising, val__acc1=rising),
+        "stayed -inf",
+    ),
+    "count 0": (
+        "TD-K003",
+        lambda: [
+            *epochs(val__loss=falling),
+            Row(1.0, 1300, 12, "val", text={"val/count_0_str": "val/acc1"}, source="tdbg"),
+        ],
+        lambda: [
+            *epochs(val__loss=falling),
+            Row(1.0, 1300, 12, "val", text={"val/word_str": "val/acc1"}, source="tdbg"),
+        ],
+        "val was finalised with count 0 at step 1300: val/acc1",
+    ),
+    "a phase spelt twice": (
+        "TD-K004",
+        lambda: epochs(val_mask_meta__loss=falling, valMaskMeta__acc1=rising),
+        lambda: epochs(val_mask_meta__loss=falling, val_mask_SPATIAL__acc1=rising),
+        "the phase val_mask_meta is also called valMaskMeta",
+    ),
+    "a mask of nothing": (
+        "TD-K004",
+        lambda: epochs(val_mask__loss=falling, val_mask_meta__loss=falling),
+        lambda: epochs(val__loss=falling, val_mask_meta__loss=falling),
+        "the phase val_mask names no component",
+    ),
+    "percent beside fractions": (
+        "TD-K005",
+        lambda: epochs(val__acc1=lambda e: 90 * rising(e), val__chain_accuracy=rising),
+        lambda: epochs(val__acc1=lambda e: 90 * rising(e), val__chain_acc_frac=rising, val__loss=falling),
+        "val/acc1 goes up to 83.25, val/chain_accuracy to 0.925",
+    ),
+    "a stale epoch": (
+        "TD-K006",
+        lambda: [
+            row
+            for e in range(6)
+            for row in (tdbg_row(e), Row(1.0, 100 * e + 100, 0, "val", values={"val/loss": falling(e)}))
+        ],
+        lambda: [
+            row
+            for e in range(6)
+            for row in (tdbg_row(e), Row(1.0, 100 * e + 100, e, "val", values={"val/loss": falling(e)}))
+        ],
+        "rows still say epoch 0 at step 600, where tdbg counts epoch 5",
+    ),
+    "an epoch that goes back": (
+        "TD-K006",
+        lambda: [*epochs(5, val__loss=falling), Row(1.0, 600, 0, "val", values={"val/loss": 0.1})],
+        lambda: [*epochs(5, val__loss=falling), Row(1.0, 600, 4, "val", values={"val/loss": 0.1})],
+        "the epoch goes back from 4 to 0 at step 600",
+    ),
+    "a step that goes back": (
+        "TD-K007",
+        lambda: [*epochs(5, val__loss=falling), Row(1.0, 12, 5, "val", values={"val/loss": 0.1})],
+        lambda: [*epochs(5, val__loss=falling), Row(1.0, 500, 5, "val", values={"val/loss": 0.1})],
+        "the step goes back from 500 to 12",
+    ),
+    "keys outside the grammar": (
+        "TD-K008",
+        lambda: epochs(gradnorm__gradnorm__loss=falling, lossTotal=falling),
+        lambda: epochs(gradnorm__loss=falling, train__lossTotal=falling),
+        "2 keys are outside the grammar: gradnorm/gradnorm/loss, lossTotal",
+    ),
+    "what is sent elsewhere has no grammar": (
+        "TD-K008",
+        lambda: epochs(source="", lossTotal=falling),
+        lambda: epochs(source="wandb", lossTotal=falling),
+        "a key is outside the grammar: lossTotal",
+    ),
+    "more epochs than planned": (
+        "TD-K009",
+        lambda: [Row(1.0, 0, values={"schedule/planned_epochs": 4.0}, source="tdbg"), *map(tdbg_row, range(6))],
+        lambda: [Row(1.0, 0, values={"schedule/planned_epochs": 6.0}, source="tdbg"), *map(tdbg_row, range(6))],
+        "6 epochs were run, and 4 were planned",
+    ),
+    "more steps than planned": (
+        "TD-K009",
+        lambda: [Row(1.0, 0, values={"schedule/planned_steps": 500.0}), *map(tdbg_row, range(6))],
+        lambda: [Row(1.0, 0, values={"schedule/planned_steps": 600.0}), *map(tdbg_row, range(6))],
+        "600 steps were run, and 500 were planned",
+    ),
+}
+
+
+def tdbg_row(epoch: int) -> Row:
+    """The last step of an epoch, as the feed writes it."""
+    return Row(1.0, 100 * epoch + 100, epoch, "train", values={"train/loss": falling(epoch)}, source="tdbg")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_fault_is_found(case: str, tmp_path: Path) -> None:
+    code, fault, _, title = CASES[case]
+    (one,) = judged(tmp_path, fault())
+    assert one.code == code and title in one.title
+    assert one.rank == 0 and one.cause and one.try_next
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_same_in_health_is_not(case: str, tmp_path: Path) -> None:
+    assert judged(tmp_path, CASES[case][2]()) == []
+
+
+def test_every_rule_has_a_case() -> None:
+    assert {case[0] for case in CASES.values()} == set(RULES.names())
+
+
+def test_units_that_rows_state(tmp_path: Path) -> None:
+    rows = epochs(val__acc1=rising, test__acc1=rising)
+    rows[0].units = {"val/acc1": "frac", "test/acc1": "pct"}
+    (one,) = judged(tmp_path, rows)
+    assert one.code == "TD-K005" and one.title == "acc1 is in two units: frac and pct"
+    rows[0].units = {"val/acc1": "frac", "test/acc1": "frac"}
+    assert judged(tmp_path / "well", rows) == []
+
+
+def test_ranks_are_told_apart(tmp_path: Path) -> None:
+    well, ill = epochs(5, val__loss=falling), epochs(5, val__loss=falling)
+    ill.append(Row(1.0, 12, 5, "val", values={"val/loss": 0.1}))
+    (one,) = judged(tmp_path, well, ill)
+    assert (one.code, one.rank) == ("TD-K007", 1)
+
+
+def test_a_constant_on_one_rank_alone_is_not_told(tmp_path: Path) -> None:
+    """Each rank has its own data: what changes anywhere is fed."""
+    assert judged(tmp_path, epochs(val__acc1=rising), epochs(val__acc1=lambda e: 0.0)) == []
+
+
+def test_a_resumed_run_goes_back_rightly(tmp_path: Path) -> None:
+    path = tmp_path / FILE
+    for start in (0, 3):  # the process was killed in epoch 6, and went on from the checkpoint of epoch 3
+        from tdbg.metrics.sinks import jsonl
+
+        jsonl._begun.clear()  # another process
+        file = RowFile(lambda: path, on_trouble=pytest.fail)
+        if start:
+            file.resumed(300, "tracker")
+        for row in epochs(6 if not start else 12, val__loss=falling)[start:]:
+            assert file.row(row)
+        file.close()
+    found, _ = judge(look(find(str(path)))[0])
+    assert found == []
+
+
+def run(words: list[str], **options: Any) -> int:
+    command = load("sanity")
+    question: Any = command.Question(paths=words, **options)
+    return command.answer(question)
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    judged(tmp_path, CASES["a constant accuracy"][1]())
+    assert run([str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("TD-K001 warning: train/acc1_genus was 0 all 12 times, rank 0\n") and "\n    try: " in out
+    assert run([str(tmp_path)], fail_on="warning") == 1 and run([str(tmp_path)], fail_on="error") == 0
+    capsys.readouterr()
+    assert run([str(tmp_path)], json=True) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["kind"] == "metrics-sanity" and document["data"]["findings"][0]["code"] == "TD-K001"
+    with pytest.raises(TdbgError, match="--fail-on cannot be 'loud'"):
+        run([str(tmp_path)], fail_on="loud")
+
+
+def test_the_command_on_a_file_that_a_kill_tore(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    judged(tmp_path, epochs(val__loss=falling))
+    path = tmp_path / "rank0000" / FILE
+    path.write_bytes(path.read_bytes()[:-20])
+    assert run([str(path)]) == 0
+    said = capsys.readouterr()
+    assert said.out == "nothing found in 11 rows\n" and "1 line passed over" in said.err
+
+
+def test_explain_knows_them(capsys: pytest.CaptureFixture[str]) -> None:
+    from tdbg.cli.explain import describe, rule_of
+
+    for code in RULES.names():
+        page = describe(rule_of(code.lower().replace("td-", "")))
+        assert page["code"] == code and "What to do:" in page["page"] and "Thresholds:" in page["page"]
