@@ -1,12 +1,8 @@
 """`tdbg metrics`: the numbers of a run."""
 
-from typing import Any
-
-import typer
-
-from tdbg.asked import Asked
+from tdbg.asked import load
 from tdbg.cli import options
-from tdbg.metrics.commands import NAMES, Subcommand, escape_what_cannot_be_shown, load
+from tdbg.metrics import commands
 
 app = options.group(
     """Show, plot, compare and check the numbers of a run: losses, rates, scores.
@@ -21,18 +17,5 @@ app = options.group(
     """
 )
 
-
-def _add(name: str, found: Subcommand) -> None:
-    def command(**given: Any) -> int:
-        question: Asked = found.Question(**{key: value for key, value in given.items() if value is not None})
-        escape_what_cannot_be_shown()
-        return found.answer(question)
-
-    metavar, text = found.ARGUMENTS
-    command.__doc__ = found.HELP
-    options.declare(command, found.Question, found.OPTIONS, typer.Argument(metavar=metavar, help=text))
-    app.command(name)(command)
-
-
-for _name in NAMES:
-    _add(_name, load(_name))
+for _name in commands.NAMES:
+    options.add(app, _name, load(commands.__name__, _name))

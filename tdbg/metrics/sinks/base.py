@@ -36,3 +36,6 @@ class MetricSink:
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint has to bring back, such as the id of a run elsewhere."""
         return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over what a checkpoint brought; called before the first row, or not at all."""

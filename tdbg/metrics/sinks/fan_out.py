@@ -98,3 +98,7 @@ class FanOut(MetricSink):
         found: dict[str, Any] = {}
         self._each(lambda sink: found.update({sink.name: state} if (state := sink.state_dict()) else {}))
         return found
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Give each what it had saved."""
+        self._each(lambda sink: sink.load_state_dict(state[sink.name]) if sink.name in state else None)

@@ -28,6 +28,7 @@ class WandbSink(MetricSink):
     def __init__(self, *, run_id: str | None = None, resume: bool = False, **settings: Any) -> None:
         self._id, self._resume, self._settings = run_id, resume, settings
         self._run: Any = None
+        self._config: dict[str, Any] = {}  # what came before the run was begun
         self._closed = False
 
     @property
@@ -40,6 +41,8 @@ class WandbSink(MetricSink):
             self._id = self._run.id
             self._run.define_metric(STEP)
             self._run.define_metric("*", step_metric=STEP)
+            if self._config:
+                self._run.config.update(self._config, allow_val_change=True)
         return self._run
 
     def _begin(self) -> Any:
@@ -69,7 +72,9 @@ class WandbSink(MetricSink):
 
     def config(self, values: Mapping[str, Any]) -> None:
         """Add to the config of the run."""
-        self.run.config.update(dict(values), allow_val_change=True)
+        self._config |= values
+        if self._run is not None:
+            self._run.config.update(dict(values), allow_val_change=True)
 
     def summary(self, values: Mapping[str, Any]) -> None:
         """Add to the summary of the run."""
@@ -85,3 +90,11 @@ class WandbSink(MetricSink):
     def state_dict(self) -> dict[str, Any]:
         """The id of the run, for the checkpoint."""
         return {"run_id": self._id} if self._id else {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on with the run of a checkpoint: it must be there."""
+        saved = state.get("run_id")
+        if self._run is None and saved:
+            self._id, self._resume = str(saved), True
+        elif saved and saved != self._id:
+            say(f"metrics: this run of W&B is {self._id}, not {saved} of the checkpoint: load before the first row")

@@ -1,0 +1,150 @@
+"""What a step logger writes, and how: rows stamped with step and epoch, averages, last values, units."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tdbg.metrics import home
+from tdbg.metrics.averaging import AveragingWindow
+from tdbg.metrics.clock import Clock
+from tdbg.metrics.keys import Key, under
+from tdbg.metrics.rows import FILE, Row
+from tdbg.metrics.run_config import plain_config
+from tdbg.metrics.schedule import OpsSchedule
+from tdbg.metrics.sinks.base import MetricSink
+from tdbg.metrics.sinks.console import ConsoleSink
+from tdbg.metrics.sinks.fan_out import FanOut
+from tdbg.metrics.sinks.jsonl import JsonlSink
+from tdbg.metrics.stopping import Reason
+from tdbg.metrics.stores import lr_dict
+from tdbg.metrics.tracker import MetricsTracker
+from tdbg.metrics.values import as_float
+
+Epoch = int | float | None
+
+
+class Writing:
+    """The parts of a `StepMetricsLogger`, and what its calls have in common."""
+
+    def __init__(
+        self,
+        tracker: MetricsTracker | None,
+        schedule: OpsSchedule | None,
+        sinks: Iterable[MetricSink],
+        *,
+        folder: Path | str | None,
+        rank: int | None,
+        run: str,
+        config: Any,
+        console: bool,
+        core: bool,
+        on_trouble: Callable[[str], None],
+    ) -> None:
+        self.tracker = MetricsTracker() if tracker is None else tracker
+        self.schedule = OpsSchedule() if schedule is None else schedule
+        self.rank = _rank() if rank is None else rank
+        self.core = core
+        place = Path(folder) if folder is not None else home.folder(self.rank)
+        self.path = place / FILE
+        jsonl = JsonlSink(self.path, run=run, rank=self.rank, on_trouble=on_trouble)
+        chosen = [one for one in sinks if self.rank == 0 or one.every_rank]
+        self.sinks = FanOut([jsonl, *chosen], on_trouble)
+        total = self.schedule.total_steps
+        self.console = FanOut([ConsoleSink(total_steps=total)] if console and self.rank == 0 else [], on_trouble)
+        self.window = AveragingWindow(renames=self.schedule.averages)
+        self.step, self.epoch = 0, self.tracker.epoch
+        self.stop: Reason | None = None
+        self.level: str | None = None
+        self._clock = Clock(total)
+        self._phase = "train"
+        self._units: set[str] = set()
+        self._closed = False
+        if config is not None:
+            self.sinks.config(plain_config(config))
+
+    def _keyed(self, phase: str, values: Mapping[str, Any], tasks: Mapping[str, Mapping[str, Any]]) -> dict[Key, float]:
+        """Values by key. A name with a slash is a key already."""
+        found = {
+            (Key.parse(name) if "/" in name else under(phase, name)): as_float(value, name)
+            for name, value in values.items()
+        }
+        for task, inner in tasks.items():
+            for name, value in inner.items():
+                found[Key(phase, name, task)] = as_float(value, f"{name}_{task}")
+        return found
+
+    def _move(self, step: int | None, epoch: Epoch, phase: str | None = None) -> None:
+        self.step = self.step if step is None else step
+        self.epoch = self.epoch if epoch is None else epoch
+        self._phase = phase or self._phase
+        self.tracker.step, self.tracker.epoch = self.step, self.epoch
+
+    def _rates(self, phase: str, asker: str) -> dict[str, float]:
+        return {f"{phase}/{name}": value for name, value in self._clock.rates(asker).items()}
+
+    def _row(self, values: Mapping[str, float], phase: str | None, text: Mapping[str, str] | None = None) -> Row:
+        return Row(time.time(), self.step, self.epoch, phase, self.rank, dict(values), dict(text or {}))
+
+    def _write(self, values: Mapping[str, float], phase: str | None, text: Mapping[str, str] | None = None) -> None:
+        row = self._row(values, phase, text)
+        row.units = self._new_units(phase, values)
+        self.sinks.write(row)
+
+    def _new_units(self, phase: str | None, keys: Iterable[str]) -> dict[str, str]:
+        """The units of keys that are written for the first time, as far as the tracker knows them."""
+        new = [key for key in keys if key not in self._units]
+        self._units.update(new)
+        held = self.tracker.phases.get(phase or "")
+        if not new or held is None:
+            return {}
+        known = {str(key): metric.unit for key, metric in held if metric.unit}
+        return {key: known[key] for key in new if key in known}
+
+    def _write_window(self) -> None:
+        """Write the averages, if there are any. A window is emptied first: it is never written twice."""
+        if self.window.steps:
+            phase = self._phase
+            self._write(self.window.flush(core=self.core) | self._rates(phase, "sinks"), phase)
+
+    def _log_store(self, name: str, values: Mapping[str, Any], step: int, epoch: Epoch) -> None:
+        self._move(step, epoch)
+        store = self.tracker.stores[name]
+        store.update(values, self.epoch, self.step)
+        fresh = [key for key, (_, _, at) in store if at == self.step]
+        numbers, texts = store.numbers(), store.texts()
+        chosen = {str(key): numbers[key] for key in fresh if key in numbers}
+        self._write(chosen, None, {str(key): texts[key] for key in fresh if key in texts})
+
+    def _log_pass(self, phase: str, step: int | None, epoch: Epoch) -> Reason | None:
+        self._move(step, epoch)
+        values = self.tracker.get_wandb_metrics(phase, core=self.core)
+        self._write(values, phase)
+        self.console.write(self._row(values, phase))
+        stop = self.schedule.early_stop
+        if stop is not None:
+            snapshot = {str(key): value for key, value in self.tracker.phase(phase).snapshot.items()}
+            self.stop = stop.check_metrics(snapshot, epoch=self.epoch, step=self.step)
+        return self.stop
+
+    def _judge(self, found: Mapping[Key, float], phase: str, lr: Any) -> Reason | None:
+        self.level = self.schedule.level_at(self.step)
+        stop = self.schedule.early_stop
+        if stop is not None:
+            loss, norm = found.get(Key(phase, "loss")), found.get(Key(phase, "grad_norm"))
+            rates = None if lr is None else lr_dict(lr)
+            self.stop = stop.check_step(self.step, loss=loss, lr=rates, grad_norm=norm, epoch=self.epoch)
+        return self.stop
+
+
+def _rank() -> int:
+    """The rank that the process group, or the launcher, tells."""
+    import os
+    import sys
+
+    from tdbg.rundir import env_rank
+
+    distributed = getattr(sys.modules.get("torch"), "distributed", None)
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return int(distributed.get_rank())
+    return env_rank(os.environ) or 0

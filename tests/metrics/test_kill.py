@@ -1,0 +1,145 @@
+"""SIGKILL at random moments: no row that was written is lost, and a resumed run has no gap and no double."""
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from metrics.rows_of import lines, raw
+
+from tdbg.metrics.reading import Reading
+from tdbg.metrics.rows import FILE
+from tdbg.metrics.sources import find
+
+STEPS = 400
+EVERY = 7  # steps of a window
+PROGRAM = """
+import json, os, sys, time
+from tdbg.metrics.logger import StepMetricsLogger
+from tdbg.metrics.schedule import OpsSchedule
+folder, steps, every = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+schedule = OpsSchedule(total_steps=steps, wandb=every, console=0, lr=5)
+logger = StepMetricsLogger(schedule=schedule, folder=folder, rank=0)
+saved = os.path.join(folder, "checkpoint.json")
+first = 1
+if os.path.exists(saved):
+    state = json.load(open(saved))
+    first = state["step"] + 1
+    logger.tracker.load_state_dict(state["tracker"])
+    logger.load_state_dict(state["logger"])
+acked = os.open(os.path.join(folder, "acked"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+for step in range(first, steps + 1):
+    time.sleep(0.002)
+    logger.log_step_metrics({"loss": 1 / step}, step=step, epoch=step // 100, samples=step % 3 + 1, lr=0.1 / step)
+    os.write(acked, b"%d\\n" % step)
+    if step % 11 == 0:
+        state = {"step": step, "logger": logger.state_dict(), "tracker": logger.tracker.state_dict()}
+        with open(saved + ".part", "w") as file: json.dump(state, file)
+        os.replace(saved + ".part", saved)
+"""
+
+
+def mean(last):
+    """What a window that ends at a step holds, summed here."""
+    steps = range(last - (last - 1) % EVERY, last + 1)
+    weights = [step % 3 + 1 for step in steps]
+    return sum(weight / step for weight, step in zip(weights, steps, strict=True)) / sum(weights)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_killed_at_random_and_resumed(tmp_path, seed):
+    chance = random.Random(seed)
+    path = tmp_path / FILE
+    kills = 0
+    command = [sys.executable, "-c", PROGRAM, str(tmp_path), str(STEPS), str(EVERY)]
+    while kills < 5:
+        child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        until = time.monotonic() + chance.uniform(0.4, 1.0)
+        while time.monotonic() < until and child.poll() is None:
+            time.sleep(0.01)
+        if child.poll() is None:
+            child.send_signal(signal.SIGKILL)
+            child.communicate()
+            kills += 1
+            assert_nothing_written_is_lost(tmp_path)
+        else:
+            break
+    assert kills, "it was never killed"
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    reading = Reading(find(str(path)).files)
+    found = [line for _, line in reading.lines()]
+    losses = [(line.step, line.values["train/step_avg_loss"]) for line in found if "train/step_avg_loss" in line.values]
+    ends = [*range(EVERY, STEPS, EVERY), STEPS]
+    assert [step for step, _ in losses] == ends  # no gap, no double
+    assert [value for _, value in losses] == pytest.approx([mean(step) for step in ends], rel=1e-12)
+    rates = [(line.step, line.values["lr/group0"]) for line in found if "lr/group0" in line.values]
+    assert rates == [(step, 0.1 / step) for step in range(5, STEPS + 1, 5)]
+    assert reading.counts.broken == 0 or kills
+
+
+def assert_nothing_written_is_lost(folder):
+    """Every window and rate up to the last step that the program was told is written stands in the file."""
+    acked = [int(word) for word in (folder / "acked").read_text().split()] if (folder / "acked").exists() else []
+    there = {(line.step, key) for line in lines(folder / FILE) for key in line.values} if acked else set()
+    last = acked[-1] if acked else 0
+    for step in range(1, last + 1):
+        assert step % EVERY or (step, "train/step_avg_loss") in there
+        assert step % 5 or (step, "lr/group0") in there
+
+
+def test_sigterm_writes_the_window_that_is_under_way(tmp_path):
+    command = [sys.executable, "-c", PROGRAM, str(tmp_path), "100000", "1000"]
+    child = subprocess.Popen(command)
+    while not (tmp_path / "acked").exists() or (tmp_path / "acked").stat().st_size < 60:
+        time.sleep(0.01)
+    child.send_signal(signal.SIGTERM)
+    assert child.wait(20) == -signal.SIGTERM
+    acked = int((tmp_path / "acked").read_text().split()[-1])
+    found = [line for line in raw(tmp_path / FILE) if "train/step_avg_loss" in line.get("values", {})]
+    assert len(found) == 1 and found[0]["step"] in (acked, acked + 1)
+
+
+ENDS = """
+import signal, sys, os, time
+from tdbg.metrics.logger import StepMetricsLogger
+from tdbg.metrics.schedule import OpsSchedule
+how, folder = sys.argv[1:]
+if how == "handler":
+    def mine(number, frame):
+        print("mine", flush=True)
+        log.log_step_metrics({"loss": 9.0}, step=4)
+        sys.exit(7)
+    signal.signal(signal.SIGTERM, mine)
+if how == "ignored": signal.signal(signal.SIGTERM, signal.SIG_IGN)
+log = StepMetricsLogger(schedule=OpsSchedule(wandb=1000, console=0), folder=folder, rank=0)
+for step in (1, 2, 3): log.log_step_metrics({"loss": float(step)}, step=step)
+if how == "exception": raise RuntimeError("the program's own")
+if how == "exit": sys.exit(5)
+if how in ("handler", "ignored"): os.kill(os.getpid(), signal.SIGTERM)
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "means"),
+    [("plain", 0, [2.0]), ("exception", 1, [2.0]), ("exit", 5, [2.0]), ("ignored", 0, [2.0]), ("handler", 7, [2.0, 9.0])],
+)
+def test_however_a_program_ends_the_last_window_is_written(tmp_path, how, code, means):
+    done = subprocess.run([sys.executable, "-c", ENDS, how, tmp_path], capture_output=True, text=True, timeout=60)
+    assert done.returncode == code
+    assert ("the program's own" in done.stderr) == (how == "exception")
+    assert ("mine" in done.stdout) == (how == "handler")
+    assert [line.values["train/step_avg_loss"] for line in lines(tmp_path / FILE)] == means
+
+
+def test_a_checkpoint_holds_plain_data(tmp_path):
+    from tdbg.metrics.logger import StepMetricsLogger
+
+    log = StepMetricsLogger(folder=tmp_path, rank=0, console=False)
+    log.log_step_metrics({"loss": float("nan")}, step=1)
+    state = json.loads(json.dumps(log.state_dict(), allow_nan=False))
+    log.load_state_dict(state)
+    log.close()

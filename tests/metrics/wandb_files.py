@@ -1,0 +1,80 @@
+"""What the files of an offline run of W&B hold. Their frame is that of LevelDB's log; the records are wandb's own protobuf.
+
+wandb itself no longer has a reader in Python (0.31): the frame is read here, checksums checked, the rest by wandb.
+"""
+
+import json
+import struct
+import time
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+BLOCK = 32_768
+HEAD = 7  # of the file: ":W&B", magic, version; and of a chunk: checksum, length, type
+WHOLE, FIRST, MIDDLE, LAST = 1, 2, 3, 4
+
+
+def frames(path: Path) -> Iterator[bytes]:
+    """The records of one file."""
+    data = path.read_bytes()
+    assert data[:4] in (b":W&B", b""), path
+    at, parts = HEAD, b""
+    while at + HEAD <= len(data):
+        left = BLOCK - at % BLOCK
+        if left < HEAD:
+            at += left
+            continue
+        checksum, length, kind = struct.unpack("<IHB", data[at : at + HEAD])
+        body = data[at + HEAD : at + HEAD + length]
+        if kind == 0 or len(body) < length:
+            return
+        assert zlib.crc32(bytes([kind]) + body) == checksum
+        at += HEAD + length
+        parts = body if kind in (WHOLE, FIRST) else parts + body
+        if kind in (WHOLE, LAST):
+            yield parts
+
+
+def runs(folder: Path) -> list[dict[str, Any]]:
+    """History, config, summary and id of each run that lies in a folder, in the order of their begin.
+
+    wandb's own process writes the end of a run after ``finish`` is back: it is waited for.
+    """
+    until = time.monotonic() + 30
+    paths = [path for path in folder.rglob("*.wandb") if "latest-run" not in path.parts]
+    found = []
+    for path in sorted(paths, key=lambda path: path.stat().st_mtime_ns):
+        one = _run(path)
+        while not one["ended"] and time.monotonic() < until:
+            time.sleep(0.1)
+            one = _run(path)
+        found.append(one)
+    return found
+
+
+def _run(path: Path) -> dict[str, Any]:
+    from wandb.proto import wandb_internal_pb2 as proto
+
+    one: dict[str, Any] = {"history": [], "config": {}, "summary": {}, "id": None, "ended": False}
+    for data in frames(path):
+        record = proto.Record()
+        record.ParseFromString(data)
+        kind = record.WhichOneof("record_type")
+        if kind == "history":
+            one["history"].append(_items(record.history.item))
+        elif kind == "run":
+            one["id"] = record.run.run_id
+            one["config"] |= _items(record.run.config.update)
+        elif kind == "config":
+            one["config"] |= _items(record.config.update)
+        elif kind == "summary":
+            one["summary"] |= _items(record.summary.update)
+        elif kind == "exit":
+            one["ended"] = True
+    return one
+
+
+def _items(items: Any) -> dict[str, Any]:
+    return {item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in items}
