@@ -7,7 +7,7 @@ import hashlib
 import re
 import unicodedata
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -36,7 +36,7 @@ class Row(NamedTuple):
     part: str
 
 
-@lru_cache(maxsize=1)
+@cache
 def rows() -> tuple[Row, ...]:
     """All words in the order of their hash, so that the first N are a fair choice. Takes about two seconds."""
     codes: dict[str, set[str]] = {}
@@ -64,14 +64,14 @@ def rows() -> tuple[Row, ...]:
     return tuple(row for _, row in sorted(found))
 
 
-@lru_cache(maxsize=1)
+@cache
 def alphabet() -> dict[str, int]:
     """Each letter of the words -> its index; 0 pads."""
     letters = sorted({letter for row in rows() for letter in row.word})
     return {letter: index + 1 for index, letter in enumerate(letters)}
 
 
-@lru_cache(maxsize=1)
+@cache
 def classes() -> dict[str, tuple[str, ...]]:
     """The classes of each rank; the first is null."""
     labels = ({lineage[rank] for lineage in LINEAGES.values()} - {None} for rank in range(len(RANKS)))
@@ -87,11 +87,15 @@ def _names(locale: Locale) -> list[tuple[str, str]]:
     return found
 
 
-@lru_cache(maxsize=65536)
 def _script(word: str) -> str | None:
     """The script of a word; None if it is another one, or there are two."""
-    found = {unicodedata.name(letter, "").partition(" ")[0] for letter in word}
+    found = {_letter_script(letter) for letter in word}
     return found.pop() if len(found) == 1 and found <= set(SCRIPTS) else None
+
+
+@cache
+def _letter_script(letter: str) -> str:
+    return unicodedata.name(letter, "").partition(" ")[0]
 
 
 def _hash(word: str) -> int:

@@ -1,9 +1,10 @@
 """GradNorm (Chen et al. 2018): weights of the tasks, so that all of them train at similar rates."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 import torch.distributed as dist
+from debugging import diagnostics
 from torch import Tensor, nn
 from yacs.config import CfgNode
 
@@ -15,19 +16,25 @@ class GradNorm:
 
     def __init__(self, tasks: tuple[str, ...], shared: nn.Parameter, config: CfgNode) -> None:
         self.tasks, self.shared, self.config = tasks, shared, config
-        self.weights = {task: 1.0 for task in tasks}
+        self.weights = dict.fromkeys(tasks, 1.0)
         self.first: dict[str, float] = {}  # losses of the first update: what the rates are measured against
 
-    def update(self, losses: Mapping[str, Tensor]) -> dict[str, dict[str, float]]:
+    def update(self, forward: Callable[[], Mapping[str, Tensor]]) -> dict[str, dict[str, float]]:
         """Move the weights; returns what was seen, by quantity and task.
 
-        losses: of a forward pass of its own, without weights and with their graph; it is used up. All ranks of a job
-        call it together: norms and losses are averaged over them.
+        forward: makes the losses anew, without weights and with a graph of their own, which is used up. All ranks of
+        a job call it together: norms and losses are averaged over them.
         """
-        found = []
-        for task in self.tasks:
-            (gradient,) = torch.autograd.grad(losses[task], self.shared, retain_graph=task != self.tasks[-1])
-            found += [gradient.norm(), losses[task].detach()]
+        gradients, found = {}, []
+        with diagnostics.gradnorm_memory(device=self.shared.device) as memory:
+            losses = forward()
+            memory.mark("re-forward", losses)
+            for task in self.tasks:
+                (gradient,) = torch.autograd.grad(losses[task], self.shared, retain_graph=task != self.tasks[-1])
+                gradients[task] = gradient
+                found += [gradient.norm(), losses[task].detach()]
+                memory.mark(f"gradient of {task}", {"gradient": gradient})
+            del losses
         seen = torch.stack(found).float()
         if dist.is_initialized():
             dist.all_reduce(seen)
@@ -48,6 +55,24 @@ class GradNorm:
             self.weights[task] = max(self.weights[task] - step, LEAST)
         total = sum(self.weights.values())
         self.weights = {task: weight * len(self.tasks) / total for task, weight in self.weights.items()}
+        diagnostics.gradnorm_metrics(
+            loss, self.first, norm, self.weights, alpha=self.config.ALPHA, targets=target, shared=gradients
+        )
+        diagnostics.gradnorm_values(
+            {
+                f"{name} of {task}": value[task]
+                for name, value in (
+                    ("loss", loss),
+                    ("first loss", self.first),
+                    ("rate", rate),
+                    ("norm", norm),
+                    ("target", target),
+                    ("weight", self.weights),
+                )
+                for task in self.tasks
+            }
+            | {f"gradient of {task}": gradient for task, gradient in gradients.items()}
+        )
         return {"loss": loss, "ratio": ratio, "norm": norm, "target": target, "weight": dict(self.weights)}
 
     def state_dict(self) -> dict[str, dict[str, float]]:

@@ -20,7 +20,7 @@ class Backbone(nn.Module):
         self.letter = nn.Embedding(letters + 1, dim, padding_idx=PAD)
         self.near = nn.Conv1d(dim, width, 3, padding=1)
         self.far = nn.Conv1d(width, width, 3, padding=1)
-        self.act = nn.GELU()
+        self.near_act, self.far_act, self.out_act = nn.GELU(), nn.GELU(), nn.GELU()
         self.query = nn.Parameter(torch.randn(1, 1, width) * width**-0.5)
         self.look = nn.MultiheadAttention(width, config.HEADS, batch_first=True)
         self.meta = nn.Linear(META_DIM + len(COMPONENTS), width)
@@ -31,13 +31,13 @@ class Backbone(nn.Module):
     def forward(self, letters_BL: Tensor, meta_BM: Tensor, shown: Tensor) -> Tensor:
         padding_BL = letters_BL == PAD
         x_BEL = self.letter(letters_BL).transpose(1, 2)
-        x_BWL = self.act(self.near(x_BEL)).masked_fill(padding_BL[:, None], 0.0)
-        x_BWL = x_BWL + self.act(self.far(x_BWL))
+        x_BWL = self.near_act(self.near(x_BEL)).masked_fill(padding_BL[:, None], 0.0)
+        x_BWL = x_BWL + self.far_act(self.far(x_BWL))
         x_BLW = x_BWL.transpose(1, 2)
         query = self.query.expand(len(letters_BL), 1, -1)
         seen_B1W, _ = self.look(query, x_BLW, x_BLW, key_padding_mask=padding_BL)
         x_BW = seen_B1W[:, 0] + x_BLW.amax(1) + self.meta(torch.cat([meta_BM, shown], 1))
-        features: Tensor = self.act(self.shared(self.dropout(self.norm(x_BW))))
+        features: Tensor = self.out_act(self.shared(self.dropout(self.norm(x_BW))))
         return features
 
 

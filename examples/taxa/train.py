@@ -8,10 +8,12 @@ from typing import Any
 
 import config as configuration
 import data
+import debugging
 import faults
 import losses
 import torch
 import torch.distributed as dist
+from debugging import MetricsTracker, OpsSchedule, StepMetricsLogger
 from gradnorm import GradNorm
 from languages import NULL_INDEX, RANKS
 from model import Classifier
@@ -20,11 +22,6 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 from yacs.config import CfgNode
-
-try:
-    from tdbg import MetricsTracker, OpsSchedule, StepMetricsLogger
-except ImportError:
-    from plain import MetricsTracker, OpsSchedule, StepMetricsLogger  # type: ignore[assignment]
 
 Batch = dict[str, Tensor]
 DTYPES = {"off": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -42,7 +39,7 @@ class Training:
         self.step = self.epoch = self.batches_done = 0
         self.model = self.build_model().to(self.device)
         self.wrapped: nn.Module = DistributedDataParallel(self.model) if world > 1 else self.model
-        self.losses = self.build_losses()
+        self.loss = self.build_loss()
         self.optimizer = self.build_optimizer()
         self.scheduler = self.build_scheduler()
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=config.TRAIN.AMP == "fp16")
@@ -67,10 +64,9 @@ class Training:
         sizes = {rank: len(labels) for rank, labels in data.classes().items()}
         return Classifier(len(data.alphabet()), sizes, self.config.MODEL)
 
-    def build_losses(self) -> dict[str, losses.RankLoss]:
+    def build_loss(self) -> losses.TaxonomyLoss:
         counts = self.train_loader.dataset.counts()  # type: ignore[attr-defined]
-        found = losses.rank_losses(data.classes(), counts, self.config.LOSS, self.total_steps)
-        return {rank: loss.to(self.device) for rank, loss in found.items()}
+        return losses.TaxonomyLoss(data.classes(), counts, self.config.LOSS, self.total_steps, self.device)
 
     def build_optimizer(self) -> torch.optim.Optimizer:
         decayed = [p for p in self.model.parameters() if p.ndim > 1]
@@ -102,18 +98,15 @@ class Training:
         )
 
     def build_logger(self) -> StepMetricsLogger:
-        folder = Path(self.config.OUTPUT) / f"metrics/rank{self.rank:04d}" if self.config.OUTPUT else None
         return StepMetricsLogger(
-            self.tracker, self.schedule, rank=self.rank, folder=folder, run="taxa", sinks=self.sinks()
+            self.tracker,
+            self.schedule,
+            rank=self.rank,
+            folder=debugging.metrics_folder(self.config.OUTPUT, self.rank),
+            run="taxa",
+            config=self.config,
+            sinks=debugging.sinks(self.config, self.rank),
         )
-
-    def sinks(self) -> list[Any]:
-        if not (self.config.WANDB.ENABLED and self.rank == 0):
-            return []
-        from tdbg.metrics.sinks.wandb_ import WandbSink
-
-        folder = self.config.OUTPUT or "."
-        return [WandbSink(project=self.config.WANDB.PROJECT, mode=self.config.WANDB.MODE, dir=folder)]
 
     # the loop
 
@@ -157,24 +150,27 @@ class Training:
         task_losses = self.forward(self.wrapped, batch)
         loss = self.total(task_losses)
         self.scaler.scale(loss).backward()
+        self.update()
+        if self.gradnorm is not None and self.schedule.due("gradnorm", self.step):
+            self.balance(batch)
+        self.record(loss, task_losses, len(batch["labels"]))
+
+    def update(self) -> None:
+        """Move the weights, then the learning rate."""
         self.scaler.unscale_(self.optimizer)
         if self.config.TRAIN.CLIP_NORM:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.config.TRAIN.CLIP_NORM)
         self.scaler.step(self.optimizer)
         self.scaler.update()
-        self.step += 1
         self.scheduler.step()
-        if self.gradnorm is not None and self.schedule.due("gradnorm", self.step):
-            self.balance(batch)
-        self.record(loss, task_losses, len(batch["labels"]))
+        self.step += 1
 
     def forward(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
         """The loss of each rank of the taxonomy, without weights."""
         meta, shown = data.hide(batch["meta"], self.config.META.MASK_PROB, self.hidden())
         with self.autocast():
             scores = model(batch["letters"], meta, shown)
-        labels = batch["labels"]
-        return {rank: self.losses[rank](scores[rank], labels[:, at], self.step) for at, rank in enumerate(RANKS)}
+        return self.loss(scores, batch["labels"], self.step)
 
     def total(self, task_losses: dict[str, Tensor]) -> Tensor:
         """The weighted mean over the ranks of the taxonomy."""
@@ -184,7 +180,7 @@ class Training:
     def balance(self, batch: Batch) -> None:
         """A GradNorm update, from a second forward pass: the first one's graph is gone, and DDP's hooks stay out."""
         assert self.gradnorm is not None
-        seen = self.gradnorm.update(self.forward(self.model, batch))
+        seen = self.gradnorm.update(lambda: self.forward(self.model, batch))
         self.logger.log_gradnorm_metrics(seen, step=self.step, epoch=self.epoch)
 
     def record(self, loss: Tensor, task_losses: dict[str, Tensor], samples: int) -> None:
@@ -324,6 +320,7 @@ def main() -> None:
             torch.cuda.set_device(device)
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     torch.manual_seed(config.SEED)  # the same weights everywhere; each rank has a sampler of its own
+    debugging.switch_on(config.DEBUG)
     faults.plant(config.FAULT, Training)
     training = Training(config, rank, world)
     torch.manual_seed(config.SEED + rank) if not config.CHECKPOINT.RESUME else None
