@@ -155,7 +155,13 @@ def slow_loader(training: Any) -> None:
     after(data.Words, "__getitem__", lambda found, *_: (time.sleep(0.002), found)[1])
 
 
-@fault("augmentation-idle", "AUGMENTATION", "TD-D009", settings=("AUGMENT.ENABLED", True, "AUGMENT.SWAP", 0.9))
+@fault(
+    "augmentation-idle",
+    "AUGMENTATION",
+    "TD-D009",
+    settings=("AUGMENT.ENABLED", True, "AUGMENT.DROP", 0.9, "AUGMENT.SWAP", 0.9, "TRAIN.EPOCHS", 4),
+    options=EVERY_STEP,
+)
 def augmentation_idle(training: Any) -> None:
     """Letters are swapped in a copy, and the word is returned as it was."""
     data.SwapLetters.__call__ = lambda self, letters_L: letters_L  # type: ignore[method-assign]
@@ -324,7 +330,7 @@ def fp16_unscaled(training: Any) -> None:
     after(training, "total", lambda loss, *_: loss / 1e5)
 
 
-@fault("graph-kept", "MEMORY", "TD-M001", settings=("TRAIN.MAX_STEPS", 90, "TRAIN.EPOCHS", 90))
+@fault("graph-kept", "MEMORY", "TD-M001", settings=("TRAIN.MAX_STEPS", 80, "TRAIN.EPOCHS", 80, "DATA.BATCH_SIZE", 128))
 def graph_kept(training: Any) -> None:
     """The loss of each step is kept for a plot, with its graph."""
     history: list[Tensor] = []

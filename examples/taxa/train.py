@@ -52,6 +52,7 @@ class Training:
         stop = config.EARLY_STOP
         self.stopper = EarlyStopping(stop.METRIC, stop.PATIENCE, stop.MIN_DELTA, mode_of(stop.METRIC))
         self.results: dict[str, float] = {}
+        self.logger.log_schedule_values(self.plan(), step=0, epoch=0)
         if config.CHECKPOINT.RESUME:
             self.load(Path(config.CHECKPOINT.RESUME))
 
@@ -107,6 +108,15 @@ class Training:
             config=self.config,
             sinks=debugging.sinks(self.config, self.rank),
         )
+
+    def plan(self) -> dict[str, float]:
+        """What the schedule resolved to, in steps; `tdbg metrics sanity` compares it with what came."""
+        found: dict[str, float] = {"planned_steps": self.total_steps}
+        for name in ("VALIDATION", "MASKED", "CHECKPOINT"):
+            steps, epochs = (self.config.SCHEDULE[f"{name}_{unit}"] for unit in ("STEPS", "EPOCHS"))
+            if every := steps or epochs * self.steps_per_epoch:
+                found[f"{name.lower()}_every_steps"] = every
+        return found
 
     # the loop
 
@@ -281,7 +291,8 @@ class Training:
         folder.mkdir(parents=True, exist_ok=True)
         state = {key: part.state_dict() for key, part in self.stateful().items()}
         state |= {"model": self.weights(), "step": self.step, "epoch": self.epoch, "batches": self.batches_done}
-        torch.save({**state, "random": torch.get_rng_state()}, folder / f"{name}.tmp")
+        state |= {"random": torch.get_rng_state(), "config": self.config.dump()}
+        torch.save(state, folder / f"{name}.tmp")
         (folder / f"{name}.tmp").replace(folder / f"{name}.pt")
 
     def weights(self) -> dict[str, Tensor]:
