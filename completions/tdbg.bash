@@ -4,9 +4,10 @@
 # commands below the command $1
 _tdbg_commands() {
     case "$1" in
-        '') reply='run profile report status control filter-logs inspect-pages trace flags explain doctor demo hook' ;;
+        '') reply='run profile report status control filter-logs inspect-pages trace metrics flags explain doctor demo hook' ;;
         'inspect-pages') reply='ls show stats find diff export html verify recover convert upload' ;;
         'trace') reply='show advise flame compare slice' ;;
+        'metrics') reply='show dump plot compare sanity' ;;
         'flags') reply='list show scan doctor' ;;
         'hook') reply='install remove' ;;
         *) reply='' ;;
@@ -41,6 +42,12 @@ _tdbg_options() {
         'trace flame') reply='--ranks --rank --windows --by --top --depth --folded --json -h --help' ;;
         'trace compare') reply='--tolerance --save --ranks --rank --windows --top --json -h --help' ;;
         'trace slice') reply='-o --output --steps --step --ranks --rank --windows -h --help' ;;
+        'metrics') reply='-h --help' ;;
+        'metrics show') reply='--ranks --rank -k --key --json -h --help' ;;
+        'metrics dump') reply='--ranks --rank -k --key --step --at --phase --series --states --format -o --out --force --json -h --help' ;;
+        'metrics plot') reply='--ranks --rank --smooth --html --force --height --json -h --help' ;;
+        'metrics compare') reply='--ranks --rank -k --key --tolerance --json -h --help' ;;
+        'metrics sanity') reply='--ranks --rank --fail-on --json -h --help' ;;
         'flags') reply='-h --help' ;;
         'flags list') reply='--json -h --help' ;;
         'flags show') reply='--json -h --help' ;;
@@ -232,6 +239,23 @@ _tdbg_kind() {
         'trace slice --steps'|'trace slice --step') reply='RANGE' ;;
         'trace slice --ranks'|'trace slice --rank') reply='RANGE' ;;
         'trace slice --windows') reply='NAME' ;;
+        'metrics show --ranks'|'metrics show --rank') reply='RANGE' ;;
+        'metrics show -k'|'metrics show --key') reply='GLOB' ;;
+        'metrics dump --ranks'|'metrics dump --rank') reply='RANGE' ;;
+        'metrics dump -k'|'metrics dump --key') reply='GLOB' ;;
+        'metrics dump --step'|'metrics dump --at') reply='N' ;;
+        'metrics dump --phase') reply='NAME' ;;
+        'metrics dump --format') reply='NAME' ;;
+        'metrics dump -o'|'metrics dump --out') reply='FILE' ;;
+        'metrics plot --ranks'|'metrics plot --rank') reply='RANGE' ;;
+        'metrics plot --smooth') reply='N' ;;
+        'metrics plot --html') reply='FILE' ;;
+        'metrics plot --height') reply='N' ;;
+        'metrics compare --ranks'|'metrics compare --rank') reply='RANGE' ;;
+        'metrics compare -k'|'metrics compare --key') reply='GLOB' ;;
+        'metrics compare --tolerance') reply='TEXT' ;;
+        'metrics sanity --ranks'|'metrics sanity --rank') reply='RANGE' ;;
+        'metrics sanity --fail-on') reply='SEVERITY' ;;
         'flags scan -o'|'flags scan --output') reply='FILE' ;;
         'flags scan --function') reply='NAME' ;;
         'demo --fault') reply='FAULT' ;;
@@ -269,6 +293,11 @@ _tdbg_argument() {
         'trace flame') reply='PATH' ;;
         'trace compare') reply='PATH' ;;
         'trace slice') reply='PATH' ;;
+        'metrics show') reply='PATH' ;;
+        'metrics dump') reply='PATH' ;;
+        'metrics plot') reply='RUN|KEY' ;;
+        'metrics compare') reply='PATH' ;;
+        'metrics sanity') reply='PATH' ;;
         'flags show') reply='FLAG' ;;
         'flags scan') reply='DIR' ;;
         'flags doctor') reply='RUN' ;;
@@ -286,7 +315,7 @@ _tdbg_words() {
         'PRESET') reply='hierarchical distributed data schedule gradnorm numerics memory' ;;
         'SEVERITY') reply='never info warning error critical' ;;
         'CODE') reply='TD-A001 TD-A002 TD-A003 TD-C001 TD-C002 TD-C003 TD-C004 TD-C005 TD-C006 TD-C007 TD-C008 TD-C009 TD-C010 TD-C011 TD-C012 TD-C013 TD-C014 TD-C015 TD-C016 TD-C017 TD-C018 TD-C019 TD-C020 TD-D001 TD-D002 TD-D003 TD-D004 TD-D005 TD-D006 TD-D007 TD-D008 TD-D009 TD-G001 TD-G002 TD-G003 TD-G004 TD-G005 TD-M001 TD-M002 TD-M003 TD-N001 TD-N002 TD-N003 TD-N004 TD-N005 TD-P001 TD-P002 TD-P003 TD-P004 TD-R001 TD-R002 TD-R003 TD-R004 TD-R005 TD-R006 TD-S001 TD-S002 TD-S003 TD-S004 TD-S005 TD-S006 TD-S007 TD-S008 TD-S009' ;;
-        'ADVICE') reply='TD-P101 TD-P102 TD-P103 TD-P104 TD-P105 TD-P106 TD-P107 TD-P108 TD-P109 TD-P110 TD-P111 TD-P112 TD-P113 TD-P114 TD-P115 TD-P116 TD-P117' ;;
+        'ADVICE') reply='TD-K001 TD-K002 TD-K003 TD-K004 TD-K005 TD-K006 TD-K007 TD-K008 TD-K009 TD-P101 TD-P102 TD-P103 TD-P104 TD-P105 TD-P106 TD-P107 TD-P108 TD-P109 TD-P110 TD-P111 TD-P112 TD-P113 TD-P114 TD-P115 TD-P116 TD-P117' ;;
         'LOG_LEVEL') reply='DEBUG STATS INFO WARNING ERROR CRITICAL' ;;
         'FAULT') reply='none forward-inf backward-nan inf-grad bad-batch lr-spike' ;;
         'IMAGE') reply='auto never kitty iterm sixel' ;;

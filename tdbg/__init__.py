@@ -24,8 +24,11 @@ if TYPE_CHECKING:
     from tdbg.api.tracking import Metric as Metric
     from tdbg.api.tracking import MetricsTracker as MetricsTracker
     from tdbg.api.tracking import OpsSchedule as OpsSchedule
+    from tdbg.api.tracking import StepMetricsLogger as StepMetricsLogger
     from tdbg.api.tracking import SubsetMetricWrapper as SubsetMetricWrapper
     from tdbg.api.tracking import lr_dict as lr_dict
+    from tdbg.api.tracking import run_config as run_config
+    from tdbg.api.tracking import shared_run_id as shared_run_id
     from tdbg.api.training import StepInfo as StepInfo
     from tdbg.api.training import TrainingDebugger as TrainingDebugger
 
@@ -56,8 +59,11 @@ API = (  # the names of tdbg.api; any other is a submodule or an error
     "MetricsTracker",
     "Metric",
     "OpsSchedule",
+    "StepMetricsLogger",
     "SubsetMetricWrapper",
     "lr_dict",
+    "run_config",
+    "shared_run_id",
 )
 
 

@@ -31,8 +31,11 @@ NAMES = {
     "MetricsTracker": "tracking",
     "Metric": "tracking",
     "OpsSchedule": "tracking",
+    "StepMetricsLogger": "tracking",
     "SubsetMetricWrapper": "tracking",
     "lr_dict": "tracking",
+    "run_config": "tracking",
+    "shared_run_id": "tracking",
 }
 
 

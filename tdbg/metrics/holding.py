@@ -1,7 +1,7 @@
 """What a tracker holds, and what may be asked of it."""
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
 from weakref import WeakSet
 
 from tdbg.errors import TdbgError
@@ -9,11 +9,13 @@ from tdbg.metrics.best import BestEpochs
 from tdbg.metrics.chain import Null
 from tdbg.metrics.keys import Key, core_alias
 from tdbg.metrics.metric import HISTORY, Metric, direction_of
+from tdbg.metrics.partial import Partial
 from tdbg.metrics.phase import Phase
 from tdbg.metrics.stores import STORES, Store
 
 Values = Mapping[str, Any]
 Epoch = int | float | None
+N = TypeVar("N", int, float)
 MAX_FINDINGS = 100
 MADE: "WeakSet[Any]" = WeakSet()  # every tracker of this process
 
@@ -87,6 +89,22 @@ class Holding:
         """Phase -> subset -> metric."""
         return {name: phase.by_subset() for name, phase in self.phases.items()}
 
+    @property
+    def partial_task_sums(self) -> dict[str, dict[str, dict[str, float]]]:
+        """Phase -> task -> metric: the sum over samples of the pass under way."""
+        return self._of_partials(Partial.total)
+
+    @property
+    def partial_task_counts(self) -> dict[str, dict[str, dict[str, int]]]:
+        """Phase -> task -> metric: the samples of the pass under way."""
+        return self._of_partials(lambda sums: sums.count)
+
+    def _of_partials(self, read: Callable[[Partial], N]) -> dict[str, dict[str, dict[str, N]]]:
+        return {
+            name: {task: {one: read(metric.partial) for one, metric in inner.items()} for task, inner in tasks.items()}
+            for name, tasks in self.phase_task_metrics.items()
+        }
+
     def get_wandb_metrics(self, phase: str | None = None, *, core: bool = True) -> dict[str, float]:
         """The last values by key, numbers only, with their copies for dashboards. It changes nothing.
 
@@ -106,21 +124,27 @@ class Holding:
         direction = self.directions[name] if name in self.directions else direction_of(name)
         return Metric(name, higher_is_better=direction, unit=self.units.get(name, ""), history=self.history)
 
-    def _open(self, name: str) -> Phase:
-        """A phase, made if it is new."""
+    def open_for(self, name: str) -> Phase:
+        """A phase that takes values now; a new one is the tracker's once it is given to `keep`.
+
+        Raises KeyGrammarError for a name that no phase can have, TdbgError for one whose sums are reduced already.
+        """
         found = self.phases.get(name)
         if found is None:
             if not Key(name, "loss").of_phase:
                 raise TdbgError(f"{name!r} is no phase: its keys are those of last values", "call it train, val, ...")
-            found = self.phases[name] = Phase(name, self.make_metric)
-        return found
-
-    def open_for(self, name: str) -> Phase:
-        """A phase that takes values now."""
-        found = self._open(name)
+            return Phase(name, self.make_metric)
         if found.reduced:
             raise TdbgError(f"the sums of {name!r} are those of all ranks already", "finalise it before you add more")
         return found
+
+    def keep(self, phase: Phase) -> Phase:
+        """Make a phase one of the tracker's."""
+        return self.phases.setdefault(phase.name, phase)
+
+    def _open(self, name: str) -> Phase:
+        """A phase, made if it is new."""
+        return self.phases.get(name) or self.keep(self.open_for(name))
 
     def _move(self, epoch: Epoch, step: int | None) -> None:
         """Say where the run is; what is left out stays."""

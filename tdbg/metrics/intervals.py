@@ -41,7 +41,7 @@ def interval(asked: Any, name: str, total_steps: int | None = None) -> Interval:
     """What was asked, checked and resolved to steps or epochs.
 
     asked: a number of steps, an `Interval`, or a mapping with one of ``steps``, ``epochs``, ``fraction`` (of
-    total_steps); 0 and None are off. Raises ScheduleError, naming both if two are given.
+    total_steps), in any case, also as ``INTERVAL_STEPS``; 0 and None are off. Raises ScheduleError, naming both if two are given.
     """
     if isinstance(asked, Interval):
         return asked
@@ -58,7 +58,8 @@ def interval(asked: Any, name: str, total_steps: int | None = None) -> Interval:
 
 
 def _of_mapping(asked: Mapping[str, Any], name: str, total_steps: int | None) -> Interval:
-    unknown = [str(kind) for kind in asked if kind not in KINDS]
+    asked = {str(kind).lower().removeprefix("interval_"): value for kind, value in asked.items()}
+    unknown = [kind for kind in asked if kind not in KINDS]
     if unknown:
         raise ScheduleError(f"the interval of {name} is in {unknown[0]!r}", f"it is in {', '.join(KINDS)}")
     given = {kind: value for kind, value in asked.items() if value}

@@ -41,7 +41,7 @@ class StepMetricsLogger(Writing):
     """Writes a run's metrics when they are due: to the console on rank 0, to ``metrics.jsonl`` always, and to sinks.
 
     tracker: the state; a new one if left out. schedule: what is due when; the defaults of `OpsSchedule` if left out.
-    sinks: further ones, such as ``WandbSink()``; those that are not for every rank are used on rank 0 alone.
+    sinks: further ones, such as ``WandbSink()`` or by name (csv, tensorboard, wandb); those that are not for every rank are used on rank 0 alone.
     folder: where ``metrics.jsonl`` lies; the rank's of the run under `tdbg run`, else ``metrics/rank0000``.
     rank: read from the environment if left out. run: its name, for the header. config: what holds for the whole run: a mapping, a
     CfgNode of yacs, a namespace of argparse, ... (`run_config` adds what is known of data and model).
@@ -56,7 +56,7 @@ class StepMetricsLogger(Writing):
         tracker: MetricsTracker | None = None,
         schedule: OpsSchedule | None = None,
         *,
-        sinks: Iterable[MetricSink] = (),
+        sinks: Iterable[MetricSink | str] = (),
         folder: Path | str | None = None,
         rank: int | None = None,
         run: str = "",

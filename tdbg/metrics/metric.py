@@ -15,7 +15,7 @@ NEITHER = {"lr", "weight", "grad", "samples", "batches", "scale", "norm", "eta"}
 
 
 class Point(NamedTuple):
-    """One finished pass."""
+    """One finished pass. sums: the sum and its count."""
 
     epoch: int | float | None
     step: int | None
@@ -96,7 +96,7 @@ class Metric:
         value = self.partial.mean()
         if value is None:
             return False
-        self.append(Point(epoch, step, value, self.partial.copy()))
+        self.append(Point(epoch, step, value, self.partial.finite()))
         return True
 
     def finalize(self, epoch: int | float | None = None, step: int | None = None) -> bool:

@@ -67,6 +67,17 @@ class Partial:
         """The same, apart."""
         return Partial(self.numerator, self.shift, self.count, self.batches, self.nan, self.inf)
 
+    def total(self) -> float:
+        """The sum, rounded once; infinite where a float cannot hold it."""
+        try:
+            return self.numerator / (1 << self.shift)
+        except OverflowError:
+            return math.copysign(math.inf, self.numerator)
+
+    def finite(self) -> "Partial":
+        """The sum and its count alone, apart: what a finished pass is remembered by, the same from any split."""
+        return Partial(self.numerator, self.shift, self.count)
+
     def state(self) -> list[int | str]:
         """Plain data; the numerator as text, since it may be longer than 64 bits."""
         return [hex(self.numerator), self.shift, self.count, self.batches, self.nan, self.inf]

@@ -12,6 +12,7 @@ from tdbg.window import Window
 
 SPREAD = "spread"
 WITHIN = 3.0  # of its own spread a series may differ
+IN_A_ROW = 3  # steps beyond their spread, until that is no chance: one in a million of a noisy series
 LEAST = 8  # values until a spread is known
 PENDING = 100_000  # values of a key that wait for the other run
 
@@ -37,6 +38,7 @@ class Pair:
     _wait_b: deque[tuple[int, float]] = field(default_factory=deque)
     _window: Window = field(default_factory=Window)
     _before: float | None = None
+    _row: list[tuple[int, float, float]] = field(default_factory=list)
 
     @property
     def differs(self) -> bool:
@@ -161,7 +163,11 @@ class Comparison:
         difference = abs(value - other)
         if difference > pair.most:
             pair.most = difference
-        if not self._allowed(value, other, spread):
-            pair.apart += 1
-            if pair.parted is None:
-                pair.parted = step, value, other
+        if self._allowed(value, other, spread):
+            pair._row.clear()
+            return
+        pair.apart += 1
+        if pair.parted is None:
+            pair._row.append((step, value, other))
+            if len(pair._row) == (IN_A_ROW if self._spread else 1):
+                pair.parted = pair._row[0]

@@ -83,6 +83,7 @@ class Phase:
                 self.snapshot[key] = metric.value
             else:
                 self.empty.append(str(key))
+        self.empty.sort()
         self.epoch, self.step = epoch, step
         self.of_all_ranks = self.reduced
         self.finished += 1

@@ -1,13 +1,14 @@
 """The states of several ranks as one: over the user's process group when asked, or offline over saved states."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from tdbg.errors import TdbgError
 from tdbg.metrics import saved
 from tdbg.metrics.fields import StateError
 from tdbg.metrics.metric import Metric, Point, direction_of
+from tdbg.metrics.partial import Partial
 from tdbg.metrics.phase import Phase
 
 
@@ -26,14 +27,17 @@ def reduce(phase: Phase, group: Any = None) -> None:
         raise TdbgError(
             f"ranks reduce different phases: {', '.join(names)}", "call it for the same phase on every rank"
         )
-    phase.start()
+    _check_units(phase.name, [(tuple(slot), unit) for state in states for slot, unit, _ in state["sums"]])
+    phase.samples = phase.batches = 0
+    for metric in phase.metrics.values():
+        metric.partial = Partial()  # not `start`: what was left out is among everybody's
     for state in states:
         phase.samples += state["samples"]
         phase.batches += state["batches"]
-        for (metric, task, subset), unit, row in state["sums"]:
-            own = phase.metric(metric, task, subset)
+        for (name, task, subset), unit, row in state["sums"]:
+            own = phase.metric(name, task, subset)
             own.unit = own.unit or unit
-            own.partial.merge(saved.partial_of(row, f"{phase.name}/{metric}"))
+            own.partial.merge(saved.partial_of(row, f"{phase.name}/{name}"))
     phase.reduced = True
 
 
@@ -55,8 +59,7 @@ def _gather(mine: dict[str, Any], group: Any) -> list[dict[str, Any]]:
         return [mine]
     if not dist.is_available() or not dist.is_initialized() or dist.get_world_size(group) == 1:
         return [mine]
-    nccl = "nccl" in str(dist.get_backend(group))
-    device = torch.device("cuda", torch.cuda.current_device()) if nccl else torch.device("cpu")
+    device = _device_of(str(dist.get_backend(group)))
     data = torch.frombuffer(bytearray(json.dumps(mine).encode()), dtype=torch.uint8).to(device)
     sizes = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(dist.get_world_size(group))]
     dist.all_gather(sizes, torch.tensor([data.numel()], dtype=torch.int64, device=device), group=group)
@@ -66,6 +69,16 @@ def _gather(mine: dict[str, Any], group: Any) -> list[dict[str, Any]]:
     parts = [torch.empty(longest, dtype=torch.uint8, device=device) for _ in sizes]
     dist.all_gather(parts, padded, group=group)
     return [json.loads(bytes(part[: int(size)].tolist())) for part, size in zip(parts, sizes, strict=True)]
+
+
+def _device_of(backend: str) -> Any:
+    """Where a backend wants its tensors: on the host for gloo and MPI, else on this rank's accelerator."""
+    import torch
+
+    kind = torch.accelerator.current_accelerator()
+    if kind is None or ("gloo" in backend and "nccl" not in backend) or "mpi" in backend:
+        return torch.device("cpu")
+    return torch.device(kind.type, getattr(torch, kind.type).current_device())
 
 
 def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -108,12 +121,14 @@ def _merge_phase(name: str, phases: Sequence[Phase]) -> Phase:
     merged.samples, merged.batches = sum(one.samples for one in phases), sum(one.batches for one in phases)
     merged.of_all_ranks = True
     finished = phases[:1] if all(phase.of_all_ranks for phase in phases) else phases
+    _check_units(name, [(slot, metric.unit) for phase in phases for slot, metric in phase.metrics.items()])
     for slot in sorted({slot for phase in phases for slot in phase.metrics}):
         own = merged.metrics[slot] = _like(next(one.metrics[slot] for one in phases if slot in one.metrics))
         for phase in phases:
             if slot in phase.metrics:
                 own.partial.merge(phase.metrics[slot].partial)
-                own.add_left_out(*phase.metrics[slot].left_out())
+                if phase in finished:
+                    own.add_left_out(*phase.metrics[slot].left_out())
         for point in _merge_points([one.metrics[slot] for one in finished if slot in one.metrics]):
             own.append(point)
     merged.snapshot = {
@@ -123,6 +138,15 @@ def _merge_phase(name: str, phases: Sequence[Phase]) -> Phase:
     }
     merged.empty = [str(key) for key, _ in merged if key not in merged.snapshot] if merged.finished else []
     return merged
+
+
+def _check_units(phase: str, units: Iterable[tuple[tuple[str, ...], str]]) -> None:
+    """A metric has one unit on all ranks; sums of two are never added. Raises TdbgError, naming both."""
+    known: dict[tuple[str, ...], str] = {}
+    for slot, unit in units:
+        if unit and known.setdefault(slot, unit) != unit:
+            both = " and ".join(sorted((known[slot], unit)))
+            raise TdbgError(f"{phase}/{slot[0]} is in {both} on different ranks", "say the same units on every rank")
 
 
 def _like(metric: Metric) -> Metric:

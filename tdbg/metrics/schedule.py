@@ -19,6 +19,7 @@ OPS = {  # operation -> its interval where none is said, what it is
     "gradnorm": (100, "update and write GradNorm"),
     "schedule_values": (100, "write the schedule's values"),
 }
+LENGTHS = ("total_steps", "epochs", "steps_per_epoch")
 VERSION = 1
 
 
@@ -57,6 +58,27 @@ class OpsSchedule:
                 raise ScheduleError(f"early_stop has a setting that there is not: {error}", "see EarlyStop") from None
         self.early_stop = early_stop
         self.levels = levels if isinstance(levels, LevelSchedule) else LevelSchedule(levels or {})
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> "OpsSchedule":
+        """The schedule that a section of a configuration asks for: yacs, OmegaConf or a plain mapping.
+
+        Names are those of this class in any case, also with ``_INTERVAL`` behind them, and those of operations may stand
+        in a section METRICS (``METRICS.WANDB_INTERVAL``). A length of 0 is an unknown one. Raises ScheduleError.
+        """
+        flat: dict[str, Any] = {}
+        for name, value in [*config.items(), *_section(config, "metrics").items()]:
+            plain = str(name).lower().removesuffix("_interval")
+            if plain == "metrics":
+                continue
+            if plain in flat:
+                raise ScheduleError(f"{plain} is in the configuration twice", "say it once")
+            flat[plain] = value
+        for length in LENGTHS:
+            flat[length] = flat.get(length) or None
+        if isinstance(stop := flat.get("early_stop"), Mapping):
+            flat["early_stop"] = {str(name).lower(): value for name, value in stop.items()}
+        return cls(**flat)
 
     def due(self, operation: str, step: int) -> bool:
         """True if an operation is due at this step: ask at every step, not at the end of an epoch only."""
@@ -140,6 +162,11 @@ class OpsSchedule:
             return "never: the run is shorter" if late else f"step {one.steps}"
         late = self.epochs is not None and one.epochs > self.epochs
         return "never: the run is shorter" if late else f"end of epoch {one.epochs}"
+
+
+def _section(config: Mapping[str, Any], wanted: str) -> Mapping[str, Any]:
+    found = next((value for name, value in config.items() if str(name).lower() == wanted), None)
+    return found if isinstance(found, Mapping) else {}
 
 
 def _said(one: Interval) -> str:

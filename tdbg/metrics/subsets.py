@@ -47,6 +47,7 @@ class SubsetMetricWrapper:
             raise TdbgError(
                 f"there are more than {MAX_SUBSETS} subsets", "hand over the name of a part, not of a sample"
             )
+        self.tracker.keep(phase)
         for slot, group in found:
             sums = phase.at(slot).partial
             batches = sums.batches

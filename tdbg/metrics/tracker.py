@@ -39,7 +39,7 @@ class MetricsTracker(Holding):
 
     def update_chain(self, counts: ChainCounts, *, phase: str = "val") -> None:
         """Add a batch's chains (`chain_counts`): chain_accuracy and partial_chain_accuracy, in the unit declared."""
-        own = self.open_for(phase)
+        own = self.keep(self.open_for(phase))
         self._share(own, "chain_accuracy", counts.right, counts.samples)
         self._share(own, "partial_chain_accuracy", counts.partial_right, counts.partial_samples)
 
@@ -59,7 +59,7 @@ class MetricsTracker(Holding):
             if task in targets
         }
         chain = chain_counts(predictions, targets, self.hierarchy or tuple(found), self.null_label)
-        own = self.open_for(phase)
+        own = self.keep(self.open_for(phase))
         for task, (right, samples) in found.items():
             for k in ks:
                 self._share(own, f"acc{k}", right[k], samples, task)
@@ -101,9 +101,11 @@ class MetricsTracker(Holding):
             self._find("finalised with count 0", phase, found.empty)
         if (value := snapshot.get(self.best_epochs.criterion)) is not None:
             self.best_epochs.offer(value, self.epoch, self.step)
-        for listener in BEFORE_RESET:
-            listener(self, phase)
-        found.start()
+        try:
+            for listener in BEFORE_RESET:
+                listener(self, phase)
+        finally:
+            found.start()
         return snapshot
 
     def reduce_phase(self, phase: str, group: Any = None) -> None:
@@ -181,6 +183,7 @@ class MetricsTracker(Holding):
             for task, subset, number, inner in groups
             for name, value in inner.items()
         ]
+        self.keep(own)
         for slot, value, number in ready:  # nothing below raises: a batch is added whole
             own.at(slot).partial.add(value, number)
         own.samples += count

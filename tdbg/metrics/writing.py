@@ -13,6 +13,7 @@ from tdbg.metrics.rows import FILE, Row
 from tdbg.metrics.run_config import plain_config
 from tdbg.metrics.schedule import OpsSchedule
 from tdbg.metrics.sinks.base import MetricSink
+from tdbg.metrics.sinks.by_name import plain_sinks
 from tdbg.metrics.sinks.console import ConsoleSink
 from tdbg.metrics.sinks.fan_out import FanOut
 from tdbg.metrics.sinks.jsonl import JsonlSink
@@ -31,7 +32,7 @@ class Writing:
         self,
         tracker: MetricsTracker | None,
         schedule: OpsSchedule | None,
-        sinks: Iterable[MetricSink],
+        sinks: Iterable[MetricSink | str],
         *,
         folder: Path | str | None,
         rank: int | None,
@@ -48,7 +49,8 @@ class Writing:
         place = Path(folder) if folder is not None else home.folder(self.rank)
         self.path = place / FILE
         jsonl = JsonlSink(self.path, run=run, rank=self.rank, on_trouble=on_trouble)
-        chosen = [one for one in sinks if self.rank == 0 or one.every_rank]
+        made = [one if isinstance(one, MetricSink) else plain_sinks([one])[0] for one in sinks]
+        chosen = [one for one in made if self.rank == 0 or one.every_rank]
         self.sinks = FanOut([jsonl, *chosen], on_trouble)
         total = self.schedule.total_steps
         self.console = FanOut([ConsoleSink(total_steps=total)] if console and self.rank == 0 else [], on_trouble)

@@ -433,6 +433,8 @@ def _files(run: RunDir) -> list[str]:
         "rank*/**/*.pt.trace.json*",
         "rank*/**/*_log_rank*.txt",
         "rank*/**/events.jsonl",
+        "rank*/**/metrics.jsonl",
+        "rank*/**/metrics_state",
     )
     found = [path.relative_to(run.path).as_posix() for pattern in patterns for path in sorted(run.path.glob(pattern))]
     return found[:MAX_FILES] + ([f"... {len(found) - MAX_FILES} more"] if len(found) > MAX_FILES else [])

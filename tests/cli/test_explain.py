@@ -5,10 +5,11 @@ import json
 import pytest
 
 from tdbg.cli import main
+from tdbg.metrics.sanity import RULES as METRICS
 from tdbg.rules import RULES
 from tdbg.traces.rules import RULES as ADVICE
 
-ALL = [*RULES.names(), *ADVICE.names()]
+ALL = [*RULES.names(), *METRICS.names(), *ADVICE.names()]
 
 
 @pytest.mark.parametrize("code", RULES.names())

@@ -15,7 +15,7 @@ from tdbg.metrics.seen import look
 from tdbg.metrics.sources import find
 from tests.e2e import conftest
 from tests.e2e.conftest import EVERY_STEP, Result, Runner, program, same_output, torchrun
-from tests.wandb_files import records
+from tests.metrics.wandb_files import runs
 
 
 def read(path: Path) -> tuple[Header, list[Row]]:
@@ -129,16 +129,13 @@ def test_weights_and_biases(watched: Runner, bare: Runner, tmp_path: Path) -> No
 
 
 def _wandb(folder: Path) -> dict[tuple[int, str], Any]:
-    """What stands in the file of an offline run, by step and key."""
+    """What stands in the file of the one offline run, by step and key."""
+    (run,) = runs(folder)
     found: dict[tuple[int, str], Any] = {}
-    for record in records(folder):
-        if record.WhichOneof("record_type") != "history":
-            continue
-        items = {item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
-        step = int(items["_step"])
+    for items in run["history"]:
         for key, value in _flat(items):
-            if not key.startswith("_") and key not in ("none",) and not key.startswith("picture"):
-                found[step, key] = float(value) if value in ("NaN",) else value
+            if not key.startswith("_") and key != "none" and not key.startswith("picture"):
+                found[int(items["_step"]), key] = float(value) if value == "NaN" else value
     return found
 
 
@@ -262,3 +259,14 @@ def test_a_phase_without_a_sample_is_a_finding_of_the_report(watched: Runner) ->
     assert any("TD-K003 warning: val was finalised with count 0 at step 12: val/acc1" in line for line in result.said)
     report = json.loads((result.folder / "report.json").read_text(encoding="utf-8"))
     assert [finding["code"] for finding in report["findings"]] == ["TD-K003"]
+
+
+def test_a_logger_of_the_program_writes_into_the_same_file(watched: Runner, bare: Runner, tmp_path: Path) -> None:
+    result = watched(program("metrics_tracker", "--logger"), EVERY_STEP)
+    same_output(result, bare(program("metrics_tracker")))
+    own, seen = rows_of(result, "tracker"), rows_of(result, "tdbg")
+    losses = {line["step"]: line["loss"] for line in result.printed("step")}
+    assert series(own, "train/loss") == losses == series(seen, "train/loss")
+    assert series(own, "val/loss") == {line["step"]: line["val_loss"] for line in result.printed("val")}
+    assert not (tmp_path / "metrics").exists(), "where it writes without tdbg"
+    nothing_found(result)

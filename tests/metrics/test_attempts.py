@@ -63,7 +63,9 @@ def test_ranks_that_share_a_file_are_kept_apart(tmp_path):
     for step in (1, 2):
         write(path, *(row(step, {"train/loss": float(rank)}, rank=rank) for rank in (0, 1)))
     write(path, Header(rank=1, attempt=1), row(2, {"train/loss": 7.0}, rank=1))
-    found = sorted((rank, line.step, line.values["train/loss"]) for rank, line in Reading(find(str(path)).files).lines())
+    found = sorted(
+        (rank, line.step, line.values["train/loss"]) for rank, line in Reading(find(str(path)).files).lines()
+    )
     assert found == [(0, 1, 0.0), (0, 2, 0.0), (1, 1, 1.0), (1, 2, 7.0)]
 
 
@@ -115,7 +117,11 @@ def test_a_process_that_appends_says_so_and_joins_no_torn_line(tmp_path):
     path.write_bytes(path.read_bytes()[:-9])  # a kill amid the last line
     assert run(WRITER, path, 4, 8, 3).returncode == 0
     assert [step for _, step, _ in steps(path)] == list(range(1, 9))
-    assert headers_in(path) == 2 and b'"attempt":1' in path.read_bytes() and b'"resumed_after":{"tracker":3}' in path.read_bytes()
+    assert (
+        headers_in(path) == 2
+        and b'"attempt":1' in path.read_bytes()
+        and b'"resumed_after":{"tracker":3}' in path.read_bytes()
+    )
 
 
 def test_a_forked_child_leaves_the_file_alone(tmp_path):

@@ -125,7 +125,13 @@ if how in ("handler", "ignored"): os.kill(os.getpid(), signal.SIGTERM)
 
 @pytest.mark.parametrize(
     ("how", "code", "means"),
-    [("plain", 0, [2.0]), ("exception", 1, [2.0]), ("exit", 5, [2.0]), ("ignored", 0, [2.0]), ("handler", 7, [2.0, 9.0])],
+    [
+        ("plain", 0, [2.0]),
+        ("exception", 1, [2.0]),
+        ("exit", 5, [2.0]),
+        ("ignored", 0, [2.0]),
+        ("handler", 7, [2.0, 9.0]),
+    ],
 )
 def test_however_a_program_ends_the_last_window_is_written(tmp_path, how, code, means):
     done = subprocess.run([sys.executable, "-c", ENDS, how, tmp_path], capture_output=True, text=True, timeout=60)

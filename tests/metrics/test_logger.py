@@ -128,7 +128,7 @@ def test_what_is_not_finite_is_in_no_mean_but_told(make):
     for step, loss in enumerate([1.0, float("nan"), 3.0, float("inf"), float("nan")], 1):
         log.log_step_metrics({"loss": loss}, step=step, samples=2)
     log.close()
-    assert [value for *_, value in sink.having("train/step_avg_loss")][0] == 2.0
+    assert next(value for *_, value in sink.having("train/step_avg_loss")) == 2.0
     assert [value for *_, value in sink.having("train/not_finite_loss")] == [4, 2]
     last = sink.having("train/step_avg_loss")[1][2]
     assert last != last  # NaN: nothing finite came
@@ -149,7 +149,7 @@ def test_intervals_are_kept_apart_and_checked_at_the_step(make, capsys):
     assert steps("pipeline/wait_ms") == [5, 10, 15, 20]
     assert steps("gradnorm/loss_genus") == [6, 12, 18, 24]
     assert steps("schedule/mixup") == [1, 8, 16, 24]  # the first call counts as the start
-    assert [row.text for row in sink.rows if row.text][0] == {"schedule/group_str": "a"}
+    assert next(row.text for row in sink.rows if row.text) == {"schedule/group_str": "a"}
     assert sink.configs == {"schedule/epochs": 3}
     printed = capsys.readouterr().err.splitlines()
     assert [line.split(" [")[0] for line in printed] == ["step 10/24", "step 20/24"]
@@ -277,7 +277,9 @@ def test_other_ranks_write_their_file_and_print_nothing(make, tmp_path, capsys):
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize("broken", [{}, {"version": 9}, {"version": 1, "step": "x", "epoch": 0, "window": {}, "sinks": {}}])
+@pytest.mark.parametrize(
+    "broken", [{}, {"version": 9}, {"version": 1, "step": "x", "epoch": 0, "window": {}, "sinks": {}}]
+)
 def test_a_corrupt_state_changes_nothing(make, broken):
     log = make(wandb=100)
     log.log_step_metrics({"loss": 1.0}, step=5)

@@ -49,7 +49,7 @@ def test_a_row_is_read_as_it_was_written(written):
 def test_the_fast_reader_reads_the_same(tmp_path_factory, written):
     path = tmp_path_factory.mktemp("rows") / "metrics.jsonl"
     write(path, Header(), *written)
-    read = [line for line in lines(path, rank=0)]
+    read = list(lines(path, rank=0))
     assert [line.step for line in read] == [one.step for one in written]
     for one, line in zip(written, read, strict=True):
         assert all(same(line.values[key], value) for key, value in one.values.items())
@@ -73,7 +73,8 @@ def test_what_is_no_number_is_refused(value):
 
 
 @pytest.mark.parametrize(
-    "line", [b"", b"{", b"[]", b"null", b'{"step": 1}', b'{"step": "x", "values": {}}', b'{"step":1,"values":{"a":"b"}}']
+    "line",
+    [b"", b"{", b"[]", b"null", b'{"step": 1}', b'{"step": "x", "values": {}}', b'{"step":1,"values":{"a":"b"}}'],
 )
 def test_a_line_of_somebody_else_is_none(line):
     assert wire.decode(line) is None

@@ -9,7 +9,7 @@ import pytest
 
 from tdbg.errors import TdbgError
 from tdbg.events import Finding
-from tdbg.metrics.commands import load
+from tdbg.metrics.commands import sanity
 from tdbg.metrics.rows import FILE, Row
 from tdbg.metrics.sanity import RULES, judge
 from tdbg.metrics.seen import look
@@ -210,6 +210,11 @@ def test_every_rule_has_a_case() -> None:
     assert {case[0] for case in CASES.values()} == set(RULES.names())
 
 
+def test_a_loss_that_tdbg_saw_itself_is_left_to_other_rules(tmp_path: Path) -> None:
+    assert judged(tmp_path, epochs(source="tdbg", train__loss=lambda e: 0.7)) == []
+    assert judged(tmp_path / "wandb", epochs(source="wandb", train__loss=lambda e: 0.7)) != []
+
+
 def test_units_that_rows_state(tmp_path: Path) -> None:
     rows = epochs(val__acc1=rising, test__acc1=rising)
     rows[0].units = {"val/acc1": "frac", "test/acc1": "pct"}
@@ -248,7 +253,7 @@ def test_a_resumed_run_goes_back_rightly(tmp_path: Path) -> None:
 
 
 def run(words: list[str], **options: Any) -> int:
-    command = load("sanity")
+    command: Any = sanity
     question: Any = command.Question(paths=words, **options)
     return command.answer(question)
 

@@ -207,7 +207,9 @@ def test_tensorboard_reads_it_back(tmp_path):
     sink = TensorboardSink(tmp_path)
     sink.config({"lr": 0.1})
     for step in range(1, 11):
-        sink.write(row(step, {"train/loss": 1 / step, "val/acc1_taxa_L10": step / 10}, text={"schedule/group_str": "a"}))
+        sink.write(
+            row(step, {"train/loss": 1 / step, "val/acc1_taxa_L10": step / 10}, text={"schedule/group_str": "a"})
+        )
     sink.close()
     sink = TensorboardSink(tmp_path)  # resumed from the checkpoint of step 6
     sink.resumed(6)
@@ -220,7 +222,9 @@ def test_tensorboard_reads_it_back(tmp_path):
     read.Reload()
     losses = [(one.step, one.value) for one in read.Scalars("train/loss")]
     assert [step for step, _ in losses] == list(range(1, 13))
-    assert [value for _, value in losses] == pytest.approx([1 / s for s in range(1, 7)] + [100.0 + s for s in range(7, 13)])
+    assert [value for _, value in losses] == pytest.approx(
+        [1 / s for s in range(1, 7)] + [100.0 + s for s in range(7, 13)]
+    )
     assert set(read.Tags()["scalars"]) == {"train/loss", "val/acc1_taxa_L10", "epoch"}
     assert read.Tensors("schedule/group_str/text_summary")[0].tensor_proto.string_val[0] == b"a"
     assert b"lr" in read.Tensors("config/text_summary")[0].tensor_proto.string_val[0]

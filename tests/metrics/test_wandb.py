@@ -56,7 +56,9 @@ def test_every_row_stands_in_the_files_of_wandb(tmp_path):
 
 
 def test_a_resumed_run_has_the_same_id(tmp_path):
-    log = StepMetricsLogger(sinks=[WandbSink(project="p", dir=str(tmp_path))], folder=tmp_path / "m", rank=0, console=False)
+    log = StepMetricsLogger(
+        sinks=[WandbSink(project="p", dir=str(tmp_path))], folder=tmp_path / "m", rank=0, console=False
+    )
     log.log_step_metrics({"loss": 1.0}, step=10)
     state = json.loads(json.dumps(log.state_dict()))
     log.close()
@@ -86,7 +88,9 @@ def test_resume_must_is_what_wandb_is_asked(monkeypatch, tmp_path):
 
 def test_only_rank_0_writes(tmp_path):
     for rank in (0, 1):
-        log = StepMetricsLogger(sinks=[WandbSink(dir=str(tmp_path))], folder=tmp_path / str(rank), rank=rank, console=False)
+        log = StepMetricsLogger(
+            sinks=[WandbSink(dir=str(tmp_path))], folder=tmp_path / str(rank), rank=rank, console=False
+        )
         log.log_step_metrics({"loss": 1.0}, step=10)
         log.close()
     assert len(records(tmp_path)) == 1 and (tmp_path / "1" / "metrics.jsonl").exists()

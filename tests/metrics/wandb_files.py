@@ -42,7 +42,7 @@ def runs(folder: Path) -> list[dict[str, Any]]:
 
     wandb's own process writes the end of a run after ``finish`` is back: it is waited for.
     """
-    until = time.monotonic() + 30
+    until = time.monotonic() + 5
     paths = [path for path in folder.rglob("*.wandb") if "latest-run" not in path.parts]
     found = []
     for path in sorted(paths, key=lambda path: path.stat().st_mtime_ns):

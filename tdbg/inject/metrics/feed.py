@@ -11,6 +11,7 @@ from tdbg.inject.metrics import steps
 from tdbg.inject.metrics.dumps import Dumps
 from tdbg.inject.metrics.sorting import sort
 from tdbg.inject.metrics.taps import Tap
+from tdbg.metrics import home
 from tdbg.metrics.rows import FILE, Row
 from tdbg.metrics.sinks.jsonl import RowFile
 
@@ -39,6 +40,7 @@ class Feed:
         self.taps, self.dumps = Tap(self), Dumps(self)
         self._reset()
         me.at_fork(self._reset)
+        home.FOLDER.append(self._home)
 
     def _reset(self) -> None:
         self._lock = threading.RLock()  # a new one: the parent may have held it at the fork
@@ -50,6 +52,11 @@ class Feed:
         self._told: set[str] = set()  # keys whose unit stands in the file
         self._heard = self._left_out = self._late = 0
         self.dumps.forked()
+
+    def _home(self) -> Path:
+        """The rank's folder: loggers of the program write there too."""
+        self.monitor.become_rank_now()
+        return self.me.folder or Path()
 
     # what the monitor tells
 
@@ -254,6 +261,8 @@ class Feed:
         self.is_off = True
         self.taps.patches.restore()
         self.dumps.close()
+        if self._home in home.FOLDER:
+            home.FOLDER.remove(self._home)
         if self._file is not None:
             self._file.close()
 

@@ -9,6 +9,7 @@ MAX_KEYS = 2000  # of one call
 MAX_DEPTH = 4
 MAX_TEXT = 200
 MAX_KEY = 500
+MAX_BITS = 1000  # of an integer; a float holds 1024
 
 
 @dataclass(slots=True)
@@ -31,8 +32,10 @@ def sort(data: Mapping[Any, Any]) -> Sorted:
         if number >= MAX_KEYS:
             break
         kind = type(value)
-        if kind is float or kind is int:
+        if kind is float:
             found.values[key] = value
+        elif kind is int:
+            found.values[key] = value if value.bit_length() <= MAX_BITS else _plain(value)
         elif kind is str:
             found.text[key] = value[:MAX_TEXT]
         elif value is not None:
@@ -64,10 +67,10 @@ def _other(found: Sorted, key: str, value: Any) -> None:
 
 
 def _plain(value: Any) -> float:
-    try:
-        return int(value) if isinstance(value, int) else float(value)
-    except OverflowError:
-        return float("inf")
+    """As Python's own number; an integer that no float holds is infinite."""
+    if isinstance(value, int) and value.bit_length() > MAX_BITS:
+        return float("inf") if value > 0 else float("-inf")
+    return int(value) if isinstance(value, int) else float(value)
 
 
 def _tensor(found: Sorted, key: str, value: Any) -> None:

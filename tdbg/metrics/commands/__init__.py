@@ -3,7 +3,7 @@
 from tdbg.asked import answer_plain, load
 
 # The order of the help page.
-NAMES = ("show", "dump", "plot", "sanity")
+NAMES = ("show", "dump", "plot", "compare", "sanity")
 
 
 def thin(words: list[str]) -> int | None:

@@ -15,8 +15,9 @@ __all__ = ["ARGUMENTS", "HELP", "OPTIONS", "Question", "answer"]
 HELP = """Compare the metrics of runs: best and last, and the first step where series part.
 
     Each further run is compared with the first, key by key and rank by rank, at the steps that both have. Values may
-    differ by --tolerance, a share of the larger one, such as 0.01 or 1% (1e-6 if left out), or by 'spread': 3 times the
-    spread of the series' own steps, for runs that are not meant to be equal. NaN equals NaN. The exit code is 1 if any
+    differ by --tolerance, a share of the larger one, such as 0.01 or 1% (1e-6 if left out), or by 'spread', for runs that
+    are not meant to be equal: 3 times the spread of the series' own steps; it takes 3 steps in a row beyond it to part.
+    NaN equals NaN. The exit code is 1 if any
     series parts. Times, rates and memory differ on any machine: they count only where --key asks for them.
 
     Examples:

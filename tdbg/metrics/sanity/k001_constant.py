@@ -16,8 +16,9 @@ class Constant(Rule):
     """Says that a result, such as a loss or an accuracy, had the same value each time.
 
     What it does: It looks at series whose name says that lower or higher is better (loss, accuracy, F1, ...). One with
-    10 values or more that are all equal is told. Rates, schedules, weights, times and sizes may stand still, and are
-    not judged; neither is a score that is perfect, 1 or 100, from beginning to end.
+    10 values or more that are all equal is told. Losses that tdbg saw itself are left to other rules. Rates,
+    schedules, weights, times and sizes may stand still, and are not judged; neither is a score that is perfect, 1 or
+    100, from beginning to end.
 
     Why it matters: The value does not come from the model: an update is called nowhere, so that 0 is divided and
     logged; a mask leaves nothing over; or the figure of the first epoch is logged again and again.
@@ -37,7 +38,7 @@ class Constant(Rule):
 
     def look(self, seen: Seen) -> Iterable[Finding]:
         still = [(key, source, those) for (key, source), those in by_key(seen).items() if all(map(_is_still, those))]
-        still = [found for found in still if not found[0].startswith("core/")]
+        still = [found for found in still if not found[0].startswith("core/") and found[1] != "tdbg"]
         if not still:
             return
         key, source, those = still[0]

@@ -1,4 +1,7 @@
-"""A loop with a MetricsTracker of its own, a validation an epoch; ``--forget``: nothing is added to acc1."""
+"""A loop with a MetricsTracker of its own, a validation an epoch.
+
+``--forget``: nothing is added to acc1. ``--logger``: a StepMetricsLogger writes steps and summaries.
+"""
 
 import sys
 
@@ -7,6 +10,8 @@ from common import regression, tell
 from torch import nn
 from torch.utils.data import DataLoader
 
+from tdbg.metrics.logger import StepMetricsLogger
+from tdbg.metrics.schedule import OpsSchedule
 from tdbg.metrics.tracker import MetricsTracker
 
 
@@ -16,6 +21,9 @@ def main() -> None:
     model = nn.Linear(8, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     tracker = MetricsTracker()
+    logger = None
+    if "--logger" in sys.argv:
+        logger = StepMetricsLogger(tracker, OpsSchedule(total_steps=12, step=1, wandb=1), console=False)
     step = 0
     for epoch in range(2):
         for x, y in train:
@@ -25,6 +33,9 @@ def main() -> None:
             optimizer.step()
             step += 1
             tracker.update_train_batch({"loss": loss}, len(x), epoch=epoch, step=step)
+            tell("step", step=step, loss=loss.item())
+            if logger is not None:
+                logger.log_step_metrics({"loss": loss}, step=step, epoch=epoch, samples=len(x))
         tracker.finalize_train_epoch(epoch, step)
         tracker.start_val_phase("val")
         with torch.no_grad():
@@ -35,6 +46,8 @@ def main() -> None:
                     values["acc1"] = (error < 1.0).float().mean()
                 tracker.update_val_metrics(values, len(x), epoch=epoch, step=step)
         found = tracker.finalize_val_phase("val", epoch, step)
+        if logger is not None:
+            logger.log_validation_summary("val", step=step, epoch=epoch)
         tell("val", step=step, **{str(key).replace("/", "_"): value for key, value in found.items()})
     tell("done", steps=step)
 

@@ -20,7 +20,7 @@ HEAD = """# Every flag at work
 
 Made by `python -m tests.e2e.symptoms docs/flags-at-work.md`: each flag alone, at the default level and budget, on a
 program that shows its symptom and on the same program in health (`tests/e2e/symptoms/`). The flags under `LOSS.`,
-DUMP_METRICS and VALIDATION_METRICS wake no probe of `tdbg run` by themselves.
+DUMP_METRICS and VALIDATION_METRICS wake no probe of `tdbg run`; the latter two keep states of the metrics.
 
 | flag | probe | the program | what was said of it | seen in health |
 |---|---|---|---|---|

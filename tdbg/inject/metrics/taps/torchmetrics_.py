@@ -44,7 +44,11 @@ def _tap_metrics(metric: Any, tap: Tap) -> None:
 def _heard(metric: Any, wrapped: Any, names: "_Names", tap: Tap) -> Any:
     import functools
 
-    ref = weakref.ref(metric)
+    import torch
+
+    from tdbg.probes.compiler import hide
+
+    ref, is_compiling = weakref.ref(metric), torch.compiler.is_compiling
 
     def computed(args: tuple[Any, ...], kwargs: dict[str, Any], value: Any) -> None:
         owner = ref()
@@ -57,11 +61,13 @@ def _heard(metric: Any, wrapped: Any, names: "_Names", tap: Tap) -> Any:
     ours = tap.around(wrapped, after=computed)
 
     def compute(*args: Any, **kwargs: Any) -> Any:
+        if is_compiling():
+            return wrapped(*args, **kwargs)
         owner = ref()
         known = owner is not None and owner._computed is not None  # it says again what it has said
         return wrapped(*args, **kwargs) if known else ours(*args, **kwargs)
 
-    return functools.wraps(wrapped)(compute)
+    return functools.wraps(wrapped)(hide(compute))
 
 
 def _tap_collections(collection: Any, tap: Tap) -> None:

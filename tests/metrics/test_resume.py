@@ -1,0 +1,93 @@
+"""Any order of updates, a restart at any point and any split over ranks give the same final values."""
+
+import json
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tdbg.metrics.ranks import merge_states
+from tdbg.metrics.tracker import MetricsTracker
+
+from .loops import EPOCHS, feed, finish, play, values
+
+BEST = "val_mask_meta/loss"
+
+
+def played(epochs):
+    tracker = MetricsTracker(best=BEST)
+    play(tracker, epochs)
+    return tracker
+
+
+@given(EPOCHS, st.randoms(use_true_random=False))
+@settings(deadline=None)
+def test_any_order_of_updates(epochs, random):
+    shuffled = [random.sample(batches, len(batches)) for batches in epochs]
+    one, other = played(epochs).state_dict(), played(shuffled).state_dict()
+    assert values(one) == values(other)
+    assert one["best_epochs"] == other["best_epochs"]
+
+
+@given(EPOCHS, st.data())
+@settings(deadline=None)
+def test_a_restart_at_any_point_equals_never_stopping(epochs, data):
+    """The state goes through JSON each time, between batches, at the end of an epoch, or several times."""
+    whole = played(epochs)
+    tracker = MetricsTracker(best=BEST)
+    for epoch, batches in enumerate(epochs):
+        for found in batches:
+            tracker = maybe_restarted(tracker, data)
+            feed(tracker, found)
+        tracker = maybe_restarted(tracker, data)
+        finish(tracker, epoch)
+    assert maybe_restarted(tracker, data).state_dict() == whole.state_dict()
+
+
+def maybe_restarted(tracker, data):
+    if not data.draw(st.booleans()):
+        return tracker
+    again = MetricsTracker(best=BEST)
+    again.load_state_dict(json.loads(json.dumps(tracker.state_dict())))
+    assert again.state_dict() == tracker.state_dict()
+    return again
+
+
+@given(EPOCHS, st.integers(1, 4), st.data())
+@settings(deadline=None)
+def test_any_split_over_ranks_merged_offline(epochs, ranks, data):
+    trackers = [MetricsTracker(best=BEST) for _ in range(ranks)]
+    for epoch, batches in enumerate(epochs):
+        for found in batches:
+            feed(trackers[data.draw(st.integers(0, ranks - 1))], found)
+        for tracker in trackers:
+            finish(tracker, epoch)
+    merged = merge_states([json.loads(json.dumps(tracker.state_dict())) for tracker in trackers])
+    whole = played(epochs).state_dict()
+    assert values(merged) == values(whole)
+    assert merged["best_epochs"] == whole["best_epochs"]
+
+
+@given(EPOCHS, st.integers(1, 4), st.data())
+@settings(deadline=None)
+def test_a_split_of_the_pass_under_way_is_merged_too(epochs, ranks, data):
+    trackers = [MetricsTracker(best=BEST) for _ in range(ranks)]
+    whole = MetricsTracker(best=BEST)
+    for found in (found for batches in epochs for found in batches):
+        feed(trackers[data.draw(st.integers(0, ranks - 1))], found)
+        feed(whole, found)
+    merged = MetricsTracker(best=BEST)
+    merged.load_state_dict(merge_states([tracker.state_dict() for tracker in trackers]))
+    finish(merged, 0)
+    finish(whole, 0)
+    assert values(merged.state_dict()) == values(whole.state_dict())
+
+
+def test_a_checkpoint_of_torch_carries_it_without_pickled_classes(tmp_path):
+    tracker = MetricsTracker()
+    tracker.update_train_batch({"loss": 0.1}, 3, epoch=0, step=1)
+    tracker.update_schedule_values({"group": "a"})
+    torch.save({"metrics": tracker.state_dict()}, tmp_path / "last.pt")
+    again = MetricsTracker()
+    again.load_state_dict(torch.load(tmp_path / "last.pt", weights_only=True)["metrics"])
+    assert again.state_dict() == tracker.state_dict()
