@@ -96,7 +96,8 @@ def _limit(rank: int, those: list[Attempt]) -> None:
     for number in range(len(those) - 1, 0, -1):
         later = those[number]
         until = _end_of(those, number)
-        again = {**_first_steps(later, until, rank), **{s: at + 1 for s, at in later.header.resumed_after.items()}}
+        again = {} if later.header.joins else _first_steps(later, until, rank)
+        again |= {source: at + 1 for source, at in later.header.resumed_after.items()}
         for source, step in again.items():
             limits[source] = min(step, limits.get(source, step))
         those[number - 1].limits = dict(limits)

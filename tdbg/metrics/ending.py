@@ -28,6 +28,7 @@ class Ending:
         self._before: Handler = None
         self._waiting: FrameType | bool | None = False
         self.busy = 0
+        self._lock = threading.RLock()  # the handler may come while this very thread holds it
 
     def register(self, one: Any) -> None:
         """Have ``one.close()`` called at the end; held weakly."""
@@ -61,14 +62,16 @@ class Ending:
 
     def enter(self) -> None:
         """One of those registered begins to write."""
-        self.busy += 1
+        with self._lock:
+            self.busy += 1
 
     def leave(self) -> None:
-        """It is done; a signal that came meanwhile is heeded now."""
-        self.busy -= 1
-        if self._waiting and not self.busy:
-            self._waiting = False
-            self._terminated(signal.SIGTERM, None)
+        """It is done; a signal that came meanwhile comes again, to the main thread as all do."""
+        with self._lock:
+            self.busy -= 1
+            again, self._waiting = self._waiting and not self.busy, self._waiting and self.busy > 0
+        if again:
+            os.kill(os.getpid(), signal.SIGTERM)
 
     def _at_exit(self) -> None:
         if self._pid == os.getpid():

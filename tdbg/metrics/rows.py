@@ -35,6 +35,7 @@ class Header:
     resumed_after: source -> the step of the checkpoint that it went on from. Rows of that source with a later step, which
     earlier attempts wrote, were made again. A source that is not named there made again what is not before its own first
     step in this attempt.
+    joins: the process had written a header there before; then sources that are not named there go on as they were.
     """
 
     run: str = ""
@@ -43,4 +44,5 @@ class Header:
     t: float = 0.0
     pid: int = 0
     resumed_after: dict[str, int] = field(default_factory=dict)
+    joins: bool = False
     schema: int = SCHEMA

@@ -51,6 +51,8 @@ def encode_header(header: Header) -> bytes:
     }
     if header.resumed_after:
         made["resumed_after"] = header.resumed_after
+    if header.joins:
+        made["joins"] = True
     return _encode(made).encode("ascii") + b"\n"
 
 
@@ -71,7 +73,9 @@ def _header(found: dict[str, Any]) -> Header:
         raise TdbgError(f"these metrics have schema {schema}; this tdbg reads up to {SCHEMA}", "upgrade tdbg")
     after = {str(name): int(step) for name, step in found.get("resumed_after", {}).items()}
     numbers = (int(found.get("rank", 0)), int(found.get("attempt", 0)), float(found.get("t", 0.0)))
-    return Header(str(found.get("run", "")), *numbers, int(found.get("pid", 0)), after, schema)
+    return Header(
+        str(found.get("run", "")), *numbers, int(found.get("pid", 0)), after, bool(found.get("joins")), schema
+    )
 
 
 def _row(found: dict[str, Any]) -> Row | None:

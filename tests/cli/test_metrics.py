@@ -60,7 +60,7 @@ def test_show_tells_latest_best_count_and_course(run, tmp_path):
         "30",
         "30",
     )
-    assert loss["other ranks"] == "1.0333" and rows["val/loss"]["other ranks"] == "same"
+    assert loss["other ranks"] == "1.0333 (rank 1)" and rows["val/loss"]["other ranks"] == "same"
     assert (rows["val/acc1_genus"]["unit"], rows["train/step_ms"]["unit"]) == ("pct", "ms")
     assert rows["val/acc1_genus"]["epoch"] == "3" and loss["course"].startswith("█")
     assert "schedule/group_str: a\\x1b[2J" in done.stdout

@@ -4,7 +4,7 @@ from metrics.rows_of import Header, lines, row, run, write
 
 from tdbg.metrics.reading import Reading
 from tdbg.metrics.rows import FILE
-from tdbg.metrics.sinks.jsonl import JsonlSink, headers_in
+from tdbg.metrics.sinks.jsonl import JsonlSink, RowFile, headers_in
 from tdbg.metrics.sources import find
 
 
@@ -153,3 +153,21 @@ def test_sinks_of_one_process_share_a_file(tmp_path):
         one.write(row(step, {"train/loss": 1.0}))
         other.write(row(step, {"train/loss": 2.0}, source="mine"))
     assert headers_in(path) == 1 and len(lines(path)) == 4
+
+
+def test_a_logger_that_resumes_in_a_file_that_is_open_speaks_for_itself_alone(tmp_path):
+    """Under `tdbg run` the feed writes the same file already."""
+    path = write(tmp_path / FILE, Header(), *some(1, 9, 0.0))
+    feed = RowFile(lambda: path, on_trouble=print)
+    for step in (1, 2):
+        feed.row(row(step, {"train/loss": 7.0}, source="tdbg"))
+    sink = JsonlSink(path)
+    sink.resumed(4)
+    sink.write(row(5, {"train/loss": 1.0}))
+    feed.row(row(2, {"val/loss": 7.0}, source="tdbg"))
+    found = [(line.source, line.step) for line in lines(path)]
+    assert found == [("tracker", s) for s in (1, 2, 3, 4)] + [("tdbg", 1), ("tdbg", 2), ("tracker", 5), ("tdbg", 2)]
+    sink.resumed(2)  # an earlier checkpoint, in the same process
+    sink.write(row(3, {"train/loss": 2.0}))
+    assert [line.step for line in lines(path) if line.source == "tracker"] == [1, 2, 3]
+    assert headers_in(path) == 4

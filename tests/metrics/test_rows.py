@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from metrics.rows_of import lines, raw, row, write
 
@@ -13,6 +13,7 @@ from tdbg.errors import TdbgError
 from tdbg.metrics import wire
 from tdbg.metrics.rows import Header, Row
 
+QUIET = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # machines may be busy
 NUMBERS = st.floats() | st.integers(-(2**53), 2**53)
 ROWS = st.builds(
     Row,
@@ -32,6 +33,7 @@ def same(one: float, other: float) -> bool:
     return one == other or (math.isnan(one) and math.isnan(other))
 
 
+@QUIET
 @given(ROWS)
 def test_a_row_is_read_as_it_was_written(written):
     line = wire.encode(written)
@@ -45,6 +47,7 @@ def test_a_row_is_read_as_it_was_written(written):
         assert getattr(read, name) == getattr(written, name)
 
 
+@QUIET
 @given(st.lists(ROWS, max_size=8))
 def test_the_fast_reader_reads_the_same(tmp_path_factory, written):
     path = tmp_path_factory.mktemp("rows") / "metrics.jsonl"

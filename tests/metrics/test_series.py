@@ -4,7 +4,7 @@ import itertools
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from metrics.rows_of import Header, row, write
 
@@ -14,6 +14,7 @@ from tdbg.metrics.rows import FILE
 from tdbg.metrics.series import POINTS, Course, direction, sparkline, tally
 from tdbg.metrics.sources import find
 
+QUIET = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # machines may be busy
 KEYS = ("train/loss", "val/loss", "val/acc1_genus", "lr/head")
 VALUES = st.floats(-1e6, 1e6) | st.sampled_from((math.nan, math.inf, -math.inf))
 ROWS = st.lists(
@@ -22,6 +23,7 @@ ROWS = st.lists(
 )
 
 
+@QUIET
 @given(ROWS)
 def test_a_tally_equals_a_plain_look(tmp_path_factory, rows):
     path = tmp_path_factory.mktemp("series") / FILE
@@ -63,6 +65,7 @@ def test_a_course_stays_small_and_even():
     assert course.values == [float(value) for value in range(0, 100_000, course.stride)]
 
 
+@QUIET
 @given(st.lists(st.floats(-1e300, 1e300), min_size=1, max_size=50))
 def test_a_sparkline_is_as_long_as_it_may_be(values):
     assert len(sparkline(values)) == min(24, len(values))

@@ -51,7 +51,7 @@ def test_every_row_stands_in_the_files_of_wandb(tmp_path):
     means = [one["train/step_avg_loss"] for one in found["history"] if "train/step_avg_loss" in one]
     assert means[0] == pytest.approx(sum(1 / s for s in range(1, 11)) / 10) and len(means) == 3
     config = {key: value for key, value in found["config"].items() if not key.startswith("_wandb")}
-    assert config == {"SOLVER.LR": 0.1, "name": "x", "schedule/epochs": 3}
+    assert config == {"SOLVER.LR": 0.1, "name": "x", "schedule/epochs": 3, "run_id": found["id"]}
     assert found["summary"]["val/best_loss"] == 0.5 and found["summary"]["val/best_loss.epoch"] == 2
 
 

@@ -117,16 +117,23 @@ def _epoch(point: "Point") -> str | None:
 
 
 def _apart(those: "Sequence[Series]") -> str:
-    """What the latest values of other ranks are."""
+    """What the latest values of those other ranks are that differ."""
     from tdbg.tables import cell
 
-    others = [one.last.value for one in those[1:]]
+    first, *others = those
     if not others:
         return "-"
-    if all(value == those[0].last.value for value in others):
+    apart = [one for one in others if one.last.value != first.last.value and not _both_nan(one, first)]
+    if not apart:
         return "same"
-    low, high = min(others), max(others)
-    return cell(low) if low == high else f"{cell(low)} to {cell(high)}"
+    values = [one.last.value for one in apart]
+    low, high = cell(min(values)), cell(max(values))
+    ranks = ", ".join(str(one.rank) for one in apart[:4]) + (" ..." if len(apart) > 4 else "")
+    return f"{low if low == high else f'{low} to {high}'} (rank{'s' if len(apart) > 1 else ''} {ranks})"
+
+
+def _both_nan(one: "Series", other: "Series") -> bool:
+    return one.last.value != one.last.value and other.last.value != other.last.value
 
 
 def _print_json(name: str, every: "Sequence[Series]", found: "Tally", counts: Any) -> None:

@@ -47,9 +47,8 @@ class RowFile(LineWriter):
     def resumed(self, step: int, source: str) -> None:
         """Rows of ``source`` that earlier attempts wrote for later steps will be made again."""
         self._after = {source: step}
-        if self._fd >= 0 and self._pid == os.getpid():  # an attempt of its own, though the process stayed the same
-            self._attempt = (self._attempt or 0) + 1
-            self.line(self._header())
+        if self._fd >= 0 and self._pid == os.getpid():
+            self.line(self._resumption())
 
     def _open(self) -> None:
         pid, place = os.getpid(), self._place().resolve()
@@ -58,14 +57,23 @@ class RowFile(LineWriter):
             return
         super()._open()
         if place in _begun and self.written_bytes:  # closed behind our back, or another writer's header stands there
+            if self._after:
+                self._write(self._resumption())
             return
         if self._attempt is None:
             self._attempt = headers_in(place) if self.written_bytes else 0
         _begun[place] = pid
         self._write(self._header())
+        self._after = {}
 
-    def _header(self) -> bytes:
-        header = Header(self._run, self._rank, self._attempt or 0, time.time(), os.getpid(), self._after)
+    def _resumption(self) -> bytes:
+        """The header of an attempt of its own, though the process stayed the same."""
+        self._attempt = (self._attempt or 0) + 1
+        line, self._after = self._header(joins=True), {}
+        return line
+
+    def _header(self, *, joins: bool = False) -> bytes:
+        header = Header(self._run, self._rank, self._attempt or 0, time.time(), os.getpid(), self._after, joins)
         return wire.encode_header(header)
 
 

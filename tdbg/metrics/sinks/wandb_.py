@@ -41,8 +41,7 @@ class WandbSink(MetricSink):
             self._id = self._run.id
             self._run.define_metric(STEP)
             self._run.define_metric("*", step_metric=STEP)
-            if self._config:
-                self._run.config.update(self._config, allow_val_change=True)
+            self._run.config.update({**self._config, "run_id": self._id}, allow_val_change=True)
         return self._run
 
     def _begin(self) -> Any:
