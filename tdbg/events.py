@@ -246,6 +246,7 @@ class Cost(Event):
     startup_ms: float = doc("waking up and opening files: needed once, not in own_ms", 0.0)
     report_ms: float = doc("making reports of bad steps (the batch run again): not in own_ms", 0.0)
     capture_ms: float = doc("capturing tensors (`--capture`), in the program's own threads: not in own_ms", 0.0)
+    diagnostics_ms: float = doc("diagnostics that the program calls (`tdbg.probes.loss`): not in own_ms", 0.0)
     records_ms: float = doc("keeping the program's own log records, in the rank's last event: not in own_ms", 0.0)
     budget_pct: float = doc("the budget now", 0.0)
     earned_ms: float = doc("what the budgets in force so far allowed", 0.0)

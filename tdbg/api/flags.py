@@ -2,9 +2,14 @@
 
 import os
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
-from tdbg.api.session import run_agent
+from tdbg.api.session import current, run_agent
 from tdbg.flags import Value, canonical, covers
+from tdbg.probes.host import Watched, enter
+
+if TYPE_CHECKING:
+    from tdbg.probes.monitor import Monitor
 
 _reported: set[str] = set()
 _live: dict[str, Value] | None = None
@@ -34,7 +39,14 @@ def live() -> dict[str, Value]:
     if _live is None:
         agent = run_agent()
         _live = agent.settings.flags if agent is not None else _from_variable()
+        enter(Watched(_live, _monitor, report))
     return _live
+
+
+def _monitor() -> "Monitor | None":
+    """The watch that diagnostics of `tdbg.probes.loss` tell."""
+    session = current()
+    return session.monitor if session is not None else None
 
 
 def value_of(name: str, flags: dict[str, Value]) -> Value | None:

@@ -23,6 +23,7 @@ class Budget:
         self.start_up_s = 0.0
         self.report_s = 0.0
         self.asked_s = 0.0
+        self.called_s = 0.0  # in diagnostics that the program calls itself
         self._banked_s = 0.0  # earned at the shares before this one
         self._since = now
         self._excused_s = 0.0

@@ -300,7 +300,7 @@ class Monitor:
     # what probes say
 
     def observe(
-        self, probe: Probe, flag: str, part: str, text: str, values: dict[str, Any], level: str, step: int | None
+        self, probe: Probe | type[Probe], flag: str, part: str, text: str, values: dict[str, Any], level: str, step: int | None
     ) -> None:
         """An Observation event and its line in the log; held back until this process is a rank."""
         event = Observation(
@@ -323,9 +323,9 @@ class Monitor:
         elif len(self._held) < MAX_HELD:
             self._held.append(say)
 
-    def line(self, mark: str, text: str, level: str = "D") -> None:
-        """A line of the program's in the rank's log; held back until this process is one."""
-        step = self.spoken_step
+    def line(self, mark: str, text: str, level: str = "D", step: int | None = None) -> None:
+        """A line of the program's in the rank's log; held back until this process is one. step: if it is known."""
+        step = self.spoken_step if step is None else step
         self.when_rank(lambda: self._log(level, step, mark, text))
 
     def _tell_of(self, event: Observation, mark: str, level: str) -> None:
@@ -835,6 +835,7 @@ class Monitor:
             startup_ms=round(self.budget.start_up_s * 1e3, 3),
             report_ms=round(self.budget.report_s * 1e3, 3),
             capture_ms=round(self.budget.asked_s * 1e3, 3),
+            diagnostics_ms=round(self.budget.called_s * 1e3, 3),
             budget_pct=self.settings.budget_pct,
             earned_ms=round(self.budget.earned_s(now) * 1e3, 3),
             sampled=self.sampled,

@@ -55,6 +55,6 @@ class FlagUntaken(Rule):
             self.found(
                 f"nobody took {joined(untaken, 6)}: the program ran without {'it' if len(untaken) == 1 else 'them'}",
                 cause="the program's config has no such key, or the program ended before it was read",
-                try_next='`tdbg.flag("NAME")` reads a flag in any program; tdbg itself does not act on these flags yet',
+                try_next='`tdbg.flag("NAME")` reads a flag in any program; those under LOSS. are also taken by the functions of tdbg.probes.loss',
             ),
         )

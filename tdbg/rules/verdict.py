@@ -175,7 +175,11 @@ class Verdict:
 
     def _beside(self) -> str:
         """What was asked for and the budget does not hold, where it is worth a word."""
-        parts = (("capturing", self.cost["capture_pct"]), ("log records", self.cost["records_pct"]))
+        parts = (
+            ("capturing", self.cost["capture_pct"]),
+            ("diagnostics", self.cost["diagnostics_pct"]),
+            ("log records", self.cost["records_pct"]),
+        )
         return "".join(f", {what} {pct:.2f} %" for what, pct in parts if pct >= TOLD_PCT)
 
     def _cost_lines(self) -> list[str]:
@@ -353,6 +357,7 @@ def _cost(view: View) -> dict[str, Any]:
         "budget_pct": max(map(_budget_pct, costs)),
         "startup_ms": max(cost.startup_ms for cost in costs),
         "capture_pct": 100 * sum(cost.capture_ms for cost in costs) / sum(row["wall_ms"] for row in rows),
+        "diagnostics_pct": 100 * sum(cost.diagnostics_ms for cost in costs) / sum(row["wall_ms"] for row in rows),
         "records_pct": 100 * sum(cost.records_ms for cost in costs) / sum(row["wall_ms"] for row in rows),
         "worst": max(rows, key=lambda row: row["pct"]),
         "errors": sum(cost.errors for cost in costs),

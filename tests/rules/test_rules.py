@@ -10,7 +10,7 @@ from tdbg.errors import TdbgError
 from tdbg.events import SEVERITIES, Finding
 from tdbg.rules import RULES, at_least, check_words, wanted
 
-LETTERS = "NGDMSARCP"
+LETTERS = "NGDLMSARCP"
 SECTIONS = ("What it does:", "Why it matters:", "Example:", "What to do:", "Thresholds:")
 
 

@@ -76,6 +76,7 @@ def probes() -> str:
         woken = [flag.name for flag in FLAGS if flag.probe == probe.name]
         by = ", ".join([*(f"`--flag {name}`" for name in woken), *(f"level {level}" for level in probe.levels)])
         about = inspect.cleandoc(probe.__doc__ or "")
+        by = by or "nobody; the program calls it ([Losses](loss.md))"
         parts.append(f"## {probe.name}\n\nWoken by: {by}.\n\n```text\n{about}\n```\n")
         if probe.fields:
             parts.append(_table(("field", "meaning"), [(f"`{name}`", text) for name, text in probe.fields.items()]))

@@ -32,6 +32,7 @@ def arrive(module: Any) -> None:
         tracebacks.install(me)
     with me.guard("children"):
         children.install(me)
+    when_imported("tdbg.probes.loss", lambda module: _give_host(me))
     if me.settings.level == "off":
         return
     with me.guard("monitor"):
@@ -39,6 +40,17 @@ def arrive(module: Any) -> None:
     if me.settings.records:
         with me.guard("records"):
             records.install(me)
+
+
+def _give_host(me: Agent) -> None:
+    """The program calls diagnostics of its own accord: they ask and tell this run."""
+    from tdbg.inject.take import ledger
+    from tdbg.probes.host import Watched, enter
+
+    def take(flag: str, value: Any) -> None:
+        ledger().took(flag, "tdbg.probes.loss", False, value)
+
+    enter(Watched(me.settings.flags, lambda: me.monitor, take))
 
 
 def _is_child_of_a_rank() -> bool:

@@ -33,11 +33,8 @@ from tdbg.probes.loss.gradnorm_memory import GradNormMemory, MemoryWatch, gradno
 from tdbg.probes.loss.gradnorm_metrics import GradNormMetrics, gradnorm_metrics
 from tdbg.probes.loss.null_masking import NullMasking, NullTask, null_masking
 from tdbg.probes.loss.report import Fault, Report, forget
+from tdbg.probes.loss.taxonomy_reports import Distances, Forward, Hierarchy, SmoothingMatrix
 from tdbg.probes.loss.taxonomy_smoothing import (
-    Distances,
-    Forward,
-    Hierarchy,
-    SmoothingMatrix,
     taxonomy_distances,
     taxonomy_forward,
     taxonomy_hierarchy,

@@ -1,26 +1,83 @@
 """LOSS.GRADNORM_METRICS: task losses, rates, gradient norms, target norms and weights of GradNorm."""
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
-from tdbg.probes.loss.report import Report, diagnostic
+from tdbg.probes.loss.figures import listed, number, vector
+from tdbg.probes.loss.report import Fault, Report, diagnostic, state, wrong
 
 FLAG = "LOSS.GRADNORM_METRICS"
+COLLAPSED = 0.01  # of the mean weight
+SUM_TOLERANCE = 1e-3  # of what the weights sum to
 
 PerTask = Tensor | Sequence[float] | Mapping[str, Tensor | float]  # one value per task
 
 
 @dataclass(slots=True, kw_only=True)
 class GradNormMetrics(Report):
-    """One update of GradNorm."""
+    """One update of GradNorm, a value per task."""
 
     flag: ClassVar[str] = FLAG
     part: ClassVar[str] = "UPDATE"
 
-    tasks: list[str] = field(default_factory=list)
+    name: str
+    tasks: list[str]
+    alpha: float
+    losses: list[float]
+    ratios: list[float]  # L_i(t) / L_i(0)
+    rates: list[float]  # the ratios over their mean: r_i, the relative inverse training rate
+    norms: list[float]
+    targets: list[float]  # mean norm * r_i^alpha
+    target_gap: float | None  # the largest difference of the program's own targets from them, relative
+    gradnorm_loss: float  # sum of |norm - target|
+    weights: list[float]
+    weight_sum: float
+    total: float  # what it is to be
+    drift: list[float]  # of each weight since the first call
+    change: list[float]  # since the call before
+    shared: dict[str, dict[str, Any]] = field(default_factory=dict)  # task -> tensors, missing, norm
+    updates: int = 1  # calls so far
+
+    def records(self) -> list[tuple[str, str]]:
+        lines = [
+            f"{self.name}, update {self.updates}: mean norm {number(_mean(self.norms))}, alpha {self.alpha:g}, loss of "
+            f"GradNorm {number(self.gradnorm_loss)}; weights sum to {number(self.weight_sum)} of {number(self.total)}"
+        ]
+        for place, task in enumerate(self.tasks):
+            lines.append(
+                f"  {task}: loss {number(self.losses[place])} ({number(self.ratios[place])} of the first), rate "
+                f"{number(self.rates[place])}; norm {number(self.norms[place])}, target {number(self.targets[place])}; "
+                f"weight {number(self.weights[place])} ({self.change[place]:+.4g} now, {self.drift[place]:+.4g} in all)"
+                + self._shared_text(task)
+            )
+        if self.target_gap is not None:
+            lines.append(f"  the program's own targets differ by {100 * self.target_gap:.3g} % at most")
+        return [(self.part, "\n".join(lines))]
+
+    def _shared_text(self, task: str) -> str:
+        row = self.shared.get(task)
+        if row is None:
+            return ""
+        missing = f", {row['missing']} of {row['tensors']} missing" if row["missing"] else ""
+        return f"; at the shared layer {number(row['norm'])}{missing}"
+
+    def values(self) -> dict[str, Any]:
+        drift = max(map(abs, self.drift), default=0.0)
+        return {"name": self.name, "weights": self.weights, "rates": self.rates, "drift": drift}
+
+
+class _Course:
+    """The weights of a GradNorm from call to call."""
+
+    def __init__(self) -> None:
+        self.first: dict[str, float] = {}
+        self.last: dict[str, float] = {}
+        self.calls = 0
 
 
 @diagnostic(FLAG)
@@ -47,8 +104,190 @@ def gradnorm_metrics(
     shared: task -> gradients at the shared layer (a tensor, a list, None where there is none).
     total: what the weights sum to after renormalisation; T if left out. name: of this GradNorm, if there are several.
     Drift is told since the first call and since the one before (`forget` ends that).
-    Findings: TD-L014 a weight collapsed (below 1 % of the mean), TD-L015 weights not renormalised, TD-L016 negative
-    weight, TD-L018 no gradient at the shared layer, TD-L019 values that are not finite.
-    Cost: 0.2 ms; reads the values. Source: Chen et al. 2018, "GradNorm" (arXiv:1711.02257), section 3.
+    Findings: TD-L014 a weight collapsed (below 1 % of the mean), TD-L015 weights not renormalised (by more than one
+    part in a thousand), TD-L016 negative weight, TD-L018 no gradient at the shared layer from a task with a loss and a
+    weight, TD-L019 values that are not finite.
+    Cost: 0.3 ms; reads the values. Source: Chen et al. 2018, "GradNorm: Gradient Normalization for Adaptive Loss
+    Balancing in Deep Multitask Networks" (arXiv:1711.02257), section 3.
     """
-    raise NotImplementedError
+    given = {"losses": losses, "initial_losses": initial_losses, "norms": norms, "weights": weights}
+    given |= {"targets": targets} if targets is not None else {}
+    tasks = _names(given, shared)
+    per = {what: _per_task(what, value, tasks) for what, value in given.items()}
+    ratios = [_divided(now, first) for now, first in zip(per["losses"], per["initial_losses"], strict=True)]
+    rates = [_divided(ratio, _mean(ratios)) for ratio in ratios]
+    wanted = [_mean(per["norms"]) * (rate**alpha if rate >= 0 else math.nan) for rate in rates]
+    course = state(_Course, "gradnorm_metrics", name)
+    now = dict(zip(tasks, per["weights"], strict=True))
+    report = GradNormMetrics(
+        name=name,
+        tasks=tasks,
+        alpha=alpha,
+        losses=per["losses"],
+        ratios=ratios,
+        rates=rates,
+        norms=per["norms"],
+        targets=wanted,
+        target_gap=None if targets is None else _gap(per["targets"], wanted),
+        gradnorm_loss=sum(abs(norm - target) for norm, target in zip(per["norms"], wanted, strict=True)),
+        weights=per["weights"],
+        weight_sum=sum(per["weights"]),
+        total=float(total) if total is not None else float(len(tasks)),
+        drift=[weight - course.first.get(task, weight) for task, weight in now.items()],
+        change=[weight - course.last.get(task, weight) for task, weight in now.items()],
+        shared={task: _at_shared(grads) for task, grads in (shared or {}).items()},
+        updates=course.calls + 1,
+    )
+    course.first, course.last, course.calls = course.first or now, now, course.calls + 1
+    report.findings = _faults(report)
+    return report
+
+
+def _names(given: Mapping[str, Any], shared: Mapping[str, Any] | None) -> list[str]:
+    named = next((value for value in given.values() if isinstance(value, Mapping)), shared)
+    if named is not None:
+        return [str(task) for task in named]
+    return [f"task {place}" for place in range(len(vector(given["losses"], "losses")))]
+
+
+def _per_task(what: str, value: Any, tasks: list[str]) -> list[float]:
+    """One number per task; tensors of an accelerator come in one copy."""
+    if isinstance(value, Mapping):
+        missing = [task for task in tasks if task not in value]
+        if missing:
+            raise wrong(f"{what} lacks {listed(missing)}", f"it has {listed([str(task) for task in value])}")
+        found = [value[task] for task in tasks]
+        tensors = [item for item in found if isinstance(item, Tensor)]
+        if len(tensors) == len(found):
+            value = torch.stack([item.detach().reshape(()).float() for item in tensors])
+        else:
+            value = [float(item) for item in found]
+    numbers: list[float] = vector(value, what).tolist()
+    if len(numbers) != len(tasks):
+        raise wrong(f"{what} has {len(numbers)} values for {len(tasks)} tasks", f"the tasks are {listed(tasks)}")
+    return numbers
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else math.nan
+
+
+def _divided(value: float, by: float) -> float:
+    return value / by if by else math.nan
+
+
+def _gap(given: Sequence[float], wanted: Sequence[float]) -> float:
+    gaps = [abs(own - ours) / max(abs(ours), 1e-12) for own, ours in zip(given, wanted, strict=True)]
+    return max(gaps, default=0.0)
+
+
+def _at_shared(grads: Tensor | Iterable[Tensor | None] | None) -> dict[str, Any]:
+    """How many tensors there are, how many are missing, and the L2 norm of all."""
+    held = [grads] if grads is None or isinstance(grads, Tensor) else list(grads)
+    there = [grad.detach().float() for grad in held if grad is not None]
+    norm = float(torch.stack([torch.linalg.vector_norm(grad) for grad in there]).norm()) if there else 0.0
+    return {"tensors": len(held), "missing": len(held) - len(there), "norm": norm}
+
+
+def _faults(report: GradNormMetrics) -> list[Fault]:
+    found = []
+    wild = [
+        f"{what} of {task} is {value}"
+        for what in ("losses", "norms", "weights")
+        for task, value in zip(report.tasks, getattr(report, what), strict=True)
+        if not math.isfinite(value)
+    ]
+    if wild:
+        found.append(not_finite(report.name, wild))
+    weights = dict(zip(report.tasks, report.weights, strict=True))
+    below = [task for task, weight in weights.items() if weight < 0]
+    if below:
+        found.append(
+            Fault(
+                "TD-L016",
+                f"GradNorm weights are negative: {listed(below)}",
+                "error",
+                what=report.name,
+                evidence=[f"weight of {task} is {number(weights[task])}" for task in below[:4]],
+                cause="the step on the weights is too large, and nothing keeps them above zero",
+                try_next="a smaller rate for the weights; clamp them, or learn their logarithm",
+            )
+        )
+    found += _collapse(report, weights)
+    if math.isfinite(report.weight_sum) and abs(report.weight_sum - report.total) > SUM_TOLERANCE * abs(report.total):
+        found.append(
+            Fault(
+                "TD-L015",
+                f"GradNorm weights are not renormalised: they sum to {number(report.weight_sum)}, not {report.total:g}",
+                "warning",
+                what=report.name,
+                evidence=[", ".join(f"{task} {number(weight)}" for task, weight in list(weights.items())[:8])],
+                cause="the weights are not scaled after their update, or before it, or under autograd into a copy",
+                try_next="after each update: weights.mul_(T / weights.sum()) under no_grad, on the parameter itself",
+            )
+        )
+    return found + _missing(report, weights)
+
+
+def _collapse(report: GradNormMetrics, weights: Mapping[str, float]) -> list[Fault]:
+    mean = _mean([abs(weight) for weight in weights.values()])
+    small = [task for task, weight in weights.items() if 0 <= weight < COLLAPSED * mean]
+    if not small or len(weights) < 2:
+        return []
+    largest = max(weights, key=weights.__getitem__)
+    return [
+        Fault(
+            "TD-L014",
+            f"GradNorm weights collapsed: {listed(small)}",
+            "warning",
+            what=report.name,
+            evidence=[
+                *(f"weight of {task} is {number(weights[task])}, the mean {number(mean)}" for task in small[:4]),
+                f"{largest} has {number(weights[largest])} of {number(report.weight_sum)}",
+            ],
+            cause="a rate for the weights that is too large, an initial loss near zero, or alpha too large",
+            try_next="look at rates and initial losses; lower the weights' learning rate or alpha; set a least weight",
+        )
+    ]
+
+
+def _missing(report: GradNormMetrics, weights: Mapping[str, float]) -> list[Fault]:
+    """TD-L018: nothing arrives at the shared layer, although the task has a loss and a weight."""
+    without = {task for task, row in report.shared.items() if row["missing"] == row["tensors"] or not row["norm"]}
+    for task, norm in zip(report.tasks, report.norms, strict=True):
+        if norm == 0 and task not in report.shared:
+            without.add(task)
+    losses = dict(zip(report.tasks, report.losses, strict=True))
+    without = {task for task in without if losses.get(task, 1.0) != 0 and weights.get(task, 1.0) != 0}
+    if not without:
+        return []
+    said = [
+        f"{task}: {row['missing']} of {row['tensors']} gradients missing, norm {number(row['norm'])}"
+        if (row := report.shared.get(task)) is not None
+        else f"{task}: norm 0"
+        for task in sorted(without)
+    ]
+    return [
+        Fault(
+            "TD-L018",
+            f"no gradient reaches the shared layer from {listed(sorted(without))}",
+            "error",
+            what=report.name,
+            evidence=said[:8],
+            cause="detach() or no_grad between backbone and head, a frozen layer, or the norm of the wrong layer",
+            try_next="torch.autograd.grad(loss, shared, retain_graph=True, allow_unused=False) names what is unused",
+        )
+    ]
+
+
+def not_finite(name: str, said: list[str]) -> Fault:
+    """TD-L019, as both flags of GradNorm's values tell it."""
+    return Fault(
+        "TD-L019",
+        f"values of GradNorm are not finite: {said[0]}",
+        "error",
+        what=name,
+        evidence=said[:8],
+        cause="an initial loss of zero, the norm of an empty gradient, or a loss that is not finite itself",
+        try_next="tdbg run tells where the first NaN of the step arises; clamp initial losses above zero",
+    )

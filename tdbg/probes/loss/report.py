@@ -1,6 +1,8 @@
-"""What every diagnostic of a loss shares: its report, its switch, and the guard around it."""
+"""What every diagnostic of a loss shares: its report, its switch, the guard around it, and how it is told."""
 
 import functools
+import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, ParamSpec, TypeVar
@@ -10,10 +12,53 @@ import torch
 from tdbg.errors import TdbgError
 from tdbg.events import plain
 from tdbg.flags import tag
-from tdbg.probes.loss import host
+from tdbg.probes import PROBES, Probe, host
 
-P = ParamSpec("P")
-MAX_TOLD = 1000  # findings of a process that are handed on; each kind once
+MAX_TOLD = 1000  # kinds of findings that are handed on; each once
+EVIDENCE = 12
+
+
+@PROBES.add
+class Loss(Probe):
+    """Diagnostics of losses that the program calls itself: `tdbg.probes.loss`.
+
+    Reads:  the tensors that the program gives to its functions, while their flag is on.
+    Emits:  a record a call under the flag's tag, its last part kept as an event; new findings with it.
+    Cost:   off below 1 us a call. On 0.1 to 1 ms a call, booked apart from the budget: the program asks for it.
+    Limits: it sees what it is given. On an accelerator values are read, which waits.
+    Source: docs/loss.md; each function names the paper.
+    """
+
+    name = "loss"
+    fields: ClassVar[dict[str, str]] = {
+        "faults": "findings that are new in this process: code, title, what, evidence, cause, try_next",
+        "name": "of the loss or GradNorm, where the program gave one",
+        "training": "null masking: training (True) or validation",
+        "samples": "samples looked at",
+        "nulls": "of them without a label, summed over tasks",
+        "masked": "of them left out of the loss",
+        "position": "place in a gradual schedule, 0 to 1",
+        "nodes": "of the label hierarchy",
+        "roots": "of them without a parent",
+        "depth": "of the deepest node; a root has 0",
+        "classes": "how many",
+        "largest": "distance",
+        "broken": "triples of classes that break the triangle inequality",
+        "row_error": "largest distance of a row's sum from 1",
+        "kept": "least mass that stays on the true class",
+        "loss": "with smoothing, or the weighted sum, in nats",
+        "plain_loss": "without smoothing, in nats",
+        "ratio": "largest to smallest class weight",
+        "exponent": "slope of log(weight) over log(count), all weightings together",
+        "share": "of the loss that comes from the largest contributor",
+        "weights": "of the tasks, in their order",
+        "rates": "relative inverse training rates, in the order of the tasks",
+        "drift": "largest change of a task's weight since the first update",
+        "values": "how many values were written",
+        "peak_mb": "most memory during the update (accelerators)",
+        "saved_mb": "bytes saved for backward by the extra passes",
+        "stays_mb": "memory after the update less memory before it",
+    }
 
 
 @dataclass(slots=True)
@@ -22,8 +67,8 @@ class Fault:
 
     code: str
     title: str
-    severity: str  # info, warning, error or critical
-    what: str = ""  # the task, class or part it is about; a fault is handed on once for each
+    severity: str = "warning"
+    what: str = ""  # the task, class or part it is about: a fault is handed on once for each
     evidence: list[str] = field(default_factory=list)
     cause: str = ""
     try_next: str = ""
@@ -31,6 +76,13 @@ class Fault:
     def as_dict(self) -> dict[str, Any]:
         """Plain data."""
         return {item.name: getattr(self, item.name) for item in fields(self)}
+
+    def lines(self) -> str:
+        """As it stands in the log."""
+        more = [f"  {line}" for line in self.evidence]
+        more += [f"  cause: {self.cause}"] if self.cause else []
+        more += [f"  try: {self.try_next}"] if self.try_next else []
+        return "\n".join([f"{self.code} {self.severity}: {self.title}", *more])
 
 
 @dataclass(slots=True, kw_only=True)
@@ -41,85 +93,146 @@ class Report:
     """
 
     flag: ClassVar[str]
-    part: ClassVar[str] = ""  # further words of the tag of its last record
+    part: ClassVar[str]  # of the tag of its last record, which is kept as an event
 
     findings: list[Fault] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data, as JSON can carry it: NaN and Inf as words."""
-        found = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "findings"}
-        return {**plain(found), "findings": [fault.as_dict() for fault in self.findings]}
+        found = {item.name: _data(getattr(self, item.name)) for item in fields(self) if item.name != "findings"}
+        return {**found, "findings": [fault.as_dict() for fault in self.findings]}
 
     def records(self) -> list[tuple[str, str]]:
-        """(part of the tag, text) of every record that it writes, the last one with the findings."""
+        """(part of the tag, text) of every record; the last one is kept as an event, with `values`."""
         raise NotImplementedError
 
     def values(self) -> dict[str, Any]:
-        """The few figures that are kept with the run as an event."""
+        """The few figures that are kept with the run; their names stand in the fields of the probe."""
         return {}
 
 
+def _data(value: Any) -> Any:
+    """Nested reports as dictionaries, in plain data."""
+    if isinstance(value, list):
+        return [_data(item) for item in value]
+    if hasattr(value, "__dataclass_fields__"):
+        return {item.name: _data(getattr(value, item.name)) for item in fields(value)}
+    return plain(value)
+
+
+P = ParamSpec("P")
 R = TypeVar("R", bound=Report)
 
-STATES: dict[Any, Any] = {}  # what a diagnostic keeps from call to call, by a key of its own
+STATES: dict[tuple[str, ...], Any] = {}  # what diagnostics keep from call to call: (diagnostic, name, ...) -> state
+MAX_STATES = 1000
+_told: set[tuple[str, ...]] = set()
 
 
 def forget() -> None:
-    """Forget what earlier calls left: counts, first losses, weights, memory of earlier updates."""
+    """Forget what earlier calls left: counts, first weights, memory of earlier updates, findings told already."""
     STATES.clear()
     _told.clear()
 
 
-_told: set[tuple[str, str, str]] = set()
+os.register_at_fork(after_in_child=forget)
+
+S = TypeVar("S")
 
 
-def wanted(flag: str) -> bool:
-    """True while the flag is on. Cost: below 0.5 us; inside torch.compile a constant False."""
+def state(make: Callable[[], S], *key: str) -> S:
+    """What a diagnostic keeps under this key, made on first use; too many keys begin anew."""
+    if key not in STATES:
+        if len(STATES) >= MAX_STATES:
+            STATES.clear()
+        STATES[key] = make()
+    found: S = STATES[key]
+    return found
+
+
+def is_on(flag: str) -> bool:
+    """True while the flag is on; inside torch.compile a constant False. Cost: below 0.5 us."""
     return not torch.compiler.is_compiling() and host.current.flags.get(flag, False) is not False
 
 
-def diagnostic(flag: str) -> Callable[[Callable[P, R]], Callable[P, R | None]]:
-    """A function that makes a report, as a diagnostic: nothing while its flag is off, told and guarded while it is on."""
+def diagnostic(flag: str, *, once: bool = False) -> Callable[[Callable[P, R]], Callable[P, R | None]]:
+    """A function that makes a report, as a diagnostic: nothing while its flag is off, told and guarded while it is on.
+
+    once: it is called at the beginning, where ``--steps`` and ``--every`` do not choose.
+    """
 
     def wrap(function: Callable[P, R]) -> Callable[P, R | None]:
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R | None:
             if torch.compiler.is_compiling():
                 return None
-            on = host.current.flags.get(flag, False) is not False
-            if not on and not kwargs.get("always"):
+            always = "always" in kwargs and bool(kwargs["always"])
+            if host.current.flags.get(flag, False) is False and not always:
                 return None
-            return run(flag, functools.partial(function, *args, **kwargs), on=on, strict=bool(kwargs.get("always")))
+            return made(flag, lambda: function(*args, **kwargs), always=always, once=once)
 
         return call
 
     return wrap
 
 
-def run(flag: str, make: Callable[[], R], *, on: bool, strict: bool) -> R | None:
-    """Make a report, and tell it where the flag is on."""
+def made(flag: str, make: Callable[[], R], *, always: bool, once: bool = False) -> R | None:
+    """Make a report, and tell it where the flag is on and the step is one to look at."""
     who = host.current
-    if on:
+    told = host.current.flags.get(flag, False) is not False
+    if told:
         who.take(flag)
-        if not strict and not who.looks():
-            return None
+        told = who.looks(any_step=once)
+    if not (told or always) or _capturing():
+        return None
+    begun = time.perf_counter()
     try:
         with torch.no_grad():
             report = make()
-        if on and who.looks():
+        if told:
             tell(report, who)
         return report
     except Exception as error:
-        if strict:
+        if always:
             raise
-        key = (flag, type(error).__name__, str(error)[:200])  # guard: a debug call must not end the training
-        if key not in _told and len(_told) < MAX_TOLD:
-            _told.add(key)
-            text = f"(no report: {type(error).__name__}: {error})"
-            hint = error.hint if isinstance(error, TdbgError) else ""
-            who.line(tag(flag), text + (f"; {hint}" if hint else ""), "W")
+        if told:
+            _say_failure(flag, error, who)  # guard: a debug call must not end the training it speaks of
         return None
+    finally:
+        who.spent(time.perf_counter() - begun)
+
+
+def _say_failure(flag: str, error: Exception, who: host.Host) -> None:
+    hint = f"; {error.hint}" if isinstance(error, TdbgError) and error.hint else ""
+    text = f"(no report: {error if isinstance(error, TdbgError) else f'{type(error).__name__}: {error}'}{hint})"
+    if _is_new(flag, text):
+        who.line(tag(flag), text, "W")
 
 
 def tell(report: Report, who: host.Host) -> None:
-    """Write every record of a report, and each kind of finding once as an event."""
+    """Write every record of a report; findings stand in the last, and each kind goes into its event once."""
+    *before, (part, text) = report.records()
+    for name, lines in before:
+        who.line(tag(report.flag, name), lines)
+    new = [fault for fault in report.findings if _is_new(fault.code, fault.what)]
+    text = "\n".join([text, *(fault.lines() for fault in report.findings)])
+    values = plain(report.values())
+    if new:
+        values["faults"] = [fault.as_dict() for fault in new]
+    who.see(Loss, report.flag, part, text, values, "W" if new else "D")
+
+
+def _is_new(*key: str) -> bool:
+    if key in _told or len(_told) >= MAX_TOLD:
+        return False
+    _told.add(key)
+    return True
+
+
+def _capturing() -> bool:
+    """True while a CUDA graph is captured: nothing may be read then."""
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+
+
+def wrong(what: str, hint: str) -> TdbgError:
+    """What is said of arguments that do not fit together."""
+    return TdbgError(what, hint)

@@ -1,0 +1,148 @@
+"""How much memory is in use, and what tensors and their graphs hold of it; without a hook, and without a copy."""
+
+import ctypes
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tdbg.probes import host_memory, tensors
+
+MB = 1e6
+FIGURES = ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost")
+MAX_NODES = 100_000
+PROBE_ELEMENTS = 1 << 19  # 2 MB in float32: what malloc has to show when it is asked whether it counts
+
+
+@dataclass(slots=True)
+class Kept:
+    """One piece of memory: who holds it."""
+
+    name: str
+    kind: str  # made (given to `mark`) or saved (for backward)
+    mb: float
+
+
+Seen = dict[int, Kept]  # by address, so that memory that several share counts once
+
+
+def held_by(name: str, given: Tensor | Iterable[Tensor | None] | None, seen: Seen) -> None:
+    """Enter what was made, and what its graphs keep for backward."""
+    made = [given] if isinstance(given, Tensor) else [item for item in given or () if item is not None]
+    for tensor in made:
+        _enter(tensor, name, "made", seen)
+    for operation, tensor in _saved([tensor.grad_fn for tensor in made if tensor.grad_fn is not None]):
+        _enter(tensor, operation, "saved", seen)
+
+
+def rows_of(seen: Seen) -> list[dict[str, Any]]:
+    """The pieces by name, the largest first: name, kind, count, mb."""
+    rows: dict[tuple[str, str], dict[str, Any]] = {}
+    for kept in seen.values():
+        row = rows.setdefault((kept.name, kept.kind), {"name": kept.name, "kind": kept.kind, "count": 0, "mb": 0.0})
+        row["count"] += 1
+        row["mb"] += kept.mb
+    return sorted(rows.values(), key=lambda row: -float(row["mb"]))
+
+
+def _enter(tensor: Tensor, name: str, kind: str, seen: Seen) -> None:
+    storage = tensors.local(tensor).untyped_storage()
+    address, size = storage.data_ptr(), storage.nbytes()
+    if not address or address in seen:
+        return
+    shape = "x".join(map(str, tensor.shape)) or "scalar"
+    seen[address] = Kept(f"{name} {shape} {str(tensor.dtype).removeprefix('torch.')}", kind, size / MB)
+
+
+def _saved(roots: Iterable[Any]) -> Iterator[tuple[str, Tensor]]:
+    """(operation, tensor) of all that a graph keeps, parameters and their views left out.
+
+    What somebody packed (checkpointing, offloading) is not unpacked.
+    """
+    todo = list(roots)
+    met: set[Any] = set()
+    while todo and len(met) < MAX_NODES:
+        node = todo.pop()
+        if node not in met:
+            met.add(node)
+            todo += [other for other, _ in node.next_functions if other is not None]
+    leaves = (getattr(node, "variable", None) for node in met)  # of AccumulateGrad
+    parameters = {tensors.local(leaf).untyped_storage().data_ptr() for leaf in leaves if leaf is not None}
+    for node in met:
+        for name in _raw_names(type(node)):
+            found = getattr(node, name)
+            for saved in found if isinstance(found, tuple) else (found,):
+                data = getattr(saved, "data", None)
+                if isinstance(data, Tensor) and tensors.local(data).untyped_storage().data_ptr() not in parameters:
+                    yield node.name(), data
+
+
+_NAMES: dict[Any, tuple[str, ...]] = {}  # class of a node -> under which names it keeps what it saves
+
+
+def _raw_names(kind: Any) -> tuple[str, ...]:
+    if kind not in _NAMES:
+        _NAMES[kind] = tuple(name for name in dir(kind) if name.startswith("_raw_saved_"))
+    return _NAMES[kind]
+
+
+class Meter:
+    """Memory in use on one device."""
+
+    def __init__(self, device: torch.device | str | None) -> None:
+        if device is None:
+            device = f"cuda:{torch.cuda.current_device()}" if torch.cuda.is_initialized() else "cpu"
+        self._device = torch.device(device)
+        self.device = str(self._device)
+        if self._device.type == "cuda":
+            self.how = "allocator"
+        else:
+            self.how = "malloc" if _malloc_counts() else "resident"
+
+    def used_mb(self) -> float:
+        """Now. Cost: 2 to 20 us."""
+        if self.how == "allocator":
+            return torch.cuda.memory_allocated(self._device) / MB
+        return _malloc_mb() if self.how == "malloc" else host_memory.resident_mb() or 0.0
+
+    def peak_mb(self) -> float | None:
+        """The most so far, of an accelerator."""
+        return torch.cuda.max_memory_allocated(self._device) / MB if self.how == "allocator" else None
+
+
+class _Mallinfo(ctypes.Structure):
+    """glibc's mallinfo2."""
+
+    _fields_ = tuple((name, ctypes.c_size_t) for name in FIGURES)
+
+
+@cache
+def _mallinfo() -> Any:
+    if not sys.platform.startswith("linux"):
+        return None
+    try:
+        function = ctypes.CDLL(None).mallinfo2
+    except (OSError, AttributeError):  # an older glibc, or another C library
+        return None
+    function.restype = _Mallinfo
+    return function
+
+
+def _malloc_mb() -> float:
+    """What malloc has handed out and not taken back, mapped pieces included."""
+    found = _mallinfo()()
+    return float(found.uordblks + found.hblkhd) / MB
+
+
+@cache
+def _malloc_counts() -> bool:
+    """True if torch's memory comes from the malloc that can be asked: not so with jemalloc or tcmalloc in front."""
+    if _mallinfo() is None:
+        return False
+    before = _malloc_mb()
+    piece = torch.empty(PROBE_ELEMENTS)
+    return _malloc_mb() - before > 0.9 * piece.numel() * piece.element_size() / MB

@@ -1,0 +1,244 @@
+"""Matrices between classes: distances that are none, and rows of mass that go astray."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from tdbg.probes.loss.figures import listed, name_of, number, on_host
+from tdbg.probes.loss.report import Fault, wrong
+from tdbg.probes.loss.taxonomy_reports import Distances, SmoothingMatrix
+
+ALL_MIDDLES = 512  # classes up to which every triangle is checked
+SOME_MIDDLES = 256
+TOLERANCE = 1e-5  # of the largest distance
+SUM_TOLERANCE = 1e-3  # of a row's sum and of the mass kept: half precision is no fault
+SHOWN_ROWS = 16
+
+
+def square(values: Tensor, name: str) -> Tensor:
+    """Its values on the host, float64 [C, C]."""
+    found = on_host(values if isinstance(values, Tensor) else torch.as_tensor(values)).double()
+    if found.ndim != 2 or found.shape[0] != found.shape[1] or not len(found):
+        raise wrong(f"{name} has shape {list(found.shape)}", "give a square tensor [C, C]")
+    return found
+
+
+def check_distances(
+    d_CC: Tensor, names: Sequence[str] | None, largest: float | None, *, ultrametric: bool
+) -> Distances:
+    """Range, diagonal, symmetry, triangles."""
+    size = len(d_CC)
+    finite = torch.isfinite(d_CC)
+    clean = torch.where(finite, d_CC, 0.0)
+    bound = TOLERANCE * max(float(clean.abs().max()), 1e-300)
+    pairs = torch.triu(torch.ones_like(d_CC, dtype=torch.bool), 1)
+    between = clean[pairs | pairs.T] if size > 1 else clean.new_zeros(1)
+    levels = between.unique()
+    gap = (clean - clean.T).abs()
+    report = Distances(
+        classes=size,
+        least=float(between.min()),
+        largest=float(between.max()),
+        mean=float(between.mean()),
+        levels=levels[:16].tolist(),
+        not_finite=int((~finite).sum()),
+        negative=int((clean < -bound).sum()),
+        beyond=0 if largest is None else int((clean > largest * (1 + TOLERANCE)).sum()),
+        zero_pairs=int(((clean.abs() <= bound) & pairs).sum()),
+        off_diagonal=int((clean.diagonal().abs() > bound).sum()),
+        asymmetric_pairs=int(((gap > bound) & pairs).sum()),
+        asymmetry=float(gap.max()),
+    )
+    worst = _triangles(clean, bound, report)
+    report.findings = _distance_faults(report, gap, worst, names, largest, ultrametric=ultrametric)
+    return report
+
+
+def _triangles(d_CC: Tensor, bound: float, report: Distances) -> dict[str, tuple[float, int, int, int]]:
+    """Count the triples that break each inequality; returns the worst of each: by how much, a, b, c."""
+    size = len(d_CC)
+    middles = range(size) if size <= ALL_MIDDLES else [i * size // SOME_MIDDLES for i in range(SOME_MIDDLES)]
+    worst = {"triangle": (0.0, 0, 0, 0), "ultrametric": (0.0, 0, 0, 0)}
+    counts = {"triangle": 0, "ultrametric": 0}
+    for b in middles:
+        to, out = d_CC[:, b, None], d_CC[None, b, :]
+        for kind, limit in (("triangle", to + out), ("ultrametric", torch.maximum(to, out))):
+            over = d_CC - limit
+            over.fill_diagonal_(0.0)
+            over[b, :] = 0.0
+            over[:, b] = 0.0
+            counts[kind] += int((over > bound).sum())
+            most = int(over.argmax())
+            if float(over.reshape(-1)[most]) > max(worst[kind][0], bound):
+                worst[kind] = (float(over.reshape(-1)[most]), most // size, b, most % size)
+    report.middles = len(middles)
+    report.broken_triangles, report.broken_ultrametric = counts["triangle"], counts["ultrametric"]
+    report.is_ultrametric = not counts["ultrametric"]
+    return worst
+
+
+def _distance_faults(
+    report: Distances,
+    gap: Tensor,
+    worst: dict[str, tuple[float, int, int, int]],
+    names: Sequence[str] | None,
+    largest: float | None,
+    *,
+    ultrametric: bool,
+) -> list[Fault]:
+    found = []
+
+    def add(what: str, title: str, evidence: str, try_next: str) -> None:
+        cause = "the matrix was filled from a broken hierarchy, in part, or with classes in another order"
+        found.append(Fault("TD-L009", title, "error", what, [evidence], cause, try_next))
+
+    if report.asymmetric_pairs:
+        a, b = divmod(int(gap.argmax()), report.classes)
+        add(
+            "symmetry",
+            f"the distance matrix is not symmetric: {report.asymmetric_pairs} pairs differ",
+            f"d({name_of(names, a)}, {name_of(names, b)}) and back differ by {number(report.asymmetry)}",
+            "fill both triangles from one loop over pairs",
+        )
+    beyond = f", {report.beyond} above {largest:g}" if largest is not None and report.beyond else ""
+    bad = report.negative + report.not_finite + report.off_diagonal + report.beyond
+    if bad:
+        add(
+            "range",
+            "the distance matrix holds values that are no distances",
+            f"{report.negative} negative, {report.not_finite} not finite, {report.off_diagonal} on the diagonal{beyond}",
+            "distances are finite and not negative; that of a class to itself is 0",
+        )
+    if report.broken_triangles:
+        add(
+            "triangle",
+            f"the distance matrix breaks the triangle inequality {report.broken_triangles} times",
+            _broken("{a} to {c} is {over} longer than over {b}", worst["triangle"], names),
+            "path lengths in a tree never do: compute them from the parents",
+        )
+    elif ultrametric and not report.is_ultrametric and not (report.asymmetric_pairs or bad):
+        add(
+            "ultrametric",
+            f"the distance matrix is not ultrametric: {report.broken_ultrametric} triples of classes",
+            _broken("{a} to {c} is {over} longer than the longer of the ways to {b}", worst["ultrametric"], names),
+            "use the height of the lowest common ancestor; or, with leaves at unlike depths, say ultrametric=False",
+        )
+    return found
+
+
+def _broken(text: str, triple: tuple[float, int, int, int], names: Sequence[str] | None) -> str:
+    over, a, b, c = triple
+    return text.format(a=name_of(names, a), b=name_of(names, b), c=name_of(names, c), over=number(over))
+
+
+def check_rows(m_CC: Tensor, d_CC: Tensor | None, kept: float | None, names: Sequence[str] | None) -> SmoothingMatrix:
+    """Sums, the diagonal, and the order of the neighbours."""
+    size = len(m_CC)
+    diagonal = m_CC.diagonal()
+    report = SmoothingMatrix(
+        classes=size,
+        row_error=float((m_CC.sum(1) - 1).abs().max()),
+        bad_rows=int((~_row_is_fine(m_CC)).sum()),
+        kept_least=float(diagonal.min()),
+        kept_mean=float(diagonal.mean()),
+        moved_rows=int((m_CC.max(1).values > diagonal + TOLERANCE).sum()),
+        names=None if names is None else [str(name) for name in names],
+    )
+    for row in range(min(size, SHOWN_ROWS)):
+        others = m_CC[row].clone()
+        others[row] = -1.0
+        mass, where = others.topk(min(3, size))
+        to = {str(int(c)): float(m) for m, c in zip(mass, where, strict=True) if m > 0}
+        report.rows.append({"class": row, "kept": float(diagonal[row]), "to": to})
+    if d_CC is not None:
+        for level in d_CC.unique().tolist()[:SHOWN_ROWS]:
+            at = d_CC == level
+            report.by_distance.append({"distance": level, "mass": float(m_CC[at].mean()), "pairs": int(at.sum())})
+        report.inversions = int(_inverted(m_CC, d_CC).sum())
+    said = [f"row {name_of(names, row)}" for row in range(size)]
+    report.findings = rows_faults(m_CC, said, "the smoothing matrix")
+    report.findings += mass_faults(m_CC, torch.arange(size), d_CC, kept, said, names, "the smoothing matrix")
+    return report
+
+
+def _row_is_fine(m_NC: Tensor) -> Tensor:
+    return ((m_NC.sum(1) - 1).abs() <= SUM_TOLERANCE) & (m_NC >= -TOLERANCE).all(1)  # NaN is not
+
+
+def _inverted(m_CC: Tensor, d_CC: Tensor) -> Tensor:
+    """Rows in which a farther class gets more than a nearer one; the true class itself left out."""
+    found = torch.zeros(len(m_CC), dtype=torch.bool)
+    for row in range(len(m_CC)):
+        others = torch.arange(len(m_CC)) != row
+        mass, distance = m_CC[row][others], d_CC[row][others]
+        levels, place = distance.unique(return_inverse=True)
+        if len(levels) < 2:
+            continue
+        least = torch.full_like(levels, float("inf")).scatter_reduce(0, place, mass, "amin")
+        most = torch.full_like(levels, -float("inf")).scatter_reduce(0, place, mass, "amax")
+        nearer = torch.cummin(least, 0).values
+        found[row] = bool((most[1:] > nearer[:-1] + TOLERANCE).any())
+    return found
+
+
+def rows_faults(m_NC: Tensor, said: list[str], whose: str) -> list[Fault]:
+    """TD-L007: rows that are no distributions."""
+    bad = (~_row_is_fine(m_NC)).nonzero().flatten().tolist()
+    if not bad:
+        return []
+    sums = m_NC.sum(1)
+    shown = [f"{said[row]} sums to {number(float(sums[row]))}, least {number(float(m_NC[row].min()))}" for row in bad]
+    return [
+        Fault(
+            "TD-L007",
+            f"{len(bad)} of {len(m_NC)} rows of {whose} do not sum to 1, or hold negative mass",
+            "error",
+            what=whose,
+            evidence=shown[:4],
+            cause="rows are not divided by their sum, or by that of the columns",
+            try_next="divide each row by its own sum (matrix / matrix.sum(1, keepdim=True)) after all else",
+        )
+    ]
+
+
+def mass_faults(
+    m_NC: Tensor,
+    true_N: Tensor,
+    d_CC: Tensor | None,
+    kept: float | None,
+    said: list[str],
+    names: Sequence[str] | None,
+    whose: str,
+) -> list[Fault]:
+    """TD-L008: mass that leaves the true class for others, or goes to far classes rather than near ones."""
+    own = m_NC[torch.arange(len(m_NC)), true_N]
+    most, where = m_NC.max(1)
+    moved = (most > own + TOLERANCE).nonzero().flatten().tolist()
+    evidence = [
+        f"{said[row]}: {name_of(names, int(where[row]))} has {number(float(most[row]))}, the true class "
+        f"{name_of(names, int(true_N[row]))} {number(float(own[row]))}"
+        for row in moved[:4]
+    ]
+    title = f"{len(moved)} of {len(m_NC)} rows of {whose} have more mass on another class than on the true one"
+    if not moved and kept is not None:
+        poor = (own < kept - SUM_TOLERANCE).nonzero().flatten().tolist()
+        evidence = [f"{said[row]} keeps {number(float(own[row]))} of {kept:g}" for row in poor[:4]]
+        title = f"{len(poor)} of {len(m_NC)} true classes keep less mass than meant in {whose}"
+    if not evidence and d_CC is not None:
+        rows = _inverted(m_NC, d_CC).nonzero().flatten().tolist()
+        evidence = [f"rows: {listed([said[row] for row in rows])}"] if rows else []
+        title = f"in {len(rows)} of {len(m_NC)} rows of {whose} a far class gets more mass than a near one"
+    if not evidence:
+        return []
+    return [
+        Fault(
+            "TD-L008",
+            title,
+            "error",
+            what=whose,
+            evidence=evidence,
+            cause="distances are used where likenesses are meant (no minus in exp), or rows and labels differ in order",
+            try_next="start from a one-hot row, give only the smoothing mass to the others, by exp(-distance)",
+        )
+    ]

@@ -1,0 +1,263 @@
+"""What can be wrong with null masking, and when it is certain."""
+
+import math
+from collections import Counter
+
+import torch
+from torch import Tensor
+
+from tdbg.probes.loss.figures import SURPRISE, number, share_text, surprise
+from tdbg.probes.loss.null_targets import Targets
+from tdbg.probes.loss.report import Fault
+
+MAX_CLASSES = 100_000  # whose samples are counted from call to call
+FEW = 3  # masked samples that say nothing yet
+ALL_NULL_CALLS, ALL_NULL_SAMPLES = 3, 64  # nothing but nulls in so many calls in a row, of so many samples
+
+
+class Seen:
+    """What the calls so far have seen of one task, in training or in validation."""
+
+    def __init__(self) -> None:
+        self.calls = self.samples = self.nulls = 0
+        self.asked_nulls = self.masked_nulls_asked = 0  # where a probability was asked for
+        self.masked_nulls = 0
+        self.asked_sum = 0.0  # of the probability, over those nulls
+        self.counts: Counter[int] = Counter()
+        self.all_masked_calls = self.all_masked_samples = 0  # in a row, up to this call
+
+    def add(self, found: Targets, asked: float | None) -> None:
+        """One more batch."""
+        nulls, masked = int(found.nulls_N.sum()), int((found.nulls_N & found.masked_N).sum())
+        self.calls += 1
+        self.samples += found.size
+        self.nulls += nulls
+        self.masked_nulls += masked
+        if asked is not None:
+            self.asked_nulls += nulls
+            self.masked_nulls_asked += masked
+            self.asked_sum += asked * nulls
+        if len(self.counts) < MAX_CLASSES:
+            self.counts.update(found.counts)
+        whole = found.size > 0 and bool(found.masked_N.all())
+        self.all_masked_calls = self.all_masked_calls + 1 if whole else 0
+        self.all_masked_samples = self.all_masked_samples + found.size if whole else 0
+
+
+def faults_of(
+    task: str, found: Targets, seen: Seen, asked: float | None, share: float | None, *, training: bool
+) -> list[Fault]:
+    """The faults of one task, those that explain others first; what they explain is not told as well."""
+    if not found.size:
+        return []
+    where = f" in task {task}" if task else ""
+    cause = _taken_for_indices(where, found) or _wrong_index(where, found, seen, share if training else None)
+    cause = cause or _unseen(where, found, seen, share if training else None)
+    if cause is None:
+        rest = [_everything(where, found, seen)]
+        if training:
+            rest.append(_not_applied(where, found, seen, asked))
+        else:
+            rest.append(_in_validation(where, found, asked))
+    else:
+        rest = [cause]
+    faults = [fault for fault in rest if fault is not None]
+    for fault in faults:
+        fault.what = task
+    return faults
+
+
+def _taken_for_indices(where: str, found: Targets) -> Fault | None:
+    """TD-L003: labels with a row a sample were compared, element by element, with the null index."""
+    evidence = ""
+    if found.format == "indices":
+        if not _flattened(found):
+            return None
+        evidence = f"{found.size} targets of 0 and 1, one 1 in each {found.classes}: one-hot rows, laid end to end"
+    elif found.per_element:
+        evidence = f"{found.per_element} has a value per element {found.shape}, not one per sample"
+    else:
+        taken = found.found_N if found.found_N is not None else found.masked_N
+        equal = found.raw == found.null_index
+        for word, compared in (("any", equal.any(1)), ("all", equal.all(1))):
+            silent = word == "any" and found.null_index not in (0, 1) and found.found_N is not None
+            if (
+                (bool(compared.any()) or silent)
+                and torch.equal(taken, compared)
+                and not torch.equal(taken, found.nulls_N)
+            ):
+                evidence = (
+                    f"what was taken for null is (targets == {found.null_index}).{word}(1): {int(taken.sum())} of "
+                    f"{found.size} samples, where {int(found.nulls_N.sum())} are null"
+                )
+                break
+    if not evidence:
+        return None
+    return Fault(
+        "TD-L003",
+        f"{found.format if found.format != 'indices' else 'one-hot'} targets are taken for class indices{where}",
+        "error",
+        evidence=[evidence],
+        cause="targets with a row a sample (mixup, label smoothing, one-hot) reached code that compares class indices",
+        try_next=f"find nulls with targets.argmax(1) == {found.null_index}, or before the targets are made one-hot",
+    )
+
+
+def _flattened(found: Targets) -> bool:
+    size = found.classes or 0
+    if size < 3 or found.size % size or found.size // size < 2 or not set(found.counts) <= {0, 1}:
+        return False
+    return bool((found.labels_N.view(-1, size).sum(1) == 1).all())
+
+
+def _wrong_index(where: str, found: Targets, seen: Seen, share: float | None) -> Fault | None:
+    """TD-L002: another value than the null index stands for no label."""
+    index = found.null_index
+    evidence = _odd_value(found, seen) or _another_class(found) or _unlikely_share(seen, index, share)
+    if not evidence:
+        return None
+    return Fault(
+        "TD-L002",
+        f"the null index {index} is wrong{where}",
+        "error",
+        evidence=[evidence],
+        cause="an index off by one, a class map without its null entry, or another ignore value in the data",
+        try_next="print the class map of this task: which index do samples without a label get?",
+    )
+
+
+def _odd_value(found: Targets, seen: Seen) -> str:
+    """A value that can be no class."""
+    classes, index = found.classes, found.null_index
+    if found.format != "indices":
+        assert classes is not None
+        if 0 <= index < classes or bool((found.raw.sum(1) == 0).any()):
+            return ""
+        return f"one-hot rows have {classes} classes, so that no row can be class {index}"
+    odd = {
+        value: count
+        for value, count in found.counts.items()
+        if value != index and (value < 0 or (classes is not None and value >= classes))
+    }
+    if not odd:
+        return ""
+    value, count = max(odd.items(), key=lambda item: item[1])
+    limit = f" of {classes}" if classes is not None else ""
+    return f"{count} of {found.size} targets are {value}, which is no class{limit} and not the null index {index}"
+
+
+def _another_class(found: Targets) -> str:
+    """The program took the samples of another class for null."""
+    if found.found_N is not None and bool(found.found_N.any()):
+        value = _only_class(found.labels_N[found.found_N])
+        if value is not None and value != found.null_index and torch.equal(found.found_N, found.labels_N == value):
+            return f"the program took class {value} for null ({int(found.found_N.sum())} of {found.size} samples)"
+    masked = int(found.masked_N.sum())
+    if masked >= FEW and masked < found.size:
+        value = _only_class(found.labels_N[found.masked_N])
+        if value is not None and value != found.null_index:
+            nulls = int(found.nulls_N.sum())
+            return f"all {masked} masked samples are of class {value}; {nulls} are of class {found.null_index}"
+    return ""
+
+
+def _only_class(labels_N: Tensor) -> int | None:
+    values = labels_N.unique()
+    return int(values[0]) if len(values) == 1 else None
+
+
+def _unlikely_share(seen: Seen, index: int, share: float | None) -> str:
+    """Too many or too few nulls, as no sampling would give them; none at all is TD-L001."""
+    if share is None or not seen.nulls or surprise(seen.nulls, seen.samples, share) <= SURPRISE:
+        return ""
+    text = f"{seen.nulls} of {seen.samples} targets are {index} = {share_text(seen.nulls / seen.samples)}, where the"
+    text += f" data has {share_text(share)} nulls"
+    fitting = [v for v, n in seen.counts.items() if v != index and surprise(n, seen.samples, share) <= SURPRISE]
+    fitting.sort(key=lambda value: abs(seen.counts[value] / seen.samples - share))
+    if fitting and abs(fitting[0] - index) <= 2:
+        text += f"; class {fitting[0]} has {share_text(seen.counts[fitting[0]] / seen.samples)}"
+    return text
+
+
+def _unseen(where: str, found: Targets, seen: Seen, share: float | None) -> Fault | None:
+    """TD-L001: the data has nulls and none is seen."""
+    nulls, evidence = int(found.nulls_N.sum()), ""
+    if found.found_N is not None and nulls and not bool(found.found_N.any()):
+        evidence = f"{nulls} of {found.size} targets are null, and the program found none"
+    elif share and not seen.nulls and surprise(0, seen.samples, share) > SURPRISE:
+        chance = math.exp(-surprise(0, seen.samples, share))
+        evidence = f"0 of {seen.samples} targets are null, the data has {share_text(share)}: chance {number(chance)}"
+    if not evidence:
+        return None
+    return Fault(
+        "TD-L001",
+        f"no nulls are seen{where} although the data has them",
+        "warning",
+        evidence=[evidence],
+        cause="samples without a label are dropped or relabelled on the way, or their index is another one",
+        try_next="count the null labels in a batch as it leaves the data loader, and again where the loss gets it",
+    )
+
+
+def _everything(where: str, found: Targets, seen: Seen) -> Fault | None:
+    """TD-L004: nothing is left of the task's loss."""
+    if not bool(found.masked_N.all()):
+        return None
+    labelled = int((~found.nulls_N).sum())
+    lasting = seen.all_masked_calls >= ALL_NULL_CALLS and seen.all_masked_samples >= ALL_NULL_SAMPLES
+    if found.size < FEW or not (labelled or lasting):
+        return None
+    evidence = f"all {found.size} samples are masked, {labelled} of them with a label"
+    if not labelled:
+        evidence = (
+            f"all {seen.all_masked_samples} samples of the last {seen.all_masked_calls} calls are null and masked"
+        )
+    return Fault(
+        "TD-L004",
+        f"everything is masked{where}: its loss is empty",
+        "error",
+        evidence=[evidence],
+        cause="the mask is inverted or too broad" if labelled else "the task has no labels in this data",
+        try_next="a mean over no sample is NaN or 0: look at what the loss makes of an empty task",
+    )
+
+
+def _not_applied(where: str, found: Targets, seen: Seen, asked: float | None) -> Fault | None:
+    """TD-L005: nulls are masked more or less often than asked for."""
+    if asked is None:
+        return None
+    nulls, masked = int(found.nulls_N.sum()), int((found.nulls_N & found.masked_N).sum())
+    counted = (masked, nulls, asked)
+    if surprise(*counted) <= SURPRISE:
+        if not seen.asked_nulls:
+            return None
+        counted = (seen.masked_nulls_asked, seen.asked_nulls, min(seen.asked_sum / seen.asked_nulls, 1.0))
+        if surprise(*counted) <= SURPRISE:
+            return None
+    masked, nulls, mean = counted
+    always, never = masked == nulls, masked == 0
+    how = "always" if always else "never" if never else "not as asked"
+    return Fault(
+        "TD-L005",
+        f"the masking probability is not applied{where}: nulls are masked {how}",
+        "warning",
+        evidence=[f"{masked} of {nulls} nulls are masked = {share_text(masked / nulls)}, asked {share_text(mean)}"],
+        cause="the probability is read from another key, compared the wrong way round, or drawn once for all",
+        try_next="mask with torch.rand(B) < probability, a draw for each sample, from the schedule's value of this step",
+    )
+
+
+def _in_validation(where: str, found: Targets, asked: float | None) -> Fault | None:
+    """TD-L006: masks are drawn in validation."""
+    nulls, masked = int(found.nulls_N.sum()), int((found.nulls_N & found.masked_N).sum())
+    if not masked or (masked == nulls and asked in (None, 1.0)):
+        return None
+    wanted = "nothing" if asked is None else share_text(asked)
+    return Fault(
+        "TD-L006",
+        f"nulls are masked at random in validation{where}",
+        "warning",
+        evidence=[f"{masked} of {nulls} nulls are masked where {wanted} was asked for: the figures hang on the draw"],
+        cause="the training loss, with its schedule, also judges validation",
+        try_next="in validation mask none of the nulls, or all of them in a pass of its own; test model.training",
+    )

@@ -1,0 +1,159 @@
+"""The reports of LOSS.TAXONOMY_SMOOTHING, and how they stand in the log."""
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from tdbg.probes.loss.figures import listed, name_of, number
+from tdbg.probes.loss.report import Report
+
+FLAG = "LOSS.TAXONOMY_SMOOTHING"
+MAX_LINES = 40
+
+
+@dataclass(slots=True, kw_only=True)
+class Hierarchy(Report):
+    """What a label hierarchy looks like."""
+
+    flag: ClassVar[str] = FLAG
+    part: ClassVar[str] = "HIERARCHY"
+
+    nodes: int = 0
+    roots: list[str] = field(default_factory=list)
+    metaclades: list[dict[str, Any]] = field(default_factory=list)  # root, nodes, leaves, depth of each whole tree
+    leaves: int = 0
+    depth: int = 0  # of the deepest node; a root has 0
+    leaf_depths: dict[int, int] = field(default_factory=dict)  # depth -> leaves
+    orphans: list[str] = field(default_factory=list)  # their parent does not exist
+    cycles: list[list[str]] = field(default_factory=list)
+
+    def records(self) -> list[tuple[str, str]]:
+        leaves = ", ".join(f"{count} at depth {depth}" for depth, count in self.leaf_depths.items())
+        lines = [
+            f"{self.nodes} nodes, {len(self.roots)} roots, {self.leaves} leaves ({leaves or 'none'}), depth {self.depth}"
+        ]
+        for tree in self.metaclades[:MAX_LINES]:
+            lines.append(
+                f"  metaclade {tree['root']}: {tree['nodes']} nodes, {tree['leaves']} leaves, depth {tree['depth']}"
+            )
+        if len(self.metaclades) > MAX_LINES:
+            lines.append(f"  and {len(self.metaclades) - MAX_LINES} more metaclades")
+        lines += [f"  orphans: {listed(self.orphans)}"] if self.orphans else []
+        lines += [f"  cycle: {' > '.join([*cycle, cycle[0]])}" for cycle in self.cycles[:MAX_LINES]]
+        return [(self.part, "\n".join(lines))]
+
+    def values(self) -> dict[str, Any]:
+        return {"nodes": self.nodes, "roots": len(self.roots), "depth": self.depth}
+
+
+@dataclass(slots=True, kw_only=True)
+class Distances(Report):
+    """What a matrix of distances between classes looks like."""
+
+    flag: ClassVar[str] = FLAG
+    part: ClassVar[str] = "DISTANCES"
+
+    classes: int = 0
+    least: float = 0.0  # between two classes
+    largest: float = 0.0
+    mean: float = 0.0
+    levels: list[float] = field(default_factory=list)  # the distances that occur, at most 16
+    not_finite: int = 0
+    negative: int = 0
+    beyond: int = 0  # above the largest that is allowed
+    zero_pairs: int = 0  # unlike classes at distance 0
+    off_diagonal: int = 0  # classes with a distance to themselves
+    asymmetric_pairs: int = 0
+    asymmetry: float = 0.0  # the largest difference of d(a, b) and d(b, a)
+    broken_triangles: int = 0
+    broken_ultrametric: int = 0
+    middles: int = 0  # classes b looked at in d(a, c) <= d(a, b) + d(b, c)
+    is_ultrametric: bool = True
+
+    def records(self) -> list[tuple[str, str]]:
+        levels = ", ".join(map(number, self.levels))
+        whole = "every triangle" if self.middles == self.classes else f"triangles over {self.middles} middle classes"
+        lines = [
+            f"{self.classes} classes, distances {number(self.least)} to {number(self.largest)}, mean {number(self.mean)}",
+            f"  values: {levels}{' ...' if len(self.levels) >= 16 else ''}",
+            f"  symmetry: {self.asymmetric_pairs} pairs differ; diagonal: {self.off_diagonal} not zero; "
+            f"unlike classes at zero: {self.zero_pairs}; negative: {self.negative}; not finite: {self.not_finite}",
+            f"  {whole}: {self.broken_triangles} broken; ultrametric: "
+            + ("yes" if self.is_ultrametric else f"no, {self.broken_ultrametric} broken"),
+        ]
+        return [(self.part, "\n".join(lines))]
+
+    def values(self) -> dict[str, Any]:
+        return {"classes": self.classes, "largest": self.largest, "broken": self.broken_triangles}
+
+
+@dataclass(slots=True, kw_only=True)
+class SmoothingMatrix(Report):
+    """What a smoothing matrix does with the mass of each class."""
+
+    flag: ClassVar[str] = FLAG
+    part: ClassVar[str] = "MATRIX"
+
+    classes: int = 0
+    row_error: float = 0.0  # the largest distance of a row's sum from 1
+    bad_rows: int = 0
+    kept_least: float = 0.0  # mass that stays on the true class
+    kept_mean: float = 0.0
+    moved_rows: int = 0  # whose largest entry is another class
+    by_distance: list[dict[str, Any]] = field(default_factory=list)  # distance, mean mass of a class there, pairs
+    inversions: int = 0  # rows in which a farther class gets more than a nearer one
+    rows: list[dict[str, Any]] = field(default_factory=list)  # class, kept, its neighbours by mass; at most 16
+    names: list[str] | None = None
+
+    def records(self) -> list[tuple[str, str]]:
+        lines = [
+            f"{self.classes} classes; rows sum to 1 within {number(self.row_error)} ({self.bad_rows} do not); "
+            f"the true class keeps {number(self.kept_least)} at least, {number(self.kept_mean)} on average"
+        ]
+        for row in self.by_distance:
+            lines.append(
+                f"  at distance {number(row['distance'])}: {number(row['mass'])} a class, {row['pairs']} pairs"
+            )
+        for row in self.rows:
+            lines.append(f"  {name_of(self.names, row['class'])} keeps {number(row['kept'])}; {_to(row, self.names)}")
+        if self.classes > len(self.rows):
+            lines.append(f"  and {self.classes - len(self.rows)} more rows")
+        return [(self.part, "\n".join(lines))]
+
+    def values(self) -> dict[str, Any]:
+        return {"classes": self.classes, "row_error": self.row_error, "kept": self.kept_least}
+
+
+@dataclass(slots=True, kw_only=True)
+class Forward(Report):
+    """What smoothing did to the samples of one batch."""
+
+    flag: ClassVar[str] = FLAG
+    part: ClassVar[str] = "FORWARD"
+
+    samples: int = 0
+    left_out: int = 0  # without a true class
+    loss: float = 0.0
+    plain_loss: float = 0.0
+    kept: float = 0.0  # mean mass on the true class
+    rows: list[dict[str, Any]] = field(default_factory=list)  # true, kept, to, loss, plain_loss of the first samples
+    names: list[str] | None = None
+
+    def records(self) -> list[tuple[str, str]]:
+        lines = [
+            f"{self.samples} samples, {self.left_out} left out; loss {number(self.loss)}, without smoothing "
+            f"{number(self.plain_loss)}; the true class keeps {number(self.kept)} on average"
+        ]
+        for place, row in enumerate(self.rows):
+            lines.append(
+                f"  sample {place}: {name_of(self.names, row['true'])} keeps {number(row['kept'])}; "
+                f"{_to(row, self.names)}; loss {number(row['loss'])}, without {number(row['plain_loss'])}"
+            )
+        return [(self.part, "\n".join(lines))]
+
+    def values(self) -> dict[str, Any]:
+        return {"samples": self.samples, "loss": self.loss, "plain_loss": self.plain_loss, "kept": self.kept}
+
+
+def _to(row: dict[str, Any], names: list[str] | None) -> str:
+    given = [f"{name_of(names, int(index))} {number(mass)}" for index, mass in row["to"].items()]
+    return f"to {', '.join(given)}" if given else "nothing moved"

@@ -1,0 +1,27 @@
+"""TD-L004: everything is masked."""
+
+from tdbg.rules import RULES
+from tdbg.rules._loss import LossRule
+
+
+@RULES.add
+class EverythingMasked(LossRule):
+    """Says when nothing is left of a task's loss.
+
+    What it does: With the flag LOSS.NULL_MASKING it speaks when all samples of a batch are masked although
+    some have a label, and when several batches in a row hold nothing but masked nulls.
+
+    Why it matters: The task learns nothing; a mean over no sample is NaN.
+
+    Example:
+        TD-L004 error: everything is masked in task genus: its loss is empty, step 1, rank 0
+
+    What to do: Look at the sense of the mask (True: left out, or kept?), and at what the loss makes of an
+    empty task.
+
+    Thresholds: 3 samples with a label among them; else 3 batches in a row with 64 samples together.
+    """
+
+    code = "TD-L004"
+    title = "everything is masked"
+    severity = "error"
