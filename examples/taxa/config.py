@@ -1,7 +1,7 @@
 """The configuration: every setting with its default, and one clear line for whatever is wrong with it."""
 
 import argparse
-import ast
+import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -123,7 +123,7 @@ def load(words: Sequence[str] | None = None) -> CfgNode:
     if len(asked.opts) % 2:
         fail(f"--opts takes pairs of KEY VALUE, and {asked.opts[-1]!r} has no value")
     for key, value in zip(asked.opts[::2], asked.opts[1::2], strict=True):
-        _tell(lambda key=key, value=value: config.merge_from_list([key, _typed(config, key, value)]), f"--opts {key}")
+        _tell(lambda key=key, value=value: _set(config, key, value), f"--opts {key}")
     config.freeze()
     check(config)
     return config
@@ -206,19 +206,21 @@ def _plant_settings(config: CfgNode) -> None:
     config.merge_from_list(list(FAULTS[config.FAULT].settings))
 
 
-def _typed(config: CfgNode, key: str, value: str) -> Any:
-    """A number given for a text, or a whole number for a fraction, is meant as what the default is."""
+def _set(config: CfgNode, key: str, value: str) -> None:
+    """Set one value, of the type of its default: a text stays a text, a whole number may stand for a fraction."""
     try:
         default = lookup(config, key)
     except (KeyError, TypeError):
-        return value  # yacs names the unknown key
+        raise KeyError(f"there is no setting {key}") from None
+    if isinstance(default, CfgNode):
+        raise ValueError(f"{key} has settings below it: {', '.join(default)}")
     if isinstance(default, str):
-        return value
-    try:
-        found = ast.literal_eval(value)
-    except (ValueError, SyntaxError):
-        return value
-    return float(found) if isinstance(default, float) and type(found) is int else found
+        above, _, leaf = key.rpartition(".")
+        (lookup(config, above) if above else config)[leaf] = value
+    elif isinstance(default, float) and re.fullmatch(r"[+-]?\d+", value):
+        config.merge_from_list([key, float(value)])
+    else:
+        config.merge_from_list([key, value])
 
 
 def _tell(merge: Callable[[], None], where: str) -> None:

@@ -2,7 +2,6 @@
 
 import os
 import time
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +36,7 @@ class Training:
         self.steps_per_epoch = max(len(self.train_loader), 1)
         self.total_steps = config.TRAIN.MAX_STEPS or config.TRAIN.EPOCHS * self.steps_per_epoch
         self.step = self.epoch = self.batches_done = 0
+        self.random: Tensor | None = None  # the state of random numbers that a resumed run goes on with
         self.model = self.build_model().to(self.device)
         self.wrapped: nn.Module = DistributedDataParallel(self.model) if world > 1 else self.model
         self.loss = self.build_loss()
@@ -136,7 +136,13 @@ class Training:
         self.train_loader.sampler.set_epoch(self.epoch)  # type: ignore[union-attr]
         began = time.perf_counter()
         self.wrapped.train()
-        for batch in islice(self.train_loader, self.batches_done, None):
+        batches = iter(self.train_loader)
+        for _ in range(self.batches_done):
+            next(batches)
+        if self.random is not None:  # of the checkpoint: what was passed over has drawn numbers again
+            torch.set_rng_state(self.random)
+            self.random = None
+        for batch in batches:
             self.train_step(self.moved(batch))
             self.batches_done += 1
             self.after_step()
@@ -306,7 +312,7 @@ class Training:
             if key in state:
                 part.load_state_dict(state[key])
         self.step, self.epoch, self.batches_done = state["step"], state["epoch"], state["batches"]
-        torch.set_rng_state(state["random"].cpu())
+        self.random = state["random"].cpu()
 
     def load_weights(self, weights: dict[str, Tensor]) -> None:
         self.model.load_state_dict(weights)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import Result, call, nothing_found
 from tdbg.rundir import RunDir
+from tests.e2e.conftest import Result, call, nothing_found
 
 ROOT = Path(__file__).parents[2]
 PAGES = [path for path in sorted((ROOT / "docs" / "scenarios").glob("*.md")) if path.name != "index.md"]
