@@ -82,7 +82,7 @@ DEFAULTS: dict[str, Any] = {
         "VALIDATION_STEPS": 0,
         "VALIDATION_EPOCHS": 1,
         "MASKED_STEPS": 0,
-        "MASKED_EPOCHS": 4,
+        "MASKED_EPOCHS": 1,
         "CHECKPOINT_STEPS": 0,
         "CHECKPOINT_EPOCHS": 1,
         "METRICS": {"STEP_INTERVAL": 1, "CONSOLE_INTERVAL": 100, "WANDB_INTERVAL": 20},

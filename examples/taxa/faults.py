@@ -402,7 +402,7 @@ def accuracy_lost(training: Any) -> None:
     training.validation_batch = validation_batch
 
 
-@fault("phase-twice", "DUMP_METRICS", "TD-K004", settings=("TRAIN.EPOCHS", 2, "SCHEDULE.MASKED_EPOCHS", 1))
+@fault("phase-twice", "DUMP_METRICS", "TD-K004", settings=("TRAIN.EPOCHS", 2))
 def phase_twice(training: Any) -> None:
     """One masked pass has another spelling in every second epoch."""
     before = training.validation_pass

@@ -20,7 +20,12 @@ TINY = ("DATA.WORDS", 800, "DATA.BATCH_SIZE", 32, "TRAIN.EPOCHS", 2, "TRAIN.WARM
 
 
 WANDB = {"WANDB_MODE": "offline", "WANDB_SILENT": "true"}
-HEALTHY: dict[str, tuple[object, ...]] = {"too-short": ("TRAIN.MAX_STEPS", 36), "never-validates": ()}
+GRADNORM = ("LOSS.GRADNORM.ENABLED", True, "LOSS.GRADNORM.INTERVAL", 2)
+HEALTHY: dict[str, tuple[object, ...]] = {  # of faults whose setting is the fault, or a part of it
+    "too-short": ("TRAIN.MAX_STEPS", 36),
+    "never-validates": (),
+    "gradnorm-collapse": GRADNORM,
+}
 SILENT = ("PROFILER",)  # writes no line where all goes well
 
 
