@@ -6,8 +6,7 @@ from typing import Any
 from yacs.config import CfgNode
 
 try:
-    from tdbg import MetricsTracker, OpsSchedule, enable_debugging, get_debugging_status
-    from tdbg.metrics.logger import StepMetricsLogger
+    from tdbg import MetricsTracker, OpsSchedule, StepMetricsLogger, enable_debugging, get_debugging_status
     from tdbg.probes import loss as diagnostics
 except ImportError:
     from plain import NO_DIAGNOSTICS as diagnostics  # type: ignore[assignment]
