@@ -103,7 +103,8 @@ def defaults() -> CfgNode:
         node = config.DEBUG
         for name in above:
             node = node.setdefault(name, CfgNode())
-        node[leaf] = False
+        # PROFILER also takes the steps to look at, as text (30:32); yacs changes the type of None alone.
+        node[leaf] = None if flag == "PROFILER" else False
     return config
 
 

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tdbg.launch import metrics
+from tdbg.rules.verdict import judge_run
 from tdbg.rundir import RunDir
-from tests.e2e.conftest import Result, call, nothing_found
+from tests.e2e.conftest import Result, call
 
 ROOT = Path(__file__).parents[2]
 PAGES = [path for path in sorted((ROOT / "docs" / "scenarios").glob("*.md")) if path.name != "index.md"]
@@ -53,8 +55,8 @@ def test_nothing_is_found_without_the_fault(page: Path, tmp_path: Path) -> None:
     results = [run(line, tmp_path, fault=False) for line in command(page)]
     assert results[0].code == 0, results[0].stderr
     (folder,) = (tmp_path / "tdbg_runs").glob("2*")
-    results[0].folder = RunDir(folder).path
-    nothing_found(results[0])
+    verdict = metrics.join(judge_run(RunDir(folder)), RunDir(folder))
+    assert verdict.findings == [] and verdict.trouble == [], results[0].stderr
     said = "".join(result.stdout + result.stderr for result in results)
     assert promised(page) not in said, said
 
