@@ -144,37 +144,42 @@ FLAGS: tuple[Flag, ...] = (
         "LOSS.TAXONOMY_SMOOTHING",
         "losses",
         "Log the label hierarchy, its distance matrix and the smoothed targets.",
-        "Use it when hierarchical label smoothing puts mass on the wrong classes.",
+        "Use it when hierarchical label smoothing puts mass on the wrong classes. "
+        "The program calls tdbg.probes.loss: the taxonomy_ functions.",
     ),
     Flag(
         "LOSS.NULL_MASKING",
         "losses",
         "Log how null-labelled samples are found, counted and masked out of the loss.",
-        "Use it when samples without a label change the loss, or masking seems not to happen.",
+        "Use it when samples without a label change the loss, or masking seems not to happen. "
+        "The program calls tdbg.probes.loss: null_masking.",
     ),
     Flag(
         "LOSS.CLASS_WEIGHTING",
         "losses",
         "Log class weights, effective sample numbers and each class's share of the loss.",
-        "Use it when rare classes are ignored or dominate.",
+        "Use it when rare classes are ignored or dominate. "
+        "The program calls tdbg.probes.loss: class_weighting, class_losses.",
     ),
     Flag(
         "LOSS.GRADNORM_MEMORY",
         "losses",
         "Log memory through GradNorm's extra passes, tensor by tensor.",
-        "Use it when GradNorm runs out of memory or leaks over steps.",
+        "Use it when GradNorm runs out of memory or leaks over steps. "
+        "The program calls tdbg.probes.loss: gradnorm_memory.",
     ),
     Flag(
         "LOSS.GRADNORM_METRICS",
         "losses",
         "Log task losses, relative rates, gradient norms and task weights of GradNorm.",
-        "Use it when GradNorm does not balance the tasks.",
+        "Use it when GradNorm does not balance the tasks. The program calls tdbg.probes.loss: gradnorm_metrics.",
     ),
     Flag(
         "LOSS.VERBOSE_GRADNORM_LOGGING",
         "losses",
         "Log every intermediate value of each GradNorm update.",
-        "Use it for a few steps, when LOSS.GRADNORM_METRICS shows that something is off but not what.",
+        "Use it for a few steps, when LOSS.GRADNORM_METRICS shows that something is off but not what. "
+        "The program calls tdbg.probes.loss: gradnorm_values.",
     ),
     Flag(
         "AUTOGRAD_ANOMALY",
@@ -301,6 +306,7 @@ PRESETS: Mapping[str, tuple[str, ...]] = {
     "memory": ("MEMORY", "LOSS.GRADNORM_MEMORY"),
 }
 
+DIAGNOSTICS = "tdbg.probes.loss"  # whose functions a program calls; it takes the flags under LOSS. too
 Value = bool | str
 
 

@@ -5,7 +5,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from tdbg.api.session import current, run_agent
-from tdbg.flags import Value, canonical, covers
+from tdbg.flags import DIAGNOSTICS, Value, canonical, covers
 from tdbg.probes.host import Watched, enter
 
 if TYPE_CHECKING:
@@ -39,8 +39,16 @@ def live() -> dict[str, Value]:
     if _live is None:
         agent = run_agent()
         _live = agent.settings.flags if agent is not None else _from_variable()
-        enter(Watched(_live, _monitor, report))
+        enter(Watched(_live, _monitor, _take))
     return _live
+
+
+def _take(name: str, value: Value) -> None:
+    """The program calls a diagnostic whose flag is on."""
+    if run_agent() is not None:
+        from tdbg.inject.take import ledger
+
+        ledger().took(name, DIAGNOSTICS, default_of(name), value)
 
 
 def _monitor() -> "Monitor | None":

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tdbg.events import Injection
-from tdbg.flags import FLAGS, covers, owner
+from tdbg.flags import DIAGNOSTICS, FLAGS, covers, owner
 from tdbg.logs.guards import files_below, maps_below
 from tdbg.logs.textlog import RECORDS
 from tdbg.rundir import RunDir
@@ -106,9 +106,10 @@ def _asked(roots: Sequence[Path]) -> set[str] | None:
 
 def _of_flag(flag: str, tally: Tally, injected: Sequence[Injection], asked: set[str] | None) -> Iterator[Check]:
     entry = next((item for item in FLAGS if item.name == flag), None)
-    own = entry is not None and bool(entry.works_alone or entry.group == "torch")  # works without the program's help
-    count = tally.by_flag[flag]
     about = [event for event in injected if event.flag == flag]
+    called = any(event.where == DIAGNOSTICS for event in about)
+    own = called or (entry is not None and bool(entry.works_alone or entry.group == "torch"))  # without log lines
+    count = tally.by_flag[flag]
     took = any(event.status in ("set", "already") for event in about)
     for event in about:
         if event.status == "rejected" and not took:
@@ -131,5 +132,7 @@ def _of_flag(flag: str, tally: Tally, injected: Sequence[Injection], asked: set[
         if name == flag:
             text = f"{dropped:,} of {count:,} records are in tdbg's files alone: {logger} drops {level}"
             yield Check(flag, "suppressed by a level", text, "note", f"lower the level of the logger {logger}")
+    if called and not count:
+        yield Check(flag, "ok", f"the program calls {DIAGNOSTICS}", "ok")
     if count and not any(name == flag for name, _, _ in tally.suppressed):
         yield Check(flag, "ok", f"{count:,} records", "ok")

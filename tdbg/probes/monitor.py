@@ -300,7 +300,14 @@ class Monitor:
     # what probes say
 
     def observe(
-        self, probe: Probe | type[Probe], flag: str, part: str, text: str, values: dict[str, Any], level: str, step: int | None
+        self,
+        probe: Probe | type[Probe],
+        flag: str,
+        part: str,
+        text: str,
+        values: dict[str, Any],
+        level: str,
+        step: int | None,
     ) -> None:
         """An Observation event and its line in the log; held back until this process is a rank."""
         event = Observation(

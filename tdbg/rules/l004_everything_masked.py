@@ -9,12 +9,13 @@ class EverythingMasked(LossRule):
     """Says when nothing is left of a task's loss.
 
     What it does: With the flag LOSS.NULL_MASKING it speaks when all samples of a batch are masked although
-    some have a label, and when several batches in a row hold nothing but masked nulls.
+    some have a label, when exactly those with a label are, and when several batches in a row hold nothing
+    but masked nulls.
 
     Why it matters: The task learns nothing; a mean over no sample is NaN.
 
     Example:
-        TD-L004 error: everything is masked in task genus: its loss is empty, step 1, rank 0
+        TD-L004 error: everything is masked in task genus, step 1, rank 0
 
     What to do: Look at the sense of the mask (True: left out, or kept?), and at what the loss makes of an
     empty task.

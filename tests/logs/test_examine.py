@@ -82,3 +82,15 @@ def test_a_run_without_records(tmp_path: Path) -> None:
 def test_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["flags", "doctor", str(tmp_path)]) == 2
     assert "is not a run directory" in capsys.readouterr().err
+
+
+def test_a_flag_whose_diagnostics_the_program_calls(tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "a.py").write_text("loss.null_masking(targets, masked)\n")
+    taken = Injection(flag="LOSS.NULL_MASKING", status="set", where="tdbg.probes.loss", new=True)
+    flags = {"LOSS.NULL_MASKING": True, "LOSS.CLASS_WEIGHTING": True}
+    stream = written(tmp_path / "run", flags, {"message": "free"}, injections=(taken,))
+    assert seen(examine(stream.run, [tmp_path / "src"])) == [
+        ("LOSS.NULL_MASKING", "ok", "ok"),
+        ("LOSS.CLASS_WEIGHTING", "nobody reads it", "problem"),
+    ]

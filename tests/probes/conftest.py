@@ -86,3 +86,17 @@ def watch() -> Iterator[Callable[..., Watch]]:
         one.monitor.detach()
         assert one.monitor.hook_count() == 0
         assert not one.failures, one.failures
+
+
+@pytest.fixture
+def loss_flags() -> Iterator[dict[str, Any]]:
+    """The flags that diagnostics of losses ask for, none at first; nobody watches."""
+    from tdbg.probes import host, loss
+
+    before = host.current
+    flags: dict[str, Any] = {}
+    host.enter(host.Host(flags))
+    loss.forget()
+    yield flags
+    loss.forget()
+    host.enter(before)

@@ -11,6 +11,7 @@ from typing import Any
 
 from tdbg.control import CONTROL_FILE, Request, read
 from tdbg.events import End, Metric, Start, Step, plain
+from tdbg.flags import DIAGNOSTICS
 from tdbg.inject import children, records, tracebacks
 from tdbg.inject.agent import Agent, agent
 from tdbg.inject.imports import when_imported
@@ -32,7 +33,7 @@ def arrive(module: Any) -> None:
         tracebacks.install(me)
     with me.guard("children"):
         children.install(me)
-    when_imported("tdbg.probes.loss", lambda module: _give_host(me))
+    when_imported(DIAGNOSTICS, lambda module: _give_host(me))
     if me.settings.level == "off":
         return
     with me.guard("monitor"):
@@ -48,7 +49,7 @@ def _give_host(me: Agent) -> None:
     from tdbg.probes.host import Watched, enter
 
     def take(flag: str, value: Any) -> None:
-        ledger().took(flag, "tdbg.probes.loss", False, value)
+        ledger().took(flag, DIAGNOSTICS, False, value)
 
     enter(Watched(me.settings.flags, lambda: me.monitor, take))
 

@@ -117,7 +117,9 @@ def gradnorm_memory(
     Cost: off 1 us. On: 50 us, and 5 us an operation of the graphs given to `mark`. No hook is set, nothing waits.
     Source: Chen et al. 2018 (arXiv:1711.02257): a gradient per task at the shared layer.
     """
-    if not is_on(FLAG) and (not always or torch.compiler.is_compiling()):
+    if torch.compiler.is_compiling():
+        return MemoryWatch()  # the compiler knows context managers that it sees being made
+    if not always and not is_on(FLAG):
         return NOTHING
     if not always and not host.current.looks():
         return NOTHING

@@ -146,11 +146,7 @@ def check_rows(m_CC: Tensor, d_CC: Tensor | None, kept: float | None, names: Seq
         names=None if names is None else [str(name) for name in names],
     )
     for row in range(min(size, SHOWN_ROWS)):
-        others = m_CC[row].clone()
-        others[row] = -1.0
-        mass, where = others.topk(min(3, size))
-        to = {str(int(c)): float(m) for m, c in zip(mass, where, strict=True) if m > 0}
-        report.rows.append({"class": row, "kept": float(diagonal[row]), "to": to})
+        report.rows.append({"class": row, "kept": float(diagonal[row]), "to": given_away(m_CC[row], row)})
     if d_CC is not None:
         for level in d_CC.unique().tolist()[:SHOWN_ROWS]:
             at = d_CC == level
@@ -160,6 +156,14 @@ def check_rows(m_CC: Tensor, d_CC: Tensor | None, kept: float | None, names: Seq
     report.findings = rows_faults(m_CC, said, "the smoothing matrix")
     report.findings += mass_faults(m_CC, torch.arange(size), d_CC, kept, said, names, "the smoothing matrix")
     return report
+
+
+def given_away(row_C: Tensor, true: int) -> dict[str, float]:
+    """The three other classes that get most of a row's mass, of equal ones the first."""
+    others = row_C.clone()
+    others[true] = 0.0
+    mass, where = others.sort(descending=True, stable=True)
+    return {str(int(c)): float(m) for m, c in zip(mass[:3], where[:3], strict=True) if m > 0}
 
 
 def _row_is_fine(m_NC: Tensor) -> Tensor:

@@ -201,20 +201,23 @@ def _unseen(where: str, found: Targets, seen: Seen, share: float | None) -> Faul
 
 def _everything(where: str, found: Targets, seen: Seen) -> Fault | None:
     """TD-L004: nothing is left of the task's loss."""
-    if not bool(found.masked_N.all()):
-        return None
     labelled = int((~found.nulls_N).sum())
+    inverted = labelled >= FEW and labelled < found.size and torch.equal(found.masked_N, ~found.nulls_N)
+    if not inverted and not bool(found.masked_N.all()):
+        return None
     lasting = seen.all_masked_calls >= ALL_NULL_CALLS and seen.all_masked_samples >= ALL_NULL_SAMPLES
     if found.size < FEW or not (labelled or lasting):
         return None
     evidence = f"all {found.size} samples are masked, {labelled} of them with a label"
-    if not labelled:
+    if inverted:
+        evidence = f"the {labelled} samples with a label are masked, the {found.size - labelled} nulls are not"
+    elif not labelled:
         evidence = (
             f"all {seen.all_masked_samples} samples of the last {seen.all_masked_calls} calls are null and masked"
         )
     return Fault(
         "TD-L004",
-        f"everything is masked{where}: its loss is empty",
+        f"everything {'with a label ' if inverted else ''}is masked{where}",
         "error",
         evidence=[evidence],
         cause="the mask is inverted or too broad" if labelled else "the task has no labels in this data",

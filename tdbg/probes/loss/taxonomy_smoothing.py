@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from tdbg.probes.loss.figures import on_host
-from tdbg.probes.loss.matrices import check_distances, check_rows, mass_faults, rows_faults, square
+from tdbg.probes.loss.matrices import check_distances, check_rows, given_away, mass_faults, rows_faults, square
 from tdbg.probes.loss.report import diagnostic, wrong
 from tdbg.probes.loss.taxonomy_reports import Distances, Forward, Hierarchy, SmoothingMatrix
 from tdbg.probes.loss.trees import look
@@ -114,14 +114,12 @@ def taxonomy_forward(
     kept_B = soft_BC[index_B, true_B]
     rows: list[dict[str, Any]] = []
     for place in range(min(samples, len(true_B))):
-        true, others = int(true_B[place]), soft_BC[place].clone()
-        others[true] = -1.0
-        most, where = others.topk(min(3, len(others)))
+        true = int(true_B[place])
         rows.append(
             {
                 "true": true,
                 "kept": float(kept_B[place]),
-                "to": {str(int(c)): float(m) for m, c in zip(most, where, strict=True) if m > 0},
+                "to": given_away(soft_BC[place], true),
                 "loss": float(with_B[place]),
                 "plain_loss": float(without_B[place]),
             }

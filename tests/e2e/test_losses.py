@@ -1,0 +1,79 @@
+"""Diagnostics of losses in a real program of two ranks: whole records under their tags, findings with step and rank."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tdbg.events import Injection, Observation
+from tests.e2e.conftest import Runner, nothing_found, program, same_output, torchrun
+
+FLAG = ("--flag", "LOSS.NULL_MASKING")
+TAGS = [f"[DEBUG_NULL_MASKING_{part}]" for part in ("INPUT", "INTERNAL", "SUMMARY")]
+STEPS = 24
+
+
+def filtered(folder: Path, *more: str) -> list[dict[str, object]]:
+    """What `tdbg filter-logs` finds of the flag."""
+    command = [sys.executable, "-m", "tdbg", "filter-logs", str(folder), *FLAG, "--format", "jsonl", *more]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_three_whole_records_a_step_and_rank(watched: Runner, bare: Runner) -> None:
+    result = watched(torchrun("losses"), FLAG)
+    same_output(result, bare(torchrun("losses")))
+    nothing_found(result)
+    for rank in (0, 1):
+        lines = filtered(result.folder, "--ranks", str(rank))
+        assert [line["tag"] for line in lines] == TAGS * STEPS and {line["rank"] for line in lines} == {rank}
+        for printed in result.printed("step", rank):
+            records = lines[3 * (printed["step"] - 1) :][:3]
+            assert {line["step"] for line in records} == {printed["step"]}, "also between the steps that are looked at"
+            _compare([str(line["text"]) for line in records], printed)
+    taken = [event for event in result.events(Injection) if event.flag == FLAG[1]]
+    assert not taken or taken[0].where == "tdbg.probes.loss"
+
+
+def _compare(records: list[str], printed: dict[str, dict[str, int]]) -> None:
+    """The counts are those that the program itself printed, and no line of a record is lost."""
+    given, inside, summary = records
+    assert given.count("\n") == inside.count("\n") == 2
+    for task in ("family", "species"):
+        assert f"{task}: {printed['nulls'][task]} of 32 null (class == 0)" in inside
+        assert f"masked {printed['masked'][task]}, of the nulls {printed['masked'][task]}" in inside
+        assert f"{task}: indices 32 int64 on cpu" in given
+    total = sum(printed["masked"].values())
+    assert f"64 targets in 2 tasks, {sum(printed['nulls'].values())} null, {total} masked" in summary
+
+
+def test_a_fault_of_one_rank_is_found_there(watched: Runner) -> None:
+    result = watched(torchrun("losses", "--fault", "one-hot"), FLAG)
+    found = result.finding("TD-L003")
+    assert result.code == 0 and result.codes == ["TD-L003"]
+    assert (found["rank"], found["first_step"]) == (1, 1) and "in task species" in found["title"]
+    assert "TD-L003" in "\n".join(str(line["text"]) for line in filtered(result.folder, "--ranks", "1"))
+    assert "TD-L003" not in "\n".join(str(line["text"]) for line in filtered(result.folder, "--ranks", "0"))
+
+
+def test_without_the_flag_nothing_is_written(watched: Runner) -> None:
+    result = watched(torchrun("losses", "--fault", "one-hot"))
+    nothing_found(result)
+    assert not [event for event in result.events(Observation) if event.probe == "loss"]
+    assert "NULL_MASKING" not in "".join(path.read_text() for path in result.folder.rglob("debug_log_rank*.txt"))
+
+
+@pytest.mark.parametrize("level", ["off", "advanced"])
+def test_at_other_levels(watched: Runner, level: str) -> None:
+    """At level off there is no watch: the records are the program's own, of the logger tdbg."""
+    result = watched(torchrun("losses"), (*FLAG, "--level", level))
+    assert result.code == 0, result.stderr
+    said = "".join(path.read_text() for path in result.folder.rglob("debug_log_rank0.txt"))
+    assert said.count(TAGS[2]) == (STEPS if level == "advanced" else 0)
+
+
+def test_a_program_that_never_calls_them_is_told_so(watched: Runner) -> None:
+    result = watched(program("plain"), FLAG)
+    assert result.codes == ["TD-C002"] and "tdbg.probes.loss" in result.finding("TD-C002")["try_next"]
