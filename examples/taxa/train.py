@@ -330,7 +330,7 @@ def device_of(asked: str, rank: int) -> torch.device:
 def main() -> None:
     config = configuration.load()
     rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
-    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 2)))
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 1)))  # more do not help so small a model
     if world > 1:
         device = device_of(config.TRAIN.DEVICE, rank)
         if device.type == "cuda":
