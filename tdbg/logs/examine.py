@@ -108,7 +108,7 @@ def _of_flag(flag: str, tally: Tally, injected: Sequence[Injection], asked: set[
     entry = next((item for item in FLAGS if item.name == flag), None)
     about = [event for event in injected if event.flag == flag]
     called = any(event.where == DIAGNOSTICS for event in about)
-    own = called or (entry is not None and bool(entry.works_alone or entry.group == "torch"))  # works without log lines
+    own = called or (entry is not None and bool(entry.works_alone or entry.group == "torch"))  # without log lines
     count = tally.by_flag[flag]
     took = any(event.status in ("set", "already") for event in about)
     for event in about:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -270,3 +271,24 @@ def test_a_logger_of_the_program_writes_into_the_same_file(watched: Runner, bare
     assert series(own, "val/loss") == {line["step"]: line["val_loss"] for line in result.printed("val")}
     assert not (tmp_path / "metrics").exists(), "where it writes without tdbg"
     nothing_found(result)
+
+
+def test_what_its_own_sinks_send_is_not_heard_twice(watched: Runner, tmp_path: Path) -> None:
+    """A W&B sink of the step logger sends rows that stand in the file already, and the program logs one more itself."""
+    script = tmp_path / "own_sink.py"
+    script.write_text(
+        "import torch, wandb\n"
+        "from tdbg import StepMetricsLogger\n"
+        "from tdbg.metrics.sinks.wandb_ import WandbSink\n"
+        "model = torch.nn.Linear(2, 1); optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        f"logger = StepMetricsLogger(sinks=[WandbSink(project='own', mode='offline', dir={str(tmp_path)!r})])\n"
+        "for step in range(1, 21):\n"
+        "    loss = model(torch.ones(4, 2)).square().mean(); loss.backward(); optimizer.step(); optimizer.zero_grad()\n"
+        "    logger.log_step_metrics({'loss': loss.item()}, step=step, samples=4)\n"
+        "wandb.log({'mine': 1.0})\n"
+        "logger.close()\n"
+    )
+    result = watched([sys.executable, str(script)], env={"WANDB_SILENT": "true"})
+    assert result.code == 0, result.stderr
+    assert [set(row.values) for row in rows_of(result, "wandb")] == [{"mine"}]
+    assert rows_of(result, "tracker")

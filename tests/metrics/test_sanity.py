@@ -173,7 +173,19 @@ CASES: dict[str, tuple[str, Callable[[], list[Row]], Callable[[], list[Row]], st
         lambda: [Row(1.0, 0, values={"schedule/planned_steps": 600.0}), *map(tdbg_row, range(6))],
         "600 steps were run, and 500 were planned",
     ),
+    "validation after the end of the run": (
+        "TD-K010",
+        lambda: [planned(validation=601.0, checkpoint=100.0), *map(tdbg_row, range(6))],
+        lambda: [planned(validation=600.0, checkpoint=0.0), *map(tdbg_row, range(6))],
+        "validation is due every 601 steps, and the run has 600",
+    ),
 }
+
+
+def planned(**every: float) -> Row:
+    """A schedule of 600 steps, as a program writes what it resolved to."""
+    found = {f"schedule/{name}_every_steps": value for name, value in every.items()}
+    return Row(1.0, 0, values={"schedule/planned_steps": 600.0, **found})
 
 
 def tdbg_row(epoch: int) -> Row:

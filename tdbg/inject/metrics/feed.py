@@ -13,6 +13,7 @@ from tdbg.inject.metrics.sorting import sort
 from tdbg.inject.metrics.taps import Tap
 from tdbg.metrics import home
 from tdbg.metrics.rows import FILE, Row
+from tdbg.metrics.sinks.fan_out import SENDING
 from tdbg.metrics.sinks.jsonl import RowFile
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ class Feed:
         gather: bool = False,
     ) -> None:
         """Take what the program logged. own_step: the step it gave. gather: one scalar of several in a row of calls."""
-        if not data or not self._is_affordable():
+        if not data or SENDING or not self._is_affordable():
             return
         found = sort(data)
         step = self.monitor.spoken_step

@@ -8,6 +8,7 @@ from tdbg.metrics.rows import Row
 from tdbg.metrics.sinks.base import MetricSink
 from tdbg.output import say
 
+SENDING: list[str] = []  # the sinks that write a row now: what they send elsewhere is in the run's own file already
 STRIKES = 3  # failures in a row until a sink is switched off
 
 
@@ -46,6 +47,7 @@ class FanOut(MetricSink):
             if health.is_off:
                 health.lost += 1
                 continue
+            SENDING.append(sink.name)
             try:
                 sink.write(row)
             except Exception as error:  # guard: a sink never reaches training
@@ -53,6 +55,8 @@ class FanOut(MetricSink):
                 self._failed(sink, health, error)
             else:
                 health.strikes = 0
+            finally:
+                SENDING.pop()
 
     def _each(self, call: Callable[[MetricSink], Any]) -> None:
         for sink in self.sinks:

@@ -1,0 +1,165 @@
+"""examples/taxa: each fault is named by tdbg, and the same run without it is silent."""
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tdbg.flags import FLAGS, tag
+from tdbg.launch import metrics
+from tdbg.rules.verdict import judge_run
+from tests.e2e.conftest import Result, call
+
+TAXA = Path(__file__).parents[2] / "examples" / "taxa"
+TINY = ("DATA.WORDS", 800, "DATA.BATCH_SIZE", 32, "TRAIN.EPOCHS", 2, "TRAIN.WARMUP", 5, "WANDB.PROJECT", "tiny")
+
+
+WANDB = {"WANDB_MODE": "offline", "WANDB_SILENT": "true"}
+GRADNORM = ("LOSS.GRADNORM.ENABLED", True, "LOSS.GRADNORM.INTERVAL", 2)
+HEALTHY: dict[str, tuple[object, ...]] = {  # of faults whose setting is the fault, or a part of it
+    "too-short": ("TRAIN.MAX_STEPS", 36),
+    "never-validates": (),
+    "gradnorm-collapse": GRADNORM,
+}
+SILENT = ("PROFILER",)  # writes no line where all goes well
+
+
+@cache
+def planted() -> dict[str, Any]:
+    """The table of faults, as the example prints it: name -> the row."""
+    code = (
+        "import json, sys; sys.path.insert(0, sys.argv[1]); from faults import FAULTS;"
+        "print(json.dumps({n: [n, f.flag, f.code, f.settings, f.options, f.ranks, f.resumes] for n, f in FAULTS.items()}))"
+    )
+    result = call([sys.executable, "-c", code, str(TAXA)], TAXA)
+    assert result.code == 0, result.stderr
+    fields = ("name", "flag", "code", "settings", "options", "ranks", "resumes")
+    return {name: dict(zip(fields, row, strict=True)) for name, row in json.loads(result.stdout).items()}
+
+
+def names() -> Iterator[str]:
+    """All faults, read from the source: collecting tests starts no process."""
+    return iter(re.findall(r'^@fault\(\s*"([\w-]+)"', (TAXA / "faults.py").read_text(encoding="utf-8"), re.M))
+
+
+def train(*settings: object, ranks: int = 1, fault: str = "") -> list[str]:
+    """The command that trains on few words."""
+    start = [sys.executable] if ranks == 1 else ["torchrun", "--standalone", f"--nproc-per-node={ranks}"]
+    chosen = ["--fault", fault] if fault else []
+    return [*start, str(TAXA / "train.py"), *chosen, "--opts", *map(str, (*TINY, *settings))]
+
+
+def settings_of(row: dict[str, Any], *, healthy: bool) -> tuple[object, ...]:
+    """What a fault needs to show; where a setting itself is the fault, the healthy run has another."""
+    if healthy and row["name"] in HEALTHY:
+        return HEALTHY[row["name"]]
+    return tuple(row["settings"])
+
+
+def watch(place: Path, flags: Sequence[str], options: Sequence[str], words: Sequence[str]) -> Result:
+    """A command under `tdbg run`, in a folder of its own."""
+    chosen = [word for flag in flags for word in ("--flag", flag)]
+    command = [sys.executable, "-m", "tdbg", "run", "--run-dir", str(place / "run"), *chosen, *options, "--", *words]
+    result = call(command, place, WANDB)
+    result.folder = place / "run"
+    return result
+
+
+def resumed(row: dict[str, Any], place: Path) -> tuple[object, ...]:
+    """The settings of a run that goes on from a checkpoint, once that is made."""
+    if not row["resumes"]:
+        return ()
+    first = call(train("TRAIN.EPOCHS", 1, "OUTPUT", place / "out"), place)
+    assert first.code == 0, first.stderr
+    return ("CHECKPOINT.RESUME", place / "out" / "last.pt")
+
+
+def verdict(result: Result) -> tuple[list[str], Any]:
+    """All codes, those of the metrics too, and the verdict."""
+    found = metrics.join(judge_run(result.run), result.run)
+    return [finding.code for finding in found.findings], found
+
+
+@pytest.mark.parametrize("name", names())
+def test_the_fault_is_named(tmp_path: Path, name: str) -> None:
+    row = planted()[name]
+    settings = (*settings_of(row, healthy=False), *resumed(row, tmp_path))
+    flags = [row["flag"]] if row["flag"] not in ("", "PROFILER") else []
+    result = watch(tmp_path, flags, row["options"], train(*settings, ranks=row["ranks"], fault=name))
+    codes, found = verdict(result)
+    assert row["code"] in codes, f"{codes}\n{result.stderr}"
+    assert found.trouble == [] and found.cost.get("errors", 0) == 0, result.stderr
+
+
+Group = tuple[tuple[object, ...], tuple[str, ...], int, bool]
+
+
+@pytest.fixture(scope="module")
+def healthy(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Result]:
+    """The run without its fault: of those with the same settings and options one, with all of their flags on."""
+    rows = planted()
+    groups: dict[Group, list[str]] = {}
+    for name, row in rows.items():
+        groups.setdefault(group_of(row), []).append(name)
+    done: dict[Group, Result] = {}
+
+    def run(name: str) -> Result:
+        group = group_of(rows[name])
+        if group not in done:
+            settings, options, ranks, _ = group
+            place = tmp_path_factory.mktemp("healthy")
+            flags = {rows[other]["flag"] for other in groups[group]} - {"", "PROFILER"}
+            words = train(*settings, *resumed(rows[name], place), ranks=ranks)
+            done[group] = watch(place, sorted(flags), options, words)
+        return done[group]
+
+    return run
+
+
+def group_of(row: dict[str, Any]) -> Group:
+    return settings_of(row, healthy=True), tuple(row["options"]), row["ranks"], row["resumes"]
+
+
+@pytest.mark.parametrize("name", names())
+def test_health_is_silent(healthy: Callable[[str], Result], name: str) -> None:
+    result = healthy(name)
+    codes, found = verdict(result)
+    assert result.code == 0, result.stderr
+    assert codes == [] and found.trouble == [] and found.cost.get("errors", 0) == 0, result.stderr
+    row = planted()[name]
+    if row["flag"] not in ("", *SILENT):
+        logs = [path.read_text(encoding="utf-8") for path in result.folder.glob("rank*/debug_log_rank*.txt")]
+        assert any(tag(row["flag"]).rstrip("]") in text for text in logs), "the flag was at work"
+
+
+def test_every_flag_has_a_fault() -> None:
+    assert {row["flag"] for row in planted().values()} - {""} == {flag.name for flag in FLAGS}
+    assert list(names()) == list(planted())
+
+
+def test_the_page_has_the_table() -> None:
+    text = (TAXA / "README.md").read_text(encoding="utf-8")
+    for name, row in planted().items():
+        assert f"| `{name}` | {row['flag'] or 'none needed'} | {row['code']} |" in text
+
+
+def test_two_ranks_say_the_same(tmp_path: Path) -> None:
+    """Both ranks hold the figures of the whole validation part, and record all their flags."""
+    result = watch(tmp_path, ["LOSS.NULL_MASKING"], (), train("LOSS.NULL_MASKING.ENABLED", True, ranks=2))
+    assert result.code == 0, result.stderr
+    last = [
+        [json.loads(line) for line in path.read_text().splitlines()]
+        for path in sorted(result.folder.glob("rank*/metrics.jsonl"))
+    ]
+    figures = [
+        [row["values"]["val/loss"] for row in rows if "val/acc1_family" in row.get("values", {})] for rows in last
+    ]
+    assert len(figures) == 2 and figures[0] and figures[0] == figures[1]
+    for rank in (0, 1):
+        text = (result.folder / f"rank{rank:04d}" / f"debug_log_rank{rank}.txt").read_text(encoding="utf-8")
+        assert all(f"[DEBUG_NULL_MASKING_{part}]" in text for part in ("INPUT", "INTERNAL", "SUMMARY"))
