@@ -23,6 +23,7 @@ from tdbg.debuggers.layers import place_of, scripted_parts, select
 from tdbg.debuggers.pool import Pool
 from tdbg.debuggers.recording import Pass, Recording
 from tdbg.debuggers.tap import Copied, Tap, Target
+from tdbg.debuggers.waiting import Ended, Waiting
 from tdbg.errors import TdbgError
 from tdbg.pages.writer import BudgetExceeded, PageWriter
 from tdbg.probes import Probe
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
-LATE = "no gradient came: it was not used, it was a view changed in place, or backward was after the next pass"
+LATE = "no gradient came: it was not used, it was a view changed in place, or backward came after the update"
 MAX_SKIPPED = 8  # tensors that are named
 MAX_RARITY = 64  # policy sample: at the rarest one pass in so many
 
@@ -102,6 +103,8 @@ class Capture(Probe):
         settings = self.monitor.settings
         self.pool = Pool(policy=settings.capture_policy)
         self.tap = Tap(self.pool, self._failed)
+        self.waiting = Waiting(self.tap, self._hand_over)
+        self.pool.relieve = self.waiting.hand_over_all  # what waits for gradients must not be waited for
         self._targets: weakref.WeakKeyDictionary[nn.Module, list[Target]] = weakref.WeakKeyDictionary()
         self._recording: Recording | None = None
         self._totals = Totals()
@@ -195,7 +198,7 @@ class Capture(Probe):
             if self._wanted(call.graded):
                 self._dropped("beside another thread's pass")
             return
-        self._finish()
+        self._pass_over()
         if not self._wanted(call.graded) or not self._has_turn():
             return
         targets = self._targets_of(module)
@@ -285,17 +288,25 @@ class Capture(Probe):
         self.tap.unhook()
         self._leave_eager()
         if not self.tap.awaits_gradients:  # written while backward runs, which leaves the interpreter to the writer
-            self._finish()
+            self._pass_over()
 
     @asked
     def update_begins(self, optimizer: "Optimizer") -> None:
         if not self._is_busy():
-            self._finish()
+            self._updated()
 
     @asked
     def after_step(self, optimizer: "Optimizer") -> None:
         if not self._is_busy():
+            self._updated()
+
+    def _updated(self) -> None:
+        """Gradients of passes before an update have come, where it is not one of several optimizers' that takes turns."""
+        if len(self.monitor.optimizers) < 2:
             self._finish()
+        else:
+            self._pass_over()
+            self.waiting.hand_over_all(before_step=self.monitor.step)
 
     def _leave_eager(self) -> None:
         eager, self._eager = self._eager, None
@@ -303,15 +314,25 @@ class Capture(Probe):
             eager.__exit__(None, None, None)
 
     def _finish(self) -> None:
-        """The pass is over, and its gradients have come: hand over what it copied."""
+        """All passes are over, and what gradients there are have come."""
+        self._pass_over()
+        self.waiting.hand_over_all()
+
+    def _pass_over(self) -> None:
+        """The pass that ran is over: it is handed over once its gradients have come, after those before it."""
         self._leave_eager()
-        if not self.tap.running:
-            return
-        copied = self.tap.end()
-        self.monitor.budget.asked_s += self.tap.clock.take_s()
-        if copied is None:
-            self._dropped("no room")
-            return
+        if self.tap.running:
+            copied = self.tap.end(parked=True)
+            self.monitor.budget.asked_s += self.tap.clock.take_s()
+            if copied is None:
+                self._dropped("no room")
+            else:
+                self.waiting.add(Ended(copied, self._key, self._about))
+        elif self.waiting:
+            self.waiting.hand_over_complete()
+
+    def _hand_over(self, ended: Ended) -> None:
+        copied = ended.copied
         self._skip(copied)
         if self._idle:
             for path in copied.calls:
@@ -319,7 +340,7 @@ class Capture(Probe):
         if not copied.forms() and not copied.scalars:
             self.tap.release(copied)
             return
-        self._put(copied)
+        self._put(ended)
 
     def _skip(self, copied: Copied) -> None:
         """Keep in mind what of a pass could not be kept."""
@@ -332,16 +353,17 @@ class Capture(Probe):
         if len(self._skipped) < MAX_SKIPPED or path in self._skipped:
             self._skipped[path] = why
 
-    def _put(self, copied: Copied) -> None:
+    def _put(self, ended: Ended) -> None:
         self.monitor.become_rank_now()
-        about = {**self._about, "calls": {path: count for path, count in copied.calls.items() if count > 1}}
+        copied = ended.copied
+        about = {**ended.about, "calls": {path: count for path, count in copied.calls.items() if count > 1}}
         keys = about.get("keys")
         if keys:
             about["split"] = copied.rows(len(keys))
         about = {name: value for name, value in about.items() if value not in (None, {})}
         try:
             stats = self.monitor.settings.capture_stats
-            self._recording_of(about.get("epoch")).put(Pass(copied, self.pool, self._key, about, stats=stats))
+            self._recording_of(about.get("epoch")).put(Pass(copied, self.pool, ended.key, about, stats=stats))
         except BudgetExceeded as error:
             self._end_over(error)
         except (OSError, TdbgError) as error:

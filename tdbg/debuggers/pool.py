@@ -21,15 +21,17 @@ class Full(Exception):
 class Pool:
     """Buffers of uint8 on the host, at most so many bytes of them at a time.
 
-    A buffer may be larger than the whole pool: then it is alone in it. Freed ones of a size that was asked for lately
+    What one pass copies may be larger than the whole pool: then it is alone in it. Freed buffers of a size that was asked for lately
     are kept, so that a steady program takes no new memory from the system, which would cost more than the copy.
 
     policy: ``block`` waits for room, ``drop`` does not, ``sample`` as drop, and whoever asks should ask more rarely.
+    relieve: called before room is waited for: whoever holds buffers for later hands them over to be written.
     """
 
     def __init__(self, limit_bytes: int = RING_BYTES, policy: str = "block") -> None:
         self.limit_bytes, self.policy = limit_bytes, policy
         self._alive: Callable[[], bool] = lambda: True
+        self.relieve: Callable[[], None] = lambda: None
         self.used_bytes = 0
         self.waited_s = 0.0
         self._free: dict[int, list[Tensor]] = {}
@@ -40,13 +42,14 @@ class Pool:
         """alive: False once nobody will free anything any more."""
         self._alive = alive
 
-    def take(self, size: int) -> Tensor:
+    def take(self, size: int, held: int = 0) -> Tensor:
         """A buffer of ``size`` bytes; `Full` where there is no room and none is waited for.
 
-        Raises TdbgError if room does not come within a minute, or whoever frees it is gone.
+        held: bytes that the asker has already for the same pass, and frees only when it has all: they are not waited
+        for. Raises TdbgError if room does not come within a minute, or whoever frees it is gone.
         """
         with self._changed:
-            self._enter(size)
+            self._enter(size, held)
             kept = self._free.get(size)
             if kept:
                 self._free_bytes -= size
@@ -64,13 +67,13 @@ class Pool:
             self.used_bytes -= size
             self._changed.notify_all()
 
-    def _enter(self, size: int) -> None:
-        if not self._has_room(size):
-            self._wait(size)
+    def _enter(self, size: int, held: int = 0) -> None:
+        if not self._has_room(size, held):
+            self._wait(size, held)
         self.used_bytes += size
 
-    def _has_room(self, size: int) -> bool:
-        if self.used_bytes and self.used_bytes + size > self.limit_bytes:
+    def _has_room(self, size: int, held: int) -> bool:
+        if self.used_bytes > held and self.used_bytes + size > self.limit_bytes:
             return False
         over = self.used_bytes + self._free_bytes + size - self.limit_bytes
         if over > 0 and not self._free.get(size):  # what is kept for others must make room
@@ -78,11 +81,12 @@ class Pool:
             self._free_bytes = 0
         return True
 
-    def _wait(self, size: int) -> None:
+    def _wait(self, size: int, held: int) -> None:
         if self.policy != "block":
             raise Full
+        self.relieve()
         begun = time.monotonic()
-        while not self._has_room(size):
+        while not self._has_room(size, held):
             self._changed.wait(0.2)
             if not self._alive():
                 raise TdbgError("what was captured cannot be written", "see the reason above; nothing more is captured")

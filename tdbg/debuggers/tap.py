@@ -70,6 +70,11 @@ class Form(NamedTuple):
     device: torch.device = HOST
     note: Note = ()
 
+    @classmethod
+    def of(cls, path: str, part: Part) -> "Form":
+        """Of one of the plain tensors that the tensor of this path is made of."""
+        return cls(path + part.path, part.dtype, part.data.shape, part.data.device, part.note)
+
     @property
     def nbytes(self) -> int:
         """Of the copy, which holds no gaps."""
@@ -153,6 +158,13 @@ class Loose(NamedTuple):
     form: Form
     buffer: Tensor
 
+    @classmethod
+    def copy(cls, form: Form, part: Part, buffer: Tensor) -> "Loose":
+        """The tensor's bytes into the buffer."""
+        if form.nbytes:
+            buffer.view(raw(form.dtype)).view(form.shape).copy_(part.data, non_blocking=True)
+        return cls(form, buffer)
+
 
 @dataclass(slots=True)
 class Copied:
@@ -169,6 +181,7 @@ class Copied:
     skipped: dict[str, str] = field(default_factory=dict)  # path -> why it could not be copied
     awaited: dict[str, None] = field(default_factory=dict)  # gradients that have not arrived
     events: list[Any] = field(default_factory=list)  # of devices whose copies are on their way
+    held: int = 0  # bytes of its buffers
 
     @property
     def whole(self) -> bool:
@@ -239,6 +252,7 @@ class Tap:
         self._views: dict[int, tuple[Tensor, Plan, list[Tensor], list[Slot | None]]] = {}  # by id of the buffer
         self._hooked: list[dict[Any, Any]] = []  # tables of hooks
         self._copied: Copied | None = None
+        self._parked: list[Copied] = []  # passes that are over, but for their gradients
         self._ready: list[Tensor] = []
         self._ready_forms: tuple[Form, ...] = ()
         self._full = False
@@ -307,8 +321,11 @@ class Tap:
             table.pop(HOOK, None)
         self._hooked = []
 
-    def end(self) -> Copied | None:
-        """What this pass copied; None if there was no room for it, or there was no pass."""
+    def end(self, *, parked: bool = False) -> Copied | None:
+        """What this pass copied; None if there was no room for it, or there was no pass.
+
+        parked: it is to be handed to `unpark` later, and gradients of it are taken until then.
+        """
         self.unhook()
         self._settle_last()
         copied, self._copied, self._ready, self.next = self._copied, None, [], None
@@ -323,9 +340,16 @@ class Tap:
                 self._plans.clear()
                 self._views.clear()
             self._plans[forms[0]] = Plan.of(forms, copied.makers)
-        devices = copied.plan.devices if copied.plan and copied.whole else {form.device for form in forms}
-        copied.events += [_event(device) for device in devices - {HOST}]
+        self._parked.append(copied)
+        if not parked:
+            self.unpark(copied)
         return copied
+
+    def unpark(self, copied: Copied) -> None:
+        """What comes for this pass from now on is too late."""
+        self._parked = [other for other in self._parked if other is not copied]
+        devices = copied.plan.devices if copied.plan and copied.whole else {form.device for form in copied.forms()}
+        copied.events += [_event(device) for device in devices - {HOST}]
 
     def release(self, copied: Copied) -> None:
         """Give its memory back."""
@@ -417,16 +441,41 @@ class Tap:
             copied.skipped[name] = f"no gradient: {recording}"
 
     def gradient(self, path: str, of: Copied | None, grad: Tensor) -> None:
-        """A gradient has arrived; one of an earlier pass is not this pass's."""
-        if of is not None and of is self._copied:
-            begun = perf_counter()
+        """A gradient has arrived, of the pass that runs or of one that is parked; others are not waited for."""
+        is_current = of is not None and of is self._copied
+        if of is None or not (is_current or self._is_parked(of)):
+            return
+        begun = perf_counter()
+        number = of.grads.get(path, 0)
+        of.grads[path] = number + 1
+        name = f"{path}#{number}" if number else path
+        if is_current:
             self._settle()
-            number = of.grads.get(path, 0)
-            of.grads[path] = number + 1
-            of.awaited.pop(path, None)
-            self._take(f"{path}#{number}" if number else path, grad)
+            self._take(name, grad)
             self._settled()
-            self.clock.long_s += perf_counter() - begun
+            of.awaited.pop(path, None)
+        elif self._take_late(of, name, grad):
+            of.awaited.pop(path, None)
+        self.clock.long_s += perf_counter() - begun
+
+    def _take_late(self, copied: Copied, name: str, grad: Tensor) -> bool:
+        """For a pass that is parked: the plan is another pass's by now. False if it came too late after all."""
+        try:
+            for part in self._parts_of(copied, name, grad):
+                form = Form.of(name, part)
+                buffer = self._buffer(copied, form.nbytes)
+                if not self._is_parked(copied):  # while room was waited for it was handed over, to make some
+                    self.pool.give(buffer)
+                    return False
+                copied.loose.append(Loose.copy(form, part, buffer))
+        except Full:
+            copied.skipped[name] = "there was no room for it"
+        except Exception as error:  # guard: the gradient is lost, training goes on
+            self._failed(error)
+        return True
+
+    def _is_parked(self, copied: Copied) -> bool:
+        return any(copied is parked for parked in self._parked)
 
     def _take(self, name: str, value: Any) -> None:
         if self._copied is None or self._full:
@@ -474,22 +523,26 @@ class Tap:
 
     def _copy_new(self, copied: Copied, path: str, tensor: Tensor) -> None:
         """The first tensor of a pass, which tells the plan; one that no plan knew; one that is no plain data."""
+        for part in self._parts_of(copied, path, tensor):
+            self._copy_part(copied, path, part)
+
+    @staticmethod
+    def _parts_of(copied: Copied, path: str, tensor: Tensor) -> Sequence[Part]:
+        """The plain tensors that this one is made of; none, and a word on it, where it cannot be kept."""
         try:
-            found = parts(tensor)
+            return parts(tensor)
         except TdbgError:
             raise
         except Exception as error:  # guard: a tensor may refuse anything; this one is not kept, and that is said
             why = str(error) if isinstance(error, NotPlain) else f"{type(error).__name__}: {error}"[:200]
             copied.skipped[path] = why
-            return
-        for part in found:
-            self._copy_part(copied, path, part)
+            return ()
 
     def _copy_part(self, copied: Copied, path: str, part: Part) -> None:
-        form = Form(path + part.path, part.dtype, part.data.shape, part.data.device, part.note)
+        form = Form.of(path, part)
         plan = self._plans.get(form) if copied.plan is None and not copied.loose else None
         if plan is not None:
-            copied.plan, copied.buffer = plan, self.pool.take(plan.nbytes)
+            copied.plan, copied.buffer = plan, self._buffer(copied, plan.nbytes)
             self._ready, self.slots = self._views_of(copied.buffer, plan)
             self._ready_forms, self.makers = plan.forms, (*plan.makers, None)
         place = copied.filled
@@ -499,11 +552,13 @@ class Tap:
             copied.makers.append(None)
             return
         self._ready, self.makers = [], NOBODY  # this pass goes another way than the last one: what comes stays in order
-        buffer = self.pool.take(form.nbytes)
-        copied.loose.append(Loose(form, buffer))
+        copied.loose.append(Loose.copy(form, part, self._buffer(copied, form.nbytes)))
         copied.makers.append(None)
-        if form.nbytes:
-            buffer.view(raw(form.dtype)).view(form.shape).copy_(part.data, non_blocking=True)
+
+    def _buffer(self, copied: Copied, size: int) -> Tensor:
+        buffer = self.pool.take(size, copied.held)
+        copied.held += size
+        return buffer
 
     def _views_of(self, buffer: Tensor, plan: Plan) -> tuple[list[Tensor], list[Slot | None]]:
         known = self._views.get(id(buffer))

@@ -1,6 +1,7 @@
 """The probe of `--capture` inside the test process: passes that run beside each other."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from torch import Tensor, nn
 
 from tdbg.config import Settings
 from tdbg.debuggers.capture import Capture
+from tdbg.debuggers.pool import PATIENCE_S
+from tdbg.debuggers.waiting import MOST
 from tdbg.events import Observation
 from tdbg.pages.reader import PageSet
 from tdbg.pages.writer import PageWriter
@@ -107,3 +110,91 @@ def test_a_budget_that_ends_behind_the_last_pass_is_told(tmp_path: Path, monkeyp
     watched.monitor.detach()
     over = [event for event in watched.events if isinstance(event, Observation) and event.part == "OVER"]
     assert len(over) == 1 and not watched.failures
+
+
+def values(tensor: Any) -> Any:
+    return torch.frombuffer(bytearray(tensor.read()), dtype=torch.float32).reshape(tensor.shape).tolist()
+
+
+def grads(folder: Path) -> list[tuple[int | None, dict[str, list[float]]]]:
+    """Of each datapoint its step and the gradients of b."""
+    return [
+        (point.step, {path: values(tensor) for path, tensor in point.tensors.items() if ":grad" in path})
+        for point in PageSet.open(folder)
+    ]
+
+
+def test_two_forwards_before_one_backward_have_their_gradients_each(watched: Watch, tmp_path: Path) -> None:
+    """As two views of one image have, with a pass between them that has no gradients."""
+    net = Net()
+    optimizer = torch.optim.SGD(net.parameters(), 0.01)
+    for _ in range(3):
+        first = net(torch.ones(3, 4))
+        with torch.no_grad():
+            net(torch.zeros(3, 4))
+        second = net(-torch.ones(3, 4))
+        (2 * first.sum() + 5 * second.sum()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    watched.monitor.detach()
+    first_grad, second_grad = ({"b:grad": [[value] * 4] * 3} for value in (2.0, 5.0))
+    assert [found for _, found in grads(tmp_path)] == [first_grad, {}, second_grad] * 3
+
+
+def test_the_gradients_of_two_optimizers_that_take_turns(watched: Watch, tmp_path: Path) -> None:
+    """The generator's forward is before the update of the discriminator, its backward after it."""
+    maker, judge = Net(), Net()
+    of_judge, of_maker = (torch.optim.SGD(net.parameters(), 0.01) for net in (judge, maker))
+    for _ in range(3):
+        made = maker(torch.ones(3, 4))
+        judge(made.detach()).sum().backward()
+        of_judge.step()
+        judge(made).sum().backward()
+        of_maker.step()
+    watched.monitor.detach()
+    found = grads(tmp_path)
+    assert len(found) == 9 and all("b:grad" in values for _, values in found), found
+
+
+def test_outputs_that_nobody_uses_do_not_hold_passes_up(watched: Watch, tmp_path: Path) -> None:
+    """Their gradients never come: the pass is written at the update, as it is."""
+    net = Net()
+    optimizer = torch.optim.SGD(net.parameters(), 0.01)
+    for _ in range(20):
+        net(torch.ones(3, 4))
+    assert len(watched.monitor.probe("capture").waiting) <= MOST
+    net(torch.ones(3, 4)).sum().backward()
+    optimizer.step()
+    assert not watched.monitor.probe("capture").waiting
+    watched.monitor.detach()
+    assert [len(values) for _, values in grads(tmp_path)] == [0] * 20 + [1]
+
+
+def test_passes_that_wait_for_gradients_give_room_to_others(watched: Watch, tmp_path: Path) -> None:
+    """Room is not waited for in vain where those that hold it wait themselves."""
+    capture = watched.monitor.probe("capture")
+    capture.pool.limit_bytes = 1_000_000
+    net = Net()
+    optimizer = torch.optim.SGD(net.parameters(), 0.01)
+    begun = time.monotonic()
+    small, large = net(torch.ones(12_000, 4)), net(torch.ones(25_000, 4))
+    (small.sum() + large.sum()).backward()
+    optimizer.step()
+    watched.monitor.detach()
+    assert time.monotonic() - begun < PATIENCE_S / 2
+    assert [point.tensors["b:output"].shape[0] for point in PageSet.open(tmp_path)] == [12_000, 25_000]
+
+
+def test_a_pass_that_is_larger_than_all_room_is_alone_in_it(watched: Watch, tmp_path: Path) -> None:
+    """The first of its kind comes tensor by tensor: it does not wait for the room that it holds itself."""
+    watched.monitor.probe("capture").pool.limit_bytes = 1_000_000
+    net = Net()
+    optimizer = torch.optim.SGD(net.parameters(), 0.01)
+    begun = time.monotonic()
+    for _ in range(3):
+        net(torch.ones(50_000, 4)).sum().backward()
+        optimizer.step()
+    watched.monitor.detach()
+    assert time.monotonic() - begun < PATIENCE_S / 2
+    assert [list(point.tensors) for point in PageSet.open(tmp_path)] == [["a:output", "b:output", "b:grad"]] * 3
+    assert not PageSet.open(tmp_path).drops
