@@ -54,7 +54,6 @@ class Feed:
         self._told: set[str] = set()  # keys whose unit stands in the file
         self._heard = self._late = 0
         self._left_out: dict[str, int] = {}  # why -> rows that no row of the file has told of yet
-        self._is_full = False  # the file took a row no more, and says so
         self._last_step = 0
         self.dumps.forked()
 
@@ -170,7 +169,8 @@ class Feed:
 
     def _leave_out(self, why: str) -> None:
         """Count a row that is not written; the next one tells of it."""
-        self._left_out[why] = self._left_out.get(why, 0) + 1
+        with self._lock:
+            self._left_out[why] = self._left_out.get(why, 0) + 1
 
     def _await(self, row: Row, late: list[tuple[str, Any]]) -> None:
         """Have values on a device come with the step's one copy, in a row of their own."""
@@ -238,8 +238,7 @@ class Feed:
             self._left_out = {}
         else:
             self._leave_out("disk")
-            if not self._is_full:  # at once: a killed process tells nothing later
-                self._is_full = True
+            if file.dropped == 1:  # at once: a killed process tells nothing later
                 self._tell_left_out()
         self.me.charge(max(file.written_bytes - before, 0))
 
