@@ -3,12 +3,13 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tdbg.metrics.keys import Key, KeyGrammarError
+from tdbg.metrics.keys import Key, KeyGrammarError, unit_of
 
 if TYPE_CHECKING:
     from tdbg.metrics.tracker import MetricsTracker
 
 BEST = "best_"
+NO_RESULT = ("ms", "sec", "mb", "per_sec")  # units of what is no result
 STAMPS = ("epoch", "step")  # of a best, behind a dot
 
 
@@ -43,9 +44,14 @@ class Result(NamedTuple):
 
 
 def results_of(summary: Mapping[str, Any]) -> list[Result]:
-    """A summary with a line a metric: first those of whole phases, then of tasks, then of subsets; no copies."""
+    """A summary with a line a metric: first those of whole phases, then of tasks, then of subsets.
+
+    Copies are left out, and so are times, rates and memory: they say how it went, not what came of it.
+    """
     found = []
     for key, value in summary.items():
+        if unit_of(key) in NO_RESULT:
+            continue
         plain, _, stamp = key.rpartition(".")
         if key.startswith("core/") or (stamp in STAMPS and plain in summary and is_best(plain)):
             continue

@@ -113,19 +113,19 @@ class Unwritten:
 
 @dataclass(slots=True)
 class Records:
-    """Step records of a rank among its rows: how many, and the first and the last step that has one."""
+    """Step records of a rank among its rows: how many, the first step that has one, and the last that tdbg tells of."""
 
     count: int = 0
     first: int = 0
     last: int = 0
 
     def add(self, lines: "Sequence[Line]") -> None:
-        """Count those of training."""
+        """Count those of training among rows of tdbg's own."""
         steps = [line.step for line in lines if line.phase == "train"]
         if steps:
             self.first = min(steps) if not self.count else min(self.first, min(steps))
-            self.last = max(self.last, max(steps))
             self.count += len(steps)
+        self.last = max(self.last, *(line.step for line in lines))
 
     @property
     def missing(self) -> int:

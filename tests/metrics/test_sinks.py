@@ -143,6 +143,7 @@ def test_the_final_results_have_a_line_a_metric():
     summary = {"val/acc1_genus": 50.0, "val/best_acc1_genus": 75.0, "val/best_acc1_genus.epoch": 1}
     summary |= {"train/loss": 0.25, "core/train_loss": 0.25, "val/loss": 0.5, "val/best_loss": 0.125}
     summary |= {"val/best_loss.epoch": 2, "val/best_loss.step": 300, "val/best_effort": 1.0}
+    summary |= {"val/epoch_duration_sec": 3.0, "val/best_epoch_duration_sec": 3.0, "val/avg_samples_per_sec": 9.0}
     ConsoleSink(stream=stream).summary(summary)
     assert stream.getvalue().splitlines() == [
         "final result     last   best  at epoch  at step",
