@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -159,6 +160,12 @@ class Tally:
         """Rows of one source: those with the same keys are taken together, column by column."""
         if source == "tdbg":
             self.records.setdefault(rank, Records()).add(every)
+        keys = tuple(every[0].values)
+        columns = _columns(keys, [line.values for line in every])
+        if columns is not None:
+            for key, column in zip(keys, columns, strict=True):
+                self._take(key, source, rank, every, column)
+            return
         groups: dict[tuple[str, ...], list[Line]] = {}
         for line in every:
             shape = tuple(line.values)
@@ -202,6 +209,16 @@ class Tally:
         for one in self.series.values():
             one.unit = self.units.get(one.key) or unit_of(one.key.rpartition("/")[2])
         return self
+
+
+def _columns(keys: Sequence[str], rows: Sequence[dict[str, float]]) -> "Iterable[Sequence[float]] | None":
+    """The values of each key, where every row has these keys and no others; None otherwise."""
+    if len(keys) < 2 or set(map(len, rows)) != {len(keys)}:
+        return None
+    try:
+        return list(zip(*map(itemgetter(*keys), rows), strict=True))
+    except KeyError:
+        return None
 
 
 def _in_several(groups: "Iterable[tuple[str, ...]]") -> set[str]:
