@@ -54,7 +54,7 @@ class Writing:
         made = [one if isinstance(one, MetricSink) else plain_sinks([one])[0] for one in sinks if one != jsonl.name]
         chosen = [one for one in made if self.rank == 0 or one.every_rank]
         self.sinks = FanOut([jsonl, *chosen], on_trouble)
-        self.sinks.place(place)
+        self.sinks.place(place.absolute())
         total = self.schedule.total_steps
         self.console = FanOut([ConsoleSink(total_steps=total)] if console and self.rank == 0 else [], on_trouble)
         self.window = AveragingWindow(renames=self.schedule.averages)

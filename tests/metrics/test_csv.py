@@ -5,6 +5,7 @@ import os
 
 from metrics.rows_of import read_csv, row, run
 
+from tdbg.metrics.logger import StepMetricsLogger
 from tdbg.metrics.sinks.csv_ import CsvSink
 from tdbg.metrics.sinks.fan_out import FanOut
 
@@ -48,6 +49,16 @@ for _ in range(2):  # the second goes on in the same attempt
     sink.close()
     found = [(one["attempt"], one["value"]) for one in read_csv(path) if one["key"] == "train/loss"]
     assert found == [("0", "0.5")] * 2 + [("1", "0.5")] * 2 + [("2", "0.5"), ("3", "0.75")]
+
+
+def test_a_program_that_changes_its_folder_moves_no_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with StepMetricsLogger(sinks=["csv"], folder="m", rank=0, console=False) as log:
+        (tmp_path / "elsewhere").mkdir()
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        log.log_step_metrics({"loss": 1.0}, step=10)
+    assert {path.name for path in (tmp_path / "m").iterdir()} == {"metrics.csv", "metrics.jsonl"}
+    assert not list((tmp_path / "elsewhere").iterdir())
 
 
 def test_csv_never_writes_into_a_file_of_somebody_else(tmp_path):

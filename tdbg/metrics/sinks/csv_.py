@@ -24,10 +24,11 @@ _begun: dict[Path, tuple[int, int]] = {}  # file -> the process that writes into
 
 class _File(LineWriter):
     what = "metrics"
+    _whole = Path()  # the file, once it was opened
 
     def _open(self) -> None:
         """Find the attempt: one more than the last one that stands there, unless this process wrote it."""
-        place = self._place().resolve()
+        place = self._whole = self._place().resolve()
         pid, _ = _begun.get(place, (os.getpid(), 0))
         if pid != os.getpid():  # forked: the file is the parent's
             self._pid, self._fd = os.getpid(), -1
@@ -43,14 +44,13 @@ class _File(LineWriter):
         """Which one this is; opens the file, or says why not."""
         if self._pid != os.getpid():
             self.line(b"")
-        return _begun.get(self._place().resolve(), (0, 0))[1]
+        return _begun.get(self._whole, (0, 0))[1]
 
     def resumed(self) -> None:
         """An attempt of its own begins, though the process stayed the same."""
-        place = self._place().resolve()
-        if place in _begun and self.written_bytes:
-            pid, attempt = _begun[place]
-            _begun[place] = (pid, attempt + 1)
+        if self._whole in _begun and self.written_bytes:
+            pid, attempt = _begun[self._whole]
+            _begun[self._whole] = (pid, attempt + 1)
 
 
 def _last_attempt(path: Path) -> int | None:
