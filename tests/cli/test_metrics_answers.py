@@ -100,8 +100,15 @@ def test_states_of_chosen_keys_and_phases(tmp_path):
     assert told("--key", "val/l*") == ({"val": ["val/loss"]}, [])
     assert told("--key", "lr/*") == ({}, ["lr/group0"])
     assert told("--phase", "train")[0] == {"train": ["train/f1", "train/loss"]}
-    none = tdbg("dump", path, "--states", "--key", "val/nothing")
-    assert none.returncode == 1 and "no state has" in none.stderr and none.stdout == ""
+    for words, what, there in (
+        (("--key", "val/nothing"), "no state has", "val/loss"),
+        (("--phase", "vall"), "no state has", "did you mean val?"),
+        (("--step", "4"), "no state is as early as step 4", "step 5"),
+    ):
+        none = tdbg("dump", path, "--states", *words)
+        told = none.stderr.splitlines()
+        assert none.returncode == 1 and none.stdout == "" and len(told) == 2, none.stderr
+        assert what in told[0] and there in told[1]
 
 
 def test_rows_that_were_left_out_are_told_with_their_reason(tmp_path):

@@ -179,29 +179,45 @@ def _states(question: Question, until: int | None) -> int:
     if question.form not in ("", "json"):
         raise TdbgError("states are printed as JSON alone", "leave --format out")
     place = place_of(question)
-    kept = [
-        {"rank": rank, "file": name, **state}
-        for rank, name, state in _kept(place)
-        if (until is None or int(state.get("step") or 0) <= until)
-        and (not question.phase or state.get("phase") in (None, question.phase))
-    ]
-    there = bool(kept)
-    kept = [one for state in kept if (one := _part_of(state, list(question.key), question.phase)) is not None]
-    if there and not kept:
-        say(safe(f"{place.name}: no state has such keys; without --key it tells all that it has"))
-        return 1
-    if not kept:
+    every = [{"rank": rank, "file": name, **state} for rank, name, state in _kept(place)]
+    if not every:
         raise TdbgError(f"{place.name}: no states were kept", "`tdbg run -f DUMP_METRICS` keeps one at each validation")
+    early = [state for state in every if until is None or int(state.get("step") or 0) <= until]
+    kept = [one for state in early if (one := _part_of(state, list(question.key), question.phase)) is not None]
+    if not kept:
+        for line in _why_no_state(question, every, early):
+            say(safe(line))
+        return 1
     with place_for(question.out, question.force) as file:
         document = {"kind": "metrics-states", "version": 1, "data": {"run": place.name, "states": finite(kept)}}
         file.write(json.dumps(document, indent=2, allow_nan=False) + "\n")
     return 0
 
 
+def _why_no_state(
+    question: Question, every: "Sequence[dict[str, Any]]", early: "Sequence[dict[str, Any]]"
+) -> tuple[str, str]:
+    """What the states have not, and what they have."""
+    from tdbg.metrics.asking import nearest
+
+    if not early:
+        first = min(int(state.get("step") or 0) for state in every)
+        return f"no state is as early as step {question.step}", f"the first is of step {first:,}"
+    parts = [part for state in early if isinstance(part := state.get("phases"), dict)]
+    phases = {name: one for part in parts for name, one in part.items() if isinstance(one, dict)}
+    if question.phase and question.phase not in phases:
+        return f"no state has a phase {question.phase!r}", nearest(question.phase, sorted(phases))
+    keys = {key for one in phases.values() for key in one.get("metrics") or ()}
+    keys.update(key for state in early for key in state.get("stores") or ())
+    return f"no state has {' or '.join(question.key)}", nearest(question.key[0] if question.key else "", sorted(keys))
+
+
 def _part_of(state: dict[str, Any], globs: "Sequence[str]", phase: str) -> dict[str, Any] | None:
-    """A state with the metrics that were asked for alone; None if it has none of them."""
+    """A state with the phase and the metrics that were asked for alone; None if it has none of them."""
     from tdbg.metrics.asking import chooser
 
+    if phase and state.get("phase") not in (None, phase):
+        return None
     found = dict(state)
     wanted = chooser(globs, copies=True)
     phases = state.get("phases")
@@ -212,7 +228,7 @@ def _part_of(state: dict[str, Any], globs: "Sequence[str]", phase: str) -> dict[
             if (not phase or name == phase) and isinstance(one, dict) and isinstance(one.get("metrics"), dict)
         }
     if not globs:
-        return found
+        return None if phase and not found.get("phases") else found
     found["phases"] = {name: one for name, one in (found.get("phases") or {}).items() if one["metrics"]}
     stores = state.get("stores")
     found["stores"] = {key: value for key, value in stores.items() if wanted(key)} if isinstance(stores, dict) else {}
