@@ -205,8 +205,9 @@ def _why_no_state(
         return f"no state is as early as step {question.step}", f"the first is of step {first:,}"
     parts = [part for state in early if isinstance(part := state.get("phases"), dict)]
     phases = {name: one for part in parts for name, one in part.items() if isinstance(one, dict)}
-    if question.phase and question.phase not in phases:
-        return f"no state has a phase {question.phase!r}", nearest(question.phase, sorted(phases))
+    names = {*phases, *(str(state["phase"]) for state in early if state.get("phase"))}
+    if question.phase and question.phase not in names:
+        return f"no state has a phase {question.phase!r}", nearest(question.phase, sorted(names))
     keys = {key for one in phases.values() for key in one.get("metrics") or ()}
     keys.update(key for state in early for key in state.get("stores") or ())
     return f"no state has {' or '.join(question.key)}", nearest(question.key[0] if question.key else "", sorted(keys))
@@ -228,7 +229,8 @@ def _part_of(state: dict[str, Any], globs: "Sequence[str]", phase: str) -> dict[
             if (not phase or name == phase) and isinstance(one, dict) and isinstance(one.get("metrics"), dict)
         }
     if not globs:
-        return None if phase and not found.get("phases") else found
+        is_there = not phase or state.get("phase") == phase or found.get("phases")
+        return found if is_there else None
     found["phases"] = {name: one for name, one in (found.get("phases") or {}).items() if one["metrics"]}
     stores = state.get("stores")
     found["stores"] = {key: value for key, value in stores.items() if wanted(key)} if isinstance(stores, dict) else {}
