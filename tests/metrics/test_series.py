@@ -57,6 +57,17 @@ def test_values_of_mixed_rows_stay_in_order(tmp_path):
     assert one.last.step == 199
 
 
+@pytest.mark.parametrize(
+    "odd", [{"b": 9.0, "a": 3.0}, {"a": 3.0, "c": 9.0}, {"a": 3.0}, {"a": 3.0, "b": 9.0, "c": 1.0}, {}]
+)
+def test_one_row_of_another_shape_changes_nothing_of_the_rest(tmp_path, odd):
+    rows = [row(1, {"a": 1.0, "b": 5.0}), row(2, {"a": 2.0, "b": 7.0}), row(3, odd), row(4, {"a": 4.0, "b": 8.0})]
+    found = tally(Reading(find(str(write(tmp_path / FILE, *rows))).files).batches()).series.values()
+    courses = {one.key: one.course.values for one in found}
+    expected = {key: [one.values[key] for one in rows if key in one.values] for key in {"a", "b", *odd}}
+    assert courses == expected
+
+
 def test_a_course_stays_small_and_even():
     course = Course()
     for begin in range(0, 100_000, 777):
