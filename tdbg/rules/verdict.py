@@ -159,12 +159,14 @@ class Verdict:
 
     def _capture_lines(self) -> list[str]:
         """What was captured by the first rank, and how to open it."""
-        last = self.looks.get("capture", {}).get("last", "")
+        looks = self.looks.get("capture", {})
+        last = looks.get("last", "")
         if last.startswith("captured nothing"):
             return [last]
         if last.startswith("capturing"):  # it was ended before it could tell
             last = "captured until it ended"
-        return [f"{clip(last, 140)}: `tdbg inspect-pages {self.run}`"] if last.startswith("captured") else []
+        who = f"rank {looks['rank']}: " if len(self.ranks) > 1 and looks else ""
+        return [f"{who}{clip(last, 140)}: `tdbg inspect-pages {self.run}`"] if last.startswith("captured") else []
 
     def _profile_lines(self) -> list[str]:
         """What was profiled, and how to look at it."""
@@ -423,7 +425,9 @@ def _looks(view: View) -> dict[str, Any]:
     ranks = {process.process.label for process in view.ranks()}
     for process in sorted(view.steppers(), key=lambda process: process.process.label not in ranks):
         for name, looks in process.looks.items():
-            row = found.setdefault(name, {"count": 0, "last_step": looks.step, "last": looks.text})
+            row = found.setdefault(
+                name, {"count": 0, "last_step": looks.step, "last": looks.text, "rank": process.process.rank}
+            )
             row["count"] += looks.count
     profilers = [(process, process.looks["PROFILER"]) for process in view.steppers() if "PROFILER" in process.looks]
     if profilers:
