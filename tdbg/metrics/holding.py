@@ -7,8 +7,9 @@ from weakref import WeakSet
 from tdbg.errors import TdbgError
 from tdbg.metrics.best import BestEpochs
 from tdbg.metrics.chain import Null
-from tdbg.metrics.keys import Key, core_alias
-from tdbg.metrics.metric import HISTORY, Metric, direction_of
+from tdbg.metrics.keys import Key, core_alias, unit_named
+from tdbg.metrics.directions import direction_of, told
+from tdbg.metrics.metric import HISTORY, Metric
 from tdbg.metrics.partial import Partial
 from tdbg.metrics.phase import Phase
 from tdbg.metrics.stores import STORES, Store
@@ -29,7 +30,8 @@ class Holding:
 
     hierarchy: tasks of the chain, such as species, genus, family. null_label: the class that means "not labelled", one
         or by task. best, best_size: the criterion of the best epochs, and how many are kept.
-    units, directions: by name of metric, where the name itself does not tell (see `direction_of`, `Key.unit`).
+    units, directions: by name of metric, where the name itself does not tell (`Key.unit`, `direction_of`). A direction is
+        "min" or False, "max" or True, None for neither; a unit pct, frac, ms, sec, mb, per_sec or one word of yours.
     history: finished passes that each metric remembers.
     ``epoch`` and ``step`` are where the run is: any update may say it, and every value is stamped with it.
     """
@@ -42,13 +44,13 @@ class Holding:
         best: str = "val/loss",
         best_size: int = 5,
         units: Mapping[str, str] | None = None,
-        directions: Mapping[str, bool | None] | None = None,
+        directions: Mapping[str, bool | str | None] | None = None,
         history: int = HISTORY,
     ) -> None:
         self.hierarchy = tuple(hierarchy)
         self.null_label = null_label
-        self.units = dict(units or {})
-        self.directions = dict(directions or {})
+        self.units = {_plain(name, "unit"): unit_named(unit, name) for name, unit in (units or {}).items()}
+        self.directions = {_plain(name, "direction"): told(said, name) for name, said in (directions or {}).items()}
         self.history = history
         self.best_epochs = BestEpochs(best, best_size, self.directions.get(Key.parse(best).metric))
         self.phases: dict[str, Phase] = {}
@@ -175,3 +177,10 @@ class Holding:
         if near:
             return f"did you mean {' or '.join(near)}?"
         return f"there are: {', '.join(known)}" if known else "nothing has received a value yet"
+
+
+def _plain(name: str, what: str) -> str:
+    """The name of a metric as settings take it: without phase."""
+    if not isinstance(name, str) or "/" in name:
+        raise TdbgError(f"a {what} is said of a metric, not of {name!r}", "leave the phase out: loss, not val/loss")
+    return name

@@ -94,13 +94,15 @@ class Series:
 def direction(key: str) -> bool | None:
     """True if higher is better, False if lower is, None if the name of the metric does not say."""
     from tdbg.metrics.keys import Key, KeyGrammarError
-    from tdbg.metrics.metric import direction_of
+    from tdbg.metrics.directions import direction_of
 
     try:
         found = Key.parse(key)
     except KeyGrammarError:
-        return direction_of(key.rpartition("/")[2])
-    return direction_of(found.metric) if found.of_phase else None
+        return direction_of(*key.split("/")[::-1])
+    if found.of_phase:
+        return direction_of(found.metric, found.task, found.subset, found.phase)
+    return direction_of(found.metric, found.phase) if found.phase == "loss" else None
 
 
 @dataclass(slots=True)

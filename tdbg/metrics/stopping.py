@@ -8,7 +8,8 @@ from tdbg.flags import LEVELS
 from tdbg.metrics import fields
 from tdbg.metrics.intervals import ScheduleError
 from tdbg.metrics.keys import Key
-from tdbg.metrics.metric import better, direction_of
+from tdbg.metrics.directions import direction_of, told
+from tdbg.metrics.metric import better
 
 VERSION = 1
 
@@ -35,7 +36,7 @@ class EarlyStop:
         self,
         *,
         metric: str = "val/loss",
-        higher_is_better: bool | None = None,
+        higher_is_better: bool | str | None = None,
         patience: int | None = None,
         min_delta: float = 0.0,
         max_loss: float | None = None,
@@ -45,11 +46,10 @@ class EarlyStop:
         warmup_steps: int = 0,
     ) -> None:
         self.key = Key.parse(metric)
-        if higher_is_better is None:
-            higher_is_better = direction_of(self.key.metric)
-        if higher_is_better is None and patience is not None:
+        name = self.key.metric
+        self.higher_is_better = told(higher_is_better, name) if higher_is_better is not None else direction_of(name)
+        if self.higher_is_better is None and patience is not None:
             raise ScheduleError(f"{metric} has no direction of its own", "say higher_is_better=True or False")
-        self.higher_is_better = higher_is_better
         self.patience = _bound("patience", patience, 0)
         self.min_delta = _bound("min_delta", min_delta, 0) or 0.0
         self.max_loss = _bound("max_loss", max_loss)
