@@ -295,7 +295,7 @@ complete -c tdbg -n '__tdbg_at \'\'' -a control -d 'Change level and flags of a 
 complete -c tdbg -n '__tdbg_at \'\'' -a filter-logs -d 'Print log lines by flag, rank, level, step and time; whole records.'
 complete -c tdbg -n '__tdbg_at \'\'' -a inspect-pages -d 'Open captured tensors: list, show, compare, export, repair.'
 complete -c tdbg -n '__tdbg_at \'\'' -a trace -d 'Read traces of torch.profiler: where time and memory went.'
-complete -c tdbg -n '__tdbg_at \'\'' -a metrics -d 'Show, plot, compare and check the numbers of a run: losses, rates, scores.'
+complete -c tdbg -n '__tdbg_at \'\'' -a metrics -d 'Show, plot, compare and check the losses, rates and scores of a run.'
 complete -c tdbg -n '__tdbg_at \'\'' -a flags -d 'List the debug flags, what they open and what they did.'
 complete -c tdbg -n '__tdbg_at \'\'' -a explain -d 'Explain the code of a finding or of an advice, and what to do.'
 complete -c tdbg -n '__tdbg_at \'\'' -a doctor -d 'Show what tdbg sees here: versions, settings and their sources.'

@@ -56,7 +56,7 @@ COMMANDS = (
     Entry("filter-logs", "Print log lines by flag, rank, level, step and time; whole records."),
     Entry("inspect-pages", "Open captured tensors: list, show, compare, export, repair."),
     Entry("trace", "Read traces of torch.profiler: where time and memory went."),
-    Entry("metrics", "Show, plot, compare and check the numbers of a run: losses, rates, scores."),
+    Entry("metrics", "Show, plot, compare and check the losses, rates and scores of a run."),
     Entry("flags", "List the debug flags, what they open and what they did."),
     Entry("explain", "Explain the code of a finding or of an advice, and what to do."),
     Entry("doctor", "Show what tdbg sees here: versions, settings and their sources."),

@@ -5,7 +5,7 @@ from tdbg.cli import options
 from tdbg.metrics import commands
 
 app = options.group(
-    """Show, plot, compare and check the numbers of a run: losses, rates, scores.
+    """Show, plot, compare and check the losses, rates and scores of a run.
 
     `tdbg run` keeps what it sees and what the program logs (W&B, TensorBoard, a trainer of Hugging Face or Lightning,
     torchmetrics, a MetricsTracker) in metrics.jsonl, a file a rank. It is read where it lies, also while the run goes on

@@ -23,6 +23,7 @@ SELECTION: Options = {
     "ranks": (("--ranks", "--rank"), "RANGE", "Only these ranks, such as 0,3-5."),
     "key": (("--key", "-k"), "GLOB", "Only keys such as 'val/*'; repeatable."),
 }
+NO_ROWS = "no rows of metrics are there yet"
 ARGUMENTS = ("PATH", "A run, or a metrics.jsonl, or a folder of them; the newest run if left out.")
 
 
@@ -68,6 +69,13 @@ def nearest(word: str, keys: Sequence[str]) -> str:
     if near:
         return f"did you mean {' or '.join(near[:3])}?"
     return f"there are: {', '.join(keys[:8])}{' ...' if len(keys) > 8 else ''}" if keys else "there are no keys at all"
+
+
+def label(key: str, letters: int = 80) -> str:
+    """A key as a person reads it; an empty one as two quotes."""
+    from tdbg.tables import short
+
+    return short(key, letters) or "''"
 
 
 def tell_counts(name: str, counts: "Counts") -> None:

@@ -65,6 +65,10 @@ def place(out: str, force: bool, *, binary: bool = False) -> Iterator[IO[Any]]:
         with part.open("wb") if binary else part.open("w", encoding="utf-8", newline="") as file:
             yield file
         part.replace(path)
+    except OSError as error:
+        if error.filename not in (None, str(part)):  # what is read meanwhile
+            raise
+        raise TdbgError(f"{path} cannot be written: {error.strerror or error}", "name a file elsewhere") from None
     finally:
         part.unlink(missing_ok=True)
 

@@ -18,7 +18,8 @@ HELP = """Compare the metrics of runs: best and last, and the first step where s
     differ by --tolerance, a share of the larger one, such as 0.01 or 1% (1e-6 if left out), or by 'spread', for runs that
     are not meant to be equal: 3 times the spread of the series' own steps; it takes 3 steps in a row beyond it to part.
     NaN equals NaN. The exit code is 1 if any
-    series parts. Times, rates and memory differ on any machine: they count only where --key asks for them.
+    series parts, or if there is nothing to compare. Times, rates and memory differ on any machine: they count only
+    where --key asks for them by their exact names, not where a glob such as 'val/*' fits them.
 
     Examples:
         tdbg metrics compare tdbg_runs/before tdbg_runs/after
@@ -44,11 +45,13 @@ class Question(Selected):
 
 
 def answer(question: Question) -> int:
-    """Print how they differ; 1 if any series parts."""
+    """Print how they differ; 1 if any series parts, or if two runs share none."""
     from tdbg.errors import TdbgError
     from tdbg.metrics.asking import tell_counts
     from tdbg.metrics.parting import Comparison
     from tdbg.metrics.sources import find
+    from tdbg.output import say
+    from tdbg.tables import safe
 
     paths = list(question.paths)
     if not paths:
@@ -65,13 +68,17 @@ def answer(question: Question) -> int:
         tell_counts(other.name, one.counts[1])
         found.append((other.name, one))
     if not any(one.pairs for _, one in found):
-        raise TdbgError("there are no such keys in these runs", "`tdbg metrics show` tells the keys of a run")
+        hint = "`tdbg metrics show` tells the keys of a run; times, rates and memory need their exact names"
+        raise TdbgError("there are no such keys in these runs", hint)
     if question.json:
         _print_json(first.name, found, tolerance)
     else:
         for name, one in found:
             _print(first.name, name, one)
-    return int(any(pair.differs for _, one in found for pair in one.pairs.values()))
+    apart = [name for name, one in found if not any(pair.together for pair in one.pairs.values())]
+    for name in apart:
+        say(safe(f"{first.name} and {name}: nothing to compare: they share no key at any step"))
+    return int(bool(apart) or any(pair.differs for _, one in found for pair in one.pairs.values()))
 
 
 def _tolerance(text: str) -> float | None:
@@ -98,10 +105,11 @@ def _wanted(globs: "Sequence[str]") -> "Callable[[str], bool]":
     from tdbg.metrics.asking import chooser
 
     chosen = chooser(globs)
-    return lru_cache(65_536)(lambda key: chosen(key) and (bool(globs) or not key.endswith(NOISE)))
+    return lru_cache(65_536)(lambda key: chosen(key) and (key in globs or not key.endswith(NOISE)))
 
 
 def _print(first: str, other: str, found: "Comparison") -> None:
+    from tdbg.metrics.asking import label
     from tdbg.output import say
     from tdbg.tables import counted, print_rows, short
 
@@ -115,15 +123,15 @@ def _print(first: str, other: str, found: "Comparison") -> None:
     print_rows([*columns, *(["rank"] if ranks else [])], _rows(parted + [p for p in shared if not p.parted], ranks))
     for side, those in (("A", [p for p in pairs if p.b is None]), ("B", [p for p in pairs if p.a is None])):
         if those:
-            names = ", ".join(short(pair.key, 60) for pair in those[:8])
+            names = ", ".join(label(pair.key, 60) for pair in those[:8])
             say(f"only {side} has {counted(len(those), 'key')}: {names}{' ...' if len(those) > 8 else ''}")
     apart = [pair for pair in pairs if pair.a and pair.b and not pair.together]
     for pair in apart[:8]:
-        say(f"{short(pair.key)}: the runs share no step")
+        say(f"{label(pair.key)}: the runs share no step")
 
 
 def _verdict(parted: "Sequence[Pair]", shared: "Sequence[Pair]") -> str:
-    from tdbg.tables import short
+    from tdbg.metrics.asking import label
 
     if not shared:
         return "nothing to compare: they share no key at any step"
@@ -131,17 +139,17 @@ def _verdict(parted: "Sequence[Pair]", shared: "Sequence[Pair]") -> str:
         return f"no difference in {len(shared):,} series"
     first = min(parted, key=lambda pair: pair.parted[0] if pair.parted else 0)
     assert first.parted is not None
-    return f"{len(parted)} of {len(shared)} series part, the first at step {first.parted[0]:,}: {short(first.key)}"
+    return f"{len(parted)} of {len(shared)} series part, the first at step {first.parted[0]:,}: {label(first.key)}"
 
 
 def _rows(pairs: "Sequence[Pair]", ranks: bool) -> "Iterator[Sequence[Any]]":
-    from tdbg.tables import short
+    from tdbg.metrics.asking import label
 
     for pair in pairs:
         bests = [one.best.value if one and one.best else None for one in (pair.a, pair.b)]
         lasts = [one.last.value if one else None for one in (pair.a, pair.b)]
         there = pair.parted or (None, None, None)
-        line = [short(pair.key, 80), *bests, *lasts, pair.together, *there, pair.apart]
+        line = [label(pair.key), *bests, *lasts, pair.together, *there, pair.apart]
         yield [*line, *([pair.rank] if ranks else [])]
 
 

@@ -64,7 +64,9 @@ def answer(question: Question) -> int:
     from tdbg.output import say
     from tdbg.tables import counted, safe
 
-    form = "json" if question.json else question.form or "json"
+    form = question.form or "json"
+    if question.json and form != "json":
+        raise TdbgError(f"--json and --format {form} cannot both be", "choose one")
     if form not in WRITERS:
         raise TdbgError(f"--format cannot be {form!r}", f"write one of: {', '.join(WRITERS)}")
     if question.series and question.states:
@@ -88,7 +90,36 @@ def answer(question: Question) -> int:
     tell_counts(place.name, reading.counts)
     if question.out:
         say(safe(f"{question.out}: {counted(count, 'row')}"))
+    if not count:
+        say(safe(_why_none(question, place, until)))
     return int(not count)
+
+
+def _why_none(question: Question, place: "Place", until: int | None) -> str:
+    """Which of what was asked for is not there, with what is."""
+    from tdbg.errors import TdbgError
+    from tdbg.metrics.asking import NO_ROWS, check_keys, nearest
+    from tdbg.metrics.reading import Reading
+
+    keys: set[str] = set()
+    phases: set[str] = set()
+    first: int | None = None
+    for _, line in Reading(place.files).lines():
+        keys.update(line.values)
+        phases.update([line.phase] if line.phase else [])
+        first = line.step if first is None else min(first, line.step)
+    if first is None:
+        return f"{place.name}: {NO_ROWS}"
+    if until is not None and first > until:
+        return f"no row is as early as step {until:,}: the first is of step {first:,}"
+    phases.update(key.partition("/")[0] for key in keys if "/" in key)
+    if question.phase and question.phase not in phases:
+        return f"no row is of phase {question.phase!r}: {nearest(question.phase, sorted(phases))}"
+    try:
+        check_keys(list(question.key), keys)
+    except TdbgError as error:
+        return f"{error}: {error.hint}"
+    return f"{place.name}: no row is of what was asked for; with less of --key, --phase and --step there are some"
 
 
 def _step(text: str) -> int | None:
@@ -142,7 +173,8 @@ def _states(question: Question, until: int | None) -> int:
     from tdbg.errors import TdbgError
     from tdbg.metrics.asking import place_of
     from tdbg.metrics.tabling import place as place_for
-    from tdbg.tables import finite
+    from tdbg.output import say
+    from tdbg.tables import finite, safe
 
     if question.form not in ("", "json"):
         raise TdbgError("states are printed as JSON alone", "leave --format out")
@@ -153,12 +185,38 @@ def _states(question: Question, until: int | None) -> int:
         if (until is None or int(state.get("step") or 0) <= until)
         and (not question.phase or state.get("phase") in (None, question.phase))
     ]
+    there = bool(kept)
+    kept = [one for state in kept if (one := _part_of(state, list(question.key), question.phase)) is not None]
+    if there and not kept:
+        say(safe(f"{place.name}: no state has such keys; without --key it tells all that it has"))
+        return 1
     if not kept:
         raise TdbgError(f"{place.name}: no states were kept", "`tdbg run -f DUMP_METRICS` keeps one at each validation")
     with place_for(question.out, question.force) as file:
         document = {"kind": "metrics-states", "version": 1, "data": {"run": place.name, "states": finite(kept)}}
         file.write(json.dumps(document, indent=2, allow_nan=False) + "\n")
     return 0
+
+
+def _part_of(state: dict[str, Any], globs: "Sequence[str]", phase: str) -> dict[str, Any] | None:
+    """A state with the metrics that were asked for alone; None if it has none of them."""
+    from tdbg.metrics.asking import chooser
+
+    found = dict(state)
+    wanted = chooser(globs, copies=True)
+    phases = state.get("phases")
+    if isinstance(phases, dict):
+        found["phases"] = {
+            name: {**one, "metrics": {key: value for key, value in one["metrics"].items() if wanted(key)}}
+            for name, one in phases.items()
+            if (not phase or name == phase) and isinstance(one, dict) and isinstance(one.get("metrics"), dict)
+        }
+    if not globs:
+        return found
+    found["phases"] = {name: one for name, one in (found.get("phases") or {}).items() if one["metrics"]}
+    stores = state.get("stores")
+    found["stores"] = {key: value for key, value in stores.items() if wanted(key)} if isinstance(stores, dict) else {}
+    return found if found["phases"] or found["stores"] else None
 
 
 def _kept(place: "Place") -> "Iterator[tuple[int | None, str, dict[str, Any]]]":

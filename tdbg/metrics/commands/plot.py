@@ -50,6 +50,8 @@ def answer(question: Question) -> int:
     from tdbg.metrics.asking import check_keys, tell_counts
     from tdbg.metrics.reading import Reading
     from tdbg.metrics.sources import find
+    from tdbg.output import say
+    from tdbg.tables import safe
 
     if not 2 <= question.height <= 200:
         raise TdbgError(f"--height cannot be {question.height}", "write 2 to 200")
@@ -58,7 +60,11 @@ def answer(question: Question) -> int:
     reading = Reading(place.files)
     curves, known = _curves(reading, globs, _smooth(question.smooth))
     tell_counts(place.name, reading.counts)
-    check_keys(globs, known)
+    check_keys(globs if known else (), known)
+    if not curves:
+        say(safe(f"{place.name}: there are no values to plot"))
+        if not question.json:
+            return 1
     if question.html:
         _write_html(question, place.name, curves)
     elif question.json:
@@ -114,9 +120,10 @@ def _curves(reading: Any, globs: "Sequence[str]", smooth: float) -> "tuple[dict[
 def _print(curves: "Mapping[str, Sequence[Curve]]", height: int, most: int) -> None:
     import shutil
 
+    from tdbg.metrics.asking import label
     from tdbg.metrics.screen import graph
     from tdbg.output import say
-    from tdbg.tables import safe, short
+    from tdbg.tables import safe
 
     width = min(shutil.get_terminal_size((80, 24)).columns, 120)
     for number, (key, those) in enumerate(curves.items()):
@@ -124,12 +131,10 @@ def _print(curves: "Mapping[str, Sequence[Curve]]", height: int, most: int) -> N
             say(f"{len(curves) - most} more keys are left out: name keys or globs to see them")
             break
         print(
-            f"{'' if not number else chr(10)}{short(key)}  {safe(', '.join(_named(one, those) for one in those[:8]))}"
+            f"{'' if not number else chr(10)}{label(key, 200)}  {safe(', '.join(_named(one, those) for one in those[:8]))}"
         )
         for line in graph(those, width, height):
             print(line)
-    if not curves:
-        say("there are no values to plot")
 
 
 def _named(one: "Curve", those: "Sequence[Curve]") -> str:

@@ -36,13 +36,14 @@ class Question(Selected):
 
 
 def answer(question: Question) -> int:
-    """Print it; 1 if `--fail-on` is reached."""
+    """Print it; 1 if `--fail-on` is reached, or if there is no row to look at."""
     from tdbg.errors import TdbgError
     from tdbg.events import SEVERITIES
-    from tdbg.metrics.asking import place_of, tell_counts
+    from tdbg.metrics.asking import NO_ROWS, place_of, tell_counts
     from tdbg.metrics.sanity import judge
     from tdbg.metrics.seen import look
     from tdbg.output import say
+    from tdbg.tables import safe
 
     if question.fail_on and question.fail_on not in SEVERITIES:
         raise TdbgError(f"--fail-on cannot be {question.fail_on!r}", f"write one of: {', '.join(SEVERITIES)}")
@@ -54,8 +55,11 @@ def answer(question: Question) -> int:
         say(line)
     if question.json:
         _print_json(place.name, found, counts.rows)
-    else:
+    elif counts.rows or found:
         _print(found, counts.rows)
+    if not counts.rows:
+        say(safe(f"{place.name}: {NO_ROWS}"))
+        return 1
     if not question.fail_on:
         return 0
     floor = SEVERITIES.index(question.fail_on)

@@ -38,14 +38,18 @@ class Question(Selected):
 
 def answer(question: Question) -> int:
     """Print it; 1 if there is no row."""
-    from tdbg.metrics.asking import check_keys, chooser, place_of, tell_counts
+    from tdbg.metrics.asking import NO_ROWS, check_keys, chooser, place_of, tell_counts
     from tdbg.metrics.reading import Reading
     from tdbg.metrics.series import tally
+    from tdbg.output import say
+    from tdbg.tables import safe
 
     place = place_of(question)
     reading = Reading(place.files)
     found = tally(reading.batches())
     tell_counts(place.name, reading.counts)
+    if not reading.counts.rows:
+        say(safe(f"{place.name}: {NO_ROWS}"))
     globs = list(question.key)
     check_keys(globs, (one.key for one in found.series.values()))
     wanted = chooser(globs)
@@ -71,11 +75,11 @@ def _order(one: "Series") -> tuple[Any, ...]:
 
 
 def _print(every: "Sequence[Series]", found: "Tally", rows: int, wanted: Any) -> None:
+    from tdbg.metrics.asking import label
     from tdbg.output import say
     from tdbg.tables import counted, print_rows, safe, short
 
     if not rows:
-        say("no rows of metrics are there yet")
         return
     ranks = sorted(found.last)
     several = f" of {len(ranks)} ranks" if len(ranks) > 1 else ""
@@ -94,20 +98,20 @@ def _print(every: "Sequence[Series]", found: "Tally", rows: int, wanted: Any) ->
             print(safe(f"{key}: {short(text)}"))
     bad = [(one.key, one.non_finite, one.rank) for one in every if one.non_finite]
     for key, count, rank in bad[:10]:
-        say(safe(f"{key}: {counted(count, 'value')} of rank {rank} not finite"))
+        say(safe(f"{label(key)}: {counted(count, 'value')} of rank {rank} not finite"))
     if found.left_out:
         say(f"{found.left_out:,} values of further keys are left out: there are too many keys")
 
 
 def _lines(by_key: "dict[tuple[str, str], list[Series]]", several: bool, sources: bool) -> "Iterator[Sequence[Any]]":
+    from tdbg.metrics.asking import label
     from tdbg.metrics.series import sparkline
-    from tdbg.tables import short
 
     for (key, source), those in by_key.items():
         one = those[0]
         best = one.best
         at = (best.value, best.step, _epoch(best)) if best else (None, None, None)
-        line = [short(key, 80), one.unit or None, one.last.value, one.last.step, _epoch(one.last), *at]
+        line = [label(key), one.unit or None, one.last.value, one.last.step, _epoch(one.last), *at]
         line += [f"{one.count:,}", sparkline(one.course.values)]
         yield [*line, *([_apart(those)] if several else []), *([source] if sources else [])]
 

@@ -1,0 +1,100 @@
+"""`tdbg metrics`: what it says where there is little to say, and what it must not hide."""
+
+import json
+
+import pytest
+from cli.test_metrics import table, tdbg
+from metrics.rows_of import Header, row, write
+
+from tdbg.metrics.rows import FILE
+
+NAN = float("nan")
+
+
+def val(path, duration, loss=1.0):
+    values = {"val/loss": loss, "val/avg_samples_per_sec": 1 / duration, "val/epoch_duration_sec": duration}
+    return write(path / FILE, row(5, values, phase="val"))
+
+
+def test_timings_are_compared_where_their_exact_name_is_asked_for(tmp_path):
+    a, b = val(tmp_path / "a", 1.0), val(tmp_path / "b", 2.0)
+    done = tdbg("compare", a, b, "--tolerance", "1%", "--key", "val/*")
+    assert done.returncode == 0 and "no difference in 1 series" in done.stdout
+    assert tdbg("compare", a, b, "--key", "val/*", "--key", "val/epoch_duration_sec").returncode == 1
+
+
+@pytest.mark.parametrize("more", [(), ("--json",)])
+def test_nothing_to_compare_is_the_answer_no(tmp_path, more):
+    a = write(tmp_path / "a" / FILE, row(1, {"train/loss": 1.0}))
+    b = write(tmp_path / "b" / FILE, row(1, {"val/f1": 1.0}))
+    done = tdbg("compare", a, b, *more)
+    assert done.returncode == 1 and "share no key at any step" in done.stderr
+    assert bool(done.stdout) and ("--json" not in more or json.loads(done.stdout))
+
+
+@pytest.mark.parametrize("sub", ["show", "dump", "plot", "sanity"])
+@pytest.mark.parametrize("more", [(), ("--json",)])
+def test_no_rows_is_the_answer_no_in_one_line(tmp_path, sub, more):
+    path = write(tmp_path / FILE, Header())
+    done = tdbg(sub, path, *more)
+    assert done.returncode == 1 and len(done.stderr.splitlines()) == 1, done.stderr
+
+
+def test_a_phase_or_step_that_is_not_there_is_named_with_the_nearest(tmp_path):
+    path = write(tmp_path / FILE, row(5, {"val/loss": 1.0}, phase="val"), row(7, {"train/loss": 1.0}))
+    done = tdbg("dump", path, "--phase", "vall")
+    assert done.returncode == 1 and done.stderr.splitlines() == ["tdbg: no row is of phase 'vall': did you mean val?"]
+    done = tdbg("dump", path, "--step", "0")
+    assert done.returncode == 1 and done.stderr.splitlines() == [
+        "tdbg: no row is as early as step 0: the first is of step 5"
+    ]
+    done = tdbg("dump", path, "--series", "--key", "val/los")
+    assert done.returncode == 1 and "did you mean val/loss?" in done.stderr
+
+
+def test_json_and_another_format_are_refused(tmp_path):
+    path = write(tmp_path / FILE, row(5, {"val/loss": 1.0}))
+    done = tdbg("dump", path, "--json", "--format", "csv")
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 2 and done.stdout == ""
+    assert tdbg("dump", path, "--json", "--format", "json").returncode == 0
+
+
+@pytest.mark.parametrize("line", ["dump {} --out {}", "dump {} --format parquet --out {}", "plot {} --html {}"])
+def test_errors_name_the_path_that_was_given(tmp_path, line):
+    path = write(tmp_path / FILE, row(5, {"val/loss": 1.0}))
+    done = tdbg(*line.format(path, "no/such/folder/out.x").split(), cwd=tmp_path)
+    assert done.returncode == 2 and "no/such/folder/out.x" in done.stderr and ".part" not in done.stderr
+    assert len(done.stderr.splitlines()) == 2
+
+
+def test_an_empty_key_is_shown(tmp_path):
+    path = write(tmp_path / FILE, row(5, {"": 1.0}))
+    assert [one["key"] for one in table(tdbg("show", path))] == ["''"]
+    assert tdbg("plot", path).stdout.startswith("''  last 1")
+
+
+def test_states_of_chosen_keys_and_phases(tmp_path):
+    path = write(tmp_path / "rank0000" / FILE, row(5, {"val/loss": 1.0}))
+    kept = path.parent / "metrics_state"
+    kept.mkdir()
+    phases = {
+        name: {"metrics": {f"{name}/loss": {"value": 1.0}, f"{name}/f1": {"value": 2.0}}} for name in ("train", "val")
+    }
+    state = {
+        "kind": "metrics_state",
+        "step": 5,
+        "phase": None,
+        "phases": phases,
+        "stores": {"lr/group0": {"value": 0.1}},
+    }
+    (kept / "val.json").write_text(json.dumps(state))
+
+    def told(*words):
+        (one,) = json.loads(tdbg("dump", path, "--states", *words).stdout)["data"]["states"]
+        return {name: sorted(found["metrics"]) for name, found in one["phases"].items()}, sorted(one["stores"])
+
+    assert told("--key", "val/l*") == ({"val": ["val/loss"]}, [])
+    assert told("--key", "lr/*") == ({}, ["lr/group0"])
+    assert told("--phase", "train")[0] == {"train": ["train/f1", "train/loss"]}
+    none = tdbg("dump", path, "--states", "--key", "val/nothing")
+    assert none.returncode == 1 and "no state has" in none.stderr and none.stdout == ""
