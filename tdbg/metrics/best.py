@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from tdbg.errors import TdbgError
 from tdbg.metrics.keys import Key
-from tdbg.metrics.directions import direction_of, told
+from tdbg.directions import direction_of, told
 
 
 class Epoch(NamedTuple):
@@ -22,7 +22,9 @@ class BestEpochs:
     criterion: a key, such as ``val/loss``. higher_is_better: by the metric's name if left out.
     """
 
-    def __init__(self, criterion: str | Key = "val/loss", size: int = 5, higher_is_better: bool | str | None = None) -> None:
+    def __init__(
+        self, criterion: str | Key = "val/loss", size: int = 5, higher_is_better: bool | str | None = None
+    ) -> None:
         self.criterion = Key.parse(str(criterion))
         self.size = size
         if size < 0:
@@ -31,7 +33,8 @@ class BestEpochs:
         better = told(higher_is_better, name) if higher_is_better is not None else direction_of(name)
         if better is None:
             raise TdbgError(
-                f"{self.criterion} has no direction of its own", f'say which way is better: directions={{"{name}": "max"}}'
+                f"{self.criterion} has no direction of its own",
+                f'say which way is better: directions={{"{name}": "max"}}',
             )
         self.higher_is_better = better
         self.epochs: list[Epoch] = []

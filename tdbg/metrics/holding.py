@@ -8,7 +8,7 @@ from tdbg.errors import TdbgError
 from tdbg.metrics.best import BestEpochs
 from tdbg.metrics.chain import Null
 from tdbg.metrics.keys import Key, core_alias, unit_named
-from tdbg.metrics.directions import direction_of, told
+from tdbg.directions import direction_of, told
 from tdbg.metrics.metric import HISTORY, Metric
 from tdbg.metrics.partial import Partial
 from tdbg.metrics.phase import Phase

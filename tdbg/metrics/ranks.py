@@ -7,7 +7,7 @@ from typing import Any
 from tdbg.errors import TdbgError
 from tdbg.metrics import saved
 from tdbg.metrics.fields import StateError
-from tdbg.metrics.directions import direction_of
+from tdbg.directions import direction_of
 from tdbg.metrics.metric import Metric, Point
 from tdbg.metrics.partial import Partial
 from tdbg.metrics.phase import Phase

@@ -8,7 +8,7 @@ from tdbg.flags import LEVELS
 from tdbg.metrics import fields
 from tdbg.metrics.intervals import ScheduleError
 from tdbg.metrics.keys import Key
-from tdbg.metrics.directions import direction_of, told
+from tdbg.directions import direction_of, told
 from tdbg.metrics.metric import better
 
 VERSION = 1
