@@ -3,9 +3,9 @@
 import math
 from typing import Any, NamedTuple
 
+from tdbg.directions import direction_of, told
 from tdbg.errors import TdbgError
 from tdbg.metrics.keys import Key
-from tdbg.directions import direction_of, told
 
 
 class Epoch(NamedTuple):

@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 from weakref import WeakSet
 
+from tdbg.directions import direction_of, told
 from tdbg.errors import TdbgError
 from tdbg.metrics.best import BestEpochs
 from tdbg.metrics.chain import Null
 from tdbg.metrics.keys import Key, core_alias, unit_named
-from tdbg.directions import direction_of, told
 from tdbg.metrics.metric import HISTORY, Metric
 from tdbg.metrics.partial import Partial
 from tdbg.metrics.phase import Phase
@@ -58,6 +58,7 @@ class Holding:
         self.epoch: Epoch = None
         self.step: int | None = None
         self.findings: list[dict[str, Any]] = []  # finalised with count 0: what, phase, epoch, step, metrics
+        self._warned: set[str] = set()
         MADE.add(self)
 
     def phase(self, name: str) -> Phase:
@@ -168,6 +169,25 @@ class Holding:
         self.findings.append(
             {"what": what, "phase": phase, "epoch": self.epoch, "step": self.step, "metrics": list(metrics)}
         )
+
+    def _wild(self, phase: str, task: str, wild: int, samples: int) -> None:
+        """Tell of samples whose scores are NaN; they were counted as wrong."""
+        self._find(f"{wild} of {samples} samples have NaN scores", phase, [f"acc_{task}"])
+        said = f"task {task!r} of {phase!r}: {wild} of {samples} samples have NaN scores and count as wrong"
+        self._warn(said, "look at the loss and the weights: `tdbg run` names the first NaN", f"NaN {phase} {task}")
+
+    def _warn(self, what: str, hint: str, once: str = "") -> None:
+        """A Python warning at the line of the program that called; the same one only once a tracker."""
+        import sys
+        import warnings
+
+        if (once or what) in self._warned:
+            return
+        self._warned.add(once or what)
+        depth, frame = 1, sys._getframe()
+        while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("tdbg.metrics."):
+            depth, frame = depth + 1, frame.f_back
+        warnings.warn(f"{what}: {hint}", stacklevel=depth)
 
     def _near(self, name: str) -> str:
         import difflib

@@ -53,10 +53,10 @@ METRICS = (
 NUMBERED = re.compile(r"acc\d+")  # acc1, acc3, acc5, ...
 CORE_METRICS = ("loss", "accuracy", "acc1", "acc3", "acc5", "chain_accuracy", "partial_chain_accuracy")
 UNITS = ("pct", "frac", "ms", "sec", "mb", "per_sec")
-UNIT_SPELT = {word: "pct" for word in ("%", "percent", "percentage", "per cent")}
-UNIT_SPELT |= {word: "frac" for word in ("fraction", "ratio", "share")}
-UNIT_SPELT |= {word: "ms" for word in ("msec", "millisecond", "milliseconds")}
-UNIT_SPELT |= {word: "sec" for word in ("s", "secs", "second", "seconds")}
+UNIT_SPELT = dict.fromkeys(("%", "percent", "percentage", "per cent"), "pct")
+UNIT_SPELT |= dict.fromkeys(("fraction", "ratio", "share"), "frac")
+UNIT_SPELT |= dict.fromkeys(("msec", "millisecond", "milliseconds"), "ms")
+UNIT_SPELT |= dict.fromkeys(("s", "secs", "second", "seconds"), "sec")
 UNIT_SPELT |= {word: word for word in UNITS}  # in capitals
 GRAMMAR = (  # what, its form, an example
     ("key", 'prefix "/" name', "train/loss"),

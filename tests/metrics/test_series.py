@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from metrics.rows_of import Header, row, write
 
 from tdbg.metrics.curves import MAX_BUCKETS, Curve
-from tdbg.metrics.reading import Reading
+from tdbg.metrics.reading import Line, Reading
 from tdbg.metrics.rows import FILE
-from tdbg.metrics.reading import Line
 from tdbg.metrics.screen import graph
 from tdbg.metrics.series import POINTS, Course, Point, Series, direction, sparkline, tally
 from tdbg.metrics.sources import find
