@@ -194,6 +194,12 @@ def test_lightning(watched: Runner, bare: Runner) -> None:
     assert by_epoch == pytest.approx({5: _mean(losses, range(1, 6)), 10: _mean(losses, range(6, 11))})
     assert series(rows, "val/mse") == pytest.approx({line["step"]: line["mse"] for line in result.printed("val")})
     assert {row.phase for row in rows if "val/mse" in row.values} == {"val"}
+    own = rows_of(result, "tdbg")
+    assert series(own, "schedule/planned_epochs") == {0: 2.0}, "the try-out before training is no epoch"
+    passes = [(row.step, row.epoch, row.values["val/calls"]) for row in own if row.phase == "val"]
+    assert passes == [(5, 0, 3.0), (10, 1, 3.0)]
+    computed = [(row.step, row.epoch) for row in rows_of(result, "torchmetrics")]
+    assert computed == [(5, 0), (10, 1)]
     nothing_found(result)
 
 
