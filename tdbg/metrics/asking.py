@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from tdbg.metrics.reading import Counts
+    from tdbg.metrics.series import Tally
     from tdbg.metrics.sources import Place
 
 
@@ -23,6 +24,7 @@ SELECTION: Options = {
     "ranks": (("--ranks", "--rank"), "RANGE", "Only these ranks, such as 0,3-5."),
     "key": (("--key", "-k"), "GLOB", "Only keys such as 'val/*'; repeatable."),
 }
+MOST_TOLD = 8  # ranks of which it is said what they left out
 NO_ROWS = "no rows of metrics are there yet"
 ARGUMENTS = ("PATH", "A run, or a metrics.jsonl, or a folder of them; the newest run if left out.")
 
@@ -88,6 +90,24 @@ def tell_counts(name: str, counts: "Counts") -> None:
         say(safe(f"{name}: {counted(counts.broken, 'line')} passed over: {torn}"))
     if counts.again:
         say(safe(f"{name}: {counted(counts.again, 'row')} passed over: a resumed run made these steps again"))
+
+
+def tell_left_out(tally: "Tally") -> None:
+    """Say on stderr, of each rank, which rows were never written, and why."""
+    from tdbg.metrics.rows import LEFT_OUT
+    from tdbg.output import say
+    from tdbg.tables import counted, short
+
+    alone = len(tally.last) <= 1
+    for (rank, why), those in sorted(tally.unwritten.items())[:MOST_TOLD]:
+        of = "" if alone else f"rank {rank}: "
+        reason = LEFT_OUT.get(why) or short(why, 60)
+        say(f"{of}{counted(those.rows, 'row')} left out from step {those.first_step:,} on: {reason}")
+    thin = sorted((rank, one) for rank, one in tally.records.items() if one.missing)
+    for rank, one in thin[:MOST_TOLD]:
+        of = "" if alone else f"rank {rank}: "
+        steps = one.count + one.missing
+        say(f"{of}{one.count:,} of {steps:,} steps have a record: --max-overhead, or --every, leaves out the others")
 
 
 def is_place(word: str) -> bool:

@@ -42,7 +42,7 @@ class StepMetricsLogger(Writing):
 
     tracker: the state; a new one if left out. schedule: what is due when; the defaults of `OpsSchedule` if left out.
     sinks: further ones, such as ``WandbSink()``, or by name (csv, tensorboard, wandb); those that are not for every rank
-        are used on rank 0 alone.
+        are used on rank 0 alone. Files of theirs that nobody named lie in the folder of ``metrics.jsonl``.
     folder: where ``metrics.jsonl`` lies; the rank's of the run under `tdbg run`, else ``metrics/rank0000``.
     rank: read from the environment if left out. run: its name, for the header.
     config: what holds for the whole run: a mapping, a CfgNode of yacs, a namespace of argparse, ... (`run_config` adds
@@ -176,7 +176,7 @@ class StepMetricsLogger(Writing):
 
     @_whole
     def log_final_results(self) -> dict[str, float]:
-        """Write best and last of every phase that the tracker has; returns them."""
+        """Write best and last of every phase that the tracker has; print a line of each metric; returns them."""
         self._write_window()
         numbers, summary = final_results(self.tracker)
         bests = {key: value for key, value in numbers.items() if is_best(key)}

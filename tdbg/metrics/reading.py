@@ -27,6 +27,7 @@ class Line(msgspec.Struct, gc=False):
     source: str = ""
     text: dict[str, str] | None = None
     units: dict[str, str] | None = None
+    left_out: dict[str, int] | None = None
 
 
 class _Loose(msgspec.Struct, gc=False):
@@ -41,6 +42,7 @@ class _Loose(msgspec.Struct, gc=False):
     source: str = ""
     text: dict[str, str] | None = None
     units: dict[str, str] | None = None
+    left_out: dict[str, int] | None = None
 
 
 _strict = msgspec.json.Decoder(Line)
@@ -192,10 +194,10 @@ def _line(row: _Loose) -> Line:
     """Words as numbers. Raises ValueError for another word."""
     values = row.values
     made = values if str not in set(map(type, values.values())) else {k: wire.number(v) for k, v in values.items()}
-    more = (row.t, row.epoch, row.phase, row.rank, row.source, row.text, row.units)
+    more = (row.t, row.epoch, row.phase, row.rank, row.source, row.text, row.units, row.left_out)
     return Line(row.step, made, *more)  # type: ignore[arg-type]
 
 
 def _of_row(row: Row) -> Line:
-    more = (row.t, row.epoch, row.phase, row.rank, row.source, row.text or None, row.units or None)
-    return Line(row.step, row.values, *more)
+    rare = (row.text or None, row.units or None, row.left_out or None)
+    return Line(row.step, row.values, row.t, row.epoch, row.phase, row.rank, row.source, *rare)

@@ -4,6 +4,11 @@ from dataclasses import dataclass, field
 
 SCHEMA = 1
 FILE = "metrics.jsonl"
+LEFT_OUT = {  # why rows are not written
+    "overhead": "the program logs more often than --max-overhead pays for",
+    "disk": "the file may take a quarter of --disk-budget, or could not be written",
+    "device": "too many values were on their way from a device",
+}
 
 
 @dataclass(slots=True)
@@ -14,6 +19,7 @@ class Row:
     number. text: key -> words. units: key -> ``pct``, ``frac``, ``ms``, ..., the first time that it is known. source: who
     said so (``tracker``, ``tdbg``, ``wandb``, ``tensorboard``, ``hf``, ``lightning``, ``torchmetrics``, ``metric``).
     own_step: the step that the source itself gave or counts, where it has one of its own.
+    left_out: why -> how many rows were not written since the row before (see `LEFT_OUT`).
     """
 
     t: float
@@ -26,6 +32,7 @@ class Row:
     units: dict[str, str] = field(default_factory=dict)
     source: str = "tracker"
     own_step: int | None = None
+    left_out: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

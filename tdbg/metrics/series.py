@@ -123,6 +123,36 @@ def direction(key: str) -> bool | None:
 
 
 @dataclass(slots=True)
+class Unwritten:
+    """Rows that a rank left out, and the step where it was first said."""
+
+    first_step: int
+    rows: int = 0
+
+
+@dataclass(slots=True)
+class Records:
+    """Step records of a rank among its rows: how many, the first step that has one, and the last that tdbg tells of."""
+
+    count: int = 0
+    first: int = 0
+    last: int = 0
+
+    def add(self, lines: "Sequence[Line]") -> None:
+        """Count those of training among rows of tdbg's own."""
+        steps = [line.step for line in lines if line.phase == "train"]
+        if steps:
+            self.first = min(steps) if not self.count else min(self.first, min(steps))
+            self.count += len(steps)
+        self.last = max(self.last, *(line.step for line in lines))
+
+    @property
+    def missing(self) -> int:
+        """Steps in between without one."""
+        return max(self.last - self.first + 1 - self.count, 0) if self.count else 0
+
+
+@dataclass(slots=True)
 class Tally:
     """Every series of some rows. What two sources say of one key is kept apart."""
 
@@ -131,6 +161,8 @@ class Tally:
     units: dict[str, str] = field(default_factory=dict)
     left_out: int = 0  # values of keys beyond `MAX_KEYS`
     last: dict[int, Point] = field(default_factory=dict)  # of each rank: step and epoch of the last row, and its time
+    unwritten: dict[tuple[int, str], Unwritten] = field(default_factory=dict)  # by rank and why, as `LEFT_OUT` has it
+    records: dict[int, Records] = field(default_factory=dict)  # by rank
 
     def add(self, batch: "Batch") -> None:
         """Take rows. Cost: about 0.3 us a row and 0.1 us a value."""
@@ -144,6 +176,8 @@ class Tally:
 
     def _add_of(self, source: str, rank: int, every: "list[Line]") -> None:
         """Rows of one source: those with the same keys are taken together, column by column."""
+        if source == "tdbg":
+            self.records.setdefault(rank, Records()).add(every)
         groups: dict[tuple[str, ...], list[Line]] = {}
         for line in every:
             shape = tuple(line.values)
@@ -173,11 +207,13 @@ class Tally:
         found.add(lines, values)
 
     def _rare(self, batch: "Batch") -> None:
-        for line in batch.lines:
-            if line.text or line.units:
-                self.units |= line.units or {}
-                if len(self.texts) < MAX_KEYS:
-                    self.texts |= {(key, batch.rank): text for key, text in (line.text or {}).items()}
+        for line in [line for line in batch.lines if line.text or line.units or line.left_out]:
+            for why, count in (line.left_out or {}).items():
+                if len(self.unwritten) < MAX_KEYS:
+                    self.unwritten.setdefault((batch.rank, why), Unwritten(line.step)).rows += count
+            self.units |= line.units or {}
+            if len(self.texts) < MAX_KEYS:
+                self.texts |= {(key, batch.rank): text for key, text in (line.text or {}).items()}
 
     def settle(self) -> "Tally":
         """Give each series its unit; to be called when all rows are in."""

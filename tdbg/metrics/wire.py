@@ -30,6 +30,8 @@ def encode(row: Row) -> bytes:
         made["units"] = row.units
     if row.own_step is not None:
         made["own_step"] = row.own_step
+    if row.left_out:
+        made["left_out"] = row.left_out
     try:
         line = _encode(made)
     except (ValueError, TypeError):  # not finite, or a number of some library
@@ -94,6 +96,7 @@ def _row(found: dict[str, Any]) -> Row | None:
         _texts(found.get("units")),
         str(found.get("source", "")),
         own if isinstance(own := found.get("own_step"), int) else None,
+        {str(why): int(count) for why, count in found.get("left_out", {}).items()},
     )
 
 

@@ -9,7 +9,13 @@ from typing import Any
 from tdbg.metrics import home
 from tdbg.metrics.averaging import AveragingWindow
 from tdbg.metrics.clock import Clock
+<<<<<<< HEAD
 from tdbg.metrics.keys import Key, core_alias, under
+=======
+from tdbg.metrics.finals import BEST
+from tdbg.metrics.keys import Key, under
+from tdbg.metrics.phase import Slot
+>>>>>>> msinks
 from tdbg.metrics.rows import FILE, Row
 from tdbg.metrics.run_config import plain_config
 from tdbg.metrics.schedule import OpsSchedule
@@ -50,9 +56,10 @@ class Writing:
         place = Path(folder) if folder is not None else home.folder(self.rank)
         self.path = place / FILE
         jsonl = JsonlSink(self.path, run=run, rank=self.rank, on_trouble=on_trouble)
-        made = [one if isinstance(one, MetricSink) else plain_sinks([one])[0] for one in sinks]
+        made = [one if isinstance(one, MetricSink) else plain_sinks([one])[0] for one in sinks if one != jsonl.name]
         chosen = [one for one in made if self.rank == 0 or one.every_rank]
         self.sinks = FanOut([jsonl, *chosen], on_trouble)
+        self.sinks.place(place)
         total = self.schedule.total_steps
         self.console = FanOut([ConsoleSink(total_steps=total)] if console and self.rank == 0 else [], on_trouble)
         self.window = AveragingWindow(renames=self.schedule.averages)
@@ -91,18 +98,24 @@ class Writing:
 
     def _write(self, values: Mapping[str, float], phase: str | None, text: Mapping[str, str] | None = None) -> None:
         row = self._row(values, phase, text)
-        row.units = self._new_units(phase, values)
+        row.units = self._new_units(values)
         self.sinks.write(row)
 
-    def _new_units(self, phase: str | None, keys: Iterable[str]) -> dict[str, str]:
+    def _new_units(self, keys: Iterable[str]) -> dict[str, str]:
         """The units of keys that are written for the first time, as far as the tracker knows them."""
         new = [key for key in keys if key not in self._units]
         self._units.update(new)
-        held = self.tracker.phases.get(phase or "")
-        if not new or held is None:
-            return {}
-        known = {str(key): metric.unit for key, metric in held if metric.unit}
-        return {key: known[key] for key in new if key in known}
+        return {key: unit for key in new if (unit := self._unit_of(key))}
+
+    def _unit_of(self, text: str) -> str:
+        """The unit of a metric, which its best, its averages and its copies share."""
+        key = Key.parse(text)
+        phase = self.tracker.phases.get(key.phase)
+        for metric in (key.metric, key.metric.removeprefix(BEST)):
+            held = phase.metrics.get(Slot(metric, key.task, key.subset)) if phase else None
+            if unit := held.unit if held else self.tracker.units.get(metric, ""):
+                return unit
+        return ""
 
     def _write_window(self) -> None:
         """Write the averages, if there are any. A window is emptied first: it is never written twice."""

@@ -43,10 +43,14 @@ def test_no_rows_is_the_answer_no_in_one_line(tmp_path, sub, more):
 def test_a_phase_or_step_that_is_not_there_is_named_with_the_nearest(tmp_path):
     path = write(tmp_path / FILE, row(5, {"val/loss": 1.0}, phase="val"), row(7, {"train/loss": 1.0}))
     done = tdbg("dump", path, "--phase", "vall")
-    assert done.returncode == 1 and done.stderr.splitlines() == ["tdbg: no row is of phase 'vall': did you mean val?"]
+    assert done.returncode == 1 and done.stderr.splitlines() == [
+        "tdbg: no row is of phase 'vall'",
+        "tdbg: did you mean val?",
+    ]
     done = tdbg("dump", path, "--step", "0")
     assert done.returncode == 1 and done.stderr.splitlines() == [
-        "tdbg: no row is as early as step 0: the first is of step 5"
+        "tdbg: no row is as early as step 0",
+        "tdbg: the first is of step 5",
     ]
     done = tdbg("dump", path, "--series", "--key", "val/los")
     assert done.returncode == 1 and "did you mean val/loss?" in done.stderr
@@ -123,3 +127,28 @@ def test_nan_is_a_gap_on_the_page(tmp_path):
     assert tdbg("plot", path, "--html", tmp_path / "a.html").returncode == 0
     page = (tmp_path / "a.html").read_text(encoding="utf-8")
     assert '"values":[1.0,null,0.5]' in page.replace(", ", ",").replace(": ", ":")
+
+
+def test_rows_that_were_left_out_are_told_with_their_reason(tmp_path):
+    rows = [row(step, {"train/loss": 1.0}, source="tdbg") for step in (1, 2, 5, 10)]
+    rows.append(row(10, {"x": 1.0}, source="wandb", phase=None, left_out={"overhead": 12}))
+    rows.append(row(12, {}, source="tdbg", phase=None, left_out={"overhead": 3, "disk": 1, "news\x1b[2J": 2}))
+    path = write(tmp_path / "rank0000" / FILE, *rows)
+    done = tdbg("show", path)
+    told = done.stderr.splitlines()
+    assert done.returncode == 0 and len(told) == 4
+    assert told[0].startswith("tdbg: 1 row left out from step 12 on: ") and "--disk-budget" in told[0]
+    assert told[1] == "tdbg: 2 rows left out from step 12 on: news\\x1b[2J"
+    assert told[2].startswith("tdbg: 15 rows left out from step 10 on: ") and "--max-overhead" in told[2]
+    assert told[3].startswith("tdbg: 4 of 12 steps have a record") and "--max-overhead" in told[3]
+    write(tmp_path / "rank0001" / FILE, rows[0], rows[1])
+    told = tdbg("show", tmp_path).stderr.splitlines()
+    assert len(told) == 4 and all(line.startswith("tdbg: rank 0: ") for line in told)
+    data = json.loads(tdbg("show", path, "--json").stdout)["data"]
+    assert {"rank": 0, "why": "overhead", "rows": 15, "from_step": 10} in data["rows_left_out"]
+    assert data["steps_recorded"] == [{"rank": 0, "steps": 12, "recorded": 4}]
+
+
+def test_nothing_is_said_where_nothing_was_left_out(tmp_path):
+    rows = [row(step, {"train/loss": 1.0}, source="tdbg") for step in range(7, 20)]
+    assert tdbg("show", write(tmp_path / FILE, *rows)).stderr == ""

@@ -16,6 +16,7 @@ from tdbg.metrics.seen import look
 from tdbg.metrics.sources import find
 from tests.e2e import conftest
 from tests.e2e.conftest import EVERY_STEP, Result, Runner, program, same_output, torchrun
+from tests.metrics.rows_of import read_csv
 from tests.metrics.wandb_files import runs
 
 
@@ -298,3 +299,31 @@ def test_what_its_own_sinks_send_is_not_heard_twice(watched: Runner, tmp_path: P
     assert result.code == 0, result.stderr
     assert [set(row.values) for row in rows_of(result, "wandb")] == [{"mine"}]
     assert rows_of(result, "tracker")
+
+
+def test_files_of_sinks_lie_in_the_folder_of_their_rank_and_attempt(watched: Runner, tmp_path: Path) -> None:
+    script = tmp_path / "restarted.py"
+    script.write_text(
+        "import glob, os, sys, time, torch\n"
+        "from tdbg import StepMetricsLogger\n"
+        "model = torch.nn.Linear(2, 1); optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "logger = StepMetricsLogger(sinks=['csv', 'tensorboard'], console=False)\n"
+        "for step in range(1, 21):\n"
+        "    loss = model(torch.ones(4, 2)).square().mean(); loss.backward(); optimizer.step(); optimizer.zero_grad()\n"
+        "    logger.log_step_metrics({'loss': loss.item()}, step=step, samples=4)\n"
+        "logger.close()\n"
+        "open(os.path.join(os.path.dirname(__file__), 'run', 'done' + os.environ['RANK']), 'w').close()\n"
+        "while len(glob.glob(os.path.join(os.path.dirname(__file__), 'run', 'done*'))) < 2: time.sleep(0.01)\n"
+        "sys.exit(3 * (os.environ['TORCHELASTIC_RESTART_COUNT'] == '0'))\n"
+    )
+    words = ["torchrun", "--standalone", "--nproc-per-node=2", "--max-restarts=1", str(script)]
+    result = watched(words)
+    assert result.code == 0, result.stderr
+    assert {path.name for path in tmp_path.iterdir()} == {"run", "restarted.py"}
+    for rank, attempt in ((0, "."), (0, "attempt1"), (1, "."), (1, "attempt1")):
+        folder = result.folder / f"rank{rank:04d}" / attempt
+        rows = read_csv(folder / "metrics.csv")
+        assert {(row["rank"], row["attempt"]) for row in rows} == {(str(rank), "0")}
+        steps = [int(row["step"]) for row in rows if row["key"] == "train/step_avg_loss"]
+        assert steps == sorted(set(steps)) and steps[-1] == 20
+        assert (folder / "tensorboard").is_dir() == (rank == 0)

@@ -1,5 +1,6 @@
 """Rows of files, as tests look at them."""
 
+import csv
 import json
 import os
 import subprocess
@@ -32,6 +33,12 @@ def write(path: Path, *those: Row | Header) -> Path:
     return path
 
 
+def read_csv(path: Path) -> list[dict[str, str]]:
+    """The lines of a CSV file, by its heading."""
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
 def row(step: int, values: dict[str, float], **more: Any) -> Row:
     """A row with what a test does not care for."""
     return Row(**{"t": 1e9 + step, "step": step, "epoch": step // 10, "phase": "train", "values": values, **more})
@@ -44,4 +51,4 @@ def run(code: str, *words: Any, **more: Any) -> subprocess.CompletedProcess[str]
     return subprocess.run(command, capture_output=True, text=True, timeout=more.pop("timeout", 60), env=env, **more)
 
 
-__all__ = ["Header", "Path", "find", "lines", "raw", "row", "run", "write"]
+__all__ = ["Header", "Path", "find", "lines", "raw", "read_csv", "row", "run", "write"]

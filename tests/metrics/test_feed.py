@@ -268,6 +268,8 @@ def test_a_program_that_logs_more_than_the_budget_pays_for(rank: Callable[..., R
         one.feed.book(0.001)
     kept = [row for row in rows(tmp_path) if row.source == "wandb"]
     assert feeds.FREE_ROWS <= len(kept) < 200
+    one.feed.finish()
+    assert sum(row.left_out.get("overhead", 0) for row in rows(tmp_path)) == 2000 - len(kept)
     text = (tmp_path / "rank0000" / "events.jsonl").read_text(encoding="utf-8")
     assert text.count('"metrics-left-out"') == 1
 
@@ -291,6 +293,22 @@ def test_the_disk_budget_holds(rank: Callable[..., Rank], tmp_path: Path) -> Non
         one.feed.logged("wandb", {"x": number})
     size = (tmp_path / "rank0000" / FILE).stat().st_size
     assert size <= 10_000 and one.feed._file.dropped > 1000
+    assert rows(tmp_path)[-1].left_out == {"disk": 1}, "at once: the process may be killed"
+    one.feed.finish()
+    kept = [row for row in rows(tmp_path) if row.source == "wandb"]
+    assert sum(row.left_out.get("disk", 0) for row in rows(tmp_path)) == 2000 - len(kept)
+    assert (tmp_path / "rank0000" / FILE).stat().st_size <= 10_000
+
+
+def test_values_on_a_device_that_do_not_fit_are_counted(
+    rank: Callable[..., Rank], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = rank()
+    train(1)
+    monkeypatch.setattr(feeds, "MAX_LATE", 0)
+    one.feed._await(Row(1.0, 1, source="wandb"), [("x", torch.ones(()))])
+    one.feed.logged("wandb", {"y": 1.0})
+    assert rows(tmp_path)[-1].left_out == {"device": 1}
 
 
 def test_a_name_of_its_own(rank: Callable[..., Rank], tmp_path: Path) -> None:

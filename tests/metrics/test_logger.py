@@ -201,14 +201,22 @@ def test_each_public_method_writes_in_a_tiny_run(make, tmp_path):
 
 
 def test_units_stand_in_the_row_that_has_the_key_first(make, tmp_path):
+    """Those of averages, copies and bests are the metric's own."""
     tracker = MetricsTracker(units={"accuracy": "pct"})
-    log = make(tracker=tracker)
+    log = make(tracker=tracker, wandb=2)
+    log.log_step_metrics({"loss": 1.0}, step=2, tasks={"genus": {"accuracy": 25.0}})
     for epoch in (0, 1):
         tracker.update_val_metrics({"accuracy": 50.0}, 4)
         tracker.finalize_val_phase("val", epoch, epoch)
         log.log_validation_summary()
+    log.log_final_results()
     log.close()
-    assert [line.get("units") for line in raw(tmp_path / "metrics.jsonl")[1:]] == [{"val/accuracy": "pct"}, None]
+    assert [line.get("units") for line in raw(tmp_path / "metrics.jsonl")[1:]] == [
+        {"train/step_avg_accuracy_genus": "pct", "core/train_accuracy/genus": "pct"},
+        {"val/accuracy": "pct", "core/val_accuracy": "pct"},
+        None,
+        {"val/best_accuracy": "pct"},
+    ]
 
 
 def test_an_unknown_phase_is_an_error_with_the_nearest(make):

@@ -26,6 +26,7 @@ ROWS = st.builds(
     text=st.dictionaries(st.text(max_size=9), st.text(max_size=20), max_size=2),
     units=st.dictionaries(st.text(max_size=9), st.sampled_from(("pct", "ms")), max_size=2),
     source=st.sampled_from(("tracker", "tdbg", "wandb", "")),
+    left_out=st.dictionaries(st.sampled_from(("overhead", "disk")), st.integers(1, 2**40), max_size=2),
 )
 
 
@@ -43,7 +44,7 @@ def test_a_row_is_read_as_it_was_written(written):
     assert isinstance(read, Row)
     assert read.values.keys() == written.values.keys()
     assert all(same(read.values[key], value) for key, value in written.values.items())
-    for name in ("t", "step", "epoch", "phase", "rank", "text", "units", "source"):
+    for name in ("t", "step", "epoch", "phase", "rank", "text", "units", "source", "left_out"):
         assert getattr(read, name) == getattr(written, name)
 
 
@@ -57,6 +58,7 @@ def test_the_fast_reader_reads_the_same(tmp_path_factory, written):
     for one, line in zip(written, read, strict=True):
         assert all(same(line.values[key], value) for key, value in one.values.items())
         assert (line.phase, line.source, line.text or {}) == (one.phase, one.source, one.text)
+        assert (line.left_out or {}) == one.left_out
 
 
 def test_words_for_what_is_not_finite(tmp_path):

@@ -1,17 +1,16 @@
 """Sinks: each takes what it is given, and a failing one is nobody's problem but its own."""
 
-import csv
 import io
-import math
 import os
 
 import pytest
-from metrics.rows_of import lines, row, run
+from metrics.rows_of import lines, raw, read_csv, row, run
 
 from tdbg.errors import TdbgError
+from tdbg.metrics.logger import StepMetricsLogger
 from tdbg.metrics.sinks import SINKS, MetricSink
 from tdbg.metrics.sinks.by_name import plain_sinks
-from tdbg.metrics.sinks.console import ConsoleSink, clock
+from tdbg.metrics.sinks.console import MOST_RESULTS, ConsoleSink, clock
 from tdbg.metrics.sinks.csv_ import CsvSink
 from tdbg.metrics.sinks.fan_out import STRIKES, FanOut
 from tdbg.metrics.sinks.jsonl import JsonlSink
@@ -128,24 +127,6 @@ def test_a_sink_of_another_package_is_found(tmp_path):
     assert done.stdout == "theirs\n", done.stderr
 
 
-def test_csv_is_read_back_exactly(tmp_path):
-    path = tmp_path / "deep" / "m.csv"
-    for part in (0, 1):  # the second process goes on in the file of the first
-        sink = CsvSink(path)
-        values = {"train/loss": 0.1 + part, 'va"l,/x': math.nan}
-        sink.write(row(part, values, text={"schedule/group_str": "a,\n'b'"}))
-        sink.close()
-    with path.open(newline="") as file:
-        read = list(csv.DictReader(file))
-    assert [(one["step"], one["key"]) for one in read[:3]] == [
-        ("0", "train/loss"),
-        ("0", 'va"l,/x'),
-        ("0", "schedule/group_str"),
-    ]
-    assert float(read[3]["value"]) == 1.1 and read[1]["value"] == "nan" and read[2]["value"] == "a,\n'b'"
-    assert len(read) == 6 and path.read_text().count("t,step,epoch") == 1
-
-
 def test_the_console_tells_progress_values_rate_and_time_left():
     stream = io.StringIO()
     sink = ConsoleSink(total_steps=1000, stream=stream)
@@ -154,9 +135,45 @@ def test_the_console_tells_progress_values_rate_and_time_left():
     assert stream.getvalue() == (
         "step 120/1000 [#.........] 12% epoch 1  train: loss 0.41235  mode_str a\\x1b[2Jb  512.2 samples/s  eta 0:01:12\n"
     )
-    sink.summary({"val/loss": 0.5, "val/best_loss": 0.25})
-    assert stream.getvalue().splitlines()[1:] == ["val/loss       0.5", "val/best_loss  0.25"]
     assert (clock(3723.4), clock(float("inf")), clock(-1)) == ("1:02:03", "-", "-")
+
+
+def test_the_final_results_have_a_line_a_metric():
+    stream = io.StringIO()
+    summary = {"val/acc1_genus": 50.0, "val/best_acc1_genus": 75.0, "val/best_acc1_genus.epoch": 1}
+    summary |= {"train/loss": 0.25, "core/train_loss": 0.25, "val/loss": 0.5, "val/best_loss": 0.125}
+    summary |= {"val/best_loss.epoch": 2, "val/best_loss.step": 300, "val/best_effort": 1.0}
+    summary |= {"val/epoch_duration_sec": 3.0, "val/best_epoch_duration_sec": 3.0, "val/avg_samples_per_sec": 9.0}
+    ConsoleSink(stream=stream).summary(summary)
+    assert stream.getvalue().splitlines() == [
+        "final result     last   best  at epoch  at step",
+        "train/loss       0.25      -         -        -",
+        "val/loss          0.5  0.125         2      300",
+        "val/best_effort     1      -         -        -",
+        "val/acc1_genus     50     75         1        -",
+    ]
+
+
+def test_final_results_are_not_endless():
+    stream = io.StringIO()
+    ConsoleSink(stream=stream).summary({f"val/acc1_task{number}": 1.0 for number in range(200)} | {"val/loss": 0.5})
+    lines = stream.getvalue().splitlines()
+    assert len(lines) == MOST_RESULTS + 2 and lines[1].startswith("val/loss ")
+    assert "141 metrics more" in lines[-1] and "tdbg metrics show" in lines[-1]
+
+
+def test_files_that_nobody_named_lie_beside_the_rows(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for rank in (0, 1):
+        sinks = ["csv", "tensorboard", "jsonl", CsvSink("named.csv")]
+        with StepMetricsLogger(sinks=sinks, folder=tmp_path / f"rank{rank}", rank=rank, console=False) as log:
+            log.log_step_metrics({"loss": 1.0}, step=10)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["named.csv", "rank0", "rank1"]
+    assert {path.name for path in (tmp_path / "rank0").iterdir()} == {"metrics.csv", "metrics.jsonl", "tensorboard"}
+    assert {path.name for path in (tmp_path / "rank1").iterdir()} == {"metrics.csv", "metrics.jsonl"}
+    assert {one["rank"] for one in read_csv(tmp_path / "rank1" / "metrics.csv")} == {"1"}
+    assert {one["rank"] for one in read_csv(tmp_path / "named.csv")} == {"0"}
+    assert len(raw(tmp_path / "rank0" / "metrics.jsonl")) == 2
 
 
 def test_a_console_that_nobody_listens_to_is_switched_off():

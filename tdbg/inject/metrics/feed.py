@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 PART = "metrics"  # its name in the budget
 SHARE = 0.25  # of the disk budget
+LAST_BYTES = 500  # of it, for rows that say what was left out
 FREE_ROWS = 100  # so many rows of what the program logs are kept whatever they cost
 MAX_LATE = 1000  # device values on their way at a time
 STEPS_ALONE = ("transformers.Trainer",)  # its epochs mean nothing where max_steps is given
@@ -52,7 +53,9 @@ class Feed:
         self._passes = steps.Passes()
         self._pending: Row | None = None  # scalars that were logged one by one
         self._told: set[str] = set()  # keys whose unit stands in the file
-        self._heard = self._left_out = self._late = 0
+        self._heard = self._late = 0
+        self._left_out: dict[str, int] = {}  # why -> rows that no row of the file has told of yet
+        self._last_step = 0
         self.dumps.forked()
 
     def _home(self) -> Path:
@@ -159,19 +162,24 @@ class Feed:
         spent = budget.spent_on(PART)
         if self._heard <= FREE_ROWS or spent + budget.likely_s(PART) <= budget.earned_s(time.perf_counter()):
             return True
-        self._left_out += 1
-        if self._left_out == 1:
-            self.me.note_once(
-                "metrics-left-out",
-                "the program logs more often than the budget pays for: some of what it logs is not in metrics.jsonl",
-            )
+        self._leave_out("overhead")
+        self.me.note_once(
+            "metrics-left-out",
+            "the program logs more often than the budget pays for: some of what it logs is not in metrics.jsonl",
+        )
         return False
+
+    def _leave_out(self, why: str) -> None:
+        """Count a row that is not written; the next one tells of it."""
+        with self._lock:
+            self._left_out[why] = self._left_out.get(why, 0) + 1
 
     def _await(self, row: Row, late: list[tuple[str, Any]]) -> None:
         """Have values on a device come with the step's one copy, in a row of their own."""
         import torch
 
         if self._late + len(late) > MAX_LATE:
+            self._leave_out("device")
             return
         self._late += len(late)
         keys = [key for key, _ in late]
@@ -226,9 +234,21 @@ class Feed:
         if row.source == "tdbg" and not row.values.keys() <= self._told:
             row.units = {key: steps.UNITS[key] for key in row.values if key in steps.UNITS and key not in self._told}
             self._told.update(row.values)
-        before = file.written_bytes
-        file.row(row)
+        self._last_step = row.step
+        row.left_out, before = self._left_out, file.written_bytes
+        if file.row(row):
+            self._left_out = {}
+        else:
+            self._leave_out("disk")
+            if file.dropped == 1:  # at once: a killed process tells nothing later
+                self._tell_left_out()
         self.me.charge(max(file.written_bytes - before, 0))
+
+    def _tell_left_out(self) -> None:
+        """Write a row that says nothing but what was left out, though the budget be used up."""
+        row = Row(time.time(), self._last_step, rank=self.me.rank or 0, source="tdbg", left_out=self._left_out)
+        if self._file is not None and self._file.row(row, beyond_budget=True):
+            self._left_out = {}
 
     def _open(self) -> RowFile:
         folder = self.me.folder
@@ -238,7 +258,7 @@ class Feed:
             run=self.me.run_dir.name,
             rank=self.me.rank or 0,
             attempt=_attempt(folder),
-            budget_bytes=int(self.me.settings.disk_budget_bytes * SHARE),
+            budget_bytes=max(int(self.me.settings.disk_budget_bytes * SHARE) - LAST_BYTES, 1),
             on_trouble=lambda text: self.me.note_once("metrics-disk", text),
         )
         return self._file
@@ -258,6 +278,9 @@ class Feed:
         if over is not None:
             self._write_pass(over, time.time())
         self.flush()
+        with self._lock:
+            if self._left_out:
+                self._tell_left_out()
 
     def close(self) -> None:
         """The watch is over, and the process is not: nothing of the feed is left."""

@@ -90,13 +90,13 @@ def answer(question: Question) -> int:
     tell_counts(place.name, reading.counts)
     if question.out:
         say(safe(f"{question.out}: {counted(count, 'row')}"))
-    if not count:
-        say(safe(_why_none(question, place, until)))
+    for line in () if count else _why_none(question, place, until):
+        say(safe(line))
     return int(not count)
 
 
-def _why_none(question: Question, place: "Place", until: int | None) -> str:
-    """Which of what was asked for is not there, with what is."""
+def _why_none(question: Question, place: "Place", until: int | None) -> tuple[str, ...]:
+    """Which of what was asked for is not there, and what is."""
     from tdbg.errors import TdbgError
     from tdbg.metrics.asking import NO_ROWS, check_keys, nearest
     from tdbg.metrics.reading import Reading
@@ -109,17 +109,17 @@ def _why_none(question: Question, place: "Place", until: int | None) -> str:
         phases.update([line.phase] if line.phase else [])
         first = line.step if first is None else min(first, line.step)
     if first is None:
-        return f"{place.name}: {NO_ROWS}"
+        return (f"{place.name}: {NO_ROWS}",)
     if until is not None and first > until:
-        return f"no row is as early as step {until:,}: the first is of step {first:,}"
+        return f"no row is as early as step {until:,}", f"the first is of step {first:,}"
     phases.update(key.partition("/")[0] for key in keys if "/" in key)
     if question.phase and question.phase not in phases:
-        return f"no row is of phase {question.phase!r}: {nearest(question.phase, sorted(phases))}"
+        return f"no row is of phase {question.phase!r}", nearest(question.phase, sorted(phases))
     try:
         check_keys(list(question.key), keys)
     except TdbgError as error:
-        return f"{error}: {error.hint}"
-    return f"{place.name}: no row is of what was asked for; with less of --key, --phase and --step there are some"
+        return str(error), error.hint
+    return f"{place.name}: no row is of all that was asked for", "with less of --key, --phase and --step there are some"
 
 
 def _step(text: str) -> int | None:

@@ -38,7 +38,7 @@ class Question(Selected):
 
 def answer(question: Question) -> int:
     """Print it; 1 if there is no row."""
-    from tdbg.metrics.asking import NO_ROWS, check_keys, chooser, place_of, tell_counts
+    from tdbg.metrics.asking import NO_ROWS, check_keys, chooser, place_of, tell_counts, tell_left_out
     from tdbg.metrics.reading import Reading
     from tdbg.metrics.series import tally
     from tdbg.output import say
@@ -48,6 +48,7 @@ def answer(question: Question) -> int:
     reading = Reading(place.files)
     found = tally(reading.batches())
     tell_counts(place.name, reading.counts)
+    tell_left_out(found)
     if not reading.counts.rows:
         say(safe(f"{place.name}: {NO_ROWS}"))
     globs = list(question.key)
@@ -149,6 +150,14 @@ def _print_json(name: str, every: "Sequence[Series]", found: "Tally", counts: An
         "rows": counts.rows,
         "lines_passed_over": counts.broken,
         "rows_made_again": counts.again,
+        "rows_left_out": [
+            {"rank": rank, "why": why, "rows": one.rows, "from_step": one.first_step}
+            for (rank, why), one in sorted(found.unwritten.items())
+        ],
+        "steps_recorded": [
+            {"rank": rank, "steps": one.count + one.missing, "recorded": one.count}
+            for rank, one in sorted(found.records.items())
+        ],
         "ranks": {rank: {"step": end.step, "epoch": end.epoch, "t": end.value} for rank, end in found.last.items()},
         "series": [told(one) for one in every],
         "text": [{"key": key, "rank": rank, "text": text} for (key, rank), text in sorted(found.texts.items())],

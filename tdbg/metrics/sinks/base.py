@@ -1,6 +1,7 @@
-"""What every sink is: a name and six calls, all of which do nothing here."""
+"""What every sink is: a name and a few calls, all of which do nothing here."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, ClassVar
 
 from tdbg.metrics.rows import Row
@@ -13,7 +14,10 @@ class MetricSink:
     """
 
     name: ClassVar[str] = ""
-    every_rank: ClassVar[bool] = False
+    every_rank: bool = False
+
+    def place(self, folder: Path) -> None:
+        """Take the folder where ``metrics.jsonl`` of this rank lies, for files that nobody named; called before all else."""
 
     def write(self, row: Row) -> None:
         """Take one row."""

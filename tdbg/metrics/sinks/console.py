@@ -1,9 +1,10 @@
 """Rows as lines for a person: progress, the values, and at the end a table. On stderr: stdout is the program's."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, TextIO
 
+from tdbg.metrics.finals import results_of
 from tdbg.metrics.rows import Row
 from tdbg.metrics.sinks import SINKS
 from tdbg.metrics.sinks.base import MetricSink
@@ -11,6 +12,8 @@ from tdbg.tables import cell, safe
 
 BAR = 10  # letters of the bar
 MOST = 12  # values of a line
+MOST_RESULTS = 60  # lines of final results
+HEADINGS = ("final result", "last", "best", "at epoch", "at step")
 ETA, RATE = "eta_sec", "samples_per_sec"
 
 
@@ -63,35 +66,41 @@ class ConsoleSink(MetricSink):
         return safe(key.removeprefix(f"{phase}/") if phase else key)
 
     def summary(self, values: Mapping[str, Any]) -> None:
-        """Print the final results as a table."""
-        rows = [(key, value) for key, value in values.items() if not key.startswith("core/")]
+        """Print the final results as a table, a line a metric, at most `MOST_RESULTS`."""
+        results = results_of(values)
+        rows = [HEADINGS, *(tuple(map(cell, one)) for one in results[:MOST_RESULTS])]
+        if not results:
+            return
         stream = self._stream or sys.stderr
-        if rows and stream is not None and stream.isatty():
-            try:
-                self._drawn(rows, stream)
-                return
-            except ImportError:  # rich is none of the program's
-                pass
-        width = max((len(key) for key, _ in rows), default=0)
-        self._print("\n".join(f"{safe(key):<{width}}  {cell(value)}" for key, value in rows))
-
-    @staticmethod
-    def _drawn(rows: list[tuple[str, Any]], stream: TextIO) -> None:
-        from rich.console import Console
-        from rich.table import Table
-
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        table.add_column("final result", overflow="fold")
-        table.add_column("value", justify="right")
-        for key, value in rows:
-            table.add_row(safe(key), cell(value))
-        Console(file=stream, markup=False, highlight=False, emoji=False).print(table)
+        if not (stream is not None and stream.isatty() and _drawn(rows, stream)):
+            widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+            for key, *numbers in rows:
+                cells = [f"{text:>{width}}" for text, width in zip(numbers, widths[1:], strict=True)]
+                self._print("  ".join([f"{key:<{widths[0]}}", *cells]))
+        if len(results) > MOST_RESULTS:
+            self._print(f"... and {len(results) - MOST_RESULTS} metrics more: `tdbg metrics show` has all of them")
 
     def _print(self, text: str) -> None:
         stream = self._stream or sys.stderr
         if stream is not None and text:
             stream.write(f"{text}\n")
             stream.flush()
+
+
+def _drawn(rows: Sequence[Sequence[str]], stream: TextIO) -> bool:
+    """Draw a table by rich; False if rich is none of the program's."""
+    try:
+        from rich.console import Console
+        from rich.table import Table
+    except ImportError:
+        return False
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in rows[0]:
+        table.add_column(name, overflow="fold", justify="left" if name == rows[0][0] else "right")
+    for row in rows[1:]:
+        table.add_row(*row)
+    Console(file=stream, markup=False, highlight=False, emoji=False).print(table)
+    return True
 
 
 def _plain(key: str) -> bool:

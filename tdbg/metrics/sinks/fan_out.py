@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from tdbg.metrics.rows import Row
@@ -73,6 +74,9 @@ class FanOut(MetricSink):
         if health.strikes == STRIKES:
             health.is_off = True
             self._say(f"metrics: sink {sink.name} is switched off ({health.error}); training and other sinks go on")
+
+    def place(self, folder: Path) -> None:
+        self._each(lambda sink: sink.place(folder))
 
     def config(self, values: Mapping[str, Any]) -> None:
         self._each(lambda sink: sink.config(values))

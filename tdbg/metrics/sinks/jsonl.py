@@ -40,9 +40,14 @@ class RowFile(LineWriter):
         self._run, self._rank, self._attempt = run, rank, attempt
         self._after: dict[str, int] = {}
 
-    def row(self, row: Row) -> bool:
+    def row(self, row: Row, *, beyond_budget: bool = False) -> bool:
         """Write one row; False if it could not be written. Raises TypeError for a value that is no number."""
-        return self.line(wire.encode(row))
+        budget = self._budget_bytes
+        self._budget_bytes = 0 if beyond_budget else budget
+        try:
+            return self.line(wire.encode(row))
+        finally:
+            self._budget_bytes = budget
 
     def resumed(self, step: int, source: str) -> None:
         """Rows of ``source`` that earlier attempts wrote for later steps will be made again."""
@@ -93,7 +98,7 @@ class JsonlSink(MetricSink):
     """Appends rows to a file. Sinks of one process and one file share its writer."""
 
     name: ClassVar[str] = "jsonl"
-    every_rank: ClassVar[bool] = True
+    every_rank = True
 
     def __init__(
         self,

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, ClassVar
 
 from tdbg.errors import TdbgError
@@ -9,18 +10,28 @@ from tdbg.metrics.rows import Row
 from tdbg.metrics.sinks import SINKS
 from tdbg.metrics.sinks.base import MetricSink
 
+FOLDER = "tensorboard"
 FLUSH_S = 30  # what a kill can lose here; `metrics.jsonl` loses nothing
 
 
 @SINKS.add
 class TensorboardSink(MetricSink):
-    """A file of events in ``folder``. A resumed run makes TensorBoard forget the steps that are made again."""
+    """A file of events in ``folder``. A resumed run makes TensorBoard forget the steps that are made again.
+
+    folder: ``tensorboard`` beside ``metrics.jsonl`` if left out. Each process writes a file of its own there.
+    """
 
     name: ClassVar[str] = "tensorboard"
 
-    def __init__(self, folder: str | os.PathLike[str] = "tensorboard") -> None:
-        self._folder = os.fspath(folder)
+    def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
+        self._is_named = folder is not None
+        self._folder = FOLDER if folder is None else os.fspath(folder)
         self._writer: Any = None
+
+    def place(self, folder: Path) -> None:
+        """Have the events below this folder, unless theirs was named."""
+        if not self._is_named:
+            self._folder = str(folder / FOLDER)
 
     @property
     def writer(self) -> Any:
