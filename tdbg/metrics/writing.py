@@ -9,13 +9,9 @@ from typing import Any
 from tdbg.metrics import home
 from tdbg.metrics.averaging import AveragingWindow
 from tdbg.metrics.clock import Clock
-<<<<<<< HEAD
-from tdbg.metrics.keys import Key, core_alias, under
-=======
 from tdbg.metrics.finals import BEST
-from tdbg.metrics.keys import Key, under
+from tdbg.metrics.keys import Key, core_alias, under
 from tdbg.metrics.phase import Slot
->>>>>>> msinks
 from tdbg.metrics.rows import FILE, Row
 from tdbg.metrics.run_config import plain_config
 from tdbg.metrics.schedule import OpsSchedule
@@ -135,13 +131,10 @@ class Writing:
     def _log_pass(self, phase: str, step: int | None, epoch: Epoch) -> Reason | None:
         self._move(step, epoch)
         held = self.tracker.phase(phase)
-        values = self.tracker.get_wandb_metrics(phase, core=self.core)
-        values = {key: value for key, value in values.items() if key not in held.empty}  # old, of an earlier pass
         strange = dict.fromkeys(held.strange, math.nan)
-        values |= strange
-        for key in map(Key.parse, held.empty):
-            if (copy := core_alias(key)) is not None:
-                values.pop(str(copy), None)
+        old = {*held.empty, *(str(core_alias(Key.parse(key))) for key in held.empty)}  # of an earlier pass
+        known = self.tracker.get_wandb_metrics(phase, core=self.core)
+        values = {key: value for key, value in known.items() if key not in old} | strange
         self._write(values, phase)
         self.console.write(self._row(values, phase))
         stop = self.schedule.early_stop
