@@ -9,6 +9,8 @@ class TdbgError(Exception):
     def __init__(self, what: str, hint: str = "") -> None:
         super().__init__(what)
         self.hint = hint
+        if hint:
+            self.add_note(hint)  # a Python traceback shows both lines; str() is the first alone
 
 
 class LaunchError(TdbgError):

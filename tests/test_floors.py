@@ -22,6 +22,7 @@ FLOORS = (
         "output",
         "window",
         "conditions",
+        "directions",
         "ranges",
         "asked",
         "capture",

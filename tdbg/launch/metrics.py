@@ -6,6 +6,9 @@ from tdbg.rundir import RunDir
 
 FILE_BYTES = 200_000_000  # more rows are not read for a verdict: `tdbg metrics sanity` does
 
+ORIGIN = "TD-N"  # where a NaN came from: then it is no news that
+NOT_FINITE = "TD-K011"  # a metric is not finite
+
 
 def join(verdict: Verdict, run: RunDir) -> Verdict:
     """Add what the rules of `tdbg metrics sanity` say. Nothing is raised; cost: about 3 us a row."""
@@ -31,5 +34,7 @@ def join(verdict: Verdict, run: RunDir) -> Verdict:
         verdict.trouble.append(f"judging the metrics failed: {type(error).__name__}: {error}")
         return verdict
     verdict.trouble += trouble
+    if any(one.code.startswith(ORIGIN) for one in verdict.findings):
+        found = [one for one in found if one.code != NOT_FINITE]
     verdict.findings = sorted([*verdict.findings, *found], key=lambda one: -SEVERITIES.index(one.severity))
     return verdict

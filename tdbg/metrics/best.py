@@ -3,9 +3,9 @@
 import math
 from typing import Any, NamedTuple
 
+from tdbg.directions import direction_of, told
 from tdbg.errors import TdbgError
 from tdbg.metrics.keys import Key
-from tdbg.metrics.metric import direction_of
 
 
 class Epoch(NamedTuple):
@@ -22,16 +22,21 @@ class BestEpochs:
     criterion: a key, such as ``val/loss``. higher_is_better: by the metric's name if left out.
     """
 
-    def __init__(self, criterion: str | Key = "val/loss", size: int = 5, higher_is_better: bool | None = None) -> None:
+    def __init__(
+        self, criterion: str | Key = "val/loss", size: int = 5, higher_is_better: bool | str | None = None
+    ) -> None:
         self.criterion = Key.parse(str(criterion))
         self.size = size
         if size < 0:
             raise TdbgError(f"the best {size} epochs cannot be kept", "ask for 0 or more")
-        if higher_is_better is None:
-            higher_is_better = direction_of(self.criterion.metric)
-        if higher_is_better is None:
-            raise TdbgError(f"{self.criterion} has no direction of its own", "say higher_is_better=True or False")
-        self.higher_is_better = higher_is_better
+        name = self.criterion.metric
+        better = told(higher_is_better, name) if higher_is_better is not None else direction_of(name)
+        if better is None:
+            raise TdbgError(
+                f"{self.criterion} has no direction of its own",
+                f'say which way is better: directions={{"{name}": "max"}}',
+            )
+        self.higher_is_better = better
         self.epochs: list[Epoch] = []
 
     def offer(self, value: float, epoch: int | float | None, step: int | None) -> bool:

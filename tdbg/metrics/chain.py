@@ -53,13 +53,22 @@ def chain_counts(
     return ChainCounts(totals[0], len(whole), totals[1], totals[2])
 
 
+class TopCounts(NamedTuple):
+    """Numbers of samples of a batch that are not null: right by k, all of them, and those with a NaN score."""
+
+    right: dict[int, int]
+    samples: int
+    wild: int = 0
+
+
 def top_counts(
     scores: Any, targets: Any, ks: Sequence[int] = (1,), *, null_label: Null = None, task: str = ""
-) -> tuple[dict[int, int], int]:
+) -> TopCounts:
     """For each k the samples whose true class is among the k highest scores, and the samples that are not null.
 
     scores: (N, C), or the predicted classes (N), for which k is 1. targets: (N). A class beats the true one only if
-    its score is higher, or equal and its number lower. Raises MetricValueError for shapes that do not fit.
+    its score is higher, or equal and its number lower; a sample with a NaN score is right about nothing. Raises
+    MetricValueError for shapes that do not fit and for a label that is neither null nor one of the classes.
     """
     if len(getattr(scores, "shape", ())) == 2 and hasattr(scores, "sum"):
         return _top_of_scores(scores, targets, ks, null_label, task)
@@ -67,12 +76,10 @@ def top_counts(
         raise MetricValueError(f"task {task!r}: the {max(ks)} best classes need scores (N, C), not {_shape(scores)}")
     right, null = _compare(scores, targets, task, null_label)
     totals = _totals([right & ~null, ~null])
-    return {1: totals[0]}, totals[1]
+    return TopCounts({1: totals[0]}, totals[1])
 
 
-def _top_of_scores(
-    scores: Any, targets: Any, ks: Sequence[int], null_label: Null, task: str
-) -> tuple[dict[int, int], int]:
+def _top_of_scores(scores: Any, targets: Any, ks: Sequence[int], null_label: Null, task: str) -> TopCounts:
     if not hasattr(targets, "sum") or _shape(scores)[:1] != _shape(targets) or not _shape(scores)[1]:
         raise MetricValueError(f"task {task!r}: scores {_shape(scores)} do not fit targets {_shape(targets)}")
     scores, targets = _beside(scores, targets)
@@ -86,16 +93,31 @@ def _top_of_scores(
 
         own, classes = np.take_along_axis(scores, column.astype("int64"), 1), np.arange(scores.shape[1])
     ahead = ((scores > own) | ((scores == own) & (classes < column))).sum(1)
-    usable = inside & ~null & (own == own).reshape(-1)  # a NaN score is right about nothing
-    totals = _totals([*[(ahead < k) & usable for k in ks], ~null])
-    return dict(zip(ks, totals, strict=False)), totals[-1]
+    known = (scores == scores).all(1)
+    usable = inside & ~null & known
+    totals = _totals([*[(ahead < k) & usable for k in ks], ~null, ~null & ~known, ~inside & ~null])
+    if totals[-1]:
+        raise _beyond(task, targets[~inside & ~null], totals[-1], _shape(scores)[1])
+    return TopCounts(dict(zip(ks, totals, strict=False)), totals[-3], totals[-2])
+
+
+def _beyond(task: str, labels: Any, count: int, classes: int) -> MetricValueError:
+    """Labels that are no class: the first of them, and how many there are."""
+    label = labels[0].item()
+    more = f" and {count - 1} more are" if count > 1 else " is"
+    hint = f"if {label} means that there is no label, say null_label={label}" if label < 0 else "labels count from 0"
+    return MetricValueError(
+        f"task {task!r}: label {label}{more} none of its {classes} classes (0 to {classes - 1})", hint
+    )
 
 
 def _compare(predicted: Any, targets: Any, task: str, null_label: Null) -> tuple[Any, Any]:
     """(N) truth values: right, and null."""
     null = _null_of(null_label, task)
     if hasattr(targets, "sum") and hasattr(predicted, "sum"):
+        known: Any = True
         if len(predicted.shape) == len(targets.shape) + 1:
+            known = (predicted == predicted).all(-1)  # a sample with a NaN score is right about nothing
             predicted = predicted.argmax(-1)
         if _shape(predicted) != _shape(targets) or len(targets.shape) != 1:
             raise MetricValueError(
@@ -103,7 +125,7 @@ def _compare(predicted: Any, targets: Any, task: str, null_label: Null) -> tuple
                 "predictions are classes (N) or scores (N, C), targets are classes (N)",
             )
         predicted, targets = _beside(predicted, targets)
-        return predicted == targets, _null_mask(targets, null)
+        return (predicted == targets) & known, _null_mask(targets, null)
     said, true = list(predicted), list(targets)
     if len(said) != len(true):
         raise MetricValueError(f"task {task!r}: {len(said)} predictions do not fit {len(true)} targets")

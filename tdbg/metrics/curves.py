@@ -12,7 +12,8 @@ class Curve:
     """Steps and values of one key, source and rank, in buckets of equally many values.
 
     smooth: the weight of what was before, from 0 (none) to less than 1; corrected for its beginning as in TensorBoard.
-    Values that are not finite break no curve: they are counted.
+    Values that are not finite are in no bucket: they are counted, and their steps kept, of many every second.
+    last: the last value, finite or not.
     """
 
     key: str
@@ -28,13 +29,14 @@ class Curve:
     _highs: "array[float]" = field(default_factory=lambda: array("d"))
     _low_steps: "array[int]" = field(default_factory=lambda: array("q"))
     _high_steps: "array[int]" = field(default_factory=lambda: array("q"))
+    wild_steps: "array[int]" = field(default_factory=lambda: array("q"))
     _mean: float = 0.0
     _weight: float = 0.0
 
     def add(self, step: int, value: float) -> None:
         """The next value. Cost: about 0.4 us."""
         if not math.isfinite(value):
-            self.non_finite += 1
+            self._wild(step, value)
             return
         self.count += 1
         self.last = value
@@ -55,6 +57,13 @@ class Curve:
         for values, steps in ((self._lows, self._low_steps), (self._highs, self._high_steps)):
             values.append(value)
             steps.append(step)
+
+    def _wild(self, step: int, value: float) -> None:
+        self.non_finite += 1
+        self.last = value
+        if len(self.wild_steps) >= MAX_BUCKETS:
+            self.wild_steps = self.wild_steps[::2]
+        self.wild_steps.append(step)
 
     def _join(self) -> None:
         """Make one bucket of each two neighbours."""

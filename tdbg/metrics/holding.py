@@ -4,11 +4,12 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 from weakref import WeakSet
 
+from tdbg.directions import direction_of, told
 from tdbg.errors import TdbgError
 from tdbg.metrics.best import BestEpochs
 from tdbg.metrics.chain import Null
-from tdbg.metrics.keys import Key, core_alias
-from tdbg.metrics.metric import HISTORY, Metric, direction_of
+from tdbg.metrics.keys import Key, core_alias, unit_named
+from tdbg.metrics.metric import HISTORY, Metric
 from tdbg.metrics.partial import Partial
 from tdbg.metrics.phase import Phase
 from tdbg.metrics.stores import STORES, Store
@@ -29,7 +30,8 @@ class Holding:
 
     hierarchy: tasks of the chain, such as species, genus, family. null_label: the class that means "not labelled", one
         or by task. best, best_size: the criterion of the best epochs, and how many are kept.
-    units, directions: by name of metric, where the name itself does not tell (see `direction_of`, `Key.unit`).
+    units, directions: by name of metric, where the name itself does not tell (`Key.unit`, `direction_of`). A direction is
+        "min" or False, "max" or True, None for neither; a unit pct, frac, ms, sec, mb, per_sec or one word of yours.
     history: finished passes that each metric remembers.
     ``epoch`` and ``step`` are where the run is: any update may say it, and every value is stamped with it.
     """
@@ -42,13 +44,13 @@ class Holding:
         best: str = "val/loss",
         best_size: int = 5,
         units: Mapping[str, str] | None = None,
-        directions: Mapping[str, bool | None] | None = None,
+        directions: Mapping[str, bool | str | None] | None = None,
         history: int = HISTORY,
     ) -> None:
         self.hierarchy = tuple(hierarchy)
         self.null_label = null_label
-        self.units = dict(units or {})
-        self.directions = dict(directions or {})
+        self.units = {_plain(name, "unit"): unit_named(unit, name) for name, unit in (units or {}).items()}
+        self.directions = {_plain(name, "direction"): told(said, name) for name, said in (directions or {}).items()}
         self.history = history
         self.best_epochs = BestEpochs(best, best_size, self.directions.get(Key.parse(best).metric))
         self.phases: dict[str, Phase] = {}
@@ -56,6 +58,7 @@ class Holding:
         self.epoch: Epoch = None
         self.step: int | None = None
         self.findings: list[dict[str, Any]] = []  # finalised with count 0: what, phase, epoch, step, metrics
+        self._warned: set[str] = set()
         MADE.add(self)
 
     def phase(self, name: str) -> Phase:
@@ -167,6 +170,25 @@ class Holding:
             {"what": what, "phase": phase, "epoch": self.epoch, "step": self.step, "metrics": list(metrics)}
         )
 
+    def _wild(self, phase: str, task: str, wild: int, samples: int) -> None:
+        """Tell of samples whose scores are NaN; they were counted as wrong."""
+        self._find(f"{wild} of {samples} samples have NaN scores", phase, [f"acc_{task}"])
+        said = f"task {task!r} of {phase!r}: {wild} of {samples} samples have NaN scores and count as wrong"
+        self._warn(said, "look at the loss and the weights: `tdbg run` names the first NaN", f"NaN {phase} {task}")
+
+    def _warn(self, what: str, hint: str, once: str = "") -> None:
+        """A Python warning at the line of the program that called; the same one only once a tracker."""
+        import sys
+        import warnings
+
+        if (once or what) in self._warned:
+            return
+        self._warned.add(once or what)
+        depth, frame = 1, sys._getframe()
+        while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("tdbg.metrics."):
+            depth, frame = depth + 1, frame.f_back
+        warnings.warn(f"{what}: {hint}", stacklevel=depth)
+
     def _near(self, name: str) -> str:
         import difflib
 
@@ -175,3 +197,10 @@ class Holding:
         if near:
             return f"did you mean {' or '.join(near)}?"
         return f"there are: {', '.join(known)}" if known else "nothing has received a value yet"
+
+
+def _plain(name: str, what: str) -> str:
+    """The name of a metric as settings take it: without phase."""
+    if not isinstance(name, str) or "/" in name:
+        raise TdbgError(f"a {what} is said of a metric, not of {name!r}", "leave the phase out: loss, not val/loss")
+    return name

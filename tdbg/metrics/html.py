@@ -25,4 +25,7 @@ def write(file: IO[bytes], curves: Sequence[dict[str, Any]], name: str) -> None:
 def _curve(one: dict[str, Any]) -> dict[str, Any]:
     source = f", {one['source']}" if one["source"] else ""
     bad = f" ({one['not_finite']:,} not finite)" if one["not_finite"] else ""
-    return {"name": short(f"rank {one['rank']}{source}{bad}", LETTERS), "steps": one["steps"], "values": one["values"]}
+    points = [*zip(one["steps"], one["values"], strict=True), *((step, None) for step in one["not_finite_steps"])]
+    points.sort(key=lambda point: point[0])  # None: a gap in the curve
+    name = short(f"rank {one['rank']}{source}{bad}", LETTERS)
+    return {"name": name, "steps": [step for step, _ in points], "values": [value for _, value in points]}

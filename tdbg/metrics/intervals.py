@@ -58,6 +58,8 @@ def interval(asked: Any, name: str, total_steps: int | None = None) -> Interval:
 
 
 def _of_mapping(asked: Mapping[str, Any], name: str, total_steps: int | None) -> Interval:
+    if not asked:
+        raise ScheduleError(f"the interval of {name} says nothing: {{}}", f"say one of {', '.join(KINDS)}; 0 is off")
     asked = {str(kind).lower().removeprefix("interval_"): value for kind, value in asked.items()}
     unknown = [kind for kind in asked if kind not in KINDS]
     if unknown:

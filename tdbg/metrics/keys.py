@@ -8,6 +8,7 @@ fits is the metric. Names that this process made are known to it too.
 import re
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Any
 
 from tdbg.errors import TdbgError
 
@@ -52,6 +53,11 @@ METRICS = (
 NUMBERED = re.compile(r"acc\d+")  # acc1, acc3, acc5, ...
 CORE_METRICS = ("loss", "accuracy", "acc1", "acc3", "acc5", "chain_accuracy", "partial_chain_accuracy")
 UNITS = ("pct", "frac", "ms", "sec", "mb", "per_sec")
+UNIT_SPELT = dict.fromkeys(("%", "percent", "percentage", "per cent"), "pct")
+UNIT_SPELT |= dict.fromkeys(("fraction", "ratio", "share"), "frac")
+UNIT_SPELT |= dict.fromkeys(("msec", "millisecond", "milliseconds"), "ms")
+UNIT_SPELT |= dict.fromkeys(("s", "secs", "second", "seconds"), "sec")
+UNIT_SPELT |= {word: word for word in UNITS}  # in capitals
 GRAMMAR = (  # what, its form, an example
     ("key", 'prefix "/" name', "train/loss"),
     ("phase", "train | val | val_mask_meta | val_mask_<COMPONENT> | any word of yours", "val_mask_SPATIAL/loss"),
@@ -179,6 +185,17 @@ def is_key(text: str) -> bool:
     except KeyGrammarError:
         return False
     return True
+
+
+def unit_named(unit: Any, of: str) -> str:
+    """A unit as a program says it: one of `UNITS`, or one word of its own. Raises TdbgError for anything else."""
+    if isinstance(unit, str) and unit in ("", *UNITS):
+        return unit
+    if isinstance(unit, str) and (known := UNIT_SPELT.get(unit.strip().lower())):
+        raise TdbgError(f"the unit of {of!r} cannot be {unit!r}", f"write {known}")
+    if not isinstance(unit, str) or not re.fullmatch(r"[^\W\d_][\w./%-]{0,19}", unit):
+        raise TdbgError(f"the unit of {of!r} cannot be {unit!r}", f"write one of {', '.join(UNITS)}, or a word")
+    return unit
 
 
 def unit_of(metric: str) -> str:

@@ -4,14 +4,12 @@ import math
 from collections import deque
 from typing import Any, NamedTuple
 
+from tdbg.directions import told
 from tdbg.metrics.keys import unit_of
 from tdbg.metrics.partial import Partial
 from tdbg.metrics.values import as_count, as_float
 
 HISTORY = 100  # finished passes that a metric remembers
-LOWER_WORDS = {"loss", "error", "err", "mae", "mse", "rmse", "nll", "perplexity", "ppl", "ece", "wer", "cer", "fid"}
-LOWER_UNITS = {"ms", "sec", "mb"}
-NEITHER = {"lr", "weight", "grad", "samples", "batches", "scale", "norm", "eta"}
 
 
 class Point(NamedTuple):
@@ -27,7 +25,8 @@ class Metric:
     """A number that is accumulated over a pass, weighted by samples, and its best.
 
     value: of the last finished pass; None before the first. best, best_epoch, best_step: None until the first finite
-        value; ties keep the earlier. count: samples behind ``value``. higher_is_better: None has no best.
+        value; ties keep the earlier. count: samples behind ``value``. higher_is_better: None has no best; "min" and
+        "max" are taken for False and True, anything else raises TdbgError.
     unit: what it is measured in (``pct``, ``frac``, ``ms``), empty if nobody said. nan, inf: samples that were left out.
     history: the last ``history`` finished passes.
     """
@@ -54,12 +53,12 @@ class Metric:
         self,
         name: str = "metric",
         *,
-        higher_is_better: bool | None = True,
+        higher_is_better: bool | str | None = True,
         unit: str = "",
         history: int = HISTORY,
     ) -> None:
         self.name = name
-        self.higher_is_better = higher_is_better
+        self.higher_is_better = told(higher_is_better, name)
         self.unit = unit or unit_of(name)
         self.value: float | None = None
         self.epoch: int | float | None = None
@@ -211,15 +210,3 @@ def better(value: float, best: float | None, higher_is_better: bool | None, leas
     if best is None:
         return True
     return value > best + least if higher_is_better else value < best - least
-
-
-def direction_of(metric: str) -> bool | None:
-    """Whether more of a metric is better, by its name: False for losses, errors, times; None where neither is."""
-    words = set(metric.lower().replace("-", "_").split("_"))
-    if metric.endswith("_per_sec"):
-        return True
-    if words & LOWER_WORDS and "scale" not in words:
-        return False
-    if words & NEITHER:
-        return None
-    return not words & LOWER_UNITS

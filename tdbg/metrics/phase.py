@@ -22,7 +22,7 @@ class Phase:
     """The metrics of a phase, made when they are first fed.
 
     epoch, step: of the last finished pass. samples, batches: of the pass under way. empty: what the last finished
-    pass left without a finite sample. snapshot: the values of the last finished pass, by key.
+    pass left without a finite sample; strange: those of it that had samples, all NaN or infinite. snapshot: the values of the last finished pass, by key.
     reduced: the sums under way are those of all ranks already; of_all_ranks: so were those of the last finished pass.
     """
 
@@ -39,6 +39,7 @@ class Phase:
         self.reduced = False
         self.of_all_ranks = False
         self.empty: list[str] = []
+        self.strange: list[str] = []
         self.snapshot: dict[Key, float] = {}
 
     def metric(self, metric: str, task: str = "", subset: str = "") -> Metric:
@@ -76,13 +77,15 @@ class Phase:
 
         ``empty`` then names the metrics without a finite sample, whose values stay what they were.
         """
-        self.snapshot, self.empty = {}, []
+        self.snapshot, self.empty, self.strange = {}, [], []
         for slot, metric in self.metrics.items():
             key = self.key(slot)
             if metric.close(epoch, step) and metric.value is not None:
                 self.snapshot[key] = metric.value
             else:
                 self.empty.append(str(key))
+                if metric.partial.seen:
+                    self.strange.append(str(key))
         self.empty.sort()
         self.epoch, self.step = epoch, step
         self.of_all_ranks = self.reduced

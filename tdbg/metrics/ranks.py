@@ -4,10 +4,11 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from tdbg.directions import direction_of
 from tdbg.errors import TdbgError
 from tdbg.metrics import saved
 from tdbg.metrics.fields import StateError
-from tdbg.metrics.metric import Metric, Point, direction_of
+from tdbg.metrics.metric import Metric, Point
 from tdbg.metrics.partial import Partial
 from tdbg.metrics.phase import Phase
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from tdbg.metrics.curves import Curve
+from tdbg.metrics.series import WILD
 from tdbg.tables import cell
 
 DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))  # of a letter: by column, then by row
@@ -10,12 +11,17 @@ BLANK = 0x2800
 
 
 def graph(curves: Sequence[Curve], width: int, height: int) -> list[str]:
-    """Curves that share their axes, as lines of text: ``width`` columns in all, ``height`` rows and two of axis."""
+    """Curves that share their axes, as lines of text: ``width`` columns in all, ``height`` rows and two of axis.
+
+    A cross on the axis is a step whose value is not finite.
+    """
     shown = [points for one in curves if (points := one.points)]
     if not shown:
         return []
     every = [point for points in shown for point in points]
-    first, last = min(step for step, _ in every), max(step for step, _ in every)
+    wild = [step for one in curves for step in one.wild_steps]
+    steps = [*wild, *(step for step, _ in every)]
+    first, last = min(steps), max(steps)
     low, high = min(value for _, value in every), max(value for _, value in every)
     labels = [cell(high), cell(low / 2 + high / 2), cell(low)]
     margin = max(map(len, labels))
@@ -26,7 +32,10 @@ def graph(curves: Sequence[Curve], width: int, height: int) -> list[str]:
     rows = ["".join(chr(BLANK + bits) if bits else " " for bits in row).rstrip() for row in dots]
     named = {0: labels[0], height // 2: labels[1], height - 1: labels[2]} if high > low else {height // 2: labels[0]}
     lines = [f"{named.get(at, ''):>{margin}} │{row}" for at, row in enumerate(rows)]
-    lines.append(f"{'':>{margin}} └{'─' * columns}")
+    axis = ["─"] * columns
+    for step in wild:
+        axis[round((step - first) / (last - first) * (columns - 1)) if last > first else columns // 2] = WILD
+    lines.append(f"{'':>{margin}} └{''.join(axis)}")
     ends = f"{first:,}", f"{last:,}"
     gap = max(columns - len(ends[0]) - len(ends[1]), 1)
     lines.append(f"{'':>{margin}}  {ends[0]}{' ' * gap}{ends[1]}" if last > first else f"{'':>{margin}}  {ends[0]}")

@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 POINTS = 64  # of a course: at least so many of a long series, at most twice that
 MAX_KEYS = 100_000  # kept apart; a file with more is no run's
 BARS = "▁▂▃▄▅▆▇█"
+WILD = "×"  # a share of a course with a value that is not finite
 
 
 @dataclass(slots=True)
@@ -28,7 +29,7 @@ class Point:
 
 @dataclass(slots=True)
 class Course:
-    """Every value of a short series, every second, fourth, ... of a long one."""
+    """Every value of a short series, every second, fourth, ... of a long one; but none that is not finite is lost."""
 
     values: list[float] = field(default_factory=list)
     stride: int = 1
@@ -39,13 +40,21 @@ class Course:
         self.values.extend(values[-self.seen % self.stride :: self.stride])
         self.seen += len(values)
         while len(self.values) > 2 * POINTS:
-            self.values = self.values[::2]
+            pairs = zip_longest(self.values[::2], self.values[1::2], fillvalue=0.0)
+            self.values = [one if math.isfinite(other) else other for one, other in pairs]
             self.stride *= 2
+
+    def spoil(self, back: int, value: float) -> None:
+        """Put a value that is not finite where it was: so many values before the end."""
+        self.values[(self.seen - back) // self.stride] = value
 
 
 @dataclass(slots=True)
 class Series:
-    """All about one key of one rank. least, most: of the finite values, the first where several are equal."""
+    """All about one key of one rank. least, most: of the finite values, the first where several are equal.
+
+    first_step: of its first value. first_wild: its first value that is not finite.
+    """
 
     key: str
     rank: int
@@ -57,6 +66,8 @@ class Series:
     most: Point | None = None
     count: int = 0
     non_finite: int = 0
+    first_step: int = 0
+    first_wild: Point | None = None
     course: Course = field(default_factory=Course)
 
     def add(self, lines: Sequence["Line"], values: Sequence[float]) -> None:
@@ -65,6 +76,7 @@ class Series:
         end = lines[-1]
         self.last = Point(values[-1], end.step, end.epoch)
         self.phase = end.phase
+        self.course.extend(values)
         total = sum(values)
         if total - total != 0.0:  # NaN or Inf is among them, or the sum is beyond what a float holds
             lines, values = self._finite(lines, values)
@@ -77,11 +89,16 @@ class Series:
         if self.most is None or high > self.most.value:
             line = lines[values.index(high)]
             self.most = Point(high, line.step, line.epoch)
-        self.course.extend(values)
 
     def _finite(self, lines: Sequence["Line"], values: Sequence[float]) -> tuple[list["Line"], list[float]]:
+        wild = [at for at, value in enumerate(values) if not math.isfinite(value)]
+        if wild and self.first_wild is None:
+            line = lines[wild[0]]
+            self.first_wild = Point(values[wild[0]], line.step, line.epoch)
+        self.non_finite += len(wild)
+        for at in wild:
+            self.course.spoil(len(values) - at, values[at])
         pairs = [pair for pair in zip(lines, values, strict=True) if math.isfinite(pair[1])]
-        self.non_finite += len(values) - len(pairs)
         return [line for line, _ in pairs], [value for _, value in pairs]
 
     @property
@@ -94,14 +111,16 @@ class Series:
 @lru_cache(4096)
 def direction(key: str) -> bool | None:
     """True if higher is better, False if lower is, None if the name of the metric does not say."""
+    from tdbg.directions import direction_of
     from tdbg.metrics.keys import Key, KeyGrammarError
-    from tdbg.metrics.metric import direction_of
 
     try:
         found = Key.parse(key)
     except KeyGrammarError:
-        return direction_of(key.rpartition("/")[2])
-    return direction_of(found.metric) if found.of_phase else None
+        return direction_of(*key.split("/")[::-1])
+    if found.of_phase:
+        return direction_of(found.metric, found.task, found.subset, found.phase)
+    return direction_of(found.metric, found.phase) if found.phase == "loss" else None
 
 
 @dataclass(slots=True)
@@ -189,7 +208,8 @@ class Tally:
             if len(self.series) >= MAX_KEYS:
                 self.left_out += len(values)
                 return
-            found = Series(key, rank, Point(values[0], lines[0].step, lines[0].epoch), source=source)
+            begin = lines[0]
+            found = Series(key, rank, Point(values[0], begin.step, begin.epoch), source=source, first_step=begin.step)
             self.series[key, source, rank] = found
         found.add(lines, values)
 
@@ -249,13 +269,22 @@ def tally(batches: Iterable["Batch"], until: int | None = None) -> Tally:
 
 
 def sparkline(values: Sequence[float], width: int = 24) -> str:
-    """The course of finite values in letters; each stands for the mean of its share."""
+    """The course in letters; each stands for the mean of its share, a cross for a share that is not all finite."""
     if not values:
         return ""
     count = min(width, len(values))
     edges = [round(at * len(values) / count) for at in range(count + 1)]
-    means = [math.fsum(values[a:b]) / (b - a) for a, b in pairwise(edges)]
-    low, high = min(means), max(means)
-    if not high > low or math.isinf(high - low):
-        return BARS[3] * count
-    return "".join(BARS[min(int((mean - low) / (high - low) * len(BARS)), len(BARS) - 1)] for mean in means)
+    means = [_mean(values[a:b]) for a, b in pairwise(edges)]
+    known = [mean for mean in means if mean is not None]
+    low, high = min(known, default=0.0), max(known, default=0.0)
+    span = high - low
+    flat = not high > low or math.isinf(span)
+    return "".join(
+        WILD if mean is None else BARS[3] if flat else BARS[min(int((mean - low) / span * len(BARS)), len(BARS) - 1)]
+        for mean in means
+    )
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    """None if one of them is not finite."""
+    return math.fsum(values) / len(values) if all(map(math.isfinite, values)) else None

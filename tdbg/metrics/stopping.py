@@ -4,11 +4,12 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from tdbg.directions import direction_of, told
 from tdbg.flags import LEVELS
 from tdbg.metrics import fields
 from tdbg.metrics.intervals import ScheduleError
 from tdbg.metrics.keys import Key
-from tdbg.metrics.metric import better, direction_of
+from tdbg.metrics.metric import better
 
 VERSION = 1
 
@@ -25,9 +26,10 @@ class Reason(NamedTuple):
 class EarlyStop:
     """Rules that end a run; the first that holds gives its reason, and stays the reason.
 
-    metric: the key that patience watches. patience: checks without a new best (by more than min_delta) that are
-        borne; None is off. max_loss, max_grad_norm: a value above, or NaN, ends the run. min_lr: every group's rate
-        below it does. max_steps: the last step. warmup_steps: before them only max_steps counts.
+    metric: the key that patience watches. patience: the run ends at the check that is the Nth in a row without a new
+        best (by more than min_delta), as in Lightning and Hugging Face; 0 ends it at the first one, as 1 does; None is
+        off. NaN is no new best. max_loss, max_grad_norm: a value above, or NaN, ends the run. min_lr: every group's
+        rate below it does. max_steps: the last step. warmup_steps: before them only max_steps counts.
     Raises ScheduleError for a bound that cannot be, KeyGrammarError for a metric that is no key: when it is made.
     """
 
@@ -35,7 +37,7 @@ class EarlyStop:
         self,
         *,
         metric: str = "val/loss",
-        higher_is_better: bool | None = None,
+        higher_is_better: bool | str | None = None,
         patience: int | None = None,
         min_delta: float = 0.0,
         max_loss: float | None = None,
@@ -45,11 +47,10 @@ class EarlyStop:
         warmup_steps: int = 0,
     ) -> None:
         self.key = Key.parse(metric)
-        if higher_is_better is None:
-            higher_is_better = direction_of(self.key.metric)
-        if higher_is_better is None and patience is not None:
+        name = self.key.metric
+        self.higher_is_better = told(higher_is_better, name) if higher_is_better is not None else direction_of(name)
+        if self.higher_is_better is None and patience is not None:
             raise ScheduleError(f"{metric} has no direction of its own", "say higher_is_better=True or False")
-        self.higher_is_better = higher_is_better
         self.patience = _bound("patience", patience, 0)
         self.min_delta = _bound("min_delta", min_delta, 0) or 0.0
         self.max_loss = _bound("max_loss", max_loss)
@@ -61,6 +62,7 @@ class EarlyStop:
         self.best_epoch: int | float | None = None
         self.waited = 0  # checks since the best
         self.reason: Reason | None = None
+        self._met = False  # a pass had the watched metric
 
     def check_step(
         self,
@@ -76,10 +78,9 @@ class EarlyStop:
             return self.reason
         if step > self.warmup_steps:
             if self.max_loss is not None and loss is not None and not loss <= self.max_loss:
-                return self._end("max_loss", f"the loss {loss:g} is above {self.max_loss:g}", step, epoch)
+                return self._end("max_loss", _beyond("loss", loss, self.max_loss), step, epoch)
             if self.max_grad_norm is not None and grad_norm is not None and not grad_norm <= self.max_grad_norm:
-                text = f"the gradient norm {grad_norm:g} is above {self.max_grad_norm:g}"
-                return self._end("max_grad_norm", text, step, epoch)
+                return self._end("max_grad_norm", _beyond("gradient norm", grad_norm, self.max_grad_norm), step, epoch)
             rates = _rates(lr)
             if self.min_lr is not None and rates and max(rates) < self.min_lr:
                 text = f"the learning rate {max(rates):g} is below {self.min_lr:g}"
@@ -97,7 +98,8 @@ class EarlyStop:
     ) -> Reason | None:
         """Look at the values of a finished pass, by key, such as `finalize_val_phase` returns; of another phase: nothing.
 
-        Raises ScheduleError if it is the pass of the watched phase and the watched metric is not in it.
+        A pass that lacks the watched metric, which earlier ones had, is one without a finite value. Raises ScheduleError
+        if no pass of the watched phase had it.
         """
         if self.reason is not None or self.patience is None:
             return self.reason
@@ -105,19 +107,25 @@ class EarlyStop:
         if str(self.key) not in found:
             if not any(Key.parse(key).phase == self.key.phase for key in found):
                 return None
-            self._missing(found)
+            if not self._met and self.best is None and not self.waited:
+                self._missing(found)
+        self._met = True
         if step is not None and step <= self.warmup_steps:
             return None
-        value = found[str(self.key)]
+        value = found.get(str(self.key), math.nan)
         if better(value, self.best, self.higher_is_better, self.min_delta):
             self.best, self.best_epoch, self.waited = value, epoch, 0
             return None
         self.waited += 1
-        if self.waited <= self.patience:
+        if self.waited < self.patience:
             return None
-        best = "was never finite" if self.best is None else f"is no better than {self.best:g}"
+        checks = f"{self.waited} check{'' if self.waited == 1 else 's'}"
+        now = "" if math.isfinite(value) else f", and is {value:g} now"
+        if self.best is None:
+            return self._end("patience", f"{self.key} was never finite in {checks}{now}", step, epoch)
         when = "" if self.best_epoch is None else f" of epoch {self.best_epoch:g}"
-        return self._end("patience", f"{self.key} {best}{when} for {self.waited} checks", step, epoch)
+        text = f"{self.key} was no better than {self.best:g}{when} for {checks}{now}"
+        return self._end("patience", text, step, epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """What is needed to go on: best, checks since, the reason if there is one."""
@@ -203,6 +211,13 @@ def _bound(name: str, value: float | None, least: float | None = None) -> float 
     if least is not None and value < least:
         raise ScheduleError(f"{name} of early stopping is {value:g}", f"it is {least:g} or more; leave it out for none")
     return value
+
+
+def _beyond(what: str, value: float, bound: float) -> str:
+    """Why a bound of a step ends the run."""
+    if math.isfinite(value):
+        return f"the {what} {value:g} is above {bound:g}"
+    return f"the {what} is {value:g}, not a finite number"
 
 
 def _rates(lr: float | Iterable[float] | Mapping[str, float] | None) -> list[float]:

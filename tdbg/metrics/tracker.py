@@ -4,14 +4,14 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tdbg.errors import TdbgError
 from tdbg.metrics import dumping, ranks, saved
 from tdbg.metrics.chain import ChainCounts, chain_counts, top_counts
 from tdbg.metrics.holding import Epoch, Holding, Values
 from tdbg.metrics.keys import Key
+from tdbg.metrics.parts import parts, quoted
 from tdbg.metrics.phase import Slot
 from tdbg.metrics.stores import lr_dict
-from tdbg.metrics.values import as_count, as_float
+from tdbg.metrics.values import MetricValueError, as_count, as_float
 
 BEFORE_RESET: list[
     Callable[["MetricsTracker", str], None]
@@ -28,8 +28,9 @@ class MetricsTracker(Holding):
         """Add a batch of training. values: means over the batch, by metric. samples: how many it has.
 
         tasks: task -> metric -> mean; task_samples: task -> samples (all of the batch, if left out), where a task has
-        null labels. subsets: subset -> metric -> mean; subset_samples: subset -> samples. epoch, step: where the run is.
-        A batch is added whole or, with a MetricValueError or KeyGrammarError, not at all. Cost: 2 us a value.
+        null labels. subsets: subset -> metric -> mean; subset_samples: subset -> samples. None has more samples than the
+        batch. epoch, step: where the run is.
+        A batch is added whole or, with a MetricValueError, KeyGrammarError or TdbgError, not at all. Cost: 2 us a value.
         """
         self._update(phase, values, samples, **more)
 
@@ -50,9 +51,15 @@ class MetricsTracker(Holding):
 
         predictions: by task, classes (N) or scores (N, C). targets: by task, classes (N). top: the Ks. The batch's
         other values (its loss) come by `update_val_metrics`, which counts its samples. Raises MetricValueError for
-        shapes that do not fit; then nothing is added.
+        shapes that do not fit and for labels beyond the classes; then nothing is added. A sample with a NaN score is
+        wrong; that there are such is one of ``findings``, and warned of once.
         """
         ks = tuple(top)
+        if not any(task in targets for task in predictions):
+            raise MetricValueError(
+                f"the predictions are of {quoted(predictions)}, the targets of {quoted(targets)}",
+                "call a task by the same name in both",
+            )
         found = {
             task: top_counts(scores, targets[task], ks, null_label=self.null_label, task=task)
             for task, scores in predictions.items()
@@ -60,9 +67,11 @@ class MetricsTracker(Holding):
         }
         chain = chain_counts(predictions, targets, self.hierarchy or tuple(found), self.null_label)
         own = self.keep(self.open_for(phase))
-        for task, (right, samples) in found.items():
+        for task, (right, samples, wild) in found.items():
             for k in ks:
                 self._share(own, f"acc{k}", right[k], samples, task)
+            if wild:
+                self._wild(phase, task, wild, samples)
         self.update_chain(chain, phase=phase)
 
     def start_val_phase(self, phase: str = "val") -> None:
@@ -86,9 +95,12 @@ class MetricsTracker(Holding):
         """End a pass: divide, update value and best, take the snapshot, then empty the sums. Returns the snapshot.
 
         duration_sec: how long it took; epoch_duration_sec and avg_samples_per_sec are made of it. reduce: add the sums
-        of all ranks first (`reduce_phase`). What has no finite sample keeps its value, and is one of ``findings``.
+        of all ranks first (`reduce_phase`). What has no finite sample keeps its value, and is one of ``findings``; a phase
+        that never received a value is warned of, once.
         """
         self._move(epoch, step)
+        if phase not in self.phases or not self.phases[phase].metrics:
+            self._warn(f"phase {phase!r} was finalised and has never received a value", self._near(phase))
         found = self._open(phase)
         if duration_sec is not None:
             found.metric("epoch_duration_sec").add(duration_sec)
@@ -170,13 +182,11 @@ class MetricsTracker(Holding):
         step: int | None = None,
     ) -> None:
         count = as_count(samples, f"{phase} batch")
+        of_tasks = parts("task", tasks, task_samples, count)
+        of_subsets = parts("subset", subsets, subset_samples, count, sized=True)
         groups: list[tuple[str, str, int, Values]] = [("", "", count, values)]
-        for task, inner in (tasks or {}).items():
-            groups.append((task, "", as_count((task_samples or {}).get(task, count), f"{phase} {task}"), inner))
-        for subset, inner in (subsets or {}).items():
-            if subset not in (subset_samples or {}):
-                raise TdbgError(f"subset {subset!r} came without its number of samples", "hand over subset_samples")
-            groups.append(("", subset, as_count((subset_samples or {})[subset], f"{phase} {subset}"), inner))
+        groups += [(task, "", number, inner) for task, number, inner in of_tasks]
+        groups += [("", subset, number, inner) for subset, number, inner in of_subsets]
         own = self.open_for(phase)
         ready: list[tuple[Slot, float, int]] = [
             (own.slot(name, task, subset), as_float(value, f"{phase}/{name}"), number)

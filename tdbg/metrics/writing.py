@@ -1,5 +1,6 @@
 """What a step logger writes, and how: rows stamped with step and epoch, averages, last values, units."""
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -9,7 +10,7 @@ from tdbg.metrics import home
 from tdbg.metrics.averaging import AveragingWindow
 from tdbg.metrics.clock import Clock
 from tdbg.metrics.finals import BEST
-from tdbg.metrics.keys import Key, under
+from tdbg.metrics.keys import Key, core_alias, under
 from tdbg.metrics.phase import Slot
 from tdbg.metrics.rows import FILE, Row
 from tdbg.metrics.run_config import plain_config
@@ -129,12 +130,16 @@ class Writing:
 
     def _log_pass(self, phase: str, step: int | None, epoch: Epoch) -> Reason | None:
         self._move(step, epoch)
-        values = self.tracker.get_wandb_metrics(phase, core=self.core)
+        held = self.tracker.phase(phase)
+        strange = dict.fromkeys(held.strange, math.nan)
+        old = {*held.empty, *(str(core_alias(Key.parse(key))) for key in held.empty)}  # of an earlier pass
+        known = self.tracker.get_wandb_metrics(phase, core=self.core)
+        values = {key: value for key, value in known.items() if key not in old} | strange
         self._write(values, phase)
         self.console.write(self._row(values, phase))
         stop = self.schedule.early_stop
         if stop is not None:
-            snapshot = {str(key): value for key, value in self.tracker.phase(phase).snapshot.items()}
+            snapshot = {str(key): value for key, value in held.snapshot.items()} | strange
             self.stop = stop.check_metrics(snapshot, epoch=self.epoch, step=self.step)
         return self.stop
 

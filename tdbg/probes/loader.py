@@ -30,12 +30,14 @@ class LoaderWait(Probe):
         self._waited = False
         self._passes: dict[int, int] = {}  # id of the dataset -> passes begun
         self._now: tuple[int | None, int | None, int | None] = (None, None, None)
+        self._key: int | None = None  # of the dataset whose batch came last,
+        self._trains: int | None = None  # and of the one that last fed a training step
         self.batch: Any = None
 
     @property
     def epoch(self) -> int | None:
         """Passes over the training loader begun, from 0."""
-        return self._now[0]
+        return self._now[0] if self._trains is None else self._passes.get(self._trains)
 
     def attach(self) -> None:
         from torch.utils.data import dataloader
@@ -59,7 +61,7 @@ class LoaderWait(Probe):
         self._wait_s += wait_s
         self._waited = True
         self.batch = batch
-        key = id(loader_iter._dataset)
+        key = self._key = id(loader_iter._dataset)
         taken = int(loader_iter._num_yielded)
         if taken == 1:
             self._passes[key] = self._passes.get(key, -1) + 1
@@ -75,6 +77,7 @@ class LoaderWait(Probe):
 
     def step_ended(self, record: Step, optimizer: "Optimizer") -> None:
         if self._waited:
+            self._trains = self._key
             record.loader_ms = round(self._wait_s * 1e3, 4)
             record.epoch, record.batch, record.batches = self._now
 
@@ -85,4 +88,5 @@ class LoaderWait(Probe):
 
     def forked(self) -> None:
         self._passes.clear()
+        self._trains = None
         self.batch = None

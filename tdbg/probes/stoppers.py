@@ -3,13 +3,14 @@
 import inspect
 import math
 import numbers
-import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
+
+from tdbg.directions import certain_direction
 
 COUNTERS = (
     "counter",
@@ -44,40 +45,6 @@ DELTAS = ("min_delta", "delta", "threshold", "early_stopping_threshold", "tol", 
 METRICS = ("monitor", "metric", "metric_name", "monitor_metric", "monitored")
 METHODS = ("__call__", "step", "update", "check", "early_stop", "should_stop", "check_early_stop", "on_epoch_end")
 
-SMALLER = {
-    "loss",
-    "losses",
-    "error",
-    "err",
-    "perplexity",
-    "ppl",
-    "mae",
-    "mse",
-    "rmse",
-    "nll",
-    "wer",
-    "cer",
-    "eer",
-    "fid",
-}
-GREATER = {
-    "acc",
-    "accuracy",
-    "f1",
-    "auc",
-    "auroc",
-    "iou",
-    "miou",
-    "dice",
-    "map",
-    "mrr",
-    "ndcg",
-    "bleu",
-    "rouge",
-    "psnr",
-}
-GREATER |= {"recall", "precision", "ssim", "reward", "success"}
-TURNED = {"neg", "negative", "minus", "inv", "inverse", "inverted"}
 NOT_METRICS = {"epoch", "step", "iteration", "it", "i"}
 
 RELATIVE_GAIN = 0.01  # a change below it is never held against a stopper
@@ -130,11 +97,8 @@ def as_number(value: Any) -> float | None:
 
 def direction(name: str) -> str:
     """``min`` or ``max`` where a metric's name says which way is better; empty where it does not."""
-    words = set(re.split(r"[^a-z0-9]+", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()))
-    smaller, greater = bool(words & SMALLER), bool(words & GREATER)
-    if smaller == greater or words & TURNED:
-        return ""
-    return "min" if smaller else "max"
+    higher = certain_direction(name)
+    return "" if higher is None else "max" if higher else "min"
 
 
 def parameters(method: Callable[..., Any]) -> list[str]:

@@ -111,6 +111,31 @@ def test_states_of_chosen_keys_and_phases(tmp_path):
         assert what in told[0] and there in told[1]
 
 
+def test_nan_stands_in_the_course_the_plot_and_the_findings(tmp_path):
+    """Seen: a NaN loss was in no course, in no curve, and no finding named it."""
+    losses = [1.0, 0.9, NAN, 0.7, NAN]
+    path = write(tmp_path / FILE, *(row(10 * at, {"train/loss": loss}) for at, loss in enumerate(losses)))
+    (one,) = table(tdbg("show", path))
+    assert one["latest"] == "nan" and one["course"] == "█▆×▁×"
+    graph = tdbg("plot", path).stdout.splitlines()
+    assert "last nan (2 not finite)" in graph[0] and graph[-2].count("×") == 2 and graph[-2].endswith("×")
+    (curve,) = json.loads(tdbg("plot", path, "--json").stdout)["data"]["curves"]
+    assert curve["not_finite_steps"] == [20, 40] and curve["steps"] == [0, 10, 30]
+    done = tdbg("sanity", path, "--fail-on", "warning")
+    assert done.returncode == 1
+    assert done.stdout.startswith(
+        "TD-K011 warning: train/loss was not finite 2 of 5 times, first nan at step 20, rank 0"
+    )
+
+
+def test_nan_is_a_gap_on_the_page(tmp_path):
+    pytest.importorskip("plotly")
+    path = write(tmp_path / FILE, *(row(at, {"train/loss": loss}) for at, loss in enumerate([1.0, NAN, 0.5])))
+    assert tdbg("plot", path, "--html", tmp_path / "a.html").returncode == 0
+    page = (tmp_path / "a.html").read_text(encoding="utf-8")
+    assert '"values":[1.0,null,0.5]' in page.replace(", ", ",").replace(": ", ":")
+
+
 def test_rows_that_were_left_out_are_told_with_their_reason(tmp_path):
     rows = [row(step, {"train/loss": 1.0}, source="tdbg") for step in (1, 2, 5, 10)]
     rows.append(row(10, {"x": 1.0}, source="wandb", phase=None, left_out={"overhead": 12}))

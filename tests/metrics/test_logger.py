@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import math
 
 import pytest
 import torch
@@ -309,3 +310,20 @@ def test_a_window_goes_on_exactly(make):
         again.load_state_dict(json.loads(json.dumps(other.state_dict())))
         other = again
     assert one.flush() == other.flush() and one.flush() == {} == other.flush()
+
+
+def test_a_pass_whose_values_are_not_finite_is_written_as_such(make):
+    """Seen: the row said the values of the pass before once more."""
+    sink = Keeps()
+    log = make(sink, early_stop={"patience": 1})
+    log.tracker.update_val_metrics({"loss": 1.0, "acc1": 0.5}, 4)
+    log.tracker.finalize_val_phase(epoch=0, step=10)
+    assert log.log_validation_summary(step=10, epoch=0) is None
+    log.tracker.update_val_metrics({"loss": math.nan}, 4)
+    log.tracker.finalize_val_phase(epoch=1, step=20)
+    reason = log.log_validation_summary(step=20, epoch=1)
+    first, second = sink.rows
+    assert first.values == {"val/loss": 1.0, "val/acc1": 0.5, "core/val_loss": 1.0, "core/val_acc1": 0.5}
+    assert {key: str(value) for key, value in second.values.items()} == {"val/loss": "nan"}
+    assert reason.text == "val/loss was no better than 1 of epoch 0 for 1 check, and is nan now"
+    assert log.tracker.metric("val/loss").value == 1.0, "the state keeps its last finite value"

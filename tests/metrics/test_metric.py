@@ -6,7 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tdbg.metrics.metric import HISTORY, Metric, direction_of
+from tdbg.directions import direction_of
+from tdbg.errors import TdbgError
+from tdbg.metrics.best import BestEpochs
+from tdbg.metrics.metric import HISTORY, Metric
+from tdbg.metrics.stopping import EarlyStop
+from tdbg.metrics.tracker import MetricsTracker
 from tdbg.metrics.values import MetricValueError
 
 
@@ -117,10 +122,88 @@ def test_bad_input_names_the_metric_and_changes_nothing():
         ("lr", None),
         ("loss_scale", None),
         ("f1", True),
+        *(
+            (name, False)
+            for name in (
+                "Loss",
+                "trainLoss",
+                "train loss",
+                "CrossEntropy",
+                "cross_entropy_loss",
+                "MSELoss",
+                "dice_loss",
+                "step_avg_loss",
+                "eval_runtime",
+                "epochTime",
+                "top5_error",
+                "trainloss",
+            )
+        ),
+        *((name, True) for name in ("valF1", "mAP50", "recall@5", "Accuracy", "eval_samples_per_second", "R2Score")),
+        *(
+            (name, None)
+            for name in (
+                "learning_rate",
+                "learningRate",
+                "total_flos",
+                "batch_size",
+                "epoch",
+                "momentum",
+                "num_input_tokens_seen",
+                "error_count",
+                "x",
+                "score",
+                "temperature",
+                "train",
+                "neg_loss",
+                "negLoss",
+                "loss_weight",
+                "",
+            )
+        ),
     ],
 )
 def test_the_direction_by_name(name, direction):
     assert direction_of(name) is direction
+
+
+def test_the_folder_tells_the_direction_where_the_name_does_not():
+    assert direction_of("train", "Loss") is False and direction_of("train", "Accuracy") is True
+    assert direction_of("epoch", "Loss") is None and direction_of("acc", "Loss") is True
+
+
+@pytest.mark.parametrize(("said", "meant"), [("min", False), ("max", True), (True, True), (False, False), (None, None)])
+def test_a_direction_can_be_said(said, meant):
+    """Seen: any text was taken for "higher is better"."""
+    assert Metric("x", higher_is_better=said).higher_is_better is meant
+    assert MetricsTracker(directions={"x": said}).make_metric("x").higher_is_better is meant
+
+
+@pytest.mark.parametrize("said", ["minimum", "MIN", "lower", "", 1, 0, -1, [], {"a": 1}])
+def test_any_other_direction_is_refused(said):
+    with pytest.raises(TdbgError, match="the direction of 'loss' cannot be") as caught:
+        MetricsTracker(directions={"loss": said})
+    assert '"min"' in caught.value.hint and "\n" not in str(caught.value)
+    for make in (EarlyStop, BestEpochs):
+        with pytest.raises(TdbgError, match="the direction of 'loss' cannot be"):
+            make(higher_is_better=said)
+
+
+@pytest.mark.parametrize(
+    ("said", "hint"),
+    [("percent", "write pct"), ("MS", "write ms"), ("s", "write sec"), (3, "one of"), ("a b", "one of")],
+)
+def test_a_unit_is_checked(said, hint):
+    with pytest.raises(TdbgError, match="the unit of 'acc1' cannot be") as caught:
+        MetricsTracker(units={"acc1": said})
+    assert hint in caught.value.hint
+    assert MetricsTracker(units={"acc1": "pct", "speed": "km/h"}).make_metric("speed").unit == "km/h"
+
+
+def test_settings_are_of_metrics_without_their_phase():
+    for setting in ({"directions": {"val/loss": "min"}}, {"units": {"val/loss": "pct"}}):
+        with pytest.raises(TdbgError, match="is said of a metric, not of 'val/loss'"):
+            MetricsTracker(**setting)
 
 
 def test_the_unit_is_said_or_is_in_the_name():

@@ -173,7 +173,7 @@ for seed in range(60):
             value = dice.choice([dice.gauss(0, 1), dice.gauss(0, 1e12), 1e-300, math.nan, math.inf, dice.random()])
             batch = {"values": {"loss": value}, "samples": dice.randrange(40), "epoch": epoch}
             if dice.random() < 0.5:
-                batch |= {"subsets": {"eu": {"acc1": dice.random()}}, "subset_samples": {"eu": dice.randrange(9)}}
+                batch |= {"subsets": {"eu": {"acc1": dice.random()}}, "subset_samples": {"eu": dice.randint(0, batch["samples"])}}
             owner = dice.randrange(world)
             whole.update_val_metrics(**batch)
             if rank == owner:

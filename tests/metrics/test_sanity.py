@@ -55,6 +55,10 @@ def rising(epoch: int) -> float:
     return 1.0 - 0.9 / (epoch + 1)
 
 
+def overflows(epoch: int) -> float:
+    return float("inf") if not epoch else 2.0
+
+
 # code, rows with the fault, the same in health, a word of the title
 CASES: dict[str, tuple[str, Callable[[], list[Row]], Callable[[], list[Row]], str]] = {
     "a constant accuracy": (
@@ -172,6 +176,42 @@ CASES: dict[str, tuple[str, Callable[[], list[Row]], Callable[[], list[Row]], st
         lambda: [Row(1.0, 0, values={"schedule/planned_steps": 500.0}), *map(tdbg_row, range(6))],
         lambda: [Row(1.0, 0, values={"schedule/planned_steps": 600.0}), *map(tdbg_row, range(6))],
         "600 steps were run, and 500 were planned",
+    ),
+    "a loss that is NaN": (
+        "TD-K011",
+        lambda: epochs(val__loss=lambda e: float("nan") if e in (4, 7) else falling(e), val__acc1=rising),
+        lambda: epochs(val__loss=falling, val__acc1=rising),
+        "val/loss was not finite 2 of 12 times, first nan at step 500",
+    ),
+    "samples that a mean left out": (
+        "TD-K011",
+        lambda: [*epochs(5, val__loss=falling), Row(1.0, 600, 5, "val", values={"val/not_finite_loss": 3.0})],
+        lambda: [*epochs(5, val__loss=falling), Row(1.0, 600, 5, "val", values={"val/loss": 0.1})],
+        "val/loss had samples that were not finite, first at step 600",
+    ),
+    "a gradient that overflows, without a loss scale": (
+        "TD-K011",
+        lambda: epochs(source="tdbg", train__grad_norm=overflows),
+        lambda: epochs(source="tdbg", train__grad_norm=overflows, train__loss_scale=lambda e: 65536.0),
+        "train/grad_norm was not finite 1 of 12 times, first inf at step 100, as tdbg saw it",
+    ),
+    "what Hugging Face logs with its losses stands still by right": (
+        "TD-K001",
+        lambda: epochs(source="hf", loss=lambda e: 0.7),
+        lambda: epochs(
+            source="hf",
+            **{
+                name: lambda e: 5e-5
+                for name in ("learning_rate", "epoch", "total_flos", "batch_size", "momentum", "train/learning_rate")
+            },
+        ),
+        "loss was 0.7 all 12 times",
+    ),
+    "a best of a score that nobody knows": (
+        "TD-K002",
+        lambda: epochs(source="hf", Loss__best_train=lambda e: 0.0, Loss__train=falling),
+        lambda: epochs(source="hf", val__best_temperature=lambda e: 0.0, val__temperature=falling),
+        "Loss/best_train stayed 0",
     ),
     "validation after the end of the run": (
         "TD-K010",

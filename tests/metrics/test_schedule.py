@@ -1,5 +1,7 @@
 """What is due when: intervals, their conflicts, warm-up, the table."""
 
+import traceback
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,6 +31,12 @@ def test_an_interval_in_epochs_is_due_at_the_end_of_every_nth(every, epochs):
     assert not any(schedule.due("validation", step) for step in range(1000))
 
 
+def test_an_interval_that_says_nothing_is_refused():
+    with pytest.raises(ScheduleError, match="the interval of validation says nothing") as caught:
+        OpsSchedule(validation={})
+    assert "steps, epochs, fraction" in caught.value.hint
+
+
 @given(st.floats(0, 1, exclude_min=True), st.integers(1, 10**6))
 def test_a_fraction_is_resolved_once_to_steps(fraction, total):
     schedule = OpsSchedule(total_steps=total, checkpoint={"fraction": fraction})
@@ -36,7 +44,7 @@ def test_a_fraction_is_resolved_once_to_steps(fraction, total):
 
 
 def test_zero_and_none_are_off():
-    for off in (0, None, {}, {"steps": 0}, {"steps": 0, "epochs": None, "fraction": 0}):
+    for off in (0, None, {"steps": 0}, {"steps": 0, "epochs": None, "fraction": 0}):
         schedule = OpsSchedule(wandb=off)
         assert schedule.interval("wandb").off
         assert not any(schedule.due("wandb", step) or schedule.due_after_epoch("wandb", step) for step in range(50))
@@ -211,3 +219,12 @@ def test_a_schedule_of_a_configuration(make):
 def test_a_configuration_that_contradicts_itself(config, says):
     with pytest.raises(ScheduleError, match=says):
         OpsSchedule.from_config(config)
+
+
+def test_a_traceback_shows_what_to_do_as_well():
+    """Seen: the hint was lost where the error reached Python's own traceback."""
+    with pytest.raises(ScheduleError) as caught:
+        OpsSchedule(validaton=3)
+    shown = "".join(traceback.format_exception(caught.value)).splitlines()
+    assert shown[-2].endswith("no operation is called 'validaton'") and shown[-1] == "did you mean validation?"
+    assert str(caught.value) == "no operation is called 'validaton'"

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from metrics.rows_of import Header, row, write
 
 from tdbg.metrics.curves import MAX_BUCKETS, Curve
-from tdbg.metrics.reading import Reading
+from tdbg.metrics.reading import Line, Reading
 from tdbg.metrics.rows import FILE
-from tdbg.metrics.series import POINTS, Course, direction, sparkline, tally
+from tdbg.metrics.screen import graph
+from tdbg.metrics.series import POINTS, Course, Point, Series, direction, sparkline, tally
 from tdbg.metrics.sources import find
 
 QUIET = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # machines may be busy
@@ -40,7 +41,7 @@ def test_a_tally_equals_a_plain_look(tmp_path_factory, rows):
         assert (one.count, one.non_finite) == (len(pairs), len(pairs) - len(finite))
         assert one.last.step == pairs[-1][1]
         assert one.last.value == pairs[-1][0] or math.isnan(pairs[-1][0])
-        assert one.course.values == [value for value, _ in finite]
+        assert list(map(str, one.course.values)) == [str(value) for value, _ in pairs], "NaN is in the course too"
         if finite:
             least = min(finite, key=lambda pair: pair[0])
             most = max(finite, key=lambda pair: pair[0])
@@ -77,6 +78,19 @@ def test_a_course_stays_small_and_even():
 
 
 @QUIET
+@given(st.lists(st.sampled_from([1.0] * 60 + [math.nan, math.inf]), max_size=700), st.integers(1, 200))
+def test_no_value_that_is_not_finite_is_lost_from_a_course(tmp_path_factory, values, size):
+    series = Series("a/b", 0, Point(0.0, 0))
+    for begin in range(0, len(values), size):
+        part = values[begin : begin + size]
+        series.add([Line(begin + at, {}) for at in range(len(part))], part)
+    stride, wild = series.course.stride, [at for at, value in enumerate(values) if not math.isfinite(value)]
+    kept = [at for at, value in enumerate(series.course.values) if not math.isfinite(value)]
+    assert kept == sorted({at // stride for at in wild})
+    assert (series.first_wild.step if wild else None) == (wild[0] if wild else None)
+
+
+@QUIET
 @given(st.lists(st.floats(-1e300, 1e300), min_size=1, max_size=50))
 def test_a_sparkline_is_as_long_as_it_may_be(values):
     assert len(sparkline(values)) == min(24, len(values))
@@ -84,6 +98,7 @@ def test_a_sparkline_is_as_long_as_it_may_be(values):
 
 def test_a_sparkline_shows_the_course():
     assert sparkline([0.0, 1.0, 2.0, 3.0]) == "▁▃▆█" and sparkline([1.0, 1.0]) == "▄▄" and sparkline([]) == ""
+    assert sparkline([0.0, math.nan, 3.0, -math.inf]) == "▁×█×" and sparkline([math.nan]) == "×"
 
 
 @pytest.mark.parametrize(
@@ -115,6 +130,18 @@ def test_a_curve_keeps_every_extreme():
     assert (123_456, 1e6) in points and (777_777, -1e6) in points
     gaps = [b[0] - a[0] for a, b in itertools.pairwise(points)]
     assert max(gaps) <= 2 * 1024  # evenly thinned: nowhere more than two buckets are left out
+
+
+def test_a_curve_keeps_the_steps_that_are_not_finite():
+    curve = Curve("a/b", 0)
+    for step in range(0, 100, 10):
+        curve.add(step, math.nan if step in (40, 90) else 1.0 + step)
+    assert list(curve.wild_steps) == [40, 90] and math.isnan(curve.last) and len(curve.points) == 8
+    axis = graph([curve], 40, 4)[-2]
+    assert axis.count("×") == 2 and axis.endswith("×") and "90" in graph([curve], 40, 4)[-1]
+    for step in range(100, 20_000):
+        curve.add(step, math.inf)
+    assert len(curve.wild_steps) <= MAX_BUCKETS and curve.wild_steps[0] == 40 and curve.non_finite == 2 + 19_900
 
 
 def test_smoothing_is_that_of_tensorboard():

@@ -16,7 +16,7 @@ from tdbg.metrics.tracker import MetricsTracker
 
 def test_the_default_metric_is_one_that_a_tracker_makes():
     """Seen: the default key did not have the shape that the code splits it by: a TypeError on first use."""
-    tracker, stop = MetricsTracker(), EarlyStop(patience=1)
+    tracker, stop = MetricsTracker(), EarlyStop(patience=2)
     reasons = []
     for epoch, loss in enumerate((1.0, 0.5, 0.5, 0.6, 0.1)):
         tracker.update_val_metrics({"loss": loss}, 4)
@@ -26,7 +26,7 @@ def test_the_default_metric_is_one_that_a_tracker_makes():
     assert [reason is None for reason in reasons] == [True, True, True, False, False]
     assert reasons[3] == reasons[4]
     assert reasons[3].rule == "patience" and (reasons[3].step, reasons[3].epoch) == (30, 3)
-    assert reasons[3].text == "val/loss is no better than 0.5 of epoch 1 for 2 checks"
+    assert reasons[3].text == "val/loss was no better than 0.5 of epoch 1 for 2 checks"
 
 
 @pytest.mark.parametrize("metric", ["loss", "val_loss", "val/", "a/b/c/d"])
@@ -50,7 +50,7 @@ def test_a_metric_that_its_phase_does_not_have_is_an_error_with_the_nearest():
 
 
 @given(st.lists(st.floats(-5, 5), max_size=30), st.integers(0, 5), st.sampled_from([0.0, 0.5]), st.booleans())
-def test_patience_is_the_number_of_checks_that_are_borne(values, patience, delta, higher):
+def test_the_run_ends_at_the_check_at_which_patience_is_spent(values, patience, delta, higher):
     stop = EarlyStop(metric="val/x", higher_is_better=higher, patience=patience, min_delta=delta)
     best, waited, wanted = None, 0, None
     for at, value in enumerate(values):
@@ -60,7 +60,7 @@ def test_patience_is_the_number_of_checks_that_are_borne(values, patience, delta
         else:
             waited += 1
         assert gain > 0 or waited
-        if waited > patience:
+        if waited and waited >= patience:
             wanted = at
             break
     found = next((at for at, value in enumerate(values) if stop.check_metrics({"val/x": value}, epoch=at)), None)
@@ -69,14 +69,19 @@ def test_patience_is_the_number_of_checks_that_are_borne(values, patience, delta
 
 def test_nan_is_no_improvement():
     stop = EarlyStop(patience=0)
-    assert stop.check_metrics({"val/loss": math.nan}).text == "val/loss was never finite for 1 checks"
+    stop = EarlyStop(patience=2)
+    assert [stop.check_metrics({"val/loss": value}, epoch=at) for at, value in enumerate((0.5, math.nan))] == [None] * 2
+    text = stop.check_metrics({"val/loss": math.nan}, epoch=2).text
+    assert text == "val/loss was no better than 0.5 of epoch 0 for 2 checks, and is nan now"
+    stop = EarlyStop(patience=0)
+    assert stop.check_metrics({"val/loss": math.nan}).text == "val/loss was never finite in 1 check, and is nan now"
 
 
 @pytest.mark.parametrize(
     ("rule", "bound", "fine", "bad", "says"),
     [
         ("max_loss", 10.0, {"loss": 10.0}, {"loss": 10.5}, "the loss 10.5 is above 10"),
-        ("max_loss", 10.0, {"loss": None}, {"loss": math.nan}, "the loss nan is above 10"),
+        ("max_loss", 10.0, {"loss": None}, {"loss": math.nan}, "the loss is nan, not a finite number"),
         ("max_loss", 10.0, {}, {"loss": math.inf}, "inf"),
         ("max_grad_norm", 5.0, {"grad_norm": 5.0}, {"grad_norm": 6.0}, "gradient norm 6 is above 5"),
         ("min_lr", 1e-3, {"lr": 1e-3}, {"lr": 9e-4}, "learning rate 0.0009 is below 0.001"),
@@ -90,6 +95,20 @@ def test_each_bound_of_a_step(rule, bound, fine, bad, says):
     reason = stop.check_step(2, **bad, epoch=7)
     assert reason.rule == rule and says in reason.text and (reason.step, reason.epoch) == (2, 7)
     assert stop.check_step(3, **fine) is reason, "the first reason stays"
+
+
+def test_a_pass_whose_loss_is_not_finite_is_a_check():
+    """Seen: the snapshot of such a pass lacks the loss, so that it was no check, or was called unknown."""
+    tracker, stop = MetricsTracker(), EarlyStop(patience=2)
+    found = []
+    for epoch, loss in enumerate((1.0, math.nan, math.nan)):
+        tracker.update_val_metrics({"loss": loss, "acc1": 0.5}, 4)
+        passed = tracker.finalize_val_phase(epoch=epoch, step=epoch + 1)
+        found.append(stop.check_metrics(passed, epoch=epoch, step=epoch + 1))
+    assert found[:2] == [None, None] and found[2].text.endswith("for 2 checks, and is nan now")
+    stop = EarlyStop(patience=1, warmup_steps=10)
+    assert stop.check_metrics({"val/loss": 1.0, "val/acc1": 0.5}, step=10) is None, "not in the warm-up"
+    assert stop.check_metrics({"val/acc1": 0.5}, step=20).text == "val/loss was never finite in 1 check, and is nan now"
 
 
 def test_the_last_step():

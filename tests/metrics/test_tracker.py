@@ -6,10 +6,13 @@ import json
 import logging
 import math
 import sys
+import warnings
 
+import numpy as np
 import pytest
 import torch
 
+from tdbg.errors import TdbgError
 from tdbg.metrics import keys, tracker
 from tdbg.metrics.holding import MADE, MAX_FINDINGS, Holding, UnknownPhaseError
 from tdbg.metrics.keys import Key, KeyGrammarError
@@ -145,7 +148,8 @@ def test_finalising_nothing_is_a_finding_and_leaves_the_old_value():
     assert made.metric("val/loss").value == 2.0 and made.metric("val/loss").epoch == 1
     found = {"what": "finalised with count 0", "phase": "val", "epoch": 5, "step": 50, "metrics": ["val/loss"]}
     assert made.findings == [found]
-    made.finalize_train_epoch(phase="never_fed")
+    with pytest.warns(UserWarning, match="never_fed"):
+        made.finalize_train_epoch(phase="never_fed")
     assert made.findings[-1]["phase"] == "never_fed"
     for _ in range(2 * MAX_FINDINGS):
         made.finalize_val_phase("val")
@@ -377,3 +381,76 @@ def test_predictions_that_do_not_fit_change_nothing():
             made.update_predictions(bad, good)
         assert not made.phases
     assert tracker.BEFORE_RESET == []
+
+
+@pytest.mark.parametrize(
+    ("more", "what", "hint"),
+    [
+        ({"tasks": {"genus": {"acc1": 0.5}}, "task_samples": {"genu": 3}}, "task_samples has 'genu'", "mean 'genus'"),
+        ({"tasks": {"genus": {"acc1": 0.5}}, "task_samples": {"genus": 5}}, "task 'genus' has 5 samples", "no part"),
+        ({"tasks": {"acc1": 0.5}}, "task 'acc1' has float, not metric -> mean", "tasks={"),
+        ({"tasks": [("genus", 0.5)]}, "tasks is list, not a mapping", "tasks={"),
+        ({"subsets": {"eu": {"acc1": 1.0}}, "subset_samples": {"us": 1}}, "subset_samples has 'us'", "there are: 'eu'"),
+        ({"subsets": {"eu": {"acc1": 1.0}}, "subset_samples": {"eu": 5}}, "subset 'eu' has 5 samples", "no part"),
+        ({"subsets": {"eu": {"acc1": 1.0}}}, "subset 'eu' came without", "subset_samples"),
+    ],
+)
+def test_parts_that_do_not_fit_their_batch_are_refused_and_nothing_is_added(more, what, hint):
+    made = MetricsTracker()
+    with pytest.raises(TdbgError) as caught:
+        made.update_val_metrics({"loss": 1.0}, 4, **more)
+    assert what in str(caught.value) and hint in caught.value.hint
+    assert "\n" not in str(caught.value) + caught.value.hint and made.phases == {}
+
+
+def test_a_part_without_a_sample_may_lack_its_values():
+    made = MetricsTracker()
+    made.update_val_metrics({"loss": 1.0}, 4, tasks={"genus": {"acc1": 0.5}}, task_samples={"genus": 4, "family": 0})
+    assert named(made.finalize_val_phase()) == {"val/loss": 1.0, "val/acc1_genus": 0.5}
+
+
+def test_finalising_a_phase_that_nobody_updated_warns_once_with_what_there_is():
+    """Seen: `finalize_val_phase("validaton")` said nothing at all."""
+    made = MetricsTracker()
+    made.update_val_metrics({"loss": 1.0}, 4, phase="validation")
+    with pytest.warns(UserWarning, match="'validaton' .* never received a value: did you mean validation") as caught:
+        assert made.finalize_val_phase("validaton") == {}
+        made.finalize_val_phase("validaton")
+    assert len(caught) == 1 and caught[0].filename == __file__
+    with pytest.warns(UserWarning, match="there are: validation") as caught:
+        made.finalize_train_epoch()
+    assert caught[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        made.finalize_val_phase("validation")
+        made.finalize_val_phase("validation")  # count 0, and a finding: no unknown phase
+
+
+def test_samples_with_nan_scores_are_wrong_and_told():
+    made = MetricsTracker(null_label=-1)
+    scores = torch.tensor([[0.1, 0.9], [math.nan, 0.9], [0.9, math.nan], [math.nan, 0.0]])
+    with pytest.warns(UserWarning, match="task 'genus' of 'val': 2 of 3 samples have NaN scores") as caught:
+        for _ in range(2):
+            made.update_predictions({"genus": scores}, {"genus": torch.tensor([1, 1, 0, -1])})
+    assert len(caught) == 1 and caught[0].filename == __file__
+    found = named(made.finalize_val_phase())
+    assert found["val/acc1_genus"] == pytest.approx(1 / 3) and found["val/partial_chain_accuracy"] == pytest.approx(
+        1 / 3
+    )
+    assert made.findings[0]["what"] == "2 of 3 samples have NaN scores"
+
+
+@pytest.mark.parametrize("kind", [torch.tensor, np.array])
+def test_a_label_beyond_the_classes_is_refused_and_nothing_is_added(kind):
+    """Seen: it was counted as wrong, so that an accuracy was low for no reason."""
+    made = MetricsTracker(null_label=-100)
+    scores = kind([[0.1, 0.9], [0.2, 0.8], [0.3, 0.7]])
+    with pytest.raises(
+        MetricValueError, match=r"task 'genus': label 2 and 1 more are none of its 2 classes \(0 to 1\)"
+    ):
+        made.update_predictions({"genus": scores}, {"genus": kind([1, 2, 7])})
+    with pytest.raises(MetricValueError, match="label -1 is none of its 2 classes") as caught:
+        made.update_predictions({"genus": scores}, {"genus": kind([1, -1, -100])})
+    assert "null_label=-1" in caught.value.hint and made.phases == {}
+    with pytest.raises(MetricValueError, match="the predictions are of 'genus', the targets of 'genera'"):
+        made.update_predictions({"genus": scores}, {"genera": kind([1, 0, 1])})

@@ -38,6 +38,7 @@ class Feed:
     def __init__(self, me: "Agent", monitor: "Monitor") -> None:
         self.me, self.monitor = me, monitor
         self.is_off = False
+        self.rehearses = False  # Lightning tries out the validation: nothing of it counts
         self._file: RowFile | None = None
         self.taps, self.dumps = Tap(self), Dumps(self)
         self._reset()
@@ -66,7 +67,7 @@ class Feed:
 
     def take(self, event: Event) -> None:
         """Write what an event says; other kinds of events are none of its business."""
-        if self.is_off or self.me.rank is None:
+        if self.is_off or self.me.rank is None or self.rehearses:
             return
         try:
             if isinstance(event, Step):
@@ -114,7 +115,8 @@ class Feed:
         if plan.steps is not None:
             values["schedule/planned_steps"] = step + plan.steps
         if plan.epochs is not None and plan.source not in STEPS_ALONE:
-            values["schedule/planned_epochs"] = (0 if epoch is None else epoch + 1) + plan.epochs
+            done = epoch + 1 if step and epoch is not None else 0  # what was read before the first step was a try-out
+            values["schedule/planned_epochs"] = done + plan.epochs
         if values and not self.is_off:
             self.say(Row(time.time(), step, epoch, values=values, source="tdbg"))
 
@@ -122,8 +124,8 @@ class Feed:
 
     @property
     def hears(self) -> bool:
-        """False while tdbg is switched off, or runs a batch of its own again."""
-        return not self.is_off and self.monitor.active and not self.monitor.rerunning
+        """False while tdbg is switched off or runs a batch of its own again, and while validation is tried out."""
+        return not (self.is_off or self.rehearses or self.monitor.rerunning) and self.monitor.active
 
     def logged(
         self,

@@ -167,6 +167,7 @@ def told(curves: "Mapping[str, Sequence[Curve]]") -> list[dict[str, Any]]:
             "values": [value for _, value in one.points],
             "count": one.count,
             "not_finite": one.non_finite,
+            "not_finite_steps": list(one.wild_steps),
         }
         for those in curves.values()
         for one in those

@@ -14,7 +14,8 @@ HELP = """Say what is wrong with the metrics of a run.
 
     Each finding has a code that `tdbg explain` tells more about: a metric that never changes, a best that is never
     updated, a phase finalised with count 0, one phase under two names, mixed units, a stale epoch, steps that go
-    backwards, keys outside the grammar, more epochs than planned. What is found is also in `tdbg report`.
+    backwards, keys outside the grammar, more epochs than planned, a metric that is NaN or infinite. What is found is also
+    in `tdbg report`.
 
     Examples:
         tdbg metrics sanity

@@ -21,6 +21,8 @@ TAPS = {
     "transformers.trainer_callback": "hugging_face",
     "lightning.pytorch.trainer.connectors.logger_connector.logger_connector": "lightning_",
     "pytorch_lightning.trainer.connectors.logger_connector.logger_connector": "lightning_",
+    "lightning.pytorch.trainer.trainer": "lightning_",
+    "pytorch_lightning.trainer.trainer": "lightning_",
     "torchmetrics.metric": "torchmetrics_",
     "torchmetrics.collections": "torchmetrics_",
 }

@@ -9,7 +9,10 @@ PHASES = {"train": "train", "validate": "val", "test": "test"}
 
 
 def arrive(module: Any, tap: Tap) -> None:
-    """The program has imported Lightning's Trainer."""
+    """The program has imported Lightning's Trainer; its connector of loggers comes first, in a module of its own."""
+    if module.__name__.endswith(".trainer.trainer"):
+        tap.patches.wrap(module.Trainer, "_run_sanity_check", lambda original: _rehearsed(original, tap))
+        return
 
     def logs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         data, given = argument(args, kwargs, 1, "metrics"), argument(args, kwargs, 2, "step")
@@ -26,3 +29,16 @@ def arrive(module: Any, tap: Tap) -> None:
         )
 
     tap.hear(module._LoggerConnector, "log_metrics", before=logs)
+
+
+def _rehearsed(original: Any, tap: Tap) -> Any:
+    """The try-out of validation before training begins: nobody's result."""
+
+    def _run_sanity_check(*args: Any, **kwargs: Any) -> Any:
+        before, tap.feed.rehearses = tap.feed.rehearses, True
+        try:
+            return original(*args, **kwargs)
+        finally:
+            tap.feed.rehearses = before
+
+    return _run_sanity_check
