@@ -1,5 +1,6 @@
 """What the next step may cost: decided once a step, from what was earned and what each look has cost so far."""
 
+import math
 import time
 from dataclasses import dataclass, field
 
@@ -8,6 +9,7 @@ from tdbg.probes.budget import ALWAYS_STEPS, Budget
 
 CHEAP_SHARE = 0.8  # of the budget; the rest is kept for steps whose gradients are all looked at
 MAX_DEAF = 16  # steps in a row
+LEAST_EVERY_S = 2.0  # a record that often at least: of short steps the glance alone is more than the budget
 RESERVE_STEPS = 20  # so many steps of watching must stay affordable after a look at all gradients,
 RESERVE_SHARE = 0.05  # but no more than this part of what was earned so far is held back
 
@@ -51,10 +53,16 @@ class Planner:
         plan.deaf = 0
         if not focus and self.budget.own_s > self.budget.earned_s(now):  # nothing fits: no need to ask for each
             plan.full = plan.watch = plan.small = plan.record = False
+            until = self._until_record(step, now)
+            if not until:
+                plan.watch = plan.small = plan.record = True
+                return
             self._rested = self.strict and not self._rested  # after a rest comes a glance, paid for or not
             if self._rested:
                 debt_s = self.budget.own_s - self.budget.earned_s(now)
-                plan.deaf = min(1 + int(debt_s / max(self.budget.share * self._step_s(step, now), 1e-9)), MAX_DEAF)
+                plan.deaf = min(
+                    1 + int(debt_s / max(self.budget.share * self._step_s(step, now), 1e-9)), MAX_DEAF, until
+                )
             return
         if focus:
             plan.watch = plan.small = plan.record = True
@@ -87,6 +95,12 @@ class Planner:
             due = step % self.budget.extras_stride(kind, self._step_s(step, now)) == 0
             return due and self.budget.own_s <= self.budget.earned_s(now)
         return self.budget.allows_extra(kind, now)
+
+    def _until_record(self, step: int, now: float) -> int:
+        """How many steps come between this one and the next that has a record in any case; ranks have it in common."""
+        _, exponent = math.frexp(LEAST_EVERY_S / max(self._step_s(step, now), 1e-9))
+        stride = 1 << max(exponent, 0)
+        return stride - 1 - step % stride
 
     def _step_s(self, step: int, now: float) -> float:
         return (now - self.budget.start) / max(step, 1)

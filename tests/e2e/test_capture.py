@@ -102,7 +102,9 @@ def test_a_batch_has_no_key_that_a_sample_could_have(watched: Runner) -> None:
 
 def test_ranks_have_pages_of_their_own(watched: Runner) -> None:
     result = watched(torchrun("layers", "--ddp"), ["--capture", "conv", "--capture-phase", "train"])
-    assert any(line.startswith("tdbg: rank 0: captured") for line in result.said), "the line says whose passes these are"
+    assert any(line.startswith("tdbg: rank 0: captured") for line in result.said), (
+        "the line says whose passes these are"
+    )
     assert result.code == 0, result.stderr
     points = list(PageSet.open(result.folder))
     assert [(point.rank, point.step) for point in points] == [(rank, step) for rank in (0, 1) for step in TRAIN]
