@@ -9,7 +9,7 @@ try:
     from tdbg import MetricsTracker, OpsSchedule, StepMetricsLogger, enable_debugging, get_debugging_status
     from tdbg.probes import loss as diagnostics
 except ImportError:
-    from plain import NO_DIAGNOSTICS as diagnostics  # type: ignore[assignment]
+    from plain import NO_DIAGNOSTICS as diagnostics  # type: ignore[no-redef]
     from plain import MetricsTracker, OpsSchedule, StepMetricsLogger  # type: ignore[assignment]
 
     enable_debugging = None  # type: ignore[assignment]

@@ -17,7 +17,7 @@ FLAG = "LOSS.TAXONOMY_SMOOTHING"
 
 @diagnostic(FLAG, once=True)
 def taxonomy_hierarchy(
-    parents: Tensor | Sequence[int] | Mapping[Hashable, Hashable | None],
+    parents: Tensor | Sequence[int] | Mapping[Any, Hashable | None],
     *,
     names: Sequence[str] | None = None,
     always: bool = False,
