@@ -25,8 +25,7 @@ import types
 from pathlib import Path
 from typing import Any, NamedTuple
 
-TAXA = Path(__file__).parents[1] / "examples" / "taxa"
-sys.path.insert(0, str(TAXA))
+sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "taxa"))
 
 import config as configuration
 import data
@@ -42,6 +41,7 @@ from tdbg.flags import FLAGS
 from tdbg.probes import host
 from tdbg.probes.loss import report
 
+TAXA = Path(losses.__file__).parent
 LOSS_FLAGS = [flag.name for flag in FLAGS if flag.name.startswith("LOSS.")]
 SETTINGS = (
     *("DATA.WORDS", "6000", "TRAIN.MAX_STEPS", "1000000000", "TRAIN.EPOCHS", "1000000", "TRAIN.LR", "1e-9"),
@@ -61,7 +61,8 @@ class WithoutCalls(ast.NodeTransformer):
 
     def visit_If(self, node: ast.If) -> ast.stmt:
         self.generic_visit(node)
-        match node.test:
+        asked = node.test.values[0] if isinstance(node.test, ast.BoolOp) else node.test
+        match asked:
             case ast.Call(func=ast.Attribute(value=ast.Name(id="diagnostics"))):
                 return ast.Pass()
         return node

@@ -100,9 +100,8 @@ class RankLoss:
         """The mean over the samples that stay; 0, with a graph, if none does."""
         soft_BC = self.target_CC[labels_B]
         each_B = -(soft_BC * scores_BC.float().log_softmax(1)).sum(1)
-        if self.smoothed:
-            if diagnostics.is_on("LOSS.TAXONOMY_SMOOTHING"):  # asked first: its arguments cost something
-                diagnostics.taxonomy_forward(scores_BC, labels_B.where(keep_B, -1), soft_BC)
+        if diagnostics.is_on("LOSS.TAXONOMY_SMOOTHING") and self.smoothed:  # asked first: its arguments cost something
+            diagnostics.taxonomy_forward(scores_BC, labels_B.where(keep_B, -1), soft_BC)
         if self.weighted:
             diagnostics.class_losses(each_B, labels_B, classes=len(self.weight_C), weights=self.weight_C)
         return (each_B * self.weight_C[labels_B] * keep_B).sum() / keep_B.sum().clamp_min(1)

@@ -96,7 +96,7 @@ def test_a_program_can_ask_first(loss_flags: dict[str, Any]) -> None:
     loss_flags[NULLS] = True
     assert all(map(loss.is_on, spelled)) and not loss.is_on("LOSS.CLASS_WEIGHTING")
     assert not torch.compile(lambda: loss.is_on(NULLS), backend="eager", fullgraph=True)()
-    with pytest.raises(TdbgError, match="no flag is named 'LOSS.NULL_MASK'") as error:
+    with pytest.raises(TdbgError, match=r"no flag is named 'LOSS\.NULL_MASK'") as error:
         loss.is_on("LOSS.NULL_MASK")
     assert error.value.hint == "did you mean LOSS.NULL_MASKING?"
 
