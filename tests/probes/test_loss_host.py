@@ -44,6 +44,7 @@ CALLS: dict[str, Callable[[], Any]] = {
     "gradnorm_values": lambda: loss.gradnorm_values(X),
 }
 NULLS = "LOSS.NULL_MASKING"
+PARTS = ("INPUT", "INTERNAL", "SUMMARY")
 
 
 def memory_call() -> Any:
@@ -274,6 +275,7 @@ def test_the_python_api_switches_them(said: Callable[[], list[str]]) -> None:
     try:
         tdbg.enable_debugging(NULLS)
         assert one_batch() is not None
+        assert [line.split()[1] for line in said()] == [f"[DEBUG_NULL_MASKING_{part}]" for part in PARTS]
         assert one_batch(masked=True) is not None
         tdbg.disable_debugging(NULLS)
         assert one_batch() is None

@@ -218,6 +218,7 @@ def _say_failure(flag: str, error: Exception, who: host.Host) -> None:
     text = f"(no report: {error if isinstance(error, TdbgError) else f'{type(error).__name__}: {error}'}{hint})"
     if _is_new(flag, text):
         who.line(tag(flag), text, "W")
+        who.note(f"no-report:{flag}", f"a call of {flag} gave no report: {text[1:-1].removeprefix('no report: ')}")
 
 
 def tell(report: Report, who: host.Host) -> None:
