@@ -83,7 +83,7 @@ def test_calls_outside_of_training_are_kept(watched: Runner) -> None:
     assert [line["tag"] for line in lines] == [*TAGS, "[DEBUG_NULL_MASKING]"]
     said = "masked has no task 'genus'; it has family"
     assert said in str(lines[-1]["text"])
-    assert result.verdict["notes"] == [f"a call of LOSS.NULL_MASKING gave no report: {said}"]
+    assert result.verdict["notes"] == [f"a call of LOSS.NULL_MASKING gave no report: {said} (rank 0)"]
 
 
 def test_a_program_that_never_calls_them_is_told_so(watched: Runner) -> None:

@@ -74,6 +74,8 @@ def _faults(report: Hierarchy) -> list[Fault]:
 
 def _as_mapping(parents: Any) -> Parents:
     if isinstance(parents, Mapping):
+        if any(not isinstance(parent, Hashable) for parent in parents.values()):
+            raise wrong("parents are no names", "give child -> parent, None for a root; not a tree of dictionaries")
         return dict(parents)
     values = parents.tolist() if hasattr(parents, "tolist") else list(parents)
     if not all(isinstance(value, int) for value in values):
