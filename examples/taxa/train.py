@@ -359,6 +359,8 @@ def main() -> None:
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     torch.manual_seed(config.SEED)  # the same weights everywhere; each rank has a sampler of its own
     debugging.switch_on(config.DEBUG)
+    if rank == 0:
+        debugging.tell_idle(config)
     faults.plant(config.FAULT, Training)
     training = Training(config, rank, world)
     torch.manual_seed(config.SEED + rank) if not config.CHECKPOINT.RESUME else None

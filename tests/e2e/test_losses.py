@@ -88,4 +88,6 @@ def test_calls_outside_of_training_are_kept(watched: Runner) -> None:
 
 def test_a_program_that_never_calls_them_is_told_so(watched: Runner) -> None:
     result = watched(program("plain"), FLAG)
-    assert result.codes == ["TD-C002"] and "tdbg.probes.loss" in result.finding("TD-C002")["try_next"]
+    found = result.finding("TD-C002")
+    assert result.codes == ["TD-C002"] and "tdbg.probes.loss" in found["try_next"]
+    assert "torch.compile" in found["cause"]

@@ -389,6 +389,16 @@ def test_it_runs_without_tdbg(tmp_path: Path) -> None:
     assert "val/acc1_language" in done.stdout and "done: 24 steps" in done.stdout
 
 
+def test_a_flag_of_a_technique_that_is_off_is_told(taxa: Any, capsys: Any) -> None:
+    words = ["--opts", "DEBUG.LOSS.NULL_MASKING", "True", "LOSS.NULL_MASKING.ENABLED"]
+    taxa.debugging.tell_idle(taxa.config.load([*words, "True"]))
+    assert capsys.readouterr().err == ""
+    taxa.debugging.tell_idle(taxa.config.load([*words, "False"]))
+    said = "taxa: LOSS.NULL_MASKING has nothing to tell: LOSS.NULL_MASKING.ENABLED is off\n"
+    assert capsys.readouterr().err == said
+    assert list(taxa.debugging.SPEAKS_OF) == [flag for flag in taxa.config.FLAGS if flag.startswith("LOSS.")]
+
+
 def test_pages_of_an_evaluation(tmp_path: Path) -> None:
     from tdbg.pages.outputs import load_debug_outputs
 
