@@ -377,6 +377,11 @@ def lives(pid: Any, host: Any, started: Any = "") -> bool | None:
     return True
 
 
+def rank_folder(run: Path, rank: int) -> Path:
+    """Where a rank's files are."""
+    return run / f"rank{rank:04d}"
+
+
 def claim(run: Path, rank: int, restart: int = 0) -> tuple[Path, int]:
     """The folder for this process as ``rank``, and its attempt number.
 
@@ -384,7 +389,7 @@ def claim(run: Path, rank: int, restart: int = 0) -> tuple[Path, int]:
     is gone or the launcher counts a higher restart; while the owner lives, it is kept apart by pid.
     A program that replaced itself (``os.execv``) is a restart too: what it was before is gone.
     """
-    base = run / f"rank{rank:04d}"
+    base = rank_folder(run, rank)
     base.mkdir(parents=True, exist_ok=True)
     pid, host = os.getpid(), socket.gethostname()
     me = {"pid": pid, "host": host, "start": process_start(pid), "restart": restart}

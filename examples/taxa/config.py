@@ -1,13 +1,14 @@
-"""The configuration: every setting with its default, and one clear line for whatever is wrong with it."""
+"""The configuration: every setting with its default, and how files and the command line change them."""
 
 import argparse
-import re
-import sys
-from collections.abc import Callable, Sequence
+import ast
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import yaml
+from checks import check, fail, lookup
 from yacs.config import CfgNode
 
 # Every flag of tdbg's table. `tdbg run --flag LOSS.NULL_MASKING` sets DEBUG.LOSS.NULL_MASKING in the rank.
@@ -116,121 +117,107 @@ def load(words: Sequence[str] | None = None) -> CfgNode:
     parser.add_argument("--opts", nargs=argparse.REMAINDER, default=[], metavar="KEY VALUE", help="single settings")
     asked = parser.parse_args(words)
     config = defaults()
-    if asked.cfg:
-        _tell(lambda: _merge_file(config, asked.cfg), asked.cfg)
-    if asked.fault:
-        config.FAULT = asked.fault
-        _plant_settings(config)
     if len(asked.opts) % 2:
-        fail(f"--opts takes pairs of KEY VALUE, and {asked.opts[-1]!r} has no value")
-    for key, value in zip(asked.opts[::2], asked.opts[1::2], strict=True):
-        _tell(lambda key=key, value=value: _set(config, key, value), f"--opts {key}")
+        fail(f"--opts: {asked.opts[-1]!r} has no value", "--opts takes pairs of KEY VALUE, and comes last")
+    chosen = list(zip(asked.opts[::2], asked.opts[1::2], strict=True))
+    for key, value in _settings(asked.cfg) if asked.cfg else ():
+        _set(config, key, value, asked.cfg)
+    _plant_settings(config, asked.fault, dict(chosen).get("FAULT", config.FAULT))
+    for key, value in chosen:
+        _set(config, key, value, "--opts")
     config.freeze()
     check(config)
     return config
 
 
-def fail(message: str) -> NoReturn:
-    """End the process: one line, exit code 2."""
-    print(f"taxa: {message}", file=sys.stderr)
-    raise SystemExit(2)
-
-
-def check(config: CfgNode) -> None:
-    """End the process if settings contradict each other or cannot be."""
-    train, loss, every = config.TRAIN, config.LOSS, config.SCHEDULE
-    for name in ("VALIDATION", "MASKED", "CHECKPOINT"):
-        if every[f"{name}_STEPS"] and every[f"{name}_EPOCHS"]:
-            fail(f"SCHEDULE.{name}_STEPS and SCHEDULE.{name}_EPOCHS contradict each other: set one of them to 0")
-    for key, low, high in (
-        ("DATA.BATCH_SIZE", 1, 1e6),
-        ("DATA.WORKERS", 0, 256),
-        ("DATA.MAX_LETTERS", 3, 200),
-        ("META.MASK_PROB", 0, 1),
-        ("MODEL.DROPOUT", 0, 0.95),
-        ("TRAIN.EPOCHS", 1, 1e6),
-        ("TRAIN.LR", 1e-9, 1e3),
-        ("TRAIN.WARMUP", 0, 1e9),
-        ("LOSS.SMOOTHING.MASS", 0, 0.99),
-        ("LOSS.NULL_MASKING.START", 0, 1),
-        ("LOSS.NULL_MASKING.END", 0, 1),
-        ("LOSS.NULL_MASKING.RAMP", 0, 1),
-        ("LOSS.CLASS_WEIGHTING.BETA", 0, 0.999999),
-        ("LOSS.GRADNORM.INTERVAL", 1, 1e9),
-        ("AUGMENT.DROP", 0, 1),
-        ("AUGMENT.SWAP", 0, 1),
-        ("EARLY_STOP.PATIENCE", 0, 1e9),
-    ):
-        value = lookup(config, key)
-        if not low <= value <= high:
-            fail(f"{key} is {value:g}, and lies between {low:g} and {high:g}")
-    for key, known in (("TRAIN.AMP", ("off", "bf16", "fp16")), ("TRAIN.DEVICE", ("auto", "cpu", "cuda"))):
-        if lookup(config, key) not in known:
-            fail(f"{key} is {lookup(config, key)!r}, and is one of {', '.join(known)}")
-    if loss.NULL_MASKING.END > loss.NULL_MASKING.START:
-        fail("LOSS.NULL_MASKING.END is above START: masking begins high and lets null labels in later")
-    if config.MODEL.WIDTH % config.MODEL.HEADS:
-        fail(f"MODEL.WIDTH {config.MODEL.WIDTH} is not a multiple of MODEL.HEADS {config.MODEL.HEADS}")
-    if every.METRICS.WANDB_INTERVAL % max(every.METRICS.STEP_INTERVAL, 1):
-        fail("SCHEDULE.METRICS.WANDB_INTERVAL is not a multiple of STEP_INTERVAL")
-    if config.CHECKPOINT.RESUME and not Path(config.CHECKPOINT.RESUME).is_file():
-        fail(f"CHECKPOINT.RESUME: no file {config.CHECKPOINT.RESUME}")
-    if train.AMP == "fp16" and train.DEVICE == "cpu" and loss.GRADNORM.ENABLED:
-        fail("TRAIN.AMP fp16 and LOSS.GRADNORM contradict each other: norms of scaled gradients are not comparable")
-
-
-def lookup(config: CfgNode, key: str) -> Any:
-    """The value of a dotted key."""
-    node: Any = config
-    for name in key.split("."):
-        node = node[name]
-    return node
-
-
-def _merge_file(config: CfgNode, path: str) -> None:
-    with Path(path).open(encoding="utf-8") as file:
-        found = yaml.safe_load(file)
+def _settings(path: str) -> Iterator[tuple[str, Any]]:
+    """(dotted key, value) of all settings in a YAML file."""
+    try:
+        found = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        fail(f"--cfg {path}: there is no such file", "base.yaml beside train.py is one to copy")
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        fail(f"--cfg {path} cannot be read: {' '.join(str(error).split())}", "base.yaml beside train.py is one to copy")
     if not isinstance(found, dict):
-        raise ValueError("it is no YAML mapping of settings")
-    config.merge_from_other_cfg(CfgNode(found))
+        fail(f"--cfg {path} holds no settings", "it is a YAML mapping, such as TRAIN: {LR: 0.003}; see base.yaml")
+    yield from _leaves(found)
 
 
-def _plant_settings(config: CfgNode) -> None:
+def _leaves(found: Mapping[Any, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in found.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{above}{name}.")
+        else:
+            yield f"{above}{name}", value
+
+
+def _plant_settings(config: CfgNode, asked: str, named: str) -> None:
     """The settings that a fault needs to show; --opts come after them."""
     from faults import FAULTS
 
-    if config.FAULT == "list":
+    if asked == "list":
         print("\n".join(f"{fault.name:24} {fault.flag:32} {fault.summary}" for fault in FAULTS.values()))
         raise SystemExit(0)
-    if config.FAULT not in FAULTS:
-        fail(f"no fault is called {config.FAULT!r}; --fault list shows all")
-    config.merge_from_list(list(FAULTS[config.FAULT].settings))
+    if asked and named and asked != named:
+        fail(f"--fault {asked} and FAULT {named} contradict each other", "plant one of them at a time")
+    name = asked or named
+    if not name:
+        return
+    if name not in FAULTS:
+        near = difflib.get_close_matches(name, FAULTS, n=1)
+        fail(f"no fault is called {name!r}", f"{f'did you mean {near[0]}? ' if near else ''}--fault list shows all")
+    config.FAULT = name
+    settings = FAULTS[name].settings
+    for key, value in zip(settings[::2], settings[1::2], strict=True):
+        _set(config, key, value, f"--fault {name}")
 
 
-def _set(config: CfgNode, key: str, value: str) -> None:
-    """Set one value, of the type of its default: a text stays a text, a whole number may stand for a fraction."""
+def _set(config: CfgNode, key: str, value: Any, where: str) -> None:
+    """Set one value, of the type of its default; a whole number may stand for a fraction."""
     try:
         default = lookup(config, key)
     except (KeyError, TypeError):
-        raise KeyError(f"there is no setting {key}") from None
+        fail(f"{where}: there is no setting {key}", _meant(config, key))
     if isinstance(default, CfgNode):
-        raise ValueError(f"{key} has settings below it: {', '.join(default)}")
-    if isinstance(default, str):
-        above, _, leaf = key.rpartition(".")
-        (lookup(config, above) if above else config)[leaf] = value
-    elif isinstance(default, float) and re.fullmatch(r"[+-]?\d+", value):
-        config.merge_from_list([key, float(value)])
-    else:
-        config.merge_from_list([key, value])
+        if value is None:
+            return  # a heading of a file with nothing below it
+        fail(f"{where}: {key} is no setting by itself", f"it has settings below it: {', '.join(default)}")
+    above, _, leaf = key.rpartition(".")
+    (lookup(config, above) if above else config)[leaf] = _typed(key, value, default, where)
 
 
-def _tell(merge: Callable[[], None], where: str) -> None:
+def _typed(key: str, value: Any, default: Any, where: str) -> Any:
+    given = value
+    if isinstance(value, str) and not isinstance(default, str):
+        value = _decoded(value)
+    if default is None:
+        return value
+    if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(default, str) and isinstance(value, int | float) and not isinstance(value, bool):
+        return str(value)
+    if type(value) is not type(default):
+        kinds = {bool: "True or False", int: "a whole number", float: "a number", str: "a text (put it into quotes)"}
+        fail(f"{where}: {key} is {given!r}", f"it has to be {kinds[type(default)]}, such as {default!r}")
+    return value
+
+
+def _decoded(text: str) -> Any:
+    """What a word of the command line stands for."""
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
     try:
-        merge()
-    except FileNotFoundError:
-        fail(f"{where}: there is no such file")
-    except (OSError, yaml.YAMLError) as error:
-        fail(f"{where}: {' '.join(str(error).split())}")
-    except (KeyError, ValueError, AssertionError, AttributeError, TypeError) as error:
-        said = " ".join(str(error.args[0] if error.args else error).split())
-        fail(f"{where}: {said}")
+        return float(text) if text.lower().lstrip("+-") in ("nan", "inf") else ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def _meant(config: CfgNode, key: str) -> str:
+    """What to do about a key that is none."""
+    if key.startswith("-"):
+        return "--cfg and --fault come before --opts"
+    known = [name for name, _ in _leaves(config)]
+    leaf = key.upper().rpartition(".")[2]
+    near = [name for name in known if name.rpartition(".")[2] == leaf]
+    near = near or difflib.get_close_matches(key.upper(), known, n=1, cutoff=0.75)
+    return f"did you mean {' or '.join(near[:3])}?" if near else "config.py has all settings, with their defaults"

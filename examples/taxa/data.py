@@ -193,7 +193,9 @@ def loaders(config: CfgNode, rank: int, world: int) -> tuple[DataLoader[dict[str
     size = {"words": config.DATA.WORDS, "max_letters": config.DATA.MAX_LETTERS}
     train = Words("train", transform=augmentation(config.AUGMENT), **size)
     val = Words("val", **size)
-    sampler = DistributedSampler(train, world, rank, shuffle=True, seed=config.SEED, drop_last=True)
+    sampler: DistributedSampler[dict[str, Tensor]] = DistributedSampler(
+        train, world, rank, shuffle=True, seed=config.SEED, drop_last=True
+    )
     workers = {"num_workers": config.DATA.WORKERS, "persistent_workers": config.DATA.WORKERS > 0}
     return (
         DataLoader(train, config.DATA.BATCH_SIZE, sampler=sampler, drop_last=True, **workers),

@@ -1,5 +1,6 @@
 """The one place where the program meets tdbg: its diagnostics and its metrics, or, without it, what stands for them."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,30 @@ try:
     from tdbg import MetricsTracker, OpsSchedule, StepMetricsLogger, enable_debugging, get_debugging_status
     from tdbg.probes import loss as diagnostics
 except ImportError:
-    from plain import NO_DIAGNOSTICS as diagnostics  # type: ignore[assignment]
+    from plain import NO_DIAGNOSTICS as diagnostics  # type: ignore[no-redef]
     from plain import MetricsTracker, OpsSchedule, StepMetricsLogger  # type: ignore[assignment]
 
     enable_debugging = None  # type: ignore[assignment]
 
-__all__ = ["MetricsTracker", "OpsSchedule", "StepMetricsLogger", "diagnostics", "metrics_folder", "sinks", "switch_on"]
+__all__ = [
+    "MetricsTracker",
+    "OpsSchedule",
+    "StepMetricsLogger",
+    "diagnostics",
+    "metrics_folder",
+    "sinks",
+    "switch_on",
+    "tell_idle",
+]
+
+SPEAKS_OF = {  # flag of tdbg -> the technique below LOSS
+    "LOSS.TAXONOMY_SMOOTHING": "SMOOTHING",
+    "LOSS.NULL_MASKING": "NULL_MASKING",
+    "LOSS.CLASS_WEIGHTING": "CLASS_WEIGHTING",
+    "LOSS.GRADNORM_MEMORY": "GRADNORM",
+    "LOSS.GRADNORM_METRICS": "GRADNORM",
+    "LOSS.VERBOSE_GRADNORM_LOGGING": "GRADNORM",
+}
 
 
 def switch_on(debug: CfgNode) -> None:
@@ -22,6 +41,14 @@ def switch_on(debug: CfgNode) -> None:
     on = [flag for flag in _flags(debug) if enable_debugging is not None]
     if on and not get_debugging_status()["inside_run"]:
         enable_debugging(on)
+
+
+def tell_idle(config: CfgNode) -> None:
+    """A flag of a technique that is off has nothing to tell: say so."""
+    on = _flags(config.DEBUG)
+    for flag, technique in SPEAKS_OF.items():
+        if flag in on and not config.LOSS[technique].ENABLED:
+            print(f"taxa: {flag} has nothing to tell: LOSS.{technique}.ENABLED is off", file=sys.stderr, flush=True)
 
 
 def metrics_folder(output: str, rank: int) -> Path | None:

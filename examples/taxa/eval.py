@@ -7,9 +7,11 @@ import argparse
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import checkpoints
 import config as configuration
 import data
 import torch
+from checks import fail
 from languages import NULL_INDEX, RANKS
 from losses import distances
 from model import Classifier
@@ -47,8 +49,8 @@ def evaluate(model: nn.Module, words: data.Words, hidden: tuple[str, ...] = ()) 
 def load(path: Path) -> tuple[Classifier, Any]:
     """The model of a checkpoint, and the config it was trained with."""
     if not path.is_file():
-        configuration.fail(f"no file {path}")
-    state = torch.load(path, map_location="cpu", weights_only=True)
+        fail(f"no file {path}", "a run of train.py with --opts OUTPUT DIR writes DIR/last.pt")
+    state = checkpoints.read(path, torch.device("cpu"))
     config = configuration.defaults()
     config.merge_from_other_cfg(config.load_cfg(state["config"]))
     model = Classifier(len(data.alphabet()), {rank: len(own) for rank, own in data.classes().items()}, config.MODEL)
@@ -63,7 +65,7 @@ def write_pages(model: Classifier, words: data.Words, folder: Path, count: int) 
         from tdbg.debuggers.mixins import EvaluationDebugging
         from tdbg.debuggers.sequential import SequentialDebugger
     except ImportError:
-        configuration.fail("--pages needs tdbg")
+        fail("--pages needs tdbg, which is not installed", "pip install tdbg, or leave --pages out")
 
     class Evaluator(EvaluationDebugging):
         """Hands each batch to the debuggers."""

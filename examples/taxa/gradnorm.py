@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 import torch
 import torch.distributed as dist
 from debugging import diagnostics
-from torch import Tensor, nn
+from torch import Tensor
 from yacs.config import CfgNode
 
 LEAST = 0.05  # no task is silenced
@@ -14,7 +14,7 @@ LEAST = 0.05  # no task is silenced
 class GradNorm:
     """Keeps one weight per task; they sum to the number of tasks."""
 
-    def __init__(self, tasks: tuple[str, ...], shared: nn.Parameter, config: CfgNode) -> None:
+    def __init__(self, tasks: tuple[str, ...], shared: Tensor, config: CfgNode) -> None:
         self.tasks, self.shared, self.config = tasks, shared, config
         self.weights = dict.fromkeys(tasks, 1.0)
         self.first: dict[str, float] = {}  # losses of the first update: what the rates are measured against

@@ -100,7 +100,7 @@ class RankLoss:
         """The mean over the samples that stay; 0, with a graph, if none does."""
         soft_BC = self.target_CC[labels_B]
         each_B = -(soft_BC * scores_BC.float().log_softmax(1)).sum(1)
-        if self.smoothed:
+        if diagnostics.is_on("LOSS.TAXONOMY_SMOOTHING") and self.smoothed:  # asked first: its arguments cost something
             diagnostics.taxonomy_forward(scores_BC, labels_B.where(keep_B, -1), soft_BC)
         if self.weighted:
             diagnostics.class_losses(each_B, labels_B, classes=len(self.weight_C), weights=self.weight_C)
@@ -134,16 +134,17 @@ class TaxonomyLoss:
             keep = {rank: torch.ones_like(own, dtype=torch.bool) for rank, own in labels.items()}
         else:
             keep = self.mask.keep(labels, step)
-            diagnostics.null_masking(
-                labels,
-                {rank: ~own for rank, own in keep.items()},
-                null_index=NULL_INDEX,
-                nulls={rank: own == NULL_INDEX for rank, own in labels.items()},
-                classes=self.classes,
-                probability=self.mask.probability(step),
-                expected_share=self.null_share,
-                schedule=(step, 0, self.mask.ramp_steps),
-            )
+            if diagnostics.is_on("LOSS.NULL_MASKING"):
+                diagnostics.null_masking(
+                    labels,
+                    {rank: ~own for rank, own in keep.items()},
+                    null_index=NULL_INDEX,
+                    nulls={rank: own == NULL_INDEX for rank, own in labels.items()},
+                    classes=self.classes,
+                    probability=self.mask.probability(step),
+                    expected_share=self.null_share,
+                    schedule=(step, 0, self.mask.ramp_steps),
+                )
         return {rank: loss(scores[rank], labels[rank], keep[rank]) for rank, loss in self.ranks.items()}
 
 

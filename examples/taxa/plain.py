@@ -121,6 +121,9 @@ class NoDiagnostics:
     def __call__(self, *_: Any, **__: Any) -> "NoDiagnostics":
         return self
 
+    def is_on(self, flag: str) -> bool:
+        return False
+
     def __enter__(self) -> "NoDiagnostics":
         return self
 

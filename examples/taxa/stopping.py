@@ -16,7 +16,7 @@ class EarlyStopping:
     def __call__(self, value: float) -> bool:
         """Take the value of one check; True if the run is to end. NaN is no improvement."""
         sign = 1.0 if self.mode == "min" else -1.0
-        if self.best is None or sign * value < sign * self.best - self.min_delta:
+        if value == value and (self.best is None or sign * value < sign * self.best - self.min_delta):
             self.best, self.counter = value, 0
         else:
             self.counter += 1

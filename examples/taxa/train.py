@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import checkpoints
 import config as configuration
 import data
 import debugging
@@ -12,6 +13,7 @@ import faults
 import losses
 import torch
 import torch.distributed as dist
+from checks import fail
 from debugging import MetricsTracker, OpsSchedule, StepMetricsLogger
 from gradnorm import GradNorm
 from languages import NULL_INDEX, RANKS
@@ -19,7 +21,7 @@ from model import Classifier
 from stopping import EarlyStopping, mode_of
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, DistributedSampler
 from yacs.config import CfgNode
 
 Batch = dict[str, Tensor]
@@ -33,7 +35,7 @@ class Training:
         self.config, self.rank, self.world = config, rank, world
         self.device = device_of(config.TRAIN.DEVICE, rank)
         self.train_loader, self.val_loader = self.build_loaders()
-        self.steps_per_epoch = max(len(self.train_loader), 1)
+        self.steps_per_epoch = len(self.train_loader)
         self.total_steps = config.TRAIN.MAX_STEPS or config.TRAIN.EPOCHS * self.steps_per_epoch
         self.step = self.epoch = self.batches_done = 0
         self.random: Tensor | None = None  # the state of random numbers that a resumed run goes on with
@@ -59,7 +61,14 @@ class Training:
     # the parts
 
     def build_loaders(self) -> tuple[DataLoader[Batch], ...]:
-        return data.loaders(self.config, self.rank, self.world)
+        train, val = data.loaders(self.config, self.rank, self.world)
+        if not len(train):
+            batch = self.config.DATA.BATCH_SIZE
+            fail(
+                f"{len(train.dataset)} words to train on give no batch of {batch} on {self.world} rank(s)",  # type: ignore[arg-type]
+                "a larger DATA.WORDS (0: all), or a smaller DATA.BATCH_SIZE",
+            )
+        return train, val
 
     def build_model(self) -> Classifier:
         sizes = {rank: len(labels) for rank, labels in data.classes().items()}
@@ -83,7 +92,8 @@ class Training:
         return torch.optim.lr_scheduler.SequentialLR(self.optimizer, [rise, fall], [max(warmup, 1)])
 
     def build_schedule(self) -> OpsSchedule:
-        every, intervals = self.config.SCHEDULE, {}
+        every = self.config.SCHEDULE
+        intervals: dict[str, Any] = {}
         for name in ("VALIDATION", "MASKED", "CHECKPOINT"):
             operation = {"MASKED": "masking"}.get(name, name.lower())
             intervals[operation] = {"steps": every[f"{name}_STEPS"], "epochs": every[f"{name}_EPOCHS"]}
@@ -133,7 +143,8 @@ class Training:
 
     def train_epoch(self) -> None:
         """One pass over the words; a resumed one goes on where it stopped."""
-        self.train_loader.sampler.set_epoch(self.epoch)  # type: ignore[union-attr]
+        assert isinstance(self.train_loader.sampler, DistributedSampler)
+        self.train_loader.sampler.set_epoch(self.epoch)
         began = time.perf_counter()
         self.wrapped.train()
         batches = iter(self.train_loader)
@@ -225,7 +236,10 @@ class Training:
         stop = self.config.EARLY_STOP
         if stop.PATIENCE:
             if stop.METRIC not in self.results:
-                configuration.fail(f"EARLY_STOP.METRIC {stop.METRIC!r} is none of {', '.join(sorted(self.results))}")
+                fail(
+                    f"EARLY_STOP.METRIC {stop.METRIC!r} is not measured",
+                    f"it is one of {', '.join(sorted(self.results))}",
+                )
             if self.stopper(self.results[stop.METRIC]) and self.rank == 0:
                 print(f"stopped early: {stop.METRIC} has not improved for {stop.PATIENCE} checks", flush=True)
 
@@ -306,8 +320,15 @@ class Training:
 
     def load(self, path: Path) -> None:
         """Go on from a checkpoint."""
-        state = torch.load(path, map_location=self.device, weights_only=True)
-        self.load_weights(state["model"])
+        state = checkpoints.read(path, self.device)
+        try:
+            self.load_weights(state["model"])
+        except RuntimeError as error:
+            what = " ".join(str(error).split())[:200]
+            fail(
+                f"CHECKPOINT.RESUME {path} holds another model: {what}",
+                "give MODEL the settings that it was saved with",
+            )
         for key, part in self.stateful().items():
             if key in state:
                 part.load_state_dict(state[key])
@@ -323,7 +344,7 @@ def device_of(asked: str, rank: int) -> torch.device:
     if asked == "cpu" or (asked == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
     if not torch.cuda.is_available():
-        configuration.fail("TRAIN.DEVICE is cuda, and there is no such device here")
+        fail("TRAIN.DEVICE is cuda, and there is no such device here", "auto takes what there is")
     return torch.device("cuda", int(os.environ.get("LOCAL_RANK", rank)) % torch.cuda.device_count())
 
 
@@ -338,6 +359,8 @@ def main() -> None:
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     torch.manual_seed(config.SEED)  # the same weights everywhere; each rank has a sampler of its own
     debugging.switch_on(config.DEBUG)
+    if rank == 0:
+        debugging.tell_idle(config)
     faults.plant(config.FAULT, Training)
     training = Training(config, rank, world)
     torch.manual_seed(config.SEED + rank) if not config.CHECKPOINT.RESUME else None

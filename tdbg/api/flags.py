@@ -39,7 +39,7 @@ def live() -> dict[str, Value]:
     if _live is None:
         agent = run_agent()
         _live = agent.settings.flags if agent is not None else _from_variable()
-        enter(Watched(_live, _monitor, _take))
+        enter(Watched(_live, _monitor, _take, _is_logged))
     return _live
 
 
@@ -55,6 +55,12 @@ def _monitor() -> "Monitor | None":
     """The watch that diagnostics of `tdbg.probes.loss` tell."""
     session = current()
     return session.monitor if session is not None else None
+
+
+def _is_logged() -> bool:
+    """A watch in memory has no log."""
+    session = current()
+    return session is not None and session.agent is not None
 
 
 def value_of(name: str, flags: dict[str, Value]) -> Value | None:

@@ -45,6 +45,9 @@ class Host:
         """A record that is kept as an event of the run as well."""
         self.line(tag(flag, part), text, level)
 
+    def note(self, code: str, text: str) -> None:
+        """Something a reader of the verdict should know, once per code."""
+
     def spent(self, seconds: float) -> None:
         """So long a diagnostic took."""
 
@@ -53,12 +56,18 @@ class Watched(Host):
     """A process with a watch, or one that may get it: a run's, or that of the Python API.
 
     monitor: the watch, None while there is none. take: told of the first use of each flag that is on.
+    is_logged: whether the watch has a log of its own; without one, words go to the logger ``tdbg``.
     """
 
     def __init__(
-        self, flags: dict[str, Value], monitor: "Callable[[], Monitor | None]", take: Callable[[str, Value], None]
+        self,
+        flags: dict[str, Value],
+        monitor: "Callable[[], Monitor | None]",
+        take: Callable[[str, Value], None],
+        is_logged: Callable[[], bool] = lambda: True,
     ) -> None:
         super().__init__(flags)
+        self._is_logged = is_logged
         self._monitor = monitor
         self._take = take
         self._taken: set[str] = set()
@@ -83,7 +92,7 @@ class Watched(Host):
 
     def line(self, mark: str, text: str, level: str = "D") -> None:
         monitor = self._watch()
-        if monitor is None:
+        if monitor is None or not self._is_logged():
             super().line(mark, text, level)
         else:
             monitor.line(mark, text, level, step=monitor.running_step)
@@ -95,7 +104,15 @@ class Watched(Host):
         if monitor is None:
             super().see(probe, flag, part, text, values, level)
         else:
+            monitor.spoke = True
             monitor.observe(probe, flag, part, text, values, level, None)
+            if not self._is_logged():
+                super().line(tag(flag, part), text, level)
+
+    def note(self, code: str, text: str) -> None:
+        monitor = self._watch()
+        if monitor is not None:
+            monitor.when_rank(lambda: monitor.note(code, text))
 
     def spent(self, seconds: float) -> None:
         monitor = self._watch()

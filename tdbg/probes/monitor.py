@@ -119,6 +119,7 @@ class Monitor:
         strict = self.settings.max_overhead is not None
         self._planner = Planner(self.budget, Selection.of(self.settings), strict=strict)
         self._held: list[Callable[[], None]] = []  # what was seen before this process became a rank
+        self.spoke = False  # the program itself had something written: `tdbg.log`, a diagnostic
         self.recorder = Recorder(self.settings.keep_steps)
         self.step = 0
         self.attended = 0  # the last step that was more than counted
@@ -342,6 +343,7 @@ class Monitor:
     def line(self, mark: str, text: str, level: str = "D", step: int | None = None) -> None:
         """A line of the program's in the rank's log; held back until this process is one. step: if it is known."""
         step = self.spoken_step if step is None else step
+        self.spoke = True
         self.when_rank(lambda: self._log(level, step, mark, text))
 
     def _tell_of(self, event: Observation, mark: str, level: str) -> None:

@@ -176,14 +176,16 @@ class Course:
             self._count("follows", worse and _is_same(before.best, earlier), when)
         worse = self.best_seen is not None and self._beats(self.best_seen, value, _margin(value, after))
         self._last = value, worse and not after.counter, step
-        self._count("ignores", self._ignores(value, before, after), step)
+        ignores = self._ignores(value, before, after)
+        if ignores is not None:
+            self._count("ignores", ignores, step)
         ignored = self.streaks["ignores"]
         if ignored >= LASTING or (ignored and after.stop and ignored >= (after.counter or LASTING)):
             return "ignores"
         return "follows" if self.streaks["follows"] >= max(LASTING, (after.patience or 0) + 1) else ""
 
-    def _ignores(self, value: float, before: State, after: State) -> bool:
-        """True for a value better than any before that is counted as no improvement."""
+    def _ignores(self, value: float, before: State, after: State) -> bool | None:
+        """True for a value better than any before that is counted as no improvement; None if it is too close to call."""
         if after.counter is None or after.counter <= (before.counter or 0):
             return False
         best = before.best
@@ -191,7 +193,7 @@ class Course:
         if self.best_seen is None:
             return unset and best is not None  # nothing beats the value it starts from
         if not self._beats(value, self.best_seen, _margin(self.best_seen, after)):
-            return False
+            return None if self._beats(value, self.best_seen, 0.0) else False
         if best is None or unset:
             return True
         return self._beats(value, abs(best), _margin(best, after))  # some keep the metric with its sign turned

@@ -3,11 +3,16 @@
 from collections.abc import Iterable
 
 from tdbg.events import Event, Finding, Injection
-from tdbg.flags import FLAGS
+from tdbg.flags import FLAGS, covers
 from tdbg.rules import RULES, Rule
 from tdbg.rules.text import joined
 from tdbg.rules.view import View
 from tdbg.rundir import ProcessDir
+
+
+def _is_loss(flag: str) -> bool:
+    """True for a flag of the diagnostics that a program calls itself, which torch.compile leaves out."""
+    return covers("LOSS", flag)
 
 
 @RULES.add
@@ -54,7 +59,8 @@ class FlagUntaken(Rule):
         return (
             self.found(
                 f"nobody took {joined(untaken, 6)}: the program ran without {'it' if len(untaken) == 1 else 'them'}",
-                cause="the program's config has no such key, or the program ended before it was read",
+                cause="the program's config has no such key, or the program ended before it was read"
+                + ("; or its losses are called inside torch.compile alone" if any(map(_is_loss, untaken)) else ""),
                 try_next='`tdbg.flag("NAME")` reads a flag in any program; those under LOSS. are also taken by the functions of tdbg.probes.loss',
             ),
         )

@@ -74,6 +74,20 @@ def test_at_other_levels(watched: Runner, level: str) -> None:
     assert said.count(TAGS[2]) == (STEPS if level == "advanced" else 0)
 
 
+def test_calls_outside_of_training_are_kept(watched: Runner) -> None:
+    """A program that makes no step: its records are there, and a call that failed is told in the verdict."""
+    result = watched(program("loss_calls"), FLAG)
+    on = "True\nFalse\n"
+    assert (result.code, result.stdout, result.codes) == (0, on, []), result.stderr
+    lines = filtered(result.folder)
+    assert [line["tag"] for line in lines] == [*TAGS, "[DEBUG_NULL_MASKING]"]
+    said = "masked has no task 'genus'; it has family"
+    assert said in str(lines[-1]["text"])
+    assert result.verdict["notes"] == [f"a call of LOSS.NULL_MASKING gave no report: {said} (rank 0)"]
+
+
 def test_a_program_that_never_calls_them_is_told_so(watched: Runner) -> None:
     result = watched(program("plain"), FLAG)
-    assert result.codes == ["TD-C002"] and "tdbg.probes.loss" in result.finding("TD-C002")["try_next"]
+    found = result.finding("TD-C002")
+    assert result.codes == ["TD-C002"] and "tdbg.probes.loss" in found["try_next"]
+    assert "torch.compile" in found["cause"]

@@ -12,10 +12,23 @@ import pytest
 import torch
 
 from tdbg.flags import FLAGS
-from tests.e2e.conftest import environment
+from tests.e2e.conftest import call, environment
 
 TAXA = Path(__file__).parents[2] / "examples" / "taxa"
-MODULES = ("config", "data", "debugging", "faults", "gradnorm", "languages", "losses", "model", "stopping", "train")
+MODULES = (
+    "checkpoints",
+    "checks",
+    "config",
+    "data",
+    "debugging",
+    "faults",
+    "gradnorm",
+    "languages",
+    "losses",
+    "model",
+    "stopping",
+    "train",
+)
 
 
 @pytest.fixture(scope="module")
@@ -189,42 +202,153 @@ def test_the_file_of_defaults_is_readable(taxa: Any) -> None:
     assert config.LOSS.NULL_MASKING.ENABLED and config.TRAIN.LR == 1.0 and config.OUTPUT == "12"
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--opts", "TRAIN.LRR", "0.1"], "TRAIN.LRR"),
-        (["--opts", "TRAIN.LR", "fast"], "TRAIN.LR"),
-        (["--opts", "TRAIN.LR"], "no value"),
-        (["--opts", "LOSS", "3"], "LOSS"),
-        (["--cfg", "missing.yaml"], "no such file"),
-        (["--cfg", "broken.yaml"], "broken.yaml"),
-        (["--cfg", "list.yaml"], "no YAML mapping"),
-        (["--cfg", "unknown.yaml"], "NOPE"),
-        (["--fault", "nope"], "no fault"),
-        (["--opts", "TRAIN.EPOCHS", "0"], "TRAIN.EPOCHS is 0"),
-        (["--opts", "SCHEDULE.VALIDATION_STEPS", "5"], "contradict"),
-        (["--opts", "LOSS.NULL_MASKING.START", "0.1"], "END is above START"),
-        (["--opts", "MODEL.HEADS", "5"], "multiple"),
-        (["--opts", "CHECKPOINT.RESUME", "missing.pt"], "missing.pt"),
-        (["--opts", "TRAIN.AMP", "fp8"], "fp8"),
-    ],
-)
-def test_a_wrong_config_is_one_line(
-    taxa: Any, words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
+WRONG: dict[str, tuple[list[str], str, str]] = {  # the words of a command line -> what is said, and what to do next
+    "unknown key": (["--opts", "TRAIN.LRR", "0.1"], "--opts: there is no setting TRAIN.LRR", "did you mean TRAIN.LR"),
+    "key without its node": (["--opts", "epochs", "3"], "no setting epochs", "did you mean TRAIN.EPOCHS?"),
+    "unknown key in a file": (["--cfg", "unknown.yaml"], "unknown.yaml: there is no setting DATA.NOPE", "config.py"),
+    "option after --opts": (["--opts", "--cfg", "a.yaml"], "no setting --cfg", "come before --opts"),
+    "key of a whole node": (["--opts", "LOSS", "3"], "LOSS is no setting by itself", "SMOOTHING, NULL_MASKING"),
+    "text for a number": (["--opts", "TRAIN.LR", "fast"], "TRAIN.LR is 'fast'", "has to be a number, such as 0.003"),
+    "fraction for a count": (["--opts", "TRAIN.EPOCHS", "1.5"], "TRAIN.EPOCHS is '1.5'", "a whole number"),
+    "number for a switch": (["--opts", "META.ENABLED", "1"], "META.ENABLED is '1'", "True or False"),
+    "list for a number": (["--cfg", "typed.yaml"], "typed.yaml: TRAIN.LR is [1, 2]", "has to be a number"),
+    "off without quotes": (["--cfg", "off.yaml"], "off.yaml: TRAIN.AMP is False", "put it into quotes"),
+    "no value": (["--opts", "TRAIN.LR"], "'TRAIN.LR' has no value", "pairs of KEY VALUE"),
+    "missing file": (["--cfg", "missing.yaml"], "--cfg missing.yaml: there is no such file", "base.yaml"),
+    "folder for a file": (["--cfg", "."], "--cfg . cannot be read", "base.yaml"),
+    "broken file": (["--cfg", "broken.yaml"], "--cfg broken.yaml cannot be read", "base.yaml"),
+    "binary file": (["--cfg", "binary.yaml"], "--cfg binary.yaml cannot be read", "base.yaml"),
+    "file without settings": (["--cfg", "list.yaml"], "--cfg list.yaml holds no settings", "YAML mapping"),
+    "missing checkpoint": (["--opts", "CHECKPOINT.RESUME", "no.pt"], "CHECKPOINT.RESUME: no file no.pt", "last.pt"),
+    "file for a folder": (["--opts", "OUTPUT", "list.yaml"], "OUTPUT list.yaml is a file", "name a folder"),
+    "unknown fault": (["--fault", "null-idx"], "no fault is called 'null-idx'", "did you mean null-index?"),
+    "unknown fault in a setting": (["--opts", "FAULT", "nope"], "no fault is called 'nope'", "--fault list"),
+    "two faults": (["--fault", "null-index", "--opts", "FAULT", "lr-spike"], "contradict each other", "one of them"),
+    "out of range": (["--opts", "TRAIN.EPOCHS", "0"], "TRAIN.EPOCHS is 0", "between 1 and"),
+    "below range": (["--opts", "DATA.WORDS", "-5"], "DATA.WORDS is -5", "between 0 and"),
+    "no heads": (["--opts", "MODEL.HEADS", "0"], "MODEL.HEADS is 0", "between 1 and"),
+    "nan": (["--opts", "TRAIN.LR", "nan"], "TRAIN.LR is nan", "between 1e-09 and"),
+    "unknown choice": (["--opts", "TRAIN.AMP", "fp8"], "TRAIN.AMP is 'fp8'", "one of off, bf16, fp16"),
+    "steps and epochs": (["--opts", "SCHEDULE.VALIDATION_STEPS", "5"], "contradict each other", "set one of them to 0"),
+    "end above start": (["--opts", "LOSS.NULL_MASKING.START", "0.1"], "END 0.5 is above START 0.1", "exchange"),
+    "heads": (["--opts", "MODEL.HEADS", "5"], "MODEL.WIDTH 96 is not a multiple of MODEL.HEADS 5", "95 is"),
+    "intervals": (["--opts", "SCHEDULE.METRICS.STEP_INTERVAL", "7"], "not a multiple of STEP_INTERVAL 7", "multiple"),
+    "stop without validation": (
+        ["--opts", "EARLY_STOP.PATIENCE", "2", "SCHEDULE.VALIDATION_EPOCHS", "0"],
+        "nothing is ever validated", "set SCHEDULE.VALIDATION_EPOCHS",
+    ),
+    "fp16 and GradNorm": (
+        ["--opts", "TRAIN.AMP", "fp16", "LOSS.GRADNORM.ENABLED", "True"],
+        "TRAIN.AMP fp16 and LOSS.GRADNORM contradict each other", "use bf16",
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with files that are wrong, and the process in it."""
     monkeypatch.chdir(tmp_path)
-    for name, text in {"broken": "a: [", "list": "- 1", "unknown": "DATA: {NOPE: 1}"}.items():
-        Path(f"{name}.yaml").write_text(text)
+    texts = {
+        "broken": "a: [",
+        "list": "- 1",
+        "unknown": "DATA: {NOPE: 1}",
+        "typed": "TRAIN: {LR: [1, 2]}",
+        "off": "TRAIN: {AMP: off}",
+    }
+    for name, text in texts.items():
+        (tmp_path / f"{name}.yaml").write_text(text)
+    (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
+    return tmp_path
+
+
+def two_lines(text: str, what: str, next_step: str) -> None:
+    lines = text.splitlines()
+    assert len(lines) == 2 and all(line.startswith("taxa: ") for line in lines), lines
+    assert what in lines[0] and next_step in lines[1], lines
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_config_is_two_lines(taxa: Any, name: str, capsys: Any) -> None:
+    """What is wrong, and what to do next."""
+    words, what, next_step = WRONG[name]
     with pytest.raises(SystemExit) as error:
         taxa.config.load(words)
     assert error.value.code == 2
-    lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 1 and lines[0].startswith("taxa: ") and said in lines[0], lines
+    two_lines(capsys.readouterr().err, what, next_step)
 
 
-def test_a_wrong_config_ends_the_program(tmp_path: Path) -> None:
-    done = run("--opts", "TRAIN.LRR", "0.1", cwd=tmp_path)
-    assert done.returncode == 2 and done.stdout == "" and len(done.stderr.splitlines()) == 1, done.stderr
+@pytest.mark.parametrize("name", ["unknown key", "text for a number", "missing file", "steps and epochs"])
+def test_a_wrong_config_ends_the_program(files: Path, name: str) -> None:
+    words, what, next_step = WRONG[name]
+    done = run(*words, cwd=files)
+    assert done.returncode == 2 and done.stdout == ""
+    two_lines(done.stderr, what, next_step)
+    assert [path.name for path in files.iterdir() if path.suffix != ".yaml"] == [], "nothing is written"
+
+
+def test_of_two_ranks_one_says_it(tmp_path: Path) -> None:
+    words = ["torchrun", "--standalone", "--nproc-per-node=2", str(TAXA / "train.py"), "--opts", "TRAIN.LRR", "1"]
+    done = call(words, tmp_path)
+    assert done.code != 0 and [line for line in done.stderr.splitlines() if line.startswith("taxa: ")] == [
+        "taxa: --opts: there is no setting TRAIN.LRR",
+        "taxa: did you mean TRAIN.LR?",
+    ]
+
+
+def test_under_tdbg_a_wrong_config_is_the_same(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "tdbg", "run", "--flag", "LOSS.NULL_MASKING", "--", sys.executable]
+    done = call([*words, str(TAXA / "train.py"), "--opts", "TRAIN.LRR", "1"], tmp_path)
+    assert done.code == 2 and "Traceback" not in done.stderr
+    two_lines(
+        "\n".join(line for line in done.stderr.splitlines() if line.startswith("taxa: ")), "TRAIN.LRR", "TRAIN.LR?"
+    )
+
+
+def test_what_a_file_may_say(taxa: Any, tmp_path: Path) -> None:
+    """Whole numbers for fractions, numbers in powers of ten, a heading with nothing below, texts that look like numbers."""
+    file = tmp_path / "a.yaml"
+    file.write_text("TRAIN: {LR: 1, WEIGHT_DECAY: 1e-3, AMP: 'off'}\nLOSS:\nOUTPUT: 12\nDEBUG: {PROFILER: '30:32'}\n")
+    config = taxa.config.load(["--cfg", str(file), "--opts", "META.ENABLED", "false"])
+    assert config.TRAIN.LR == 1.0 and config.TRAIN.WEIGHT_DECAY == 1e-3 and config.OUTPUT == "12"
+    assert config.DEBUG.PROFILER == "30:32" and config.META.ENABLED is False
+
+
+def test_a_fault_named_by_a_setting_brings_its_settings(taxa: Any) -> None:
+    config = taxa.config.load(["--opts", "FAULT", "smoothing-far"])
+    assert config.FAULT == "smoothing-far" and config.LOSS.SMOOTHING.ENABLED
+
+
+@pytest.mark.parametrize(
+    ("words", "what", "next_step"),
+    [
+        (("DATA.WORDS", "60"), "give no batch of 128 on 1 rank(s)", "a larger DATA.WORDS"),
+        (("CHECKPOINT.RESUME", "text.pt"), "text.pt is no checkpoint of this program", "last.pt"),
+        (("CHECKPOINT.RESUME", "other.pt"), "it lacks what train.py saves", "last.pt"),
+        (("CHECKPOINT.RESUME", "narrow.pt", "MODEL.WIDTH", "96"), "narrow.pt holds another model", "give MODEL"),
+        (("EARLY_STOP.PATIENCE", "1", "EARLY_STOP.METRIC", "val/los"), "'val/los' is not measured", "val/loss"),
+    ],
+)  # fmt: skip
+def test_what_shows_only_later(
+    taxa: Any, files: Path, words: tuple[str, ...], what: str, next_step: str, capsys: Any
+) -> None:
+    """Too few words, files that are no checkpoints, or hold another model, a metric that is none."""
+    few = ("DATA.WORDS", "200", "DATA.BATCH_SIZE", "32", "TRAIN.MAX_STEPS", "4", "SCHEDULE.MASKED_EPOCHS", "0")
+
+    def train(*more: str) -> None:
+        taxa.train.Training(taxa.config.load(["--opts", *more])).fit()
+
+    (files / "text.pt").write_text("hello")
+    torch.save({"model": {}}, files / "other.pt")
+    if "narrow.pt" in words:
+        train(*few, "MODEL.WIDTH", "32", "OUTPUT", ".")
+        (files / "last.pt").rename("narrow.pt")
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as error:
+        train(*(() if "DATA.WORDS" in words else few), *words)
+    assert error.value.code == 2
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("taxa: ")]
+    two_lines("\n".join(said), what, next_step)
 
 
 # The program
@@ -263,6 +387,16 @@ def test_it_runs_without_tdbg(tmp_path: Path) -> None:
         "taxa: tdbg is not installed: no diagnostics, and metrics go to the console alone"
     ]
     assert "val/acc1_language" in done.stdout and "done: 24 steps" in done.stdout
+
+
+def test_a_flag_of_a_technique_that_is_off_is_told(taxa: Any, capsys: Any) -> None:
+    words = ["--opts", "DEBUG.LOSS.NULL_MASKING", "True", "LOSS.NULL_MASKING.ENABLED"]
+    taxa.debugging.tell_idle(taxa.config.load([*words, "True"]))
+    assert capsys.readouterr().err == ""
+    taxa.debugging.tell_idle(taxa.config.load([*words, "False"]))
+    said = "taxa: LOSS.NULL_MASKING has nothing to tell: LOSS.NULL_MASKING.ENABLED is off\n"
+    assert capsys.readouterr().err == said
+    assert list(taxa.debugging.SPEAKS_OF) == [flag for flag in taxa.config.FLAGS if flag.startswith("LOSS.")]
 
 
 def test_pages_of_an_evaluation(tmp_path: Path) -> None:

@@ -115,6 +115,14 @@ def test_short_patience_is_enough(watch: Any) -> None:
     assert [row.get("fault") for row in checks(watched)] == [None, "ignores"]
 
 
+def test_a_small_improvement_does_not_end_a_row(watch: Any, tmp_path: Path) -> None:
+    """Between clear improvements one of half a percent: it says nothing, neither way."""
+    watched = watch(**FLAG)
+    checked(EarlyStopping(patience=5, mode="max"), [1.0, 0.9, 0.896, 0.8, 0.7])
+    assert [row.get("fault") for row in checks(watched)] == [None] * 4 + ["ignores"]
+    assert codes(watched, tmp_path) == ["TD-S009"]
+
+
 def test_it_follows_a_loss_that_rises(watch: Any, tmp_path: Path) -> None:
     watched = watch(**FLAG)
     checked(EarlyStopping(mode="max"), RISING)

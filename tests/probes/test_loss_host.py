@@ -15,6 +15,7 @@ from torch import nn
 
 import tdbg
 from tdbg.api import flags as api_flags
+from tdbg.errors import TdbgError
 from tdbg.events import Observation
 from tdbg.probes import host, loss
 from tdbg.probes.loss.report import STATES
@@ -43,6 +44,7 @@ CALLS: dict[str, Callable[[], Any]] = {
     "gradnorm_values": lambda: loss.gradnorm_values(X),
 }
 NULLS = "LOSS.NULL_MASKING"
+PARTS = ("INPUT", "INTERNAL", "SUMMARY")
 
 
 def memory_call() -> Any:
@@ -78,12 +80,26 @@ def test_off_means_nothing(loss_flags: dict[str, Any], said: Callable[[], list[s
 
 
 def test_every_public_name_is_described() -> None:
-    assert set(CALLS) | {"gradnorm_memory", "forget"} == {name for name in loss.__all__ if name.islower()}
+    assert set(CALLS) | {"gradnorm_memory", "forget", "is_on"} == {name for name in loss.__all__ if name.islower()}
     for name in CALLS:
         function = getattr(loss, name)
         assert f"| `{name}` |" in (loss.__doc__ or "")
         for word in ("Cost:", "Source:"):
             assert word in (function.__doc__ or ""), (name, word)
+
+
+def test_a_program_can_ask_first(loss_flags: dict[str, Any]) -> None:
+    """In any spelling; a flag that does not exist is never a silent False."""
+    spelled = (NULLS, "null_masking", "DEBUG.LOSS.NULL_MASKING", "LOSS")
+    assert not any(map(loss.is_on, spelled))
+    loss_flags["MEMORY"] = True
+    assert not any(map(loss.is_on, spelled))
+    loss_flags[NULLS] = True
+    assert all(map(loss.is_on, spelled)) and not loss.is_on("LOSS.CLASS_WEIGHTING")
+    assert not torch.compile(lambda: loss.is_on(NULLS), backend="eager", fullgraph=True)()
+    with pytest.raises(TdbgError, match=r"no flag is named 'LOSS\.NULL_MASK'") as error:
+        loss.is_on("LOSS.NULL_MASK")
+    assert error.value.hint == "did you mean LOSS.NULL_MASKING?"
 
 
 def test_every_code_has_its_page() -> None:
@@ -259,6 +275,7 @@ def test_the_python_api_switches_them(said: Callable[[], list[str]]) -> None:
     try:
         tdbg.enable_debugging(NULLS)
         assert one_batch() is not None
+        assert [line.split()[1] for line in said()] == [f"[DEBUG_NULL_MASKING_{part}]" for part in PARTS]
         assert one_batch(masked=True) is not None
         tdbg.disable_debugging(NULLS)
         assert one_batch() is None

@@ -15,7 +15,7 @@ from tdbg.flags import DIAGNOSTICS
 from tdbg.inject import children, records, tracebacks
 from tdbg.inject.agent import Agent, agent
 from tdbg.inject.imports import when_imported
-from tdbg.rundir import allowed_env, env_rank, redacted, write_json
+from tdbg.rundir import allowed_env, env_rank, rank_folder, redacted, write_json
 
 LOCAL_RANK_ENV = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")
 BATCH_LIMIT_BYTES = 256_000_000
@@ -205,6 +205,9 @@ class Rank:
 
     def end(self) -> None:
         """The process leaves in good order: write what is pending, and how it ended."""
+        if self.me.rank is None and self.monitor.spoke:
+            with self.me.guard("end"):
+                self._speak_late()
         if self.ended or self.me.rank is None:
             with self.me.guard("end"):
                 self.monitor.miss_optimizer()
@@ -225,6 +228,11 @@ class Rank:
             cost.records_ms = records.spent_ms()
             self.me.emit(cost)
             self.me.emit(End(step=self.monitor.step, reason=reason))
+
+    def _speak_late(self) -> None:
+        """The program had something written and never made a step: it is kept, unless a child was the rank."""
+        if not rank_folder(self.me.run_dir, identity()[0]).exists():
+            self.monitor.become_rank_now()
 
     def _uncaught(self) -> bool:
         """Record the exception that ends the process, whatever hook printed it."""

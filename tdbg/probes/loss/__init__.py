@@ -16,6 +16,7 @@
 | `gradnorm_memory` | LOSS.GRADNORM_MEMORY | memory through GradNorm's extra passes, tensor by tensor; leaks |
 | `gradnorm_metrics` | LOSS.GRADNORM_METRICS | losses, rates, gradient norms, target norms, weights, drift |
 | `gradnorm_values` | LOSS.VERBOSE_GRADNORM_LOGGING | every intermediate value of an update |
+| `is_on` | | whether a flag is on, for arguments that cost something to make |
 | `forget` | | what earlier calls left is forgotten: a new training in the same process |
 
 All of them do the same: while their flag is off, and inside torch.compile, they return None within a microsecond and
@@ -33,7 +34,7 @@ from tdbg.probes.loss.class_weighting import class_losses, class_weighting
 from tdbg.probes.loss.gradnorm_memory import GradNormMemory, MemoryWatch, gradnorm_memory
 from tdbg.probes.loss.gradnorm_metrics import GradNormMetrics, gradnorm_metrics
 from tdbg.probes.loss.null_masking import NullMasking, NullTask, null_masking
-from tdbg.probes.loss.report import Fault, Report, forget
+from tdbg.probes.loss.report import Fault, Report, forget, is_on
 from tdbg.probes.loss.taxonomy_reports import Distances, Forward, Hierarchy, SmoothingMatrix
 from tdbg.probes.loss.taxonomy_smoothing import (
     taxonomy_distances,
@@ -64,6 +65,7 @@ __all__ = [
     "gradnorm_memory",
     "gradnorm_metrics",
     "gradnorm_values",
+    "is_on",
     "null_masking",
     "taxonomy_distances",
     "taxonomy_forward",

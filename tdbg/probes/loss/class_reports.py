@@ -56,18 +56,23 @@ class ClassLosses(Report):
     classes: int
     samples: int
     left_out: int
-    total: float  # sum of the weighted losses
-    rows: list[dict[str, Any]] = field(default_factory=list)  # class, samples, mean, share; the largest share first
+    total: float  # sum of the weighted losses, those that are not finite left out
+    rows: list[dict[str, Any]] = field(
+        default_factory=list
+    )  # class, samples, not_finite, mean, share; the largest first
 
     def records(self) -> list[tuple[str, str]]:
         lines = [
             f"{self.samples} samples of {len(self.rows)} among {self.classes} classes, {self.left_out} left out; "
             f"sum of the losses {number(self.total)}"
         ]
+        if wild := sum(row["not_finite"] for row in self.rows):
+            lines[0] += f" without {wild} that are not finite"
         for row in self.rows[:SHOWN]:
             lines.append(
                 f"  {row['name']}: {share_text(row['share'])} of the loss from {row['samples']} samples "
                 f"({share_text(row['part'])}), mean {number(row['mean'])}"
+                + (f"; {row['not_finite']} not finite" if row["not_finite"] else "")
             )
         if len(self.rows) > SHOWN:
             lines.append(f"  and {len(self.rows) - SHOWN} more classes")

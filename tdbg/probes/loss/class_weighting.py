@@ -47,6 +47,8 @@ def class_weighting(
     given |= {name: vector(more, name) for name, more in (others or {}).items()}
     given |= {"sampling": vector(sampling, "sampling")} if sampling is not None else {}
     size, total = len(count_C), float(count_C.sum())
+    if not bool((torch.isfinite(count_C) & (count_C >= 0)).all()):
+        raise wrong("counts hold negative values, NaN or Inf", "give how many samples each class has, [C]")
     for name, weight_C in given.items():
         if len(weight_C) != size:
             raise wrong(f"{name} has {len(weight_C)} values, counts has {size}", "give one value per class")
@@ -240,7 +242,9 @@ def class_losses(
         if len(weight_C) < size:
             raise wrong(f"{len(weight_C)} weights for {size} classes", "give one weight per class")
         loss_B = loss_B * weight_C[true_B]
-    sums_C = torch.zeros(size, dtype=torch.float64).index_add(0, true_B, loss_B)
+    wild_B = ~torch.isfinite(loss_B)
+    wild_C = torch.bincount(true_B[wild_B], minlength=size)
+    sums_C = torch.zeros(size, dtype=torch.float64).index_add(0, true_B, loss_B.masked_fill(wild_B, 0.0))
     count_C = torch.bincount(true_B, minlength=size)
     total = float(sums_C.sum())
     rows = [
@@ -249,10 +253,11 @@ def class_losses(
             "name": name_of(names, index),
             "samples": int(count_C[index]),
             "part": int(count_C[index]) / max(len(true_B), 1),
-            "mean": float(sums_C[index] / count_C[index]),
+            "not_finite": int(wild_C[index]),
+            "mean": float(sums_C[index] / (count_C[index] - wild_C[index])),
             "share": float(sums_C[index]) / total if total else 0.0,
         }
         for index in count_C.nonzero().flatten().tolist()
     ]
-    rows.sort(key=lambda row: -row["share"])
+    rows.sort(key=lambda row: (-row["not_finite"], -row["share"]))
     return ClassLosses(classes=size, samples=len(true_B), left_out=int((~inside_B).sum()), total=total, rows=rows)

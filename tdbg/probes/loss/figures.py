@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 Z_95 = 1.959963984540054  # the normal quantile of 97.5 %
+SUM_TOLERANCE = 1e-3
 SURPRISE = 13.815510557964274  # -ln(1e-6): beyond this bound chance is no explanation
 
 
@@ -42,9 +43,9 @@ def slope(x: Sequence[float], y: Sequence[float]) -> float:
     return sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True)) / spread if spread > 0 else 0.0
 
 
-def on_host(tensor: Tensor) -> Tensor:
-    """Its values on the host, without its graph; float64 for half and single precision."""
-    found = tensor.detach()
+def on_host(values: object) -> Tensor:
+    """Values on the host, without their graph; float64 for half and single precision. A tensor, array or list."""
+    found = (values if isinstance(values, Tensor) else torch.as_tensor(values)).detach()
     if type(found) is not Tensor and hasattr(found, "to_local"):
         found = found.to_local()
     found = found.cpu()
@@ -53,8 +54,14 @@ def on_host(tensor: Tensor) -> Tensor:
 
 def vector(values: object, name: str) -> Tensor:
     """One value per class or task, float64 on the host; a tensor, list or array."""
-    found = on_host(values if isinstance(values, Tensor) else torch.as_tensor(values))
-    return found.double().reshape(-1)
+    return on_host(values).double().reshape(-1)
+
+
+def sum_tolerance(values: object) -> float:
+    """How far from 1 a sum of rows may be: one part in a thousand, or what the precision of the values leaves."""
+    if not isinstance(values, Tensor) or not values.is_floating_point():
+        return SUM_TOLERANCE
+    return max(SUM_TOLERANCE, torch.finfo(values.dtype).eps)
 
 
 def number(value: float) -> str:

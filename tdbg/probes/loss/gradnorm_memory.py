@@ -153,7 +153,8 @@ class _Live(MemoryWatch):
         row: dict[str, Any] = {"name": part, "after_mb": now, "change_mb": now - self._last_mb, "tensors": []}
         try:
             made_here: Seen = {}
-            for name, given in (tensors or {}).items():
+            named = tensors if isinstance(tensors, Mapping) else {part: tensors}
+            for name, given in named.items():
                 held_by(name, given, made_here)
             if len(self._made) < MAX_PIECES:
                 self._made = made_here | self._made  # whoever made a piece names it, not who saves it later

@@ -139,7 +139,7 @@ def gradnorm_metrics(
         updates=course.calls + 1,
     )
     course.first, course.last, course.calls = course.first or now, now, course.calls + 1
-    report.findings = _faults(report)
+    report.findings = _faults(report, per)
     return report
 
 
@@ -189,14 +189,17 @@ def _at_shared(grads: Tensor | Iterable[Tensor | None] | None) -> dict[str, Any]
     return {"tensors": len(held), "missing": len(held) - len(there), "norm": norm}
 
 
-def _faults(report: GradNormMetrics) -> list[Fault]:
+def _faults(report: GradNormMetrics, per: Mapping[str, list[float]]) -> list[Fault]:
+    """per: what the program gave; its own targets count where it gives them, else those that follow."""
     found = []
     wild = [
         f"{what} of {task} is {value}"
-        for what in ("losses", "norms", "weights")
-        for task, value in zip(report.tasks, getattr(report, what), strict=True)
-        if not math.isfinite(value)
+        for what in ("losses", "norms", "weights", "initial_losses", "targets")
+        for task, value in zip(report.tasks, per.get(what, report.targets), strict=True)
+        if not math.isfinite(value) and (what != "targets" or any(report.losses))
     ]
+    if wild and "targets" not in per:
+        wild += [f"initial loss of {t} is 0" for t, v in zip(report.tasks, per["initial_losses"], strict=True) if not v]
     if wild:
         found.append(not_finite(report.name, wild))
     weights = dict(zip(report.tasks, report.weights, strict=True))

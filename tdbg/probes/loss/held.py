@@ -34,7 +34,8 @@ Seen = dict[int, Kept]  # by address, so that memory that several share counts o
 
 def held_by(name: str, given: Tensor | Iterable[Tensor | None] | None, seen: Seen) -> None:
     """Enter what was made, and what its graphs keep for backward."""
-    made = [given] if isinstance(given, Tensor) else [item for item in given or () if item is not None]
+    listed = [given] if isinstance(given, Tensor) or not isinstance(given, Iterable) else given
+    made = [item for item in listed if item is not None and not isinstance(item, int | float)]
     for tensor in made:
         _enter(tensor, name, "made", seen)
     for operation, tensor in _saved([tensor.grad_fn for tensor in made if tensor.grad_fn is not None]):

@@ -5,14 +5,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from tdbg.probes.loss.figures import listed, name_of, number, on_host
+from tdbg.probes.loss.figures import listed, name_of, number, on_host, sum_tolerance
 from tdbg.probes.loss.report import Fault, wrong
 from tdbg.probes.loss.taxonomy_reports import Distances, SmoothingMatrix
 
 ALL_MIDDLES = 512  # classes up to which every triangle is checked
 SOME_MIDDLES = 256
 TOLERANCE = 1e-5  # of the largest distance
-SUM_TOLERANCE = 1e-3  # of a row's sum and of the mass kept: half precision is no fault
 SHOWN_ROWS = 16
 
 
@@ -132,14 +131,19 @@ def _broken(text: str, triple: tuple[float, int, int, int], names: Sequence[str]
     return text.format(a=name_of(names, a), b=name_of(names, b), c=name_of(names, c), over=number(over))
 
 
-def check_rows(m_CC: Tensor, d_CC: Tensor | None, kept: float | None, names: Sequence[str] | None) -> SmoothingMatrix:
+def check_rows(
+    given_CC: Tensor, d_CC: Tensor | None, kept: float | None, names: Sequence[str] | None
+) -> SmoothingMatrix:
     """Sums, the diagonal, and the order of the neighbours."""
+    m_CC, tolerance = square(given_CC, "matrix"), sum_tolerance(given_CC)
     size = len(m_CC)
+    if d_CC is not None and d_CC.shape != m_CC.shape:
+        raise wrong(f"distances are {list(d_CC.shape)}, the matrix is {list(m_CC.shape)}", "give both [C, C]")
     diagonal = m_CC.diagonal()
     report = SmoothingMatrix(
         classes=size,
         row_error=float((m_CC.sum(1) - 1).abs().max()),
-        bad_rows=int((~_row_is_fine(m_CC)).sum()),
+        bad_rows=int((~_row_is_fine(m_CC, tolerance)).sum()),
         kept_least=float(diagonal.min()),
         kept_mean=float(diagonal.mean()),
         moved_rows=int((m_CC.max(1).values > diagonal + TOLERANCE).sum()),
@@ -153,8 +157,8 @@ def check_rows(m_CC: Tensor, d_CC: Tensor | None, kept: float | None, names: Seq
             report.by_distance.append({"distance": level, "mass": float(m_CC[at].mean()), "pairs": int(at.sum())})
         report.inversions = int(_inverted(m_CC, d_CC).sum())
     said = [f"row {name_of(names, row)}" for row in range(size)]
-    report.findings = rows_faults(m_CC, said, "the smoothing matrix")
-    report.findings += mass_faults(m_CC, torch.arange(size), d_CC, kept, said, names, "the smoothing matrix")
+    report.findings = rows_faults(m_CC, said, "the smoothing matrix", tolerance)
+    report.findings += mass_faults(m_CC, torch.arange(size), d_CC, kept, said, names, "the smoothing matrix", tolerance)
     return report
 
 
@@ -166,8 +170,8 @@ def given_away(row_C: Tensor, true: int) -> dict[str, float]:
     return {str(int(c)): float(m) for m, c in zip(mass[:3], where[:3], strict=True) if m > 0}
 
 
-def _row_is_fine(m_NC: Tensor) -> Tensor:
-    return ((m_NC.sum(1) - 1).abs() <= SUM_TOLERANCE) & (m_NC >= -TOLERANCE).all(1)  # NaN is not
+def _row_is_fine(m_NC: Tensor, tolerance: float) -> Tensor:
+    return ((m_NC.sum(1) - 1).abs() <= tolerance) & (m_NC >= -TOLERANCE).all(1)  # NaN is not
 
 
 def _inverted(m_CC: Tensor, d_CC: Tensor) -> Tensor:
@@ -186,9 +190,9 @@ def _inverted(m_CC: Tensor, d_CC: Tensor) -> Tensor:
     return found
 
 
-def rows_faults(m_NC: Tensor, said: list[str], whose: str) -> list[Fault]:
+def rows_faults(m_NC: Tensor, said: list[str], whose: str, tolerance: float) -> list[Fault]:
     """TD-L007: rows that are no distributions."""
-    bad = (~_row_is_fine(m_NC)).nonzero().flatten().tolist()
+    bad = (~_row_is_fine(m_NC, tolerance)).nonzero().flatten().tolist()
     if not bad:
         return []
     sums = m_NC.sum(1)
@@ -214,6 +218,7 @@ def mass_faults(
     said: list[str],
     names: Sequence[str] | None,
     whose: str,
+    tolerance: float,
 ) -> list[Fault]:
     """TD-L008: mass that leaves the true class for others, or goes to far classes rather than near ones."""
     own = m_NC[torch.arange(len(m_NC)), true_N]
@@ -226,7 +231,7 @@ def mass_faults(
     ]
     title = f"{len(moved)} of {len(m_NC)} rows of {whose} have more mass on another class than on the true one"
     if not moved and kept is not None:
-        poor = (own < kept - SUM_TOLERANCE).nonzero().flatten().tolist()
+        poor = (own < kept - tolerance).nonzero().flatten().tolist()
         evidence = [f"{said[row]} keeps {number(float(own[row]))} of {kept:g}" for row in poor[:4]]
         title = f"{len(poor)} of {len(m_NC)} true classes keep less mass than meant in {whose}"
     if not evidence and d_CC is not None:

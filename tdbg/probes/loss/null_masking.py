@@ -182,7 +182,7 @@ def _row(task: str, found: Targets, asked: float | None, kept: Seen) -> NullTask
 def _input_line(row: NullTask) -> str:
     contents = ", ".join(f"{index}: {count}" for index, count in row.contents.items())
     more = f" and {row.classes_seen - len(row.contents)} more classes" if row.classes_seen > len(row.contents) else ""
-    shape = "x".join(map(str, row.shape))
+    shape = "x".join(map(str, row.shape)) or "scalar"
     return f"  {row.task or 'targets'}: {row.format} {shape} {row.dtype} on {row.device}; {contents}{more}"
 
 

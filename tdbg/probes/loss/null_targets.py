@@ -6,10 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tdbg.probes.loss.figures import on_host
+from tdbg.probes.loss.figures import SUM_TOLERANCE, on_host, sum_tolerance
 from tdbg.probes.loss.report import wrong
-
-SUM_TOLERANCE = 1e-3  # of a row of soft labels
 
 
 @dataclass(slots=True)
@@ -40,7 +38,8 @@ class Targets:
 def read(targets: Tensor, masked: Tensor, found: Tensor | None, null_index: int, classes: int | None) -> Targets:
     """Look at one task; TdbgError for shapes that do not fit together."""
     raw = on_host(targets)
-    style = format_of(raw)
+    own = targets if isinstance(targets, Tensor) else raw
+    style = format_of(raw, sum_tolerance(own))
     rows = style in ("one-hot", "soft")
     empty_N = torch.zeros(0, dtype=torch.bool)
     if rows:
@@ -62,9 +61,9 @@ def read(targets: Tensor, masked: Tensor, found: Tensor | None, null_index: int,
     assert fitted[0] is not None
     return Targets(
         format=style,
-        shape=list(targets.shape),
-        dtype=str(targets.dtype).removeprefix("torch."),
-        device=str(targets.device),
+        shape=list(own.shape),
+        dtype=str(own.dtype).removeprefix("torch."),
+        device=str(own.device),
         how=how,
         raw=raw,
         labels_N=labels_N,
@@ -78,7 +77,7 @@ def read(targets: Tensor, masked: Tensor, found: Tensor | None, null_index: int,
     )
 
 
-def format_of(targets: Tensor) -> str:
+def format_of(targets: Tensor, tolerance: float = SUM_TOLERANCE) -> str:
     """``one-hot`` and ``soft`` for rows of [B, C], else ``indices``; TdbgError for what is none of them."""
     if targets.ndim == 2 and targets.shape[1] > 1 and len(targets):
         values = targets.double()
@@ -86,7 +85,7 @@ def format_of(targets: Tensor) -> str:
         whole = bool(((values == 0) | (values == 1)).all())
         if whole and bool((sums <= 1).all()) and bool((sums == 1).any()):
             return "one-hot"
-        if bool((values >= 0).all()) and bool((((sums - 1).abs() < SUM_TOLERANCE) | (sums == 0)).all()):
+        if bool((values >= 0).all()) and bool((((sums - 1).abs() < tolerance) | (sums == 0)).all()):
             return "soft"
     if targets.is_floating_point() and not bool((targets == targets.round()).all()):
         raise wrong(
@@ -109,9 +108,10 @@ def _per_sample(
         return flags.any(1), True
     if flags.numel() == labels_N.numel():
         return flags.reshape(-1), False
-    raise wrong(
-        f"{name} has shape {list(flags.shape)}, the targets have {list(raw.shape)}", "give one value per sample"
-    )
+    hint = "give one value per sample"
+    if raw.ndim == 2 and flags.numel() == len(raw) and bool(((raw == 0) | (raw == 1)).all()):
+        hint = "rows with several ones are no one-hot rows: of multi-label targets give each label as a task, [B]"
+    raise wrong(f"{name} has shape {list(flags.shape)}, the targets have {list(raw.shape)}", hint)
 
 
 def _counted(labels_N: Tensor) -> Counter[int]:

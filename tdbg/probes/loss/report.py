@@ -11,7 +11,7 @@ import torch
 
 from tdbg.errors import TdbgError
 from tdbg.events import plain
-from tdbg.flags import tag
+from tdbg.flags import expand, tag
 from tdbg.probes import PROBES, Probe, host
 
 MAX_TOLD = 1000  # kinds of findings that are handed on; each once
@@ -150,8 +150,20 @@ def state(make: Callable[[], S], *key: str) -> S:
 
 
 def is_on(flag: str) -> bool:
-    """True while the flag is on; inside torch.compile a constant False. Cost: below 0.5 us."""
-    return not torch.compiler.is_compiling() and host.current.flags.get(flag, False) is not False
+    """True while the flag is on: for arguments of a diagnostic that cost something to make.
+
+    flag: any spelling that `tdbg run --flag` takes, a family (``LOSS``) too; TdbgError for one that does not exist.
+    Inside torch.compile a constant False. Cost: below 1 us.
+    """
+    if torch.compiler.is_compiling():
+        return False
+    flags = host.current.flags
+    return any(flags.get(name, False) is not False for name in _covered(flag))
+
+
+@functools.cache
+def _covered(flag: str) -> tuple[str, ...]:
+    return expand(flag)
 
 
 def diagnostic(flag: str, *, once: bool = False) -> Callable[[Callable[P, R]], Callable[P, R | None]]:
@@ -206,6 +218,7 @@ def _say_failure(flag: str, error: Exception, who: host.Host) -> None:
     text = f"(no report: {error if isinstance(error, TdbgError) else f'{type(error).__name__}: {error}'}{hint})"
     if _is_new(flag, text):
         who.line(tag(flag), text, "W")
+        who.note(f"no-report:{flag}", f"a call of {flag} gave no report: {text[1:-1].removeprefix('no report: ')}")
 
 
 def tell(report: Report, who: host.Host) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tdbg.probes.loss.figures import on_host
+from tdbg.probes.loss.figures import on_host, sum_tolerance
 from tdbg.probes.loss.matrices import check_distances, check_rows, given_away, mass_faults, rows_faults, square
 from tdbg.probes.loss.report import diagnostic, wrong
 from tdbg.probes.loss.taxonomy_reports import Distances, Forward, Hierarchy, SmoothingMatrix
@@ -17,7 +17,7 @@ FLAG = "LOSS.TAXONOMY_SMOOTHING"
 
 @diagnostic(FLAG, once=True)
 def taxonomy_hierarchy(
-    parents: Tensor | Sequence[int] | Mapping[Hashable, Hashable | None],
+    parents: Tensor | Sequence[int] | Mapping[Any, Hashable | None],
     *,
     names: Sequence[str] | None = None,
     always: bool = False,
@@ -74,11 +74,8 @@ def taxonomy_matrix(
     Cost: 20 us a class, 5 ms at 256. Source: Szegedy et al. 2016, "Rethinking the Inception Architecture for
     Computer Vision" (label smoothing); Bertinetto et al. 2020 (soft labels from a hierarchy).
     """
-    found = square(matrix, "matrix")
     between = None if distances is None else square(distances, "distances")
-    if between is not None and between.shape != found.shape:
-        raise wrong(f"distances are {list(between.shape)}, the matrix is {list(found.shape)}", "give both [C, C]")
-    return check_rows(found, between, kept, names)
+    return check_rows(matrix, between, kept, names)
 
 
 @diagnostic(FLAG)
@@ -135,7 +132,7 @@ def taxonomy_forward(
         names=None if names is None else [str(name) for name in names],
     )
     if count:
-        said = [f"sample {place}" for place in range(count)]
-        report.findings = rows_faults(soft_BC, said, "the smoothed targets")
-        report.findings += mass_faults(soft_BC, true_B, None, None, said, names, "the smoothed targets")
+        said, tolerance = [f"sample {place}" for place in range(count)], sum_tolerance(smoothed)
+        report.findings = rows_faults(soft_BC, said, "the smoothed targets", tolerance)
+        report.findings += mass_faults(soft_BC, true_B, None, None, said, names, "the smoothed targets", tolerance)
     return report

@@ -13,9 +13,7 @@ from tdbg.probes.loss.taxonomy_reports import Hierarchy
 Parents = dict[Hashable, Hashable | None]
 
 
-def look(
-    parents: Tensor | Sequence[int] | Mapping[Hashable, Hashable | None], names: Sequence[str] | None
-) -> Hierarchy:
+def look(parents: Tensor | Sequence[int] | Mapping[Any, Hashable | None], names: Sequence[str] | None) -> Hierarchy:
     """Follow every node up to its root."""
     above = _as_mapping(parents)
 
@@ -76,6 +74,8 @@ def _faults(report: Hierarchy) -> list[Fault]:
 
 def _as_mapping(parents: Any) -> Parents:
     if isinstance(parents, Mapping):
+        if any(not isinstance(parent, Hashable) for parent in parents.values()):
+            raise wrong("parents are no names", "give child -> parent, None for a root; not a tree of dictionaries")
         return dict(parents)
     values = parents.tolist() if hasattr(parents, "tolist") else list(parents)
     if not all(isinstance(value, int) for value in values):

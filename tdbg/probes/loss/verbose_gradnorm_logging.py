@@ -64,7 +64,7 @@ def _row(name: str, value: Any) -> dict[str, Any]:
         return {"name": name, "missing": True}
     if not isinstance(value, Tensor):
         value = torch.as_tensor(value)
-    flat = on_host(value).double().reshape(-1)
+    flat = on_host(value.detach().abs() if value.is_complex() else value).double().reshape(-1)
     bad = int((~torch.isfinite(flat)).sum())
     row: dict[str, Any] = {
         "name": name,
