@@ -95,7 +95,8 @@ class Watched(Host):
         if monitor is None:
             super().see(probe, flag, part, text, values, level)
         else:
-            monitor.observe(probe, flag, part, text, values, level, None)
+            step, epoch = monitor.running_step, monitor.epoch
+            monitor.outbox.observe(probe, flag, part, text, values, level, step=step, epoch=epoch)
 
     def spent(self, seconds: float) -> None:
         monitor = self._watch()
