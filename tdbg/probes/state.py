@@ -9,8 +9,8 @@ from torch.optim import Optimizer
 class State:
     """Steps and calls so far, and what is going on now.
 
-    The monitor is one, so that probes read these fields from it directly; its parts are given it as this and no
-    more. Nothing is worked out here.
+    The monitor is one, so that probes and hooks read these fields from it directly: a look-up, in every call of a
+    root. Its parts are given it as this and know no more of it.
     """
 
     suspects: Callable[[float], bool] | None = None  # is a loss between samples worth a record?
