@@ -34,13 +34,14 @@ def filled(text: str, names: dict[str, str]) -> str:
 
 
 def write_graphs(file: IO[bytes], package: str, title: str, data: Any) -> None:
-    """Write the page with graphs whose template, style and script lie in the folder ``web`` of a package.
+    """Write the page with graphs whose body, style and script lie in the folder ``web`` of a package.
 
     data: plain and finite; the script finds it as JSON. The page may load nothing and run only the two scripts whose
     hashes it names. Raises TdbgError without plotly, OSError.
     """
     plotly = _plotly()
-    style, script, page = (_part(package, name) for name in ("page.css", "page.js", "page.html"))
+    style, script, body = (_part(package, name) for name in ("web/page.css", "web/page.js", "web/body.html"))
+    page = _part("tdbg", "webpage.html").replace("{body}", body)
     names = {
         "title": html.escape(title),
         "style": style,
@@ -67,4 +68,4 @@ def _plotly() -> str:
 
 
 def _part(package: str, name: str) -> str:
-    return resources.files(package).joinpath("web", name).read_text(encoding="utf-8")
+    return resources.files(package).joinpath(name).read_text(encoding="utf-8")

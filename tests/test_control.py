@@ -15,7 +15,8 @@ from tdbg.errors import TdbgError
 from tdbg.events import Cost, Note, Switch
 from tdbg.flags import FLAGS
 from tdbg.probes import PROBES, Probe
-from tdbg.probes.monitor import Monitor, probes_for
+from tdbg.probes.monitor import Monitor
+from tdbg.probes.roster import probes_for
 from tdbg.probes.updates import EveryUpdate
 from tests.probes.conftest import Watch, watch  # noqa: F401 - the fixture
 
@@ -121,7 +122,7 @@ def training(watch: Start, monkeypatch: pytest.MonkeyPatch) -> Training:  # noqa
 
 
 def names(monitor: Monitor) -> list[str]:
-    return [probe.name for probe in monitor.probes]
+    return [probe.name for probe in monitor.roster.probes]
 
 
 def test_it_switches_at_the_step_and_goes_back(training: Training) -> None:
@@ -221,7 +222,7 @@ def test_off_and_on_again(training: Training) -> None:
 
 
 def test_while_off_it_gives_signs_of_life_and_earns_nothing(training: Training, monkeypatch) -> None:
-    monkeypatch.setattr("tdbg.probes.monitor.COST_EVERY_S", 0.0)
+    monkeypatch.setattr("tdbg.probes.costs.COST_EVERY_S", 0.0)
     training.ask(1, at_step=4, level="off")
     training.steps(8)
     costs = [event for event in training.seen.events if isinstance(event, Cost) and event.step > 3]

@@ -185,7 +185,8 @@ def stop(session: Session, code: int = 0) -> None:
 
 def _remember(owner: str, settings: Any) -> Session:
     """A watch that keeps its events in memory."""
-    from tdbg.probes.monitor import Monitor, probes_for
+    from tdbg.probes.monitor import Monitor
+    from tdbg.probes.roster import probes_for
 
     memory = Memory()
     monitor = Monitor(

@@ -91,11 +91,13 @@ def scan(
         tdbg flags scan src/train --function debug_on
     """
     from tdbg.errors import TdbgError
-    from tdbg.logs import guards, tagmap
+    from tdbg.logs import tagmap
+    from tdbg.logs.guards.files import maps_below
+    from tdbg.logs.guards.reader import CHECKERS
 
     if not source.exists():
         raise TdbgError(f"there is no {source}", "name the folder of the program's Python files")
-    maps = guards.maps_below(source, (*guards.CHECKERS, *(function or ())))
+    maps = maps_below(source, (*CHECKERS, *(function or ())))
     found = tagmap.build(maps.values())
     text = tagmap.dump(found)
     if output == "-":

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tdbg.inject.console import PACKAGES
-from tdbg.logs.guards import GuardMap, maps_below
+from tdbg.logs.guards.files import map_of, maps_below
+from tdbg.logs.guards.link import GuardMap
 from tdbg.profiling import rest
 
 OWN = os.path.join(Path(__file__).parents[1], "")
@@ -18,7 +19,7 @@ class Maps:
     """Answers which map a file has. Of a tree that nobody asked about before, the answer comes later.
 
     A whole tree is read at once, since who calls a function decides whether it is guarded. What was read is kept on
-    disk by content, so that only what changed is read again (`tdbg.logs.guards`). Cost of an answer: a dict look-up.
+    disk by content, so that only what changed is read again (`tdbg.logs.guards.files`). Cost of an answer: a dict look-up.
     functions: those of the program that are asked for a flag by name. ready: called in the thread when all that was asked for is there.
     """
 
@@ -75,7 +76,7 @@ class Maps:
     def alone(self, file: str) -> GuardMap:
         """What the file says by itself, at once: for questions that cannot wait. Cost: 20 ms per 1,000 lines, once."""
         if file not in self._single:
-            self._single[file] = GuardMap.of_file(os.path.abspath(file), self._functions)
+            self._single[file] = map_of(os.path.abspath(file), self._functions)
         return self._single[file]
 
     def wait(self, seconds: float) -> None:

@@ -22,7 +22,8 @@ from typing import Any
 from tdbg.inject.agent import Agent
 from tdbg.inject.imports import passed_over_like
 from tdbg.inject.maps import Maps
-from tdbg.logs.guards import NONE, Flags, GuardMap
+from tdbg.logs.guards.flagsets import NONE, Flags
+from tdbg.logs.guards.link import GuardMap
 from tdbg.logs.textlog import KEPT_PARTS, RECORDS, ROTATE_BYTES, STATS, TextLog, stamp
 
 MAX_HELD = 10_000

@@ -10,7 +10,7 @@ from typing import Any
 
 from tdbg.events import Injection
 from tdbg.flags import DIAGNOSTICS, FLAGS, covers, owner
-from tdbg.logs.guards import files_below, maps_below
+from tdbg.logs.guards.files import files_below, maps_below
 from tdbg.logs.textlog import RECORDS
 from tdbg.rundir import RunDir
 

@@ -13,7 +13,10 @@ from pathlib import Path
 
 from tdbg.errors import TdbgError
 from tdbg.flags import covers
-from tdbg.logs.guards import NONE, Flags, GuardMap, LogCall, Shape, resolved
+from tdbg.logs.guards.facts import LogCall
+from tdbg.logs.guards.flagsets import NONE, Flags, resolved
+from tdbg.logs.guards.link import GuardMap
+from tdbg.logs.guards.shapes import Shape
 
 GAP = "{}"  # in a text: something that changes
 ESCAPES = re.compile(r"(\{\{|\}\}|\{\})")

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import msgspec
 
@@ -15,11 +16,14 @@ BLOCK = 1 << 17  # bytes read at a time: what is made of them stays in the cache
 LONGEST = 1 << 26  # of a line: more is nobody's row
 
 
-class Line(msgspec.Struct, gc=False):
-    """A row as it is read: the fields of `Row`, but for those that are rarely there."""
+V = TypeVar("V")
+
+
+class _Fields(msgspec.Struct, Generic[V], gc=False):
+    """The fields of `Row`, but for those that are rarely there."""
 
     step: int
-    values: dict[str, float]
+    values: dict[str, V]
     t: float = 0.0
     epoch: float | None = None
     phase: str | None = None
@@ -30,19 +34,12 @@ class Line(msgspec.Struct, gc=False):
     left_out: dict[str, int] | None = None
 
 
-class _Loose(msgspec.Struct, gc=False):
+class Line(_Fields[float], gc=False):
+    """A row as it is read."""
+
+
+class _Loose(_Fields[float | str], gc=False):
     """The same with words for numbers that are not finite."""
-
-    step: int
-    values: dict[str, float | str]
-    t: float = 0.0
-    epoch: float | None = None
-    phase: str | None = None
-    rank: int = 0
-    source: str = ""
-    text: dict[str, str] | None = None
-    units: dict[str, str] | None = None
-    left_out: dict[str, int] | None = None
 
 
 _strict = msgspec.json.Decoder(Line)

@@ -124,6 +124,42 @@ def sync(fd: int) -> None:
     getattr(os, "fdatasync", os.fsync)(fd)
 
 
+class OwnFile:
+    """A file that is being written, for as long as its descriptor is still that file's and no other's."""
+
+    _fd, _identity = -1, (-1, -1)  # until there is a file
+
+    def __init__(self, path: Path) -> None:
+        """Create it. Raises FileExistsError if there is one of this name."""
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        self._identity = identity(self._fd)
+        self.path = path
+
+    def is_ours(self) -> bool:
+        """False once it is closed, whoever did that."""
+        return is_ours(self._fd, self._identity)
+
+    def check(self) -> None:
+        """OSError if the program closed it behind our back: its number must not be written to."""
+        check_ours(self._fd, self._identity)
+
+    def sync(self) -> None:
+        """All that is written on the disk."""
+        self.check()
+        sync(self._fd)
+
+    def close(self) -> None:
+        """Leave the file as it is. Does nothing the second time."""
+        fd, ours = self._fd, self.is_ours()
+        self._fd = -1
+        if ours:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        """A writer that was dropped without `close` leaves its files as a crash would, and no descriptor open."""
+        OwnFile.close(self)
+
+
 def sync_folder(folder: Path) -> None:
     """The names in a folder on the disk."""
     fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)

@@ -124,22 +124,18 @@ class Frames:
         return here
 
 
-class JournalFile:
+class JournalFile(disk.OwnFile):
     """A journal that is being written: frames are added one behind the other, each whole or not at all."""
-
-    _fd, _identity = -1, (-1, -1)  # until there is a file
 
     def __init__(self, path: Path) -> None:
         """Create it. Raises FileExistsError if there is one of this name."""
-        self.path = path
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-        self._identity = disk.identity(self._fd)
+        super().__init__(path)
         self.end = 0
         self._torn = False
 
     def add(self, frames: bytes, *, durable: bool = False) -> None:
         """Raises OSError; then none of the frames counts, and the next ones take their place."""
-        disk.check_ours(self._fd, self._identity)
+        self.check()
         if self._torn:
             os.ftruncate(self._fd, self.end)  # half a frame of an earlier try, which nothing may follow
         self._torn = True
@@ -149,24 +145,10 @@ class JournalFile:
         self.end += len(frames)
         self._torn = False
 
-    def sync(self) -> None:
-        """All frames on the disk."""
-        disk.check_ours(self._fd, self._identity)
-        disk.sync(self._fd)
-
     def close(self) -> None:
         """Take off what a failed write left behind, and close. Does nothing the second time."""
-        fd, ours = self._fd, disk.is_ours(self._fd, self._identity)
-        self._fd = -1
-        if not ours:
-            return
         try:
-            if self._torn:
-                os.ftruncate(fd, self.end)
+            if self._torn and self.is_ours():
+                os.ftruncate(self._fd, self.end)
         finally:
-            os.close(fd)
-
-    def __del__(self) -> None:
-        """A writer that was dropped without `close` leaves its files as a crash would, and no descriptor open."""
-        if self._fd >= 0 and disk.is_ours(self._fd, self._identity):
-            os.close(self._fd)
+            super().close()

@@ -14,20 +14,17 @@ from tdbg.pages.layout import Layout
 AHEAD_BYTES = 8_000_000  # of disk, that are asked for at a time
 
 
-class Page:
+class Page(disk.OwnFile):
     """An open ``.part`` file: room for a header, then datapoints.
 
     data: where tensors begin. end: where the next datapoint goes. header_bytes: the most its header will take.
     limit_bytes: up to where disk may be asked for ahead of time.
     """
 
-    _fd, _identity = -1, (-1, -1)  # until there is a file
-
     def __init__(self, path: Path, number: int, data: int, about: Mapping[str, Any], limit_bytes: int = 0) -> None:
         """Create the file. Raises FileExistsError if there is one of this name."""
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-        self._identity = disk.identity(self._fd)
-        self.path, self.number = path, number
+        super().__init__(path)
+        self.number = number
         self.data = self.end = data
         self._reserved, self._limit_bytes = data, limit_bytes
         self.placed: list[Placed] = []
@@ -59,7 +56,7 @@ class Page:
 
     def write(self, pieces: Sequence[memoryview], length: int, *, durable: bool = False) -> None:
         """The ``length`` bytes of one datapoint, at ``end``. Raises OSError; the next try takes the same place."""
-        disk.check_ours(self._fd, self._identity)
+        self.check()
         if self.end + length > self._reserved:
             self._reserve(length)
         try:
@@ -103,7 +100,7 @@ class Page:
         Raises OSError; the page stays a ``.part``, which the journal describes.
         """
         try:
-            disk.check_ours(self._fd, self._identity)
+            self.check()
             start = header.build(self.placed, self._entries, self._about, self.data, self.end)
             finish(self._fd, self.path, start, self.end, durable=durable)
         finally:
@@ -112,26 +109,9 @@ class Page:
 
     def discard(self) -> None:
         """Take the file away: it holds nothing that counts."""
-        if disk.is_ours(self._fd, self._identity):
+        if self.is_ours():
             self.path.unlink(missing_ok=True)
         self.close()
-
-    def sync(self) -> None:
-        """All that is written on the disk."""
-        disk.check_ours(self._fd, self._identity)
-        disk.sync(self._fd)
-
-    def close(self) -> None:
-        """Leave the file as it is."""
-        fd, ours = self._fd, disk.is_ours(self._fd, self._identity)
-        self._fd = -1
-        if ours:
-            os.close(fd)
-
-    def __del__(self) -> None:
-        """A writer that was dropped without `close` leaves its files as a crash would, and no descriptor open."""
-        if self._fd >= 0 and disk.is_ours(self._fd, self._identity):
-            os.close(self._fd)
 
 
 def finish(fd: int, path: Path, start: bytes, size: int, *, durable: bool) -> None:

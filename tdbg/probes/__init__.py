@@ -88,7 +88,8 @@ class Probe:
         text: the line. level: D, S, I, W or E, as in the log. flag: where the probe serves
         several flags. step: if it is not the running one. values: the facts behind the text; their names stand in ``fields``. At most one a step and part.
         """
-        self.monitor.observe(self, flag or self._owner, part, text, values, level, step)
+        monitor, step = self.monitor, self.monitor.running_step if step is None else step
+        monitor.outbox.observe(self, flag or self._owner, part, text, values, level, step=step, epoch=monitor.epoch)
 
     def abstain(self, reason: str) -> None:
         """Say once why this probe cannot see what it is there for; to those who asked for it by its flag."""

@@ -139,7 +139,7 @@ class Changes:
         self._above = [change for change in self._above if change.level or change.flags]
 
     def _apply(self, why: str, asked: int = 0, late: bool = False) -> None:
-        from tdbg.probes.monitor import probes_for
+        from tdbg.probes.roster import probes_for
 
         monitor, settings, begun = self.monitor, self.monitor.settings, time.perf_counter()
         self._set()

@@ -87,7 +87,7 @@ class FirstBad(Probe):
             event.module = names[-1].rpartition(".")[0]
             event.how = "bracket"
         bad_input = next(
-            (found for call in self.monitor.late_calls if (found := first_bad((call.args, call.kwargs)))), None
+            (found for call in self.monitor.calls.late if (found := first_bad((call.args, call.kwargs)))), None
         )
         if bad_input and not bad_input[1].only_minus_inf:
             event.phase, event.tensor = "input", f"input {bad_input[0]}"
@@ -111,11 +111,8 @@ class FirstBad(Probe):
         event = self._event(self.monitor.step or self.monitor.eval_calls + 1)
         self._eval_reported = True
         event.eval, event.during, event.weights, event.origin = True, "eval", "intact", "here"
-        calls, self.monitor.calls = self.monitor.calls, type(self.monitor.calls)([call])
-        try:
+        with self.monitor.calls.only([call]):
             located = self._locate(locate_forward)
-        finally:
-            self.monitor.calls = calls
         self._fill(event, located)
         if event.phase in ("", "loss"):
             event.phase, event.tensor, event.how = "forward", "output", "check"
@@ -252,7 +249,7 @@ class FirstBad(Probe):
         """Keep the batch of the event's step, if it is at hand: once the weights are updated, small inputs alone are."""
         monitor = self.monitor
         is_running = event.weights == "intact"
-        calls = monitor.calls if is_running else monitor.late_calls
+        calls = monitor.calls if is_running else monitor.calls.late
         parts: dict[str, Any] = {"inputs": [(call.args, call.kwargs) for call in calls]}
         loader = monitor.probe("loader-wait")
         if is_running and loader is not None and loader.batch is not None:

@@ -136,7 +136,7 @@ class GradientReport(Probe):
         self._norm_type = float(kind) if isinstance(kind, int | float) else 0.0
 
     def clip_begins(self, parameters: list[Tensor]) -> None:
-        optimizer = self.monitor.optimizer_of(parameters)
+        optimizer = self.monitor.optimizers.of(parameters)
         if optimizer is not None and self.monitor.is_main(optimizer):
             held = sum(len(group["params"]) for group in optimizer.param_groups)
             self._clip.whole = len(parameters) == held and self._norm_type == 2.0

@@ -69,7 +69,7 @@ class GradientNorms(Probe):
             self._look(self.monitor.in_update)
 
     def clip_begins(self, parameters: list[Tensor]) -> None:
-        optimizer = self.monitor.optimizer_of(parameters)
+        optimizer = self.monitor.optimizers.of(parameters)
         whole = optimizer is not None and len(parameters) == sum(
             len(group["params"]) for group in optimizer.param_groups
         )
@@ -163,7 +163,7 @@ class GradientNorms(Probe):
                 if found:
                     bad.append((self.name_of(parameters[index]), replace(found, kind=kind) if kind else found))
         if bad:
-            self.monitor.report_bad_gradients(bad)
+            self.monitor.alarm.bad_gradients(bad)
         return bool(bad)
 
     def _keep_on_device(self, parameters: list[Tensor], indices: list[int], grads: list[Tensor], keep: bool) -> None:
@@ -218,7 +218,7 @@ class GradientNorms(Probe):
                 numel=self._numel,
                 modules=sum(1 for root in roots for _ in root.modules()),
                 roots=[type(root).__name__ for root in roots],
-                optimizers=self.monitor.optimizer_names(),
+                optimizers=self.monitor.optimizers.names(),
             )
         )
 
@@ -264,7 +264,7 @@ class _LateNorms:
                 record.grad_norms = compact(norms)
         if not math.isfinite(total) and not self.judged:  # GradScaler skips such an update: no fault
             bad = [name for name, value in zip(self.names, values, strict=True) if not math.isfinite(value)]
-            self.probe.monitor.report_late(bad or self.names, record)
+            self.probe.monitor.alarm.bad_late(bad or self.names, record)
 
 
 def _scaler_will_judge(optimizer: Any) -> bool:

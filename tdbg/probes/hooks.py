@@ -11,7 +11,10 @@ from torch.optim import Optimizer
 from torch.optim import optimizer as optimizer_module
 
 from tdbg.probes.compiler import hide, unseen
+from tdbg.probes.counting import Optimizers
+from tdbg.probes.loss_watch import LossWatch
 from tdbg.probes.patches import Patches
+from tdbg.probes.plan import Plan
 from tdbg.probes.roots import Roots
 
 
@@ -20,16 +23,13 @@ class Watcher(Protocol):
 
     active: bool
     rerunning: bool
-    optimizers: Any  # a weak set
+    plan: Plan
+    optimizers: Optimizers
     roots: Roots
+    losses: LossWatch
 
-    @property
-    def watching(self) -> bool: ...
     def clip_begins(self, parameters: list[Tensor]) -> None: ...
     def clip_ended(self, total: Any) -> None: ...
-    def idle_backward(self, losses: Any) -> bool: ...
-    def backward_begins(self, losses: Any) -> None: ...
-    def backward_ended(self) -> None: ...
     def update_begins(self, optimizer: Any) -> None: ...
     def update_ended(self, optimizer: Any) -> None: ...
     def hush(self, quiet: bool) -> None: ...
@@ -149,15 +149,15 @@ class TorchHooks:
                 return original(tensors, *args, **kwargs)
             if isinstance(tensors, Iterator):
                 tensors = tuple(tensors)  # looking must not use it up
-            if not monitor.watching and unseen(monitor.idle_backward, tensors):
+            if not monitor.plan.watch and unseen(monitor.losses.glance, tensors):
                 return original(tensors, *args, **kwargs)
-            unseen(monitor.backward_begins, tensors)
+            unseen(monitor.losses.begins, tensors)
             self._depth += 1
             try:
                 result = original(tensors, *args, **kwargs)
             finally:
                 self._depth -= 1
-            unseen(monitor.backward_ended)
+            unseen(monitor.losses.ended)
             return result
 
         return hide(backward)

@@ -105,7 +105,8 @@ class Watched(Host):
             super().see(probe, flag, part, text, values, level)
         else:
             monitor.spoke = True
-            monitor.observe(probe, flag, part, text, values, level, None)
+            step, epoch = monitor.running_step, monitor.epoch
+            monitor.outbox.observe(probe, flag, part, text, values, level, step=step, epoch=epoch)
             if not self._is_logged():
                 super().line(tag(flag, part), text, level)
 

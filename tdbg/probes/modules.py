@@ -482,7 +482,7 @@ class ModuleLook:
         return arrived
 
     def _tell(self) -> None:
-        self.monitor.tell("modules_seen", self)
+        self.monitor.roster.tell("modules_seen", self)
 
     def _clear(self) -> None:
         self._unhook()

@@ -25,6 +25,11 @@ class Plan:
     deaf: int = 0  # so many steps are counted and nothing else, until the budget allows as much as a glance
     extras: dict[str, bool] = field(default_factory=dict)  # what flags and higher levels add, decided when asked
 
+    def open_up(self, everything: bool) -> None:
+        """Do everything in the running step; or count it, and nothing else."""
+        self.full = self.small = self.watch = self.record = everything
+        self.deaf = int(not everything)
+
 
 class Planner:
     """Makes the plan of each step. Ranks of one job look at common steps: their numbers alone decide.

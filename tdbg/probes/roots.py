@@ -15,6 +15,7 @@ from tdbg.probes.compiler import hide, unseen
 WRAPPER_PARTS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 # Scripted modules take no hooks; torch's encoder leaves its fused path when one of its layers has any.
 UNHOOKED = (torch.jit.ScriptModule, nn.TransformerEncoderLayer, nn.TransformerEncoder)
+Target = Callable[[nn.Module, Any, Any], None]
 WRAPPER_CLASSES = ("DistributedDataParallel", "DataParallel")
 
 
@@ -25,8 +26,8 @@ class _Hook:
     pickles as a bound method of the standard library that takes anything and does nothing.
     """
 
-    def __init__(self, target: Callable[..., None]) -> None:
-        self.target: Callable[..., None] | None = target
+    def __init__(self) -> None:
+        self.target: Callable[..., None] | None = None
 
     def __call__(self, module: nn.Module, args: Any, more: Any = None) -> None:
         if torch.compiler.is_compiling():  # inside a compiled region: be a constant nothing
@@ -51,15 +52,10 @@ class Roots:
     takes it in. Nothing is hooked globally but the registration hooks, which run while a model is built.
     """
 
-    def __init__(
-        self,
-        before: Callable[[nn.Module, Any, Any], None],
-        after: Callable[[nn.Module, Any, Any], None],
-        failed: Callable[[str, Exception], None],
-    ) -> None:
+    def __init__(self, failed: Callable[[str, Exception], None]) -> None:
         self._failed = failed
-        self._before = _Hook(before)
-        self._after = _Hook(after)
+        self._before = _Hook()
+        self._after = _Hook()
         self._hooked: weakref.WeakKeyDictionary[nn.Module, tuple[Any, Any]] = weakref.WeakKeyDictionary()
         self._children: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._tops: weakref.WeakSet[nn.Module] = weakref.WeakSet()
@@ -67,12 +63,18 @@ class Roots:
         self._watches: list[Any] = []
         self._paused: list[nn.Module] = []
 
-    def attach(self) -> None:
-        """Start watching modules being built."""
+    def attach(self, before: Target, after: Target) -> None:
+        """Start watching modules being built. before, after: called around each call of a root, with (module, args, kwargs or output)."""
         self._watches = [
             module_registry.register_module_parameter_registration_hook(self._on_parameter),
             module_registry.register_module_module_registration_hook(self._on_child),
         ]
+        self.aim(before, after)
+
+    def aim(self, before: Target, after: Target) -> None:
+        """From now on these are called; nothing once all hooks are removed."""
+        if self._watches:
+            self._before.target, self._after.target = before, after
 
     def detach(self) -> None:
         """Remove every hook."""

@@ -203,7 +203,7 @@ class TrainingLoop(EveryUpdate):
             track.reset = on_host
         elif not track.confirmed:
             track.reset = True  # nothing is said before it is known
-            rest = track.leftover(LATE_ELEMENTS) if self.monitor.watching else None
+            rest = track.leftover(LATE_ELEMENTS) if self.monitor.plan.watch else None
             if rest is not None:
                 self.monitor.read_late(rest, lambda values, record: track.confirm(values[0] != 0.0))
 
@@ -301,7 +301,7 @@ class TrainingLoop(EveryUpdate):
             )
         self._last_window = window
         self._tell_phase(step)
-        if self.monitor.watching and self.may():  # forward passes are told of on watched steps alone
+        if self.monitor.plan.watch and self.may():  # forward passes are told of on watched steps alone
             with self.work():
                 self._tell_step(track, step)
         self._clear_window()

@@ -229,7 +229,7 @@ class Triggers(Probe):
         if record.finite is False and monitor.bad_seen:
             return ""
         late = record.step != monitor.step  # an accelerator's values come a step later: the batch is the one before
-        calls = monitor.late_calls if late else monitor.calls
+        calls = monitor.calls.late if late else monitor.calls
         loader = None if late else monitor.probe("loader-wait")
         parts: dict[str, Any] = {"inputs": [(call.args, call.kwargs) for call in calls]} if calls else {}
         if loader is not None and loader.batch is not None:

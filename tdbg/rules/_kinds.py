@@ -18,12 +18,19 @@ class KindsRule(Rule, ABC):
 
     def __init__(self) -> None:
         self._given: defaultdict[str, list[Finding]] = defaultdict(list)
+        self._said: set[tuple[str, str]] = set()  # process, kind
 
     def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
         """Hand an observation of the probe to `see`."""
         if not isinstance(event, Observation) or event.probe != self.probe:
             return ()
         return [given for kind, finding in self.see(process, event) for given in self.once(self._given[kind], finding)]
+
+    def is_news(self, process: ProcessDir, kind: str) -> bool:
+        """True the first time that this is asked of a process and a kind: a fault that lasts is told of once."""
+        news = (process.label, kind) not in self._said
+        self._said.add((process.label, kind))
+        return news
 
     @abstractmethod
     def see(self, process: ProcessDir, event: Observation) -> Iterable[tuple[str, Finding]]:

@@ -35,15 +35,10 @@ class EvaluationInTrainMode(KindsRule):
     severity = "warning"
     probe = "validation"
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._said: set[str] = set()
-
     def see(self, process: ProcessDir, event: Observation) -> Iterable[tuple[str, Finding]]:
         values = event.values
-        if "train_mode" not in values.get("faults", ()) or process.label in self._said:
+        if "train_mode" not in values.get("faults", ()) or not self.is_news(process, "train_mode"):
             return ()
-        self._said.add(process.label)
         active = [
             counted(values.get(name, 0), noun)
             for name, noun in (("dropouts", "dropout layer"), ("norms", "batch norm layer"))

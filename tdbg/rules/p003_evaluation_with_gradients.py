@@ -34,15 +34,10 @@ class EvaluationWithGradients(KindsRule):
     severity = "warning"
     probe = "validation"
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._said: set[str] = set()
-
     def see(self, process: ProcessDir, event: Observation) -> Iterable[tuple[str, Finding]]:
         values = event.values
-        if "graphs" not in values.get("faults", ()) or process.label in self._said:
+        if "graphs" not in values.get("faults", ()) or not self.is_news(process, "graphs"):
             return ()
-        self._said.add(process.label)
         grown = values.get("device_grown_mb", values.get("host_grown_mb"))
         evidence = [f"{values['graphs']} of {counted(values['seen'], 'call')} looked at put out a graph"]
         evidence += [f"memory grew by {grown:g} MB in the pass"] if grown and grown > 0 else []

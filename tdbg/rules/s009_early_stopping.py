@@ -53,15 +53,10 @@ class EarlyStoppingAstray(KindsRule):
     severity = "warning"
     probe = "early-stopping"
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._said: set[tuple[str, str]] = set()
-
     def see(self, process: ProcessDir, event: Observation) -> Iterable[tuple[str, Finding]]:
         fault = event.values.get("fault")
-        if fault not in CAUSES or (process.label, fault) in self._said:
+        if fault not in CAUSES or not self.is_news(process, fault):
             return ()
-        self._said.add((process.label, fault))
         cause, try_next = CAUSES[fault]
         better = event.values["better"]
         words = {"better": better, "metric": event.values["metric"] or "the metric", "greater": better == "max"}

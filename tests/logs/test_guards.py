@@ -8,7 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tdbg.logs.guards import Facts, GuardMap, facts_of, files_below, link, maps_below, read
+from tdbg.logs.guards.facts import Facts
+from tdbg.logs.guards.files import facts_of, files_below, map_of, maps_below
+from tdbg.logs.guards.link import GuardMap, link
+from tdbg.logs.guards.reader import read
 
 SHAPES = {
     "function": "if check_debug_flag(cfg, 'DEBUG.LOSS.NULL_MASKING'): say()  # LOSS.NULL_MASKING",
@@ -122,14 +125,14 @@ def test_functions_that_pass_a_message_on() -> None:
 def test_what_cannot_be_read_has_an_empty_map(tmp_path: Path, source: bytes) -> None:
     path = tmp_path / "a.py"
     path.write_bytes(source)
-    found = GuardMap.of_file(path)
-    assert found.broken and replace(found, broken="") == GuardMap() == GuardMap.of_file(tmp_path / "none.py")
+    found = map_of(path)
+    assert found.broken and replace(found, broken="") == GuardMap() == map_of(tmp_path / "none.py")
 
 
 def test_huge_files_are_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "a.py"
     path.write_bytes(b"if cfg.DEBUG.AMP: say()\n" * 100_000)
-    assert GuardMap.of_file(path) == GuardMap()
+    assert map_of(path) == GuardMap()
 
 
 @settings(max_examples=60, deadline=None)

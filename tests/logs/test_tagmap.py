@@ -9,7 +9,9 @@ import pytest
 
 from tdbg.cli import main
 from tdbg.errors import TdbgError
-from tdbg.logs.guards import link, maps_below, read
+from tdbg.logs.guards.files import maps_below
+from tdbg.logs.guards.link import link
+from tdbg.logs.guards.reader import read
 from tdbg.logs.tagmap import Spelling, TagMap, build, dump, load
 from tests.logs.test_records import FLAGS, PROJECT, environment, scores, truth
 

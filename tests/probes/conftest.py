@@ -11,7 +11,8 @@ import torch
 from tdbg.config import Settings
 from tdbg.control import Request
 from tdbg.events import Event, NonFinite, Step
-from tdbg.probes.monitor import Monitor, probes_for
+from tdbg.probes.monitor import Monitor
+from tdbg.probes.roster import probes_for
 
 
 class Watch:

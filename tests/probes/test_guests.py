@@ -80,7 +80,7 @@ def test_backward_without_an_optimizer_costs_no_search_for_ever(watch: Start) ->
     weight = torch.ones(3, requires_grad=True)
     for _ in range(50):
         (weight * 2).sum().backward()
-    assert seen.monitor._searches <= 4
+    assert seen.monitor.search.count <= 4
     assert len(seen.notes) <= 1
 
 
@@ -188,7 +188,7 @@ def test_bad_validation_batches_do_not_use_up_the_reports_of_training(watch: Sta
 
 def test_a_claim_that_fails_does_not_merge_steps(watch: Start) -> None:
     seen = watch()
-    seen.monitor._become_rank = lambda: (_ for _ in ()).throw(OSError("no space"))
+    seen.monitor.outbox._become_rank = lambda: (_ for _ in ()).throw(OSError("no space"))
     model = nn.Linear(8, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(3):

@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 from tdbg.events import Step
 from tdbg.probes import Probe, tensors
 from tdbg.probes.late import LateReads
-from tdbg.probes.monitor import probes_for
+from tdbg.probes.roster import probes_for
 
 from .conftest import Watch
 
@@ -72,7 +72,7 @@ def test_nothing_of_a_step_is_kept_alive_on_the_device(watch: Start) -> None:
     seen = watch()
     run(seen)
     assert len(seen.monitor.calls) == 0
-    assert all(not call.output_grads for call in seen.monitor.late_calls)
+    assert all(not call.output_grads for call in seen.monitor.calls.late)
 
 
 @pytest.mark.usefixtures("far")

@@ -11,7 +11,8 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 from tdbg.config import Settings
-from tdbg.probes.monitor import Monitor, probes_for
+from tdbg.probes.monitor import Monitor
+from tdbg.probes.roster import probes_for
 
 from .conftest import Watch
 
@@ -208,7 +209,7 @@ def test_a_probe_that_raises_is_switched_off_and_training_goes_on(watch: Start) 
         raise ZeroDivisionError("planted")
 
     gradients._look_at = broken
-    seen.monitor._subscribe()
+    seen.monitor.roster.subscribe()
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(3):

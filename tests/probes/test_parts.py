@@ -12,8 +12,8 @@ from tdbg.probes import PROBES
 from tdbg.probes.baseline import Alternation
 from tdbg.probes.budget import Budget
 from tdbg.probes.late import LateReads
-from tdbg.probes.monitor import probes_for
 from tdbg.probes.patches import Patches
+from tdbg.probes.roster import probes_for
 from tdbg.probes.tensors import first_bad, look, walk
 
 

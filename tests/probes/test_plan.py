@@ -13,8 +13,8 @@ from tdbg.errors import TdbgError
 from tdbg.events import Observation, ProbeOff
 from tdbg.probes import PROBES, Probe
 from tdbg.probes.budget import ALWAYS_STEPS, EXTRAS_SHARE, Budget
-from tdbg.probes.monitor import probes_for
 from tdbg.probes.plan import LEAST_EVERY_S, MAX_DEAF, Planner
+from tdbg.probes.roster import probes_for
 from tests.probes.conftest import Watch
 
 

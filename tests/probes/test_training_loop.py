@@ -632,7 +632,7 @@ def test_a_backward_that_fails_is_over(watch: Any) -> None:
 
 
 def test_it_can_be_switched_on_in_the_middle(watch: Any) -> None:
-    from tdbg.probes.monitor import probes_for
+    from tdbg.probes.roster import probes_for
     from tdbg.probes.training_loop import TrainingLoop
 
     watched = watch(max_overhead=1e6)

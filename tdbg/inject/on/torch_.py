@@ -66,7 +66,8 @@ class Rank:
     def __init__(self, me: Agent, begun: float) -> None:
         from tdbg.probes import PROBES
         from tdbg.probes.baseline import Alternation
-        from tdbg.probes.monitor import Monitor, probes_for
+        from tdbg.probes.monitor import Monitor
+        from tdbg.probes.roster import probes_for
 
         self.me = me
         self.ended = False
@@ -210,7 +211,7 @@ class Rank:
                 self._speak_late()
         if self.ended or self.me.rank is None:
             with self.me.guard("end"):
-                self.monitor.miss_optimizer()
+                self.monitor.optimizers.miss()
             self._uncaught()
             return
         self.ended = True

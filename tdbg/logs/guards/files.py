@@ -1,0 +1,121 @@
+"""The source files of a program: which matter, what they say (kept on disk by content), and their maps."""
+
+import hashlib
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from tdbg.logs.guards.facts import VERSION, Facts, decode
+from tdbg.logs.guards.link import GuardMap, link
+from tdbg.logs.guards.reader import CHECKERS, read
+
+MAX_FILE_BYTES = 2_000_000
+MAX_FILES = 5_000
+MAX_FOLDERS = 20_000
+SKIPPED = {"__pycache__", "node_modules", "site-packages", "dist-packages", "tdbg_runs", "wandb", "build", "dist"}
+# What a file that matters contains; each begins with a literal, for which the search is fast.
+PROMISING = tuple(
+    re.compile(pattern, re.ASCII)
+    for pattern in (
+        rb"DEBUG(?:\s*[.\[,)]|[.\w]*[\"'])",
+        rb"debug(?:\s*[.\[]|(?<=[\"']debug)[\"']|(?<=\.debug)_\w|_flag)",
+        rb"tdbg\b",
+        rb"def \w*(?:[Ll]og|print|say|debug|info|stats|[Ww]arn|write)\w*\(",  # it may pass messages on
+    )
+)
+
+
+def files_below(root: str | os.PathLike[str]) -> Iterator[str]:
+    """The Python files of a source tree: no environments, caches or hidden folders; a bounded number of them."""
+    if os.path.isfile(root):
+        yield str(root)
+        return
+    count = 0
+    for folders_seen, (folder, folders, names) in enumerate(os.walk(root)):
+        folders[:] = sorted(
+            name
+            for name in folders
+            if not name.startswith(".") and name not in SKIPPED
+            and not any(os.path.exists(os.path.join(folder, name, mark)) for mark in ("pyvenv.cfg", "run.json"))
+        )  # fmt: skip
+        for name in sorted(names):
+            if name.endswith(".py"):
+                count += 1
+                yield os.path.join(folder, name)
+        if count > MAX_FILES or folders_seen > MAX_FOLDERS:
+            return
+
+
+def maps_below(
+    root: str | os.PathLike[str], checkers: Sequence[str] = CHECKERS, pause: Callable[[], object] = bool
+) -> dict[str, GuardMap]:
+    """The maps of all files of a source tree that ask for flags. ``pause`` is called again and again."""
+    facts: dict[str, Facts] = {}
+    others: list[str] = []
+    for path in files_below(root):
+        pause()
+        source = source_of(path)
+        if source is None:
+            continue
+        if is_promising(source, checkers):
+            facts[path] = facts_of(path, checkers, source)
+        else:
+            others.append(path)
+    return link(facts, (text for path in others if (text := source_of(path)) is not None), pause)
+
+
+def map_of(path: str | os.PathLike[str], checkers: Sequence[str] = CHECKERS) -> GuardMap:
+    """The map of one file by itself; an empty one if it cannot be read."""
+    name = str(path)
+    return link({name: facts_of(name, checkers)})[name]
+
+
+def source_of(path: str) -> bytes | None:
+    """A file's bytes, if it can be read and is not far too big for one that a person wrote."""
+    try:
+        if os.path.getsize(path) > MAX_FILE_BYTES:
+            return None
+        return Path(path).read_bytes()
+    except (OSError, ValueError):
+        return None
+
+
+def is_promising(source: bytes, checkers: Sequence[str] = CHECKERS) -> bool:
+    """False for a file that cannot ask for a flag; cheap."""
+    return any(pattern.search(source) for pattern in PROMISING) or any(name.encode() in source for name in checkers)
+
+
+def facts_of(path: str, checkers: Sequence[str] = CHECKERS, source: bytes | None = None) -> Facts:
+    """The facts of a file, from the cache if its text was met before; never raises."""
+    source = source_of(path) if source is None else source
+    if source is None or not is_promising(source, checkers):
+        return Facts()
+    key = hashlib.blake2b(source + repr(sorted(checkers)).encode(), digest_size=16).hexdigest()
+    kept = cache_folder() / f"{key}.json"
+    try:
+        return decode(json.loads(kept.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        pass
+    facts = read(source, checkers)
+    _keep(kept, facts)
+    return facts
+
+
+def cache_folder() -> Path:
+    """Where facts are kept, by version and Python: another parser may count lines differently."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(base) / "tdbg" / f"guards-v{VERSION}-py{sys.version_info[0]}{sys.version_info[1]}"
+
+
+def _keep(path: Path, facts: Facts) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        half = path.with_name(f".{path.name}.{os.getpid()}")
+        half.write_text(json.dumps(asdict(facts)), encoding="utf-8")
+        os.replace(half, path)
+    except OSError:  # no home, no room: it is made anew next time
+        pass

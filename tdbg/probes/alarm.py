@@ -1,0 +1,98 @@
+"""Values that are not finite: the first-bad report, and closer attention to the steps that follow."""
+
+import time
+from typing import Any
+
+from torch.optim import Optimizer
+
+from tdbg.events import Step
+from tdbg.probes.budget import Budget
+from tdbg.probes.roster import Roster
+from tdbg.probes.state import State
+
+FOCUS_STEPS = 25
+RATE_JUMP = 3.0
+JUMP_REST_STEPS = 8 * FOCUS_STEPS
+
+
+class StopBeforeUpdate(SystemExit):
+    """Passes the guards on purpose: the user asked to end the run before a bad update."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+
+
+class Attention:
+    """After something that is worth it, every step is put on record for a while."""
+
+    def __init__(self) -> None:
+        self._steps = 0  # so many more steps are recorded in any case
+        self._rate = 0.0  # the learning rate of the step before
+        self._jump_seen = 0  # no jump is told before this step
+
+    def draw(self) -> None:
+        """Something is going on."""
+        self._steps = FOCUS_STEPS
+
+    def next_step(self) -> bool:
+        """True if the step that begins now is to be recorded in any case."""
+        drawn, self._steps = self._steps > 0, max(self._steps - 1, 0)
+        return drawn
+
+    def rate_jumped(self, optimizer: Optimizer, step: int) -> bool:
+        """True if the learning rate jumped: worth a record of this step and of each that follows."""
+        rate = optimizer.param_groups[0].get("lr")
+        if not isinstance(rate, float):
+            return False
+        jumped = 0.0 < self._rate * RATE_JUMP < rate and step >= self._jump_seen
+        self._rate = rate
+        if jumped:
+            self.draw()
+            self._jump_seen = step + JUMP_REST_STEPS  # a rate that swings all the time is no news
+        return jumped
+
+
+class Alarm:
+    """Has the probe ``first-bad`` make its report, and stops the run before the update if that was asked for."""
+
+    def __init__(
+        self, state: State, roster: Roster, budget: Budget, attention: Attention, *, stop_before_update: bool
+    ) -> None:
+        self._state = state
+        self._roster = roster
+        self._budget = budget
+        self._attention = attention
+        self._stops = stop_before_update
+
+    def bad_loss(self, value: float) -> None:
+        """The loss is not finite and backward has not run: the weights are as they were in forward."""
+        self._report("report_loss", value)
+        if self._stops:
+            raise StopBeforeUpdate
+
+    def bad_gradients(self, bad: list[tuple[str, Any]]) -> None:
+        """Gradients are not finite and the optimizer has not used them."""
+        if not self._state.bad_seen:
+            self._roster.tell("gradients_bad")
+        self._report("report_gradients", bad)
+        if self._stops:
+            raise StopBeforeUpdate
+
+    def bad_late(self, names: list[str], record: Step | None) -> None:
+        """Values read one step late are not finite; the weights have been updated since."""
+        self._report("report_late", names, record)
+
+    def _report(self, how: str, *args: Any) -> None:
+        if not self._state.bad_seen:
+            self._attention.draw()
+        probe = self._roster.probe("first-bad")
+        if probe is None or self._state.rerunning:
+            return
+        begun = time.perf_counter()
+        try:
+            getattr(probe, how)(*args)
+        except Exception as error:  # guard: the report failed, training has not
+            self._roster.failed(probe, error)
+        seconds = time.perf_counter() - begun
+        self._budget.report_s += seconds
+        self._budget.excuse(seconds)

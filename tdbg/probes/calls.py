@@ -1,0 +1,280 @@
+"""Calls of root modules: those that are watched, those kept for a second run, and those that are evaluation."""
+
+import contextlib
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from tdbg.events import Event, Step
+from tdbg.probes.budget import ALWAYS_STEPS, Budget
+from tdbg.probes.costs import CostReports
+from tdbg.probes.modules import ModuleLook
+from tdbg.probes.outbox import Outbox
+from tdbg.probes.plan import Plan
+from tdbg.probes.record import Recorder
+from tdbg.probes.rerun import Call
+from tdbg.probes.roster import Roster
+from tdbg.probes.search import RootSearch
+from tdbg.probes.state import State
+
+KEPT_CALLS = 8
+MAX_UNUSED_CALLS = 4  # calls no backward has followed: inference with gradients on keeps no more
+
+
+class KeptCalls:
+    """The calls of the running step, held until the step is known to be good."""
+
+    def __init__(self) -> None:
+        self.late: list[Call] = []  # of the step whose values are on their way from a device
+        self._calls: deque[Call] = deque(maxlen=KEPT_CALLS)
+        self._unused = 0  # calls since the last backward
+
+    def __iter__(self) -> Iterator[Call]:
+        return iter(self._calls)
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    def keep(self, call: Call) -> None:
+        """Hold on to a call, but not to memory the program has let go of."""
+        self._unused += 1
+        if self._unused > MAX_UNUSED_CALLS or call.holds_memory():
+            self._calls.clear()
+        self._calls.append(call)
+
+    def glance(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        """Hold on to a call that nobody watches."""
+        self._unused += 1
+        if self._unused > MAX_UNUSED_CALLS:
+            self._calls.clear()
+        self._calls.append(Call.light(module, args, kwargs or {}))
+
+    def used(self) -> None:
+        """A backward follows the calls so far."""
+        self._unused = 0
+
+    def clear(self) -> None:
+        """The step has ended, and nothing of it is pending."""
+        self._calls.clear()
+
+    def retire(self, *, pending: bool) -> None:
+        """The step has ended; if values of it are pending, small calls stay until those have arrived."""
+        self.late = [call for call in self._calls if call.is_small()] if pending else []
+        self._calls.clear()
+
+    @contextlib.contextmanager
+    def only(self, calls: Iterable[Call]) -> Iterator[None]:
+        """As if these were the calls of the step."""
+        before, self._calls = self._calls, deque(calls, maxlen=KEPT_CALLS)
+        try:
+            yield
+        finally:
+            self._calls = before
+
+
+class Evaluations:
+    """Calls without gradients: each is a step of evaluation. due: brings changes into force that were asked for."""
+
+    def __init__(
+        self,
+        state: State,
+        budget: Budget,
+        costs: CostReports,
+        outbox: Outbox,
+        emit: Callable[[Event], None],
+        due: Callable[[], None],
+    ) -> None:
+        self._state = state
+        self._budget = budget
+        self._costs = costs
+        self._outbox = outbox
+        self._emit = emit
+        self._due = due
+
+    def watched(self, call: Call, seconds: float) -> None:
+        """A call that was watched has returned: its record, if that can be afforded."""
+        state = self._state
+        state.eval_calls += 1
+        if not self._outbox.is_rank:
+            if _is_loader_worker():
+                return
+            self._outbox.become_rank()
+        if not state.step:
+            self._due()  # a program that only evaluates can be controlled as well
+        if not self._budget.allows(("record",), time.perf_counter()) and state.eval_calls > ALWAYS_STEPS:
+            return
+        begun = time.perf_counter()
+        self._emit(
+            Step(
+                t=time.time(),
+                step=state.step or state.eval_calls,
+                phase="eval",
+                call=state.eval_calls,
+                forward_ms=round(seconds * 1e3, 4),
+                samples=call.samples,
+            )
+        )
+        self._costs.tell(begun)
+        self._budget.learn("record", time.perf_counter() - begun)
+
+    def unwatched(self, now: float) -> None:
+        """A call that is only counted begins."""
+        self._state.eval_calls += 1
+        if self._outbox.is_rank:
+            self._costs.tell(now)
+
+
+class RootCalls:
+    """Stands before and after every call of a hooked root: watches the outer one, where that is affordable.
+
+    on_device: keep the gradients at a root's outputs on an accelerator as well.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        plan: Plan,
+        budget: Budget,
+        recorder: Recorder,
+        roster: Roster,
+        modules: ModuleLook,
+        search: RootSearch,
+        kept: KeptCalls,
+        evaluations: Evaluations,
+        *,
+        on_device: bool,
+    ) -> None:
+        self._state = state
+        self._plan = plan
+        self._budget = budget
+        self._recorder = recorder
+        self._roster = roster
+        self._modules = modules
+        self._search = search
+        self._kept = kept
+        self._evaluations = evaluations
+        self._on_device = on_device
+        self._threads = _Threads()
+        self._asked = False  # the call that runs is watched for a probe alone, which asked for it
+        self._spent_s = 0.0  # on calls, before the step that is watched
+
+    def begins(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        """A root is called: the hook before it."""
+        state = self._state
+        if state.rerunning or not state.active or torch.jit._trace.is_tracing() or _capturing():
+            return
+        trains = state.quiet and state.updates  # a window over an evaluation is ended by the first call that trains
+        if torch.is_grad_enabled() and (trains or (self._plan.deaf and not self._roster.subscribers["must_watch"])):
+            return
+        begun = time.perf_counter()
+        try:
+            if self._may_watch(module, begun):
+                call = Call.of(module, args, kwargs or {})
+                if call is not None:
+                    self._roster.tell("call_begins", module, call)
+                    if call.graded:
+                        self._modules.begin(module)
+                    self._threads.calls.append((call, time.perf_counter()))
+            elif torch.is_grad_enabled() and not self._threads.calls:
+                self._kept.glance(module, args, kwargs)
+        except Exception as error:  # guard
+            self._roster.failed("forward", error)
+        self._budget.spend("call_begins", time.perf_counter() - begun, asked=self._asked)
+
+    def _may_watch(self, module: nn.Module, now: float) -> bool:
+        """True if this call of a root is to be watched: an outer one, and affordable."""
+        running = self._threads.calls
+        if running:
+            if running[-1][0].module() is not module:
+                return False  # a root inside a root: the outer call counts
+            running.clear()  # the same root again: its last call raised
+        self._search.over = True
+        if self._recorder.began_at == 0.0:
+            self._recorder.began_at = now
+        asked, affordable = self._roster.must_watch(), self._may_afford(now)
+        if torch.is_grad_enabled():
+            if asked:
+                self._asked = self._asked or not affordable  # by an earlier call of this step
+                self._plan.watch, self._plan.deaf = True, 0
+            return self._plan.watch
+        self._asked = asked and not affordable
+        if not asked and not affordable:
+            self._evaluations.unwatched(now)
+        return asked or affordable
+
+    def _may_afford(self, now: float) -> bool:
+        if torch.is_grad_enabled():
+            return self._plan.watch
+        state = self._state
+        return not state.quiet and (state.eval_calls < ALWAYS_STEPS or self._budget.allows(("eval",), now))
+
+    def ended(self, module: nn.Module, args: Any, output: Any) -> None:
+        """A root has returned: the hook after it."""
+        begun = time.perf_counter()
+        try:
+            running = self._threads.calls
+            if self._state.rerunning or not running or running[-1][0].module() is not module:
+                return
+            call, at = running.pop()
+            if call.graded:
+                self._modules.end()
+                self._recorder.samples += call.samples or 0
+                self._recorder.forward_s += begun - at
+                call.watch(output, on_device=self._on_device)
+                self._kept.keep(call)
+            self._roster.tell("call_ended", module, call, output)
+            if not call.graded:
+                self._evaluations.watched(call, begun - at)
+                self._budget.learn("eval", 2 * (time.perf_counter() - begun))  # its beginning costs about as much
+        except Exception as error:  # guard
+            self._roster.failed("forward", error)
+        self._budget.spend("call_ended", time.perf_counter() - begun, asked=self._asked)
+        self._asked = self._asked and torch.is_grad_enabled()
+
+    @property
+    def running(self) -> bool:
+        """True while a watched call runs in this thread."""
+        return bool(self._threads.calls)
+
+    def drop_running(self) -> None:
+        """A backward begins: a root that raised never returned; it must not hide the calls after it."""
+        self._threads.calls.clear()
+
+    def watch_from_here(self) -> None:
+        """The running step is watched although it was not to be: what its calls cost counts from now on."""
+        self._spent_s = self._spent_on_calls_s()
+
+    def forget(self) -> None:
+        """The step has ended: learn what watching its calls has cost."""
+        if self._plan.watch:
+            spent_s = self._spent_on_calls_s()
+            self._budget.learn("watch", spent_s - self._spent_s)
+            self._spent_s = spent_s
+        self._asked = False
+        self._threads.calls.clear()
+
+    def _spent_on_calls_s(self) -> float:
+        return self._budget.by_part["call_begins"] + self._budget.by_part["call_ended"]
+
+
+class _Threads(threading.local):
+    """The root calls that run now, by thread: inference may go on beside training."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Call, float]] = []
+
+
+def _capturing() -> bool:
+    """True while a CUDA graph is captured: Python hooks run only then, and must do nothing."""
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+
+
+def _is_loader_worker() -> bool:
+    data = sys.modules.get("torch.utils.data")
+    return data is not None and data.get_worker_info() is not None

@@ -1,0 +1,156 @@
+"""The loss on its way into backward: looked at while the weights are still those of the forward pass."""
+
+import cmath
+import math
+import time
+from typing import Any, cast
+
+from torch import Tensor
+
+from tdbg.events import Step, number
+from tdbg.probes import tensors
+from tdbg.probes.alarm import Alarm
+from tdbg.probes.budget import Budget
+from tdbg.probes.calls import KeptCalls, RootCalls
+from tdbg.probes.plan import Plan
+from tdbg.probes.record import Recorder
+from tdbg.probes.roster import Roster
+from tdbg.probes.search import RootSearch
+from tdbg.probes.state import State
+
+
+class LossWatch:
+    """Stands around every backward. A loss on the host is read at once, one on an accelerator a step late.
+
+    at_once: read every loss before its backward, whatever it waits for (``--stop-before-update``).
+    """
+
+    def __init__(
+        self,
+        state: State,
+        plan: Plan,
+        budget: Budget,
+        recorder: Recorder,
+        roster: Roster,
+        search: RootSearch,
+        kept: KeptCalls,
+        calls: RootCalls,
+        alarm: Alarm,
+        *,
+        at_once: bool,
+    ) -> None:
+        self._state = state
+        self._plan = plan
+        self._budget = budget
+        self._recorder = recorder
+        self._roster = roster
+        self._search = search
+        self._kept = kept
+        self._calls = calls
+        self._alarm = alarm
+        self._at_once = at_once
+        self._evaluated = False  # a closure has computed its loss once
+        self._glances = 0  # losses of the running step that were sent backward between samples
+        self._begun_at = 0.0
+
+    def glance(self, losses: Any) -> bool:
+        """Between samples only one thing is done: a host loss is checked. True if there is no more to do."""
+        if self._plan.deaf:
+            return True
+        begun = time.perf_counter()
+        self._kept.used()
+        fine = True
+        try:
+            if isinstance(losses, Tensor) and losses.numel() == 1 and tensors.on_host(losses):
+                value = losses.item()
+                fine = cmath.isfinite(value) and not self._suspicious(value)
+        except Exception as error:  # guard: a tensor that shows no value
+            self._roster.failed("backward", error)
+        self._glances += 1
+        self._budget.spend("backward_begins", time.perf_counter() - begun)
+        return fine
+
+    def _suspicious(self, loss: float) -> bool:
+        """True if this loss is worth a record of its step, which then is watched from here on.
+
+        The first of a step only: the others would make a record of a part of its losses.
+        """
+        suspects = self._state.suspects
+        if suspects is None or self._glances or self._state.scaling or isinstance(loss, complex):
+            return False
+        try:
+            if not suspects(loss):
+                return False
+        except Exception as error:  # guard: as around every probe call
+            self._roster.failed(self._roster.probe("triggers") or "triggers", error)
+            return False
+        self._plan.watch = self._plan.record = True
+        self._recorder.began_at = 0.0  # nobody timed this step's beginning
+        self._calls.watch_from_here()
+        return True
+
+    def begins(self, losses: Any) -> None:
+        """Backward is about to run in a step that is watched."""
+        begun = time.perf_counter()
+        self._calls.drop_running()
+        self._kept.used()
+        try:
+            loss = self._loss_of(losses)
+            if not self._search.over:
+                self._search.look()
+            self._roster.tell("backward_begins", loss)
+            if loss is not None:
+                self._take(loss)
+        except Exception as error:  # guard
+            self._roster.failed("backward", error)
+        self._begun_at = time.perf_counter()
+        self._budget.spend("backward_begins", self._begun_at - begun)
+
+    def ended(self) -> None:
+        """Backward returned."""
+        begun = time.perf_counter()
+        self._recorder.backward_s += begun - self._begun_at
+        if self._state.active:
+            self._roster.tell("backward_ended")
+        self._budget.spend("backward_ended", time.perf_counter() - begun)
+
+    def _loss_of(self, losses: Any) -> Tensor | None:
+        found = losses
+        if not isinstance(found, Tensor):
+            items = list(found)
+            found = items[0] if len(items) == 1 else None
+        if not isinstance(found, Tensor) or found.numel() != 1 or found.is_complex():
+            return None
+        if self._state.scaling:
+            scaler = self._roster.probe("loss-scaler")
+            found = scaler.unscaled(found) if scaler is not None else found
+        return cast(Tensor, found).detach()
+
+    def _take(self, loss: Tensor) -> None:
+        counted = not self._evaluated  # a closure's further evaluations are checked, not added
+        self._evaluated = self._state.in_update is not None
+        if not tensors.on_host(loss) and not self._at_once:
+            self._recorder.add_loss(loss, counted=counted)
+            return
+        value = float(loss)
+        self._recorder.add_loss(value, counted=counted)
+        if not math.isfinite(value):
+            self._alarm.bad_loss(value)
+
+    def arrived(self, values: list[float], record: Step | None) -> None:
+        """The losses of the step before, read from a device."""
+        total = sum(values)
+        if record is not None:
+            record.loss = number(total)
+        if not math.isfinite(total):
+            if record is not None:
+                record.finite = False
+            self._alarm.bad_late([], record)
+
+    def update(self) -> None:
+        """An update begins or has ended: the next loss is the first of its closure, or of no closure."""
+        self._evaluated = False
+
+    def forget(self) -> None:
+        """The step has ended."""
+        self._glances = 0

@@ -1,0 +1,60 @@
+"""Which root modules are trained, and the search for them where none was seen being called."""
+
+import gc
+import sys
+from collections.abc import Callable
+
+from torch import nn
+
+from tdbg.probes.counting import Optimizers
+from tdbg.probes.roots import Roots
+
+MAX_SEARCHES = 4
+
+
+class RootSearch:
+    """Finds the forward pass of a program whose model is called in an unusual way. note: (code, text)."""
+
+    def __init__(self, roots: Roots, optimizers: Optimizers, note: Callable[[str, str], None]) -> None:
+        self.over = False  # a root was called, or the search is given up
+        self.count = 0
+        self._roots = roots
+        self._optimizers = optimizers
+        self._note = note
+
+    def look(self) -> None:
+        """No hooked root has been called before a backward: look one level down, or among unpickled models."""
+        tops = self._roots.tops()
+        if not tops:
+            self._adopt_unpickled()
+        for root in tops:
+            self._roots.descend(root)
+        self.count += 1
+        if self.count >= MAX_SEARCHES:
+            self.over = True
+            if _anything_compiled():
+                self._note(
+                    "forward-compiled", "the model runs inside a compiled function: its forward pass is not seen"
+                )
+            else:
+                self._note("forward-unseen", "no module's forward was seen: is the model called through .forward()?")
+
+    def trained_roots(self) -> list[nn.Module]:
+        """The roots whose parameters an optimizer holds; all roots where none does (evaluation)."""
+        tops = self._roots.tops()
+        held = self._optimizers.held()
+        return [root for root in tops if any(id(p) in held for p in root.parameters())] or tops
+
+    def _adopt_unpickled(self) -> None:
+        # type(), not isinstance(): the latter asks every object in memory for its __class__, and some warn
+        modules = [item for item in gc.get_objects() if issubclass(type(item), nn.Module)]
+        children = {id(child) for module in modules for child in module.children()}
+        held = self._optimizers.held()
+        for module in modules:
+            if id(module) not in children and any(id(p) in held for p in module.parameters()):
+                self._roots.adopt(module)
+
+
+def _anything_compiled() -> bool:
+    utils = sys.modules.get("torch._dynamo.utils")
+    return utils is not None and utils.counters["stats"]["unique_graphs"] > 0

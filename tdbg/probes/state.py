@@ -1,0 +1,39 @@
+"""Where one process stands in its run: what the monitor, its parts and the probes read of each other."""
+
+from collections.abc import Callable
+
+import torch
+from torch.optim import Optimizer
+
+
+class State:
+    """Steps and calls so far, and what is going on now.
+
+    The monitor is one, so that probes and hooks read these fields from it directly: a look-up, in every call of a
+    root. Its parts are given it as this and know no more of it.
+    """
+
+    suspects: Callable[[float], bool] | None = None  # is a loss between samples worth a record?
+
+    def begin(self) -> None:
+        """A new process, in which nothing was seen yet."""
+        self.step = 0
+        self.attended = 0  # the last step that was more than counted
+        self.updates = 0  # of any optimizer
+        self.eval_calls = 0
+        self.sampled = 0
+        self.active = True
+        self.off_at = 0.0  # when it was switched off
+        self.rerunning = False
+        self.quiet = False  # torch.profiler records: tdbg's own looks must not stand in the trace
+        self.hushed_at = 0  # the last step known to have been recorded so
+        self.bad_seen = False
+        self.scaling = False  # a GradScaler scaled a loss in this step
+        self.last_full = True  # all gradients of the last step were looked at
+        self.in_update: Optimizer | None = None
+        self.ending = False  # a step's record is being made
+
+    @property
+    def running_step(self) -> int:
+        """The step that is running; while its record is made, and in evaluation, the last one done."""
+        return self.step if self.ending or not torch.is_grad_enabled() else self.step + 1
