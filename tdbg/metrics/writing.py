@@ -81,8 +81,10 @@ class Writing:
         return found
 
     def _move(self, step: int | None, epoch: Epoch, phase: str | None = None) -> None:
-        self.step = self.step if step is None else step
-        self.epoch = self.epoch if epoch is None else epoch
+        """Say where the run is; what is left out is as the tracker was told, which may be further than the logger."""
+        known = self.epoch if self.tracker.epoch is None else self.tracker.epoch
+        self.step = max(self.step, self.tracker.step or 0) if step is None else step
+        self.epoch = known if epoch is None else epoch
         self._phase = phase or self._phase
         self.tracker.step, self.tracker.epoch = self.step, self.epoch
 

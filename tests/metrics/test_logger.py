@@ -109,6 +109,23 @@ def test_rows_are_stamped_by_the_writer(make, tmp_path):
     assert all(row.epoch == row.step // 5 for row in sink.rows)
 
 
+def test_a_row_has_the_epoch_and_step_that_the_tracker_alone_was_told(make):
+    """Seen: rows without an epoch, summaries of the step before, and a tracker that was told that its epoch is None."""
+    sink = Keeps()
+    log = make(sink, wandb=2)
+    for epoch in range(2):
+        for step in (epoch * 4 + 1, epoch * 4 + 2):
+            log.tracker.update_train_batch({"loss": 1.0}, 4, epoch=epoch, step=step)
+            log.log_step_metrics({"loss": 1.0}, step=step)
+        log.tracker.update_val_metrics({"loss": 0.5 - epoch}, 4)
+        log.tracker.finalize_val_phase("val", epoch, epoch * 4 + 3)
+        log.log_validation_summary()
+        log.tracker.finalize_train_epoch()
+        log.log_epoch_summary()
+    assert [(row.step, row.epoch) for row in sink.rows] == [(2, 0), (3, 0), (3, 0), (6, 1), (7, 1), (7, 1)]
+    assert [(point.epoch, point.step) for point in log.tracker.metric("train/loss").history] == [(0, 3), (1, 7)]
+
+
 def test_the_sum_of_counts_is_the_batches_seen(make):
     """Also of a last window that is not whole."""
     sink = Keeps()
