@@ -81,7 +81,7 @@ def test_every_averaged_key_is_renamed_and_last_values_never(make):
     values = {"loss": 1.0, "loss/class": 2.0, "europe/acc1": 3.0, "pipeline/wait_ms": 4.0, "lr/head": 0.5}
     values["train/europe/acc1"] = values.pop("europe/acc1")
     for step in range(1, 6):
-        log.log_step_metrics({**values, "lr/head": 0.5 / step}, step=step)
+        log.log_step_metrics({**values, "lr/head": 0.5 / step, "lr": 1.0 / step}, step=step)
     (row,) = sink.rows
     rates = {"train/samples_per_sec"}
     assert row.values.keys() - rates == {
@@ -91,8 +91,9 @@ def test_every_averaged_key_is_renamed_and_last_values_never(make):
         "train/europe/step_avg_acc1",
         "pipeline/wait_ms",
         "lr/head",
+        "train/lr",
     }
-    assert row.values["lr/head"] == 0.1
+    assert (row.values["lr/head"], row.values["train/lr"]) == (0.1, 0.2)
     assert all(is_key(key) for key in row.values)
 
 
