@@ -148,10 +148,12 @@ class StepMetricsLogger(Writing):
     def log_schedule_values(
         self, values: Mapping[str, Any], *, step: int, epoch: Epoch = None, static: Mapping[str, Any] | None = None
     ) -> None:
-        """At the first call and when due: store and write this step's values; static ones go to the run's config."""
+        """At the first call and when due: store and write this step's values; static ones go to the run's config, once."""
         first = not self.tracker.stores["schedule"].history
-        if static:
-            self.sinks.config({f"schedule/{name}": value for name, value in static.items()})
+        new = {name: value for name, value in (static or {}).items() if name not in self._static}
+        if new:
+            self._static.update(new)
+            self.sinks.config({f"schedule/{name}": value for name, value in new.items()})
         if first or self.schedule.due("schedule_values", step):
             self._log_store("schedule", values, step, epoch)
 

@@ -65,6 +65,7 @@ class Writing:
         self._clock = Clock(total)
         self._phase = "train"
         self._units: set[str] = set()
+        self._static: set[str] = set()  # names of the static schedule that the sinks were told
         self._closed = False
         if config is not None:
             self.sinks.config(plain_config(config))

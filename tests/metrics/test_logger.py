@@ -23,13 +23,14 @@ class Keeps(MetricSink):
     every_rank = True
 
     def __init__(self):
-        self.rows, self.configs, self.summaries = [], {}, {}
+        self.rows, self.configs, self.summaries, self.told = [], {}, {}, 0
 
     def write(self, row):
         self.rows.append(row)
 
     def config(self, values):
         self.configs |= values
+        self.told += 1
 
     def summary(self, values):
         self.summaries |= values
@@ -141,6 +142,20 @@ def test_the_sum_of_counts_is_the_batches_seen(make):
     ]
 
 
+def test_a_window_goes_on_over_the_end_of_an_epoch(make):
+    """Seen: the averages were made anew each epoch, and what was in them was lost."""
+    sink = Keeps()
+    log = make(sink, wandb=7)
+    for step in range(1, 16):
+        log.log_step_metrics({"loss": float(step)}, step=step, epoch=(step - 1) // 5)
+        if step % 5 == 0:
+            log.tracker.update_train_batch({"loss": 1.0}, 1)
+            log.tracker.finalize_train_epoch()
+            log.log_epoch_summary()
+    log.close()
+    assert sink.having("train/step_avg_loss") == [(7, 1, 4.0), (14, 2, 11.0), (15, 2, 15.0)]
+
+
 def test_what_is_not_finite_is_in_no_mean_but_told(make):
     sink = Keeps()
     log = make(sink, wandb=4)
@@ -169,7 +184,7 @@ def test_intervals_are_kept_apart_and_checked_at_the_step(make, capsys):
     assert steps("gradnorm/loss_genus") == [6, 12, 18, 24]
     assert steps("schedule/mixup") == [1, 8, 16, 24]  # the first call counts as the start
     assert next(row.text for row in sink.rows if row.text) == {"schedule/group_str": "a"}
-    assert sink.configs == {"schedule/epochs": 3}
+    assert sink.configs == {"schedule/epochs": 3} and sink.told == 1  # the static schedule, once
     printed = capsys.readouterr().err.splitlines()
     assert [line.split(" [")[0] for line in printed] == ["step 10/24", "step 20/24"]
 
@@ -294,6 +309,37 @@ def test_core_copies_can_be_left_out(make):
     log.tracker.finalize_val_phase("val", 0, 1)
     log.log_validation_summary()
     assert not any(key.startswith("core/") for row in sink.rows for key in row.values)
+
+
+def test_finals_are_of_every_phase_that_there_is(make):
+    """Seen: a fixed list of phases, with a name that no phase had."""
+    sink = Keeps()
+    log = make(sink)
+    phases = ("train", "val", "val_mask_meta", "val_mask_SPATIAL", "night")
+    for phase in phases:
+        for epoch, loss in enumerate((0.25, 0.5)):
+            log.tracker.update_val_metrics(
+                {"loss": loss}, 4, phase=phase, subsets={"eu": {"acc1": loss}}, subset_samples={"eu": 2}
+            )
+            log.tracker.finalize_val_phase(phase, epoch, epoch + 1)
+    results = log.log_final_results()
+    for phase in phases:
+        assert (results[f"{phase}/loss"], results[f"{phase}/best_loss"]) == (0.5, 0.25)
+        assert sink.summaries[f"{phase}/best_loss.epoch"] == 0 and sink.having(f"{phase}/best_loss")
+        assert results[f"{phase}/eu/best_acc1"] == 0.5
+
+
+def test_a_summary_has_the_subsets_of_its_pass(make):
+    """Seen: subset values were never exported."""
+    sink = Keeps()
+    log = make(sink)
+    for samples, value in ((3, 1.0), (1, 0.0)):
+        log.tracker.update_val_metrics(
+            {"loss": 1.0}, 4, subsets={"eu": {"acc1": value}}, subset_samples={"eu": samples}
+        )
+    log.tracker.finalize_val_phase("val", 0, 1)
+    log.log_validation_summary()
+    assert sink.having("val/eu/acc1") == [(1, 0, 0.75)]
 
 
 def test_other_ranks_write_their_file_and_print_nothing(make, tmp_path, capsys):

@@ -193,7 +193,7 @@ def test_best_epochs_are_by_one_criterion():
     """Seen: one list sorted accuracies and negative losses together."""
     made = MetricsTracker(best="val/acc1", best_size=2)
     for epoch, value in enumerate((0.5, 0.7, 0.7, 0.6)):
-        made.update_val_metrics({"acc1": value, "loss": -100.0}, 1)
+        made.update_val_metrics({"acc1": value, "loss": 100.0}, 1)
         made.finalize_val_phase("val", epoch, 10 * epoch)
     assert made.best_epochs.epochs == [(0.7, 1, 10), (0.7, 2, 20)]
 
