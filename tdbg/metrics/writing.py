@@ -12,7 +12,7 @@ from tdbg.metrics.clock import Clock
 from tdbg.metrics.finals import BEST
 from tdbg.metrics.keys import Key, core_alias, under
 from tdbg.metrics.phase import Slot
-from tdbg.metrics.rows import FILE, Row
+from tdbg.metrics.rows import COUNT_0, FILE, MOST_NAMED, Row
 from tdbg.metrics.run_config import plain_config
 from tdbg.metrics.schedule import OpsSchedule
 from tdbg.metrics.sinks.base import MetricSink
@@ -138,8 +138,10 @@ class Writing:
         old = {*held.empty, *(str(core_alias(Key.parse(key))) for key in held.empty)}  # of an earlier pass
         known = self.tracker.get_wandb_metrics(phase, core=self.core)
         values = {key: value for key, value in known.items() if key not in old} | strange
-        self._write(values, phase)
-        self.console.write(self._row(values, phase))
+        unfed = ", ".join([key for key in held.empty if key not in strange][:MOST_NAMED])
+        text = {f"{phase}/{COUNT_0}": unfed} if unfed else {}
+        self._write(values, phase, text)
+        self.console.write(self._row(values, phase, text))
         stop = self.schedule.early_stop
         if stop is not None:
             snapshot = {str(key): value for key, value in held.snapshot.items()} | strange

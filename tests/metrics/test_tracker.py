@@ -229,6 +229,7 @@ def test_flat_metrics_are_numbers_by_the_grammar_and_asking_changes_nothing():
     made.update_pipeline_metrics({"queue": 3, "workers": 2})
     made.update_gradnorm_metrics({"gradnorm/loss": 0.1, "ratio": {"genus": 1.5}})
     made.update_task_weights({"genus": 2.0})
+    made.update_train_batch({"loss": 5.0}, 3)  # a pass that is under way stays so
     before = made.state_dict()
     flat = made.get_wandb_metrics()
     assert made.get_wandb_metrics() == flat and made.state_dict() == before
