@@ -171,7 +171,7 @@ class StepMetricsLogger(Writing):
         """Write the finished epoch, and what is in the averages if their interval is in epochs."""
         found = self._log_pass(phase, step, epoch)
         interval = self.schedule.interval("wandb")
-        done = int(self.epoch or 0) + 1
+        done = self.tracker.phase(phase).finished if self.epoch is None else int(self.epoch) + 1
         if interval.due_after_epoch(done):
             self._write_window()
         return found

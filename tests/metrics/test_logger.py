@@ -301,6 +301,27 @@ def test_a_window_in_epochs_is_written_at_the_end_of_its_epoch(make):
     assert [value for *_, value in sink.having("train/step_avg_loss")] == [0.5, 2.5]
 
 
+def test_an_interval_in_epochs_counts_those_of_a_program_that_names_none(make):
+    sink = Keeps()
+    log = make(sink, wandb={"epochs": 2})
+    for step in range(1, 5):
+        log.log_step_metrics({"loss": float(step)}, step=step)
+        log.tracker.update_train_batch({"loss": 1.0}, 1)
+        log.tracker.finalize_train_epoch()
+        log.log_epoch_summary()
+    assert sink.having("train/step_avg_loss") == [(2, None, 1.5), (4, None, 3.5)]
+
+
+def test_what_is_left_where_the_interval_is_off_is_a_mean_by_its_name(make):
+    sink = Keeps()
+    log = make(sink, wandb=0)
+    for step in range(1, 11):
+        log.log_step_metrics({"loss": float(step)}, step=step)
+    assert not sink.rows
+    log.close()
+    assert sink.having("train/step_avg_loss") == [(10, None, 5.5)] and not sink.having("train/loss")
+
+
 def test_core_copies_can_be_left_out(make):
     sink = Keeps()
     log = make(sink, wandb=1, core=False)
