@@ -410,5 +410,6 @@ def test_a_pass_whose_values_are_not_finite_is_written_as_such(make):
     first, second = sink.rows
     assert first.values == {"val/loss": 1.0, "val/acc1": 0.5, "core/val_loss": 1.0, "core/val_acc1": 0.5}
     assert {key: str(value) for key, value in second.values.items()} == {"val/loss": "nan"}
+    assert second.text == {"val/count_0_str": "val/acc1"} and not first.text
     assert reason.text == "val/loss was no better than 1 of epoch 0 for 1 check, and is nan now"
     assert log.tracker.metric("val/loss").value == 1.0, "the state keeps its last finite value"
