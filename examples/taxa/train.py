@@ -49,9 +49,10 @@ class Training:
         shared = self.model.backbone.shared.weight
         self.gradnorm = GradNorm(RANKS, shared, gradnorm) if gradnorm.ENABLED else None
         self.schedule = self.build_schedule()
-        self.tracker = MetricsTracker(hierarchy=RANKS, null_label=NULL_INDEX, best=config.EARLY_STOP.METRIC)
-        self.logger = self.build_logger()
         stop = config.EARLY_STOP
+        better = {stop.METRIC.rpartition("/")[2]: mode_of(stop.METRIC)}
+        self.tracker = MetricsTracker(hierarchy=RANKS, null_label=NULL_INDEX, best=stop.METRIC, directions=better)
+        self.logger = self.build_logger()
         self.stopper = EarlyStopping(stop.METRIC, stop.PATIENCE, stop.MIN_DELTA, mode_of(stop.METRIC))
         self.results: dict[str, float] = {}
         self.logger.log_schedule_values(self.plan(), step=0, epoch=0)
