@@ -14,7 +14,8 @@ class CountZero(Rule):
     """Says that a phase was finalised although a metric of it had no sample.
 
     What it does: tdbg is told by every `MetricsTracker` when a phase is finalised. Metrics whose count was 0 then are
-    named in metrics.jsonl, and in the dumps that DUMP_METRICS writes.
+    named in metrics.jsonl, and in the dumps that DUMP_METRICS writes. Samples that were all NaN or infinite are
+    TD-K011's.
 
     Why it matters: There is nothing to divide. The tracker keeps the value of the pass before, which is old; other
     code logs 0.
