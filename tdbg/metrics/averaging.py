@@ -16,7 +16,8 @@ class AveragingWindow:
     """Feed it a step's values; ``flush`` gives their means and begins anew.
 
     renames: more than one step can be in it, so that every averaged key carries ``step_avg_``. Values of categories
-    other than ``loss`` (lr, schedule, pipeline, gradnorm) stay last values under their own names.
+    other than ``loss`` (lr, schedule, pipeline, gradnorm), and a phase's learning rate (`keys.LAST`), stay last values
+    under their own names.
     """
 
     def __init__(self, *, renames: bool) -> None:
@@ -28,13 +29,13 @@ class AveragingWindow:
     def add(self, values: Mapping[Key, float], samples: int = 1) -> None:
         """Take a step's values, means over ``samples``. Cost: about 1 us a value."""
         for key, value in values.items():
-            if key.of_phase or key.phase == "loss":
-                found = self._sums.get(key)
-                if found is None:
-                    found = self._sums[key] = Partial()
-                found.add(value, samples)
-            else:
+            if key.of_last:
                 self._last[key] = value
+                continue
+            found = self._sums.get(key)
+            if found is None:
+                found = self._sums[key] = Partial()
+            found.add(value, samples)
         self.steps += 1
 
     def means(self, *, core: bool = True) -> dict[str, float]:

@@ -17,6 +17,7 @@ PATTERN = re.compile(rf"(?P<prefix>{WORD})/(?:(?P<middle>{WORD})/)?(?P<name>{WOR
 PHASES = ("train", "val", "val_mask_meta", "test")
 MASKED = "val_mask_"  # val_mask_<COMPONENT>: validation with one component masked
 CATEGORIES = ("pipeline", "schedule", "gradnorm", "loss", "lr")  # prefixes of last values, not of phases
+LAST = ("lr", "learning_rate", "loss_scale", "epoch", "step", "global_step")  # of a phase, and last values all the same
 CORE = "core"
 AVERAGED = "step_avg_"
 TEXT = "_str"
@@ -159,9 +160,14 @@ class Key:
         """The unit that the metric's name ends in; empty if it does not."""
         return unit_of(self.metric)
 
+    @property
+    def of_last(self) -> bool:
+        """True for last values, which are never averaged: categories other than ``loss``, and `LAST` of a phase."""
+        return self.metric in LAST if self.of_phase else self.phase != "loss"
+
     def average(self) -> "Key":
-        """The same key for a mean since the last write. Categories other than ``loss`` hold last values: unchanged."""
-        if self.core or self.text or (not self.of_phase and self.phase != "loss"):
+        """The same key for a mean since the last write; last values keep theirs."""
+        if self.core or self.text or self.of_last:
             return self
         return Key(self.phase, self.metric, self.task, self.subset, averaged=True)
 

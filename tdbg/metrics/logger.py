@@ -148,10 +148,12 @@ class StepMetricsLogger(Writing):
     def log_schedule_values(
         self, values: Mapping[str, Any], *, step: int, epoch: Epoch = None, static: Mapping[str, Any] | None = None
     ) -> None:
-        """At the first call and when due: store and write this step's values; static ones go to the run's config."""
+        """At the first call and when due: store and write this step's values; static ones go to the run's config, once."""
         first = not self.tracker.stores["schedule"].history
-        if static:
-            self.sinks.config({f"schedule/{name}": value for name, value in static.items()})
+        new = {name: value for name, value in (static or {}).items() if name not in self._static}
+        if new:
+            self._static.update(new)
+            self.sinks.config({f"schedule/{name}": value for name, value in new.items()})
         if first or self.schedule.due("schedule_values", step):
             self._log_store("schedule", values, step, epoch)
 
@@ -169,7 +171,7 @@ class StepMetricsLogger(Writing):
         """Write the finished epoch, and what is in the averages if their interval is in epochs."""
         found = self._log_pass(phase, step, epoch)
         interval = self.schedule.interval("wandb")
-        done = int(self.epoch or 0) + 1
+        done = self.tracker.phase(phase).finished if self.epoch is None else int(self.epoch) + 1
         if interval.due_after_epoch(done):
             self._write_window()
         return found

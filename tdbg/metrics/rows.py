@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 
 SCHEMA = 1
 FILE = "metrics.jsonl"
+COUNT_0 = "count_0_str"  # the text of a phase that names its metrics without a sample
+MOST_NAMED = 12  # of them
 LEFT_OUT = {  # why rows are not written
     "overhead": "the program logs more often than --max-overhead pays for",
     "disk": "the file may take a quarter of --disk-budget, or could not be written",

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tdbg.metrics.rows import COUNT_0
 from tdbg.metrics.series import Tally
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class Seen:
     tally: Tally = field(default_factory=Tally)
     orders: dict[tuple[str, int], Order] = field(default_factory=dict)  # by source and rank
     units: dict[str, set[str]] = field(default_factory=dict)  # key -> what it was said to be measured in
-    said: list[tuple[int, int, str, str]] = field(default_factory=list)  # rank, step, key and text, of what tdbg wrote
+    said: list[tuple[int, int, str, str]] = field(default_factory=list)  # rank, step, key, and metrics without a sample
     dumps: list[tuple[int, dict[str, Any]]] = field(default_factory=list)  # rank and dump, in order
     _clock: dict[int, float] = field(default_factory=dict)
 
@@ -63,8 +64,8 @@ class Seen:
                 found = self.units.setdefault(key, set())
                 if len(found) < MAX_SETS:
                     found.add(unit)
-        if line.text and line.source == "tdbg" and len(self.said) < MAX_SETS:
-            self.said += [(rank, line.step, key, text) for key, text in line.text.items()]
+        if line.text and line.source in OWN and len(self.said) < MAX_SETS:
+            self.said += [(rank, line.step, key, text) for key, text in line.text.items() if key.endswith(COUNT_0)]
         if line.source == "tdbg" and line.epoch is not None and line.phase == "train":
             self._clock[rank] = line.epoch
         order = self.orders.get((line.source, rank))

@@ -12,7 +12,7 @@ from tdbg.metrics.clock import Clock
 from tdbg.metrics.finals import BEST
 from tdbg.metrics.keys import Key, core_alias, under
 from tdbg.metrics.phase import Slot
-from tdbg.metrics.rows import FILE, Row
+from tdbg.metrics.rows import COUNT_0, FILE, MOST_NAMED, Row
 from tdbg.metrics.run_config import plain_config
 from tdbg.metrics.schedule import OpsSchedule
 from tdbg.metrics.sinks.base import MetricSink
@@ -58,13 +58,15 @@ class Writing:
         self.sinks.place(place.absolute())
         total = self.schedule.total_steps
         self.console = FanOut([ConsoleSink(total_steps=total)] if console and self.rank == 0 else [], on_trouble)
-        self.window = AveragingWindow(renames=self.schedule.averages)
+        is_off = self.schedule.interval("wandb").off  # what a flush then writes is a mean of all steps up to it
+        self.window = AveragingWindow(renames=self.schedule.averages or is_off)
         self.step, self.epoch = 0, self.tracker.epoch
         self.stop: Reason | None = None
         self.level: str | None = None
         self._clock = Clock(total)
         self._phase = "train"
         self._units: set[str] = set()
+        self._static: set[str] = set()  # names of the static schedule that the sinks were told
         self._closed = False
         if config is not None:
             self.sinks.config(plain_config(config))
@@ -81,8 +83,10 @@ class Writing:
         return found
 
     def _move(self, step: int | None, epoch: Epoch, phase: str | None = None) -> None:
-        self.step = self.step if step is None else step
-        self.epoch = self.epoch if epoch is None else epoch
+        """Say where the run is; what is left out is as the tracker was told, which may be further than the logger."""
+        known = self.epoch if self.tracker.epoch is None else self.tracker.epoch
+        self.step = max(self.step, self.tracker.step or 0) if step is None else step
+        self.epoch = known if epoch is None else epoch
         self._phase = phase or self._phase
         self.tracker.step, self.tracker.epoch = self.step, self.epoch
 
@@ -135,8 +139,10 @@ class Writing:
         old = {*held.empty, *(str(core_alias(Key.parse(key))) for key in held.empty)}  # of an earlier pass
         known = self.tracker.get_wandb_metrics(phase, core=self.core)
         values = {key: value for key, value in known.items() if key not in old} | strange
-        self._write(values, phase)
-        self.console.write(self._row(values, phase))
+        unfed = ", ".join([key for key in held.empty if key not in strange][:MOST_NAMED])
+        text = {f"{phase}/{COUNT_0}": unfed} if unfed else {}
+        self._write(values, phase, text)
+        self.console.write(self._row(values, phase, text))
         stop = self.schedule.early_stop
         if stop is not None:
             snapshot = {str(key): value for key, value in held.snapshot.items()} | strange

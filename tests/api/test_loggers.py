@@ -53,6 +53,23 @@ def test_the_same_call_gives_the_same_logger(tmp_path: Path, name: str) -> None:
     assert logging.getLevelName(15) == "STATS"
 
 
+@pytest.mark.parametrize(
+    ("level", "letters"), [("DEBUG", "DSIWEC"), ("STATS", "SIWEC"), ("INFO", "IWEC"), ("ERROR", "EC")]
+)
+def test_each_level_can_be_asked_for(tmp_path: Path, name: str, level: str, letters: str) -> None:
+    """Seen: STATS was a choice of the command line, and defined nowhere."""
+    logger: Any = tdbg.create_logger(tmp_path, 0, name)
+    for call in (logger.debug, logger.stats, logger.info, logger.warning, logger.error, logger.critical):
+        call("x")
+    command = [sys.executable, "-m", "tdbg", "filter-logs", str(tmp_path / "debug_log_rank0.txt"), "--level", level]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert [line.split()[1] for line in done.stdout.splitlines()] == list(letters)
+    files = {"debug": "DSIWEC", "info": "IWEC"}
+    for file, there in files.items():
+        lines = (tmp_path / f"{file}_log_rank0.txt").read_text().splitlines()
+        assert [line.split()[1] for line in lines] == list(there)
+
+
 def test_an_unknown_level(tmp_path: Path, name: str) -> None:
     with pytest.raises(TdbgError, match="no log level 'LOUD'"):
         tdbg.create_logger(tmp_path, 0, name, "LOUD")

@@ -137,7 +137,7 @@ def test_every_averaged_key_is_renamed_and_last_values_are_not():
     assert str(Key.parse("train/loss").average()) == "train/step_avg_loss"
     assert str(Key.parse("train/loss_genus").average()) == "train/step_avg_loss_genus"
     assert str(Key.parse("loss/total").average()) == "loss/step_avg_total"
-    for text in ("lr/group0", "schedule/mixup", "pipeline/workers", "core/val_loss"):
+    for text in ("lr/group0", "schedule/mixup", "pipeline/workers", "core/val_loss", "train/lr", "train/lr_head"):
         assert str(Key.parse(text).average()) == text
 
 

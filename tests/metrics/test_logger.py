@@ -23,13 +23,14 @@ class Keeps(MetricSink):
     every_rank = True
 
     def __init__(self):
-        self.rows, self.configs, self.summaries = [], {}, {}
+        self.rows, self.configs, self.summaries, self.told = [], {}, {}, 0
 
     def write(self, row):
         self.rows.append(row)
 
     def config(self, values):
         self.configs |= values
+        self.told += 1
 
     def summary(self, values):
         self.summaries |= values
@@ -81,7 +82,7 @@ def test_every_averaged_key_is_renamed_and_last_values_never(make):
     values = {"loss": 1.0, "loss/class": 2.0, "europe/acc1": 3.0, "pipeline/wait_ms": 4.0, "lr/head": 0.5}
     values["train/europe/acc1"] = values.pop("europe/acc1")
     for step in range(1, 6):
-        log.log_step_metrics({**values, "lr/head": 0.5 / step}, step=step)
+        log.log_step_metrics({**values, "lr/head": 0.5 / step, "lr": 1.0 / step}, step=step)
     (row,) = sink.rows
     rates = {"train/samples_per_sec"}
     assert row.values.keys() - rates == {
@@ -91,8 +92,9 @@ def test_every_averaged_key_is_renamed_and_last_values_never(make):
         "train/europe/step_avg_acc1",
         "pipeline/wait_ms",
         "lr/head",
+        "train/lr",
     }
-    assert row.values["lr/head"] == 0.1
+    assert (row.values["lr/head"], row.values["train/lr"]) == (0.1, 0.2)
     assert all(is_key(key) for key in row.values)
 
 
@@ -109,6 +111,23 @@ def test_rows_are_stamped_by_the_writer(make, tmp_path):
     assert all(row.epoch == row.step // 5 for row in sink.rows)
 
 
+def test_a_row_has_the_epoch_and_step_that_the_tracker_alone_was_told(make):
+    """Seen: rows without an epoch, summaries of the step before, and a tracker that was told that its epoch is None."""
+    sink = Keeps()
+    log = make(sink, wandb=2)
+    for epoch in range(2):
+        for step in (epoch * 4 + 1, epoch * 4 + 2):
+            log.tracker.update_train_batch({"loss": 1.0}, 4, epoch=epoch, step=step)
+            log.log_step_metrics({"loss": 1.0}, step=step)
+        log.tracker.update_val_metrics({"loss": 0.5 - epoch}, 4)
+        log.tracker.finalize_val_phase("val", epoch, epoch * 4 + 3)
+        log.log_validation_summary()
+        log.tracker.finalize_train_epoch()
+        log.log_epoch_summary()
+    assert [(row.step, row.epoch) for row in sink.rows] == [(2, 0), (3, 0), (3, 0), (6, 1), (7, 1), (7, 1)]
+    assert [(point.epoch, point.step) for point in log.tracker.metric("train/loss").history] == [(0, 3), (1, 7)]
+
+
 def test_the_sum_of_counts_is_the_batches_seen(make):
     """Also of a last window that is not whole."""
     sink = Keeps()
@@ -121,6 +140,20 @@ def test_the_sum_of_counts_is_the_batches_seen(make):
     assert [round(value * 2) for *_, value in sink.having("train/step_avg_seen")] == [
         2 * last - size + 1 for last, size in zip([*range(7, 99, 7), 100], sizes, strict=True)
     ]
+
+
+def test_a_window_goes_on_over_the_end_of_an_epoch(make):
+    """Seen: the averages were made anew each epoch, and what was in them was lost."""
+    sink = Keeps()
+    log = make(sink, wandb=7)
+    for step in range(1, 16):
+        log.log_step_metrics({"loss": float(step)}, step=step, epoch=(step - 1) // 5)
+        if step % 5 == 0:
+            log.tracker.update_train_batch({"loss": 1.0}, 1)
+            log.tracker.finalize_train_epoch()
+            log.log_epoch_summary()
+    log.close()
+    assert sink.having("train/step_avg_loss") == [(7, 1, 4.0), (14, 2, 11.0), (15, 2, 15.0)]
 
 
 def test_what_is_not_finite_is_in_no_mean_but_told(make):
@@ -151,7 +184,7 @@ def test_intervals_are_kept_apart_and_checked_at_the_step(make, capsys):
     assert steps("gradnorm/loss_genus") == [6, 12, 18, 24]
     assert steps("schedule/mixup") == [1, 8, 16, 24]  # the first call counts as the start
     assert next(row.text for row in sink.rows if row.text) == {"schedule/group_str": "a"}
-    assert sink.configs == {"schedule/epochs": 3}
+    assert sink.configs == {"schedule/epochs": 3} and sink.told == 1  # the static schedule, once
     printed = capsys.readouterr().err.splitlines()
     assert [line.split(" [")[0] for line in printed] == ["step 10/24", "step 20/24"]
 
@@ -268,6 +301,27 @@ def test_a_window_in_epochs_is_written_at_the_end_of_its_epoch(make):
     assert [value for *_, value in sink.having("train/step_avg_loss")] == [0.5, 2.5]
 
 
+def test_an_interval_in_epochs_counts_those_of_a_program_that_names_none(make):
+    sink = Keeps()
+    log = make(sink, wandb={"epochs": 2})
+    for step in range(1, 5):
+        log.log_step_metrics({"loss": float(step)}, step=step)
+        log.tracker.update_train_batch({"loss": 1.0}, 1)
+        log.tracker.finalize_train_epoch()
+        log.log_epoch_summary()
+    assert sink.having("train/step_avg_loss") == [(2, None, 1.5), (4, None, 3.5)]
+
+
+def test_what_is_left_where_the_interval_is_off_is_a_mean_by_its_name(make):
+    sink = Keeps()
+    log = make(sink, wandb=0)
+    for step in range(1, 11):
+        log.log_step_metrics({"loss": float(step)}, step=step)
+    assert not sink.rows
+    log.close()
+    assert sink.having("train/step_avg_loss") == [(10, None, 5.5)] and not sink.having("train/loss")
+
+
 def test_core_copies_can_be_left_out(make):
     sink = Keeps()
     log = make(sink, wandb=1, core=False)
@@ -276,6 +330,37 @@ def test_core_copies_can_be_left_out(make):
     log.tracker.finalize_val_phase("val", 0, 1)
     log.log_validation_summary()
     assert not any(key.startswith("core/") for row in sink.rows for key in row.values)
+
+
+def test_finals_are_of_every_phase_that_there_is(make):
+    """Seen: a fixed list of phases, with a name that no phase had."""
+    sink = Keeps()
+    log = make(sink)
+    phases = ("train", "val", "val_mask_meta", "val_mask_SPATIAL", "night")
+    for phase in phases:
+        for epoch, loss in enumerate((0.25, 0.5)):
+            log.tracker.update_val_metrics(
+                {"loss": loss}, 4, phase=phase, subsets={"eu": {"acc1": loss}}, subset_samples={"eu": 2}
+            )
+            log.tracker.finalize_val_phase(phase, epoch, epoch + 1)
+    results = log.log_final_results()
+    for phase in phases:
+        assert (results[f"{phase}/loss"], results[f"{phase}/best_loss"]) == (0.5, 0.25)
+        assert sink.summaries[f"{phase}/best_loss.epoch"] == 0 and sink.having(f"{phase}/best_loss")
+        assert results[f"{phase}/eu/best_acc1"] == 0.5
+
+
+def test_a_summary_has_the_subsets_of_its_pass(make):
+    """Seen: subset values were never exported."""
+    sink = Keeps()
+    log = make(sink)
+    for samples, value in ((3, 1.0), (1, 0.0)):
+        log.tracker.update_val_metrics(
+            {"loss": 1.0}, 4, subsets={"eu": {"acc1": value}}, subset_samples={"eu": samples}
+        )
+    log.tracker.finalize_val_phase("val", 0, 1)
+    log.log_validation_summary()
+    assert sink.having("val/eu/acc1") == [(1, 0, 0.75)]
 
 
 def test_other_ranks_write_their_file_and_print_nothing(make, tmp_path, capsys):
@@ -325,5 +410,6 @@ def test_a_pass_whose_values_are_not_finite_is_written_as_such(make):
     first, second = sink.rows
     assert first.values == {"val/loss": 1.0, "val/acc1": 0.5, "core/val_loss": 1.0, "core/val_acc1": 0.5}
     assert {key: str(value) for key, value in second.values.items()} == {"val/loss": "nan"}
+    assert second.text == {"val/count_0_str": "val/acc1"} and not first.text
     assert reason.text == "val/loss was no better than 1 of epoch 0 for 1 check, and is nan now"
     assert log.tracker.metric("val/loss").value == 1.0, "the state keeps its last finite value"

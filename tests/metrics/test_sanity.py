@@ -264,6 +264,20 @@ def test_units_that_rows_state(tmp_path: Path) -> None:
     assert judged(tmp_path / "well", rows) == []
 
 
+def test_a_summary_names_the_metrics_that_nobody_fed(tmp_path: Path) -> None:
+    """Also of a program that runs without `tdbg run`: seen, an update that was called nowhere was logged as 0."""
+    from tdbg.metrics.logger import StepMetricsLogger
+
+    with StepMetricsLogger(folder=tmp_path, rank=0, console=False) as log:
+        for epoch, values in enumerate([{"loss": 1.0, "acc1": 0.5}, {"loss": 0.5}]):
+            log.tracker.update_val_metrics(values, 4)
+            log.tracker.finalize_val_phase("val", epoch, 10 * epoch + 10)
+            log.log_validation_summary()
+    (one,) = judge(look(find(str(tmp_path)))[0])[0]
+    assert (one.code, one.title) == ("TD-K003", "val was finalised with count 0 at step 20: val/acc1")
+    assert one.evidence == ["step 20, rank 0, val: val/acc1"]
+
+
 def test_ranks_are_told_apart(tmp_path: Path) -> None:
     well, ill = epochs(5, val__loss=falling), epochs(5, val__loss=falling)
     ill.append(Row(1.0, 12, 5, "val", values={"val/loss": 0.1}))

@@ -193,7 +193,7 @@ def test_best_epochs_are_by_one_criterion():
     """Seen: one list sorted accuracies and negative losses together."""
     made = MetricsTracker(best="val/acc1", best_size=2)
     for epoch, value in enumerate((0.5, 0.7, 0.7, 0.6)):
-        made.update_val_metrics({"acc1": value, "loss": -100.0}, 1)
+        made.update_val_metrics({"acc1": value, "loss": 100.0}, 1)
         made.finalize_val_phase("val", epoch, 10 * epoch)
     assert made.best_epochs.epochs == [(0.7, 1, 10), (0.7, 2, 20)]
 
@@ -229,6 +229,7 @@ def test_flat_metrics_are_numbers_by_the_grammar_and_asking_changes_nothing():
     made.update_pipeline_metrics({"queue": 3, "workers": 2})
     made.update_gradnorm_metrics({"gradnorm/loss": 0.1, "ratio": {"genus": 1.5}})
     made.update_task_weights({"genus": 2.0})
+    made.update_train_batch({"loss": 5.0}, 3)  # a pass that is under way stays so
     before = made.state_dict()
     flat = made.get_wandb_metrics()
     assert made.get_wandb_metrics() == flat and made.state_dict() == before

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tdbg.events import Observation
 from tdbg.flags import tag
 from tdbg.inject.imports import when_imported
-from tdbg.metrics.rows import Row
+from tdbg.metrics.rows import COUNT_0, MOST_NAMED, Row
 
 if TYPE_CHECKING:
     from tdbg.inject.metrics.feed import Feed
@@ -22,7 +22,6 @@ APART = 64  # rows that wait
 FLAGS = ("DUMP_METRICS", "VALIDATION_METRICS")
 TRAIN = "train"
 SHOWN = 12  # values in a line of the log
-EMPTY = "count_0_str"  # the text that names metrics without a sample
 
 
 class Dumps:
@@ -82,9 +81,9 @@ class Dumps:
 
     def _tell_empty(self, phase: str, found: Any, missing: list[str]) -> None:
         """Metrics without a sample: TD-K003 reads it."""
-        names = ", ".join(missing[:SHOWN])
+        names = ", ".join(missing[:MOST_NAMED])
         step = self.feed.monitor.spoken_step
-        row = Row(time.time(), step, found.epoch, phase, text={f"{phase}/{EMPTY}": names}, source="tdbg")
+        row = Row(time.time(), step, found.epoch, phase, text={f"{phase}/{COUNT_0}": names}, source="tdbg")
         self.feed.say(row)
 
     def _dump(self, tracker: Any, phase: str, step: int) -> None:

@@ -3,19 +3,20 @@
 from collections.abc import Iterable
 
 from tdbg.events import Finding
+from tdbg.metrics.rows import COUNT_0
 from tdbg.metrics.sanity import RULES, Rule
 from tdbg.metrics.seen import Seen
 
-EMPTY = "/count_0_str"  # how the key of the text ends that names them
+EMPTY = f"/{COUNT_0}"  # how the key of the text ends that names them
 
 
 @RULES.add
 class CountZero(Rule):
     """Says that a phase was finalised although a metric of it had no sample.
 
-    What it does: tdbg is told by every `MetricsTracker` when a phase is finalised. Metrics whose count was 0 then are
-    named in metrics.jsonl, and in the dumps that DUMP_METRICS writes. Samples that were all NaN or infinite are
-    TD-K011's.
+    What it does: tdbg is told by every `MetricsTracker` when a phase is finalised, and so is a `StepMetricsLogger` that
+    writes its summary. Metrics whose count was 0 then are named in metrics.jsonl, and in the dumps of DUMP_METRICS.
+    Samples that were all NaN or infinite are TD-K011's.
 
     Why it matters: There is nothing to divide. The tracker keeps the value of the pass before, which is old; other
     code logs 0.
@@ -34,7 +35,7 @@ class CountZero(Rule):
     severity = "warning"
 
     def look(self, seen: Seen) -> Iterable[Finding]:
-        told = [(rank, step, key, text) for rank, step, key, text in seen.said if key.endswith(EMPTY)]
+        told = list({(rank, step, key): (rank, step, key, text) for rank, step, key, text in seen.said}.values())
         if not told:
             return
         rank, step, key, text = told[0]

@@ -51,9 +51,9 @@ def slow() -> None:
 
     before, enter = PageWriter._add, Pool._enter
 
-    def _enter(self: Pool, size: int) -> None:
+    def _enter(self: Pool, *sizes: int) -> None:
         self.limit_bytes = 10_000  # it was made when torch was imported
-        enter(self, size)
+        enter(self, *sizes)
 
     def _add(self: PageWriter, *args: Any) -> int:
         time.sleep(0.5)
