@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
+from languages import RANKS
 from yacs.config import CfgNode
 
 RANGES: dict[str, tuple[float, float]] = {
@@ -50,6 +51,10 @@ CHOICES = {
     "TRAIN.AMP": ("off", "bf16", "fp16"),
     "TRAIN.DEVICE": ("auto", "cpu", "cuda"),
     "WANDB.MODE": ("offline", "online", "disabled"),
+    "EARLY_STOP.METRIC": (
+        *(f"val/{name}" for name in ("loss", "chain_accuracy", "partial_chain_accuracy")),
+        *(f"val/{name}_{rank}" for name in ("loss", "acc1") for rank in RANKS),
+    ),
 }
 
 

@@ -45,7 +45,7 @@ FLAGS = [
 
 DEFAULTS: dict[str, Any] = {
     "SEED": 0,
-    "OUTPUT": "",  # folder of checkpoints and metrics; empty: none are kept
+    "OUTPUT": "",  # folder of checkpoints and metrics; empty: no checkpoints, and metrics in ./metrics
     "DATA": {
         "WORDS": 0,  # so many of the words, chosen by their hash; 0: all
         "BATCH_SIZE": 128,  # on each rank
@@ -104,8 +104,8 @@ def defaults() -> CfgNode:
         node = config.DEBUG
         for name in above:
             node = node.setdefault(name, CfgNode())
-        # PROFILER also takes the steps to look at, as text (30:32); yacs changes the type of None alone.
-        node[leaf] = None if flag == "PROFILER" else False
+        # These also take text: steps to look at (30:32), and `raise`; yacs changes the type of None alone.
+        node[leaf] = None if flag in ("PROFILER", "AUTOGRAD_ANOMALY") else False
     return config
 
 

@@ -9,7 +9,7 @@ import sys
 from collections import Counter, deque
 from dataclasses import dataclass
 from itertools import islice
-from types import FrameType, ModuleType
+from types import CellType, FrameType, FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from tdbg.probes import tensors
 
 MAX_OBJECTS = 3_000_000
 MAX_TENSORS = 100_000
-MAX_ASKED = 4  # kinds whose holder is looked for
+MAX_ASKED = 64  # kinds whose holder is looked for
 MB = 1e6
 
 
@@ -78,34 +78,41 @@ def take() -> Census:
 
 
 def holder(kinds: list[Kind]) -> str:
-    """What holds tensors of one of these kinds, as far as Python knows: ``a list of 60 (history in __main__)``.
+    """What holds tensors of these kinds, as far as Python knows: ``a list of 60 (history in __main__)``.
 
-    Intermediate results are held by the graph alone; the first kind that a container holds is told.
+    Intermediate results are held by the graph alone, so most kinds have no container; the largest one is told, of
+    those with a graph first.
     """
     some = _some(kinds[:MAX_ASKED])
-    for kind in kinds[:MAX_ASKED]:
-        for tensor in some.get(kind, ()):
-            found = _boxes(tensor, some[kind])
-            if found:
-                box = max(found, key=len)
-                return f"a {type(box).__name__} of {len(box):,}{_name(box, (some, found))}"
-    return ""
+    asked = [tensor for held in some.values() for tensor in held]
+    keeps = {id(tensor): bool(kind.keeps) for kind, held in some.items() for tensor in held}
+    found = [box for box in _boxes(asked) if not any(box is own for own in (asked, *some.values()))]
+    if not found:
+        return ""
+    box = max(found, key=lambda box: (_keeps(box, keeps), len(box)))
+    return f"a {type(box).__name__} of {len(box):,}{_name(box, (some, found))}"
 
 
 def _some(kinds: list[Kind]) -> dict[Kind, list[Tensor]]:
     """Three tensors of each kind, none of them the newest: that one is not kept yet by whoever keeps the others."""
     found: dict[Kind, list[Tensor]] = {}
+    asked = set(kinds)
     for tensor in _alive():
         kind = _kind_of(tensor)
-        if kind in kinds:
+        if kind in asked:
             found.setdefault(kind, []).append(tensor)
     return {kind: [held[place * len(held) // 4] for place in (1, 2, 3)] for kind, held in found.items()}
 
 
-def _boxes(tensor: Tensor, ours: Any) -> list[Any]:
-    """The containers of more than two items that refer to a tensor."""
-    held = [item for item in gc.get_referrers(tensor) if type(item) in (list, dict, set, deque)]
-    return [item for item in held if item is not ours and len(item) > 2 and not _is_namespace(item)]
+def _boxes(asked: list[Tensor]) -> list[Any]:
+    """The containers of more than two items that refer to one of the tensors: one walk over all objects."""
+    held = [item for item in gc.get_referrers(*asked) if type(item) in (list, dict, set, deque)]
+    return [item for item in held if len(item) > 2 and not _is_namespace(item)]
+
+
+def _keeps(box: Any, keeps: dict[int, bool]) -> bool:
+    """True if one of the tensors in a container keeps its graph."""
+    return any(keeps.get(id(item), False) for item in (box.values() if isinstance(box, dict) else box))
 
 
 def _alive() -> list[Tensor]:
@@ -138,7 +145,7 @@ def _kind_of(tensor: Tensor) -> Kind | None:
 
 
 def _name(box: Any, ours: tuple[Any, ...]) -> str:
-    """Where a container is kept: the name of a module's variable or of an object's attribute."""
+    """Where a container is kept: the name of a module's variable, of an object's attribute, or of a closure's."""
     modules: dict[int, str] = {}
     for name, module in list(sys.modules.items()):
         if isinstance(module, ModuleType):
@@ -146,6 +153,8 @@ def _name(box: Any, ours: tuple[Any, ...]) -> str:
     for owner in gc.get_referrers(box):
         if isinstance(owner, FrameType) or any(owner is one for one in ours):
             continue
+        if isinstance(owner, CellType) and (said := _of_closure(owner)):
+            return said
         space = owner if isinstance(owner, dict) else getattr(owner, "__dict__", None)
         if not isinstance(space, dict):
             continue
@@ -154,6 +163,18 @@ def _name(box: Any, ours: tuple[Any, ...]) -> str:
                 if id(space) in modules:
                     return f" ({name} in {modules[id(space)]})"
                 return f" ({name}" + ("" if isinstance(owner, dict) else f" of a {type(owner).__name__}") + ")"
+    return ""
+
+
+def _of_closure(cell: CellType) -> str:
+    """The name of a variable that a function has from around it."""
+    for cells in gc.get_referrers(cell):
+        if type(cells) is not tuple:
+            continue
+        for function in gc.get_referrers(cells):
+            if isinstance(function, FunctionType) and function.__closure__ is cells:
+                at = next(place for place, one in enumerate(cells) if one is cell)
+                return f" ({function.__code__.co_freevars[at]} of {function.__qualname__}())"
     return ""
 
 

@@ -107,7 +107,7 @@ class Memory(Probe):
         "graphs": "how many more tensors that keep their graph are alive",
         "graph_steps": "over how many steps they were counted",
         "growing": "the kinds of tensors there are more of, at most eight",
-        "holder": "what holds the most numerous of them",
+        "holder": "what holds them, and under which name",
         "piled_up": "the tensors with a graph became steadily more",
         "sure": "worth a finding: graphs pile up, or the growth passed MEMORY.creep_mb",
         "top": "the largest live tensors, at most eight kinds",
@@ -393,7 +393,7 @@ class Memory(Probe):
         sure = piled_up or (growth.mb >= self.threshold("creep_mb") and not first_pass)
         if sure:
             self._said.add(kind)
-        growing = sorted(more, key=lambda what: (piled_up and not what.keeps, -more[what]))[:MAX_NAMES]
+        growing = sorted(more, key=lambda what: (piled_up and not what.keeps, -more[what]))
         values: dict[str, Any] = {
             "kind": kind,
             "grown_mb": round(growth.mb, 1),
@@ -403,7 +403,7 @@ class Memory(Probe):
             "graphs": graphs,
             "graph_steps": steps,
             "piled_up": piled_up,
-            "growing": [f"{more[what]} more: {what}" for what in growing],
+            "growing": [f"{more[what]} more: {what}" for what in growing[:MAX_NAMES]],
             "holder": self._holder(growing) if sure else "",
             "top": now.largest(MAX_NAMES),
             "sure": sure,

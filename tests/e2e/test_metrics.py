@@ -269,6 +269,13 @@ def test_a_phase_without_a_sample_is_a_finding_of_the_report(watched: Runner) ->
     assert [finding["code"] for finding in report["findings"]] == ["TD-K003"]
 
 
+def test_a_phase_whose_samples_are_all_nan_is_not_said_to_have_none(watched: Runner) -> None:
+    result = watched(program("metrics_tracker", "--wild"))
+    assert result.code == 0, result.stderr
+    assert result.codes == [], "nobody forgot an update: TD-K011 of `tdbg metrics sanity` tells of the NaN"
+    assert not any("TD-K003" in line for line in result.said)
+
+
 def test_a_logger_of_the_program_writes_into_the_same_file(watched: Runner, bare: Runner, tmp_path: Path) -> None:
     result = watched(program("metrics_tracker", "--logger"), EVERY_STEP)
     same_output(result, bare(program("metrics_tracker")))

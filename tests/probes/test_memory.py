@@ -353,3 +353,20 @@ def test_a_run_that_only_evaluates_has_lines_and_its_creep_is_seen(watch: Start,
     assert [event.step for event in told(seen, "EVAL")] == [1, 2, 4, 8, 16, 32, 64]
     (event,) = [event for event in told(seen, "CREEP") if event.values["sure"]]
     assert event.values["grown_mb"] >= 100.0
+
+
+def test_the_list_is_named_behind_results_that_the_graph_alone_holds() -> None:
+    weight = torch.ones(3, 519, requires_grad=True)  # a shape that nothing else has
+    before = live_tensors.take()
+    history: list[torch.Tensor] = []
+
+    def keep() -> None:
+        history.append((weight * 2).cos().sin().sinh().cosh().sum(0))  # each of these saves its input
+
+    for _ in range(12):
+        keep()
+    more = live_tensors.take().more_than(before)
+    kinds = sorted((kind for kind in more if 519 in kind.shape), key=lambda kind: -len(kind.shape))
+    assert len(kinds) == 5 and kinds[-1].keeps == "SumBackward1"
+    found = live_tensors.holder(kinds)
+    assert found.startswith("a list of 12 (history of ") and found.endswith(".keep())"), found

@@ -71,17 +71,17 @@ class Dumps:
         try:
             self._foreign = True
             found = tracker.phases[phase]
-            if found.empty:
-                self._tell_empty(phase, found)
+            if missing := [key for key in found.empty if key not in found.strange]:
+                self._tell_empty(phase, found, missing)  # of those that had samples, all NaN, TD-K011 tells
             if phase != TRAIN and self.asked:
                 self._dump(tracker, phase, feed.monitor.spoken_step)
         except Exception as error:  # guard: the program's own call goes on
             feed.failed(error)
         feed.monitor.budget.spend("metrics", time.perf_counter() - begun, asked=bool(self.asked))
 
-    def _tell_empty(self, phase: str, found: Any) -> None:
+    def _tell_empty(self, phase: str, found: Any, missing: list[str]) -> None:
         """Metrics without a sample: TD-K003 reads it."""
-        names = ", ".join(found.empty[:MOST_NAMED])
+        names = ", ".join(missing[:MOST_NAMED])
         step = self.feed.monitor.spoken_step
         row = Row(time.time(), step, found.epoch, phase, text={f"{phase}/{COUNT_0}": names}, source="tdbg")
         self.feed.say(row)

@@ -16,6 +16,7 @@ class CountZero(Rule):
 
     What it does: tdbg is told by every `MetricsTracker` when a phase is finalised, and so is a `StepMetricsLogger` that
     writes its summary. Metrics whose count was 0 then are named in metrics.jsonl, and in the dumps of DUMP_METRICS.
+    Samples that were all NaN or infinite are TD-K011's.
 
     Why it matters: There is nothing to divide. The tracker keeps the value of the pass before, which is old; other
     code logs 0.
