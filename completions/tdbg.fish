@@ -84,7 +84,7 @@ function __tdbg_FLAG
     printf '%s\n' 'LOSS.GRADNORM_MEMORY	Log memory through GradNorm\'s extra passes, tensor by tensor.'
     printf '%s\n' 'LOSS.GRADNORM_METRICS	Log task losses, relative rates, gradient norms and task weights of GradNorm.'
     printf '%s\n' 'LOSS.VERBOSE_GRADNORM_LOGGING	Log every intermediate value of each GradNorm update.'
-    printf '%s\n' 'AUTOGRAD_ANOMALY	Run autograd\'s anomaly mode for chosen steps and name the forward line and module.'
+    printf '%s\n' 'AUTOGRAD_ANOMALY	Run autograd\'s anomaly mode: an error in backward then names the line of the forward pass.'
     printf '%s\n' 'PROFILER	Capture a torch.profiler window from inside the run.'
     printf '%s\n' 'MEMORY	Log host and device memory per step: peaks, creep, and what holds it.'
     printf '%s\n' 'GRADIENTS	Log each parameter\'s gradient norm; explosion, vanishing, None and zero gradients.'

@@ -184,8 +184,8 @@ FLAGS: tuple[Flag, ...] = (
     Flag(
         "AUTOGRAD_ANOMALY",
         "torch",
-        "Run autograd's anomaly mode for chosen steps and name the forward line and module.",
-        "Use it when a NaN appears in backward only; it costs 1.3-1.5x while it is on.",
+        "Run autograd's anomaly mode: an error in backward then names the line of the forward pass.",
+        "Use it with the value raise when a NaN appears in backward only: the run ends there; it costs 1.3-1.5x.",
         aliases=("autograd_anomaly",),
         probe="anomaly",
     ),

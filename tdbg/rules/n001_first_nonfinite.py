@@ -32,7 +32,8 @@ TRIES = {
     "forward": "clamp or rescale what enters the module, or run it in float32; the saved batch repeats it",
     "loss": "clamp the loss's inputs (log, exp, division), or reduce in float32; the saved batch repeats it",
     "backward": "add an eps inside the root or norm, or use a safe where() on the input, not the output",
-    "gradient": "check what multiplies this parameter: custom backward, hooks, loss scale; then clip_grad_norm_",
+    "gradient": "check what multiplies this parameter: custom backward, hooks, loss scale; --flag AUTOGRAD_ANOMALY=raise "
+    "ends a run at the operation and prints its line",
     "optimizer": "lower the learning rate or raise eps, and save a checkpoint before the step above",
 }
 UNWATCHED = "run it again with these steps watched: another --window, or a higher --max-overhead"

@@ -44,8 +44,8 @@ class EarlyStoppingAstray(KindsRule):
     What to do: Say which way is better: `mode="min"` for losses and errors, `mode="max"` for accuracies. With
     Hugging Face's Trainer set `greater_is_better` for every metric that is not called loss.
 
-    Thresholds: 3 checks; changes within the stopper's delta or one part in a hundred do not count, and improvements that
-    small do not end a row. Names that say nothing (`score`, `metric`) and negative values are left alone.
+    Thresholds: 3 checks; changes within the stopper's delta or one part in a hundred do not count, and improvements
+    that small do not end a row. Names that say nothing (`score`, `metric`) and negative values are left alone.
     """
 
     code = "TD-S009"
