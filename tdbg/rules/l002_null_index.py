@@ -22,8 +22,8 @@ class NullIndexWrong(LossRule):
     What to do: Print the class map of the task: which index do samples without a label get? An index off by
     one is the usual case.
 
-    Thresholds: Masks of one other class: 3 masked samples. Against `expected_share`: a chance below 1 in
-    10^6.
+    Thresholds: Masks of one other class: 3 masked samples. Against `expected_share`: a quarter of it away, and a
+    chance below 1 in 10^6.
     """
 
     code = "TD-L002"

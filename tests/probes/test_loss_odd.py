@@ -148,3 +148,16 @@ def test_next_to_nothing() -> None:
     assert codes(loss.taxonomy_matrix(torch.ones(1, 1), always=True)) == []
     assert codes(loss.taxonomy_hierarchy({}, always=True)) == []
     assert codes(loss.gradnorm_metrics([1.0], [1.0], [0.5], [1.0], always=True)) == []
+
+
+def test_a_few_batches_again_and_again_are_no_proof_of_a_wrong_null_index(loss_flags: dict[str, Any]) -> None:
+    """As one overfits them: their share of nulls is a little off that of the data, and stays so for ever."""
+    loss_flags["LOSS.NULL_MASKING"] = True
+    targets = torch.tensor([0] * 49 + [1] * 100 + [2] * 51)
+    reports = [
+        loss.null_masking(targets, targets == 0, null_index=0, expected_share=share)
+        for share in (0.23, 0.5)
+        for _ in range(400)
+    ]
+    assert reports[399] is not None and reports[399].findings == []
+    assert reports[-1] is not None and [fault.code for fault in reports[-1].findings] == ["TD-L002"]

@@ -12,6 +12,7 @@ from tdbg.probes.loss.report import Fault
 
 MAX_CLASSES = 100_000  # whose samples are counted from call to call
 FEW = 3  # masked samples that say nothing yet
+LEAST_GAP = 0.25  # of the share of nulls that is expected
 ALL_NULL_CALLS, ALL_NULL_SAMPLES = 3, 64  # nothing but nulls in so many calls in a row, of so many samples
 
 
@@ -168,7 +169,9 @@ def _only_class(labels_N: Tensor) -> int | None:
 
 def _unlikely_share(seen: Seen, index: int, share: float | None) -> str:
     """Too many or too few nulls, as no sampling would give them; none at all is TD-L001."""
-    if share is None or not seen.nulls or surprise(seen.nulls, seen.samples, share) <= SURPRISE:
+    if share is None or not seen.nulls or abs(seen.nulls / seen.samples - share) < LEAST_GAP * share:
+        return ""  # the same few batches again and again are no independent samples
+    if surprise(seen.nulls, seen.samples, share) <= SURPRISE:
         return ""
     text = f"{seen.nulls} of {seen.samples} targets are {index} = {share_text(seen.nulls / seen.samples)}, where the"
     text += f" data has {share_text(share)} nulls"
