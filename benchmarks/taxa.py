@@ -15,11 +15,13 @@ update every ten steps. The figure is the median over the rounds of the differen
 import argparse
 import ast
 import contextlib
+import importlib.util
 import io
 import json
 import random
 import statistics
 import sys
+import tempfile
 import time
 import types
 from pathlib import Path
@@ -80,8 +82,13 @@ def without_calls(name: str) -> types.ModuleType:
     source = (TAXA / f"{name}.py").read_text(encoding="utf-8")
     tree = ast.fix_missing_locations(WithoutCalls().visit(ast.parse(source)))
     assert not any(isinstance(node, ast.Name) and node.id in ("diagnostics", "memory") for node in ast.walk(tree))
-    made = types.ModuleType(f"{name}_without_calls")
-    exec(compile(tree, str(TAXA / f"{name}.py"), "exec"), made.__dict__)
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder, f"{name}_without_calls.py")
+        place.write_text(ast.unparse(tree), encoding="utf-8")
+        spec = importlib.util.spec_from_file_location(place.stem, place)
+        assert spec is not None and spec.loader is not None
+        made = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(made)
     return made
 
 

@@ -14,25 +14,11 @@ HIGHER |= {"miou", "giou", "psnr", "ssim", "ndcg", "mrr", "mcc", "kappa", "speci
 HIGHER |= {"success"}
 TURNED = {"neg", "negative", "minus", "inv", "inverse", "inverted"}  # of a name with these nobody knows
 # What a name with one of these words means is no result, whatever else is in it.
-NEVER = {
-    "lr",
-    "learning",
-    "weight",
-    "weights",
-    "scale",
-    "coef",
-    "coefficient",
-    "lambda",
-    "flos",
-    "flops",
-    "count",
-    "num",
-}
-NEVER |= {"counts", "eta", "elapsed", "remaining", "size", "threshold", "momentum", "target", *TURNED}
+NEVER = {"lr", "learning", "weight", "weights", "scale", "coef", "coefficient", "lambda", "flos", "flops", "count"}
+NEVER |= {"num", "counts", "eta", "elapsed", "remaining", "size", "threshold", "momentum", "target", *TURNED}
 # These settle a name that says no more: it is none, and its folder is not asked.
 NEITHER = {"grad", "norm", "samples", "batches", "batch", "epoch", "epochs", "step", "steps", "tokens", "temperature"}
-ENDS = ("loss", "losses", "error", "entropy", "perplexity", "runtime")  # of words written together: trainloss
-UPPER = ("accuracy",)
+LOWER_ENDS = ("loss", "losses", "error", "entropy", "perplexity", "runtime")  # of words written together: trainloss
 RATES = re.compile(r"(_per_|/)(s|sec|secs|second|seconds)$")
 BETTER = {"min": False, "max": True}
 
@@ -74,9 +60,9 @@ def _said(name: str) -> str:
         return "neither"
     if RATES.search(name.lower()):
         return "higher"
-    if words & LOWER or any(word.endswith(ENDS) for word in words):
+    if words & LOWER or any(word.endswith(LOWER_ENDS) for word in words):
         return "lower"
-    if words & HIGHER or any(word.endswith(UPPER) for word in words):
+    if words & HIGHER or any(word.endswith("accuracy") for word in words):
         return "higher"
     if words & TIMES:
         return "lower"

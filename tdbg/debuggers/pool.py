@@ -21,11 +21,12 @@ class Full(Exception):
 class Pool:
     """Buffers of uint8 on the host, at most so many bytes of them at a time.
 
-    What one pass copies may be larger than the whole pool: then it is alone in it. Freed buffers of a size that was asked for lately
-    are kept, so that a steady program takes no new memory from the system, which would cost more than the copy.
+    What one pass copies may be larger than the whole pool: then it is alone in it. Freed buffers of a size that was
+    asked for lately are kept, so that a steady program takes no new memory from the system, which would cost more than
+    the copy.
 
     policy: ``block`` waits for room, ``drop`` does not, ``sample`` as drop, and whoever asks should ask more rarely.
-    relieve: called before room is waited for: whoever holds buffers for later hands them over to be written.
+    relieve: called where there is no room: whoever holds buffers for later hands them over to be written.
     """
 
     def __init__(self, limit_bytes: int = RING_BYTES, policy: str = "block") -> None:
@@ -82,9 +83,9 @@ class Pool:
         return True
 
     def _wait(self, size: int, held: int) -> None:
+        self.relieve()
         if self.policy != "block":
             raise Full
-        self.relieve()
         begun = time.monotonic()
         while not self._has_room(size, held):
             self._changed.wait(0.2)

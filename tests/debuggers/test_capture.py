@@ -198,3 +198,17 @@ def test_a_pass_that_is_larger_than_all_room_is_alone_in_it(watched: Watch, tmp_
     assert time.monotonic() - begun < PATIENCE_S / 2
     assert [list(point.tensors) for point in PageSet.open(tmp_path)] == [["a:output", "b:output", "b:grad"]] * 3
     assert not PageSet.open(tmp_path).drops
+
+
+def test_passes_that_wait_for_gradients_do_not_have_all_others_dropped(watched: Watch, tmp_path: Path) -> None:
+    """Policy drop: the first pass that finds no room has them written, so that those after it have room again."""
+    capture = watched.monitor.probe("capture")
+    capture.pool.limit_bytes, capture.pool.policy = 1_000_000, "drop"
+    net = Net()
+    waiting = []
+    for _ in range(3):  # of 384 kB each, and nothing comes for any of them
+        net(torch.ones(12_000, 4))
+        waiting.append(len(capture.waiting))
+    assert waiting == [0, 1, 0]
+    watched.monitor.finish()
+    assert len(list(PageSet.open(tmp_path))) == 2 and sum(d.datapoints for d in PageSet.open(tmp_path).drops) == 1
