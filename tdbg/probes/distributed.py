@@ -40,6 +40,7 @@ ALIGN_STEPS = 16  # where the order is kept from within a run, all ranks begin a
 FLIGHT_DUMPS = ("_dump_nccl_trace_json", "_dump_fr_trace_json")  # JSON: nothing of it is unpickled
 FLIGHT_ENTRIES = 512
 BLOCKING = ("gloo", "mpi")  # backends whose calls return when the data is there, not when it is on its way
+LAST_LOOK_S = 2.0  # the end of watching waits so long for a thread that is still writing what it saw
 NS_PER_MS = 1e6
 
 
@@ -429,7 +430,7 @@ class Distributed(Probe):
         watchdog, self._watchdog = self._watchdog, None
         if watchdog is not None:
             watchdog.stop()
-            watchdog.look(time.monotonic())  # what came back to life since the last look is told
+            watchdog.look(time.monotonic(), LAST_LOOK_S)  # what came back to life since the last look is told
 
     def _pulse(self) -> tuple[int, ...]:
         """Changes with every sign of life."""

@@ -11,7 +11,8 @@ class Watchdog:
     """Calls ``quiet`` once nothing has happened for a while, again at twice that time and so on, ``stirred`` after.
 
     pulse: a value that changes with every sign of life. quiet: (seconds, how often told so far). stirred: called
-    with the seconds that were quiet, from the thread, or from whoever calls `look` first.
+    with the seconds that were quiet, from the thread, or from whoever calls `look` first. The two take turns: a look
+    that comes while `quiet` still writes is left to the next one.
     """
 
     def __init__(
@@ -26,6 +27,7 @@ class Watchdog:
         self._pulse, self._quiet, self._stirred = pulse, quiet, stirred
         self._last: object = None
         self._since = time.monotonic()
+        self._turn = threading.Lock()
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tdbg-watchdog", daemon=True)
 
@@ -41,8 +43,16 @@ class Watchdog:
         while not self._end.wait(min(self.quiet_s / 8, 2.0)):
             self.look(time.monotonic())
 
-    def look(self, now: float) -> None:
-        """Compare the pulse with the last one. Cost: 2 us."""
+    def look(self, now: float, wait_s: float = 0.0) -> None:
+        """Compare the pulse with the last one, unless another thread is at it for ``wait_s`` more. Cost: 2 us."""
+        if not self._turn.acquire(timeout=wait_s):
+            return
+        try:
+            self._compare(now)
+        finally:
+            self._turn.release()
+
+    def _compare(self, now: float) -> None:
         pulse = self._pulse()
         if pulse != self._last:
             told, since, self.told = self.told, self._since, 0

@@ -478,6 +478,32 @@ def test_the_dog_barks_at_doubling_times() -> None:
     assert len(said) == 4
 
 
+def test_two_threads_that_look_take_turns() -> None:
+    """What was quiet is written while the program goes on: the end of it is told after that, not in between."""
+    pulse, told, writing, written = [0], [], threading.Event(), threading.Event()
+
+    def quiet(seconds: float, again: int) -> None:
+        told.append("quiet")
+        writing.set()
+        assert written.wait(10)
+        told.append("written")
+
+    dog = Watchdog(1.0, lambda: pulse[0], quiet, lambda seconds: told.append("stirred"))
+    dog.look(0.0)
+    thread = threading.Thread(target=dog.look, args=(5.0,))
+    thread.start()
+    assert writing.wait(10)
+    pulse[0] = 1
+    dog.look(6.0)
+    assert told == ["quiet"]
+    threading.Timer(0.1, written.set).start()
+    dog.look(7.0, wait_s=10.0)
+    thread.join(10)
+    assert told == ["quiet", "written", "stirred"]
+    dog.look(7.5, wait_s=0.0)
+    assert dog.told == 0
+
+
 def test_a_call_costs_little(seen: Any) -> None:
     run = seen()
     owner = SimpleNamespace(barrier=lambda: None)
