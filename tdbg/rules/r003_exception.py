@@ -1,5 +1,6 @@
 """TD-R003: an exception ended a rank, or was logged and swallowed."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -14,6 +15,7 @@ ON_PURPOSE = ("KeyboardInterrupt", "SystemExit", "GeneratorExit")
 MAX_SWALLOWED = 5
 CAPPED = "tracebacks-capped"  # the note of a process in which the same came more often than it wrote down
 SHOWN_LINES = 24
+FULL_STOP = re.compile(r"(?<!\.)\.$")
 
 
 @dataclass(slots=True)
@@ -124,7 +126,7 @@ class ExceptionRule(Rule):
         finding.severity = "warning"
 
     def _fill(self, finding: Finding, process: ProcessDir, event: Traceback, how: str) -> None:
-        message = f": {clip(event.message, 100)}" if event.message else ""
+        message = f": {clip(FULL_STOP.sub('', event.message), 100)}" if event.message else ""  # a comma follows
         at = f" ({event.where})" if event.where else ""
         finding.title = f"{_who(process, event)}: {event.exception}{message}, {how}, after step {event.step}{at}"
         finding.severity = self.severity

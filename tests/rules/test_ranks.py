@@ -121,6 +121,13 @@ def crash(step: int = 3, **more) -> Traceback:
     return Traceback(step=step, **parts)
 
 
+def test_the_full_stop_of_a_message_does_not_stand_before_a_comma(stream):
+    run = stream()
+    zero, _ = pair(run, (3, 3), well=False)
+    run.emit(zero, crash(message="Expected a mask for each output."))
+    assert first(run, "TD-R003", 1).title.startswith("rank 0: ValueError: Expected a mask for each output, uncaught")
+
+
 def test_the_first_exception_of_several_ranks_is_named_in_any_order(stream):
     run = stream()
     zero, one = pair(run, (3, 3), well=False)

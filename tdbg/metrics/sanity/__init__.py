@@ -4,6 +4,7 @@ A rule looks at what `tdbg.metrics.seen` read, and says what it is sure of; with
 """
 
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 MAX_EVIDENCE = 12
 
 
-class Rule:
+class Rule(ABC):
     """One thing that can be wrong."""
 
     code: ClassVar[str] = ""
@@ -29,9 +30,9 @@ class Rule:
         super().__init_subclass__()
         cls.name = cls.code
 
+    @abstractmethod
     def look(self, seen: "Seen") -> Iterable[Finding]:
         """What the rule says of a run."""
-        raise NotImplementedError
 
     def found(self, title: str, evidence: Sequence[str], **parts: Any) -> Finding:
         """A finding of its usual severity; of much evidence the first lines, and how many more there are."""

@@ -3,6 +3,7 @@
 import functools
 import os
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, ParamSpec, TypeVar
@@ -86,7 +87,7 @@ class Fault:
 
 
 @dataclass(slots=True, kw_only=True)
-class Report:
+class Report(ABC):
     """What one call of a diagnostic found out.
 
     findings: what is wrong, empty where all is well.
@@ -102,9 +103,9 @@ class Report:
         found = {item.name: _data(getattr(self, item.name)) for item in fields(self) if item.name != "findings"}
         return {**found, "findings": [fault.as_dict() for fault in self.findings]}
 
+    @abstractmethod
     def records(self) -> list[tuple[str, str]]:
         """(part of the tag, text) of every record; the last one is kept as an event, with `values`."""
-        raise NotImplementedError
 
     def values(self) -> dict[str, Any]:
         """The few figures that are kept with the run; their names stand in the fields of the probe."""
