@@ -3,8 +3,9 @@
     python benchmarks/pages.py [--rounds N] [--steps N] [--dir DIR] [--check]
 
 Loop: 120 layers put out 16 KB each, steps of some milliseconds, one thread. Each round runs blocks of steps in an order
-shuffled anew: bare, bare again (A/A), tdbg's hooks, memory and writer, and the common design (joblib.dump of cloned
-outputs in a thread). Passes are captured as often as gives the data rate asked for. A block's time includes waiting for
+shuffled anew: bare, bare again (A/A), hooks that do nothing beside a thread that writes as many bytes (what nothing
+that hooks and writes goes below), tdbg's hooks, memory and writer, and the common design (joblib.dump of cloned outputs
+in a thread). Passes are captured as often as gives the data rate asked for. A block's time includes waiting for
 the disk at its end. A ratio is a block's time by the bare block's of the same round; p99 is that of its steps.
 
 Write: the same bytes by the page writer and by a plain ``writev``; reported is the writer's rate by the plain one's.
@@ -152,7 +153,47 @@ class Common(Bare):
         self.thread.join()
 
 
-KINDS: dict[str, type[Bare]] = {"bare": Bare, "bare again (A/A)": Bare, "tdbg": Ours, "joblib in a thread": Common}
+class Least(Bare):
+    """The least that hooks and a file cost: hooks that do nothing, and as many bytes by a plain thread, never copied."""
+
+    def __init__(self, loop: Loop, folder: Path) -> None:
+        super().__init__(loop, folder)
+        self.data = os.urandom(loop.pass_bytes)
+        self.file = (folder / "plain").open("wb", buffering=0)
+        self.jobs: queue.Queue[bool] = queue.Queue()
+        self.thread = threading.Thread(target=self._run)
+        self.thread.start()
+
+    def _run(self) -> None:
+        while self.jobs.get():
+            self.file.write(self.data)
+
+    def step(self, number: int, wanted: bool) -> None:
+        if not wanted:
+            self.loop.step()
+            return
+        handles = [layer.register_forward_hook(self._hook) for layer in self.loop.net]
+        self.loop.step(lambda: self.jobs.put(True))
+        for handle in handles:
+            handle.remove()
+
+    @staticmethod
+    def _hook(module: nn.Module, args: Any, output: Tensor) -> None:
+        return None
+
+    def close(self) -> None:
+        self.jobs.put(False)
+        self.thread.join()
+        self.file.close()
+
+
+KINDS: dict[str, type[Bare]] = {
+    "bare": Bare,
+    "bare again (A/A)": Bare,
+    "empty hooks, plain thread": Least,
+    "tdbg": Ours,
+    "joblib in a thread": Common,
+}
 
 
 def block(kind: type[Bare], loop: Loop, steps: int, share: float, place: Path) -> tuple[float, float]:
