@@ -56,9 +56,9 @@ class Training:
         self.logger = self.build_logger()
         self.stopper = EarlyStopping(stop.METRIC, stop.PATIENCE, stop.MIN_DELTA, mode_of(stop.METRIC))
         self.results: dict[str, float] = {}
-        self.logger.log_schedule_values(self.plan(), step=0, epoch=0)
         if config.CHECKPOINT.RESUME:
-            self.load(Path(config.CHECKPOINT.RESUME))
+            self.load(Path(config.CHECKPOINT.RESUME))  # before the first row, with which the run of W&B begins
+        self.logger.log_schedule_values(self.plan(), step=self.step, epoch=self.epoch)
 
     # the parts
 

@@ -13,6 +13,7 @@ import torch
 
 from tdbg.flags import FLAGS
 from tests.e2e.conftest import call, environment
+from tests.metrics.wandb_files import runs
 
 TAXA = Path(__file__).parents[2] / "examples" / "taxa"
 MODULES = (
@@ -392,6 +393,32 @@ def test_a_resumed_run_ends_where_it_would_have(taxa: Any, tmp_path: Path, monke
     for name, value in whole.model.state_dict().items():
         assert torch.equal(value, resumed.model.state_dict()[name]), name
     assert resumed.gradnorm.weights == whole.gradnorm.weights
+
+
+def test_a_resumed_run_goes_on_with_its_run_of_wandb(tmp_path: Path) -> None:
+    """Offline, by two processes: the same id, and the rows after the checkpoint once more, value for value."""
+    words = [*TINY, "TRAIN.DEVICE", "cpu", "WANDB.ENABLED", "True", "SCHEDULE.METRICS.WANDB_INTERVAL", "3",
+             "SCHEDULE.METRICS.STEP_INTERVAL", "1", "SCHEDULE.CHECKPOINT_EPOCHS", "0"]  # fmt: skip
+    quiet = {"WANDB_MODE": "offline", "WANDB_SILENT": "true"}
+    whole = run("--opts", *words, "SCHEDULE.CHECKPOINT_STEPS", "9", "OUTPUT", "whole", cwd=tmp_path, env=quiet)
+    more = ("SCHEDULE.CHECKPOINT_STEPS", "0", "CHECKPOINT.RESUME", "whole/last.pt", "OUTPUT", "resumed")
+    resumed = run("--opts", *words, *more, cwd=tmp_path, env=quiet)
+    assert (whole.returncode, resumed.returncode) == (0, 0), whole.stderr + resumed.stderr
+    (first,), (second,) = runs(tmp_path / "whole"), runs(tmp_path / "resumed")
+    assert first["ended"] and second["ended"] and first["id"] == second["id"] == second["config"]["run_id"]
+    was, again = _values(first), _values(second)
+    assert {step for step, _ in again} == {20, 21, 24} < {step for step, _ in was}, "and no row of before"
+    assert len(again) > 20 and again == {key: was[key] for key in again}
+
+
+def _values(found: dict[str, Any]) -> dict[tuple[int, str], Any]:
+    """(step, key) -> value of what a run of W&B holds of the training itself: no times, no memory, no constants."""
+    return {
+        (row["global_step"], key): value
+        for row in found["history"]
+        for key, value in row.items()
+        if "/" in key and not key.startswith("schedule/") and "_sec" not in key and not key.endswith("_MB")
+    }
 
 
 def test_it_runs_without_tdbg(tmp_path: Path) -> None:
