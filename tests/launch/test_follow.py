@@ -49,9 +49,14 @@ def test_a_finding_is_said_while_the_run_goes_on_and_once(run, capsys):
     run.train(rank, [2.5, 2.4])
     run.emit(rank, bad())
     run.train(rank, ["nan"], first=3)
-    wait_for(lambda: follower.judge.findings)
-    time.sleep(0.1)
-    said = capsys.readouterr().err
+    said = ""
+
+    def heard() -> bool:
+        nonlocal said
+        said += capsys.readouterr().err
+        return "cause:" in said
+
+    wait_for(heard)
     assert said.splitlines()[0] == "tdbg: TD-N001 critical: first NaN at step 3, rank 0, blocks.2.act (Act), backward"
     run.end(rank, 3)
     run.done(0)
@@ -188,15 +193,21 @@ def test_a_flood_is_read_in_parts(run, monkeypatch):
 
 
 def test_progress_line_where_stderr_is_no_terminal(run, capsys):
-    follower = follow(run, progress_every=0.05)
-    follower.start()
     rank = run.rank()
     run.emit(rank, Plan(steps=1000, source="x"))
     run.train(rank, [2.5] * 100, epoch=1)
-    wait_for(lambda: follower.judge.view.processes)
-    time.sleep(0.6)
+    follower = follow(run, progress_every=0.05)
+    follower.start()
+    said = ""
+
+    def heard() -> bool:
+        nonlocal said
+        said += capsys.readouterr().err
+        return said != ""
+
+    wait_for(heard)
     follower.finish(0)
-    line = capsys.readouterr().err.splitlines()[0]
+    line = said.splitlines()[0]
     assert line.startswith("tdbg: step 100 of 1,000, epoch 1, loss 2.5, lr 0.001")
 
 
