@@ -1,6 +1,7 @@
 """Reading along: what is said, when, how often, and at what cost."""
 
 import json
+import math
 import os
 import threading
 import time
@@ -241,26 +242,35 @@ def test_a_standstill_is_said_once(run, capsys):
     assert len(said) == 2 and "none recorded since" in said[1]
 
 
-def test_following_costs_less_than_a_hundredth_of_a_core(run):
-    """Two ranks, twenty steps a second each, with vectors of a hundred norms."""
+def test_following_costs_little_more_than_reading(run):
+    """Two ranks, twenty steps a second each, with vectors of a hundred norms.
+
+    To parse the same lines takes some 0.035 % of a core, all of following 0.14 %: four times as much.
+    """
     follower = follow(run, speaks=False)
     folders = [run.rank(rank, world=2) for rank in (0, 1)]
     for _ in range(8):
         follower.poll()
-    spent = time.thread_time()
-    seconds = 10
+    followed_s, seconds = 0.0, 10
     for tick in range(seconds * 4):
-        mine = time.thread_time()
         for folder in folders:
             for step in range(5):
                 run.emit(
                     folder,
                     Step(step=tick * 5 + step + 1, loss=2.0, lr=[1e-3], grad_norm=1.0, grad_norms=[0.123456] * 100),
                 )
-        spent += time.thread_time() - mine
+        begun = time.thread_time()
         follower.poll()
-    share = (time.thread_time() - spent) / seconds
-    assert share < 0.01, f"{share:.2%} of a core"
+        followed_s += time.thread_time() - begun
+    written = [line for folder in folders for line in (run.run.path / folder / EVENTS).read_bytes().splitlines()]
+    assert follower.judge.view.processes and len(written) >= 400
+    parsed_s = math.inf
+    for _ in range(5):
+        begun = time.thread_time()
+        for line in written:
+            json.loads(line)
+        parsed_s = min(parsed_s, time.thread_time() - begun)
+    assert followed_s < 25 * parsed_s, f"{followed_s / parsed_s:.1f} times as much"
 
 
 def test_many_ranks_are_followed(run):
