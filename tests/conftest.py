@@ -1,9 +1,24 @@
-"""What holds for every test."""
+"""What holds for every test.
+
+Tests of hypothesis have no deadline (machines may be busy) and draw the same examples at every call;
+TDBG_TEST_RANDOM=1 draws others each time.
+"""
 
 import signal
 from collections.abc import Iterator
 
 import pytest
+from chance import RANDOM
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "tdbg",
+    deadline=None,
+    derandomize=not RANDOM,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("tdbg")
 
 
 @pytest.fixture(autouse=True)

@@ -1,5 +1,6 @@
 """tdbg.log and tdbg.flag: on and off, in a run and outside."""
 
+import math
 import time
 
 import pytest
@@ -41,10 +42,13 @@ def test_flag_outside_of_a_run():
 
 def test_off_is_free():
     api_flags.live()["MEMORY"] = True
-    begun = time.perf_counter()
-    for _ in range(20_000):
-        tdbg.log("LOSS.NULL_MASKING", "x")
-    assert (time.perf_counter() - begun) / 20_000 < 20e-6, "0.9 us were measured, 0.3 us without any flag on"
+    best = math.inf
+    for _ in range(5):
+        begun = time.perf_counter()
+        for _ in range(4_000):
+            tdbg.log("LOSS.NULL_MASKING", "x")
+        best = min(best, (time.perf_counter() - begun) / 4_000)
+    assert best < 20e-6, "0.9 us were measured, 0.3 us without any flag on"
 
 
 def test_in_a_run(program):

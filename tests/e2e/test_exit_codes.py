@@ -158,9 +158,12 @@ def test_ctrl_c_on_a_terminal_is_one_keyboard_interrupt_and_130() -> None:
 def test_ctrl_c_that_the_program_survives_ends_nothing() -> None:
     Path("deaf.py").write_text(
         "import signal, sys, time\n"
-        "signal.signal(signal.SIGINT, lambda *_: print('noted', flush=True))\n"
+        "noted = []\n"
+        "signal.signal(signal.SIGINT, lambda *_: (noted.append(1), print('noted', flush=True)))\n"
         "print('ready', flush=True)\n"
-        "for _ in range(20): time.sleep(0.05)\n"
+        "until = time.monotonic() + 30\n"
+        "while not noted and time.monotonic() < until: time.sleep(0.02)\n"
+        "time.sleep(0.3)\n"
         "sys.exit(3)\n"
     )
     child = pexpect.spawn(sys.executable, ["-m", "tdbg", "run", "--", sys.executable, "deaf.py"], timeout=30)

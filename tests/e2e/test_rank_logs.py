@@ -88,9 +88,9 @@ def test_two_ranks_collapsed_and_diverged(train: list[subprocess.Popen[bytes]]) 
 
 def test_a_stopped_rank_is_the_first_to_be_silent(train: list[subprocess.Popen[bytes]]) -> None:
     train.append(start(wrong=0, stopped=12))
-    log = Path("train_rank0.log")
+    last = {Path("train_rank0.log"): "step 12: backward", Path("train_rank1.log"): "step 12: loss"}
     end = time.monotonic() + 120
-    while not (log.exists() and "step 12: backward" in log.read_text()) and time.monotonic() < end:
+    while not all(log.exists() and text in log.read_text() for log, text in last.items()) and time.monotonic() < end:
         time.sleep(0.1)
     done = filtered("--silent")
     rows = [line.split("\t") for line in done.stdout.splitlines()]

@@ -80,9 +80,9 @@ class Ranks:
             for request in control.read(self.run.run.path / CONTROL_FILE):
                 if request.number > seen:
                     seen = request.number
-                    self._switch(request)
+                    self.switch(request)
 
-    def _switch(self, request: Request) -> None:
+    def switch(self, request: Request) -> None:
         for rank in {0, 1} - self.deaf:
             step = self.late.get(rank, request.at_step - 1)
             event = Switch(step=step, level=request.level or "basic", why="control", asked=request.number)
@@ -102,6 +102,23 @@ def ranks(live: Stream) -> Iterator[Any]:
     for one in started:
         one.over.set()
         one.thread.join(5)
+
+
+@pytest.fixture
+def at_once(live: Stream, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Ranks whose answer is there as soon as a request is written: for what waits no longer than it is told."""
+    write = control.write
+
+    def start(late: dict[int, int], deaf: set[int]) -> None:
+        ranks = Ranks(live, late, deaf)
+
+        def answered(path: Path, requests: list[Request]) -> None:
+            write(path, requests)
+            ranks.switch(requests[-1])
+
+        monkeypatch.setattr(control, "write", answered)
+
+    return start
 
 
 # looking
@@ -312,8 +329,8 @@ def test_a_lost_file_does_not_make_numbers_small(live: Stream) -> None:
     assert ask(live.run, Request(number=0, level="basic"), 0).request.number >= first > 10**9
 
 
-def test_a_late_rank_and_one_that_does_not_answer(live: Stream, ranks: Any) -> None:
-    ranks(late={1: 400}, deaf={0})
+def test_a_late_rank_and_one_that_does_not_answer(live: Stream, at_once: Any) -> None:
+    at_once(late={1: 400}, deaf={0})
     answer = ask(live.run, Request(number=0, level="advanced"), 1.0)
     assert list(answer.late) == [1] and [rank.rank for rank in answer.missing] == [0]
     assert answer.as_dict()["missing"] == [0]
@@ -386,8 +403,8 @@ def test_control_says_what_came_of_it(live: Stream, ranks: Any, capsys) -> None:
     assert capsys.readouterr().out == f"2 ranks switched at step {request.at_step} ({what})\n"
 
 
-def test_control_names_who_was_late_or_silent(live: Stream, ranks: Any, capsys) -> None:
-    ranks(late={1: 400}, deaf={0})
+def test_control_names_who_was_late_or_silent(live: Stream, at_once: Any, capsys) -> None:
+    at_once(late={1: 400}, deaf={0})
     assert main(control_words(live, "--clear-history", "--wait", "1")) == 1
     late, missing = capsys.readouterr().out.splitlines()
     assert late.startswith("1 rank switched at step 401, late: step ") and "history cleared" in late

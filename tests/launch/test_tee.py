@@ -95,7 +95,7 @@ def test_a_window_that_changes_its_size_is_followed(shell) -> None:
         "import os, signal, sys, time\n"
         "signal.signal(signal.SIGWINCH, lambda *_: None)\n"
         "print('size', *os.get_terminal_size(), flush=True)\n"
-        "while os.get_terminal_size().columns != 120: signal.pause()\n"
+        "while os.get_terminal_size().columns != 120: time.sleep(0.05)\n"
         "print('size', *os.get_terminal_size())\n"
     )
     words = shell.words(sys.executable, shell.script(text), options=("--tee", "--quiet"))
@@ -133,7 +133,15 @@ def test_tdbg_ends_with_the_command_even_if_a_grandchild_keeps_the_stream(shell)
 
 
 def test_last_words_of_a_grandchild_are_kept(shell) -> None:
-    text = "import subprocess; subprocess.Popen(['sh', '-c', 'sleep 0.2; echo late'])"
+    text = (
+        "import os, time\n"
+        "parent = os.getpid()\n"
+        "if os.fork() == 0:\n"
+        "    while os.getppid() == parent: time.sleep(0.01)\n"
+        "    time.sleep(0.1)\n"
+        "    os.write(1, b'late\\n')\n"
+        "    os._exit(0)\n"
+    )
     assert shell.python(text, options=("--tee", "--quiet")).stdout == "late\n"
 
 

@@ -115,8 +115,31 @@ def test_a_server_that_cannot_be_reached_loses_nothing(tmp_path, key):
     done = run(UNREACHABLE, tmp_path / "m", env=env, cwd=tmp_path, timeout=200)
     assert done.returncode == 0 and done.stdout.endswith("trained\n"), done.stderr
     assert done.stderr.count("W&B cannot be reached") == 1
-    (found,) = [one for one in records(tmp_path) if one["history"]]
+    (found,) = records(tmp_path, "offline-run-*")
     assert [one["global_step"] for one in found["history"]] == [10, 20, 30]
+
+
+@pytest.mark.parametrize("form", [dict, lambda **given: wandb.Settings(**given)])
+def test_the_time_allowed_for_a_server_is_not_that_to_begin_offline(monkeypatch, tmp_path, form):
+    """Else a busy machine does not begin offline in time, and every row is lost."""
+    asked = []
+    begin = wandb.init
+
+    def init(**given):
+        asked.append(given)
+        return begin(**given)
+
+    monkeypatch.setattr(wandb, "init", init)
+    monkeypatch.setenv("WANDB_API_KEY", "x" * 40)
+    given = form(init_timeout=0.2, base_url="http://127.0.0.1:9")
+    sink = WandbSink(project="p", dir=str(tmp_path), mode="online", settings=given)
+    sink.write(row(1, {"train/loss": 1.0}))
+    sink.close()
+    first, second = (dict(one["settings"]) for one in asked)
+    assert (first["init_timeout"], second["init_timeout"]) == (0.2, 60)
+    assert second["base_url"] == "http://127.0.0.1:9" and given is asked[0]["settings"]
+    (found,) = records(tmp_path, "offline-run-*")
+    assert len(found["history"]) == 1
 
 
 def test_without_wandb_the_file_is_written_all_the_same(tmp_path):

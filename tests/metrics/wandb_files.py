@@ -37,13 +37,15 @@ def frames(path: Path) -> Iterator[bytes]:
             yield parts
 
 
-def runs(folder: Path) -> list[dict[str, Any]]:
+def runs(folder: Path, names: str = "*") -> list[dict[str, Any]]:
     """History, config, summary and id of each run that lies in a folder, in the order of their begin.
+
+    names: of wandb's folders of the runs; one that never began is never ended either, and waited for to no end.
 
     wandb's own process writes the end of a run after ``finish`` is back: it is waited for.
     """
-    until = time.monotonic() + 5
-    paths = [path for path in folder.rglob("*.wandb") if "latest-run" not in path.parts]
+    until = time.monotonic() + 30
+    paths = [path for path in folder.rglob(f"{names}/*.wandb") if "latest-run" not in path.parts]
     found = []
     for path in sorted(paths, key=lambda path: path.stat().st_mtime_ns):
         one = _run(path)

@@ -535,7 +535,9 @@ def mutated(data: bytes, random: random.Random, count: int) -> bytes:
 
 
 @given(seed=st.integers(0, len(SEEDS) - 1), random=st.randoms(use_true_random=False), count=st.integers(1, 12))
-@settings(max_examples=150, deadline=20_000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=150, deadline=20_000, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 def test_a_mutated_page_is_read_or_told_of(seed: int, random: random.Random, count: int, tmp_path: Path) -> None:
     path = tmp_path / "page_0.pkl"
     path.write_bytes(mutated(SEEDS[seed], random, count))
@@ -546,7 +548,9 @@ STARTS = [b"", b"\x80\x02}(", b"\x80\x04]", b"\x78\x9c", b"\x1f\x8b\x08\x00", b"
 
 
 @given(data=st.binary(max_size=300), start=st.sampled_from(STARTS))
-@settings(max_examples=150, deadline=20_000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=150, deadline=20_000, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 def test_any_bytes_are_read_or_told_of(data: bytes, start: bytes, tmp_path: Path) -> None:
     path = tmp_path / "page_0.pkl"
     path.write_bytes(start + data)

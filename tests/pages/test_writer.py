@@ -27,10 +27,12 @@ from tdbg.pages.layout import UnstorableError
 from tdbg.pages.mend import verify
 from tdbg.pages.reader import PageSet
 from tdbg.pages.writer import BudgetExceeded, Item, PageWriter
+from tests.chance import seed_of
 from tests.pages.material import assert_whole, content, filled, items, keys, sealed, total_bytes, written
 
 ROOT = Path(__file__).parents[2]
 KILLS = int(os.environ.get("TDBG_TEST_PAGE_KILLS", "30"))
+PAGE_SEED = seed_of("TDBG_TEST_PAGE_SEED", "TDBG_TEST_PAGE_KILLS")
 
 
 def names(count: int) -> list[str]:
@@ -659,7 +661,8 @@ def test_threads(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(60 + KILLS)
 def test_a_kill_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
-    chance = random.Random(os.environ.get("PYTEST_SEED", time.time_ns()))
+    print(f"TDBG_TEST_PAGE_SEED={PAGE_SEED}")
+    chance = random.Random(PAGE_SEED)
     for kill in range(KILLS):
         folder = tmp_path / f"{kill // 6}"  # a few in each: restarts come upon what kills left
         acknowledged = _kill(folder, chance.uniform(0.0, 0.05), ("flat", "items")[kill % 2])

@@ -64,9 +64,16 @@ class ByItsMaximum:
 
 
 class Slow:
+    """Takes its time: 30 ms, or ``factor`` times as long as all else did since it was called last."""
+
+    def __init__(self, factor: float = 0.0) -> None:
+        self.factor, self.ended_s = factor, 0.0
+
     def __call__(self, image: Tensor) -> Tensor:
-        time.sleep(0.03)
-        return image + 0.01
+        time.sleep(max(0.03, self.factor * (time.perf_counter() - self.ended_s) if self.ended_s else 0.0))
+        image = image + 0.01
+        self.ended_s = time.perf_counter()
+        return image
 
 
 def to_float(image: Tensor) -> Tensor:
@@ -198,14 +205,17 @@ def test_a_step_without_effect(watch: Any, chance: float, epochs: int, expected:
 
 
 def test_a_step_that_takes_most_of_the_fetch_matters_where_the_program_waits(watch: Any) -> None:
-    for extra_s, expected in ((0.0, ["SLOW"]), (0.06, [])):
+    for slow, step_factor, expected in ((Slow(6), 0, ["SLOW"]), (Slow(), 3, [])):
         watched = watch(flags={"AUGMENTATION": True})
         net = nn.Linear(768, 4)
         optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
-        for images, labels in DataLoader(Images(Compose([to_float, Slow()]), samples=32), batch_size=1):
+        asked_s = time.perf_counter()
+        for images, labels in DataLoader(Images(Compose([to_float, slow]), samples=32), batch_size=1):
+            fetch_s = time.perf_counter() - asked_s
             nn.functional.cross_entropy(net(images.flatten(1)), labels).backward()
             optimizer.step()
-            time.sleep(extra_s)
+            time.sleep(step_factor * fetch_s)
+            asked_s = time.perf_counter()
         assert complaints(watched) == expected
         watched.monitor.detach()
         if expected:

@@ -1,5 +1,6 @@
 """Rows for W&B: the only module that touches it. Rank 0 alone writes; offline works, and is what an unreachable server becomes."""
 
+import copy
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -58,7 +59,8 @@ class WandbSink(MetricSink):
                 raise
             why = " ".join(str(error).split())[:200]
             say(f"metrics: W&B cannot be reached ({why}); the run is kept offline, `wandb sync` sends it later")
-            return wandb.init(**{**asked, "mode": "offline", "resume": None})
+            offline = {"mode": "offline", "resume": None, "settings": _patient(asked["settings"])}
+            return wandb.init(**{**asked, **offline})
 
     def write(self, row: Row) -> None:
         """Log one row: its values, text, and where the run is."""
@@ -97,3 +99,13 @@ class WandbSink(MetricSink):
             self._id, self._resume = str(saved), True
         elif saved and saved != self._id:
             say(f"metrics: this run of W&B is {self._id}, not {saved} of the checkpoint: load before the first row")
+
+
+def _patient(settings: Any) -> Any:
+    """Settings with time to begin offline: the time a program allows for its server may be too short for that."""
+    if settings is None or isinstance(settings, Mapping):
+        settings = dict(settings or {})
+        return {**settings, "init_timeout": max(settings.get("init_timeout", 0), INIT_TIMEOUT_S)}
+    settings = copy.copy(settings)
+    settings.init_timeout = max(settings.init_timeout, INIT_TIMEOUT_S)
+    return settings

@@ -31,8 +31,10 @@ def train(rank: int, world: int, steps: int = 8, die_rank: int = -1, die_how: st
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     x_all, y_all = regression(16 * steps, seed=rank).tensors
     for step in range(1, steps + 1):
-        if rank == die_rank and step == die_step:
-            die(die_how)
+        if die_rank >= 0 and step == die_step:
+            dist.barrier()  # all have done the step before
+            if rank == die_rank:
+                die(die_how)
         piece = slice(16 * (step - 1), 16 * step)
         optimizer.zero_grad()
         loss = nn.functional.mse_loss(model(x_all[piece]), y_all[piece])

@@ -4,6 +4,7 @@ It keeps what its layers put out by hooks of its own, as clones, and saves them 
 """
 
 import argparse
+import contextlib
 import os
 import time
 from pathlib import Path
@@ -69,6 +70,19 @@ class Kept:
             out.register_hook(lambda grad: self.found.__setitem__(f"{place}/conv:grad", grad.clone()))
 
 
+def wait_for_a_datapoint() -> None:
+    """Until tdbg's writer, a thread of its own, has put something on disk."""
+    from tdbg.errors import TdbgError
+    from tdbg.pages.reader import PageSet
+
+    until = time.monotonic() + 30
+    while time.monotonic() < until:
+        with contextlib.suppress(TdbgError), PageSet.open(os.environ["TDBG_RUN_DIR"]) as pages:
+            if next(iter(pages), None) is not None:
+                return
+        time.sleep(0.02)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--ddp", action="store_true")
@@ -93,6 +107,7 @@ def main() -> None:
         for batch in train:
             step += 1
             if step == args.die_at:
+                wait_for_a_datapoint()
                 os.kill(os.getpid(), 9)
             kept.place = f"train{step}"
             time.sleep(args.pause)
