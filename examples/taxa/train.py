@@ -1,5 +1,6 @@
 """Train the classifier: python train.py [--cfg FILE] [--fault NAME] [--opts KEY VALUE ...], or under torchrun."""
 
+import gc
 import math
 import os
 import time
@@ -362,7 +363,9 @@ def main() -> None:
     torch.manual_seed(config.SEED + rank) if not config.CHECKPOINT.RESUME else None
     training.fit()
     if world > 1:
+        gc.collect()
         dist.barrier()
+        time.sleep(0.3)  # torch 2.13 on gloo aborts now and then where Python ends right after DDP's last all-reduce
         dist.destroy_process_group()
 
 

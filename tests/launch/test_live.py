@@ -558,12 +558,18 @@ def test_status_before_any_step(run: Stream, capsys) -> None:
 
 def test_status_watches_until_the_run_ends(live: Stream, capsys, monkeypatch) -> None:
     monkeypatch.setattr("tdbg.cli.status.WATCH_S", 0.1)
-    timer = threading.Timer(0.35, lambda: live.done(0))
-    timer.start()
+    looks = []
+
+    def looking(run: Any) -> Any:
+        looks.append(look(run))
+        if len(looks) == 2:
+            live.done(0)
+        return looks[-1]
+
+    monkeypatch.setattr("tdbg.launch.live.look", looking)
     assert main(["status", str(live.run.path), "--watch"]) == 0
-    timer.join()
     out = capsys.readouterr().out
-    assert out.count("(running)") >= 2 and out.rstrip().splitlines()[-5].endswith("(ended, exit 0)")
+    assert len(looks) == 3 and out.count("(running)") == 2 and out.rstrip().splitlines()[-5].endswith("(ended, exit 0)")
 
 
 def test_status_of_a_broken_run(tmp_path: Path, capsys) -> None:

@@ -19,6 +19,7 @@ from tdbg.probes.collectives import COLLECTIVES, FIRST_CUTS, FUNCTIONAL, LONG_CH
 from tdbg.probes.distributed import Distributed, flight_entries
 from tdbg.probes.watchdog import Watchdog
 
+PATIENCE_S = 30.0
 KINDS = {kind.name: kind for kind in COLLECTIVES}
 
 
@@ -337,10 +338,33 @@ def test_without_a_group_it_abstains(seen: Any) -> None:
 # a rank goes quiet
 
 
-def stuck(probe: Distributed, seconds: float) -> Callable[..., None]:
+def told(run: Any, part: str) -> list[Observation]:
+    """What is said of a part, as soon as something is."""
+    end = time.monotonic() + PATIENCE_S
+    while not run.parts(part) and time.monotonic() < end:
+        time.sleep(0.02)
+    return run.parts(part)
+
+
+def until_quiet(run: Any) -> Callable[[], object]:
+    """A wait that ends once the rank has said that it is quiet; as a sleep, it has no line of Python."""
+    quiet = threading.Lock()
+    quiet.acquire()
+
+    def look() -> None:
+        told(run, "QUIET")
+        with run.probe._watchdog._turn:  # it has said all
+            quiet.release()
+
+    threading.Thread(target=look, daemon=True).start()
+    return partial(quiet.acquire, True, 2 * PATIENCE_S)
+
+
+def stuck(run: Any) -> Callable[..., None]:
     """A collective that takes its time."""
-    owner = SimpleNamespace(all_reduce=lambda tensor: time.sleep(seconds))
-    probe._stand_before(owner, KINDS["all_reduce"])
+    wait = until_quiet(run)
+    owner = SimpleNamespace(all_reduce=lambda tensor: wait())
+    run.probe._stand_before(owner, KINDS["all_reduce"])
     return owner.all_reduce
 
 
@@ -348,9 +372,8 @@ def test_a_rank_that_waits_says_where(seen: Any, world: Any) -> None:
     run = seen(thresholds={"DISTRIBUTED.quiet_s": 1.0})
     world()
     dist.barrier()
-    stuck(run.probe, 1.6)(torch.ones(2))
-    (quiet,) = run.parts("QUIET")
-    values = quiet.values
+    stuck(run)(torch.ones(2))
+    values = run.parts("QUIET")[0].values
     assert (values["state"], values["op"], values["group"], values["number"]) == (
         "collective",
         "all_reduce",
@@ -363,8 +386,8 @@ def test_a_rank_that_waits_says_where(seen: Any, world: Any) -> None:
     main = next(lines for name, lines in stacks.items() if name.startswith("MainThread"))
     assert any("stuck" in line for line in main)
     assert not any(name.startswith("tdbg-watchdog") for name in stacks)
-    (resumed,) = run.parts("RESUMED")
-    assert 1.4 < resumed.values["quiet_s"] < 3.0 and resumed.values["op"] == "all_reduce"
+    resumed = told(run, "RESUMED")[0]
+    assert resumed.values["quiet_s"] >= values["quiet_s"] and resumed.values["op"] == "all_reduce"
     assert marks(run.parts("ORDER"))[-1][:2] == [2, 2], "what was called so far is on disk while it waits"
 
 
@@ -372,18 +395,27 @@ def test_a_rank_that_is_elsewhere_says_so(seen: Any, world: Any) -> None:
     run = seen(thresholds={"DISTRIBUTED.quiet_s": 1.0})
     world()
     run.probe._backend = "gloo"
-    time.sleep(1.5)
+    until_quiet(run)()
     dist.barrier()
-    (quiet,) = run.parts("QUIET")
+    quiet = run.parts("QUIET")[0]
     assert quiet.values["state"] == "elsewhere" and "test_a_rank_that_is_elsewhere" in quiet.values["where"]
-    assert len(run.parts("RESUMED")) == 1
+    assert told(run, "RESUMED")
 
 
 def test_steps_alone_are_signs_of_life(seen: Any, world: Any) -> None:
-    run = seen(thresholds={"DISTRIBUTED.quiet_s": 1.0})
+    """The dog looks at times of ours: each step is well within the time, and all of them are far beyond it."""
+    run = seen(thresholds={"DISTRIBUTED.quiet_s": 10.0})
     world()
-    train(5, lambda step: time.sleep(0.3))
+    dog = run.probe._watchdog
+    dog.stop()
+    dog._thread.join(PATIENCE_S)
+    now = time.monotonic()
+    train(5, lambda step: dog.look(now + 6.0 * step))
     assert run.parts("QUIET") == []
+    for later in (31.0, 40.0, 42.0):  # the update of step 5 is seen in the first of them
+        dog.look(now + later)
+    (quiet,) = run.parts("QUIET")
+    assert quiet.values["quiet_s"] == 11.0
 
 
 def test_a_reducer_that_waits_is_seen_in_backward(seen: Any, world: Any) -> None:
@@ -394,7 +426,7 @@ def test_a_reducer_that_waits_is_seen_in_backward(seen: Any, world: Any) -> None
 
         @staticmethod
         def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
-            time.sleep(1.5)
+            wait()
             return grad
 
     run = seen(thresholds={"DISTRIBUTED.quiet_s": 1.0})
@@ -403,6 +435,7 @@ def test_a_reducer_that_waits_is_seen_in_backward(seen: Any, world: Any) -> None
     model = nn.Linear(2, 1)
     run.probe._models.add(model)
     model._get_ddp_logging_data = dict  # type: ignore[assignment]
+    wait = until_quiet(run)
     Slow.apply(model(torch.ones(1, 2))).sum().backward()
     assert run.parts("QUIET")[0].values["state"] == "backward"
 
@@ -411,7 +444,7 @@ def test_an_asynchronous_call_that_is_waited_for(seen: Any, world: Any) -> None:
     run = seen(thresholds={"DISTRIBUTED.quiet_s": 1.0})
     world()
     run.probe._backend = "gloo"
-    owner = SimpleNamespace(all_reduce=lambda tensor: SimpleNamespace(wait=partial(time.sleep, 1.5)))
+    owner = SimpleNamespace(all_reduce=lambda tensor: SimpleNamespace(wait=until_quiet(run)))
     run.probe._stand_before(owner, KINDS["all_reduce"])
     work = owner.all_reduce(torch.ones(1))
     work.wait()

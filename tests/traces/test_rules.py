@@ -319,6 +319,28 @@ def test_one_step_is_a_notice_two_a_warning_and_the_three_of_a_window_can_be_cri
     assert severity(*[400] * 19, 190) == "critical"
 
 
+def test_a_loader_without_workers_is_judged_by_its_usual_wait(tmp_path):
+    """Two hiccups in five steps are no batches that are made; one quick step does not hide those that are."""
+
+    def said(waits, loader):
+        events = slowly(steps(lambda number, begin: plain(number, begin, waits[number], loader), len(waits)))
+        return [(one.code, one.severity) for one in advice(tmp_path, events)[0]]
+
+    hiccups = [30, 330, 30, 330, 30]
+    assert said(hiccups, ALONE) == [] and said([30, 330], ALONE) == []
+    assert said(hiccups, LOADER) == [("TD-P101", "warning")], "workers deliver in bursts"
+    assert said([330, 330, 30, 330, 330], ALONE) == [("TD-P102", "warning")]
+    assert said([330] * 5, ALONE) == [("TD-P102", "critical")]
+
+
+def test_a_longer_hiccup_hides_no_save(tmp_path):
+    hiccup = slowly([step(8, 12_000, 9000), *plain(8, 12_000)])
+    (found,) = advice(tmp_path, [*saving(SAVE), *hiccup])[0]
+    assert (found.code, found.severity) == ("TD-P113", "warning")
+    assert found.title == "step 6 takes 5.0 times the median, most of it in a save or a write to the disk"
+    assert advice(tmp_path, [*saving("train.py(9): think"), *hiccup])[0] == []
+
+
 def test_a_rank_that_is_slow_in_each_step_is_critical(tmp_path):
     def severity(*waits):
         every = {}

@@ -1,5 +1,8 @@
 """TD-P102: batches are made in the program itself, which waits for them."""
 
+from statistics import median, median_low
+
+from tdbg.traces import kinds
 from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
 from tdbg.traces.rules.p101_input_bound import InputBound, loaders, mostly_alone, told
 
@@ -8,8 +11,10 @@ from tdbg.traces.rules.p101_input_bound import InputBound, loaders, mostly_alone
 class NoWorkers(Rule):
     """The loader has no workers (num_workers=0), and making batches is a good part of the step.
 
-    Signal: as TD-P101, with its thresholds and ``alone_notice`` besides, where most of the wait is inside
-    ``_SingleProcessDataLoaderIter``. num_workers=0 by itself is no fault: where batches cost little, workers cost more.
+    Signal: the median wait and its share of the median step, with the thresholds of TD-P101 and ``alone_notice`` besides,
+    where most of the wait is inside ``_SingleProcessDataLoaderIter``. Such a loader makes a batch in each step and delivers
+    nothing in bursts, so a few long waits are hiccups of the machine. num_workers=0 by itself is no fault: where batches
+    cost little, workers cost more.
     What to do: num_workers=2 and more with persistent_workers=True; or do once, ahead, what is done for every sample.
     """
 
@@ -22,9 +27,21 @@ class NoWorkers(Rule):
         waits = loaders(view)
         if not waits:
             return self.abstain("no DataLoader was seen: a torch DataLoader inside the profiled steps marks its waits")
-        severity, share = InputBound().grade(view)
-        if severity is None or share <= self.limit(view, "alone_notice") or not mostly_alone(waits):
+        wait_ns, share = typical_wait(view)
+        bound = InputBound()
+        severity = bound.graded(view, share)
+        if wait_ns < bound.limit(view, "input_floor_ms") * 1e6 or severity is None:
+            return None
+        if share <= self.limit(view, "alone_notice") or not mostly_alone(waits):
             return None
         title = f"{share:.0%} of a step is making batches, in a loader with no workers"
         hint = "num_workers=2 and more, persistent_workers=True; or work done once, ahead of the training"
         return self.advise(view, severity, title, told(view, waits), hint, share)
+
+
+def typical_wait(view: View) -> tuple[float, float]:
+    """The median wait of a step in nanoseconds, the lower of two in the middle, and its share of the median step."""
+    steps = view.summary.steps
+    wait = median_low(step.bar.get(kinds.INPUT, 0) for step in steps) if steps else 0
+    whole = median(step.length for step in steps) if steps else 0
+    return wait, wait / whole if whole else 0.0

@@ -11,7 +11,8 @@ class Stall(Rule):
 
     Signal: a step of three times the median and more, among five or more, that is longer by ``stall_floor_ms``; and
     that a save or a write to the disk, which stacks tell, is the larger part of what it is longer by, or waiting for
-    input (a notice): any hiccup of the machine makes a long step too.
+    input (a notice): any hiccup of the machine makes a long step too. Of several such steps it tells the one with the
+    longest save, and the longest of all where no save made any of them.
     What to do: write checkpoints in the background, keep evaluation and logging out of the step;
     persistent_workers=True where an epoch begins.
     """
@@ -26,14 +27,15 @@ class Stall(Rule):
         if len(steps) < self.limit(view, "stall_steps"):
             return self.abstain(f"it needs {self.limit(view, 'stall_steps'):.0f} steps in one window: --active 5")
         middle = figures.typical_length(view.summary)
-        longest = max(steps, key=lambda step: step.length)
-        extra = longest.length - middle
-        floor = self.limit(view, "stall_floor_ms") * 1e6
-        if not middle or extra < floor or longest.length < self.limit(view, "stall_times") * middle:
+        least = max(self.limit(view, "stall_times") * middle, middle + self.limit(view, "stall_floor_ms") * 1e6)
+        stalled = [step for step in steps if step.length >= least]
+        if not middle or not stalled:
             return None
-        saving = longest.spent.get("save", 0)
+        saved = [step for step in stalled if 2 * _saving(step) > step.length - middle]
+        found = bool(saved)  # a longer hiccup of the machine is no reason to keep silent about a save
+        longest = max(saved, key=_saving) if saved else max(stalled, key=lambda step: step.length)
+        extra = longest.length - middle
         part, more = _grown(view, longest, middle)
-        found = 2 * saving > extra
         if not found and part != kinds.INPUT:
             return None if "stacks" in view.summary.recorded else self.abstain(_untold(longest, middle))
         lines = [f"step {longest.number}: {longest.length / 1e6:.4g} ms, median {middle / 1e6:.4g} ms"]
@@ -47,6 +49,11 @@ class Stall(Rule):
         if found:
             hint = "keep checkpoints, evaluation and logging out of the step, or write them in the background"
         return self.advise(view, "warning" if found else "notice", title, lines, hint, gain)
+
+
+def _saving(step: Step) -> int:
+    """Nanoseconds of a step in a save or a write to the disk."""
+    return step.spent.get("save", 0)
 
 
 def _untold(longest: Step, middle: float) -> str:

@@ -90,6 +90,7 @@ def main() -> None:
     parser.add_argument("--nan-at", type=int, default=0)
     parser.add_argument("--epochs", type=int, default=EPOCHS)
     parser.add_argument("--pause", type=float, default=0.0)
+    parser.add_argument("--progress", type=Path, help="a file that each step begins with a line in")
     args = parser.parse_args()
     rank = 0
     if args.ddp:
@@ -110,6 +111,9 @@ def main() -> None:
                 wait_for_a_datapoint()
                 os.kill(os.getpid(), 9)
             kept.place = f"train{step}"
+            if args.progress is not None:
+                with args.progress.open("a") as file:
+                    file.write(f"{step}\n")
             time.sleep(args.pause)
             scale = float("nan") if step == args.nan_at else float(rank + 1)
             loss = nn.functional.cross_entropy(model(batch["inputs"] * scale), batch["labels"])

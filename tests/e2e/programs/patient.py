@@ -1,10 +1,13 @@
 """A training that goes on until a file appears, for those who change it while it runs. One rank, or DDP on gloo.
 
 ``--spike STEP``: the loss of that one step is fifty times as high. ``--evaluate``: no training, only evaluation.
+``lost_ms`` of its last line: how long it was not let run, as far as a sleeping thread can tell.
 """
 
 import argparse
 import os
+import threading
+import time
 from pathlib import Path
 
 import torch
@@ -15,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 WIDTH = 384
 MAX_STEPS = 20_000
+NAP_S, LATE_S = 0.005, 0.020
 
 
 def is_over(until: Path, world: int) -> bool:
@@ -23,6 +27,24 @@ def is_over(until: Path, world: int) -> bool:
     if world > 1:
         dist.all_reduce(over, dist.ReduceOp.MAX)
     return bool(over)
+
+
+class Naps(threading.Thread):
+    """Sleeps, and sums up by how much it woke too late: the machine had other things to do, or kept what holds the GIL.
+
+    A hook that computes does not make it late: Python hands the GIL over every 5 ms.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.lost_s = 0.0
+
+    def run(self) -> None:
+        while True:
+            began = time.perf_counter()
+            time.sleep(NAP_S)
+            late = time.perf_counter() - began - NAP_S
+            self.lost_s += late if late > LATE_S else 0.0
 
 
 def network() -> nn.Module:
@@ -64,6 +86,8 @@ def main() -> None:
     parser.add_argument("--evaluate", action="store_true")
     args = parser.parse_args()
     torch.set_num_threads(1)
+    naps = Naps()
+    naps.start()
     world = int(os.environ.get("WORLD_SIZE", "1"))
     model = network()
     if world > 1:
@@ -74,7 +98,7 @@ def main() -> None:
         steps = evaluate(model, args.until)
     else:
         steps = train(model, rank, world, args.until, args.spike)
-    tell("done", rank=rank, steps=steps)
+    tell("done", rank=rank, steps=steps, lost_ms=round(1000 * naps.lost_s, 1))
     if world > 1:
         leave_group()
 

@@ -31,7 +31,7 @@ class Sounds(Dataset):
     def spectrum(self, index: int) -> Tensor:
         """32 by 32 of what is in the wave."""
         generator = torch.Generator().manual_seed(index)
-        wave = torch.randn(60_000, generator=generator)
+        wave = torch.randn(240_000, generator=generator)
         spectrum = torch.stft(wave, 512, 128, window=torch.hann_window(512), return_complex=True).abs()
         return nn.functional.interpolate(spectrum[None, None], size=(32, 32), mode="bilinear")[0]
 

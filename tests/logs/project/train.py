@@ -5,8 +5,10 @@ belong to no flag. Beside each call behind a flag stands `told`, which writes th
 """
 
 import argparse
+import gc
 import logging
 import os
+import time
 
 import torch
 import torch.distributed as dist
@@ -67,6 +69,9 @@ def main():
     logger.info("done")
     print("trained")
     if dist.is_initialized():
+        gc.collect()
+        dist.barrier()
+        time.sleep(0.3)  # without it, DDP on gloo aborts on the way out now and then
         dist.destroy_process_group()
 
 
