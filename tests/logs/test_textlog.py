@@ -193,6 +193,7 @@ def test_a_lock_that_another_thread_held_is_no_matter_of_a_forked_child(logs: Ra
     assert inside.wait(10)
     child = os.fork()
     if child == 0:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(10)  # ends it where it hangs
         logs.write(1795000000.0, "D", 1, "[T]", "child")
         os._exit(0)
