@@ -184,9 +184,11 @@ def test_another_thread_may_hand_out_a_batch_at_any_moment(move: Any, right: lis
                 for iterator in iterators:
                     batches.taken(iterator, next(iterator), ids(1))
 
-            def call(batches: Batches = batches, x: Tensor = move(x), y: Tensor = y.clone()) -> list[Any] | None:
+            given = (move(x), y.clone())
+
+            def call(batches: Batches = batches, given: Any = given) -> list[Any] | None:
                 batches.called()
-                return ids_of(batches, (x, y))
+                return ids_of(batches, given)
 
             found, reached = interrupted(call, after, lambda hand=hand_out: thread.submit(hand).result())
             after += 1
