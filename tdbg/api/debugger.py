@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import os
 import threading
 import time
 import traceback
@@ -9,6 +10,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -36,6 +38,7 @@ FLAG_OF = {  # what was found -> the flag under whose tag the line stands
 }
 GRAVE = ("non-finite", "autograd")
 LOUD = 10  # the first so many of a kind are warnings, the others debug lines
+_MADE: WeakSet["PyTorchDebugger"] = WeakSet()
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,10 +145,11 @@ class PyTorchDebugger:
         self.debug_history: deque[dict[str, Any]] = deque(maxlen=HISTORY)
         self.tensor_history: dict[str, deque[TensorInfo]] = {}
         self.session: Session | None = None  # the watch of `debug_context`
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal's handler may look at tensors too
         self._anomalies: Counter[str] = Counter()
         self._looked_at = 0
         self._spent_s = 0.0
+        _MADE.add(self)
 
     # one tensor, many tensors
 
@@ -401,6 +405,15 @@ class PyTorchDebugger:
             spent_s = time.perf_counter() - begun
             with self._lock:
                 self._spent_s += spent_s
+
+
+def _forked() -> None:
+    """In a forked child: another thread of the parent may have held a lock."""
+    for made in _MADE:
+        made._lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 def parameters_of(model: nn.Module) -> Iterator[tuple[str, Tensor]]:

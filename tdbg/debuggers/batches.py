@@ -23,7 +23,8 @@ Print = tuple[torch.Size, torch.dtype, bytes]
 class _Source:
     """One iterator over a loader."""
 
-    unused: int = 0  # batches handed out since the model was called last
+    unused: int = 0  # batches handed out since the model was called last,
+    since: object = None  # in that call
     ahead: bool = False  # a batch was fetched before the one that came earlier was used
 
 
@@ -57,18 +58,22 @@ class Batches:
     Programs fetch ahead: Accelerate and the Hugging Face Trainer by a batch, or by an update's worth of them. So the
     batch handed out last is not always the one that a call works on. A call is known by its tensors: they lie in the
     memory of a batch (views too), or, where they were moved to a device, have its shape, type and elements at 16 places.
+    Batches may be handed out in other threads than the one that calls the model, at any moment.
     Cost: some 30 us a batch; a call on tensors that were moved waits for the copies of 16 elements each.
     """
 
     def __init__(self) -> None:
         self._batches: deque[Batch] = deque(maxlen=KEPT)
-        self._sources: weakref.WeakKeyDictionary[Any, _Source] = weakref.WeakKeyDictionary()
+        self._sources: weakref.WeakKeyDictionary[Any, _Source] = weakref.WeakKeyDictionary()  # never iterated over
+        self._call = object()  # the model's last one
 
     def taken(self, loader_iter: Any, batch: Any, ids: list[Any], padding: Sequence[int] = ()) -> None:
         """A loader's iterator handed out a batch."""
         if loader_iter._num_yielded == 1:  # a new pass: what was seen before says nothing of it
             self._sources.pop(loader_iter, None)
-        source = self._sources.setdefault(loader_iter, _Source())
+        source, call = self._sources.setdefault(loader_iter, _Source()), self._call
+        if source.since is not call:
+            source.unused, source.since = 0, call
         source.unused += 1
         source.ahead = source.ahead or source.unused > 1
         found = list(_tensors(batch))
@@ -76,8 +81,7 @@ class Batches:
 
     def called(self) -> None:
         """The model is called, on a batch that was handed out before."""
-        for source in self._sources.values():
-            source.unused = 0
+        self._call = object()
 
     def of(self, call: Any) -> Batch | None:
         """The batch that a call's arguments are; None where that is not certain.
@@ -85,26 +89,29 @@ class Batches:
         Tensors that were made from a batch (they lie elsewhere and have other values) are taken for those of the newest
         one, as long as its loader was not seen to be ahead of the model.
         """
+        batches = list(self._batches)  # as they are now, in one operation: another thread may hand out the next one
         tensors = list(_tensors(call))
-        batch = self._by_place(tensors) or self._by_values(tensors)
-        if batch is None and self._batches and not self._batches[-1].source.ahead:
-            batch = self._batches[-1]
+        batch = _by_place(batches, tensors) or _by_values(batches, tensors)
+        if batch is None and batches and not batches[-1].source.ahead:
+            batch = batches[-1]
         return batch
 
-    def _by_place(self, tensors: list[Tensor]) -> Batch | None:
-        for batch in reversed(self._batches):
-            if any(place.holds(tensor) for place in batch.places for tensor in tensors):
-                return batch
-        return None
 
-    def _by_values(self, tensors: list[Tensor]) -> Batch | None:
-        """The batch that has most of these tensors; None if none has any, or others have as many."""
-        kinds = {known[:2] for batch in self._batches for known in batch.prints}
-        asked = _prints([tensor for tensor in tensors if (tensor.shape, tensor.dtype) in kinds])
-        common = [len(asked & batch.prints) for batch in self._batches]
-        best = max(common, default=0)
-        found = [batch for batch, count in zip(self._batches, common, strict=True) if count == best] if best else []
-        return found[0] if len({tuple(batch.ids) for batch in found}) == 1 else None
+def _by_place(batches: list[Batch], tensors: list[Tensor]) -> Batch | None:
+    for batch in reversed(batches):
+        if any(place.holds(tensor) for place in batch.places for tensor in tensors):
+            return batch
+    return None
+
+
+def _by_values(batches: list[Batch], tensors: list[Tensor]) -> Batch | None:
+    """The batch that has most of these tensors; None if none has any, or others have as many."""
+    kinds = {known[:2] for batch in batches for known in batch.prints}
+    asked = _prints([tensor for tensor in tensors if (tensor.shape, tensor.dtype) in kinds])
+    common = [len(asked & batch.prints) for batch in batches]
+    best = max(common, default=0)
+    found = [batch for batch, count in zip(batches, common, strict=True) if count == best] if best else []
+    return found[0] if len({tuple(batch.ids) for batch in found}) == 1 else None
 
 
 def extent(tensor: Tensor) -> tuple[int, int]:

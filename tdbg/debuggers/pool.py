@@ -26,7 +26,8 @@ class Pool:
     the copy.
 
     policy: ``block`` waits for room, ``drop`` does not, ``sample`` as drop, and whoever asks should ask more rarely.
-    relieve: called where there is no room: whoever holds buffers for later hands them over to be written.
+    relieve: called where there is no room: whoever holds buffers for later hands them over to be written. It may wait for
+        a thread that gives buffers back.
     """
 
     def __init__(self, limit_bytes: int = RING_BYTES, policy: str = "block") -> None:
@@ -38,6 +39,7 @@ class Pool:
         self._free: dict[int, list[Tensor]] = {}
         self._free_bytes = 0
         self._changed = threading.Condition()
+        self._relieving = threading.RLock()  # hooks of gradients run in a thread for each device
 
     def watch(self, alive: Callable[[], bool]) -> None:
         """alive: False once nobody will free anything any more."""
@@ -83,7 +85,12 @@ class Pool:
         return True
 
     def _wait(self, size: int, held: int) -> None:
-        self.relieve()
+        self._changed.release()  # whoever gives buffers back needs it
+        try:
+            with self._relieving:
+                self.relieve()
+        finally:
+            self._changed.acquire()
         if self.policy != "block":
             raise Full
         begun = time.monotonic()

@@ -45,6 +45,7 @@ class Child:
 
     def __init__(self, command: Sequence[str], env: Mapping[str, str], output: Output | None = None) -> None:
         self._output = output
+        self._lock = threading.Lock()  # poll() says None while another thread asks; what that one learned stays unseen
         self._watched = {number for number in FORWARDED if signal.getsignal(number) != signal.SIG_IGN}
         self._resize = {signal.SIGWINCH} if output else set()
         self._sigchld = signal.getsignal(signal.SIGCHLD)
@@ -77,18 +78,26 @@ class Child:
     def wait(self) -> int:
         """Pass signals on until the command has ended; returns its code, or minus the signal's number."""
         try:
-            while self._process.poll() is None:
+            while not self._has_ended():
                 self._attend(*_next_signal({*self._watched, *self._resize, signal.SIGCHLD}))
             return int(self._process.returncode)
         finally:
             self._restore()
 
+    def _has_ended(self) -> bool:
+        with self._lock:
+            return self._process.poll() is not None
+
+    def _send(self, number: int) -> None:
+        with self._lock:
+            self._process.send_signal(number)
+
     def _attend(self, number: int, by_keyboard: bool) -> None:
         if number in self._resize and self._output:
             self._output.resized()
-            self._process.send_signal(number)
+            self._send(number)
         elif number in self._watched and not by_keyboard:
-            self._process.send_signal(number)
+            self._send(number)
 
     def _restore(self) -> None:
         """Signals act on tdbg itself again; those meant for the command are no longer of interest."""
@@ -100,8 +109,8 @@ class Child:
 
     def stop(self) -> None:
         """Ask the command to end, and make it end 10 seconds later. From any thread."""
-        self._process.send_signal(signal.SIGTERM)
-        last = threading.Timer(STOP_GRACE_S, self._process.kill)
+        self._send(signal.SIGTERM)
+        last = threading.Timer(STOP_GRACE_S, self._send, [signal.SIGKILL])
         last.daemon = True
         last.start()
 

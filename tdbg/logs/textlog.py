@@ -6,8 +6,10 @@ The header has a fixed width up to the tag; continuation lines are indented. Sta
 """
 
 import os
+import threading
 import time
 from collections.abc import Callable
+from weakref import WeakSet
 
 TYPE_CHECKING = False  # what `typing` says, without its import: a filter of logs reads the header's levels here
 if TYPE_CHECKING:
@@ -19,6 +21,7 @@ LEVELS = {"D": 10, "S": STATS, "I": 20, "W": 30, "E": 40, "C": 50}
 INDENT = "    "
 ROTATE_BYTES = 64_000_000
 KEPT_PARTS = 4
+_MADE: WeakSet["RankLogs"] = WeakSet()
 
 
 def header(t: float, level: str, rank: int, step: int) -> str:
@@ -102,16 +105,21 @@ class TextLog:
         self.forget()
 
     def _open(self) -> None:
-        if self._pid == os.getpid() and self._fd >= 0:
-            os.close(self._fd)
+        fd, is_mine = self._fd, self._pid == os.getpid()
+        self.forget()  # before it is closed: its number may be a file of the program's at once
+        if is_mine and fd >= 0:
+            os.close(fd)
             self._rotate()
-        self._fd, self._pid, self._size = -1, os.getpid(), 0
+        self._pid, self._size = os.getpid(), 0
         self._at = self._path()
         if self._at is not None:
             self._at.parent.mkdir(parents=True, exist_ok=True)
-            self._fd = os.open(self._at, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-            found = os.fstat(self._fd)
+            fd = os.open(self._at, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            found = os.fstat(fd)
             self._size, self._identity = found.st_size, (found.st_dev, found.st_ino)
+            fd, self._fd = self._fd, fd
+            if fd >= 0:  # a signal's handler, which came meanwhile, wrote to one of its own
+                os.close(fd)
 
     def _rotate(self) -> None:
         if self._at is None:
@@ -132,6 +140,8 @@ class RankLogs:
         self._folder, self._rank = folder, rank
         self._debug = TextLog(lambda: self._path("debug"), rotate_bytes)
         self._info = TextLog(lambda: self._path("info"), rotate_bytes)
+        self._lock = threading.RLock()  # a signal's handler may log too
+        _MADE.add(self)
 
     def _path(self, kind: str) -> "Path | None":
         folder = self._folder()
@@ -140,9 +150,10 @@ class RankLogs:
     def write(self, t: float, level: str, step: int, tag: str, text: str) -> None:
         """One record, into the log or logs of its level."""
         written = line(t, level, self._rank(), step, tag, text)
-        self._debug.write(written)
-        if LEVELS[level] >= LEVELS["I"]:
-            self._info.write(written)
+        with self._lock:
+            self._debug.write(written)
+            if LEVELS[level] >= LEVELS["I"]:
+                self._info.write(written)
 
     @property
     def lost(self) -> int:
@@ -151,10 +162,20 @@ class RankLogs:
 
     def close(self) -> None:
         """Close both files."""
-        self._debug.close()
-        self._info.close()
+        with self._lock:
+            self._debug.close()
+            self._info.close()
 
     def forget(self) -> None:
         """In a forked child: begin anew."""
         self._debug.forget()
         self._info.forget()
+
+
+def _forked() -> None:
+    """In a forked child: another thread of the parent may have held a lock."""
+    for made in _MADE:
+        made._lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_forked)

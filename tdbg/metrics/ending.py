@@ -49,14 +49,15 @@ class Ending:
         signal.signal(signal.SIGTERM, self._terminated)
 
     def _terminated(self, number: int, frame: FrameType | None) -> None:
-        if self.busy:
+        mine = self._pid == os.getpid()  # not in a forked child, such as a worker of a Pool, that registered nobody
+        if mine and self.busy:
             self._waiting = True
             return
+        if mine:
+            self._each("flush" if callable(self._before) else "close")
         if callable(self._before):
-            self._each("flush")
             self._before(number, frame)
         else:
-            self._each("close")
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
 
@@ -68,10 +69,15 @@ class Ending:
     def leave(self) -> None:
         """It is done; a signal that came meanwhile comes again, to the main thread as all do."""
         with self._lock:
-            self.busy -= 1
+            self.busy = max(self.busy - 1, 0)  # it may have begun before a fork
             again, self._waiting = self._waiting and not self.busy, self._waiting and self.busy > 0
         if again:
             os.kill(os.getpid(), signal.SIGTERM)
+
+    def forked(self) -> None:
+        """In a forked child: whoever was at work there, or held the lock, is a thread of the parent."""
+        self._lock = threading.RLock()
+        self.busy, self._waiting = 0, False
 
     def _at_exit(self) -> None:
         if self._pid == os.getpid():
@@ -86,3 +92,4 @@ class Ending:
 
 
 ENDING = Ending()
+os.register_at_fork(after_in_child=ENDING.forked)

@@ -17,7 +17,7 @@ class Totals:
     """Seconds and calls by name, since they were last taken; many threads may add."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal's handler may have regions of its own
         self._found: dict[str, list[float]] = {}
 
     def add(self, name: str, seconds: float) -> None:
@@ -37,7 +37,7 @@ class Totals:
 
     def clear(self) -> None:
         """Forget everything (in a forked child, where another thread may have held the lock)."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._found = {}
 
     def __len__(self) -> int:

@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -45,6 +46,27 @@ def said(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
     """What the logger ``tdbg`` was told in this test."""
     caplog.set_level(logging.DEBUG, logger="tdbg")
     return lambda: [record.getMessage() for record in caplog.records if record.name.startswith("tdbg")]
+
+
+@pytest.fixture
+def signalled() -> Iterator[Callable[[Callable[[], object]], Callable[[], None]]]:
+    """Makes a call the handler of a signal; returns what sends it, once. Whoever waits for itself is told so."""
+
+    def stuck(number: int, frame: object) -> None:
+        raise TimeoutError("it waits for itself")
+
+    def handle(act: Callable[[], object]) -> Callable[[], None]:
+        waiting = [signal.SIGUSR1]
+        signal.signal(signal.SIGUSR1, lambda number, frame: act())
+        return lambda: signal.raise_signal(waiting.pop()) if waiting else None
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGUSR1, signal.SIGALRM)}
+    signal.signal(signal.SIGALRM, stuck)
+    signal.setitimer(signal.ITIMER_REAL, 10)
+    yield handle
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def small_model(seed: int = 0) -> nn.Sequential:

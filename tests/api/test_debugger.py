@@ -2,7 +2,10 @@
 
 import json
 import math
+import os
+import signal
 import threading
+from collections import deque
 from dataclasses import fields
 
 import pytest
@@ -259,6 +262,49 @@ def test_from_several_threads(debugger):
         thread.join()
     assert debugger.get_debug_summary()["total_anomalies"] == 200
     assert debugger.get_debug_summary()["tensors_analyzed"] == 200
+
+
+def test_in_a_handler_of_a_signal(debugger, signalled):
+    """While the program is at the same, with the lock held."""
+
+    def look() -> None:
+        debugger.analyze_tensor(torch.tensor([NAN]), "handler's")
+        debugger.get_debug_summary()
+
+    send = signalled(look)
+
+    class History(deque):
+        def append(self, entry):
+            send()
+            super().append(entry)
+
+    debugger.debug_history = History()
+    debugger.analyze_tensor(torch.tensor([NAN]), "program's")
+    assert [entry["text"] for entry in debugger.debug_history] == ["1 NaN in handler's", "1 NaN in program's"]
+    summary = debugger.get_debug_summary()
+    assert (summary["total_anomalies"], summary["tensors_analyzed"]) == (2, 2)
+
+
+def test_in_a_child_that_was_forked_while_another_thread_was_at_it(debugger):
+    inside, over = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with debugger._lock:
+            inside.set()
+            over.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert inside.wait(10)
+    child = os.fork()
+    if child == 0:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(10)  # ends it where it hangs
+        debugger.remember("non-finite", "child's")
+        os._exit(0 if debugger.get_debug_summary()["total_anomalies"] == 1 else 1)
+    over.set()
+    thread.join()
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_it_costs_less_than_six_figures_by_hand(debugger):

@@ -174,3 +174,30 @@ def test_it_is_cheap():
                 pass
         best = min(best, (time.perf_counter() - begun) / 1_000)
     assert best < 60e-6, "2.4 us were measured"
+
+
+def test_a_handler_of_a_signal_may_have_regions(signalled):
+    """As one that saves a checkpoint, at the moment when a region of the program ends."""
+
+    def save() -> None:
+        for name in ("save", "step"):
+            with tdbg.region(name):
+                pass
+
+    send = signalled(save)
+
+    class Found(dict):
+        def get(self, name):
+            send()
+            return super().get(name)
+
+    TOTALS._found = Found()
+    with tdbg.region("step"):
+        pass
+    assert {name: calls for name, (_, calls) in spent().items()} == {"save": 1, "step": 2}
+    TOTALS.clear()
+    TOTALS._found = Found()
+    send = signalled(save)  # the lock of a forked child is another one
+    with tdbg.region("step"):
+        pass
+    assert {name: calls for name, (_, calls) in spent().items()} == {"save": 1, "step": 2}

@@ -1,6 +1,9 @@
 """Which samples a call works on, whatever was fetched ahead of it: with real loaders."""
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -8,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from tdbg.debuggers import batches as module
 from tdbg.debuggers.batches import Batches, extent
 
 Batch = tuple[Tensor, Tensor]
@@ -132,3 +136,61 @@ def test_memory_that_was_freed_and_given_to_another_is_not_taken_for_the_old() -
 def test_extent_of_strided_and_empty_tensors() -> None:
     x = torch.zeros(4, 6)
     assert [end - begin for begin, end in map(extent, (x, x.t(), x[1:3, 2:4], x[:0], x[0, 0]))] == [96, 96, 32, 0, 4]
+
+
+def interrupted(act: Callable[[], Any], after: int, other: Callable[[], Any]) -> tuple[Any, bool]:
+    """What ``act`` returns if ``other`` runs in between, behind so many operations in the module; whether it ran at all."""
+    left = after
+
+    def trace(frame: FrameType, event: str, arg: Any) -> Any:
+        nonlocal left
+        if frame.f_code.co_filename != module.__file__:
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            left -= 1
+            if left == -1:
+                other()
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        return act(), left < 0
+    finally:
+        sys.settrace(before)
+
+
+@pytest.mark.parametrize(
+    ("move", "right"),
+    [(lambda x: x, [ids(0)]), (moved, [ids(0)]), (lambda x: x * 2 + 0.5, [ids(0), ids(1), None])],
+    ids=["in place", "moved", "made from it"],
+)
+def test_another_thread_may_hand_out_a_batch_at_any_moment(move: Any, right: list[Any]) -> None:
+    """As one that fetches ahead does: between any two operations of the call, from a loader that is new or not.
+
+    What was made from a batch is taken for the newest: which one that is depends on the moment.
+    """
+    loaders = [DataLoader(Numbers(torch.zeros(size)), batch_size=3) for size in (6, 5)]
+    with ThreadPoolExecutor(1) as thread:
+        after, reached = 0, True
+        while reached:
+            batches = Batches()
+            iterators = [iter(loader) for loader in loaders]
+            x, y = next(iterators[0])
+            batches.taken(iterators[0], (x, y), ids(0))
+
+            def hand_out(batches: Batches = batches, iterators: list[Any] = iterators) -> None:
+                for iterator in iterators:
+                    batches.taken(iterator, next(iterator), ids(1))
+
+            given = (move(x), y.clone())
+
+            def call(batches: Batches = batches, given: Any = given) -> list[Any] | None:
+                batches.called()
+                return ids_of(batches, given)
+
+            found, reached = interrupted(call, after, lambda hand=hand_out: thread.submit(hand).result())
+            after += 1
+            assert found in right, after
+    assert after > 50

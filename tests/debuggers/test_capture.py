@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 from tdbg.config import Settings
 from tdbg.debuggers.capture import Capture
@@ -17,6 +18,7 @@ from tdbg.debuggers.waiting import MOST
 from tdbg.events import Observation
 from tdbg.pages.reader import PageSet
 from tdbg.pages.writer import PageWriter
+from tdbg.probes.roster import probes_for
 from tests.probes.conftest import Watch
 
 
@@ -183,6 +185,28 @@ def test_passes_that_wait_for_gradients_give_room_to_others(watched: Watch, tmp_
     watched.monitor.detach()
     assert time.monotonic() - begun < PATIENCE_S / 2
     assert [point.tensors["b:output"].shape[0] for point in PageSet.open(tmp_path)] == [12_000, 25_000]
+
+
+def test_room_for_a_new_epoch_is_made_by_the_writer_of_the_last(tmp_path: Path) -> None:
+    """A pass that needs room has passes of two epochs written: the recording of the first is closed meanwhile."""
+    asked = ["a:output", "b:output,grad"]
+    watched = Watch(Settings(level="basic", max_overhead=50.0, capture=asked, capture_epochs="all"))
+    watched.monitor.lasting.append(Capture.into(lambda: tmp_path / "rank0000"))
+    watched.monitor.use(probes_for("basic", {}))
+    capture = watched.monitor.probe("capture")
+    capture.pool.limit_bytes = 1_000_000
+    net = Net()
+    begun = time.monotonic()
+    loader = DataLoader(torch.ones(36_000, 4), batch_size=12_000)  # there is room for two
+    for _ in range(3):
+        for x_NF in loader:
+            net(x_NF)  # nobody uses what it puts out: its gradient is waited for
+    watched.monitor.finish()
+    watched.monitor.detach()
+    assert time.monotonic() - begun < PATIENCE_S / 2
+    assert not watched.failures
+    assert [event.part for event in watched.events if isinstance(event, Observation) and event.part == "FAILED"] == []
+    assert [point.epoch for point in PageSet.open(tmp_path)] == [0] * 3 + [1] * 3 + [2] * 3
 
 
 def test_a_pass_that_is_larger_than_all_room_is_alone_in_it(watched: Watch, tmp_path: Path) -> None:

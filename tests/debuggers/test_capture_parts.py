@@ -102,6 +102,21 @@ def test_nobody_waits_for_the_dead(monkeypatch: pytest.MonkeyPatch) -> None:
         pool.take(1)
 
 
+def test_room_is_made_by_a_thread_that_is_waited_for() -> None:
+    """As by the end of an epoch's recording, which writes all it has and gives the buffers back."""
+    pool = Pool(1000)
+    writer = threading.Thread(target=pool.give, args=[pool.take(1000)])
+
+    def relieve() -> None:
+        writer.start()
+        writer.join(5)
+        assert not writer.is_alive(), "it waits for whoever waits for it"
+
+    pool.relieve = relieve
+    assert pool.take(500).numel() == 500
+    writer.join()
+
+
 # The hooks
 
 

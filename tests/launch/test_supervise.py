@@ -5,7 +5,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -132,6 +134,50 @@ def test_stop_ends_the_child_by_term_and_a_deaf_one_by_kill(monkeypatch: pytest.
             pass
         child.stop()
         assert child.wait() == expected
+
+
+def test_a_child_that_ends_while_another_thread_stops_it_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other thread asks the system for the child, which has just ended, as SIGCHLD comes: no second one will."""
+    child = supervise.Child([sys.executable, "-c", "import time; time.sleep(60)"], dict(os.environ))
+    process, next_signal, real = child._process, supervise._next_signal, child._process._waitpid_lock
+    missed = threading.Event()
+
+    class Asked:
+        """The lock that Popen asks under; the other thread holds it until the main one was turned away, or waits."""
+
+        def acquire(self, blocking: bool = True) -> bool:
+            got = real.acquire(blocking)
+            if threading.current_thread() is stops:
+                os.kill(process.pid, signal.SIGKILL)
+                missed.wait(0.5)
+            elif not got:
+                missed.set()
+            return got
+
+        def release(self) -> None:
+            real.release()
+
+        def __enter__(self) -> None:
+            real.acquire()
+
+        def __exit__(self, *error: object) -> None:
+            real.release()
+
+    def stop_meanwhile(wanted: Any) -> tuple[int, bool]:
+        if not stops.ident:
+            stops.start()
+        return next_signal(wanted)
+
+    stops = threading.Thread(target=child.stop)
+    monkeypatch.setattr(process, "_waitpid_lock", Asked())
+    monkeypatch.setattr(supervise, "_next_signal", stop_meanwhile)
+    woken: list[int] = []
+    alarm = threading.Timer(10, lambda: (woken.append(1), os.kill(os.getpid(), signal.SIGCHLD)))
+    alarm.start()
+    assert child.wait() == -signal.SIGKILL
+    alarm.cancel()
+    stops.join()
+    assert not woken, "it waited for ever"
 
 
 def test_signal_state_of_tdbg_is_as_before_afterwards() -> None:

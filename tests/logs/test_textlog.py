@@ -1,7 +1,13 @@
 """tdbg's own text logs: one shape of line, rotation, nothing raised."""
 
 import os
+import signal
+import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from tdbg.flags import tag
 from tdbg.logs.textlog import RankLogs, TextLog, header, line
@@ -66,3 +72,132 @@ def test_a_forked_child_writes_its_own_file(tmp_path: Path) -> None:
     log.write("parent\n")
     assert (tmp_path / "parent.txt").read_text() == "parent\nparent\n"
     assert (tmp_path / "child.txt").read_text() == "child\n"
+
+
+def files(folder: Path) -> list[str]:
+    """What this process has open there."""
+    links = [os.path.join("/proc/self/fd", name) for name in os.listdir("/proc/self/fd")]
+    paths = [Path(os.readlink(link)) for link in links if os.path.lexists(link)]
+    return [path.name for path in paths if path.parent == folder]
+
+
+def said(folder: Path) -> list[str]:
+    """The last word of each line of the debug log and its parts, oldest first."""
+    parts = sorted(folder.glob("debug_log_rank0.txt*"), reverse=True)
+    return [line.split()[-1] for path in parts for line in path.read_text().splitlines()]
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> RankLogs:
+    """A debug log that has a line, has room for another short one, and is rotated for a long one."""
+    found = RankLogs(lambda: tmp_path, lambda: 0, rotate_bytes=130)
+    found.write(1795000000.0, "D", 1, "[T]", "first")
+    return found
+
+
+def at_first_rename(monkeypatch: pytest.MonkeyPatch, then: Callable[[], object]) -> None:
+    """Have something happen in the middle of the first rotation."""
+    replace = os.replace
+
+    def replaced(*paths: Any) -> None:
+        monkeypatch.setattr(os, "replace", replace)
+        then()
+        replace(*paths)
+
+    monkeypatch.setattr(os, "replace", replaced)
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="reads /proc")
+def test_another_thread_writes_while_the_log_is_rotated(
+    logs: RankLogs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = threading.Thread(target=logs.write, args=[1795000000.0, "D", 1, "[T]", "other"])
+
+    def beside() -> None:
+        other.start()
+        other.join(0.5)  # it has to wait
+
+    at_first_rename(monkeypatch, beside)
+    logs.write(1795000000.0, "D", 1, "[T]", "long" + "g" * 60)
+    other.join()
+    assert said(tmp_path) == ["first", "long" + "g" * 60, "other"]
+    assert len(files(tmp_path)) == 1 and logs.lost == 0
+    logs.close()
+    assert files(tmp_path) == []
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="reads /proc")
+def test_a_handler_of_a_signal_logs_while_the_log_is_rotated(
+    logs: RankLogs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stuck(number: int, frame: Any) -> None:
+        raise TimeoutError("it waits for itself")
+
+    def handle(number: int, frame: Any) -> None:
+        logs.write(1795000000.0, "D", 1, "[T]", "handler")
+
+    before = signal.signal(signal.SIGUSR1, handle), signal.signal(signal.SIGALRM, stuck)
+    signal.setitimer(signal.ITIMER_REAL, 10)
+    try:
+        at_first_rename(monkeypatch, lambda: signal.raise_signal(signal.SIGUSR1))
+        logs.write(1795000000.0, "D", 1, "[T]", "long" + "g" * 60)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGUSR1, before[0])
+        signal.signal(signal.SIGALRM, before[1])
+    assert sorted(said(tmp_path)) == ["first", "handler", "long" + "g" * 60]
+    assert len(files(tmp_path)) == 1 and logs.lost == 0
+
+
+def test_a_line_goes_to_no_file_that_the_program_has_opened_meanwhile(
+    logs: RankLogs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One thread has seen that the file is its own, the other closes it to rotate, the program gets the number."""
+    is_ours, rotating, written = TextLog._is_ours, threading.Event(), threading.Event()
+    programs = tmp_path / "program.txt"
+    opened: list[int] = []
+
+    def ours_until_then(log: TextLog) -> bool:
+        found = is_ours(log)
+        if threading.current_thread() is not rotates and not rotates.ident:
+            rotates.start()
+            rotating.wait(0.5)  # the other thread has to wait
+        return found
+
+    def program_opens() -> None:
+        opened.append(os.open(programs, os.O_WRONLY | os.O_CREAT))
+        rotating.set()
+        written.wait(5)
+
+    rotates = threading.Thread(target=logs.write, args=[1795000000.0, "D", 1, "[T]", "long" + "g" * 60])
+    monkeypatch.setattr(TextLog, "_is_ours", ours_until_then)
+    at_first_rename(monkeypatch, program_opens)
+    logs.write(1795000000.0, "D", 1, "[T]", "a")
+    written.set()
+    rotates.join()
+    os.close(opened[0])
+    assert programs.read_text() == ""
+    assert said(tmp_path) == ["first", "a", "long" + "g" * 60]
+
+
+def test_a_lock_that_another_thread_held_is_no_matter_of_a_forked_child(logs: RankLogs, tmp_path: Path) -> None:
+    inside, over = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with logs._lock:
+            inside.set()
+            over.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert inside.wait(10)
+    child = os.fork()
+    if child == 0:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(10)  # ends it where it hangs
+        logs.write(1795000000.0, "D", 1, "[T]", "child")
+        os._exit(0)
+    over.set()
+    thread.join()
+    assert os.waitpid(child, 0)[1] == 0
+    assert said(tmp_path) == ["first", "child"]

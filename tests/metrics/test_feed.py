@@ -16,6 +16,7 @@ from torch import nn
 from tdbg.config import Settings
 from tdbg.events import Metric, Step
 from tdbg.inject.agent import Agent
+from tdbg.inject.metrics import dumps
 from tdbg.inject.metrics import feed as feeds
 from tdbg.inject.metrics.feed import Feed
 from tdbg.inject.metrics.sorting import sort
@@ -339,6 +340,69 @@ def test_threads_lose_no_row(rank: Callable[..., Rank], tmp_path: Path) -> None:
         for key, value in row.values.items():
             seen.setdefault(key, set()).add(value)
     assert seen == {name: set(range(200)) for name in "abcd"}
+
+
+def validation_row(step: int, name: str) -> Row:
+    return Row(float(step), step, 0, values={f"val/{name}": float(step)}, source="wandb")
+
+
+def test_what_another_thread_logs_during_a_dump_stands_in_the_next(
+    rank: Callable[..., Rank], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = rank(flags={"DUMP_METRICS": True})
+    train(1)
+    listens, keep, heard = one.feed.dumps, dumps._keep, []
+
+    def keep_and_hear(tracker: Any, row: Row, samples: int) -> None:
+        keep(tracker, row, samples)
+        heard.append(row.step)
+        thread = threading.Thread(target=listens.take, args=[validation_row(10 + len(heard), f"late{len(heard)}")])
+        thread.start()
+        thread.join()
+
+    monkeypatch.setattr(dumps, "_keep", keep_and_hear)
+    for step in (2, 3):
+        listens.take(validation_row(step, f"early{step}"))
+    listens.take(validation_row(9, "later"))
+    listens.validated(5)
+    assert heard == [1, 2, 3]
+    assert [row.step for row, _ in listens._waiting] == [9, 11, 12, 13], "in the order in which they came"
+    monkeypatch.undo()
+    listens.validated(20)
+    first, second = (path.read_text() for path in sorted((tmp_path / "rank0000" / "metrics_state").iterdir()))
+    assert "early3" in first and "late1" not in first
+    assert all(name in second for name in ("later", "late1", "late2", "late3"))
+
+
+def test_a_dump_and_rows_that_no_longer_wait_take_turns(
+    rank: Callable[..., Rank], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tracker of the feed is no place for two threads."""
+    one = rank(flags={"DUMP_METRICS": True})
+    train(1)
+    listens, inside, over = one.feed.dumps, threading.Event(), threading.Event()
+    keep, main, beside = dumps._keep, threading.current_thread(), []
+
+    def keep_slowly(tracker: Any, row: Row, samples: int) -> None:
+        if threading.current_thread() is main and not thread.ident:
+            thread.start()
+            inside.wait(0.5)  # it does not come inside while this is here
+            over.set()
+        elif threading.current_thread() is not main:
+            inside.set()
+            beside.append(over.is_set())
+        keep(tracker, row, samples)
+
+    def log() -> None:
+        for number in range(2 * dumps.APART):
+            listens.take(validation_row(10, f"late{number}"))
+
+    thread = threading.Thread(target=log)
+    monkeypatch.setattr(dumps, "_keep", keep_slowly)
+    listens.take(validation_row(2, "early"))
+    listens.validated(5)
+    thread.join()
+    assert beside and all(beside)
 
 
 def test_closing_leaves_nothing(rank: Callable[..., Rank]) -> None:

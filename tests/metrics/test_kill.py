@@ -1,6 +1,7 @@
 """SIGKILL at random moments: no row that was written is lost, and a resumed run has no gap and no double."""
 
 import json
+import os
 import random
 import signal
 import subprocess
@@ -158,3 +159,72 @@ def test_a_checkpoint_holds_plain_data(tmp_path):
     state = json.loads(json.dumps(log.state_dict(), allow_nan=False))
     log.load_state_dict(state)
     log.close()
+
+
+WORKERS = """
+import multiprocessing, os, signal, sys, threading, time
+from tdbg.metrics.ending import ENDING
+from tdbg.metrics.logger import StepMetricsLogger
+from tdbg.metrics.schedule import OpsSchedule
+how, folder = sys.argv[1:]
+if how == "handler":
+    def mine(number, frame):
+        os.write(1, b"worker's\\n" if os.getpid() != parent else b"parent's\\n")
+        os._exit(0)
+    signal.signal(signal.SIGTERM, mine)
+parent = os.getpid()
+log = StepMetricsLogger(sinks=["tensorboard", "csv"], schedule=OpsSchedule(wandb=4), folder=folder, rank=0, console=False)
+for step in (1, 2): log.log_step_metrics({"loss": float(step)}, step=step)
+if how == "busy":  # another thread writes, and holds the lock, at the moment of the fork
+    inside, over = threading.Event(), threading.Event()
+    def write():
+        ENDING.enter()
+        with ENDING._lock:
+            inside.set()
+            over.wait()
+        ENDING.leave()
+    thread = threading.Thread(target=write)
+    thread.start()
+    inside.wait()
+def busy(_):
+    ENDING.enter()
+    ENDING.leave()
+    return ENDING.busy
+reads, writes = os.pipe()
+def stay(_):
+    os.write(writes, b".")
+    time.sleep(100)
+with multiprocessing.get_context("fork").Pool(2) as pool:
+    assert pool.map(abs, [-1, -2, -3]) == [1, 2, 3]
+    assert how != "busy" or pool.map(busy, range(4)) == [0] * 4
+    pool.map_async(stay, range(2), chunksize=1)
+    assert os.read(reads, 1) + os.read(reads, 1) == b".."
+if how == "busy":
+    over.set()
+    thread.join()
+for step in (3, 4, 5): log.log_step_metrics({"loss": float(step)}, step=step)
+"""
+
+
+@pytest.mark.parametrize("how", ["plain", "handler", "busy"])
+def test_a_forked_worker_that_is_terminated_leaves_the_sinks_to_its_parent(tmp_path, how):
+    pytest.importorskip("tensorboard")
+    said = tmp_path / "said"
+    with said.open("w") as out:
+        command = [sys.executable, "-c", WORKERS, how, str(tmp_path)]
+        child = subprocess.Popen(command, stdout=out, stderr=out, start_new_session=True)
+        try:
+            assert child.wait(20) == 0, said.read_text()
+        finally:
+            if child.poll() is None:
+                os.killpg(child.pid, signal.SIGKILL)
+                child.wait()
+    assert said.read_text() == ("worker's\n" * 2 if how == "handler" else "")
+    assert [line.values["train/step_avg_loss"] for line in lines(tmp_path / FILE)] == [2.5, 5.0]
+    table = (tmp_path / "metrics.csv").read_text()
+    assert [line.split(",")[-1] for line in table.splitlines() if "step_avg_loss" in line] == ["2.5", "5.0"]
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    board = EventAccumulator(str(tmp_path / "tensorboard"))
+    board.Reload()
+    assert [(found.step, found.value) for found in board.Scalars("train/step_avg_loss")] == [(4, 2.5), (5, 5.0)]

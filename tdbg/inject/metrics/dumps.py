@@ -3,6 +3,7 @@
 The state is that of the program's own trackers, if it has any, else of one that is kept from the rows of the feed.
 """
 
+import threading
 import time
 from collections import deque
 from pathlib import Path
@@ -32,7 +33,9 @@ class Dumps:
         self._own: Any = None  # the feed's tracker, while a flag is on
         self._foreign = False  # the program has finalised a phase of a tracker of its own
         self._listening = False
-        self._waiting: deque[tuple[Row, int]] = deque()  # a pass is told once training has gone on
+        # A pass is told once training has gone on. Any thread may add; rows are taken out under the lock, one by one.
+        self._waiting: deque[tuple[Row, int]] = deque()
+        self._lock = threading.RLock()  # of the feed's tracker
 
     def wait(self) -> None:
         """Listen as soon as the program has trackers."""
@@ -55,6 +58,7 @@ class Dumps:
         """A new process, which has seen nothing."""
         self._own, self._foreign = None, False
         self._waiting.clear()
+        self._lock = threading.RLock()
 
     @property
     def asked(self) -> tuple[str, ...]:
@@ -122,7 +126,9 @@ class Dumps:
         begun = time.perf_counter()
         self._waiting.append((row, samples))
         if len(self._waiting) > APART:
-            _keep(self._own or self._start(), *self._waiting.popleft())
+            with self._lock:
+                if len(self._waiting) > APART:  # else another thread was quicker
+                    _keep(self._own or self._start(), *self._waiting.popleft())
         self.feed.monitor.budget.ask(time.perf_counter() - begun)
 
     def validated(self, step: int) -> None:
@@ -130,15 +136,19 @@ class Dumps:
         if not self.asked or self._foreign:
             return
         begun = time.perf_counter()
-        tracker = self._own or self._start()
-        after = [(row, samples) for row, samples in self._waiting if row.step > step]
-        for row, samples in self._waiting:
-            if row.step <= step:
-                _keep(tracker, row, samples)
-        self._waiting = deque(after)
-        if TRAIN in tracker.phases and tracker.phases[TRAIN].batches:
-            tracker.finalize_train_epoch()
-        self._dump(tracker, "val", step)
+        with self._lock:
+            tracker = self._own or self._start()
+            after = []
+            for _ in range(len(self._waiting)):  # what another thread adds meanwhile comes behind them
+                row, samples = self._waiting.popleft()
+                if row.step <= step:
+                    _keep(tracker, row, samples)
+                else:
+                    after.append((row, samples))
+            self._waiting.extendleft(reversed(after))
+            if TRAIN in tracker.phases and tracker.phases[TRAIN].batches:
+                tracker.finalize_train_epoch()
+            self._dump(tracker, "val", step)
         self.feed.monitor.budget.ask(time.perf_counter() - begun)
 
     def _start(self) -> Any:
