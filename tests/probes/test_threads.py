@@ -98,7 +98,8 @@ def test_a_wrapping_optimizer_keeps_its_loss_while_batches_are_fetched(watch: An
             self.inner = inner
 
         def step(self, closure: Any = None) -> None:
-            beside(lambda: next(batches))
+            if losses[1:]:  # the first step says which of the two counts
+                beside(lambda: next(batches))
             self.inner.step(closure)
 
     watched = watch()
@@ -251,7 +252,7 @@ def test_a_claim_that_failed_is_not_tried_again() -> None:
 
 def test_a_tail_asked_for_while_a_call_is_added_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     order = Order(0)
-    for _ in range(2):
+    for _ in range(3):
         order.add("barrier", b"barrier", 1)
     watchdog = threading.Thread(target=order.tail)
 
