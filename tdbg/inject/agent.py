@@ -5,6 +5,7 @@ import json
 import os
 import socket
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -40,8 +41,8 @@ class Agent:
         self.monitor: Any = None  # set once torch is imported, unless the level is off
         self.feed: Any = None  # where metrics go, once there is a monitor
         self._noted: set[str] = set()
-        self._writer = self._new_writer()
-        self._other = self._new_writer()
+        self._writer = self._other = self._new_writer()
+        self._turn = threading.RLock()  # of what waits for the rank
         self._held: list[events.Event] = []
         self._logs = RankLogs(lambda: self.folder if self.rank is not None else None, lambda: self.rank or 0)
         self._at_fork: list[Callable[[], None]] = []
@@ -69,10 +70,7 @@ class Agent:
         """Write an event about the process, not the rank: injections, children's exits."""
         if not event.t:
             event.t = time.time()
-        if self.rank is None:
-            self._writer.emit(event)
-        else:
-            self._other.emit(event)
+        self._other.emit(event)
 
     def log(self, level: str, step: int, mark: str, text: str) -> None:
         """A line in tdbg's own logs of this rank; before it is one there is no log."""
@@ -82,20 +80,28 @@ class Agent:
     def emit_as_rank(self, event: events.Event) -> None:
         """Write an event into the rank's file, as soon as this process is one; never if it does not step."""
         event.t = event.t or time.time()
-        if self.rank is None:
-            self._held.append(event)
-        else:
-            self._writer.emit(event)
+        with self._turn:
+            if self.rank is None:
+                self._held.append(event)
+                return
+        self._writer.emit(event)
 
     def become_rank(self, rank: int, describe: Callable[[int], events.Start]) -> None:
-        """Claim the folder of ``rank`` (or one aside, if a living process holds it) and write its Start."""
+        """Claim the folder of ``rank`` (or one aside, if a living process holds it) and write its Start.
+
+        Other threads go on to write: none of them comes before the Start, or into a folder that is not the rank's.
+        """
         restart = os.environ.get("TORCHELASTIC_RESTART_COUNT") or os.environ.get("SLURM_RESTART_COUNT") or "0"
         folder, attempt = claim(self.run_dir, rank, int(restart) if restart.isdigit() else 0)
-        self.rank = rank
-        self._other = self._writer
-        self._writer = EventWriter(lambda: folder, self.settings.disk_budget_bytes, self._say_trouble)
-        self.emit(describe(attempt))
-        held, self._held = self._held, []
+        writer = EventWriter(lambda: folder, self.settings.disk_budget_bytes, self._say_trouble)
+        try:
+            start = describe(attempt)
+            start.t = start.t or time.time()
+            writer.emit(start)
+        finally:  # what follows is the rank's, though its device could not be described
+            with self._turn:
+                self._writer, self.rank = writer, rank
+                held, self._held = self._held, []
         for event in held:
             self.emit(event)
         for callback in self._at_rank:
@@ -109,7 +115,7 @@ class Agent:
     @property
     def dropped(self) -> int:
         """Events that could not be written."""
-        return self._writer.dropped + self._other.dropped
+        return sum(writer.dropped for writer in {self._writer, self._other})
 
     def note_once(self, code: str, text: str) -> None:
         """A Note event, at most one per code."""
@@ -154,7 +160,8 @@ class Agent:
             self._writer.forget()
             self._other.forget()
             self._logs.forget()
-            self._writer, self._other = self._new_writer(), self._new_writer()
+            self._writer = self._other = self._new_writer()
+            self._turn = threading.RLock()  # a new one: the parent may have held it at the fork
             self.rank = None
             self._noted.clear()
             self._held.clear()

@@ -72,7 +72,8 @@ class Recorder:
     def end(self) -> None:
         """The process leaves in good order: tell how often the most frequent ones came."""
         with self.agent.guard("tracebacks"):
-            for number, ((name, place), count) in enumerate(self._places.most_common(TOLD_PLACES)):
+            places = self._places.copy()  # a thread of the program's may fail meanwhile
+            for number, ((name, place), count) in enumerate(places.most_common(TOLD_PLACES)):
                 if count > PER_PLACE:
                     text = f"{name} came {count:,} times, {PER_PLACE} are kept ({place})"
                     self.agent.emit(Note(code=f"tracebacks-counted-{number}", text=text, step=self.agent.step))

@@ -1,5 +1,6 @@
 """tdbg's own cost in a rank: timed, and held under a share of the wall time."""
 
+import threading
 from collections import defaultdict
 
 ALWAYS_STEPS = 8  # so many first steps are looked at whatever it costs: most faults come early
@@ -26,7 +27,7 @@ class Budget:
         self.called_s = 0.0  # in diagnostics that the program calls itself
         self._banked_s = 0.0  # earned at the shares before this one
         self._since = now
-        self._excused_s = 0.0
+        self._threads = _Threads()
         self.by_part: defaultdict[str, float] = defaultdict(float)
         self._likely_s: dict[str, float] = {}
         self._spent_s: defaultdict[str, float] = defaultdict(float)
@@ -49,8 +50,9 @@ class Budget:
 
     def spend(self, part: str, seconds: float, *, asked: bool = False) -> None:
         """Book time that a hook has used, less what was excused meanwhile. asked: as `ask`, all of it."""
-        used = max(seconds - self._excused_s, 0.0)
-        self._excused_s = 0.0
+        threads = self._threads
+        used = max(seconds - threads.excused_s, 0.0)
+        threads.excused_s = 0.0
         if asked:
             self.asked_s += used
             return
@@ -69,7 +71,7 @@ class Budget:
         Opening files happens once, however long the run, and the report of a bad step is what the rest
         is there for: both are reported apart and must not silence the records that follow.
         """
-        self._excused_s += seconds
+        self._threads.excused_s += seconds
 
     def learn(self, kind: str, seconds: float, *, extra: bool = False) -> None:
         """Remember what one piece of work of this kind cost (it is booked by `spend` as well)."""
@@ -134,3 +136,9 @@ class Budget:
         while stride < wanted and stride < 1024:
             stride *= 2
         return stride
+
+
+class _Threads(threading.local):
+    """What was excused in the hook that runs now, by thread: hooks run beside each other."""
+
+    excused_s = 0.0

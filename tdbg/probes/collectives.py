@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from threading import RLock
 from typing import Any
 from zlib import crc32
 
@@ -112,7 +113,7 @@ class Order:
     """The calls on one group by number, cut into chunks that the ranks' records can be compared by.
 
     A chunk is its first and last call, the crc32 over all of them, and the steps of the first and the last. What it
-    held is spelt out once for each crc.
+    held is spelt out once for each crc. Another thread may ask for the tail while a call is added.
     """
 
     def __init__(self, since: int) -> None:
@@ -122,6 +123,7 @@ class Order:
         self.texts: dict[str, list[list[Any]]] = {}
         self._known: set[str] = set()
         self._cut = 1
+        self._turn = RLock()
         self._begin()
 
     def _begin(self) -> None:
@@ -133,22 +135,23 @@ class Order:
 
     def add(self, text: str, raw: bytes, step: int) -> None:
         """One more call. Cost: 1 us."""
-        self.number += 1
-        self._crc = crc32(raw, self._crc)
-        ops = self._ops
-        if not ops:
-            self._steps[0] = step
-        self._steps[1] = step
-        if ops and ops[-1][0] == text:
-            ops[-1][1] += 1
-        elif len(ops) < MAX_OPS:
-            ops.append([text, 1])
-        else:
-            self._whole = False
-        if self.number >= self._cut:
-            self._mark()
-            self._cut += self._next_length()
-            self._begin()
+        with self._turn:
+            self.number += 1
+            self._crc = crc32(raw, self._crc)
+            ops = self._ops
+            if not ops:
+                self._steps[0] = step
+            self._steps[1] = step
+            if ops and ops[-1][0] == text:
+                ops[-1][1] += 1
+            elif len(ops) < MAX_OPS:
+                ops.append([text, 1])
+            else:
+                self._whole = False
+            if self.number >= self._cut:
+                self._mark()
+                self._cut += self._next_length()
+                self._begin()
 
     def _next_length(self) -> int:
         if self.number < FIRST_CUTS:
@@ -164,13 +167,15 @@ class Order:
 
     def tail(self) -> None:
         """Mark what was called since the last chunk; the chunk goes on."""
-        if self._ops:
-            self._mark()
+        with self._turn:
+            if self._ops:
+                self._mark()
 
     def take(self) -> dict[str, Any]:
         """The chunks since the last time, as they are written."""
-        marks, texts = self.marks, self.texts
-        self.marks, self.texts = [], {}
+        with self._turn:
+            marks, texts = self.marks, self.texts
+            self.marks, self.texts = [], {}
         return {"since": self.since, "marks": marks, "chunks": texts}
 
 
@@ -183,11 +188,10 @@ class Group:
     ranks: list[int] = field(default_factory=list)  # of a group smaller than the world
     order: Order | None = None
 
-    def take(self) -> dict[str, Any]:
-        """What there is to compare, with the group's name and members."""
-        assert self.order is not None
-        named = {"ranks": self.ranks} if self.ranks else {}
-        return {"group": self.name, "size": self.size, **named, **self.order.take()}
+    def named(self) -> dict[str, Any]:
+        """The group's name and members, as they are written."""
+        ranks = {"ranks": self.ranks} if self.ranks else {}
+        return {"group": self.name, "size": self.size, **ranks}
 
 
 @dataclass(slots=True)

@@ -43,7 +43,7 @@ class CostReports:
             budget_pct=settings.budget_pct,
             earned_ms=round(budget.earned_s(now) * 1e3, 3),
             sampled=state.sampled,
-            by_part={part: round(seconds * 1e3, 3) for part, seconds in budget.by_part.items()},
+            by_part={part: round(seconds * 1e3, 3) for part, seconds in budget.by_part.copy().items()},
             level=settings.level,
             flags=[name for name, value in settings.flags.items() if value is not False],
         )

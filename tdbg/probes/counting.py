@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from torch import Tensor
 from torch.optim import Optimizer
 
+from tdbg.probes.roots import alive
+
 OTHER_OPTIMIZER_TAKES_OVER = 16
 
 
@@ -18,20 +20,20 @@ class Optimizers:
     def __init__(self, wanted: str, note: Callable[[str, str], None]) -> None:
         self._wanted = wanted
         self._note = note
-        self._alive: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self._alive: weakref.WeakKeyDictionary[Optimizer, None] = weakref.WeakKeyDictionary()
         self._main: weakref.ref[Optimizer] | None = None
         self._main_idle = 0  # updates of others since its last
         self._others: set[str] = set()  # classes of optimizers that stepped and are not the one that counts
 
     def __iter__(self) -> Iterator[Optimizer]:
-        return iter(self._alive)
+        return iter(alive(self._alive))  # another thread may build one meanwhile
 
     def __len__(self) -> int:
         return len(self._alive)
 
     def add(self, optimizer: Optimizer) -> None:
         """One was built, or is met for the first time."""
-        self._alive.add(optimizer)
+        self._alive[optimizer] = None
 
     def is_main(self, optimizer: Optimizer) -> bool:
         """True for the optimizer whose steps are counted."""
@@ -75,15 +77,15 @@ class Optimizers:
 
     def names(self) -> list[str]:
         """Class names of the optimizers alive."""
-        return [type(optimizer).__name__ for optimizer in self._alive]
+        return [type(optimizer).__name__ for optimizer in self]
 
     def of(self, parameters: list[Tensor]) -> Optimizer | None:
         """The optimizer that holds the first of these parameters."""
-        for optimizer in self._alive:
+        for optimizer in self:
             if parameters and any(parameters[0] is p for group in optimizer.param_groups for p in group["params"]):
                 return optimizer
         return None
 
     def held(self) -> set[int]:
         """The parameters that optimizers hold, by id."""
-        return {id(p) for optimizer in self._alive for group in optimizer.param_groups for p in group["params"]}
+        return {id(p) for optimizer in self for group in optimizer.param_groups for p in group["params"]}

@@ -6,7 +6,7 @@ import threading
 import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -26,6 +26,7 @@ from tdbg.probes.collectives import (
     payload,
     signature,
 )
+from tdbg.probes.roots import alive
 from tdbg.probes.watchdog import Watchdog
 from tdbg.rundir import env_rank
 
@@ -99,7 +100,7 @@ class Distributed(Probe):
 
     def __init__(self, monitor: Any) -> None:
         super().__init__(monitor)
-        self._models: WeakSet[nn.Module] = WeakSet()
+        self._models: WeakKeyDictionary[nn.Module, None] = WeakKeyDictionary()
         self._reset()
 
     def _reset(self) -> None:
@@ -139,7 +140,7 @@ class Distributed(Probe):
         if dist.is_initialized():
             self._from_start = False
             self._home = threading.get_ident()
-            self._models.update(root for root in self.monitor.roots.tops() if _is_ddp(root))
+            self._models.update((root, None) for root in self.monitor.roots.tops() if _is_ddp(root))
             self._group_made(0.0, {})
 
     def _stand_before(self, owner: Any, kind: Kind) -> None:
@@ -166,7 +167,7 @@ class Distributed(Probe):
         """After a time at level off the numbers no longer count from the start: begin anew at a common step."""
         if self._tally.step and self.monitor.step > self._tally.step:
             self._from_start = False
-            for group in self._groups.values():
+            for group in list(self._groups.values()):
                 group.order = None
 
     def detach(self) -> None:
@@ -248,7 +249,7 @@ class Distributed(Probe):
         self._from_start = True
 
     def _model_wrapped(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        self._models.add(args[0])
+        self._models[args[0]] = None
 
     # collectives
 
@@ -265,11 +266,12 @@ class Distributed(Probe):
             step = self.monitor.step + 1
             if step != self._tally.step:
                 self._turn(step)
-            if group is not None and group.order is not None:
+            order = group.order if group is not None else None
+            if order is not None:
                 text, raw = self._signature(kind, dtype, elements if kind.sized else 0)
-                group.order.add(text, raw, step)
-                number = group.order.number
-                if len(group.order.marks) >= MAX_MARKS:
+                order.add(text, raw, step)
+                number = order.number
+                if len(order.marks) >= MAX_MARKS:
                     self._tell_order()
         self._entered += 1
         self._inside[ident] = Entry(kind.name.lstrip("_"), group, number, size_bytes, time.monotonic())
@@ -315,7 +317,7 @@ class Distributed(Probe):
             name = WORLD if given is None or given is dist.group.WORLD else str(given.group_name)
             found = self._groups.get(name)
             if found is None and len(self._groups) < MAX_GROUPS and dist.is_initialized():
-                found = self._groups[name] = self._new_group(name, given)
+                found = self._groups.setdefault(name, self._new_group(name, given))  # another thread may be first
         except (AttributeError, RuntimeError, ValueError, KeyError):  # made past torch's own functions
             return None
         return found
@@ -342,25 +344,28 @@ class Distributed(Probe):
     def _turn(self, step: int) -> None:
         """The first call of a new step."""
         if not self._from_start and step % ALIGN_STEPS == 0:
-            for group in self._groups.values():
+            for group in list(self._groups.values()):
                 group.order = group.order or Order(step)
         self._tell_order()
         self._tally = Tally(step)
 
     def _tell_order(self, *, tail: bool = False) -> None:
-        """Write the chunks that are complete; with ``tail`` also what was called since."""
+        """Write the chunks that are complete; with ``tail`` also what was called since.
+
+        The watchdog's thread does so while the program calls, and makes groups.
+        """
         if self._uneven:
             return
-        orders = [group.order for group in self._groups.values() if group.order is not None and group.size > 1]
+        found = [(group, group.order) for group in list(self._groups.values()) if group.size > 1]
+        kept = [(group, order) for group, order in found if order is not None]
         if tail:
-            for order in orders:
+            for _, order in kept:
                 order.tail()
-        if not any(order.marks for order in orders):
-            return
-        found = [group for group in self._groups.values() if group.order is not None and group.order.marks]
-        found = [group for group in found if group.size > 1][:MAX_NAMES]
-        told = [f"{group.order.number if group.order else 0} on {group.name}" for group in found]
-        self.see(f"calls so far: {', '.join(told)}", part="ORDER", groups=[group.take() for group in found])
+        kept = [(group, order) for group, order in kept if order.marks][:MAX_NAMES]
+        if kept:
+            told = [f"{order.number} on {group.name}" for group, order in kept]
+            taken = [{**group.named(), **order.take()} for group, order in kept]
+            self.see(f"calls so far: {', '.join(told)}", part="ORDER", groups=taken)
 
     # steps
 
@@ -404,7 +409,7 @@ class Distributed(Probe):
 
     def _reducers(self) -> dict[str, Any]:
         """The reducers' own figures; nothing without a DistributedDataParallel model. Cost: 40 us a model."""
-        rows = [model._get_ddp_logging_data() for model in list(self._models)]  # type: ignore[operator]
+        rows = [model._get_ddp_logging_data() for model in alive(self._models)]  # type: ignore[operator]
         if not rows:
             return {}
         found: dict[str, Any] = {
@@ -486,11 +491,13 @@ class Distributed(Probe):
         if not self._from_start or self._uneven:
             return {}
         groups = list(self._groups.values())[:MAX_NAMES]
-        return {"counts": {group.name: group.order.number for group in groups if group.order is not None}}
+        orders = [(group.name, group.order) for group in groups]
+        return {"counts": {name: order.number for name, order in orders if order is not None}}
 
     def _state(self, frame: Any) -> tuple[str, Entry | None]:
         """What the training thread is in, judged by the calls that have begun and by its stack."""
-        running = self._inside.get(self._home) if self._home is not None else next(iter(self._inside.values()), None)
+        inside = self._inside.copy()  # this is the watchdog's thread
+        running = inside.get(self._home) if self._home is not None else next(iter(inside.values()), None)
         if running is not None:
             return ("init" if running.op == "init_process_group" else "collective"), running
         if self._models and stacks.runs(frame, "_engine_run_backward"):

@@ -135,16 +135,13 @@ class FirstBad(Probe):
         gradients = self.monitor.probe("gradient-norms")
         if gradients is None or not self.monitor.calls:
             return Located("", note="no forward pass was seen")
-        self.monitor.rerunning = True
         calls = list(self.monitor.calls)
-        try:
-            located: Located = how(calls, gradients.names)
-        except Exception as error:  # the program's own forward may refuse a second call
-            return Located("", note=f"the batch could not be run again: {type(error).__name__}: {error}"[:200])
-        else:
+        with self.monitor.own_pass():
+            try:
+                located: Located = how(calls, gradients.names)
+            except Exception as error:  # the program's own forward may refuse a second call
+                return Located("", note=f"the batch could not be run again: {type(error).__name__}: {error}"[:200])
             located.operation = self._operation(located, calls, gradients.names)
-        finally:
-            self.monitor.rerunning = False
         return located
 
     def _operation(self, located: Located, calls: list[Call], names: Names) -> "Operation | None":

@@ -1,6 +1,7 @@
 """The wait for batches, the epoch, and a hold on the last batch."""
 
 import time
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from tdbg.events import Step
@@ -57,7 +58,8 @@ class LoaderWait(Probe):
         return __next__
 
     def batch_taken(self, batch: Any, wait_s: float, loader_iter: Any) -> None:
-        self.monitor.in_update = None  # an update that raised never ended; none runs while batches are taken
+        if get_ident() == self.monitor.update_thread:  # another thread may fetch batches while the update runs
+            self.monitor.in_update = None  # an update that raised never ended; none takes batches
         self._wait_s += wait_s
         self._waited = True
         self.batch = batch

@@ -6,11 +6,11 @@ of root modules, `loss_watch` the losses, `counting` the optimizers, `search` ro
 `record_writer` a step's record, `plan` what is affordable, `alarm` what is not finite, `outbox` and `costs` what is said.
 """
 
-import contextlib
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from threading import get_ident
 from typing import Any
 
 from torch import Tensor, nn
@@ -267,15 +267,6 @@ class Monitor(State):
         """Have a small device tensor read one step later, with all others in one copy."""
         self.records.read_late(values, then)
 
-    @contextlib.contextmanager
-    def own_pass(self) -> Iterator[None]:
-        """A pass of tdbg's own: no step, no evaluation call, nothing that probes look at."""
-        before, self.rerunning = self.rerunning, True
-        try:
-            yield
-        finally:
-            self.rerunning = before
-
     # clipping
 
     def clip_begins(self, parameters: list[Tensor]) -> None:
@@ -293,13 +284,13 @@ class Monitor(State):
         if not self.active or self.in_update not in (None, optimizer):
             return
         if self.plan.deaf:
-            self.in_update = optimizer
+            self.update_thread, self.in_update = get_ident(), optimizer
             return
         begun = time.perf_counter()
         if not self._settled:
             self._settled = True
             self._first_update()
-        self.in_update = optimizer
+        self.update_thread, self.in_update = get_ident(), optimizer
         self.losses.update()
         if not self.plan.watch:
             self.budget.spend("update_begins", time.perf_counter() - begun)

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from threading import RLock
 from typing import Any
 
 from tdbg.events import Event, Observation
@@ -26,7 +27,9 @@ class Outbox:
         log: Callable[[str, int, str, str], None],
         become_rank: Callable[[], None],
     ) -> None:
-        self.is_rank = False
+        self.is_rank = False  # once the folder is claimed, and what has waited is said
+        self._turn = RLock()  # the watchdog's thread may be first; a held line may say another
+        self._begun = False
         self._budget = budget
         self._emit = emit
         self._log = log
@@ -35,23 +38,31 @@ class Outbox:
 
     def become_rank(self) -> None:
         """Claim the rank's folder, at the first step or the first thing worth reporting."""
-        if not self.is_rank:
-            self.is_rank = True
-            begun = time.perf_counter()
-            self._become_rank()
-            held, self._held = self._held, []
-            for say in held:
-                say()
+        if self.is_rank:
+            return
+        with self._turn:
+            if self._begun:  # by another thread, or further up in this one
+                return
+            self._begun, begun = True, time.perf_counter()
+            try:
+                self._become_rank()
+                while self._held:
+                    self._held.pop(0)()
+            finally:
+                self.is_rank = True  # a claim that failed is not tried again
             seconds = time.perf_counter() - begun
             self._budget.start_up_s += seconds
             self._budget.excuse(seconds)
 
     def when_rank(self, say: Callable[[], None]) -> None:
         """Say it now if this process is a rank, else as soon as it is one."""
-        if self.is_rank:
-            say()
-        elif len(self._held) < MAX_HELD:
-            self._held.append(say)
+        if not self.is_rank:
+            with self._turn:
+                if not self.is_rank:
+                    if len(self._held) < MAX_HELD:
+                        self._held.append(say)
+                    return
+        say()
 
     def line(self, level: str, step: int, mark: str, text: str) -> None:
         """A line in the rank's log."""

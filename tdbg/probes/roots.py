@@ -3,7 +3,7 @@
 import contextlib
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -16,7 +16,13 @@ WRAPPER_PARTS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_modul
 # Scripted modules take no hooks; torch's encoder leaves its fused path when one of its layers has any.
 UNHOOKED = (torch.jit.ScriptModule, nn.TransformerEncoderLayer, nn.TransformerEncoder)
 Target = Callable[[nn.Module, Any, Any], None]
+Alive = TypeVar("Alive")
 WRAPPER_CLASSES = ("DistributedDataParallel", "DataParallel")
+
+
+def alive(those: "weakref.WeakKeyDictionary[Alive, Any]") -> list[Alive]:
+    """The keys that are alive, in order, while other threads may add some: to go through a WeakSet would raise then."""
+    return [one for one in (ref() for ref in those.keyrefs()) if one is not None]
 
 
 class _Hook:
@@ -58,7 +64,7 @@ class Roots:
         self._after = _Hook()
         self._hooked: weakref.WeakKeyDictionary[nn.Module, tuple[Any, Any]] = weakref.WeakKeyDictionary()
         self._children: weakref.WeakSet[nn.Module] = weakref.WeakSet()
-        self._tops: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self._tops: weakref.WeakKeyDictionary[nn.Module, None] = weakref.WeakKeyDictionary()
         self._compiled: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # by module.compile()
         self._watches: list[Any] = []
         self._paused: list[nn.Module] = []
@@ -81,7 +87,7 @@ class Roots:
         for handle in self._watches:
             handle.remove()
         self._watches = []
-        for module in list(self._hooked):
+        for module in alive(self._hooked):
             self._unhook(module)
         self._before.target = self._after.target = None
 
@@ -98,13 +104,13 @@ class Roots:
                 self._hook(parent)
             if child is not None and child is not parent:
                 self._children.add(child)
-                self._tops.discard(child)
+                self._tops.pop(child, None)
                 self._unhook(child)
         except Exception as error:  # guard: a half-built module may not even have a hash
             self._failed("roots", error)
 
     def _hook(self, module: nn.Module) -> None:
-        self._tops.add(module)
+        self._tops[module] = None
         self._hook_instance(module)
 
     def _hook_instance(self, module: nn.Module) -> None:
@@ -148,7 +154,7 @@ class Roots:
 
     def tops(self) -> list[nn.Module]:
         """The root modules that are alive and hold parameters."""
-        return [module for module in self._tops if next(module.parameters(), None) is not None]
+        return [module for module in alive(self._tops) if next(module.parameters(), None) is not None]
 
     def adopt(self, module: nn.Module) -> None:
         """Take in a module that was not built here (unpickled, say)."""
@@ -169,7 +175,7 @@ class Roots:
     def pause(self, off: bool) -> None:
         """Take the instance hooks away for a while, or put them back."""
         if off:
-            self._paused = list(self._hooked)
+            self._paused = alive(self._hooked)
             for module in self._paused:
                 self._unhook(module)
         else:

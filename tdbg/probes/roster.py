@@ -26,6 +26,7 @@ class Roster:
         self._say_failed = failed
         self._told_broken: set[str] = set()
         self._failed_probes: set[type[Probe]] = set()  # a change of level does not bring them back
+        self.subscribe()
 
     def use(self, wanted: list[type[Probe]]) -> None:
         """Have exactly these probes at work, in this order: those that stay keep what they know."""
@@ -74,17 +75,21 @@ class Roster:
             self._drop(probe)
 
     def subscribe(self) -> None:
-        """Settle anew who is told of what: after every change of the probes, and of quiet."""
-        self.subscribers = {}
+        """Settle anew who is told of what: after every change of the probes, and of quiet.
+
+        The table is changed as a whole: a thread of the program's that takes batches looks into it meanwhile.
+        """
+        subscribers = {}
         probes = sorted(self.probes, key=lambda probe: not probe.rests)
         for name, method in vars(Probe).items():
             if callable(method) and not name.startswith("_"):
-                self.subscribers[name] = [
+                subscribers[name] = [
                     (probe, getattr(probe, name))
                     for probe in probes
                     if getattr(type(probe), name) is not method and name not in probe.ignores
                     if not (self._state.quiet and probe.rests and name in RESTS)
                 ]
+        self.subscribers = subscribers
 
     def probe(self, name: str) -> Any:
         """A running probe; None if it is not running."""

@@ -1,6 +1,8 @@
 """Where one process stands in its run: what the monitor, its parts and the probes read of each other."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import RLock
 
 import torch
 from torch.optim import Optimizer
@@ -24,14 +26,31 @@ class State:
         self.sampled = 0
         self.active = True
         self.off_at = 0.0  # when it was switched off
-        self.rerunning = False
+        self.rerunning = False  # a pass of tdbg's own runs, in any thread: autograd calls hooks from threads of its own
+        self._own_passes: set[object] = set()  # those that run
+        self._turn = RLock()  # of whoever changes the two
         self.quiet = False  # torch.profiler records: tdbg's own looks must not stand in the trace
         self.hushed_at = 0  # the last step known to have been recorded so
         self.bad_seen = False
         self.scaling = False  # a GradScaler scaled a loss in this step
         self.last_full = True  # all gradients of the last step were looked at
         self.in_update: Optimizer | None = None
+        self.update_thread = 0  # the thread that began it
         self.ending = False  # a step's record is being made
+
+    @contextmanager
+    def own_pass(self) -> Iterator[None]:
+        """A pass of tdbg's own: no step, no evaluation call, nothing that probes look at, in any thread."""
+        this = object()
+        with self._turn:
+            self._own_passes.add(this)
+            self.rerunning = True
+        try:
+            yield
+        finally:
+            with self._turn:
+                self._own_passes.discard(this)  # of a forked child's own there may be none
+                self.rerunning = bool(self._own_passes)
 
     @property
     def running_step(self) -> int:

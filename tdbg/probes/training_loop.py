@@ -3,6 +3,7 @@
 import time
 import weakref
 from collections import Counter
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -82,6 +83,7 @@ class TrainingLoop(EveryUpdate):
         self._owners: dict[int, tuple[weakref.ref[Tensor], Track]] = {}  # by id of the parameter
         self._outer: weakref.ref[Optimizer] | None = None
         self._depth = 0
+        self._thread = 0  # that is, or was last, in backward or an update
         self._loss: weakref.ref[Tensor] | None = None
         self._calls: list[str] = []
         self._batches = 0  # since the update before
@@ -131,7 +133,8 @@ class TrainingLoop(EveryUpdate):
             self._calls.append(call)
 
     def batch_taken(self, batch: Any, wait_s: float, loader_iter: Any) -> None:
-        self._outer, self._depth = None, 0  # neither an update nor backward takes batches: one of them raised
+        if get_ident() == self._thread:  # another thread may fetch batches meanwhile
+            self._outer, self._depth = None, 0  # neither an update nor backward takes batches: one of them raised
         self._leave_evaluation()
         self._feed = source_of(loader_iter)
         if int(loader_iter._num_yielded) == 1:
@@ -186,6 +189,7 @@ class TrainingLoop(EveryUpdate):
         self._depth += 1
         if self._depth > 1:
             return
+        self._thread = get_ident()
         self._leave_evaluation()
         self._trained = self._feed
         if any(is_same(self._feed, begun) for begun in self._begun):
@@ -239,6 +243,8 @@ class TrainingLoop(EveryUpdate):
         if outer is not None and outer is not optimizer:
             return
         self._outer = weakref.ref(optimizer)
+        if not self._depth:  # inside backward it may run in a thread of autograd's
+            self._thread = get_ident()
         track = self._track(optimizer)
         if track is None:
             track = self._new_track(optimizer)

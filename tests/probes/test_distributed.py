@@ -433,7 +433,7 @@ def test_a_reducer_that_waits_is_seen_in_backward(seen: Any, world: Any) -> None
     world()
     run.probe._backend = "gloo"
     model = nn.Linear(2, 1)
-    run.probe._models.add(model)
+    run.probe._models[model] = None
     model._get_ddp_logging_data = dict  # type: ignore[assignment]
     wait = until_quiet(run)
     Slow.apply(model(torch.ones(1, 2))).sum().backward()
