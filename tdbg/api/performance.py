@@ -218,8 +218,9 @@ def _told(read: "Summary") -> dict[str, Any]:
 
     from tdbg.tables import finite
     from tdbg.traces import figures
-    from tdbg.traces.rules import consult
+    from tdbg.traces.rules import RULES, consult
 
+    RULES.load_third_party()  # one that cannot be loaded is told by `tdbg trace advise`
     kept = figures.steady(read)
     median = figures.typical_length(read)
     advice, _ = consult([("", read)], {})

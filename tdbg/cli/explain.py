@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tdbg.metrics.sanity import Rule as MetricsRule
+    from tdbg.registry import Registry
     from tdbg.rules import Rule
     from tdbg.traces.rules import Rule as TraceRule
 
@@ -36,9 +37,6 @@ def command(
         rule = rule_of(code)
         print_json("rule", describe(rule)) if json else print(text(rule))
         return
-    from tdbg.rules import RULES
-
-    RULES.load_third_party()
     if json:
         print_json("rules", [describe(rule) for rule in every()])
         return
@@ -51,6 +49,8 @@ def every() -> "Iterator[AnyRule]":
     from tdbg.rules import RULES
     from tdbg.traces.rules import RULES as ADVICE
 
+    RULES.load_third_party()
+    ADVICE.load_third_party()
     yield from RULES
     yield from METRICS
     yield from ADVICE
@@ -70,17 +70,18 @@ def rule_of(code: str) -> "AnyRule":
     from tdbg.traces.rules import RULES as ADVICE
 
     name = spelt_out(code)
-    if name in ADVICE:
-        return ADVICE[name]
-    if name in METRICS:
-        return METRICS[name]
-    try:
-        return RULES[name]
-    except TdbgError:
-        names = [rule.code for rule in every()]
-        near = difflib.get_close_matches(name, names, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(names)}"
-        raise TdbgError(f"no finding has the code {code!r}", hint) from None
+    registries: tuple[Registry[Any], ...] = (RULES, METRICS, ADVICE)
+    for registry in registries:
+        if name in registry:
+            found: AnyRule = registry[name]
+            return found
+    rules = {rule.code: rule for rule in every()}  # those of other packages too, whose codes may begin otherwise
+    for word in (name, code.strip()):
+        if word in rules:
+            return rules[word]
+    near = difflib.get_close_matches(name, rules, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(rules)}"
+    raise TdbgError(f"no finding has the code {code!r}", hint)
 
 
 def spelt_out(code: str) -> str:

@@ -41,12 +41,15 @@ class Question(Selected):
 def answer(question: Question) -> int:
     """Print it; 1 if `--fail-on` is reached, or the traces hold no event."""
     from tdbg.errors import TdbgError
+    from tdbg.output import say
     from tdbg.traces.asking import chosen, is_empty, label, summaries, worth_reading
     from tdbg.traces.ranks import beside
-    from tdbg.traces.rules import SEVERITIES, asked, consult
+    from tdbg.traces.rules import RULES, SEVERITIES, asked, consult
 
     if question.fail_on and question.fail_on not in SEVERITIES:
         raise TdbgError(f"--fail-on cannot be {question.fail_on!r}", f"write one of: {', '.join(SEVERITIES)}")
+    for trouble in RULES.load_third_party():
+        say(trouble)
     thresholds = asked(list(question.threshold))
     kept, left = worth_reading(chosen(question), question)
     found = summaries(kept)

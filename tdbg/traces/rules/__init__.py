@@ -144,7 +144,7 @@ class Rule(ABC):
         return inspect.cleandoc(cls.__doc__ or "")
 
 
-RULES: Registry[type[Rule]] = Registry("rule", package="tdbg.traces.rules")
+RULES: Registry[type[Rule]] = Registry("trace rule", package="tdbg.traces.rules", group="tdbg.trace_rules")
 
 
 def asked(words: list[str]) -> dict[str, float]:
@@ -187,7 +187,7 @@ def consult(
     for rule in RULES:
         looked = every[:1] if rule.per_run else every
         for label, summary in looked:
-            said = rule().look(View(summary, "" if rule.per_run else label, ranks or {}, thresholds))
+            said = _said(rule, View(summary, "" if rule.per_run else label, ranks or {}, thresholds))
             if isinstance(said, Advice):
                 advice.append(said)
             elif said is not None:
@@ -204,6 +204,14 @@ def consult(
         return -worst[one.code], one.code in explained, -grave, -(one.gain or 0.0), one.code, one.trace
 
     return _once(sorted(advice, key=order)), list(silent)
+
+
+def _said(rule: type[Rule], view: View) -> Advice | Abstain | None:
+    """What one rule says; one that fails, as a rule of another package may, does not take the others with it."""
+    try:
+        return rule().look(view)
+    except Exception as error:  # guard: around every rule
+        return Abstain(rule.code, f"the rule failed: {type(error).__name__}: {error}"[:200])
 
 
 def _once(advice: list[Advice]) -> list[Advice]:
