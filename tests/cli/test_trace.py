@@ -158,11 +158,13 @@ def test_an_accelerators_figures(tmp_path):
     assert "matrix kernels: 0.05 ms, 0% of it on tensor cores by their names" in done.stdout
 
 
-def test_advise_names_what_is_wrong_and_fails_if_asked(trace):
-    assert tdbg("advise", trace).stdout == "nothing to advise\n", "steps of a millisecond are not told of 0.3 ms"
+def test_advise_names_what_is_wrong_and_fails_if_asked(tmp_path):
+    again = note("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 1000, 600)
+    trace = write(tmp_path / "t.json", [*EVENTS, again])
+    assert tdbg("advise", trace).stdout == "nothing to advise\n", "steps of a millisecond are not told of 0.6 ms"
     floor = ("--threshold", "input_floor_ms=0.1")
     done = tdbg("advise", trace, *floor)
-    assert done.returncode == 0 and done.stdout.startswith("TD-P102 warning: 30% of a step is making batches")
+    assert done.returncode == 0 and done.stdout.startswith("TD-P102 warning: 60% of a step is making batches")
     assert "num_workers=2" in done.stdout
     assert "tdbg: TD-P115: it needs the traces of two ranks or more" in done.stderr
     assert tdbg("advise", trace, *floor, "--fail-on", "warning").returncode == 1
