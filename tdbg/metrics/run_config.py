@@ -3,6 +3,7 @@
 import sys
 from argparse import Namespace
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from itertools import islice
 from typing import Any
@@ -74,10 +75,8 @@ def _about_data(data: Any) -> dict[str, Any]:
         about = {name: _about_data(one) if _is_data(one) else one for name, one in data.items()}
         return plain_config(about)
     found: dict[str, Any] = {"class": type(data).__name__}
-    try:
+    with suppress(TypeError, NotImplementedError):  # a stream has none
         found["length"] = len(data)
-    except (TypeError, NotImplementedError):  # a stream
-        pass
     if (batch_size := getattr(data, "batch_size", None)) is not None:
         found["batch_size"] = batch_size
     inner = getattr(data, "dataset", None)

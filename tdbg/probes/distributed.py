@@ -463,11 +463,11 @@ class Distributed(Probe):
         state, entry = self._state(frame)
         at = stacks.where(frame)
         began_t = time.time() - (time.monotonic() - entry.began_at if entry and state != "wait" else seconds)
-        self._told = {"op": entry.op if entry else "", "began_t": round(began_t, 3)}
+        told = self._told = {"op": entry.op if entry else "", "began_t": round(began_t, 3)}
         step = self.monitor.step + 1
         values: dict[str, Any] = {
             "state": state,
-            **self._told,
+            **told,
             **_place(entry),
             **self._counts(),
             "quiet_s": round(seconds, 3),
@@ -475,9 +475,9 @@ class Distributed(Probe):
             **self._keep_files(step, at, state),
         }
         doing = {
-            "collective": f"in {self._told['op']}",
+            "collective": f"in {told['op']}",
             "init": "in init_process_group",
-            "wait": f"waiting for {self._told['op']}",
+            "wait": f"waiting for {told['op']}",
             "backward": "in backward, whose gradients are reduced over the ranks",
             "device": "no call and no step, perhaps waiting for the device",
             "elsewhere": "in no collective and no step has ended",

@@ -2,14 +2,13 @@
 
 import json
 import math
-import os
-import signal
 import threading
 from collections import deque
 from dataclasses import fields
 
 import pytest
 import torch
+from forks import child_of_a_held_lock
 from torch import nn
 
 from tdbg import DebugLevel, PyTorchDebugger, TensorInfo
@@ -286,25 +285,11 @@ def test_in_a_handler_of_a_signal(debugger, signalled):
 
 
 def test_in_a_child_that_was_forked_while_another_thread_was_at_it(debugger):
-    inside, over = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with debugger._lock:
-            inside.set()
-            over.wait()
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    assert inside.wait(10)
-    child = os.fork()
-    if child == 0:
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(10)  # ends it where it hangs
+    def child() -> bool:
         debugger.remember("non-finite", "child's")
-        os._exit(0 if debugger.get_debug_summary()["total_anomalies"] == 1 else 1)
-    over.set()
-    thread.join()
-    assert os.waitpid(child, 0)[1] == 0
+        return debugger.get_debug_summary()["total_anomalies"] == 1
+
+    assert child_of_a_held_lock(debugger._lock, child) == 0
 
 
 def test_it_costs_less_than_six_figures_by_hand(debugger):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forks import child_of_a_held_lock
 
 from tdbg.flags import tag
 from tdbg.logs.textlog import RankLogs, TextLog, header, line
@@ -181,23 +182,5 @@ def test_a_line_goes_to_no_file_that_the_program_has_opened_meanwhile(
 
 
 def test_a_lock_that_another_thread_held_is_no_matter_of_a_forked_child(logs: RankLogs, tmp_path: Path) -> None:
-    inside, over = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with logs._lock:
-            inside.set()
-            over.wait()
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    assert inside.wait(10)
-    child = os.fork()
-    if child == 0:
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(10)  # ends it where it hangs
-        logs.write(1795000000.0, "D", 1, "[T]", "child")
-        os._exit(0)
-    over.set()
-    thread.join()
-    assert os.waitpid(child, 0)[1] == 0
+    assert child_of_a_held_lock(logs._lock, lambda: logs.write(1795000000.0, "D", 1, "[T]", "child")) == 0
     assert said(tmp_path) == ["first", "child"]
