@@ -6,13 +6,17 @@ the test extra has them all, and what is skipped would count as passed.
 """
 
 import os
+import re
 import signal
 from collections.abc import Iterator
+from functools import cache
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 from chance import RANDOM
 from hypothesis import HealthCheck, settings
+from warm import WARMTH
 
 settings.register_profile(
     "tdbg",
@@ -25,6 +29,30 @@ settings.load_profile("tdbg")
 
 if os.environ.get("CI"):
     pytest.importorskip = import_module
+
+STARTS_PROCESSES = re.compile(
+    r"\b(subprocess|Popen|pexpect|multiprocessing|spawn|fork\w*|watched|torchrun|program|make_run)\b"
+)
+
+
+@cache
+def starts_processes(path: Path) -> bool:
+    """True if a test file names what starts a process: itself, or a fixture that does."""
+    return "e2e" in path.parts or STARTS_PROCESSES.search(path.read_text(encoding="utf-8")) is not None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what is quick, and put the long files first, so that neither worker is left alone with one at the end."""
+    for item in items:
+        if not starts_processes(item.path) and not item.get_closest_marker("slow"):
+            item.add_marker("quick")
+    items.sort(key=lambda item: "e2e" not in item.path.parts)
+
+
+@pytest.fixture(autouse=True)
+def warmth(request: pytest.FixtureRequest) -> None:
+    """A test marked ``cold`` starts fresh interpreters."""
+    WARMTH.wanted = request.node.get_closest_marker("cold") is None
 
 
 @pytest.fixture(autouse=True)

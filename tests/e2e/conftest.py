@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from warm import WARMTH
 
 from tdbg.events import Event, Step
 from tdbg.rules.verdict import judge_run
@@ -86,7 +87,6 @@ def environment(extra: Mapping[str, str]) -> dict[str, str]:
         "HF_HUB_OFFLINE": "1",
         "TRANSFORMERS_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",
-        "PYTHONDONTWRITEBYTECODE": "1",
     }
     return {**kept, **fixed, **extra}
 
@@ -94,7 +94,7 @@ def environment(extra: Mapping[str, str]) -> dict[str, str]:
 def call(words: Sequence[str], cwd: Path, env: Mapping[str, str] = {}) -> Result:
     """Run a command to its end; a test that waits for longer than its patience fails with what was said."""
     process = subprocess.Popen(
-        list(words),
+        warmed(words),
         cwd=cwd,
         env=environment(env),
         stdin=subprocess.DEVNULL,
@@ -110,6 +110,14 @@ def call(words: Sequence[str], cwd: Path, env: Mapping[str, str] = {}) -> Result
         stdout, stderr = process.communicate()
         pytest.fail(f"{' '.join(words)} did not end within {PATIENCE_S:g} s\n{stdout}\n{stderr}")
     return Result(process.returncode, stdout, stderr)
+
+
+def warmed(words: Sequence[str]) -> list[str]:
+    """The command, its program for a Python that has torch loaded, unless the test is marked ``cold``."""
+    at = words.index("--") + 1 if "--" in words else 0
+    if not at and list(words[1:3]) == ["-m", "tdbg"]:
+        return list(words)  # no program below it
+    return [*words[:at], *WARMTH.translate(words[at:], environment({}))]
 
 
 def program(name: str, *args: str) -> list[str]:
