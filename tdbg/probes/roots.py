@@ -16,6 +16,8 @@ from tdbg.probes.own_hooks import add_global_hook, add_post_hook, add_pre_hook, 
 WRAPPER_PARTS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 # Scripted modules take no hooks; torch's encoder leaves its fused path when one of its layers has any.
 UNHOOKED = (torch.jit.ScriptModule, nn.TransformerEncoderLayer, nn.TransformerEncoder)
+# torch's own helpers, which live while it compiles or exports and which its compiler cannot see into when hooked.
+HELPERS = ("torch._", "torch.export.")
 Target = Callable[[nn.Module, Any, Any], None]
 Alive = TypeVar("Alive")
 WRAPPER_CLASSES = ("DistributedDataParallel", "DataParallel")
@@ -117,6 +119,9 @@ class Roots:
 
     def _hook_instance(self, module: nn.Module) -> None:
         if module in self._hooked or module in self._compiled or isinstance(module, UNHOOKED) or not can_hook(module):
+            return
+        kind = type(module)
+        if kind.__module__.startswith(HELPERS) and kind.__name__ != "OptimizedModule":
             return
         self._hooked[module] = (
             add_pre_hook(module, self._before, key=ROOT_KEY, with_kwargs=True),
