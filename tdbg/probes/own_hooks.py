@@ -127,6 +127,12 @@ def can_hook(module: nn.Module) -> bool:
     return type(held.get("_forward_pre_hooks")) is OrderedDict is type(held.get("_forward_hooks"))
 
 
+def has_foreign_hooks(module: nn.Module) -> bool:
+    """True if a hook that is not of tdbg runs when the module is called."""
+    tables = (module._forward_pre_hooks, module._forward_hooks, module._backward_pre_hooks, module._backward_hooks)
+    return any(table.keys() - _own_keys for table in tables)
+
+
 def _check(table: Table) -> Table:
     if type(table) is not OrderedDict:
         raise TypeError(

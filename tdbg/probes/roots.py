@@ -9,8 +9,10 @@ import torch
 from torch import nn
 from torch.nn.modules import module as module_registry
 
+from tdbg.frames import drop_own_frames
 from tdbg.probes.compiler import hide, unseen
 from tdbg.probes.own_hooks import add_global_hook, add_post_hook, add_pre_hook, can_hook, reserve_key
+from tdbg.probes.unhooked import repair_traceback
 
 # Path components that wrappers add; users know their modules without them.
 WRAPPER_PARTS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
@@ -36,11 +38,14 @@ class _Hook:
     standard library stands for it that takes anything and does nothing.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, after: bool = False) -> None:
         self.target: Callable[..., None] | None = None
+        self._after = after
 
     def __call__(self, module: nn.Module, args: Any, more: Any = None) -> None:
         if torch.compiler.is_compiling():  # inside a compiled region: be a constant nothing
+            return
+        if self._after and more is None and repair_traceback(module):
             return
         if self.target is not None:
             unseen(self.target, module, args, more)
@@ -65,7 +70,7 @@ class Roots:
     def __init__(self, failed: Callable[[str, Exception], None]) -> None:
         self._failed = failed
         self._before = _Hook()
-        self._after = _Hook()
+        self._after = _Hook(after=True)
         self._hooked: weakref.WeakKeyDictionary[nn.Module, tuple[Any, ...]] = weakref.WeakKeyDictionary()
         self._children: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._tops: weakref.WeakKeyDictionary[nn.Module, None] = weakref.WeakKeyDictionary()
@@ -125,7 +130,7 @@ class Roots:
             return
         self._hooked[module] = (
             add_pre_hook(module, self._before, key=ROOT_KEY, with_kwargs=True),
-            add_post_hook(module, self._after, key=ROOT_KEY),
+            add_post_hook(module, self._after, key=ROOT_KEY, always_call=True),
         )
 
     def compile(self, module: nn.Module, compile_it: Callable[[], None]) -> None:
@@ -143,7 +148,11 @@ class Roots:
             if torch.compiler.is_compiling():
                 return compiled(*args, **kwargs)
             before(whose(), args, kwargs)  # type: ignore[arg-type]
-            output = compiled(*args, **kwargs)
+            try:
+                output = compiled(*args, **kwargs)
+            except BaseException as error:
+                drop_own_frames(error)
+                raise
             after(whose(), args, output)  # type: ignore[arg-type]
             return output
 
