@@ -18,6 +18,7 @@ FLOORS = (
         "flags",
         "registry",
         "events",
+        "frames",
         "lines",
         "output",
         "window",

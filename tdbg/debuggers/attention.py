@@ -18,6 +18,7 @@ from tdbg.debuggers.copies import snapshot
 from tdbg.debuggers.figures import numbers
 from tdbg.debuggers.hooks import BARE, Hook, Hooks
 from tdbg.debuggers.layers import inner
+from tdbg.probes.own_hooks import add_post_hook, add_pre_hook
 from tdbg.probes.tensors import walk
 
 SURE = 1e-2  # how far from 1 the sum of a row of weights may be, in half precision
@@ -78,12 +79,12 @@ class Attention(ForwardDebugger):
         if target is not None:  # a hook there would keep torch's encoder from its fused path, and change bits
             hooks.add(TAPS.listen(_OfModule(self, target)))
             return
-        hooks.add(layer.register_forward_pre_hook(Hook(self, self._enter)))
+        hooks.add(add_pre_hook(layer, Hook(self, self._enter)))
         for part in parts_without(layer):
-            hooks.add(part.register_forward_pre_hook(Hook(self, self._overhear)))
-            hooks.add(part.register_forward_hook(Hook(self, self._stop_overhearing), always_call=True))
+            hooks.add(add_pre_hook(part, Hook(self, self._overhear)))
+            hooks.add(add_post_hook(part, Hook(self, self._stop_overhearing), always_call=True))
         super()._watch(layer, hooks)
-        hooks.add(layer.register_forward_hook(Hook(self, self._leave), always_call=True))
+        hooks.add(add_post_hook(layer, Hook(self, self._leave), always_call=True))
         hooks.add(TAPS.listen(_WhileRunning(self)))
 
     def _hooked(self, layer: nn.Module) -> bool:

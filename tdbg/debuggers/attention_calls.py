@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from tdbg.debuggers.hooks import Removable, watching
+from tdbg.frames import drop_own_frames
 from tdbg.probes.compiler import hide
 from tdbg.probes.patches import Patches
 
@@ -196,7 +197,11 @@ class Overhears(TorchFunctionMode):
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        result = function(*args, **kwargs)
+        try:
+            result = function(*args, **kwargs)
+        except BaseException as error:
+            drop_own_frames(error)
+            raise
         if function is SDPA and watching():
             with torch.no_grad():
                 self._hear(ScaledDotProduct(*args, **kwargs))

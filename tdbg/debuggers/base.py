@@ -12,6 +12,7 @@ from tdbg.debuggers.copies import snapshot
 from tdbg.debuggers.hooks import BARE, Hook, Hooks, hookable, seen_through, watching
 from tdbg.debuggers.layers import get_layer_by_name, inner
 from tdbg.errors import TdbgError
+from tdbg.probes.own_hooks import add_post_hook, add_pre_hook
 
 MAX_CALLS = 256  # calls of a layer that are kept until they are read; of more, the last ones
 
@@ -145,14 +146,14 @@ class ForwardDebugger(BaseDebugger):
         """Have every pass of the model begin without captures."""
         root = inner(model)
         if not isinstance(root, BARE):
-            hooks.add(root.register_forward_pre_hook(Hook(self, self._begin), prepend=True))
+            hooks.add(add_pre_hook(root, Hook(self, self._begin), first=True))
 
     def _begin(self, module: nn.Module, args: Any) -> None:
         self._calls.clear()
 
     def _watch(self, layer: nn.Module, hooks: Hooks) -> None:
         """Put the hooks of the layer itself in place."""
-        hooks.add(hookable(self.layer_name, layer).register_forward_hook(Hook(self, self.forward_hook_fn)))
+        hooks.add(add_post_hook(hookable(self.layer_name, layer), Hook(self, self.forward_hook_fn)))
 
     def _hooked(self, layer: nn.Module) -> bool:
         return any(isinstance(hook, Hook) and hook.owner is self for hook in layer._forward_hooks.values())

@@ -19,6 +19,7 @@ from tdbg.debuggers.hooks import hookable
 from tdbg.debuggers.layers import get_layer_by_name
 from tdbg.debuggers.second_pass import gradients_on, run_again
 from tdbg.errors import TdbgError
+from tdbg.probes.own_hooks import add_post_hook
 from tdbg.probes.tensors import walk
 
 Classes = int | Sequence[int] | Tensor | None
@@ -154,7 +155,7 @@ def _cuts_at(path: str, layer: nn.Module) -> Iterator[list[_Cut]]:
         cuts.append(_Cut(point, behind, blind))
         return _replaced(output, found, behind)
 
-    handle = layer.register_forward_hook(cut)
+    handle = add_post_hook(layer, cut)
     try:
         yield cuts
     finally:

@@ -11,6 +11,7 @@ from tdbg.debuggers.copies import copy_of
 from tdbg.debuggers.figures import measured, stats
 from tdbg.debuggers.hooks import watching
 from tdbg.debuggers.layers import get_layer_by_name
+from tdbg.probes.own_hooks import add_gradient_hook
 from tdbg.probes.roots import clean_path
 from tdbg.probes.tensors import walk
 
@@ -53,7 +54,7 @@ class Gradients(ForwardDebugger):
         wanted = [(path, tensor) for path, tensor in walk(output) if tensor.requires_grad]
         arrived: Arrived = {path: {} for path, _ in wanted}
         for path, tensor in wanted:
-            tensor.register_hook(_Arrival(arrived, path, values=self.values))
+            add_gradient_hook(tensor, _Arrival(arrived, path, values=self.values))
         return arrived
 
     def __call__(self, datapoint: Mapping[str, Any], model: nn.Module) -> dict[str, Any]:

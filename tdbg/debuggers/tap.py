@@ -26,6 +26,7 @@ from tdbg.debuggers.structure import Left, leaves
 from tdbg.errors import TdbgError
 from tdbg.pages.layout import Layout, Spec
 from tdbg.probes.compiler import hide, unseen
+from tdbg.probes.own_hooks import add_gradient_hook, can_hook, reserve_key
 
 ALIGN = 64
 MAX_PLANS = 64
@@ -33,9 +34,7 @@ HOST = torch.device("cpu")
 SMALL_BYTES = 1 << 20  # moved with the interpreter held; larger ones by torch, which has threads for them
 OUTPUT = ("output",)
 TIMED = 32  # one pass of so many has its hooks timed
-HOOK: Any = "tdbg-capture"  # in a module's own table of hooks, for one pass
-
-
+HOOK: Any = reserve_key("capture")  # in a module's own table of hooks, for one pass
 NOBODY: tuple[None] = (None,)  # makers of a pass that follows no plan
 STRIDED = torch.strided
 # memmove, but without giving the interpreter up: who waits for it would have it for longer than the copy takes.
@@ -301,7 +300,7 @@ class Tap:
         after = _TimedAfter if self._passes % TIMED == 0 else _After
         for target in targets:
             module = target.module()
-            if module is None:
+            if module is None or not can_hook(module):
                 continue
             if "input" in target.kinds and module is root:
                 self.before(target, *given)
@@ -434,7 +433,7 @@ class Tap:
         found = [(path, leaf) for path, leaf in leaves(output, name) if isinstance(leaf, Tensor)]
         graded = [(path, tensor) for path, tensor in found if tensor.requires_grad]
         for path, tensor in graded:
-            tensor.register_hook(_Gradient(self, path, copied))
+            add_gradient_hook(tensor, _Gradient(self, path, copied), purpose=f"capture of {path}")
             copied.awaited[path] = None
         if not graded and self._graded:
             recording = "nothing in it requires one" if torch.is_grad_enabled() else "it ran under no_grad"

@@ -13,6 +13,8 @@ import sysconfig
 from types import ModuleType
 from typing import Any
 
+from tdbg.frames import without_own_frames
+
 STATS = 15
 LEVELS = {"DEBUG": 10, "STATS": STATS, "INFO": 20, "WARNING": 30, "ERROR": 40, "CRITICAL": 50}
 INSTALLED = (  # also what a .pth file or PYTHONPATH brings
@@ -102,6 +104,7 @@ def _choose_handlers(logging: ModuleType, console: Console) -> None:
     real = logging.Logger.callHandlers
 
     @functools.wraps(real)
+    @without_own_frames
     def callHandlers(self: Any, record: Any) -> None:
         handlers = list(_handlers(self))
         if not handlers and logging.lastResort is not None:

@@ -4,6 +4,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from tdbg.frames import disguised
+
 
 def when_imported(name: str, then: Callable[[Any], None]) -> None:
     """Call ``then(module)`` now if the program has the module, else right after its import has finished."""
@@ -23,4 +25,5 @@ def passed_over_like(module: Any, function: Any) -> Any:
     too: a frame of ours in between would be taken for the caller.
     """
     function.__code__ = function.__code__.replace(co_filename=module.__file__)
+    disguised.add(function.__code__)
     return function

@@ -19,6 +19,7 @@ from json.encoder import encode_basestring as quoted
 from types import FrameType
 from typing import Any
 
+from tdbg.frames import drop_own_frames
 from tdbg.inject.agent import Agent
 from tdbg.inject.imports import passed_over_like
 from tdbg.inject.maps import Maps
@@ -335,12 +336,14 @@ def _heard(real: Callable[..., Any], records: Records) -> Callable[..., Any]:
     def method(self: Any, record: Any) -> Any:
         local = records.local
         before = getattr(local, "record", None)
-        if before is record:
-            return real(self, record)
-        records.hear(record)
+        if before is not record:
+            records.hear(record)
         local.record = record
         try:
             return real(self, record)
+        except BaseException as error:  # of a handler of the program's
+            drop_own_frames(error)
+            raise
         finally:
             local.record = before
 
@@ -394,7 +397,11 @@ def _hear_warnings(records: Records) -> None:
             logged = getattr(warnings.showwarning, "__module__", "") == "logging"
             if not caught and not logged:
                 records.warned(message)
-        return real(message)
+        try:
+            return real(message)
+        except BaseException as error:  # of what the program shows warnings with
+            drop_own_frames(error)
+            raise
 
     warnings._showwarnmsg = show  # type: ignore[attr-defined]
 
@@ -408,7 +415,11 @@ def _hear_prints(records: Records) -> None:
 
     @functools.wraps(real)
     def write(text: Any) -> Any:
-        done = real(text)
+        try:
+            done = real(text)
+        except BaseException as error:  # a closed pipe, or a character that the console does not know
+            drop_own_frames(error)
+            raise
         try:
             records.printed(text, sys._getframe(1))
         except Exception as error:  # a guard: it is printed already

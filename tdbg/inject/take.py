@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from tdbg import flags as flag_table
 from tdbg.events import Injection
 from tdbg.flags import Value
+from tdbg.frames import without_own_frames
 from tdbg.inject.agent import Agent, agent
 from tdbg.output import say
 from tdbg.rundir import env_rank
@@ -303,6 +304,7 @@ def after(cls: Any, name: str, then: Callable[[Any, Any], None], part: str) -> N
     real = getattr(cls, name)
 
     @functools.wraps(real)
+    @without_own_frames
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         result = real(self, *args, **kwargs)
         with guarded(part):

@@ -10,12 +10,10 @@ import sys
 import threading
 import traceback
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from tdbg.events import Note, Traceback
+from tdbg.frames import OWN_FOLDER, drop_own_frames, walk_traceback
 from tdbg.inject.agent import Agent
 from tdbg.inject.console import PACKAGES
 from tdbg.inject.imports import passed_over_like
@@ -26,7 +24,6 @@ PER_PLACE = 3  # the same failure in every step is written three times, and coun
 PLACES = 50
 TOLD_PLACES = 5
 NO_CRASH = (KeyboardInterrupt, SystemExit, GeneratorExit, StopIteration)
-OWN = os.path.join(Path(__file__).parents[1], "")
 
 
 class Recorder:
@@ -102,20 +99,14 @@ def describe(error: BaseException, how: str, step: int) -> Traceback:
 
 def where(error: BaseException) -> str:
     """``file:line`` of the innermost frame that is not tdbg's; empty if the exception was never raised."""
-    frames = [(tb.tb_frame.f_code.co_filename, tb.tb_lineno) for tb in _links(error.__traceback__)]
+    frames = [(tb.tb_frame.f_code.co_filename, tb.tb_lineno) for tb in walk_traceback(error.__traceback__)]
     theirs = [frame for frame in frames if not _is_ours(frame[0])] or frames
     return "{}:{}".format(*theirs[-1]) if theirs else ""
 
 
-def _links(tb: TracebackType | None) -> Iterator[TracebackType]:
-    while tb is not None:
-        yield tb
-        tb = tb.tb_next
-
-
 def _is_ours(file: str) -> bool:
     """True for tdbg's wrappers around the program's calls; `tdbg demo` is a program like any other."""
-    return file.startswith(OWN) and file != getattr(sys.modules.get("__main__"), "__file__", None)
+    return file.startswith(OWN_FOLDER) and file != getattr(sys.modules.get("__main__"), "__file__", None)
 
 
 def _without_ours(shown: traceback.TracebackException) -> traceback.TracebackException:
@@ -168,7 +159,11 @@ def _watch_logging(recorder: Recorder) -> None:
             with recorder.agent.guard("tracebacks"):
                 info = record.exc_info
                 recorder.record(info[1] if isinstance(info, tuple) else None, "logged")
-        return real(self, record)
+        try:
+            return real(self, record)
+        except BaseException as error:  # of a handler of the program's
+            drop_own_frames(error)
+            raise
 
     logging.Logger.callHandlers = passed_over_like(logging, callHandlers)  # type: ignore[method-assign]
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch.optim import optimizer as optimizer_module
 
 from tdbg.events import Baseline
+from tdbg.probes.own_hooks import add_global_hook
 
 if TYPE_CHECKING:
     from tdbg.probes.monitor import Monitor
@@ -29,7 +30,7 @@ class Alternation:
         self.block = block
         self.random = random.Random(0)  # a generator of its own: the program's is not touched
         self.restart()
-        optimizer_module.register_optimizer_step_post_hook(self._step)
+        add_global_hook(optimizer_module._global_optimizer_post_hooks, self._step)
 
     def restart(self) -> None:
         """Begin anew (a forked child)."""

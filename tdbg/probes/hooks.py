@@ -13,6 +13,7 @@ from torch.optim import optimizer as optimizer_module
 from tdbg.probes.compiler import hide, unseen
 from tdbg.probes.counting import Optimizers
 from tdbg.probes.loss_watch import LossWatch
+from tdbg.probes.own_hooks import add_global_hook, own_hooks_removed
 from tdbg.probes.patches import Patches
 from tdbg.probes.plan import Plan
 from tdbg.probes.roots import Roots
@@ -56,14 +57,15 @@ class TorchHooks:
     def attach(self) -> None:
         """Set them all."""
         self._handles = [
-            optimizer_module.register_optimizer_step_pre_hook(_step_hook(self._update_begins)),
-            optimizer_module.register_optimizer_step_post_hook(_step_hook(self._update_ended)),
+            add_global_hook(optimizer_module._global_optimizer_pre_hooks, _step_hook(self._update_begins)),
+            add_global_hook(optimizer_module._global_optimizer_post_hooks, _step_hook(self._update_ended)),
         ]
         self.patches.wrap(Optimizer, "__init__", self._around_optimizer_init)
         self.patches.wrap(torch.autograd, "backward", self._around_backward)
         for owner in (nn.utils, nn.utils.clip_grad):
             self.patches.wrap(owner, "clip_grad_norm_", self._around_clip)
-        self.patches.wrap(torch.jit, "script", self._around_script)
+        self.patches.wrap(torch.jit._recursive, "create_script_module", self._around_script)
+        self.patches.wrap(nn.Module, "__setstate__", self._around_setstate)
         self.patches.wrap(nn.Module, "compile", self._around_compile)
         self.patches.wrap(autograd_profiler.profile, "_start_trace", self._around_profiler)
         self.patches.wrap(autograd_profiler.profile, "__exit__", self._around_profiler)
@@ -97,15 +99,22 @@ class TorchHooks:
         return __init__
 
     def _around_script(self, original: Any) -> Any:
-        def script(obj: Any, *args: Any, **kwargs: Any) -> Any:
-            if not isinstance(obj, nn.Module):
-                if len(args) < 2:  # a class finds the names it uses in its caller's frame, which is one further up
-                    kwargs["_frames_up"] = kwargs.get("_frames_up", 0) + 1
-                return original(obj, *args, **kwargs)
-            with self.monitor.roots.bare([obj]):
-                return original(obj, *args, **kwargs)
+        """torch.jit compiles a module's hooks with it, when it scripts and when it traces."""
 
-        return script
+        def create_script_module(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            with own_hooks_removed(module.modules()):
+                return original(module, *args, **kwargs)
+
+        return create_script_module
+
+    def _around_setstate(self, original: Any) -> Any:
+        """A copy of a module, and one that was loaded, comes to be without being built."""
+
+        def __setstate__(module: nn.Module, state: Any) -> None:
+            original(module, state)
+            self.monitor.roots.take_in_copy(module)
+
+        return __setstate__
 
     def _around_compile(self, original: Any) -> Any:
         def compile(module: Any, *args: Any, **kwargs: Any) -> None:

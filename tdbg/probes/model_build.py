@@ -18,6 +18,7 @@ from tdbg.events import Step, number
 from tdbg.probes import PROBES, Probe, module_tree, tensors
 from tdbg.probes.forward import short
 from tdbg.probes.live_tensors import is_out_of_memory
+from tdbg.probes.own_hooks import add_global_hook
 from tdbg.probes.roots import clean_path, unwrapped
 from tdbg.probes.spread import samples
 from tdbg.probes.tensors import checkable, local, walk
@@ -174,8 +175,8 @@ class ModelBuild(Probe):
 
     def attach(self) -> None:
         self._handles = [
-            module_registry.register_module_parameter_registration_hook(self._on_parameter),
-            module_registry.register_module_module_registration_hook(self._on_child),
+            add_global_hook(module_registry._global_parameter_registration_hooks, self._on_parameter),
+            add_global_hook(module_registry._global_module_registration_hooks, self._on_child),
         ]
         self.patch(sys, "excepthook", before=self._uncaught)
 

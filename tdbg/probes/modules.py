@@ -18,6 +18,7 @@ from tdbg.events import Step
 from tdbg.probes import tensors
 from tdbg.probes.budget import ALWAYS_STEPS
 from tdbg.probes.compiler import hide, unseen
+from tdbg.probes.own_hooks import add_gradient_hook, can_hook, reserve_key
 from tdbg.probes.roots import clean_path, unwrapped
 from tdbg.probes.spread import SAMPLE, samples, spread_of
 from tdbg.probes.tensors import checkable, local
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 # Under this key a hook stands in a module's own table for one pass: registering and removing it by torch's
 # handles would cost 10 us a module.
-HOOK: Any = "tdbg"
+HOOK: Any = reserve_key("look")
 # The names of this work in the budget: a look at all modules, and one at those whose turn it is.
 WHOLE = "all modules"
 PARTLY = "modules in turn"
@@ -307,7 +308,7 @@ class ModuleLook:
         found = [
             (module, self._place(path, module))
             for path, module in unwrapped(root).named_modules()
-            if id(module) not in compiled and not isinstance(module, torch.jit.ScriptModule)
+            if id(module) not in compiled and not isinstance(module, torch.jit.ScriptModule) and can_hook(module)
         ]
         if self._stance is None:
             self._known[root] = Tour([(weakref.ref(module), place) for module, place in found], looks=1)
@@ -412,7 +413,7 @@ class ModuleLook:
                 found.append((row, local(tensor.detach())))
                 self._last = Taken(row, tensor, version)
                 if self._wish.backward and tensor.requires_grad:
-                    tensor.register_hook(_GradientHook(self, row, self.step))
+                    add_gradient_hook(tensor, _GradientHook(self, row, self.step), purpose=f"gradient at {row.path}")
         for rows, data in _by_device(found):
             rows_NS = samples(data) if self._wish.sample else None
             self._figures += _norms("rms", rows, data, exact=self._wish.exact, rows_NS=rows_NS)

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from tdbg.probes.own_hooks import add_node_hook, add_post_hook, add_pre_hook
 from tdbg.probes.rerun import Call, as_before, output_pairs
 from tdbg.probes.roots import Names, unwrapped
 from tdbg.probes.tensors import checkable, local, walk
@@ -73,8 +74,8 @@ def _with_module(calls: list[Call], names: Names, path: str) -> Iterator[tuple[C
 @contextlib.contextmanager
 def _around(module: nn.Module, watch: "_Operations | _Nodes") -> Iterator[None]:
     """Have ``watch`` see each call of one module."""
-    first = module.register_forward_pre_hook(watch.enter, prepend=True, with_kwargs=True)
-    last = module.register_forward_hook(watch.leave)
+    first = add_pre_hook(module, watch.enter, first=True, with_kwargs=True)
+    last = add_post_hook(module, watch.leave)
     try:
         yield
     finally:
@@ -141,7 +142,7 @@ class _Nodes:
             if node is None or node in border or node in self._seen:
                 continue
             self._seen.add(node)
-            node.register_hook(self._watch(node))
+            add_node_hook(node, self._watch(node))
             waiting += [following for following, _ in node.next_functions if following is not None]
 
     def close(self) -> None:

@@ -5,6 +5,9 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from tdbg.frames import without_own_frames
+from tdbg.probes.compiler import hide
+
 BELOW = "_tdbg_below"  # on a wrapper that could not be taken away, since another lay above it: what it replaced
 
 
@@ -17,6 +20,7 @@ class Patches:
     def wrap(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
         """Replace ``owner.name`` by ``make(original)``, keeping its name and docstring; nothing if there is none.
 
+        No traceback shows that something stands in between.
         Of a class method ``original`` takes the class as its first argument, as a plain method takes the object.
         """
         held = inspect.getattr_static(owner, name, None)
@@ -24,7 +28,7 @@ class Patches:
             return
         wraps_in = type(held) if isinstance(held, staticmethod | classmethod) else None
         original = held.__func__ if wraps_in else getattr(owner, name)
-        wrapper = functools.wraps(original)(make(original))
+        wrapper = functools.wraps(original)(hide(without_own_frames(make(original))))
         vars(wrapper).pop(BELOW, None)  # `wraps` copies it from a wrapper that is gone
         placed = wraps_in(wrapper) if wraps_in else wrapper
         inherited = isinstance(owner, type) and name not in vars(owner)

@@ -14,12 +14,14 @@ import threading
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from tdbg.probes import tensors
+from tdbg.probes.own_hooks import add_gradient_hook, add_post_hook, add_pre_hook, can_hook
 from tdbg.probes.roots import Names, unwrapped
 from tdbg.probes.tensors import Bad, first_bad, is_sharded, look, version, walk
 
@@ -92,7 +94,7 @@ class Call:
             if not (on_device or tensors.on_host(tensor)):
                 continue
             if tensor.requires_grad and tensor.grad_fn is not None:
-                tensor.register_hook(_Keep(self.output_grads, index))
+                add_gradient_hook(tensor, _Keep(self.output_grads, index))
 
     def is_small(self) -> bool:
         """True if keeping the arguments for one more step costs no memory worth speaking of."""
@@ -281,10 +283,10 @@ class _Tracer:
         handles: list[Any] = []
         try:
             for module in self.root.modules():
-                if isinstance(module, torch.jit.ScriptModule):
+                if isinstance(module, torch.jit.ScriptModule) or not can_hook(module):
                     continue
-                handles.append(module.register_forward_pre_hook(self._enter, prepend=True, with_kwargs=True))
-                handles.append(module.register_forward_hook(self._leave))
+                handles.append(add_pre_hook(module, self._enter, first=True, with_kwargs=True))
+                handles.append(add_post_hook(module, self._leave))
             yield
         finally:
             for handle in handles:
@@ -334,12 +336,12 @@ class _Tracer:
     def _watch_inputs(self, visit: _Visit, value: Any) -> None:
         for name, tensor in walk(value):
             if tensor.requires_grad:
-                tensor.register_hook(lambda grad, name=name: self._grad(visit, visit.grad_inputs, name, grad))
+                add_gradient_hook(tensor, partial(self._grad, visit, visit.grad_inputs, name))
 
     def _watch_outputs(self, visit: _Visit, value: Any) -> None:
         for name, tensor in walk(value):
             if tensor.requires_grad and tensor.grad_fn is not None:
-                tensor.register_hook(lambda grad, name=name: self._grad(visit, visit.grad_outputs, name, grad))
+                add_gradient_hook(tensor, partial(self._grad, visit, visit.grad_outputs, name))
 
     def _grad(self, visit: _Visit, into: list[bool], name: str, grad: Tensor) -> None:
         bad = look(grad)

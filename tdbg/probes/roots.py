@@ -2,22 +2,28 @@
 
 import contextlib
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
 from torch import nn
 from torch.nn.modules import module as module_registry
 
+from tdbg.frames import drop_own_frames
 from tdbg.probes.compiler import hide, unseen
+from tdbg.probes.own_hooks import add_global_hook, add_post_hook, add_pre_hook, can_hook, reserve_key
+from tdbg.probes.unhooked import repair_traceback
 
 # Path components that wrappers add; users know their modules without them.
 WRAPPER_PARTS = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 # Scripted modules take no hooks; torch's encoder leaves its fused path when one of its layers has any.
 UNHOOKED = (torch.jit.ScriptModule, nn.TransformerEncoderLayer, nn.TransformerEncoder)
+# torch's own helpers, which live while it compiles or exports and which its compiler cannot see into when hooked.
+HELPERS = ("torch._", "torch.export.")
 Target = Callable[[nn.Module, Any, Any], None]
 Alive = TypeVar("Alive")
 WRAPPER_CLASSES = ("DistributedDataParallel", "DataParallel")
+ROOT_KEY: Any = reserve_key("root")
 
 
 def alive(those: "weakref.WeakKeyDictionary[Alive, Any]") -> list[Alive]:
@@ -26,17 +32,20 @@ def alive(those: "weakref.WeakKeyDictionary[Alive, Any]") -> list[Alive]:
 
 
 class _Hook:
-    """A hook that leaves no trace of tdbg in a copied or pickled module.
+    """A hook that passes every call on to its target, while there is one.
 
-    A model may be saved whole (``torch.save(model)``) and loaded where there is no tdbg: the hook
-    pickles as a bound method of the standard library that takes anything and does nothing.
+    No copy or pickle of the module holds it (`own_hooks`). Where somebody pickles the hook itself, a bound method of the
+    standard library stands for it that takes anything and does nothing.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, after: bool = False) -> None:
         self.target: Callable[..., None] | None = None
+        self._after = after
 
     def __call__(self, module: nn.Module, args: Any, more: Any = None) -> None:
         if torch.compiler.is_compiling():  # inside a compiled region: be a constant nothing
+            return
+        if self._after and more is None and repair_traceback(module):
             return
         if self.target is not None:
             unseen(self.target, module, args, more)
@@ -61,8 +70,8 @@ class Roots:
     def __init__(self, failed: Callable[[str, Exception], None]) -> None:
         self._failed = failed
         self._before = _Hook()
-        self._after = _Hook()
-        self._hooked: weakref.WeakKeyDictionary[nn.Module, tuple[Any, Any]] = weakref.WeakKeyDictionary()
+        self._after = _Hook(after=True)
+        self._hooked: weakref.WeakKeyDictionary[nn.Module, tuple[Any, ...]] = weakref.WeakKeyDictionary()
         self._children: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._tops: weakref.WeakKeyDictionary[nn.Module, None] = weakref.WeakKeyDictionary()
         self._compiled: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # by module.compile()
@@ -72,8 +81,8 @@ class Roots:
     def attach(self, before: Target, after: Target) -> None:
         """Start watching modules being built. before, after: called around each call of a root, with (module, args, kwargs or output)."""
         self._watches = [
-            module_registry.register_module_parameter_registration_hook(self._on_parameter),
-            module_registry.register_module_module_registration_hook(self._on_child),
+            add_global_hook(module_registry._global_parameter_registration_hooks, self._on_parameter),
+            add_global_hook(module_registry._global_module_registration_hooks, self._on_child),
         ]
         self.aim(before, after)
 
@@ -114,11 +123,14 @@ class Roots:
         self._hook_instance(module)
 
     def _hook_instance(self, module: nn.Module) -> None:
-        if module in self._hooked or module in self._compiled or isinstance(module, UNHOOKED):
+        if module in self._hooked or module in self._compiled or isinstance(module, UNHOOKED) or not can_hook(module):
+            return
+        kind = type(module)
+        if kind.__module__.startswith(HELPERS) and kind.__name__ != "OptimizedModule":
             return
         self._hooked[module] = (
-            module.register_forward_pre_hook(self._before, with_kwargs=True),
-            module.register_forward_hook(self._after),
+            add_pre_hook(module, self._before, key=ROOT_KEY, with_kwargs=True),
+            add_post_hook(module, self._after, key=ROOT_KEY, always_call=True),
         )
 
     def compile(self, module: nn.Module, compile_it: Callable[[], None]) -> None:
@@ -136,7 +148,11 @@ class Roots:
             if torch.compiler.is_compiling():
                 return compiled(*args, **kwargs)
             before(whose(), args, kwargs)  # type: ignore[arg-type]
-            output = compiled(*args, **kwargs)
+            try:
+                output = compiled(*args, **kwargs)
+            except BaseException as error:
+                drop_own_frames(error)
+                raise
             after(whose(), args, output)  # type: ignore[arg-type]
             return output
 
@@ -144,13 +160,8 @@ class Roots:
         self._compiled.add(module)
 
     def _unhook(self, module: nn.Module) -> None:
-        """Remove our hooks, also those a copy of a hooked module was born with."""
         for handle in self._hooked.pop(module, ()):
             handle.remove()
-        for table in (module._forward_pre_hooks, module._forward_hooks):
-            for key in [key for key, hook in table.items() if isinstance(hook, _Hook)]:
-                del table[key]
-                module._forward_pre_hooks_with_kwargs.pop(key, None)
 
     def tops(self) -> list[nn.Module]:
         """The root modules that are alive and hold parameters."""
@@ -159,6 +170,20 @@ class Roots:
     def adopt(self, module: nn.Module) -> None:
         """Take in a module that was not built here (unpickled, say)."""
         self._hook(module)
+
+    def take_in_copy(self, module: nn.Module) -> None:
+        """A module was copied or unpickled, its parts before it: as if it had been built here, of these parts."""
+        try:
+            if not self._watches or isinstance(module, torch.jit.ScriptModule):
+                return
+            if ROOT_KEY in module._forward_hooks:  # a shallow copy, which shares its tables with the original
+                return
+            for name, child in module._modules.items():
+                self._on_child(module, name, child)
+            if module._parameters and module not in self._children:
+                self._hook(module)
+        except Exception as error:  # guard: as in `_on_child`
+            self._failed("roots", error)
 
     def descend(self, module: nn.Module) -> bool:
         """Hook the children of a root that is never called itself (Lightning calls ``training_step``).
@@ -186,20 +211,6 @@ class Roots:
     def count(self) -> int:
         """How many modules carry hooks."""
         return len(self._hooked)
-
-    @contextlib.contextmanager
-    def bare(self, roots: list[nn.Module]) -> Iterator[None]:
-        """The given modules without our hooks (torch.jit.script cannot compile them)."""
-        held = []
-        for module in (module for root in roots for module in root.modules()):
-            if module in self._hooked:
-                held.append(module)
-            self._unhook(module)
-        try:
-            yield
-        finally:
-            for module in held:
-                self._hook_instance(module)
 
 
 def clean_path(path: str) -> str:

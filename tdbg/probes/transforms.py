@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tdbg.frames import without_own_frames
 from tdbg.probes import tensors
 from tdbg.probes.batches import spread
 from tdbg.probes.compiler import hide
@@ -384,7 +385,7 @@ class Meter:
             mine = self._run is run and threading.get_ident() == self._thread and not run.inside
             return self._step(run, place, step, args, kwargs) if mine else step(*args, **kwargs)
 
-        return hide(functools.update_wrapper(measured, step)) if place < MAX_STEPS else step
+        return hide(functools.update_wrapper(without_own_frames(measured), step)) if place < MAX_STEPS else step
 
     def _step(self, run: Run, place: int, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         value = args[0] if args else kwargs

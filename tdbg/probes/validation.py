@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from tdbg.probes import PROBES
+from tdbg.probes.own_hooks import add_gradient_hook
 from tdbg.probes.record import host_memory_mb
 from tdbg.probes.roots import unwrapped
 from tdbg.probes.sources import Source, is_same, source_of
@@ -174,7 +175,7 @@ class Validation(EveryUpdate):
         outputs = list(itertools.islice(carrying, MAX_OUTPUTS))
         now.built += bool(outputs)
         for tensor in outputs:
-            tensor.register_hook(_Arrived(now))
+            add_gradient_hook(tensor, _Arrived(now))
 
     def backward_begins(self, loss: Tensor | None) -> None:
         self._end_pass()

@@ -42,7 +42,13 @@ def _after_parse(cls: "Any", name: str) -> None:
 
     @functools.wraps(real)
     def parse(self: "Any", args: "Any" = None, namespace: "Any" = None) -> "Any":
-        result = real(self, args, namespace)
+        try:
+            result = real(self, args, namespace)
+        except BaseException as error:
+            from tdbg.frames import drop_own_frames
+
+            drop_own_frames(error)
+            raise
         if _worth_a_look(self):
             _offer(self, result)
         return result

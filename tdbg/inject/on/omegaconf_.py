@@ -7,6 +7,7 @@ import functools
 from types import ModuleType
 from typing import Any
 
+from tdbg.frames import without_own_frames
 from tdbg.inject.take import guarded, offer
 
 MAKERS = ("create", "load", "structured", "merge", "unsafe_merge")
@@ -56,6 +57,7 @@ def _after(owner: Any, name: str, tree: Omega) -> None:
     real = getattr(owner, name)
 
     @functools.wraps(real)
+    @without_own_frames
     def make(*args: Any, **kwargs: Any) -> Any:
         config = real(*args, **kwargs)
         with guarded("inject-omegaconf"):

@@ -4,6 +4,7 @@ import functools
 from typing import Any
 
 from tdbg.events import Plan
+from tdbg.frames import without_own_frames
 from tdbg.inject.agent import agent
 
 
@@ -19,6 +20,7 @@ def _wrap(owner: Any, name: str, plan_of: Any) -> None:
     original = getattr(owner, name)
 
     @functools.wraps(original)
+    @without_own_frames
     def told(*args: Any, **kwargs: Any) -> Any:
         me = agent()
         with me.guard("plan"):

@@ -1,0 +1,32 @@
+"""A program's tracebacks are those that it prints without tdbg: none of tdbg's frames, and torch's as without its hooks."""
+
+import pytest
+
+from tests.e2e.conftest import Result, Runner, program
+
+MUCH = ("GRADIENTS", "FORWARD", "MODEL_BUILD", "DATALOADER", "OPTIMIZER", "TRAINING_LOOP", "CHECKPOINT", "AMP", "LOSS")
+EXTREME = ("--level", "extreme", "--capture", "**:output,input,grad", *(word for flag in MUCH for word in ("-f", flag)))
+KINDS = 16
+
+
+def own_lines(result: Result) -> list[str]:
+    """What the program itself wrote to stderr."""
+    return [line for line in result.stderr.splitlines() if not line.startswith("tdbg:")]
+
+
+@pytest.mark.parametrize("options", [(), EXTREME], ids=["default", "extreme"])
+def test_caught_exceptions_look_as_without_tdbg(watched: Runner, bare: Runner, options: tuple[str, ...]) -> None:
+    """logging.exception, print_exc, format_exc, walk_tb and raise ... from, of what fails in each place tdbg stands at."""
+    words = program("raises", "all")
+    expected, result = bare(words), watched(words, options)
+    assert expected.stderr.count("\nlogged ") + expected.stderr.startswith("logged ") == KINDS, expected.stderr
+    assert own_lines(result) == expected.stderr.splitlines()
+    assert result.code == expected.code == 0 and result.steps()
+
+
+@pytest.mark.parametrize("place", ["inner", "backward"])
+def test_the_exception_that_ends_a_program_looks_as_without_tdbg(watched: Runner, bare: Runner, place: str) -> None:
+    words = program("raises", place)
+    expected, result = bare(words), watched(words)
+    assert "planted" in expected.stderr and own_lines(result) == expected.stderr.splitlines()
+    assert result.code == expected.code == 1
