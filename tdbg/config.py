@@ -30,7 +30,7 @@ BUDGET_PCT = {"off": 0.0, "basic": 1.0, "advanced": 3.0, "extreme": 10.0}
 # Kinds of settings, by what a stranger's configuration file could do with them. Only LOCAL ones count from a file in a
 # folder that the user has not allowed with `tdbg trust`.
 LOCAL = "local"  # what is recorded and said of this run, and how it is judged
-PLACE = "place"  # a path that tdbg writes to
+PLACE = "place"  # where tdbg writes, and who may read it
 ACT = "act"  # names a command, a URL, an upload, a module or a class: makes tdbg run, send or load something
 SETTING_KINDS = (LOCAL, PLACE, ACT)
 
@@ -53,6 +53,7 @@ class Settings:
     max_overhead: float | None = setting(LOCAL, "share of the wall time tdbg may cost, in percent")
     run_dir: str = setting(PLACE, "the run directory", "")
     name: str = setting(LOCAL, "the last part of the run directory's name", "")
+    share: bool = setting(PLACE, "let other users of this machine read the run directory", False)
     tee: bool = setting(LOCAL, "keep a copy of stdout and stderr in the run directory", False)
     stop_on: list[str] = setting(
         LOCAL, "stop the run at the first finding with one of these codes or severities", factory=list
@@ -354,6 +355,7 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "max_overhead": _share,
     "run_dir": lambda key, value: str(value),
     "name": lambda key, value: str(value),
+    "share": _boolean,
     "tee": _boolean,
     "stop_on": _words,
     "stop_before_update": _boolean,
