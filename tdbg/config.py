@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 from tdbg import flags as flag_table
 from tdbg.capture import PHASES, Epochs, check_spec
 from tdbg.conditions import check_action, check_condition, check_pairs
+from tdbg.config_files import Source, is_trusted, pyproject_sources, say_once, user_source, yaml_source
 from tdbg.errors import TdbgError
 from tdbg.profiling import KINDS, MAX_STEPS, parse_windows
 from tdbg.ranges import parse_ranges
@@ -25,70 +27,84 @@ CAPTURE_POLICIES = ("block", "drop", "sample")
 BUDGET_PCT = {"off": 0.0, "basic": 1.0, "advanced": 3.0, "extreme": 10.0}
 
 
-def setting(text: str, default: Any = None, *, factory: Any = None) -> Any:
-    """A dataclass field with its help line; the CLI, doctor and docs read it."""
+# Kinds of settings, by what a stranger's configuration file could do with them. Only LOCAL ones count from a file in a
+# folder that the user has not allowed with `tdbg trust`.
+LOCAL = "local"  # what is recorded and said of this run, and how it is judged
+PLACE = "place"  # where tdbg writes, and who may read it
+ACT = "act"  # names a command, a URL, an upload, a module or a class: makes tdbg run, send or load something
+SETTING_KINDS = (LOCAL, PLACE, ACT)
+
+
+def setting(kind: str, text: str, default: Any = None, *, factory: Any = None) -> Any:
+    """A dataclass field with its kind and help line; the CLI, doctor and docs read them."""
+    about = {"kind": kind, "help": text}
     if factory is not None:
-        return field(default_factory=factory, metadata={"help": text})
-    return field(default=default, metadata={"help": text})
+        return field(default_factory=factory, metadata=about)
+    return field(default=default, metadata=about)
 
 
 @dataclass(slots=True, kw_only=True)
 class Settings:
     """Everything `tdbg run` can be asked for. Field names are the keys of every source."""
 
-    flags: dict[str, flag_table.Value] = setting("debug flags: name -> true, false or text", factory=dict)
-    level: str = setting("how much is looked at: off, basic, advanced or extreme", "basic")
-    inject: str = setting("how flags reach the program's config", "auto")
-    max_overhead: float | None = setting("share of the wall time tdbg may cost, in percent")
-    run_dir: str = setting("the run directory", "")
-    name: str = setting("the last part of the run directory's name", "")
-    tee: bool = setting("keep a copy of stdout and stderr in the run directory", False)
+    flags: dict[str, flag_table.Value] = setting(LOCAL, "debug flags: name -> true, false or text", factory=dict)
+    level: str = setting(LOCAL, "how much is looked at: off, basic, advanced or extreme", "basic")
+    inject: str = setting(LOCAL, "how flags reach the program's config", "auto")
+    max_overhead: float | None = setting(LOCAL, "share of the wall time tdbg may cost, in percent")
+    run_dir: str = setting(PLACE, "the run directory", "")
+    name: str = setting(LOCAL, "the last part of the run directory's name", "")
+    share: bool = setting(PLACE, "let other users of this machine read the run directory", False)
+    tee: bool = setting(LOCAL, "keep a copy of stdout and stderr in the run directory", False)
     stop_on: list[str] = setting(
-        "stop the run at the first finding with one of these codes or severities", factory=list
+        LOCAL, "stop the run at the first finding with one of these codes or severities", factory=list
     )
-    stop_before_update: bool = setting("stop before the optimizer uses a non-finite gradient", False)
-    fail_on: str = setting("turn exit code 0 into 1 when there is a finding of this severity", "never")
-    strict_flags: bool = setting("a flag that the program's config rejects ends the rank with exit code 2", False)
-    baseline: int = setting("alternate blocks of N steps with tdbg off and on and report the ratio", 0)
-    records: bool = setting("keep the program's own log records with the flags that guard them", True)
+    stop_before_update: bool = setting(LOCAL, "stop before the optimizer uses a non-finite gradient", False)
+    fail_on: str = setting(LOCAL, "turn exit code 0 into 1 when there is a finding of this severity", "never")
+    strict_flags: bool = setting(
+        LOCAL, "a flag that the program's config rejects ends the rank with exit code 2", False
+    )
+    baseline: int = setting(LOCAL, "alternate blocks of N steps with tdbg off and on and report the ratio", 0)
+    records: bool = setting(LOCAL, "keep the program's own log records with the flags that guard them", True)
     flag_functions: list[str] = setting(
-        "functions of the program that are asked for a flag by name", factory=lambda: ["check_debug_flag"]
+        LOCAL, "functions of the program that are asked for a flag by name", factory=lambda: ["check_debug_flag"]
     )
-    forbid_flags: bool = setting("refuse to start while any debug flag is on", False)
-    log_level: str = setting("level of the program's own console log", "")
-    disk_budget: str = setting("bytes a rank may write, such as 500MB", "1GB")
-    quiet: bool = setting("say nothing but errors and the verdict's first line", False)
-    progress_every: float = setting("seconds between progress lines where stderr is no terminal", 30.0)
-    step_optimizer: str = setting("class name of the optimizer whose step counts, if not the first", "")
-    keep_steps: int = setting("step records kept for the report of a bad step", 16)
-    every: int = setting("flags and levels look at every Nth step; 0: as often as the budget allows", 0)
-    steps: str = setting("flags and levels look at these steps only, such as 100:200,500", "")
-    ranks: str = setting("flags and levels look on these ranks only, such as 0,3-5", "")
-    thresholds: dict[str, float] = setting("bounds of probes and rules: FLAG.name -> number", factory=dict)
-    capture: list[str] = setting("layers whose tensors are kept: 'layers.*.attn:output,input,grad'", factory=list)
-    capture_stats: bool = setting("keep figures of captured tensors instead of the tensors", False)
-    capture_every: int = setting("capture every Nth step", 1)
-    capture_steps: str = setting("capture these steps only, such as 100:200,500", "")
-    capture_epochs: str = setting("capture these epochs only: every Nth and the last, latest, or all", "")
-    capture_phase: list[str] = setting("capture in these phases only: train, val, eval", factory=list)
+    forbid_flags: bool = setting(LOCAL, "refuse to start while any debug flag is on", False)
+    log_level: str = setting(LOCAL, "level of the program's own console log", "")
+    disk_budget: str = setting(LOCAL, "bytes a rank may write, such as 500MB", "1GB")
+    quiet: bool = setting(LOCAL, "say nothing but errors and the verdict's first line", False)
+    progress_every: float = setting(LOCAL, "seconds between progress lines where stderr is no terminal", 30.0)
+    step_optimizer: str = setting(LOCAL, "class name of the optimizer whose step counts, if not the first", "")
+    keep_steps: int = setting(LOCAL, "step records kept for the report of a bad step", 16)
+    every: int = setting(LOCAL, "flags and levels look at every Nth step; 0: as often as the budget allows", 0)
+    steps: str = setting(LOCAL, "flags and levels look at these steps only, such as 100:200,500", "")
+    ranks: str = setting(LOCAL, "flags and levels look on these ranks only, such as 0,3-5", "")
+    thresholds: dict[str, float] = setting(LOCAL, "bounds of probes and rules: FLAG.name -> number", factory=dict)
+    capture: list[str] = setting(
+        LOCAL, "layers whose tensors are kept: 'layers.*.attn:output,input,grad'", factory=list
+    )
+    capture_stats: bool = setting(LOCAL, "keep figures of captured tensors instead of the tensors", False)
+    capture_every: int = setting(LOCAL, "capture every Nth step", 1)
+    capture_steps: str = setting(LOCAL, "capture these steps only, such as 100:200,500", "")
+    capture_epochs: str = setting(LOCAL, "capture these epochs only: every Nth and the last, latest, or all", "")
+    capture_phase: list[str] = setting(LOCAL, "capture in these phases only: train, val, eval", factory=list)
     capture_on: list[str] = setting(
-        "capture from the first finding with one of these codes or severities", factory=list
+        LOCAL, "capture from the first finding with one of these codes or severities", factory=list
     )
-    capture_budget: str = setting("bytes a rank may capture, such as 2GB", "2GB")
-    capture_policy: str = setting("where the disk is too slow: block, drop or sample", "block")
-    capture_upload: str = setting("a URL that sealed pages are copied to, such as s3://bucket/runs", "")
-    profile_kind: str = setting("what a profiler records: light, memory, shapes, stacks, flops or full", "light")
-    profile_wait: int = setting("steps before each window in which a profiler rests", 1)
-    profile_warmup: int = setting("steps before each window in which it is set up already", 1)
-    profile_active: int = setting("steps of a window, all of them recorded", 3)
-    profile_repeat: int = setting("how many windows are recorded; 0: until the end", 1)
-    profile_skip_first: int = setting("steps before the first wait", 0)
-    profile_window: str = setting("record these steps instead, such as 100:102,500:502", "")
+    capture_budget: str = setting(LOCAL, "bytes a rank may capture, such as 2GB", "2GB")
+    capture_policy: str = setting(LOCAL, "where the disk is too slow: block, drop or sample", "block")
+    capture_upload: str = setting(ACT, "a URL that sealed pages are copied to, such as s3://bucket/runs", "")
+    profile_kind: str = setting(LOCAL, "what a profiler records: light, memory, shapes, stacks, flops or full", "light")
+    profile_wait: int = setting(LOCAL, "steps before each window in which a profiler rests", 1)
+    profile_warmup: int = setting(LOCAL, "steps before each window in which it is set up already", 1)
+    profile_active: int = setting(LOCAL, "steps of a window, all of them recorded", 3)
+    profile_repeat: int = setting(LOCAL, "how many windows are recorded; 0: until the end", 1)
+    profile_skip_first: int = setting(LOCAL, "steps before the first wait", 0)
+    profile_window: str = setting(LOCAL, "record these steps instead, such as 100:102,500:502", "")
     profile_on: list[str] = setting(
-        "record a window after each finding with one of these codes or severities, and only then", factory=list
+        LOCAL, "record a window after each finding with one of these codes or severities, and only then", factory=list
     )
-    when: list[str] = setting("conditions over a step's record", factory=list)
-    then: list[str] = setting("what to do when the condition in the same place comes true", factory=list)
+    when: list[str] = setting(LOCAL, "conditions over a step's record", factory=list)
+    then: list[str] = setting(LOCAL, "what to do when the condition in the same place comes true", factory=list)
 
     def threshold(self, name: str) -> float:
         """A bound of the flag table, such as ``GRADIENTS.explosion``: as set, or its default."""
@@ -119,6 +135,9 @@ class Settings:
         """The settings stored in run.json; keys of a newer tdbg are ignored."""
         known = {item.name for item in fields(cls)}
         return cls(**{key: value for key, value in data.items() if key in known})
+
+
+KIND_OF: dict[str, str] = {item.name: item.metadata["kind"] for item in fields(Settings)}
 
 
 class Selection:
@@ -336,6 +355,7 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "max_overhead": _share,
     "run_dir": lambda key, value: str(value),
     "name": lambda key, value: str(value),
+    "share": _boolean,
     "tee": _boolean,
     "stop_on": _words,
     "stop_before_update": _boolean,
@@ -383,62 +403,6 @@ def check(key: str, value: Any, name: str = "") -> Any:
     return _CHECKS[key](name or key.replace("_", "-"), value)
 
 
-@dataclass(slots=True)
-class Source:
-    """One place settings come from: its name for `tdbg doctor`, and its raw values."""
-
-    name: str
-    values: dict[str, Any]
-
-
-def pyproject_sources(start: Path, profile: str = "") -> list[Source]:
-    """``[tool.tdbg]`` of the nearest pyproject.toml at or above ``start``; then the named profile, if asked."""
-    import tomllib
-
-    for folder in (start, *start.parents):
-        path = folder / "pyproject.toml"
-        if not path.is_file():
-            continue
-        try:
-            table = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {}).get("tdbg", {})
-        except (tomllib.TOMLDecodeError, OSError, UnicodeDecodeError) as error:
-            raise TdbgError(f"cannot read {path}: {error}", "mend the file") from None
-        values = {key: value for key, value in table.items() if key != "profiles"}
-        sources = [Source(str(path), values)] if values else []
-        if profile:
-            profiles = table.get("profiles", {})
-            if profile not in profiles:
-                raise TdbgError(
-                    f"no profile is named {profile!r} in {path}",
-                    f"known: {', '.join(profiles) or 'none'}; a profile is a table [tool.tdbg.profiles.{profile}]",
-                )
-            sources.append(Source(f"{path} profile {profile}", dict(profiles[profile])))
-        return sources
-    if profile:
-        raise TdbgError(
-            f"no profile is named {profile!r}: there is no pyproject.toml here or above",
-            f"write a table [tool.tdbg.profiles.{profile}] into pyproject.toml",
-        )
-    return []
-
-
-def yaml_source(start: Path) -> list[Source]:
-    """``tdbg.yaml`` of the current folder, read with yacs (so values have their YAML types)."""
-    path = start / "tdbg.yaml"
-    if not path.is_file():
-        return []
-    import yaml
-    from yacs.config import CfgNode
-
-    try:
-        with path.open(encoding="utf-8") as file:
-            tree = CfgNode.load_cfg(file)
-    except (yaml.YAMLError, AssertionError, ValueError, KeyError, OSError) as error:  # yacs asserts what it expects
-        first = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise TdbgError(f"cannot read {path}: {first}", "mend the file; it holds keys such as `level: basic`") from None
-    return [Source(str(path), dict(tree))]
-
-
 def env_source(environ: Mapping[str, str]) -> list[Source]:
     """``TDBG_LEVEL``, ``TDBG_MAX_OVERHEAD``, ``TDBG_FLAGS``, ...: a variable for every setting."""
     names = {f"TDBG_{item.name.upper()}": item.name for item in fields(Settings)} | {"TDBG_PRESET": "preset"}
@@ -456,17 +420,26 @@ def resolve(
 ) -> tuple[Settings, dict[str, str]]:
     """The settings and, per setting, where its value came from.
 
-    Growing strength: default, pyproject.toml, tdbg.yaml, TDBG_* variables, the profile asked for by
-    name, then ``options`` (only what the user typed). Flags of all sources add up; a later source
-    wins for the same flag. In any source ``DEBUG: {...}`` is another spelling of ``flags``.
+    Growing strength: default, the user's own config.toml, pyproject.toml, tdbg.yaml, TDBG_* variables, the
+    profile asked for by name, then ``options`` (only what the user typed). Flags of all sources add up; a later
+    source wins for the same flag. In any source ``DEBUG: {...}`` is another spelling of ``flags``.
+    A file in a folder that is not trusted sets LOCAL settings only; a line says which others were passed over.
     Raises TdbgError naming the source for an unknown key or a bad value.
     """
     here = cwd or Path.cwd()
     toml = pyproject_sources(here, profile)
     named = [source for source in toml if source.name.endswith(f" profile {profile}")] if profile else []
     base = [source for source in toml if source not in named]
-    sources = [*base, *yaml_source(here), *env_source(os.environ if environ is None else environ), *named]
+    sources = [
+        *user_source(),
+        *base,
+        *yaml_source(here),
+        *env_source(os.environ if environ is None else environ),
+        *named,
+    ]
     sources.append(Source("option", dict(options)))
+    for source in sources:
+        _drop_untrusted(source)
     settings = Settings()
     origin = {item.name: "default" for item in fields(Settings)}
     for source in sources:
@@ -475,6 +448,24 @@ def resolve(
     _check_capture(settings, origin)
     _check_profile(settings, origin)
     return settings, origin
+
+
+def _setting_of(key: str) -> str:
+    """The setting that a key of a source means."""
+    return {"DEBUG": "flags"}.get(key, key.replace("-", "_"))
+
+
+def _drop_untrusted(source: Source) -> None:
+    """Take out of a stranger's configuration file what makes tdbg run, send or load, or says where it writes."""
+    if source.folder is None:
+        return
+    acting = [key for key in source.values if KIND_OF.get(_setting_of(key), LOCAL) != LOCAL]
+    if not acting or is_trusted(source.folder):
+        return
+    for key in acting:
+        del source.values[key]
+        text = f"{source.name}: {key} is ignored: a configuration file may not set it unless you allow its folder once"
+        say_once(f"{text}: tdbg trust {shlex.quote(str(source.folder.absolute()))}")
 
 
 def _check_capture(settings: Settings, origin: Mapping[str, str]) -> None:
@@ -523,7 +514,7 @@ _CYCLE = ("profile_wait", "profile_active", "profile_repeat", "profile_skip_firs
 
 def _apply(settings: Settings, origin: dict[str, str], source: Source, known: tuple[str, ...]) -> None:
     for raw_key, value in sorted(source.values.items(), key=lambda item: item[0] != "preset"):  # flags refine a preset
-        key = {"DEBUG": "flags"}.get(raw_key, raw_key.replace("-", "_"))
+        key = _setting_of(raw_key)
         try:
             if key == "preset":
                 names = _words("preset", value)

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from tdbg import run_files
 from tdbg.config import LEVELS
 from tdbg.errors import TdbgError
 from tdbg.rundir import write_json
@@ -42,7 +43,7 @@ def read(path: Path) -> list[Request]:
     Raises TdbgError for a file that does not hold requests: a rank then keeps to what it has. OSError passes.
     """
     try:
-        with path.open("rb") as file:
+        with run_files.open_read(path) as file:
             data = json.loads(file.read(MAX_BYTES))
         kept = data["requests"] if isinstance(data, dict) else None
         if not isinstance(kept, list):

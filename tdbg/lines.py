@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from threading import RLock
 
+from tdbg import run_files
+
 AGAIN = (errno.ENOSPC, errno.EDQUOT, errno.EINTR, errno.EAGAIN)  # what may pass: the next line is tried again
 
 
@@ -102,9 +104,8 @@ class LineWriter:
         self._fd = -1
         try:
             path = self._place()
-            path.parent.mkdir(parents=True, exist_ok=True)
             self.path = path
-            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            fd = run_files.open_append(path, makes=True)
             found = os.fstat(fd)
             self._fd, self._identity = fd, (found.st_dev, found.st_ino)
             if found.st_size:
@@ -133,7 +134,7 @@ class LineWriter:
 def _ends_whole(path: Path) -> bool:
     """False if the last line of a file has no end."""
     try:
-        with path.open("rb") as file:
+        with run_files.open_read(path) as file:
             file.seek(-1, os.SEEK_END)
             return file.read(1) == b"\n"
     except OSError:  # a pipe, a file that may not be read: an empty line more does no harm

@@ -4,29 +4,30 @@ Writers need the standard library alone. Every line of an events file is written
 complete or ignored, so a killed run leaves a readable directory. Readers create nothing.
 """
 
+import contextlib
 import errno
 import glob
 import json
 import os
 import re
 import socket
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tdbg import events
+from tdbg import events, run_files
 from tdbg.errors import LaunchError, TdbgError
 from tdbg.events import Event, Note, Step
 from tdbg.lines import LineWriter
+from tdbg.ownership import TRUST
 
 SCHEMA = 1
 NO_HARD_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 HALF_FILE_PATIENCE_S = 0.5
 RUNS = "tdbg_runs"
 EVENTS = "events.jsonl"
-STATE_FILE = "run.json"
+STATE_FILE = run_files.STATE_FILE
 UPLOAD = "upload"  # holds HOST.json, what became of `--capture-upload` there
 RANK_ENV = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "LOCAL_RANK")
 JOB_ENV = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID")
@@ -69,7 +70,7 @@ def copies_of(run: "RunDir") -> list[dict[str, Any]]:
     found = []
     for path in sorted((run.path / UPLOAD).glob("*.json")):
         try:
-            found.append(json.loads(path.read_text(encoding="utf-8")))
+            found.append(json.loads(run_files.read_bytes(path)))
         except (OSError, ValueError):
             continue
     return [copied for copied in found if isinstance(copied, dict)]
@@ -77,19 +78,7 @@ def copies_of(run: "RunDir") -> list[dict[str, Any]]:
 
 def write_json(path: Path, data: Any) -> None:
     """Replace ``path`` in one step, so that a reader never sees half a file."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(data, file, indent=1, default=str)
-            file.write("\n")
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except BaseException:
-        try:
-            os.unlink(name)
-        except OSError:
-            pass
-        raise
+    run_files.write_whole(path, (json.dumps(data, indent=1, default=str) + "\n").encode())
 
 
 def _publish(ready: Path, path: Path) -> None:
@@ -99,18 +88,18 @@ def _publish(ready: Path, path: Path) -> None:
     whoever reads it at that very moment has to look again (`_read_published`).
     """
     try:
-        os.link(ready, path)
+        run_files.link(ready, path)
         return
     except OSError as error:
         if error.errno not in NO_HARD_LINKS:
             raise
-    text = ready.read_bytes()
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    text = run_files.read_bytes(ready)
+    handle = run_files.open_file(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(text)
     except BaseException:
-        path.unlink(missing_ok=True)
+        run_files.remove(path)
         raise
 
 
@@ -119,7 +108,7 @@ def _read_published(path: Path) -> dict[str, Any]:
     until = time.monotonic() + HALF_FILE_PATIENCE_S
     while True:
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
+            found = json.loads(run_files.read_bytes(path))
             return found if isinstance(found, dict) else {}
         except ValueError:
             if time.monotonic() > until:
@@ -132,19 +121,30 @@ class RunDir:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        run_files.protect(path)
 
     @classmethod
-    def create(cls, path: Path, run: Mapping[str, Any], *, job: str = "") -> tuple["RunDir", bool]:
+    def create(
+        cls, path: Path, run: Mapping[str, Any], *, job: str = "", shared: bool = False
+    ) -> tuple["RunDir", bool]:
         """Make the directory and its run.json, or join one of the same job; returns (dir, joined).
 
         job: what the agents of one job share (TORCHELASTIC_RUN_ID, SLURM_JOB_ID, ...); the first agent
             creates, the others join. Without it, a directory that already holds a run is refused.
+        shared: others may read it.
         Raises TdbgError for a directory of another run or one that holds other files, LaunchError
-        where it cannot be written.
+        where it cannot be written, or belongs to another user.
         """
         state = path / STATE_FILE
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(FileExistsError):
+                path.mkdir(mode=run_files.folder_mode(shared))
+            found = cls(path)
+            is_new = not os.listdir(path)
+            if is_new and os.stat(path).st_uid == os.geteuid():  # it may have been there, with any permissions
+                run_files.set_private(path, shared=shared)
+            found.check_own()
             strangers = [name for name in os.listdir(path) if not name.startswith(".")]
             if state.exists():  # after the listing: another agent may be making this very run
                 return cls._join(path, job)
@@ -154,23 +154,35 @@ class RunDir:
                     "choose another --run-dir",
                 )
             record = {"schema": SCHEMA, "job": job, **run}
-            handle, name = tempfile.mkstemp(dir=path, prefix=f".{STATE_FILE}.")
+            draft = path / f".{STATE_FILE}.{os.getpid()}.{os.urandom(4).hex()}"
             try:
-                with os.fdopen(handle, "w", encoding="utf-8") as file:
-                    json.dump(record, file, indent=1, default=str)
-                    file.write("\n")
-                os.chmod(name, 0o644)
-                _publish(Path(name), state)
+                with run_files.open_new(draft) as file:
+                    file.write((json.dumps(record, indent=1, default=str) + "\n").encode())
+                _publish(draft, state)
             except FileExistsError:
                 return cls._join(path, job)
             finally:
-                os.unlink(name)
+                run_files.remove(draft)
         except OSError as error:
             raise LaunchError(
                 f"cannot write the run directory {path}: {error.strerror or error}",
                 "choose one that can be written with --run-dir",
             ) from None
-        return cls(path), False
+        return found, False
+
+    def check_own(self) -> None:
+        """LaunchError unless the directory is this user's, and no other's to write: what is in it starts as code."""
+        try:
+            foreign = run_files.find_foreign(self.path)
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EPERM):
+                raise
+            foreign = "it is closed to you"
+        if foreign:
+            raise LaunchError(
+                f"the run directory {self.path} is not yours alone: {foreign}",
+                f"choose another with --run-dir; if your own id is mapped here, set {TRUST}={self.path}",
+            )
 
     @classmethod
     def _join(cls, path: Path, job: str) -> tuple["RunDir", bool]:
@@ -219,7 +231,7 @@ class RunDir:
     def info(self) -> dict[str, Any]:
         """What run.json holds; TdbgError if it cannot be read."""
         try:
-            found = json.loads((self.path / STATE_FILE).read_text(encoding="utf-8"))
+            found = json.loads(run_files.read_bytes(self.path / STATE_FILE))
         except (OSError, ValueError) as error:
             raise TdbgError(f"cannot read {self.path / STATE_FILE}: {error}", "is it a run directory?") from None
         if not isinstance(found, dict):
@@ -232,8 +244,8 @@ class RunDir:
 
     def processes(self) -> list["ProcessDir"]:
         """Everyone who wrote events: ranks and their attempts, then others; in rank and attempt order."""
-        found = [ProcessDir(self, path.parent) for path in self.path.glob(f"rank*/**/{EVENTS}")]
-        found += [ProcessDir(self, path.parent) for path in self.path.glob(f"other/*/{EVENTS}")]
+        files = [*self.path.glob(f"rank*/**/{EVENTS}"), *self.path.glob(f"other/*/{EVENTS}")]
+        found = [ProcessDir(self, path.parent) for path in files if run_files.is_regular(path)]
         return sorted(found, key=lambda process: process.key)
 
     def woke(self) -> bool:
@@ -245,7 +257,7 @@ class RunDir:
         found = []
         for path in sorted((self.path / "hello").glob("*.json")):
             try:
-                hello = json.loads(path.read_text(encoding="utf-8"))
+                hello = json.loads(run_files.read_bytes(path))
             except (OSError, ValueError):
                 continue
             if isinstance(hello, dict):
@@ -279,7 +291,7 @@ class ProcessDir:
 
 def read_events(path: Path) -> Iterator[Event]:
     """The events of one file, streamed; only complete lines count."""
-    with path.open("rb") as file:
+    with run_files.open_read(path) as file:
         for line in file:
             if line.endswith(b"\n"):
                 event = events.decode(line)
@@ -390,12 +402,12 @@ def claim(run: Path, rank: int, restart: int = 0) -> tuple[Path, int]:
     A program that replaced itself (``os.execv``) is a restart too: what it was before is gone.
     """
     base = rank_folder(run, rank)
-    base.mkdir(parents=True, exist_ok=True)
+    run_files.make_folder(base)
     pid, host = os.getpid(), socket.gethostname()
     me = {"pid": pid, "host": host, "start": process_start(pid), "restart": restart}
     for attempt in range(10_000):
         folder = base if attempt == 0 else base / f"attempt{attempt}"
-        folder.mkdir(exist_ok=True)
+        run_files.make_folder(folder)
         owner = _take(folder / "owner.json", me)
         if owner is None:
             return folder, attempt
@@ -403,7 +415,7 @@ def claim(run: Path, rank: int, restart: int = 0) -> tuple[Path, int]:
             continue
         if _holds(owner, folder) and restart <= int(owner.get("restart", 0)):
             aside = base / f"pid{pid}-{host}"
-            aside.mkdir(exist_ok=True)
+            run_files.make_folder(aside)
             return aside, attempt
     raise OSError(errno.EMFILE, "too many attempts")
 
@@ -411,7 +423,8 @@ def claim(run: Path, rank: int, restart: int = 0) -> tuple[Path, int]:
 def _take(path: Path, me: dict[str, Any]) -> dict[str, Any] | None:
     """Become the owner in one step (None), or learn who is."""
     mine = path.with_name(f".owner.{me['host']}.{me['pid']}")
-    mine.write_text(json.dumps(me), encoding="utf-8")
+    with run_files.open_new(mine) as file:
+        file.write(json.dumps(me).encode())
     try:
         _publish(mine, path)
         return None
@@ -420,7 +433,7 @@ def _take(path: Path, me: dict[str, Any]) -> dict[str, Any] | None:
             return None
         return _read_published(path)
     finally:
-        mine.unlink(missing_ok=True)
+        run_files.remove(mine)
 
 
 def _holds(owner: Mapping[str, Any], folder: Path) -> bool:

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -197,8 +198,8 @@ def test_a_link_made_without_an_answer_is_a_link(tmp_path: Path, monkeypatch: py
     """NFS: the server linked, the answer was lost, and the second try finds the name taken."""
     link = os.link
 
-    def twice(source: Path, path: Path) -> None:
-        link(source, path)
+    def twice(source: Path, path: Path, **how: Any) -> None:
+        link(source, path, **how)
         raise FileExistsError(errno.EEXIST, "File exists")
 
     monkeypatch.setattr(os, "link", twice)
@@ -207,7 +208,7 @@ def test_a_link_made_without_an_answer_is_a_link(tmp_path: Path, monkeypatch: py
 
 @pytest.mark.parametrize("number", sorted({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}))
 def test_a_file_system_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    def link(source: Path, path: Path) -> None:
+    def link(source: Path, path: Path, **how: Any) -> None:
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "link", link)
@@ -222,7 +223,7 @@ def test_a_file_system_without_hard_links(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_other_trouble_with_a_link_is_still_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def link(source: Path, path: Path) -> None:
+    def link(source: Path, path: Path, **how: Any) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     monkeypatch.setattr(os, "link", link)

@@ -128,11 +128,17 @@ def run_agent() -> "Agent | None":
     if _outside:
         return None
     if os.environ.get("TDBG_RUN_DIR"):
+        from tdbg.errors import TdbgError
         from tdbg.inject.agent import agent
 
         try:
             return agent()
-        except (OSError, ValueError, KeyError):  # a vanished or foreign directory: as though there were no run
+        except (
+            OSError,
+            ValueError,
+            KeyError,
+            TdbgError,
+        ):  # a vanished or foreign directory: as though there were no run
             pass
     _outside = True
     return None

@@ -62,6 +62,7 @@ COMMANDS = (
     Entry("doctor", "Show what tdbg sees here: versions, settings and their sources."),
     Entry("demo", "Train a small model under tdbg, with a fault if you like."),
     Entry("hook", "Install or remove the hook for Pythons that ignore PYTHONPATH."),
+    Entry("trust", "Allow a folder's configuration to run, send and load things."),
     Entry("docs", "Write the generated files: man pages, completions, help, docs.", hidden=True),
 )
 

@@ -70,9 +70,12 @@ def keep(run: "RunDir", text: str) -> None:
     if not text.strip():
         raise TdbgError("the note is empty", 'write --note "what you found"')
     line = codec.dumps({"t": time.time(), "text": text}) + "\n"
+    from tdbg import run_files
+
     path = run.path / NOTES_FILE
     try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        run.check_own()
+        handle = run_files.open_append(path)
         try:
             os.write(handle, line.encode())
         finally:
@@ -84,8 +87,10 @@ def keep(run: "RunDir", text: str) -> None:
 
 def kept(run: "RunDir") -> list[dict[str, Any]]:
     """The notes of people; torn lines are passed over."""
+    from tdbg import run_files
+
     try:
-        lines = (run.path / NOTES_FILE).read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = run_files.read_text(run.path / NOTES_FILE, errors="replace").splitlines()
     except OSError:
         return []
     found = []

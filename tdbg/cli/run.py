@@ -42,6 +42,7 @@ RunDirectory = Annotated[
     str | None, typer.Option("--run-dir", metavar="DIR", help="Where the run is kept; must not hold another run.")
 ]
 Name = Annotated[str | None, typer.Option("--name", metavar="NAME", help="Name of the run under ./tdbg_runs.")]
+Share = Annotated[bool | None, typer.Option("--share", help="Let other users of this machine read the run directory.")]
 Tee = Annotated[
     bool | None, typer.Option("--tee", help="Keep a copy of stdout and stderr in the run directory, byte for byte.")
 ]
@@ -163,6 +164,7 @@ def command(
     profile_name: ProfileName = None,
     run_dir: RunDirectory = None,
     name: Name = None,
+    share: Share = None,
     tee: Tee = None,
     stop_on: StopOn = None,
     stop_before_update: StopBeforeUpdate = None,

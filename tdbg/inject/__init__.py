@@ -48,6 +48,7 @@ def boot_source(run_dir: str, tdbg_parent: str, watch: "dict[str, str]") -> str:
     text = (Path(__file__).parent / "boot_template.py").read_text(encoding="utf-8")
     values = {
         'RUN_DIR = ""': f"RUN_DIR = {run_dir!a}",
+        "IDS = (-1, -1)": f"IDS = {_mapped_ids(run_dir)}",
         'TDBG_PARENT = ""': f"TDBG_PARENT = {tdbg_parent!a}",
         'WATCH: "dict[str, str]" = {}': f"WATCH = {watch!a}",
     }
@@ -57,6 +58,17 @@ def boot_source(run_dir: str, tdbg_parent: str, watch: "dict[str, str]") -> str:
             raise ValueError(f"the boot template has no line {empty}")
         text = f"{before}\n{filled}{after}"
     return text
+
+
+def _mapped_ids(run_dir: str) -> "tuple[int, int]":
+    """This user and the owner of the run directory, where ids are mapped so that they differ."""
+    import os
+
+    try:
+        ids = os.geteuid(), os.stat(run_dir).st_uid
+    except OSError:
+        return -1, -1
+    return ids if ids[0] != ids[1] else (-1, -1)
 
 
 def precompile(boot_file: str) -> None:

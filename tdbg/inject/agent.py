@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tdbg import events
+from tdbg import events, run_files
 from tdbg.config import Settings
 from tdbg.logs.textlog import RankLogs
-from tdbg.rundir import STATE_FILE, EventWriter, allowed_env, claim, env_rank, redacted
+from tdbg.rundir import STATE_FILE, EventWriter, RunDir, allowed_env, claim, env_rank, redacted
 
 MAX_ERRORS_SAID = 3
 
@@ -30,6 +30,7 @@ class Agent:
         self, run_dir: Path, settings: Settings, *, speaks: bool, third_party: Mapping[str, str] | None = None
     ) -> None:
         self.run_dir = run_dir
+        run_files.protect(run_dir)
         self.settings = settings
         self.third_party = third_party or {}  # probes of other packages: name -> module:attribute
         self.speaks = speaks  # --exec: there is no supervisor to speak for the rank
@@ -191,7 +192,6 @@ class Agent:
     def hello(self) -> None:
         """Report in the run directory that this process uses torch."""
         folder = self.run_dir / "hello"
-        folder.mkdir(exist_ok=True)
         record: dict[str, Any] = {
             "pid": os.getpid(),
             "host": self.host,
@@ -202,7 +202,8 @@ class Agent:
             "env": allowed_env(os.environ),
             "t": time.time(),
         }
-        (folder / f"{self.host}-{os.getpid()}.json").write_text(json.dumps(record), encoding="utf-8")
+        path = folder / f"{self.host}-{os.getpid()}.json"
+        run_files.write_whole(path, json.dumps(record).encode(), makes=True)
 
 
 _agent: Agent | None = None
@@ -213,7 +214,9 @@ def agent(run_dir: str | None = None) -> Agent:
     global _agent
     if _agent is None:
         path = Path(run_dir or os.environ["TDBG_RUN_DIR"])
-        state = json.loads((path / STATE_FILE).read_text(encoding="utf-8"))
+        run_files.protect(path)
+        RunDir(path).check_own()  # its run.json names what is loaded
+        state = json.loads(run_files.read_bytes(path / STATE_FILE))
         settings = Settings.from_dict(state["settings"])
         third_party = state.get("third_party_probes", {})
         _agent = Agent(path, settings, speaks=state.get("speaks") == "rank", third_party=third_party)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 RUN_DIR = ""
+IDS = (-1, -1)  # who started the run, and who owns its directory: two numbers for one user where ids are mapped
 TDBG_PARENT = ""  # the folder that holds the package tdbg
 WATCH: "dict[str, str]" = {}  # a module to wait for -> the module whose arrive() gets it
 
@@ -26,14 +27,44 @@ WATCH: "dict[str, str]" = {}  # a module to wait for -> the module whose arrive(
 def _append(name: str, text: bytes) -> None:
     """Add to a file in the boot folder; where even that fails, nothing is left to try."""
     try:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        handle = os.open(os.path.join(os.environ.get("TDBG_RUN_DIR") or RUN_DIR, "boot", name), flags, 0o644)
+        folder = os.open(os.path.join(_run_dir(), "boot"), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         try:
-            os.write(handle, text)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
+            handle = os.open(name, flags, 0o600 | (os.fstat(folder).st_mode & 0o044), dir_fd=folder)
+            try:
+                os.write(handle, text)
+            finally:
+                os.close(handle)
         finally:
-            os.close(handle)
+            os.close(folder)
     except OSError:
         pass
+
+
+def _run_dir() -> str:
+    return os.environ.get("TDBG_RUN_DIR") or RUN_DIR
+
+
+def _is_foreign(run: str) -> bool:
+    """True if a run directory is another user's: nothing is started from it, and nothing written to it."""
+    try:
+        owner, me = os.stat(run).st_uid, os.geteuid()
+    except OSError:  # it is gone: whoever writes there will say so
+        return False
+    trusted = [os.path.realpath(part) for part in os.environ.get("TDBG_TRUST", "").split(os.pathsep) if part]
+    real = os.path.realpath(run)
+    if (
+        owner == me
+        or (me, owner) == IDS
+        or any((real + os.sep).startswith(part.rstrip(os.sep) + os.sep) for part in trusted)
+    ):
+        return False
+    text = "tdbg: the run directory " + run + " belongs to uid " + str(owner) + ", not to you: nothing is recorded\n"
+    try:
+        os.write(2, text.encode("utf-8", "backslashreplace"))
+    except OSError:
+        pass
+    return True
 
 
 def _note(what: str, error: Exception) -> None:
@@ -126,9 +157,12 @@ def _tdbg_spec() -> "ModuleSpec | None":
 
 def _install() -> None:
     if sys.version_info < (3, 11):  # noqa: UP036 - this file alone is read by any Python
-        _append("old-python", b"")
+        if not _is_foreign(_run_dir()):
+            _append("old-python", b"")
         return
     if any(getattr(finder, "tdbg_boot", False) for finder in sys.meta_path):
+        return
+    if _is_foreign(_run_dir()):
         return
     _append("woke", b"")
     os.environ.setdefault("TDBG_RUN_DIR", RUN_DIR)  # some launchers pass PYTHONPATH on, but not TDBG_*

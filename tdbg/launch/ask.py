@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tdbg import control
+from tdbg import control, run_files
 from tdbg.control import CONTROL_FILE, Request
 from tdbg.errors import TdbgError
 from tdbg.events import Switch
@@ -80,6 +80,7 @@ def ask(run: RunDir, wish: Request, wait_s: float | None = None) -> Answer:
     wait_s: how long to wait; None: until it is likely done and some, unless that is too long. 0: not at all.
     Raises TdbgError where nothing can be asked: the run has ended, is at level off, or belongs to another.
     """
+    run.check_own()
     check(look(run))
     with _locked(run.path):
         path = run.path / CONTROL_FILE
@@ -163,7 +164,7 @@ def _locked(folder: Path) -> Iterator[None]:
     import fcntl
 
     try:
-        handle = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        handle = run_files.open_file(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT)
     except OSError as error:
         raise _not_writable(folder, error) from None
     until = time.monotonic() + LOCK_PATIENCE_S

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import tdbg
+from tdbg import run_files
 from tdbg.config import Settings, flags_to_env
 from tdbg.errors import LaunchError, TdbgError
 from tdbg.inject import boot_source, precompile, watch_table
@@ -24,10 +25,8 @@ def write(run: RunDir, settings: Settings) -> Path:
     folder = run.path / BOOT
     text = boot_source(str(run.path), str(Path(tdbg.__file__).parents[1]), watch_table(settings))
     try:
-        folder.mkdir(exist_ok=True)
-        draft = folder / f".{os.getpid()}.py"
-        draft.write_text(text, encoding="utf-8")
-        draft.replace(folder / BOOT_FILE)
+        run_files.make_folder(folder)
+        run_files.write_whole(folder / BOOT_FILE, text.encode())
         precompile(str(folder / BOOT_FILE))
     except OSError as error:
         raise LaunchError(

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from tdbg import events
+from tdbg import events, run_files
 from tdbg.config import Settings
 from tdbg.events import Event, Finding, Trigger
 from tdbg.launch import metrics
@@ -40,7 +40,7 @@ class Tail:
         try:
             if os.stat(self.path).st_size <= self._offset:
                 return []
-            with self.path.open("rb", buffering=0) as file:
+            with run_files.open_read(self.path, buffering=0) as file:
                 file.seek(self._offset)
                 found: list[Event] = []
                 for _ in range(chunks):
@@ -202,7 +202,7 @@ class Follower:
         """Leave it for those who look at the run while it goes on; the report derives its own."""
         line = json.dumps({"t": round(time.time(), 3), **finding.as_dict()}, default=str) + "\n"
         try:
-            with (self.run.path / FINDINGS).open("a", encoding="utf-8") as file:
+            with os.fdopen(run_files.open_append(self.run.path / FINDINGS), "a", encoding="utf-8") as file:
                 file.write(line)
         except OSError:  # a full disk is told by others
             pass

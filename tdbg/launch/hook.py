@@ -1,4 +1,9 @@
-"""The startup file of `tdbg hook`: one line in site-packages that runs a run's boot file where PYTHONPATH cannot."""
+"""The startup files of `tdbg hook`, for Pythons that do not look at PYTHONPATH.
+
+They are two lines of Python's own kind and the module that both name, `tdbg.inject.startup`, copied because the
+environment may lack tdbg. ``.start`` is what Python reads from 3.15 on; there it switches off the line in ``.pth``,
+which older ones read (PEP 829). Neither line has code in it besides the call, and none takes code out of a variable.
+"""
 
 import subprocess
 import sys
@@ -7,14 +12,17 @@ from pathlib import Path
 
 from tdbg.errors import TdbgError
 
+MODULE = "tdbg_startup"
 FILE = "tdbg_hook.pth"
-# Python runs a line that begins with "import". Outside `tdbg run` it costs one look at the environment;
-# where PYTHONPATH did its work, the boot folder is on sys.path and nothing is left to do.
-LINE = (
-    "import os, sys; tdbg_boot = os.path.join(os.environ.get('TDBG_RUN_DIR') or os.sep, 'boot', 'sitecustomize.py'); "
-    "'TDBG_RUN_DIR' in os.environ and os.path.dirname(tdbg_boot) not in sys.path and os.path.isfile(tdbg_boot) and "
-    "exec(compile(open(tdbg_boot).read(), tdbg_boot, 'exec'), {'__name__': 'tdbg_boot', '__file__': tdbg_boot})\n"
-)
+START_FILE = "tdbg_hook.start"
+LINE = f"import {MODULE}; {MODULE}.start()\n"
+START_LINE = f"{MODULE}:start\n"
+
+
+def files() -> dict[str, str]:
+    """The files of the hook and their text, in the order in which they are written."""
+    source = Path(__file__).parents[1] / "inject" / "startup.py"
+    return {f"{MODULE}.py": source.read_text(encoding="utf-8"), START_FILE: START_LINE, FILE: LINE}
 
 
 def place(python: str | None) -> Path:
@@ -35,29 +43,34 @@ def place(python: str | None) -> Path:
 def install(python: str | None = None) -> Path:
     """Write the hook; returns its path."""
     path = place(python)
-    try:
-        path.write_text(LINE, encoding="utf-8")
-    except OSError as error:
-        raise _refused("write", path, error) from None
+    for name, text in files().items():
+        try:
+            path.with_name(name).write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise _refused("write", path.with_name(name), error) from None
     return path
 
 
 def remove(python: str | None = None) -> Path | None:
     """Remove the hook; returns its path, or None if there was none."""
     path = place(python)
-    try:
-        path.unlink()
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise _refused("remove", path, error) from None
-    return path
+    found = False
+    for name in reversed(files()):  # the lines first: none may name a module that is gone
+        try:
+            path.with_name(name).unlink()
+            found = True
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise _refused("remove", path.with_name(name), error) from None
+    return path if found else None
 
 
 def installed() -> bool:
     """True if tdbg's own environment has the hook, as this tdbg writes it."""
+    path = place(None)
     try:
-        return place(None).read_text(encoding="utf-8") == LINE
+        return all(path.with_name(name).read_text(encoding="utf-8") == text for name, text in files().items())
     except OSError:
         return False
 

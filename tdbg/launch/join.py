@@ -16,9 +16,11 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from tdbg import run_files
 from tdbg.config import Settings
 from tdbg.errors import LaunchError, TdbgError
 from tdbg.launch.command import short_name
+from tdbg.ownership import TRUST, describe_risk, is_exempt
 from tdbg.rundir import RUNS, STATE_FILE, RunDir, lives, process_start
 
 # Options by which the agents of one multi-node job find each other, as torchrun and accelerate spell them.
@@ -89,7 +91,7 @@ def open_run(
     before = _state(path)
     if before and is_over(before, restart):
         job = ""  # not to be joined: create() refuses it in its own words
-    run, joined = RunDir.create(path, {**record, "restart": restart}, job=job)
+    run, joined = RunDir.create(path, {**record, "restart": restart}, job=job, shared=settings.share)
     if not joined:
         return run, True
     _enter_node(run)
@@ -107,7 +109,7 @@ def choose_path(settings: Settings, command: Sequence[str], shared: str, restart
         return Path(settings.run_dir).absolute()
     for path in _candidates(settings, command, shared):
         _make(path.parent)
-        if _is_ours(path, bool(shared), restart):
+        if _is_ours(path, bool(shared), restart, run_files.folder_mode(settings.share)):
             return path
     raise AssertionError("the candidates have no end")
 
@@ -125,10 +127,10 @@ def _candidates(settings: Settings, command: Sequence[str], shared: str) -> Iter
     yield from (folder / f"{stem}-{name}-{number}" for number in count(2))
 
 
-def _is_ours(path: Path, shared: bool, restart: int) -> bool:
+def _is_ours(path: Path, shared: bool, restart: int, mode: int) -> bool:
     """True if this run may have ``path``: it was free and is now taken, or it is a job's that is going on."""
     try:
-        path.mkdir()
+        path.mkdir(mode=mode)
         return True
     except FileExistsError:
         return shared and not is_over(_state(path), restart)
@@ -137,10 +139,17 @@ def _is_ours(path: Path, shared: bool, restart: int) -> bool:
 
 
 def _make(folder: Path) -> None:
+    """Make ``tdbg_runs``. Whoever may rename what is in it could put a run of their own in place of ours."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        risk = "" if is_exempt(folder) else describe_risk(folder.stat())
     except OSError as error:
         raise _unwritable(folder, error) from None
+    if risk:
+        raise LaunchError(
+            f"the folder for runs, {folder}, is not yours alone: {risk}",
+            f"choose another with --run-dir; if you trust who may write it, set {TRUST}={folder}",
+        )
 
 
 def _unwritable(path: Path, error: OSError) -> LaunchError:
@@ -153,7 +162,7 @@ def _unwritable(path: Path, error: OSError) -> LaunchError:
 def _state(path: Path) -> dict[str, Any]:
     """What run.json in ``path`` holds, if there is one yet."""
     try:
-        found = json.loads((path / STATE_FILE).read_text(encoding="utf-8"))
+        found = json.loads(run_files.read_bytes(path / STATE_FILE))
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
@@ -174,7 +183,7 @@ def _has_ended(state: Mapping[str, Any]) -> bool:
 def _takes_over(run: RunDir, restart: int) -> bool:
     """Of the agents of a restarted job, one speaks: the first to leave its mark."""
     try:
-        os.close(os.open(run.path / f".leader-{restart}", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
+        os.close(run_files.open_file(run.path / f".leader-{restart}", os.O_CREAT | os.O_EXCL | os.O_WRONLY))
     except OSError:
         return False
     run.update(restart=restart, end=None, exit=None, supervisor=me())
@@ -196,9 +205,8 @@ def _enter_node(run: RunDir) -> None:
     mine = me()
     folder = run.path / "nodes"
     try:
-        folder.mkdir(exist_ok=True)
         text = json.dumps({**mine, "start": time.time()})
-        (folder / f"{agent_name()}.json").write_text(text, encoding="utf-8")
+        run_files.write_whole(folder / f"{agent_name()}.json", text.encode(), makes=True)
     except OSError as error:
         raise LaunchError(f"cannot write {folder}: {error.strerror or error}", "make room there") from None
 
@@ -208,7 +216,7 @@ def nodes(run: RunDir) -> list[dict[str, Any]]:
     found = []
     for path in (run.path / "nodes").glob("*.json"):
         try:
-            found.append(json.loads(path.read_text(encoding="utf-8")))
+            found.append(json.loads(run_files.read_bytes(path)))
         except (OSError, ValueError):
             continue
     return sorted(found, key=lambda node: float(node.get("start", 0)))

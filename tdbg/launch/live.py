@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tdbg import events
+from tdbg import events, run_files
 from tdbg.config import Settings
 from tdbg.events import Cost, End, Event, Number, Start, Step, Switch
 from tdbg.launch.follow import FINDINGS, Tail
@@ -135,7 +135,7 @@ def _exit_text(view: View) -> str:
 def _head(process: ProcessDir) -> list[Event]:
     """The Start event, which is the first of a rank."""
     try:
-        with (process.path / EVENTS).open("rb") as file:
+        with run_files.open_read(process.path / EVENTS) as file:
             start = events.decode(file.readline(HEAD_BYTES))
     except OSError:
         return []
@@ -205,7 +205,7 @@ def _state(snapshot: Snapshot, view: View, found: ProcessView) -> str:
         word = view.ending(found)
         return word if word not in ("running", "no end seen") else "ended"
     try:
-        owner = json.loads((found.process.path / "owner.json").read_text(encoding="utf-8"))
+        owner = json.loads(run_files.read_bytes(found.process.path / "owner.json"))
         alive = lives(owner.get("pid"), owner.get("host"), owner.get("start"))
     except (OSError, ValueError, AttributeError):
         alive = None
@@ -237,7 +237,7 @@ def _fastest(points: list[tuple[float, int]]) -> float:
 
 def _last_finding(path: Path) -> dict[str, Any] | None:
     try:
-        with path.open("rb") as file:
+        with run_files.open_read(path) as file:
             file.seek(max(path.stat().st_size - TAIL_BYTES, 0))
             lines = file.read().splitlines()
     except OSError:

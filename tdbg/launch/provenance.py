@@ -3,14 +3,15 @@
 import os
 import platform
 import socket
-import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import tdbg
 from tdbg.config import Settings
 from tdbg.events import Start
+from tdbg.launch.git_state import read_state
 from tdbg.launch.join import me
 from tdbg.registry import points_of
 from tdbg.rundir import RunDir, allowed_env, redacted
@@ -39,26 +40,8 @@ def record(
 
 
 def git_state(timeout_s: float) -> dict[str, Any] | None:
-    """Commit, branch and whether tracked files differ; None outside a repository or without git."""
-    commit = _git("rev-parse", "HEAD", timeout_s=timeout_s)
-    if commit is None:
-        return None
-    changes = _git("status", "--porcelain", "--untracked-files=no", timeout_s=timeout_s)
-    return {
-        "commit": commit,
-        "branch": _git("rev-parse", "--abbrev-ref", "HEAD", timeout_s=timeout_s),
-        "dirty": None if changes is None else bool(changes),
-    }
-
-
-def _git(*words: str, timeout_s: float) -> str | None:
-    # Without its optional locks git writes nothing into the user's repository.
-    command = ["git", "--no-optional-locks", *words]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, stdin=subprocess.DEVNULL)
-    except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None
+    """Commit, branch and whether tracked files differ; None outside a repository."""
+    return read_state(Path.cwd(), timeout_s)
 
 
 def ranks(run: RunDir) -> dict[str, dict[str, Any]]:

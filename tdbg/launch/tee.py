@@ -14,6 +14,7 @@ import termios
 import threading
 from pathlib import Path
 
+from tdbg import run_files
 from tdbg.output import say
 
 CHUNK = 65536
@@ -30,7 +31,7 @@ class Stream:
         self.is_terminal = os.isatty(target)
         self._log_path = log
         self._left = limit
-        self._log = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._log = run_files.open_append(log)
         self.source, self.child_end = os.openpty() if self.is_terminal else os.pipe()
         if self.is_terminal:
             self._dress_like_target()

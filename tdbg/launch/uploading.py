@@ -1,6 +1,7 @@
 """`--capture-upload`: what is captured goes to a store while the command runs, from the supervisor, at no cost of the ranks."""
 
 import fcntl
+import os
 import socket
 import threading
 import time
@@ -8,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from tdbg import run_files
 from tdbg.capture import Epochs
 from tdbg.config import Settings
 from tdbg.errors import TdbgError
@@ -114,7 +116,7 @@ class Uploading:
         about = {"url": self.url, "host": host, "files": files, "bytes": nbytes}
         about |= {"failures": self._failures, "error": self._error}
         try:
-            (self._run.path / UPLOAD).mkdir(exist_ok=True)
+            run_files.make_folder(self._run.path / UPLOAD)
             write_json(self._run.path / UPLOAD / f"{host}.json", about)
         except OSError as error:
             say(f"cannot write {self._run.path / UPLOAD}: {error.strerror or error}")
@@ -131,8 +133,7 @@ class Turn:
     def __enter__(self) -> bool:
         """True if it is this one's turn, or nobody can tell."""
         try:
-            self._path.parent.mkdir(exist_ok=True)
-            self._file = open(self._path, "ab")
+            self._file = os.fdopen(run_files.open_append(self._path, makes=True), "ab")
             fcntl.flock(self._file, self._flags)
         except BlockingIOError:
             return False

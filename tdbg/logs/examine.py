@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tdbg import run_files
 from tdbg.events import Injection
 from tdbg.flags import DIAGNOSTICS, FLAGS, covers, owner
 from tdbg.logs.guards.files import files_below, maps_below
@@ -61,7 +62,7 @@ class Tally:
 def records(run: RunDir) -> Iterator[dict[str, Any]]:
     """The log records of every rank; torn lines are passed over."""
     for path in sorted(run.path.glob(f"rank*/**/{RECORDS}*")):
-        with path.open("rb") as file:
+        with run_files.open_read(path) as file:
             for line in file:
                 try:
                     found = json.loads(line)

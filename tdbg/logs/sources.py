@@ -16,6 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import IO, Any, NamedTuple
 
+from tdbg import run_files
 from tdbg.errors import TdbgError
 from tdbg.logs.textlog import RECORDS
 
@@ -62,7 +63,7 @@ class Source(NamedTuple):
     def _raw(self) -> IO[bytes]:
         """The file that was found, even if rotation gave it another name since."""
         try:
-            raw = open(self.path, "rb", buffering=0)  # noqa: SIM115 - whoever asked closes it
+            raw = run_files.open_read(self.path, buffering=0)
             if not self.inode or os.fstat(raw.fileno()).st_ino == self.inode:
                 return raw
             raw.close()
@@ -74,7 +75,7 @@ class Source(NamedTuple):
             with contextlib.suppress(OSError):
                 path = os.path.join(folder, name)
                 if name.startswith(os.path.basename(self.path)) and os.stat(path).st_ino == self.inode:
-                    return open(path, "rb", buffering=0)
+                    return run_files.open_read(path, buffering=0)
         raise TdbgError(
             f"{self.path}: {problem}", "check its path and permissions; a log that moves is best read with -F"
         )
@@ -309,12 +310,14 @@ def _globbed(path: str) -> list[str]:
 
 def _in_folder(folder: str, kind: str) -> list[str]:
     found: list[str] = []
+    run_files.protect_run_of(folder)
     runs = [folder] if _is_in_run(folder) else []
     for where, _, files in os.walk(folder):
         found += (os.path.join(where, name) for name in files if PARTS.fullmatch(name))
         if RUN_FILE in files:
             runs.append(where)
-    names = [name for name in found if os.path.isfile(name)]
+            run_files.protect(where)
+    names = [name for name in found if run_files.is_regular(name)]
     others = [name for name in names if not name.endswith(".json") and not _is_below(name, runs)]
     if others:
         return sorted(others, key=_order)

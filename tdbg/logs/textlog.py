@@ -113,8 +113,9 @@ class TextLog:
         self._pid, self._size = os.getpid(), 0
         self._at = self._path()
         if self._at is not None:
-            self._at.parent.mkdir(parents=True, exist_ok=True)
-            fd = os.open(self._at, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            from tdbg import run_files
+
+            fd = run_files.open_append(self._at, makes=True)
             found = os.fstat(fd)
             self._size, self._identity = found.st_size, (found.st_dev, found.st_ino)
             fd, self._fd = self._fd, fd
@@ -122,13 +123,15 @@ class TextLog:
                 os.close(fd)
 
     def _rotate(self) -> None:
+        from tdbg import run_files
+
         if self._at is None:
             return
         for number in range(KEPT_PARTS, 0, -1):
             older = self._at.with_name(f"{self._at.name}.{number}")
             newer = self._at if number == 1 else self._at.with_name(f"{self._at.name}.{number - 1}")
             if newer.exists():
-                os.replace(newer, older)
+                run_files.replace(newer, older)
 
 
 class RankLogs:

@@ -7,6 +7,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from tdbg import run_files
 from tdbg.metrics import wire
 from tdbg.metrics.attempts import MARK, Attempt, Limits, attempts
 from tdbg.metrics.rows import Row
@@ -111,7 +112,7 @@ class Reading:
     def _parts(self, path: Path) -> Iterator[tuple[int, bytes]]:
         """Whole lines between headers, with their place in the file."""
         at, rest = 0, b""
-        with path.open("rb") as stream:
+        with run_files.open_read(path) as stream:
             while block := stream.read(BLOCK):
                 whole, newline, after = block.rpartition(b"\n")
                 if not newline:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tdbg import run_files
 from tdbg.metrics.rows import COUNT_0
 from tdbg.metrics.series import Tally
 
@@ -115,7 +116,7 @@ def dumps_of(folder: Path) -> Iterator[dict[str, Any]]:
         try:
             if path.stat().st_size > MAX_DUMP_BYTES:
                 continue
-            found = json.loads(path.read_text(encoding="utf-8"))
+            found = json.loads(run_files.read_bytes(path))
         except (OSError, ValueError):
             continue
         if isinstance(found, dict):

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tdbg import run_files
 from tdbg.errors import TdbgError
 from tdbg.metrics.rows import FILE
 from tdbg.ranges import parse_ranges
@@ -38,8 +39,9 @@ def find(where: str = "", ranks: str = "") -> Place:
     path = Path(where)
     if where and path.is_file() and path.name != STATE_FILE:
         return Place(where, [RowsFile(path)])
+    run_files.protect_run_of(path)
     if where and path.is_dir() and not (path / STATE_FILE).is_file():
-        found = [RowsFile(one, *_owner(path, one)) for one in sorted(path.rglob(FILE))]
+        found = [RowsFile(one, *_owner(path, one)) for one in sorted(path.rglob(FILE)) if run_files.is_regular(one)]
         found.sort(key=lambda one: (-1 if one.rank is None else one.rank, one.attempt))
         if not found:
             found = [RowsFile(one) for one in sorted(path.glob("*.jsonl"))]
@@ -55,7 +57,9 @@ def find(where: str = "", ranks: str = "") -> Place:
 def _of_run(run: RunDir) -> list[RowsFile]:
     """Those of its ranks; those of other processes where no rank has any."""
     paths = [*run.path.glob(f"rank*/**/{FILE}"), *run.path.glob(f"other/*/{FILE}")]
-    processes = sorted((ProcessDir(run, path.parent) for path in paths), key=lambda one: one.key)
+    processes = sorted(
+        (ProcessDir(run, path.parent) for path in paths if run_files.is_regular(path)), key=lambda one: one.key
+    )
     chosen = [one for one in processes if one.is_rank] or processes
     return [RowsFile(one.path / FILE, one.rank, one.attempt) for one in chosen]
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Protocol
 
+from tdbg import run_files
 from tdbg.errors import TdbgError
 
 BLOCK_BYTES = 1 << 13  # small: behind every big block of data a page has a few hundred bytes of opcodes
@@ -69,7 +70,7 @@ class File:
 
     def _open(self) -> int:
         try:
-            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = run_files.open_file(self.path, os.O_RDONLY)
         except OSError as error:
             raise TdbgError(f"{self.path}: {error.strerror}", "check its path and permissions") from None
         about = os.fstat(descriptor)

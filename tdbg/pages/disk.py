@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tdbg import run_files
+
 KEEP_SIZE = 1  # FALLOC_FL_KEEP_SIZE
 PIECES = min(os.sysconf("SC_IOV_MAX"), 1024) if os.sysconf_names.get("SC_IOV_MAX") else 16
 
@@ -86,14 +88,14 @@ def reserve(fd: int, offset: int, length: int) -> bool:
 def publish(ready: Path, path: Path) -> None:
     """Let a whole file appear under its name; FileExistsError if there is one, and both stay. Raises OSError."""
     try:
-        os.link(ready, path)
-        ready.unlink()
+        run_files.link(ready, path)
+        run_files.remove(ready)
     except FileExistsError:
         raise
     except OSError:  # no hard links there
         if path.exists():
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from None
-        os.rename(ready, path)
+        run_files.replace(ready, path)
 
 
 def is_ours(fd: int, file: tuple[int, int]) -> bool:
@@ -131,7 +133,7 @@ class OwnFile:
 
     def __init__(self, path: Path) -> None:
         """Create it. Raises FileExistsError if there is one of this name."""
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        self._fd = run_files.open_file(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         self._identity = identity(self._fd)
         self.path = path
 

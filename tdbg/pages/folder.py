@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePath
 
+from tdbg import run_files
 from tdbg.errors import TdbgError
 from tdbg.pages.form import JOURNAL_NAME, PAGE_NAME
 
@@ -66,7 +67,7 @@ class Folder:
             return fd
         path = os.path.join(self.path, name)
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe of that name must not hold us up
+            fd = run_files.open_file(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe of that name must not hold us up
         except FileNotFoundError:
             raise
         except OSError as error:
@@ -149,6 +150,7 @@ def holds_pages(names: Iterable[str]) -> bool:
 
 def look(path: Path) -> tuple[list[Folder], str]:
     """The folders that hold pages at and below a path; of a file its folder and its name. Raises FileNotFoundError."""
+    run_files.protect_run_of(path)
     if path.is_dir():
         return [Folder(folder) for folder in find(path)], ""
     if path.exists():

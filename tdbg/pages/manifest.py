@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tdbg import run_files
 from tdbg.errors import TdbgError
 from tdbg.pages import disk
 from tdbg.pages.form import FORMAT, JOURNAL_NAME, MAJOR, MANIFEST, MINOR, PAGE_NAME
@@ -45,7 +46,7 @@ def load(folder: Path) -> dict[str, Any] | None:
     """The folder's manifest; None where there is none. Raises TdbgError for another kind of file or version."""
     path = folder / MANIFEST
     try:
-        with open(path, "rb") as file:
+        with run_files.open_read(path) as file:
             text = file.read(LARGEST_BYTES)
     except FileNotFoundError:
         return None
@@ -85,7 +86,8 @@ def publish(folder: Path, about: Mapping[str, Any]) -> int:
     import socket  # 3 ms that no reader needs
 
     ready = folder / f".{MANIFEST}.{socket.gethostname()}.{os.getpid()}"
-    ready.write_text(text, encoding="ascii")
+    with run_files.open_new(ready) as file:
+        file.write(text.encode("ascii"))
     try:
         disk.publish(ready, path)
     except FileExistsError:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
+from tdbg import run_files
 from tdbg.errors import TdbgError
 from tdbg.pages import disk, header, manifest
 from tdbg.pages.datapoint import Datapoint
@@ -21,6 +22,7 @@ from tdbg.pages.layout import Layout, tensor_names
 from tdbg.pages.page import finish
 from tdbg.pages.reader import PageSet
 from tdbg.pages.sources import JournalSource, Problem, Problems, SealedSource
+from tdbg.rundir import RunDir
 from tdbg.urls import Url, located
 
 SILENT_S = 60.0  # a writer on another host that wrote nothing for so long is taken for dead
@@ -69,6 +71,9 @@ def recover(path: str | os.PathLike[str], *, force: bool = False) -> Recovery:
             f"{path} is not on a disk of this machine", "recover what it was uploaded from, and upload it again"
         )
     done: list[str] = []
+    run = run_files.protect_run_of(path)
+    if run:
+        RunDir(Path(run)).check_own()
     with PageSet.open(path) as found:
         try:
             for folder in found.folders:
@@ -205,7 +210,7 @@ def _seal(source: JournalSource, part: Path, number: int, problems: Problems, *,
     if part.with_suffix(".safetensors").exists():
         problems.tell(part, "has a sealed page of its number beside it: remove one of them")
         return []
-    fd = os.open(part, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK | getattr(os, "O_NOFOLLOW", 0))
+    fd = run_files.open_file(part, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW)
     try:
         found = os.fstat(fd)
         data = source.pages[number]
@@ -260,7 +265,7 @@ def _write_journal(
     pages.sort(key=lambda page: page.number)
     ready = folder / f".recovering.{os.getpid()}"
     try:
-        with open(ready, "wb") as file:
+        with run_files.open_new(ready) as file:
             count = sum(_frames(pages, file.write))
         path = _publish(ready, folder, rank, name)
     finally:

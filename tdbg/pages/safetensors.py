@@ -6,10 +6,11 @@ length, a JSON header, then the bytes).
 
 import ctypes
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import IO, TYPE_CHECKING
+
+from tdbg import run_files
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -61,19 +62,19 @@ def write(path: Path, tensors: Mapping[str, "Tensor"], metadata: Mapping[str, st
     text += b" " * (-len(text) % 8)
     part = path.with_name(f".{path.name}.part")
     try:
-        with part.open("wb") as file:
+        with run_files.open_new(part) as file:
             file.write(len(text).to_bytes(8, "little"))
             file.write(text)
             for tensor in tensors.values():
                 _write_data(file, tensor)
-        os.replace(part, path)
+        run_files.replace(part, path)
     except BaseException:
         part.unlink(missing_ok=True)
         raise
     return 8 + len(text) + offset
 
 
-def _write_data(file: BinaryIO, tensor: "Tensor") -> None:
+def _write_data(file: IO[bytes], tensor: "Tensor") -> None:
     data = tensor.detach().to("cpu").contiguous()
     size = data.numel() * data.element_size()
     if size:

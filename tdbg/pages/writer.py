@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tdbg import __version__
+from tdbg import __version__, run_files
 from tdbg.errors import TdbgError
 from tdbg.pages import disk, manifest, record
 from tdbg.pages.form import ALIGN, HEADER_LIMIT, MAJOR, MINOR, aligned, journal_name
@@ -218,7 +218,7 @@ class PageWriter:
         from tdbg.rundir import process_start
 
         self._afford(0)
-        self.folder.mkdir(parents=True, exist_ok=True)
+        run_files.make_folder(self.folder)
         pid, host = os.getpid(), socket.gethostname()
         about = {"run": self.run, "rank": self.rank, "world_size": self.world_size, "producer": f"tdbg {__version__}"}
         self._earlier_bytes = manifest.publish(self.folder, about)

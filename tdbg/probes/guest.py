@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.autograd import profiler as autograd_profiler
 
+from tdbg import run_files
 from tdbg.events import Trace
 from tdbg.probes.kineto import is_own
 from tdbg.profiling import trace_name
@@ -117,5 +118,5 @@ class Guest:
         folder = self.probe.monitor.folder()
         if folder is None:
             return None
-        (folder / "traces").mkdir(exist_ok=True)
+        run_files.make_folder(folder / "traces")
         return (folder / "traces").resolve()

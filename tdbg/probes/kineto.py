@@ -18,6 +18,7 @@ from torch.autograd.profiler import record_function
 from torch.profiler import ProfilerActivity, supported_activities
 from torch.profiler.profiler import _KinetoProfile
 
+from tdbg import run_files
 from tdbg.probes.memory_history import MemoryHistory, name_beside, save
 from tdbg.profiling import KINDS, Span, quieten, trace_name
 
@@ -117,16 +118,17 @@ class Session:
 
         Returns its path and its bytes before that; raises OSError if it cannot be written.
         """
-        folder.mkdir(parents=True, exist_ok=True)
+        run_files.make_folder(folder)
         path = folder / trace_name(worker, time.time_ns())
         part = path.with_name(f".{path.name}.part")
+        run_files.open_new(part).close()  # torch writes into the file that is there
         with own():
             self.profiler.export_chrome_trace(str(part))
         self.profiler.profiler = None  # freeing what was recorded takes a third of the pause: it belongs to it
         if not part.stat().st_size:
             raise OSError(f"torch wrote nothing to {path.name}")
         size = part.stat().st_size
-        part.replace(path)
+        run_files.replace(part, path)
         press.take(path)
         if self._history is not None and self._history.snapshot:
             press.begin(save, self._history.snapshot, name_beside(path))
@@ -181,10 +183,14 @@ class Press:
 def _compress(path: Path) -> None:
     part = path.with_name(f".{path.name}.gz.part")
     try:
-        with path.open("rb") as plain, gzip.open(part, "wb", COMPRESSION) as packed:
+        with (
+            run_files.open_read(path) as plain,
+            run_files.open_new(part) as file,
+            gzip.GzipFile(path.name, "wb", COMPRESSION, file) as packed,
+        ):
             shutil.copyfileobj(plain, packed, BLOCK_BYTES)
-        part.replace(path.with_name(f"{path.name}.gz"))
-        path.unlink()
+        run_files.replace(part, path.with_name(f"{path.name}.gz"))
+        run_files.remove(path)
     except OSError:  # no room: what is there, uncompressed, can be read as well
         with contextlib.suppress(OSError):
             os.unlink(part)

@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from tdbg import run_files
+
 MAX_ENTRIES = 50_000  # of the history, some 500 bytes each before compression: a few steps of a large model
 COMPRESSION = 3
 PIECE = 100  # entries of a list that are made into text at once
@@ -53,10 +55,10 @@ def save(snapshot: dict[str, Any], path: Path) -> None:
     """Write a history; a disk that has no room is left without one."""
     part = path.with_name(f".{path.name}.part")
     try:
-        with gzip.open(part, "wt", COMPRESSION, encoding="utf-8") as file:
+        with run_files.open_new(part) as raw, gzip.open(raw, "wt", COMPRESSION, encoding="utf-8") as file:
             for piece in _pieces(snapshot):
                 file.write(piece)
-        part.replace(path)
+        run_files.replace(part, path)
     except OSError:
         part.unlink(missing_ok=True)
 

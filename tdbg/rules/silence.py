@@ -1,5 +1,8 @@
 """What it means that no process of a run reported: the words for people, live and in a verdict."""
 
+import io
+
+from tdbg import run_files
 from tdbg.rules.text import clip
 from tdbg.rundir import RunDir
 
@@ -35,7 +38,7 @@ def silence(run: RunDir) -> tuple[str, str] | None:
 def boot_error(run: RunDir) -> str:
     """The first thing that went wrong while tdbg woke up in a process, in one line; empty if nothing did."""
     try:
-        with (run.path / ERRORS_LOG).open(encoding="utf-8", errors="replace") as file:
+        with io.TextIOWrapper(run_files.open_read(run.path / ERRORS_LOG), "utf-8", "replace") as file:
             return clip(file.readline(2000).strip(), SHOWN_CHARS)
     except OSError:
         return ""

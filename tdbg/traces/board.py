@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tdbg import run_files
 from tdbg.events import Event, Observation, Step, Trace
 from tdbg.rundir import ProcessDir, RunDir
 
@@ -77,11 +78,11 @@ def _write(process: ProcessDir) -> Path:
     curves, windows, last = _read(process)
     path = process.path / "traces" / f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{os.getpid()}.tdbg"
     part = path.with_name(f".{path.name}.part")
-    with part.open("wb") as file:
+    with run_files.open_new(part) as file:
         writer = RecordWriter(file)
         for record in _records(curves, _text(windows, last)):
             writer.write(record)
-    part.replace(path)
+    run_files.replace(part, path)
     return path
 
 

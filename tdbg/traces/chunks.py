@@ -5,6 +5,7 @@ import zlib
 from collections.abc import Iterator
 from typing import Any
 
+from tdbg import run_files
 from tdbg.errors import TdbgError
 
 GZIP = b"\x1f\x8b"
@@ -44,7 +45,7 @@ class Blocks:
 
     def _parts(self) -> Iterator[bytes]:
         try:
-            with open(self.path, "rb") as file:
+            with run_files.open_read(self.path) as file:
                 is_packed = file.read(len(GZIP)) == GZIP
                 file.seek(0)
                 yield from self._unpacked(file) if is_packed else self._plain(file)

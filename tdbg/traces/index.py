@@ -1,11 +1,11 @@
 """The summary of a trace, kept beside it: the second look reads that alone."""
 
 import os
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tdbg import run_files
 from tdbg.errors import TdbgError
 from tdbg.traces.summary import VERSION, Summary
 
@@ -60,7 +60,7 @@ def _read(path: Path, key: "list[Any]") -> Summary | None:
     try:
         if not 0 < path.stat().st_size <= LARGE:
             return None
-        stored, found = msgspec.msgpack.decode(path.read_bytes(), type=tuple[list[int], msgspec.Raw])
+        stored, found = msgspec.msgpack.decode(run_files.read_bytes(path), type=tuple[list[int], msgspec.Raw])
         return msgspec.msgpack.decode(found, type=Summary) if stored == key else None
     except (OSError, msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         return None
@@ -72,14 +72,6 @@ def _write(path: Path, key: "list[Any]", found: Summary, mode: int) -> None:
 
     try:
         data = msgspec.msgpack.encode((key, found))
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-            os.chmod(name, mode)
-            os.replace(name, path)
-        except BaseException:
-            os.unlink(name)
-            raise
+        run_files.write_whole(path, data, permissions=mode)
     except (OSError, OverflowError, UnicodeError):
         pass  # a folder of somebody else, a full disk, or what no index can hold: the next look takes as long as this

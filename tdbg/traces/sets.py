@@ -176,6 +176,9 @@ def _newest_run() -> Path:
 
 def _files(base: Path) -> list[Path]:
     """Files whose name says trace; where there is none, every JSON file that begins as one."""
+    from tdbg import run_files
+
+    run_files.protect_run_of(base)
     named: list[Path] = []
     others: list[Path] = []
     for folder, folders, names in os.walk(base):
@@ -183,7 +186,7 @@ def _files(base: Path) -> list[Path]:
             folders.clear()
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in names:
-            if name.endswith(ENDINGS) and not name.startswith("."):
+            if name.endswith(ENDINGS) and not name.startswith(".") and run_files.is_regular(Path(folder, name)):
                 (named if TRACE.search(name) else others).append(Path(folder, name))
     return named or [path for path in others if _is_trace(path)]
 

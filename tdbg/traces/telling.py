@@ -114,11 +114,12 @@ def _recorded(folder: Path) -> Pace | None:
 
 
 def _tail(folder: Path) -> Iterator[object]:
+    from tdbg import run_files
     from tdbg.events import decode
     from tdbg.rundir import EVENTS
 
     try:
-        with open(folder / EVENTS, "rb") as file:
+        with run_files.open_read(folder / EVENTS) as file:
             size = file.seek(0, 2)
             file.seek(max(size - TAIL, 0))
             lines = file.read(TAIL).split(b"\n")

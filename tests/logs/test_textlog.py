@@ -100,10 +100,10 @@ def at_first_rename(monkeypatch: pytest.MonkeyPatch, then: Callable[[], object])
     """Have something happen in the middle of the first rotation."""
     replace = os.replace
 
-    def replaced(*paths: Any) -> None:
+    def replaced(*paths: Any, **how: Any) -> None:
         monkeypatch.setattr(os, "replace", replace)
         then()
-        replace(*paths)
+        replace(*paths, **how)
 
     monkeypatch.setattr(os, "replace", replaced)
 

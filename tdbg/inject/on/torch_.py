@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tdbg import run_files
 from tdbg.control import CONTROL_FILE, Request, read
 from tdbg.events import End, Metric, Start, Step, plain
 from tdbg.flags import DIAGNOSTICS
@@ -201,7 +202,7 @@ class Rank:
             "left_out": left_out,
             "other": outline(parts),
         }
-        path.with_suffix(".json").write_text(json.dumps(about, indent=1), encoding="utf-8")
+        run_files.write_whole(path.with_suffix(".json"), json.dumps(about, indent=1).encode())
         return path.name
 
     def end(self) -> None:

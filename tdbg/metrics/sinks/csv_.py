@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar
 
+from tdbg import run_files
 from tdbg.errors import TdbgError
 from tdbg.lines import LineWriter
 from tdbg.metrics.rows import Row
@@ -28,7 +29,7 @@ class _File(LineWriter):
 
     def _open(self) -> None:
         """Find the attempt: one more than the last one that stands there, unless this process wrote it."""
-        place = self._whole = self._place().resolve()
+        place = self._whole = self._place().absolute()
         pid, _ = _begun.get(place, (os.getpid(), 0))
         if pid != os.getpid():  # forked: the file is the parent's
             self._pid, self._fd = os.getpid(), -1
@@ -56,7 +57,7 @@ class _File(LineWriter):
 def _last_attempt(path: Path) -> int | None:
     """The last attempt that a file has rows of; None if it has none. Raises TdbgError for a file that is not ours."""
     try:
-        with path.open("rb") as file:
+        with run_files.open_read(path) as file:
             begin = file.read(len(HEADING))
             file.seek(max(file.seek(0, os.SEEK_END) - TAIL, 0))
             found = _ATTEMPT.findall(file.read())

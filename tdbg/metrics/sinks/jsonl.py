@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar
 
+from tdbg import run_files
 from tdbg.lines import LineWriter
 from tdbg.metrics import wire
 from tdbg.metrics.rows import FILE, Header, Row
@@ -56,7 +57,7 @@ class RowFile(LineWriter):
             self.line(self._resumption())
 
     def _open(self) -> None:
-        pid, place = os.getpid(), self._place().resolve()
+        pid, place = os.getpid(), self._place().absolute()
         if _begun.get(place, pid) != pid:  # forked: the file is the parent's
             self._pid, self._fd = pid, -1
             return
@@ -85,7 +86,7 @@ class RowFile(LineWriter):
 def headers_in(path: Path) -> int:
     """How many processes wrote a file. Cost: about 0.3 s a GB."""
     count, before = 0, b"\n"
-    with path.open("rb") as file:
+    with run_files.open_read(path) as file:
         while block := file.read(BLOCK):
             joined = before + block
             count += joined.count(b"\n" + wire.HEADER)
@@ -127,7 +128,7 @@ _files: dict[Path, RowFile] = {}
 
 def shared(path: Path, run: str = "", rank: int = 0, on_trouble: Callable[[str], None] | None = None) -> RowFile:
     """The writer of this file in this process; on_trouble: told once what fails, stderr if left out."""
-    whole = path.resolve()
+    whole = path.absolute()
     if whole not in _files:
         from tdbg.output import say
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+from tdbg import run_files
 from tdbg.errors import TdbgError
 from tdbg.metrics.rows import Row
 from tdbg.metrics.sinks import SINKS
@@ -42,6 +43,7 @@ class TensorboardSink(MetricSink):
             except ImportError:
                 hint = "install the extra: pip install 'tdbg[tensorboard]'"
                 raise TdbgError("the tensorboard sink needs tensorboard", hint) from None
+            run_files.make_folder(self._folder)
             self._writer = EventFileWriter(self._folder, flush_secs=FLUSH_S)
         return self._writer
 
