@@ -265,6 +265,8 @@ class OptimizerReport(Probe):
         moved = _Moved(self.monitor.step + 1, [], [], [])
         grads, sizes, key = [], [], []
         for parameter, group in evenly(graded, MAX_PARAMETERS):
+            if parameter.grad.layout != torch.strided:  # its rows are not the weight's
+                continue
             weight, grad = spread(parameter, ELEMENTS), spread(parameter.grad, ELEMENTS)
             if weight is None or grad is None or weight.shape != grad.shape or weight.stride() != grad.stride():
                 continue
