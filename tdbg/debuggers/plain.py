@@ -130,6 +130,8 @@ def _sparse(tensor: Tensor) -> Iterable[Part]:
         compressed, plain = (getattr(tensor, name)() for name in names)
         found = {"compressed_indices": compressed, "plain_indices": plain}
     elif tensor.layout is torch.sparse_coo:
+        if tensor.device.type == "cpu":  # each element once, so that figures of the values are the tensor's
+            tensor = tensor.coalesce()
         found = {"indices": tensor._indices()}
     else:
         raise NotPlain(f"its layout is {layout}")

@@ -14,7 +14,9 @@ PRINTED = 4096  # elements a tensor for the fingerprint: smaller tensors are pri
 MAX_TENSORS = 8
 FULL_PASS = 16_000_000  # elements; of larger tensors only the sample is checked for NaN and Inf
 LABEL_WORDS = ("label", "labels", "target", "targets", "y", "class", "classes")
-SIDE_WORDS = ("mask", "weight", "length", "position", "token_type")  # tensors that may well be constant
+SIDE_WORDS = ("mask", "weight", "length", "position", "token_type", "pad", "valid", "attention", "segment")
+MASKS = (0.0, 1.0)  # what a mask holds all over where nothing is masked: added, or multiplied
+MUCH_LARGER = 4  # than all that varies in its batch: a tensor is no companion of it then
 MIN_ELEMENTS = 32  # of a batch, and
 MIN_DISTINCT = 8  # so many values in it, before equal fingerprints mean anything
 MAX_ROWS = 8
@@ -150,9 +152,45 @@ def outside_rows(labels: Tensor, width: int) -> list[int]:
 
 def main_input(parts: list[Part]) -> Part | None:
     """The tensor that carries the samples: the largest with floats, else the largest with integers."""
-    able = [p for p in parts if p.tensor.dim() >= 2 and p.low is not None and not _is_side(p)]
+    able = _able(parts)
     floats = [part for part in able if part.tensor.is_floating_point()]
     return max(floats or able, key=lambda part: part.tensor.numel(), default=None)
+
+
+def constant_input(parts: list[Part]) -> Part | None:
+    """The main input, if it is the same in all samples and nothing beside it says that this is meant.
+
+    A mask that masks nothing is constant beside the input that it is for, and so is a grid of coordinates beside the
+    values on it. What cannot be read becomes 0 far more often than 1.
+    """
+    main = main_input(parts)
+    if main is None or not (main.constant or main.alike):
+        return None
+    able = _able(parts)
+    varying = [part for part in able if not (part.constant or part.alike)]
+    for other in varying:
+        comes_after = able.index(main) > able.index(other)
+        if main.constant and main.low in MASKS and (main.low == 1.0 or comes_after) and _covers(main, other):
+            return None
+        if not _is_last_of_tuple(other, parts) and main.tensor.numel() < MUCH_LARGER * other.tensor.numel():
+            return None
+    return main
+
+
+def _able(parts: list[Part]) -> list[Part]:
+    """Those that may carry samples."""
+    return [p for p in parts if p.tensor.dim() >= 2 and p.low is not None and not _is_side(p)]
+
+
+def _covers(mask: Part, other: Part) -> bool:
+    """True if a tensor of this shape can be a mask of the other: (B, T), (B, 1, T, T) of (B, T) or (B, T, C)."""
+    lengths = set(other.tensor.shape[1:])
+    return mask.tensor.shape[0] == other.tensor.shape[0] and set(mask.tensor.shape[1:]) <= {1, *lengths}
+
+
+def _is_last_of_tuple(part: Part, parts: list[Part]) -> bool:
+    """True where targets usually stand."""
+    return part is parts[-1] and len(parts) > 1 and part.path.isdigit()
 
 
 def _is_side(part: Part) -> bool:

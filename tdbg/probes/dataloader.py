@@ -47,6 +47,8 @@ REPEATS = 3  # so many repeated batches in a pass, and
 REPEAT_SHARE = 0.25  # this part of those compared, are no chance
 CONSTANT = 3
 CONSTANT_SHARE = 0.75
+WHOLE_SHARE = 0.2  # of the run's time: less is not worth a word, however empty-handed a short pass is
+LONG_EVALUATION_S = 30.0  # before any update: from then on the program is one that only evaluates
 SLOW_START_S = 0.5  # the first batch of a pass, when workers start anew each time
 SPREAD = ("median_ms", "p95_ms", "max_ms")
 SHOWN = 8  # indices told
@@ -119,6 +121,8 @@ class DataLoading(Probe):
         "p95_ms": "95th percentile of it",
         "max_ms": "longest of it",
         "share": "part of the time that went into waiting: of the pass, or of the last 64 batches",
+        "whole_share": "part of the time since the first batch of any loader that went into waiting for this one",
+        "use": "training or evaluation: whether updates were made of its batches",
         "starting": "part of the time that went into waiting for the first batches of passes",
         "passes": "passes over this loader begun",
         "before": "the training pass before that had the same order",
@@ -194,8 +198,10 @@ class DataLoading(Probe):
             feed.waits.add(now, wait_s, idle=wait_s < 1e-3 or device_idle())
         current.batches += 1
         current.wait_s += wait_s
+        feed.waited_s += wait_s
+        feed.trains = feed.trains or self.monitor.step > current.step
         if feed.waits.due():
-            self._judge_waits(feed, loader_iter)
+            self._judge_waits(feed, now)
         if feed.trained_epoch is not None and self.monitor.step > current.step:
             self._judge_sampler(feed, current)
         self._maybe_look(feed, current, batch, wait_s, loader_iter)
@@ -275,8 +281,8 @@ class DataLoading(Probe):
     # what is wrong with it
 
     def _judge(self, feed: Feed, current: Pass, parts: list[Part]) -> None:
-        main = batches.main_input(parts)
-        if main is not None and (main.constant or main.alike):
+        main = batches.constant_input(parts)
+        if main is not None:
             current.constant += 1
             if current.constant >= max(CONSTANT, CONSTANT_SHARE * current.looked):
                 self._tell_constant(feed, current, main)
@@ -415,25 +421,44 @@ class DataLoading(Probe):
         """The dataset's indices of these positions of the batch, where they are known."""
         return [self._indices[row] for row in rows if row < len(self._indices)]
 
-    def _judge_waits(self, feed: Feed, loader_iter: Any) -> None:
-        waits = feed.waits
-        if not waits.starved(self.threshold("wait_share")):
+    def _judge_waits(self, feed: Feed, now: float, at_the_end: bool = False) -> None:
+        """Does the program wait for this loader, and for so long that it is worth a word?
+
+        An evaluation that comes before all training (a try-out of the validation, say) is no measure of the run.
+        """
+        waits, elapsed_s = feed.waits, self._feeds.elapsed_s(now)
+        whole_share = feed.waited_s / elapsed_s
+        if whole_share < WHOLE_SHARE or not waits.starved(self.threshold("wait_share")):
+            return
+        if not (self.monitor.step or at_the_end or elapsed_s > LONG_EVALUATION_S):
             return
         waits.said_at = waits.count
         share, median_ms = waits.share(), waits.median_s() * 1e3
-        text = f"{feed.name}: {share:.0%} of the time went into waiting for batches (median {median_ms:.1f} ms)"
+        text = (
+            f"{feed.name}, {feed.use}: {share:.0%} of the time from batch to batch went into waiting for them"
+            f" (median {median_ms:.1f} ms), {whole_share:.0%} of the run's time"
+        )
         spread: dict[str, Any] = dict(zip(SPREAD, feed.spread_ms(), strict=True))
         self.see(
-            f"{text}, {loader_iter._num_workers} workers",
+            f"{text}, {feed.setup.get('workers')} workers",
             part="WAIT",
             level="W",
             dataset=feed.name,
+            use=feed.use,
             share=round(share, 3),
+            whole_share=round(whole_share, 3),
             count=waits.count,
             cores=cores(),
             **spread,
-            **settings(loader_iter),
+            **feed.setup,
         )
+
+    def run_ends(self) -> None:
+        """A program that only evaluates is judged by all of it."""
+        now = time.perf_counter()
+        for feed in self._feeds:
+            if not self.monitor.step and not feed.waits.said_at:
+                self._judge_waits(feed, now, at_the_end=True)
 
     def _judge_starts(self, feed: Feed, loader_iter: Any, now: float) -> None:
         """The first batches of passes: workers that start anew each time."""
@@ -447,7 +472,7 @@ class DataLoading(Probe):
                 "first_s": round(mean_s, 3),
                 "count": feed.passes,
             }
-            self._warn(feed, "START", text, cores=cores(), **figures, **settings(loader_iter))
+            self._warn(feed, "START", text, use=feed.use, cores=cores(), **figures, **settings(loader_iter))
 
     def _judge_sampler(self, feed: Feed, current: Pass) -> None:
         """Does this pass train with the sampler's epoch of the pass before, so with its order?"""
@@ -462,6 +487,8 @@ class DataLoading(Probe):
     def _pass_begins(self, feed: Feed, loader_iter: Any, now: float, wait_s: float) -> Pass:
         if feed.now is not None:
             self._pass_ends(feed, loader_iter)
+        self._feeds.began_at = self._feeds.began_at or now - wait_s
+        feed.setup = feed.setup or settings(loader_iter)
         current = feed.begin(now, self.monitor.step, sampler_epoch(loader_iter), wait_s)
         if self._lines < MAX_LINES and "loader" not in feed.said:
             feed.said.add("loader")

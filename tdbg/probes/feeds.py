@@ -1,6 +1,7 @@
 """What comes out of one data loader over a run: waits, passes, samplers. Constant memory, no tensors."""
 
 import itertools
+import math
 import os
 import re
 import sys
@@ -101,6 +102,9 @@ class Feed:
         self.told_step = -1
         self.begun_at = 0.0
         self.starts_s = 0.0  # spent in waiting for the first batches of passes
+        self.waited_s = 0.0  # and for all batches
+        self.trains = False  # updates were made of its batches
+        self.setup: dict[str, Any] = {}  # how its loader is set up
         self.width: int | None = None  # classes of the model that takes the labels; 0 where its output fits none
         self.label_low: int | None = None
         self.label_high: int | None = None
@@ -115,6 +119,11 @@ class Feed:
         self.now = Pass(now - wait_s, step, sampler_epoch, first_s=wait_s)
         self.waits.begin(now)
         return self.now
+
+    @property
+    def use(self) -> str:
+        """What its batches are for, as far as it is known."""
+        return "training" if self.trains else "evaluation"
 
     def spread_ms(self) -> tuple[float, float, float]:
         """Median, 95th percentile and maximum of the last waits, in ms."""
@@ -142,6 +151,14 @@ class Feeds:
         self._owners: dict[tuple[Any, ...], weakref.ref[Any] | None] = {}
         self._iterations: weakref.WeakKeyDictionary[Any, Iteration] = weakref.WeakKeyDictionary()
         self._made: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()
+        self.began_at = 0.0  # when the first batch of any of them was asked for
+
+    def __iter__(self) -> Iterator[Feed]:
+        return iter(list(self._feeds.values()))
+
+    def elapsed_s(self, now: float) -> float:
+        """The time since the program asked for its first batch: what waits are a share of."""
+        return max(now - self.began_at, 1e-9) if self.began_at else math.inf
 
     def of(self, loader_iter: Any) -> Feed:
         """The feed that an iterator belongs to."""
@@ -213,6 +230,7 @@ class Feeds:
         self._owners.clear()
         self._iterations.clear()
         self._made.clear()
+        self.began_at = 0.0
 
 
 def name_of(dataset: Any) -> str:

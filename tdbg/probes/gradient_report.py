@@ -98,7 +98,8 @@ class GradientReport(Probe):
         "zero_count": "how many there are",
         "jumped": "parameters whose norm is far above its running median, at most eight",
         "jumped_count": "how many there are",
-        "lasting": "of the above what has lasted: kind -> {names, count, looks, since (step), norm}",
+        "lasting": "of the above what has lasted: kind -> {names, count, looks, since (step), norm}; none: other, as for"
+        " the probe optimizer",
         "bad": "NONFINITE: rows of parameter, NaN, Inf and elements, at most eight",
         "bad_count": "NONFINITE: parameters whose gradient is not finite",
     }
@@ -112,6 +113,7 @@ class GradientReport(Probe):
         self._names: list[str] = []
         self._matrix: list[bool] = []
         self._runs: dict[str, dict[int, _Run]] = {}  # kind of trouble -> index of the parameter -> its run
+        self._instead: str | None = None  # the model that has the missing gradients; None: not asked yet
         self._history: deque[list[float]] = deque(maxlen=HISTORY)
 
     def attach(self) -> None:
@@ -167,7 +169,7 @@ class GradientReport(Probe):
         self._key = key
         self._names = [norms.name_of(parameter) for parameter in parameters]
         self._matrix = [parameter.ndim >= MATRIX_DIMS for parameter in parameters]
-        self._runs = {}
+        self._runs, self._instead = {}, None
         self._history.clear()
 
     def record_written(self, record: Step) -> None:
@@ -243,6 +245,10 @@ class GradientReport(Probe):
                     "since": min(run.step for run in long.values()),
                     "norm": short(norms[next(iter(long))]),
                 }
+                if kind == "none" and self._instead is None:
+                    self._instead = self.monitor.search.trained_instead()
+                if kind == "none" and self._instead:
+                    lasting[kind]["other"] = self._instead
         return lasting
 
     def _named(self, indices: Iterable[int]) -> list[str]:

@@ -12,7 +12,7 @@ from torch import Tensor
 from tdbg.events import Number, Params, Step, number
 from tdbg.probes import PROBES, Probe, tensors
 from tdbg.probes.roots import Names
-from tdbg.probes.tensors import is_sharded, local, look
+from tdbg.probes.tensors import is_sharded, local_elements, look
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -119,7 +119,7 @@ class GradientNorms(Probe):
         if not chosen:
             return
         indices = [index for index, _ in chosen]
-        grads = [local(grad) for _, grad in chosen]
+        grads = [local_elements(grad) for _, grad in chosen]
         self._sharded = is_sharded(chosen[0][1])
         if not all(map(tensors.on_host, grads)):
             self._keep_on_device(parameters, indices, grads, everything and main)

@@ -21,7 +21,7 @@ from tdbg.probes.compiler import hide, unseen
 from tdbg.probes.own_hooks import add_gradient_hook, can_hook, reserve_key
 from tdbg.probes.roots import clean_path, unwrapped
 from tdbg.probes.spread import SAMPLE, samples, spread_of
-from tdbg.probes.tensors import checkable, local
+from tdbg.probes.tensors import checkable, local_elements
 
 if TYPE_CHECKING:
     from tdbg.probes import Probe
@@ -410,7 +410,7 @@ class ModuleLook:
                 row.sample = last.row.sample  # a container returns what its last child returned; filled in place later
                 self._twins.append((row, last.row))
             else:
-                found.append((row, local(tensor.detach())))
+                found.append((row, local_elements(tensor.detach())))
                 self._last = Taken(row, tensor, version)
                 if self._wish.backward and tensor.requires_grad:
                     add_gradient_hook(tensor, _GradientHook(self, row, self.step), purpose=f"gradient at {row.path}")
@@ -429,7 +429,7 @@ class ModuleLook:
                 if self._may_hold(grad):
                     self._grads.append(Taken(row, grad, tensors.version(grad)))
                 else:
-                    for rows, data in _by_device([(row, local(grad.detach()))]):
+                    for rows, data in _by_device([(row, local_elements(grad.detach()))]):
                         self._figures += _norms("grad_norm", rows, data, exact=self._wish.exact)
         except Exception as error:  # guard
             self._wishes.clear()
@@ -445,7 +445,8 @@ class ModuleLook:
             return
         begun = time.perf_counter()
         self._unhook()
-        grads = [(row, local(grad.detach())) for row, grad, version in self._grads if tensors.version(grad) == version]
+        intact = [(row, grad) for row, grad, version in self._grads if tensors.version(grad) == version]
+        grads = [(row, local_elements(grad.detach())) for row, grad in intact]
         figures = self._figures
         for rows, data in _by_device(grads):
             figures += _norms("grad_norm", rows, data, exact=self._wish.exact)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tdbg.events import Step
 from tdbg.probes import PROBES, Probe, tensors
@@ -28,6 +28,8 @@ COVERAGE_LOOKS = 16  # so many first looks ask what is held by whom, and then on
 SETTLED_STEPS = 6  # by then gradients have been there, and all optimizers have been built
 BOTH_STEP = 4  # updates back that an optimizer counts as at work
 BOTH_STEPS = 5  # steps in a row in which two optimizers updated the same parameter
+NOISE = 1e-6  # of the median gradient of the model: less is what rounding leaves of zero,
+BIAS_NOISE = {4: 0.05, 2: 0.5}  # and in a bias, by bytes of an element, this part of its own weight's gradient
 FORGOTTEN_SHARE = 0.5  # of the trainable parameters; more are left out on purpose
 RATES = (
     "lr",
@@ -51,7 +53,7 @@ class _Moved:
     rates: list[float]  # of each parameter's group; NaN where it is not known without waiting
     views: list[Tensor] = field(default_factory=list)  # of the weights, held until the update is over
     before: Tensor | None = None
-    wanted: Tensor | None = None  # where the gradient's sample is not zero
+    wanted: Tensor | None = None  # where the gradient's sample is not zero, nor rounding noise
     rows: Tensor | None = None  # the index of the parameter that each element belongs to
 
 
@@ -105,11 +107,12 @@ class OptimizerReport(Probe):
         "ratio_smallest": "the smallest ratio",
         "ratio_smallest_name": "whose it is",
         "sampled": "parameters in the sample",
-        "unmoved_share": "share of the sampled elements that have a gradient and did not change",
+        "unmoved_share": "share of the sampled elements that have more gradient than rounding noise and did not change",
         "without_gradient": "trainable parameters whose grad is None, at most eight",
         "without_gradient_count": "how many there are",
         "state_mb": "size of the optimizer's state, measured every 64 looks",
-        "lasting": "what has lasted: none or stuck -> {names, count, looks, since (step), dtype, lr}",
+        "lasting": "what has lasted: none or stuck -> {names, count, looks, since (step), dtype, lr}; none: other, the"
+        " class of a model that has gradients which no optimizer uses, while those held of its shapes get none",
     }
 
     def __init__(self, monitor: Any) -> None:
@@ -126,8 +129,12 @@ class OptimizerReport(Probe):
         self._key: tuple[int, ...] = ()
         self._anchor: Tensor | None = None  # the sample as it was when each parameter changed last
         self._rows: tuple[tuple[int, ...], Tensor] | None = None
+        self._weights: dict[int, weakref.ref[Tensor]] | None = (
+            None  # of each bias the weight beside it, by the bias' id
+        )
         self._stuck: dict[int, _Run] = {}
         self._none: dict[str, _Run] = {}
+        self._instead: str | None = None  # the model that gets the gradients of those; None: not asked yet
         self._looks = 0
         self._state_mb: float | None = None
 
@@ -265,6 +272,8 @@ class OptimizerReport(Probe):
         moved = _Moved(self.monitor.step + 1, [], [], [])
         grads, sizes, key = [], [], []
         for parameter, group in evenly(graded, MAX_PARAMETERS):
+            if parameter.grad.layout != torch.strided:  # its rows are not the weight's
+                continue
             weight, grad = spread(parameter, ELEMENTS), spread(parameter.grad, ELEMENTS)
             if weight is None or grad is None or weight.shape != grad.shape or weight.stride() != grad.stride():
                 continue
@@ -280,10 +289,38 @@ class OptimizerReport(Probe):
             moved.views.clear()
             return
         moved.before = torch.cat(moved.views).float()
-        moved.wanted = torch.cat(grads) != 0
         moved.rows = self._rows_of(tuple(sizes), moved.before.device)
         if tuple(key) != self._key or self._anchor is None:
-            self._key, self._anchor, self._stuck = tuple(key), moved.before, {}
+            self._key, self._anchor, self._stuck, self._weights, self._instead = (
+                tuple(key),
+                moved.before,
+                {},
+                None,
+                None,
+            )
+        magnitudes = torch.cat(grads).abs().float()
+        moved.wanted = magnitudes > self._noise_floors(magnitudes, key)[moved.rows]
+
+    def _noise_floors(self, magnitudes: Tensor, key: Sequence[int]) -> Tensor:
+        """Per sampled parameter the size up to which its gradient says nothing.
+
+        A bias before a normalisation, or of the keys of an attention, has no effect, and a gradient of what the sums
+        were rounded by: 1e-6 to 1e-2 of its weight's in float32, more in half precision.
+        """
+        there = torch.where(magnitudes > 0, magnitudes, torch.nan)
+        floors = (NOISE * there.nanmedian().nan_to_num()).expand(len(key)).clone()
+        if self._weights is None:
+            self._weights = _weights_beside(self.monitor.trained_roots())
+        pairs = []
+        for index, parameter in enumerate(key):
+            beside = self._weights.get(parameter)
+            weight = beside() if beside is not None else None
+            grad = spread(weight.grad, ELEMENTS) if weight is not None and weight.grad is not None else None
+            if grad is not None and grad.device == floors.device:
+                pairs.append((index, grad, BIAS_NOISE.get(grad.element_size(), BIAS_NOISE[4])))
+        for (index, grad, share), norm in zip(pairs, _float_norms([grad for _, grad, _ in pairs]), strict=True):
+            floors[index] = torch.maximum(floors[index], share * norm / grad.numel() ** 0.5)
+        return floors
 
     def _rows_of(self, sizes: tuple[int, ...], device: torch.device) -> Tensor:
         if self._rows is None or self._rows[0] != sizes or self._rows[1].device != device:
@@ -361,6 +398,9 @@ class OptimizerReport(Probe):
         none = {name: run for name, run in self._none.items() if _lasts("none", run, moved.step)}
         if none:
             lasting["none"] = _since(list(none), list(none.values()))
+            if self._instead is None:
+                self._instead = self.monitor.search.trained_instead()
+            lasting["none"] |= {"other": self._instead} if self._instead else {}
         stuck = {index: run for index, run in self._stuck.items() if _lasts("stuck", run, moved.step)}
         if stuck:
             first = next(iter(stuck))
@@ -380,6 +420,20 @@ class _Read:
         if optimizer is not None and self.probe.on:
             rows = [values[start : start + count] for start in range(0, 5 * count, count)]
             self.probe.judge(self.moved, optimizer, rows)
+
+
+def _weights_beside(roots: Iterable[nn.Module]) -> "dict[int, weakref.ref[Tensor]]":
+    """Of each bias that is added to a matrix product or a convolution the weight, by the bias' id."""
+    found: dict[int, weakref.ref[Tensor]] = {}
+    for module in (module for root in roots for module in root.modules()):
+        weight, bias = module._parameters.get("weight"), module._parameters.get("bias")
+        if weight is not None and bias is not None and weight.ndim > bias.ndim:
+            found[id(bias)] = weakref.ref(weight)
+    return found
+
+
+def _float_norms(found: list[Tensor]) -> Sequence[Tensor]:
+    return torch._foreach_norm([one.float() for one in found]) if found else ()
 
 
 def _ratios(values: dict[str, Any], moved: _Moved, sums: list[list[float]]) -> str:

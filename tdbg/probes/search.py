@@ -4,10 +4,10 @@ import gc
 import sys
 from collections.abc import Callable
 
-from torch import nn
+from torch import Tensor, nn
 
 from tdbg.probes.counting import Optimizers
-from tdbg.probes.roots import Roots
+from tdbg.probes.roots import Roots, unwrapped
 
 MAX_SEARCHES = 4
 
@@ -46,13 +46,40 @@ class RootSearch:
         return [root for root in tops if any(id(p) in held for p in root.parameters())] or tops
 
     def _adopt_unpickled(self) -> None:
-        # type(), not isinstance(): the latter asks every object in memory for its __class__, and some warn
-        modules = [item for item in gc.get_objects() if issubclass(type(item), nn.Module)]
-        children = {id(child) for module in modules for child in module.children()}
         held = self._optimizers.held()
-        for module in modules:
-            if id(module) not in children and any(id(p) in held for p in module.parameters()):
+        for module in modules_in_memory():
+            if any(id(p) in held for p in module.parameters()):
                 self._roots.adopt(module)
+
+    def trained_instead(self) -> str:
+        """The class of a model with gradients that no optimizer uses, while held parameters of its shapes have none.
+
+        It says why they get none: the optimizer was built on another instance of the model (which a deep copy is, that
+        no hook has seen), or before some parameters were replaced. Empty without one. Cost: a walk over all objects in
+        memory where no root is one; once.
+        """
+        held = self._optimizers.held()
+        groups = [group for optimizer in self._optimizers for group in optimizer.param_groups]
+        missing = [p for group in groups for p in group["params"] if p.grad is None and p.requires_grad]
+        for roots in (self._roots.tops, modules_in_memory):
+            found = next((root for root in roots() if _has_unused_gradients(root, held, missing)), None)
+            if found is not None:
+                return type(unwrapped(found)).__name__
+        return ""
+
+
+def modules_in_memory() -> list[nn.Module]:
+    """Every module that is no part of another."""
+    # type(), not isinstance(): the latter asks every object in memory for its __class__, and some warn
+    modules = [item for item in gc.get_objects() if issubclass(type(item), nn.Module)]
+    children = {id(child) for module in modules for child in module.children()}
+    return [module for module in modules if id(module) not in children]
+
+
+def _has_unused_gradients(root: nn.Module, held: set[int], missing: list[Tensor]) -> bool:
+    parameters = {id(p): p for p in root.parameters()}
+    unused = {p.shape for p in parameters.values() if p.grad is not None and id(p) not in held}
+    return any(p.shape in unused and id(p) not in parameters for p in missing)
 
 
 def _anything_compiled() -> bool:

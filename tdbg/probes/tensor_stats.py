@@ -13,7 +13,7 @@ from tdbg.events import Step
 from tdbg.probes import PROBES, Probe, tensors
 from tdbg.probes.forward import short
 from tdbg.probes.spread import SAMPLE, samples, spread_of
-from tdbg.probes.tensors import checkable, local
+from tdbg.probes.tensors import checkable, local_elements
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -154,7 +154,7 @@ def _by_device(found: Iterable[tuple[int, Tensor | None]]) -> list[tuple[list[in
     """Indices and this rank's part of the tensors, those of one device together; empty shards are left out."""
     groups: dict[torch.device, tuple[list[int], list[Tensor]]] = {}
     for index, tensor in found:
-        data = local(tensor) if tensor is not None else None
+        data = local_elements(tensor) if tensor is not None else None
         if data is not None and data.numel():
             indices, group = groups.setdefault(data.device, ([], []))
             indices.append(index)

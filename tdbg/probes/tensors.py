@@ -36,11 +36,51 @@ def walk(value: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, Tens
 
 
 def local(tensor: Tensor) -> Tensor:
-    """The part of the tensor that is on this rank, without a collective (a DTensor's own shard)."""
-    to_local = getattr(tensor, "to_local", None)
-    if to_local is not None:
-        tensor = to_local()
+    """The part of the tensor that is on this rank, without a collective (a DTensor's own shard).
+
+    Of a sparse tensor what it stores, where one element may stand several times: `local_elements` has it once.
+    """
+    tensor = _shard_of(tensor)
     return tensor._values() if tensor.is_sparse else tensor
+
+
+def local_elements(tensor: Tensor) -> Tensor:
+    """The elements that are on this rank; those of a sparse tensor that are not stored are zero, and left out.
+
+    Cost: of an uncoalesced sparse tensor a sort of its indices and a copy of its values; the tensor stays as it is.
+    """
+    tensor = _shard_of(tensor)
+    return _summed_values(tensor) if tensor.is_sparse else tensor
+
+
+def _shard_of(tensor: Tensor) -> Tensor:
+    to_local = getattr(tensor, "to_local", None)
+    return to_local() if to_local is not None else tensor
+
+
+def _summed_values(tensor: Tensor) -> Tensor:
+    """The stored values of a sparse tensor with those of the same index added up, as a dense one would hold them.
+
+    `coalesce` makes a new tensor. On a device it would wait for the number of different indices: there the sums
+    are worked out in as many rows as there are values, of which some stay zero.
+    """
+    if tensor.is_coalesced() or tensor._nnz() < 2:
+        return tensor._values()
+    if on_host(tensor):
+        return tensor.coalesce()._values()
+    return _sum_rows(tensor)
+
+
+def _sum_rows(tensor: Tensor) -> Tensor:
+    """Values of a sparse tensor added up by index, in as many rows as before; nothing waits for a device."""
+    indices, values = tensor._indices(), tensor._values()
+    flat = indices.new_zeros(len(values))
+    for size, row in zip(tensor.shape[: len(indices)], indices, strict=True):
+        flat = flat * size + row
+    ordered, order = flat.sort()
+    starts = torch.ones_like(ordered)
+    starts[1:] = (ordered[1:] != ordered[:-1]).to(ordered.dtype)
+    return torch.zeros_like(values).index_add_(0, starts.cumsum(0) - 1, values[order])
 
 
 def version(tensor: Tensor) -> int:
@@ -79,7 +119,7 @@ def look(tensor: Tensor) -> Bad | None:
     """An exact look at one tensor: None if all of it is finite. Cost: one to three passes, one sync."""
     if not checkable(tensor):
         return None
-    data = local(tensor.detach())
+    data = local_elements(tensor.detach())
     if data.element_size() == 1:  # fp8 has few operators
         data = data.to(torch.float32)
     finite = torch.isfinite(data)
@@ -153,14 +193,17 @@ def nbytes(tensor: Tensor) -> int:
     """
     if tensor.is_meta:
         return 0
-    return sum(part.numel() * part.element_size() for part in _parts(tensor))
+    return sum(part.numel() * part.element_size() for part in _parts(_shard_of(tensor)))
+
+
+def _elements(tensor: Tensor) -> Tensor:
+    """The elements that are on this rank, of any layout; as `local_elements`."""
+    tensor = _shard_of(tensor)
+    return _summed_values(tensor) if tensor.is_sparse else _parts(tensor)[0]
 
 
 def _parts(tensor: Tensor) -> list[Tensor]:
-    """The dense tensors that this rank's part of a tensor is made of, its values first."""
-    to_local = getattr(tensor, "to_local", None)
-    if to_local is not None:
-        tensor = to_local()
+    """The dense tensors that a tensor is made of, its values first."""
     if tensor.layout == torch.sparse_coo:
         return [tensor._values(), tensor._indices()]
     if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
@@ -178,7 +221,7 @@ def measure(found: Sequence[Tensor]) -> list[Figures | None]:
     """Exact figures of each tensor, any dtype and layout; None where there is nothing to read (meta, exotic).
 
     Half precision is worked out in float32, float64 and integers in float64. Of a DTensor this rank's part is
-    read, of a sparse tensor what it stores. Results are on the host.
+    read, of a sparse tensor the elements it stores, each once. Results are on the host.
     Cost:   three passes over the elements, and one copy from each device for all tensors together; one more for
             those that are not finite, or whose sum overflows.
     Raises: nothing for a tensor that cannot be read.
@@ -202,7 +245,7 @@ def norms(found: Sequence[Tensor]) -> Tensor:
     if not found:
         return torch.zeros(0)
     with torch.no_grad():
-        data = [_real(_parts(tensor.detach())[0]) for tensor in found]
+        data = [_real(_elements(tensor.detach())) for tensor in found]
         halves = [i for i, part in enumerate(data) if part.element_size() <= 2]
         wide = [i for i, part in enumerate(data) if part.element_size() > 2]
         result: list[Tensor] = [torch.zeros(())] * len(data)
@@ -229,7 +272,7 @@ def _values(tensor: Tensor) -> Tensor | None:
     if type(tensor).__name__ == "FakeTensor" or torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         return None
     try:
-        data = _parts(tensor.detach())[0]
+        data = _elements(tensor.detach())
         if data.is_meta:
             return None
         if data.is_quantized:

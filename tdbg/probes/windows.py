@@ -91,14 +91,14 @@ class Track:
 
     def leftover_is_zero(self) -> bool | None:
         """True if the followed gradients begin with zeros; None where reading them would wait for a device."""
-        found = [tensors.local(grad.detach()) for grad in self._grads() if grad is not None]
+        found = [tensors.local_elements(grad.detach()) for grad in self._grads() if grad is not None]
         if not all(map(tensors.on_host, found)):
             return None
         return not any(bool(grad.flatten()[:ELEMENTS].any()) for grad in found)
 
     def leftover(self, elements: int) -> Tensor | None:
         """The sum of the magnitudes of some elements, on their device: zero if they are."""
-        found = [tensors.local(grad.detach()) for grad in self._grads() if grad is not None]
+        found = [tensors.local_elements(grad.detach()) for grad in self._grads() if grad is not None]
         sums = [grad.flatten()[:elements].abs().sum().float() for grad in found]
         return torch.stack(sums).sum().reshape(1) if sums else None
 

@@ -16,20 +16,22 @@ class DataStarved(Rule):
 
     What it does: With the flag DATALOADER (or at level advanced) it follows the last 64 batches of each loader. It
     speaks when DATALOADER.wait_share of the time between batches went into waiting, over 20 batches or more, with a
-    median wait of at least 5 ms, and with an accelerator that had nothing left to do when the batch came. The first
-    batch of a pass is judged apart: workers that start anew for each pass, half a second and more each. With the
+    median wait of at least 5 ms, and with an accelerator that had nothing left to do when the batch came; and when
+    the waits for that loader are a fifth of the time since the first batch of any. So a short validation that waits
+    for each of its batches stays silent. It names the loader, what it is for, and both shares. The first batch of a pass is judged apart: workers that start anew for each pass, half a second and more each. With the
     flag AUGMENTATION it also names a transform that takes AUGMENTATION.slow_share of each fetch meanwhile.
 
     Why it matters: An accelerator that waits is paid for and does nothing; the fix is often one argument.
 
     Example:
-        TD-P002 warning: 71 % of the time goes into waiting for batches (median 48 ms each), rank 0
+        TD-P002 warning: waiting for batches of Images (training) takes 71% of the time between them (median 48 ms
+        each), 64% of the run's time, rank 0
 
     What to do: `num_workers` about the number of cores per rank; `persistent_workers=True` where passes are short;
     `prefetch_factor` 4 where single batches are slow; decode and resize once, beforehand. More workers than cores
     do not help.
 
-    Thresholds: DATALOADER.wait_share 0.5, 20 batches, 5 ms; AUGMENTATION.slow_share 0.6.
+    Thresholds: DATALOADER.wait_share 0.5, 20 batches, 5 ms, 20 % of the run's time; AUGMENTATION.slow_share 0.6.
     """
 
     code = "TD-P002"
@@ -55,8 +57,8 @@ class DataStarved(Rule):
         values = event.values
         spread = [values.get(name, 0.0) for name in ("median_ms", "p95_ms", "max_ms")]
         return self.found(
-            f"{values.get('share', 0.0):.0%} of the time goes into waiting for batches (median {spread[0]:.3g} ms"
-            f" each), rank {process.rank}",
+            f"waiting for batches of {_loader(values)} takes {values.get('share', 0.0):.0%} of the time between them"
+            f" (median {spread[0]:.3g} ms each){_of_the_run(values)}, rank {process.rank}",
             first_step=event.step,
             rank=process.rank,
             phase="input",
@@ -72,8 +74,8 @@ class DataStarved(Rule):
     def _starts(self, process: ProcessDir, event: Observation) -> Finding:
         values = event.values
         return self.found(
-            f"{values.get('starting', 0.0):.0%} of the time goes into waiting for the first batch of a pass"
-            f" ({values.get('first_s')} s each), rank {process.rank}",
+            f"waiting for the first batch of a pass over {_loader(values)} takes {values.get('starting', 0.0):.0%} of the"
+            f" run's time ({values.get('first_s')} s each), rank {process.rank}",
             first_step=event.step,
             rank=process.rank,
             phase="input",
@@ -97,6 +99,16 @@ class DataStarved(Rule):
             cause="one transform is slower than all the rest",
             try_next="do it once beforehand, on smaller images, or on the accelerator for a whole batch",
         )
+
+
+def _loader(values: dict[str, Any]) -> str:
+    use = f" ({values['use']})" if values.get("use") else ""
+    return f"{values.get('dataset')}{use}"
+
+
+def _of_the_run(values: dict[str, Any]) -> str:
+    """Nothing in runs recorded before this was told."""
+    return f", {values['whole_share']:.0%} of the run's time" if "whole_share" in values else ""
 
 
 def _set_up(values: dict[str, Any]) -> str:

@@ -166,6 +166,48 @@ def test_constant_masks_beside_real_inputs_are_fine(watch: Any) -> None:
     assert complaints(watched) == []
 
 
+ZEROS, ONES = torch.zeros(8, 1, 6, 6), torch.ones(8, 1, 6, 6)
+IMAGES, TOKENS, LABELS = torch.randn(8, 1, 6, 6), torch.arange(48).view(8, 6), torch.arange(8)
+GRID = torch.linspace(0, 1, 6)[None, :, None].expand(8, 6, 1)
+CONSTANT = {
+    "zeros and labels": ((ZEROS, LABELS), "0"),
+    "zeros and images to be made": ((ZEROS, IMAGES), "0"),
+    "zeros and numbers to be told": ((ZEROS, torch.randn(8, 1)), "0"),
+    "zeros and boxes": ({"image": ZEROS, "boxes": torch.randn(8, 4)}, "image"),
+    "one sample over and over": ((IMAGES[:1].expand(8, -1, -1, -1), LABELS), "0"),
+    "a grid alone": ((GRID, torch.randn(8, 6, 1)), "0"),
+    "tokens that are all 0": ((torch.zeros(8, 6), TOKENS[:, :1]), "0"),
+}
+MEANT = {
+    "ones behind tokens": (TOKENS, torch.ones(8, 6)),
+    "ones before tokens": (torch.ones(8, 6), TOKENS),
+    "ones over pairs of tokens": (TOKENS, torch.ones(8, 1, 6, 6), LABELS),
+    "an added mask": (TOKENS, torch.zeros(8, 1, 6, 6), LABELS),
+    "a mask over images": (IMAGES, ONES, LABELS),
+    "a grid beside values": (GRID, torch.randn(8, 6, 1), torch.randn(8, 6, 1)),
+    "places beside tokens": {"where": torch.arange(6).expand(8, 6), "words": TOKENS},
+}
+
+
+def looked_at(batch: Any) -> list[batches.Part]:
+    parts = batches.parts_of(batch)
+    for part in parts:
+        batches.look(part)
+    return parts
+
+
+@pytest.mark.parametrize("name", CONSTANT)
+def test_an_input_that_is_constant(name: str) -> None:
+    batch, path = CONSTANT[name]
+    found = batches.constant_input(looked_at(batch))
+    assert found is not None and found.path == path
+
+
+@pytest.mark.parametrize("name", MEANT)
+def test_what_is_constant_beside_an_input(name: str) -> None:
+    assert batches.constant_input(looked_at(MEANT[name])) is None
+
+
 class Deaf(Numbers):
     """Ignores every index but the parity of it."""
 
@@ -306,6 +348,34 @@ def test_waiting_for_batches_needs_twenty_of_them(watch: Any) -> None:
         watched.monitor.detach()
     line = seen(watched, "WAIT")[0].values
     assert line["share"] > 0.5 and line["median_ms"] > 5 and line["workers"] == 0 and line["count"] >= 20
+
+
+def test_the_loader_that_is_waited_for_is_named(watch: Any) -> None:
+    """Also where it is the one for validation, once that is a good part of the run; a try-out before says nothing."""
+    watched = watch(flags={"DATALOADER": True})
+    net, held_out = model(), DataLoader(Awaited(24), batch_size=1)
+    with torch.no_grad():
+        for x_BF, _ in held_out:
+            net(x_BF)
+    assert complaints(watched) == []
+    train(net, DataLoader(Numbers(16), batch_size=8))
+    with torch.no_grad():
+        for x_BF, _ in held_out:
+            net(x_BF)
+    (line,) = seen(watched, "WAIT")
+    assert line.values["dataset"] == "Awaited" and line.values["use"] == "evaluation"
+    assert 0.5 < line.values["whole_share"] <= 1.0
+
+
+def test_a_program_that_only_evaluates_is_judged_at_its_end(watch: Any) -> None:
+    watched = watch(flags={"DATALOADER": True})
+    net = model()
+    with torch.no_grad():
+        for x_BF, _ in DataLoader(Awaited(24), batch_size=1):
+            net(x_BF)
+    assert complaints(watched) == []
+    watched.monitor.finish()
+    assert complaints(watched) == ["WAIT"]
 
 
 def test_workers_that_start_anew_for_every_pass(watch: Any) -> None:

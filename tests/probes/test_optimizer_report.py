@@ -1,5 +1,6 @@
 """The flag OPTIMIZER: groups, parameters left out or held twice, and what an update moves."""
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -216,3 +217,110 @@ def test_at_most_64_parameters_are_sampled(watch: Any) -> None:
     sum(part(torch.ones(1, 2)).sum() for part in net).backward()
     optimizer.step()
     assert seen(watched, "optimizer")[0].values["sampled"] == 64
+
+
+def copied(net: nn.Module) -> nn.Module:
+    return copy.deepcopy(net)
+
+
+def built_again(net: nn.Module) -> nn.Module:
+    again = model()
+    again.load_state_dict(net.state_dict())
+    return again
+
+
+def with_another_head(net: nn.Module) -> nn.Module:
+    net[2] = nn.Linear(16, 4)
+    return net
+
+
+@pytest.mark.parametrize("flag", ["OPTIMIZER", "GRADIENTS"])
+@pytest.mark.parametrize("other", [copied, built_again, with_another_head], ids=lambda other: other.__name__)
+def test_an_optimizer_of_another_instance(watch: Any, tmp_path: Path, other: Any, flag: str) -> None:
+    watched = watch(flags={flag: True}, max_overhead=1e6)
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    called = other(net)
+    for _ in range(16):
+        step(called, optimizer)
+    found = [finding for finding in findings(watched, tmp_path) if finding.code == "TD-G003"]
+    if flag == "GRADIENTS" and called is not net:
+        assert found == []  # none of the parameters it reads has a gradient
+        return
+    (finding,) = found
+    assert "holds parameters of another instance: the Sequential that is called" in finding.cause
+    assert "from the model that is called" in finding.try_next and "leave them out" not in finding.try_next
+
+
+class Normed(nn.Module):
+    """A bias that a normalisation takes out again: its gradient is what sums are rounded by."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(3, 8, 3, padding=1),
+            nn.BatchNorm2d(8),
+            nn.ReLU(),
+            nn.Conv2d(8, 8, 3, padding=1),
+            nn.BatchNorm2d(8),
+        ).to(dtype)
+        self.head = nn.Linear(8, 10).to(dtype)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.body(images).relu().mean((2, 3)))
+
+
+class Attending(nn.Module):
+    """The keys' bias moves all scores of a query alike, and softmax takes it out."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.query, self.key, self.value = (nn.Linear(16, 16).to(dtype) for _ in range(3))
+        self.head = nn.Linear(16, 10).to(dtype)
+
+    def forward(self, images: Tensor) -> Tensor:
+        words = images.flatten(2).transpose(1, 2).repeat(1, 1, 6)[..., :16]
+        found = nn.functional.scaled_dot_product_attention(self.query(words), self.key(words), self.value(words))
+        return self.head(found.mean(1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("kind", [Normed, Attending])
+@pytest.mark.parametrize("rate", [1e-2, 1e-4])
+def test_a_gradient_of_rounding_noise_is_no_gradient(
+    watch: Any, tmp_path: Path, kind: Any, dtype: torch.dtype, rate: float
+) -> None:
+    watched = watch(**EVERY_STEP)
+    torch.manual_seed(0)
+    net = kind(dtype)
+    optimizer = torch.optim.SGD(net.parameters(), lr=rate)
+    for _ in range(60):
+        optimizer.zero_grad()
+        images, labels = torch.randn(16, 3, 8, 8).to(dtype), torch.randint(10, (16,))
+        nn.functional.cross_entropy(net(images).float(), labels).backward()
+        optimizer.step()
+    stuck = {name for event in seen(watched, "optimizer") for name in _stuck_names(event)}
+    assert not stuck & {"body.0.bias", "body.3.bias", "key.bias"}
+
+
+def _stuck_names(event: Any) -> list[str]:
+    return ((event.values.get("lasting") or {}).get("stuck") or {}).get("names", [])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+def test_a_bias_with_a_gradient_of_its_own_is_told_when_it_is_stuck(
+    watch: Any, tmp_path: Path, dtype: torch.dtype
+) -> None:
+    watched = watch(**EVERY_STEP)
+    torch.manual_seed(0)
+    net = Normed(dtype)
+    optimizer = torch.optim.SGD(
+        [{"params": net.body.parameters()}, {"params": net.head.parameters(), "lr": 1e-12}], 0.1
+    )
+    for _ in range(60):
+        optimizer.zero_grad()
+        images, labels = torch.randn(16, 3, 8, 8).to(dtype), torch.randint(10, (16,))
+        nn.functional.cross_entropy(net(images).float(), labels).backward()
+        optimizer.step()
+    (finding,) = [finding for finding in findings(watched, tmp_path) if finding.code == "TD-S007"]
+    assert "head.weight, head.bias" in finding.title

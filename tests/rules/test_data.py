@@ -157,15 +157,22 @@ def test_a_transform_without_effect_is_told_as_info(one: Any) -> None:
     [(0, 8, "num_workers=8"), (0, 64, "num_workers=8"), (2, 8, "up to the 8 cores"), (8, 8, "cheaper")],
 )
 def test_waiting_for_data(one: Any, workers: int, cores: int, advice: str) -> None:
-    finding = only(after(one, observed("WAIT", **{**WAIT, "workers": workers, "cores": cores})), "TD-P002")
-    assert finding.title == "71% of the time goes into waiting for batches (median 48.2 ms each), rank 0"
+    facts = {"workers": workers, "cores": cores, "use": "evaluation", "whole_share": 0.31}
+    finding = only(after(one, observed("WAIT", **{**WAIT, **facts})), "TD-P002")
+    assert finding.title == (
+        "waiting for batches of Images (evaluation) takes 71% of the time between them (median 48.2 ms each),"
+        " 31% of the run's time, rank 0"
+    )
     assert advice in finding.try_next and f"{cores} cores" in finding.evidence[1]
 
 
 def test_workers_that_start_anew(one: Any) -> None:
     facts = {"starting": 0.6, "first_s": 1.2, "count": 3, "workers": 4, "persistent": False}
     finding = only(after(one, observed("START", **{**WAIT, **facts})), "TD-P002")
-    assert "first batch of a pass (1.2 s each)" in finding.title and "persistent_workers=True" in finding.try_next
+    assert (
+        "first batch of a pass over Images takes 60% of the run's time (1.2 s each)" in finding.title
+        and "persistent_workers=True" in finding.try_next
+    )
 
 
 def test_a_slow_transform_stands_beside_the_wait_it_causes(one: Any) -> None:
