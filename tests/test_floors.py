@@ -31,7 +31,7 @@ FLOORS = (
         "tables",
         "webpage",
     ),
-    ("config", "rundir", "control"),
+    ("config", "rundir", "control", "flag_variable"),
     ("logs", "metrics", "pages", "probes", "rules", "traces"),
     ("launch", "inject", "debuggers", "compare", "viewer", "api"),
     ("cli",),

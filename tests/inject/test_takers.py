@@ -535,8 +535,6 @@ def test_flag_where_tdbg_variables_were_dropped(make_run: Any) -> None:
         ("", "False"),
         ("LOSS.NULL_MASKING", "True"),
         ('{"LOSS.NULL_MASKING": "7"}', "7"),
-        ("{broken", "False"),
-        ("NOSUCH", "False"),
     ],
 )
 def test_flag_outside_a_run(make_run: Any, tmp_path: Path, variable: str, then: str) -> None:
@@ -544,6 +542,36 @@ def test_flag_outside_a_run(make_run: Any, tmp_path: Path, variable: str, then: 
     env = {key: value for key, value in run.env().items() if key not in ("TDBG_RUN_DIR", "PYTHONPATH")}
     done = run.python("-c", "import tdbg; print(tdbg.flag('LOSS.NULL_MASKING'))", env={**env, "TDBG_FLAGS": variable})
     assert (done.stdout, done.stderr) == (f"{then}\n", "")
+
+
+@pytest.mark.parametrize(
+    ("variable", "asked", "said"),
+    [
+        (
+            "LOSS.NULL_MASKING,MEMRY",
+            ["LOSS.NULL_MASKING", "MEMORY"],
+            ["no flag is named 'MEMRY'", "did you mean MEMORY?", "tdbg.flag('MEMRY')"],
+        ),
+        ("MY.OWN=3,lr", ["MY.OWN", "LR"], ["no flag is named 'MY.OWN'", "`tdbg flags list`", "tdbg.flag('MY.OWN')"]),
+        ("AMP=,LR", ["AMP", "LR"], ["flag 'AMP' has an empty value", "write AMP or AMP=VALUE"]),
+        ("{broken", ["LR"], ["no valid JSON", "write A,B=3"]),
+    ],
+)
+@pytest.mark.parametrize("first", ["tdbg", "tdbg.probes.loss"])
+def test_a_wrong_word_in_the_variable_is_named_and_the_others_hold(
+    make_run: Any, variable: str, asked: list[str], said: list[str], first: str
+) -> None:
+    run = make_run()
+    env = {key: value for key, value in run.env().items() if key not in ("TDBG_RUN_DIR", "PYTHONPATH")}
+    code = f"import tdbg; import {first}; print([tdbg.flag(name) for name in {asked}])"
+    done = run.python("-c", code, env={**env, "TDBG_FLAGS": variable})
+    held = {"LOSS.NULL_MASKING": True, "LR": not variable.startswith("{"), "MY.OWN": "3"}
+    assert done.stdout == f"{[held.get(name, False) for name in asked]}\n"
+    assert all(word in done.stderr for word in said)
+    assert done.stderr.count("tdbg: TDBG_FLAGS") == 1 and all(
+        line.startswith("tdbg: ") for line in done.stderr.splitlines()
+    )
+    assert run.python("-c", code, env={**env, "TDBG_FLAGS": variable, "RANK": "1"}).stderr == ""
 
 
 def test_flag_default_and_a_vanished_run(make_run: Any) -> None:
