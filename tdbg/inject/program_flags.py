@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tdbg.flags import FLAGS
-from tdbg.inject.take import Tree, guarded, ledger, leaves, spellings
+from tdbg.inject.take import Tree, guarded, leaves, ledger, spellings
 from tdbg.output import say
 
 OFF_WORDS = ("", "0", "no", "off", "false", "none", "null")

@@ -20,7 +20,6 @@ from tdbg.inject.agent import Agent, agent
 from tdbg.output import say
 from tdbg.rundir import env_rank
 
-
 MAX_DEPTH = 8
 PREFIXES = ("debug", "enable_")  # how a config's debug keys begin
 

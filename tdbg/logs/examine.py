@@ -115,7 +115,9 @@ def _of_flag(flag: str, tally: Tally, injected: Sequence[Injection], asked: set[
     about = [event for event in injected if event.flag == flag]
     called = any(event.where == DIAGNOSTICS for event in about)
     found_on = any(event.status == "own" for event in about)  # nobody asked tdbg for it
-    own = called or found_on or (entry is not None and bool(entry.works_alone or entry.group == "torch"))  # without log lines
+    own = (
+        called or found_on or (entry is not None and bool(entry.works_alone or entry.group == "torch"))
+    )  # without log lines
     count = tally.by_flag[flag]
     for event in about:
         if event.status == "set":

@@ -9,8 +9,8 @@ from typing import Any
 from tdbg.events import SEVERITIES, Cost, Event, Finding
 from tdbg.flags import FLAGS
 from tdbg.rules import RULES, Rule, at_least
-from tdbg.rules.profiled import together
 from tdbg.rules.flag_lines import flag_lines
+from tdbg.rules.profiled import together
 from tdbg.rules.text import TRACEBACK, clip, counted, figure, joined, kept_in, ranges
 from tdbg.rules.view import MAX_TRIGGERS, ProcessView, View, exit_text, finite
 from tdbg.rundir import ProcessDir, RunDir, write_json
