@@ -48,6 +48,7 @@ class Settings:
     """Everything `tdbg run` can be asked for. Field names are the keys of every source."""
 
     flags: dict[str, flag_table.Value] = setting(LOCAL, "debug flags: name -> true, false or text", factory=dict)
+    flag_names: dict[str, str] = setting(LOCAL, "flags that were asked for by another name: flag -> name", factory=dict)
     level: str = setting(LOCAL, "how much is looked at: off, basic, advanced or extreme", "basic")
     inject: str = setting(LOCAL, "how flags reach the program's config", "auto")
     max_overhead: float | None = setting(LOCAL, "share of the wall time tdbg may cost, in percent")
@@ -323,12 +324,18 @@ def read_flags(value: Any, known: Iterable[str] = ()) -> dict[str, flag_table.Va
             setting = wanted if isinstance(wanted, bool) else str(wanted)
             found.update(dict.fromkeys(flag_table.expand(name, known), setting))
         return found
-    words = value.split(",") if isinstance(value, str) else value
     found = {}
-    for word in words:
-        if str(word).strip():
-            found.update(flag_table.parse(str(word).strip(), known))
+    for word in flag_words(value):
+        found.update(flag_table.parse(word, known))
     return found
+
+
+def flag_words(value: Any) -> list[str]:
+    """The words of a source of flags, as they were typed; of a mapping its keys."""
+    if isinstance(value, Mapping):
+        return list(flatten(value))
+    words = value.split(",") if isinstance(value, str) else value
+    return [word for word in (str(part).strip() for part in words) if word]
 
 
 def _epochs(key: str, value: Any) -> str:
@@ -522,6 +529,7 @@ def _apply(settings: Settings, origin: dict[str, str], source: Source, known: tu
                 origin["flags"] = source.name
             elif key == "flags":
                 settings.flags.update(read_flags(value, known))
+                settings.flag_names.update(flag_table.typed_names(flag_words(value), known))
                 origin["flags"] = source.name
             elif key == "thresholds":
                 settings.thresholds.update(check(key, value))

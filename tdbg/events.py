@@ -209,7 +209,9 @@ class Injection(Event):
     TYPE: ClassVar[str] = "injection"
 
     flag: str = doc("the flag", "")
-    status: str = doc("set (changed), already (had the value), rejected", "set")
+    status: str = doc(
+        "set (changed), already (had the value), rejected, own (on in the program, asked of nobody)", "set"
+    )
     where: str = doc("yacs, omegaconf, argparse, jsonargparse, env, and the key", "")
     old: Any = doc("value before")
     new: Any = doc("value after")

@@ -390,6 +390,11 @@ def expand(name: str, known: Iterable[str] = ()) -> tuple[str, ...]:
     found = tuple(other for other in (*table, *extra) if covers(wanted, other))
     if not found:
         found = tuple(flag.name for flag in FLAGS if flag.leaf == wanted)
+    for prefix in ("DEBUG_", "ENABLE_"):  # as an option of the program spells it: debug_null_masking
+        bare = wanted.removeprefix(prefix)
+        if not found and bare != wanted:
+            found = tuple(flag.name for flag in FLAGS if bare in (flag.leaf, flag.name.replace(".", "_")))
+            found = found or tuple(other for other in extra if other == bare)
     if found:
         return found
     words = [*table, *extra, *(flag.leaf for flag in FLAGS), *(a for flag in FLAGS for a in flag.aliases)]
@@ -413,6 +418,17 @@ def parse(text: str, known: Iterable[str] = ()) -> dict[str, Value]:
         if raw == "":
             raise TdbgError(f"flag {name!r} has an empty value", f"write --flag {name} or --flag {name}=VALUE")
     return dict.fromkeys(expand(name, known), value)
+
+
+def typed_names(words: Iterable[str], known: Iterable[str] = ()) -> dict[str, str]:
+    """Flags that the words ask for by another name than the table's: ``{"MEMORY": "debug_memory_usage"}``."""
+    names = {}
+    for word in words:
+        name = word.partition("=")[0].strip()
+        flags = expand(name, known)
+        if len(flags) == 1 and name.upper().removeprefix("DEBUG.") != flags[0]:
+            names[flags[0]] = name
+    return names
 
 
 def preset(name: str) -> tuple[str, ...]:

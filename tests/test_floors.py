@@ -34,7 +34,7 @@ FLOORS = (
         "ownership",
         "run_files",
     ),
-    ("config", "config_files", "rundir", "control"),
+    ("config", "config_files", "rundir", "control", "flag_variable"),
     ("logs", "metrics", "pages", "probes", "rules", "traces"),
     ("launch", "inject", "debuggers", "compare", "viewer", "api"),
     ("cli",),

@@ -7,7 +7,7 @@ import math
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
 from typing import Any, TypeVar
 
@@ -33,6 +33,19 @@ class TrainingPhase(StrEnum):
     VALIDATION = "validation"
     CHECKPOINTING = "checkpointing"
     COMPLETION = "completion"
+
+
+class Anomalies(dict[str, Any]):
+    """What a check found, as a mapping. ``problems``: what is wrong with it, in words; empty if nothing is."""
+
+    def __init__(self, values: Mapping[str, Any], problems: list[str]) -> None:
+        super().__init__(values, problems=problems)
+
+    @property
+    def problems(self) -> list[str]:
+        """What is wrong, in words."""
+        found: list[str] = self["problems"]
+        return found
 
 
 class _Quiet(PyTorchDebugger):
@@ -129,15 +142,20 @@ class AsyncTrainingLogger:
 
     # checks
 
-    async def check_tensor_anomalies_async(self, tensor: Tensor, name: str = "tensor") -> list[str]:
-        """What is wrong with a tensor, in words; empty if all is finite. Each is logged as a warning."""
-        problem = await _in_thread(lambda: self.debugger.problem_of(tensor, name), tensor)
-        return self._warn([problem] if problem else [])
+    async def check_tensor_anomalies_async(self, tensor: Tensor, name: str = "tensor") -> Anomalies:
+        """The fields of a `TensorInfo` (has_nan, has_inf, nan_count, ...), finite, and problems: texts.
 
-    async def check_gradient_anomalies_async(self, model: nn.Module) -> list[str]:
-        """What is wrong with a model's gradients, in words: NaN, Inf, norms above 10 and below 1e-6; else empty.
+        Each problem is logged as a warning. A mask, which holds -inf alone, has has_inf and no problem.
+        """
+        info, problem = await _in_thread(lambda: self.debugger.judge_tensor(tensor, name), tensor)
+        return Anomalies({**info.as_dict(), "finite": info.finite}, self._warn([problem] if problem else []))
 
-        Each is logged as a warning. Call it between backward and the optimizer's step, and await it before that.
+    async def check_gradient_anomalies_async(self, model: nn.Module) -> Anomalies:
+        """What `analyze_gradients` gives (params_with_nan_grad, params_with_inf_grad, total_norm, norms, ...), and more.
+
+        has_nan, has_inf; non_finite, exploding and vanishing: names of parameters whose gradient's norm is NaN or Inf,
+        above 10, below 1e-6; problems: texts, each of which is logged as a warning. Call it between backward and the
+        optimizer's step, and await it before that.
         """
         first = next((p for p in model.parameters() if p.grad is not None), None)
         found = await _in_thread(lambda: self.debugger.analyze_gradients(model), first)
@@ -150,7 +168,14 @@ class AsyncTrainingLogger:
             if names:
                 more = f" and {len(names) - 1} more" if len(names) > 1 else ""
                 texts.append(f"gradient norm {what}: {names[0]}{more}")
-        return self._warn(texts)
+        values = {
+            "has_nan": found["params_with_nan_grad"] > 0,
+            "has_inf": found["params_with_inf_grad"] > 0,
+            "non_finite": bad,
+            "exploding": large,
+            "vanishing": small,
+        }
+        return Anomalies({**found, **values}, self._warn(texts))
 
     def _warn(self, texts: list[str]) -> list[str]:
         for text in texts:

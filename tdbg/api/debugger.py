@@ -161,17 +161,17 @@ class PyTorchDebugger:
         """
         if not isinstance(tensor, Tensor):
             raise TypeError(f"{name} is a {type(tensor).__name__}, not a tensor")
-        info, _ = self._judged(tensor, name)
+        info, _ = self.judge_tensor(tensor, name)
         return info
 
     def problem_of(self, tensor: Tensor, name: str = "tensor") -> str:
         """What is wrong with a tensor, in words; empty if nothing is, or if it is a mask. As `analyze_tensor` else."""
-        info, bad = self._judged(tensor, name)
-        return info.problem() if bad else ""
+        return self.judge_tensor(tensor, name)[1]
 
-    def _judged(self, tensor: Tensor, name: str) -> tuple[TensorInfo, bool]:
+    def judge_tensor(self, tensor: Tensor, name: str = "tensor") -> tuple[TensorInfo, str]:
+        """What `analyze_tensor` and `problem_of` give, with one look."""
         ((info, figures),) = self._look({name: tensor})
-        return info, self._accuse(info, figures, masks=True)
+        return info, info.problem() if self._accuse(info, figures, masks=True) else ""
 
     def analyze_model_parameters(self, model: nn.Module) -> dict[str, TensorInfo]:
         """The exact figures of every parameter, by name; shared ones once. Those that are not finite are remembered.
@@ -375,16 +375,29 @@ class PyTorchDebugger:
 
         return findings_of(self.session) if self.session is not None else []
 
+    def _known_findings(self) -> list[dict[str, Any]]:
+        try:
+            return self.findings()
+        except ImportError:  # a rank's environment need not have msgspec
+            return []
+
     def get_debug_summary(self) -> dict[str, Any]:
-        """total_anomalies, debug_history_length, anomalies by kind, tensors_analyzed, level, last_anomaly, spent_ms."""
+        """total_anomalies, debug_history_length, anomalies by kind, tensors_analyzed, level, last_anomaly, spent_ms.
+
+        Of a `debug_context` the findings of its watch count too, by code, but for those of severity info. Cost: that
+        of `findings` there.
+        """
+        found = [finding for finding in self._known_findings() if finding["severity"] != "info"]
         with self._lock:
+            anomalies = self._anomalies + Counter(finding["code"] for finding in found)
+            last = self.debug_history[-1] if self.debug_history else (found[-1] if found else None)
             return {
-                "total_anomalies": self._anomalies.total(),
+                "total_anomalies": anomalies.total(),
                 "debug_history_length": len(self.debug_history),
-                "anomalies": dict(self._anomalies),
+                "anomalies": dict(anomalies),
                 "tensors_analyzed": self._looked_at,
                 "level": self.level.value,
-                "last_anomaly": dict(self.debug_history[-1]) if self.debug_history else None,
+                "last_anomaly": dict(last) if last is not None else None,
                 "spent_ms": round(self._spent_s * 1e3, 3),
             }
 

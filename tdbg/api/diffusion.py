@@ -8,16 +8,18 @@ from torch import Tensor, nn
 
 from tdbg.api.debugger import PyTorchDebugger, TensorInfo
 from tdbg.api.levels import DebugLevel
+from tdbg.probes.tensors import walk
 
 GREW = 10.0  # times the largest spread so far, on the way from noise to a sample
+LATENTS = ("latents", "prev_sample", "sample", "images", "frames", "pred_original_sample")
 COLLAPSED = 1e-6  # times the spread at the first step
 
 
 class DiffusionModelDebugger(PyTorchDebugger):
     """Looks at a pipeline's components, and at the latents of each denoising step.
 
-    Works with any diffusers pipeline, and with any object that has ``components``: a mapping of parts, those that
-    are modules among them. Latents that are NaN or Inf, that grow to ten times their largest spread so far, or
+    Works with any diffusers pipeline, with any object that has ``components`` (a mapping of parts, those that are
+    modules among them), and with other objects by their parts: the children of a module, the attributes of a class. Latents that are NaN or Inf, that grow to ten times their largest spread so far, or
     that lose all spread are anomalies.
     """
 
@@ -32,7 +34,7 @@ class DiffusionModelDebugger(PyTorchDebugger):
         components: name -> class, parameters, trainable, memory_usage, dtype, device and finite for a module (the
         last from ADVANCED on: it reads every parameter), class alone for the others; a part left out (None) is
         not listed. A module held under two names counts once.
-        Raises TypeError for an object without components. Cost: no pass; from ADVANCED on three over all parameters.
+        Raises TypeError for an object that has no part. Cost: no pass; from ADVANCED on three over all parameters.
         """
         components = _components(pipeline)
         result: dict[str, Any] = {"total_parameters": 0, "memory_usage": 0, "components": {}}
@@ -48,6 +50,10 @@ class DiffusionModelDebugger(PyTorchDebugger):
                 seen.add(id(part))
                 result["total_parameters"] += about["parameters"]
                 result["memory_usage"] += about["memory_usage"]
+        if isinstance(pipeline, nn.Module):  # its own parameters too, and what two children share once
+            whole = self.profile_memory_usage(pipeline)
+            result["total_parameters"] = sum(p.numel() for p in pipeline.parameters())
+            result["memory_usage"] = whole["parameters"] + whole["buffers"]
         return result
 
     def _module(self, name: str, module: nn.Module) -> dict[str, Any]:
@@ -64,16 +70,17 @@ class DiffusionModelDebugger(PyTorchDebugger):
             "finite": self.validate_parameters(module).valid if self.level.reaches(DebugLevel.ADVANCED) else None,
         }
 
-    def monitor_diffusion_step(self, pipeline: Any, step: int, latents: Tensor) -> dict[str, Any]:
+    def monitor_diffusion_step(self, pipeline: Any, step: int, latents: Any) -> dict[str, Any]:
         """Look at the latents after one denoising step; step 0 begins a new sample.
+
+        latents: a tensor, or what a model, a scheduler or a pipeline returned: an object or a mapping that holds one
+        (``prev_sample``, ``sample``, ``latents``, ``images``), or a tuple of tensors, whose first counts.
 
         Returns step, timestamp (seconds since 1970), latents_analysis (a `TensorInfo`) and anomalies (texts).
         pipeline: as the callback of a pipeline gets it; its class stands in the history.
-        Raises TypeError for latents that are no tensor. Cost: as `analyze_tensor`.
+        Raises TypeError for latents that hold no tensor. Cost: as `analyze_tensor`.
         """
-        if not isinstance(latents, Tensor):
-            raise TypeError(f"latents is a {type(latents).__name__}, not a tensor")
-        ((info, _),) = self._look({"latents": latents})
+        ((info, _),) = self._look({"latents": latents_in(latents)})
         anomalies = self._judge(info, step) if self.level is not DebugLevel.OFF else []
         for text in anomalies:
             kind = "latents" if info.finite else "non-finite"
@@ -106,8 +113,48 @@ class DiffusionModelDebugger(PyTorchDebugger):
         return tensors
 
 
+def latents_in(found: Any) -> Tensor:
+    """The latents in what a model, a scheduler or a pipeline returned. Raises TypeError where there is no tensor."""
+    if isinstance(found, Tensor):
+        return found
+    for name in LATENTS:
+        held = found.get(name) if isinstance(found, Mapping) else getattr(found, name, None)
+        if held is not None and not callable(held) and (tensor := _first_tensor(held)) is not None:
+            return tensor
+    first = _first_tensor(found)
+    if first is None:
+        raise TypeError(f"latents is a {type(found).__name__}, which holds no tensor")
+    return first
+
+
+def _first_tensor(found: Any) -> Tensor | None:
+    if isinstance(found, Tensor):
+        return found
+    if hasattr(found, "__array_interface__"):
+        import torch
+
+        return torch.as_tensor(found)
+    return next((tensor for _, tensor in walk(found)), None)
+
+
 def _components(pipeline: Any) -> dict[str, Any]:
-    found = getattr(pipeline, "components", None)
-    if not isinstance(found, Mapping):
-        raise TypeError(f"a {type(pipeline).__name__} has no components: give a pipeline")
-    return dict(found)
+    """The parts of a pipeline by name. Raises TypeError where there are none."""
+    held = getattr(pipeline, "components", None)
+    if not isinstance(held, Mapping):
+        held = pipeline if isinstance(pipeline, Mapping) else None
+    if held is not None:
+        return {str(name): part for name, part in held.items()}
+    if isinstance(pipeline, nn.Module):
+        return dict(pipeline.named_children()) or {"model": pipeline}
+    parts = {name: part for name, part in getattr(pipeline, "__dict__", {}).items() if _is_part(part)}
+    if not any(isinstance(part, nn.Module) for part in parts.values()):
+        raise TypeError(
+            f"a {type(pipeline).__name__} has no components and holds no module: give a pipeline or a model"
+        )
+    return {name.lstrip("_"): part for name, part in parts.items()}
+
+
+def _is_part(value: Any) -> bool:
+    """False for settings: numbers, texts, tensors, functions and containers of them."""
+    plain = str | bytes | int | float | complex | Tensor | list | tuple | dict | set | frozenset | type
+    return value is not None and not isinstance(value, plain) and (isinstance(value, nn.Module) or not callable(value))

@@ -5,6 +5,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from tdbg.api.session import current, run_agent
+from tdbg.flag_variable import read_flag_variable
 from tdbg.flags import DIAGNOSTICS, Value, canonical, covers
 from tdbg.probes.host import Watched, enter
 
@@ -38,7 +39,7 @@ def live() -> dict[str, Value]:
     global _live
     if _live is None:
         agent = run_agent()
-        _live = agent.settings.flags if agent is not None else _from_variable()
+        _live = agent.settings.flags if agent is not None else read_flag_variable(os.environ)
         enter(Watched(_live, _monitor, _take, _is_logged))
     return _live
 
@@ -111,19 +112,6 @@ def _open_flags() -> dict[str, Value]:
     if agent is not None and agent.settings.inject not in ("auto", "env"):
         return {}
     return live()
-
-
-def _from_variable() -> dict[str, Value]:
-    text = os.environ.get("TDBG_FLAGS", "")
-    if not text:
-        return {}
-    from tdbg.config import flags_from_env
-    from tdbg.errors import TdbgError
-
-    try:
-        return flags_from_env(text)
-    except (TdbgError, ValueError):  # nothing that is wrong with it reaches the program
-        return {}
 
 
 @lru_cache(maxsize=4096)

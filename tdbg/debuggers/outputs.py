@@ -113,7 +113,9 @@ class Outputs(Job):
             )
             for path, part in self.tensors.items()
         ]
-        more = {"notes": self.notes} if self.notes else {}
+        more: dict[str, Any] = {"notes": self.notes} if self.notes else {}
+        if self.refused:
+            more["refused"] = self.refused
         key, keys = self.ids[0], self.ids if len(self.ids) > 1 else None
         split = [path for path, part in self.tensors.items() if part.data.shape[:1] == (len(self.ids),)]
         batch = {"keys": keys, "split": split} if keys else {}

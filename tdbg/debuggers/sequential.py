@@ -1,9 +1,11 @@
 """Several debuggers on one model, datapoint after datapoint, into pages."""
 
+import contextlib
+import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,8 @@ from tdbg.pages.form import JOURNAL_NAME, MANIFEST, PAGE_NAME
 from tdbg.pages.writer import PageWriter
 from tdbg.urls import Url, located
 
+LOG = logging.getLogger("tdbg")
+
 
 def checkpoint_indices(method: str | int, epochs: int) -> list[int]:
     """The epochs, from 0, whose datapoints are kept: ``'all'``, ``'latest'``, or every Nth and the last.
@@ -32,7 +36,7 @@ def checkpoint_indices(method: str | int, epochs: int) -> list[int]:
     return Epochs.parse(str(method), "checkpoint_method").indices(epochs)
 
 
-class SequentialDebugger:
+class SequentialDebugger(BaseDebugger):
     """Runs debuggers in the order of their configuration and writes what they give to pages as it comes.
 
     debuggers_config: ``{'name': ..., 'debugger_config': {'class': C, 'args': {...}}}`` each (or ``{'class', 'args'}``
@@ -44,8 +48,8 @@ class SequentialDebugger:
     ring_bytes: of host memory that datapoints may wait in; whoever brings more waits for the disk.
     rank: this process's; that of torch.distributed unless it is given. Ranks may share a folder.
 
-    What is brought is copied at once. An output that cannot be stored is named in ``dropped``, and the others of the
-    datapoint are kept. The disk's errors are raised by the next call, `flush`, `save_all` or `reset_buffer`.
+    What is brought is copied at once. An output that cannot be stored is named in ``dropped``, in one warning of the
+    logger ``tdbg`` and by `tdbg inspect-pages ls`, and the others of the datapoint are kept. It is a debugger itself. The disk's errors are raised by the next call, `flush`, `save_all` or `reset_buffer`.
     """
 
     def __init__(
@@ -111,21 +115,33 @@ class SequentialDebugger:
                 raise
             self._on = True
 
-    def __call__(self, datapoint: Mapping[str, Any]) -> dict[str, Any]:
+    def __call__(self, datapoint: Mapping[str, Any], model: nn.Module | None = None) -> dict[str, Any]:
         """Run all debuggers on a datapoint that the model has worked on; {} while disabled.
 
         datapoint: ``inputs``, ``labels``, ``outputs`` and ``meta_info``, whose ``idx`` names it: an int, a text, a list
             or tensor of one, or of as many as the batch has samples.
+        model: what the debuggers are given; left out, the model whose layers are hooked.
         Returns name -> what the debugger gave; None of a layer that did not run, of which the page says why
         (``not executed: ...``). An exception of a debugger is the caller's.
         """
         if not self._on:
             return {}
-        found = {name: debugger(datapoint, self.model) for name, debugger in self.debuggers.items()}
+        watched = self.model if model is None else model
+        found = {name: debugger(datapoint, watched) for name, debugger in self.debuggers.items()}
         kept = {name: self._kept(name, value) for name, value in found.items() if not _is_empty(value)}
         if kept:
             self.add_to_buffer(ids_of(datapoint), kept)
         return found
+
+    def attach(self, model: nn.Module) -> Hooks:
+        """Enable it until ``remove()``; the layers are those of ``model`` from now on."""
+        was_on, self.model = self._on and model is self.model, model
+        hooks = Hooks()
+        if not was_on:
+            self.enabled = False
+            self.enabled = True
+            hooks.enter(_while_enabled(self))
+        return hooks
 
     def _kept(self, name: str, value: Any) -> Any:
         return self.debuggers[name].missing(self.model) if value is None else value
@@ -135,6 +151,8 @@ class SequentialDebugger:
         ids = idx if isinstance(idx, list) else [idx]
         points = Outputs(ids, outputs, self._pool)
         for why in points.refused:
+            if why not in self.dropped:
+                LOG.warning("tdbg: not stored: %s; the other outputs are kept", why)
             self.dropped[why] = self.dropped.get(why, 0) + 1
         if self._recording is None:
             self._recording = self._begin()
@@ -213,6 +231,14 @@ class SequentialDebugger:
         recording = getattr(self, "_recording", None)
         if recording is not None:
             recording.abandon()
+
+
+@contextlib.contextmanager
+def _while_enabled(debugger: SequentialDebugger) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        debugger.enabled = False
 
 
 def _on_disk(output_dir: str | os.PathLike[str]) -> Path:

@@ -33,9 +33,9 @@ def watch_table(settings: "Settings") -> "dict[str, str]":
     table = {"torch": "tdbg.inject.on.torch_"}
     if settings.level != "off":
         table.update(dict.fromkeys(TRAINERS, "tdbg.inject.on.trainers"))
-    if settings.flags:
-        for mode in AUTO if settings.inject == "auto" else (settings.inject,):
-            table.update(TAKERS[mode])
+    if settings.inject != "none" or settings.forbid_flags:
+        for mode in (*AUTO, settings.inject):  # also without flags: the program's config may have some on of itself
+            table.update(TAKERS.get(mode, {}))
     if settings.log_level:
         table["logging"] = "tdbg.inject.console"
     return table

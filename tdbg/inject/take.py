@@ -8,6 +8,7 @@ import atexit
 import contextlib
 import difflib
 import os
+import sys
 from ast import literal_eval
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
@@ -20,11 +21,15 @@ from tdbg.inject.agent import Agent, agent
 from tdbg.output import say
 from tdbg.rundir import env_rank
 
+MAX_DEPTH = 8
+PREFIXES = ("debug", "enable_")  # how a config's debug keys begin
+
 
 class Tree(Protocol):
     """How a library's config is read and written, one node at a time."""
 
     name: str
+    mode: str  # what ``--inject`` calls it
 
     def keys(self, node: Any) -> list[str] | None:
         """The keys below ``node``, or None if it is a value."""
@@ -60,6 +65,10 @@ class Ledger:
         self._pending.pop(flag, None)
         if not again:
             self._emit(flag, "already" if same else "set", where, old, new, "")
+
+    def found_on(self, flag: str, where: str, value: Any) -> None:
+        """The program's own config has the flag on, and nobody asked tdbg for it."""
+        self._emit(flag, "own", where, value, value, "")
 
     def refuse(self, flag: str, where: str, hint: str) -> None:
         """The program's config has no place for the flag, and none can come; may end the rank (--strict-flags)."""
@@ -120,9 +129,15 @@ def ledger() -> Ledger:
 
 
 def settle() -> None:
-    """Report flags that no config took although one has debug keys. Call it before the first step."""
+    """Report flags that no config took although one has debug keys, and those a config has on by itself.
+
+    Call it before the first step.
+    """
     if _ledger is not None:
         _ledger.settle()
+    own = sys.modules.get("tdbg.inject.program_flags")
+    if own is not None:
+        own.settle()
 
 
 @contextlib.contextmanager
@@ -135,12 +150,30 @@ def guarded(part: str) -> Iterator[None]:
             agent().failed(part, error)
 
 
-def spellings(flag: str) -> list[tuple[str, ...]]:
-    """The paths, in lower case, under which a config may keep a flag; the fullest first."""
+def spellings(flag: str, typed: str = "") -> list[tuple[str, ...]]:
+    """The paths, in lower case, under which a config may keep a flag.
+
+    First the name as the user typed it, then the flag's own (the fullest first), then its aliases.
+    """
     parts = flag.lower().split(".")
-    joined, leaf = "_".join(parts), parts[-1]
-    paths = [("debug", *parts), ("debug", joined), ("debug", leaf), (f"debug_{joined}",), (f"debug_{leaf}",)]
+    names = [(*parts,), ("_".join(parts),), (parts[-1],)]
+    paths = [("debug", *name) for name in names] + [(f"debug_{'_'.join(name)}",) for name in names]
+    if typed:
+        word = typed.lower().replace("-", "_")
+        bare = word.removeprefix("debug.").removeprefix("debug_").removeprefix("enable_")
+        exact = [tuple(word.split("."))] if word.startswith(("debug.", "debug_", "enable_")) else []
+        paths = [*exact, ("debug", *bare.split(".")), (f"debug_{bare.replace('.', '_')}",), *paths]
+    for item in flag_table.FLAGS:
+        if item.name == flag:
+            for alias in item.aliases:
+                paths += [("debug", alias), (f"debug_{alias}",), (f"enable_{alias}",), ("debug", f"enable_{alias}")]
     return list(dict.fromkeys(paths))
+
+
+def may_set(mode: str) -> bool:
+    """True if ``--inject`` lets flags be set in this kind of config; looking at it is always allowed."""
+    chosen = agent().settings.inject
+    return chosen in ("auto", mode)
 
 
 def wants_config(flag: str) -> bool:
@@ -186,17 +219,29 @@ def _literal(value: Value) -> Any:
         return value
 
 
-def offer(root: Any, tree: Tree, *, unknown: str) -> None:
-    """Set every wanted flag that the config ``root`` has a place for.
+def offer(root: Any, tree: Tree, *, unknown: str, final: bool = False) -> None:
+    """Set every wanted flag that the config ``root`` has a place for, and report those it has on of itself.
 
     unknown: what a flag without a place means. "refuse": the program is about to use this config, so it
         is rejected. "doubt": a later merge may bring its key. "ignore": the config may be half defined.
+    final: the program changes it no more; so it is with "refuse".
     """
-    top = [key for key in tree.keys(root) or [] if key.lower().startswith("debug")]
+    top = [key for key in tree.keys(root) or [] if key.lower().startswith(PREFIXES)]
     if not top:
         return  # some other config, or a part of one: it has no say
+    from tdbg.inject import program_flags
+
+    if may_set(tree.mode):
+        _set_all(root, tree, top, unknown)
+    if final or unknown == "refuse":
+        program_flags.report_flags_on(root, tree)
+    else:
+        program_flags.look_later(root, tree)
+
+
+def _set_all(root: Any, tree: Tree, top: list[str], unknown: str) -> None:
     book = ledger()
-    has_section = any(tree.keys(tree.get(root, key)) is not None for key in top)
+    has_section = any(tree.keys(tree.get(root, key)) is not None for key in top if key.lower().startswith("debug"))
     missing = []
     for flag, value in book.agent.settings.flags.items():
         place = _place(root, tree, flag)
@@ -216,7 +261,7 @@ Place = tuple[Any, str, str]  # the node, the key in it, and the whole path
 
 
 def _place(root: Any, tree: Tree, flag: str) -> Place | None:
-    for path in spellings(flag):
+    for path in spellings(flag, ledger().agent.settings.flag_names.get(flag, "")):
         found = _walk(root, tree, path)
         if found:
             return found
@@ -272,19 +317,20 @@ def _set(book: Ledger, tree: Tree, flag: str, value: Value, place: Place) -> Non
 
 def known_keys(root: Any, tree: Tree) -> list[str]:
     """The values the config keeps under its debug keys, as dotted paths."""
-    return [path for path in _leaves(root, tree, "", 0) if path.lower().startswith("debug")]
+    return [path for path, _ in leaves(root, tree)]
 
 
-def _leaves(node: Any, tree: Tree, prefix: str, depth: int) -> Iterator[str]:
+def leaves(node: Any, tree: Tree, prefix: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
+    """Each value under the config's debug keys, with its dotted path."""
     for key in tree.keys(node) or []:
         path = f"{prefix}{key}"
         if not prefix and not key.lower().startswith("debug"):
             continue
         child = tree.get(node, key)
         if tree.keys(child) is None:
-            yield path
-        elif depth < 8:
-            yield from _leaves(child, tree, f"{path}.", depth + 1)
+            yield path, child
+        elif depth < MAX_DEPTH:
+            yield from leaves(child, tree, f"{path}.", depth + 1)
 
 
 def near(flag: str, known: list[str]) -> str:

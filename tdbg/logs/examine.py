@@ -76,8 +76,9 @@ def examine(run: RunDir, roots: Sequence[Path]) -> list[Check]:
     """Every check of a run. roots: where the program's source is; without it nothing is said of what code reads."""
     wanted = run.info().get("settings", {}).get("flags", {})
     injected = [event for process in run.processes() for event in process.events() if isinstance(event, Injection)]
-    left_on = {event.flag for event in injected if event.status == "already" and event.where.partition(" ")[0] != "env"}
-    on = [*(name for name, value in wanted.items() if value is not False), *left_on]
+    asked_for = [name for name, value in wanted.items() if value is not False]
+    left_on = sorted({event.flag for event in injected if _is_left_on(event)})
+    on = [*asked_for, *left_on]
     tally = Tally(on)
     for record in records(run):
         tally.add(record)
@@ -97,6 +98,11 @@ def examine(run: RunDir, roots: Sequence[Path]) -> list[Check]:
     return checks
 
 
+def _is_left_on(event: Injection) -> bool:
+    """True if the program's own config had the flag on, whoever asked for it besides."""
+    return event.status in ("already", "own") and event.where.partition(" ")[0] != "env"
+
+
 def _asked(roots: Sequence[Path]) -> set[str] | None:
     """Every flag the source asks for; None where there is no source."""
     there = [root for root in roots if root.exists() and next(files_below(root), None)]
@@ -109,15 +115,22 @@ def _of_flag(flag: str, tally: Tally, injected: Sequence[Injection], asked: set[
     entry = next((item for item in FLAGS if item.name == flag), None)
     about = [event for event in injected if event.flag == flag]
     called = any(event.where == DIAGNOSTICS for event in about)
-    own = called or (entry is not None and bool(entry.works_alone or entry.group == "torch"))  # without log lines
+    found_on = any(event.status == "own" for event in about)  # nobody asked tdbg for it
+    own = (
+        called or found_on or (entry is not None and bool(entry.works_alone or entry.group == "torch"))
+    )  # without log lines
     count = tally.by_flag[flag]
+    for event in about:
+        if event.status == "set":
+            yield Check(flag, "set", f"{event.where}: {event.old!r} became {event.new!r}", "ok")
+            break
     took = any(event.status in ("set", "already") for event in about)
     for event in about:
         if event.status == "rejected" and not took:
             yield Check(flag, "rejected", f"{event.where} has no place for it", "problem", event.hint)
             break
     for event in about:
-        if event.status == "already" and event.where.partition(" ")[0] != "env":
+        if _is_left_on(event):
             text = f"{event.where} had it on without tdbg"
             yield Check(flag, "left on", text, "note", "switch it off there, or each run pays for it")
             break

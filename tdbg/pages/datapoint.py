@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 READ_LIMIT = 4 << 30  # bytes that one call reads: a file with a hole may claim any size
 PLACE = {"t": str, "key": str, "seq": int, "page": int, "base": int, "length": int, "layout": int, "crc": int}
 FIELDS = {"step": int, "epoch": int, "phase": str, "scalars": dict, "stats": dict}
-LISTS = {"flags": list, "keys": list, "split": list}
+LISTS = {"flags": list, "keys": list, "split": list, "refused": list}
 TYPES: dict[str, type] = {**PLACE, **FIELDS, **LISTS}
 OPTIONAL = frozenset(TYPES) - {"key", "seq", "base", "length"}  # may be null too
 
@@ -126,6 +126,7 @@ class Datapoint:
         "_record",
         "_tensors",
         "base",
+        "folder_epoch",
         "key",
         "length",
         "page",
@@ -147,6 +148,7 @@ class Datapoint:
                 _check_list(name, value)
         self.rank, self.writer = rank, writer
         self.row: int | None = None
+        self.folder_epoch: int | None = None  # that of the folder ``epoch_N`` its page lies in
         self._tensors: dict[str, Tensor] | None = None
         self._layout, self._page, self._record = layout, page, record
         try:
@@ -177,8 +179,9 @@ class Datapoint:
 
     @property
     def epoch(self) -> int | None:
-        """The epoch, where the writer knew it."""
-        return self._record.get("epoch")
+        """The epoch, as the writer knew it, else that of the folder."""
+        found: int | None = self._record.get("epoch")
+        return self.folder_epoch if found is None else found
 
     @property
     def phase(self) -> str:
@@ -213,6 +216,11 @@ class Datapoint:
     def split(self) -> list[str]:
         """The paths whose first dimension is the rows of the batch."""
         return self._record.get("split") or []
+
+    @property
+    def refused(self) -> list[str]:
+        """What could not be stored, as ``path: why``."""
+        return self._record.get("refused") or []
 
     @property
     def crc(self) -> int | None:

@@ -9,12 +9,13 @@ import re
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
 from tdbg.errors import TdbgError
 from tdbg.pages import packed, torchsave
 from tdbg.pages.bytesource import File, Reader, Source, Torn
+from tdbg.pages.epochs import EPOCH, epoch_of
 from tdbg.pages.inert import Array, Named, Refused, Sparse
 from tdbg.pages.ledger import Ledger
 from tdbg.pages.machine import Machine, Unbuilt
@@ -38,7 +39,6 @@ __all__ = [
 ]
 
 PAGE = re.compile(r"page_(\d{1,12})\.pkl(\.(gz|gzip|z|zlib|bz2|xz|lzma|lz4|zst))?")
-EPOCH = re.compile(r"epoch_(\d{1,12})")
 FOLDER = "debugger"
 BATCH = 1000  # how many items a pickler gives to a dict at once
 KEPT_BYTES = 128 << 20  # how much of the indexes of pages stays in memory; that of 300 MB of tensors counts 9 MB
@@ -151,12 +151,6 @@ def is_place_of_page(parts: Sequence[str]) -> bool:
     *folders, name = parts
     fits = not folders or (folders[-1] == FOLDER and all(map(EPOCH.fullmatch, folders[:-1])) and len(folders) < 3)
     return fits and PAGE.fullmatch(name) is not None
-
-
-def epoch_of(page: PurePath) -> int | None:
-    """The epoch whose folder a page lies in."""
-    match = next((match for part in reversed(page.parts[:-1]) if (match := EPOCH.fullmatch(part))), None)
-    return int(match[1]) if match else None
 
 
 def _order(page: Path) -> tuple[int, str, int, str]:

@@ -1,5 +1,6 @@
 """What there is: layers, ranks, epochs and steps, counted without reading a tensor. Standard library alone."""
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ class Listing:
         self.ranks: set[int] = set()
         self.epochs: set[int] = set()
         self.steps: tuple[int, int] | None = None
+        self.refused: Counter[str] = Counter()  # what could not be stored, as ``path: why``
         self._layouts: dict[int, list[Any]] = {}  # by their identity: how many datapoints have it
         self._rows: dict[str, list[Any]] = {}
         self._kept: dict[str, int] = {}
@@ -39,6 +41,8 @@ class Listing:
         self.ranks.add(datapoint.rank)
         if datapoint.epoch is not None:
             self.epochs.add(datapoint.epoch)
+        if datapoint.refused:
+            self.refused.update(datapoint.refused)
         step = datapoint.step
         if self.steps is None or not self.steps[0] <= step <= self.steps[1]:
             low, high = self.steps or (step, step)

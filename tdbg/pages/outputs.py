@@ -39,9 +39,7 @@ def load_debug_outputs(
         found = _one([(point, point.epoch) for point in legacy.find(idx)], path, idx, epoch)
         return _legacy(found, make)
     with pages:
-        from tdbg.pages.pairs import epoch_of
-
-        return _ours(_one([(point, epoch_of(point)) for point in pages.find(idx)], path, idx, epoch), make)
+        return _ours(_one([(point, point.epoch) for point in pages.find(idx)], path, idx, epoch), make)
 
 
 def _one(found: list[tuple[Any, int | None]], path: str | Path, idx: int | str, epoch: int | None) -> Any:

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 from tdbg.errors import TdbgError
 from tdbg.pages.datapoint import Datapoint, Tensor
-from tdbg.pages.folder import PageFile
 from tdbg.pages.reader import PageSet
 
 WAITING = 500_000  # datapoints of a side that have not met their partner
@@ -40,13 +39,12 @@ class Side:
     ) -> None:
         self.pages, self.epoch, self.rank, self.order = pages, epoch, rank, order
         self.count = 0
-        self._epochs: dict[PageFile, int | None] = {}
 
     def __iter__(self) -> Iterator[Entry]:
         met: Counter[tuple[Any, ...]] = Counter()
         order: Counter[int] = Counter()
         for datapoint in self.pages:
-            epoch = self.epoch_of(datapoint)
+            epoch = datapoint.epoch
             if (self.epoch is not None and epoch != self.epoch) or (
                 self.rank is not None and datapoint.rank != self.rank
             ):
@@ -65,14 +63,6 @@ class Side:
         keys = datapoint.keys
         return (*where, datapoint.phase, str(datapoint.key), None if keys is None else tuple(map(str, keys)))
 
-    def epoch_of(self, datapoint: Datapoint) -> int | None:
-        """Its epoch; that of its folder is looked up once."""
-        if datapoint.epoch is not None or datapoint.file is None:
-            return datapoint.epoch
-        if datapoint.file not in self._epochs:
-            self._epochs[datapoint.file] = epoch_of(datapoint)
-        return self._epochs[datapoint.file]
-
     def rows(self, entries: Iterable[Entry]) -> Iterator[Entry]:
         """Each row of batches as an entry of its own, named by its key alone; batches may be made up in another way."""
         met: Counter[tuple[Any, ...]] = Counter()
@@ -81,15 +71,6 @@ class Side:
                 name = (None if self.epoch is not None else entry.place[0], row.phase, str(row.key))
                 met[name] += 1
                 yield Entry((*name, met[name]), (*entry.place[:-1], number), row)
-
-
-def epoch_of(datapoint: Datapoint) -> int | None:
-    """The epoch of a datapoint; that of the folder ``epoch_N`` it lies in, where the writer did not know."""
-    if datapoint.epoch is not None or datapoint.file is None:
-        return datapoint.epoch
-    from tdbg.pages.legacy import epoch_of as of_page
-
-    return of_page(datapoint.file.path)
 
 
 class Pairs:

@@ -69,15 +69,15 @@ class PageSet:
             yield from datapoint.rows()
 
     def find(self, key: str | int) -> list[Datapoint]:
-        """Those of this key, whether it is a number or its text; of a batch the row. In order; none is an empty list."""
+        """Those of this key, whether it is a number or its text; of a batch that has it the row. In order; none is an empty list."""
         text, texts = str(key), needles(key)
         found: list[Datapoint] = []
         for source in self.sources:
             for datapoint in filter(self._wanted, source.holding(texts)):
-                if str(datapoint.key) == text:
+                rows = [index for index, one in enumerate(datapoint.keys or ()) if str(one) == text]
+                found += map(datapoint.of_row, rows)
+                if not rows and str(datapoint.key) == text:  # else the batch is named by its first sample
                     found.append(datapoint)
-                keys = datapoint.keys or ()
-                found += (datapoint.of_row(index) for index, one in enumerate(keys) if str(one) == text)
         return found
 
     def layers(self) -> list[Layer]:

@@ -1,10 +1,7 @@
 """Samples that several ranks captured: a sampler that pads its last batches gives them out twice. Standard library alone."""
 
-import re
-
 TYPE_CHECKING = False  # what `typing` says, without its import
 if TYPE_CHECKING:
-    from pathlib import PurePath
     from typing import Any
 
     from tdbg.pages.datapoint import Datapoint
@@ -21,27 +18,16 @@ class Shared:
     def __init__(self) -> None:
         self._rank: dict[tuple[Any, ...], int] = {}  # where a key was met first
         self._shared: set[tuple[Any, ...]] = set()
-        self._epochs: dict[PurePath, str | None] = {}
 
     def add(self, datapoint: "Datapoint") -> None:
         """See one, or each row of one."""
         keys = datapoint.keys
         if keys is None and datapoint.step and datapoint.key in (datapoint.step, f"step{datapoint.step}"):
             return
-        where = datapoint.phase, self._epoch(datapoint)
+        where = datapoint.phase, datapoint.epoch
         for key in [datapoint.key] if keys is None else keys:
             if len(self._rank) < MOST and self._rank.setdefault((*where, key), datapoint.rank) != datapoint.rank:
                 self._shared.add((*where, key))
-
-    def _epoch(self, datapoint: "Datapoint") -> int | str | None:
-        """Its own, or that of the folder ``epoch_N``, which is looked at once."""
-        if datapoint.epoch is not None or datapoint.file is None:
-            return datapoint.epoch
-        folder = datapoint.file.folder
-        if folder not in self._epochs:
-            found = re.search(r"epoch_[0-9]+", str(folder))
-            self._epochs[folder] = found[0] if found else None
-        return self._epochs[folder]
 
     def told(self) -> str:
         """In words; empty where there are none, or too many to know."""

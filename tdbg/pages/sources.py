@@ -11,6 +11,7 @@ from tdbg.errors import TdbgError
 from tdbg.pages import header, layout, manifest
 from tdbg.pages.datapoint import Datapoint
 from tdbg.pages.dtypes import BY_STORED, DTYPES
+from tdbg.pages.epochs import epoch_of
 from tdbg.pages.folder import Folder, PageFile
 from tdbg.pages.form import DATAPOINT, FORMAT, JOURNAL_NAME, MARK, PAGE_NAME, compact, decoded, encoded, page_name
 from tdbg.pages.journal import Frames
@@ -62,6 +63,7 @@ class Source(ABC):
         self.opened: dict[str, Any] = {}
         self.writer = name.removesuffix(".journal")  # the name of its journal, without the ending
         self.number = -1  # of its one page
+        self.epoch = epoch_of(folder.path)
         self._files: dict[int, PageFile] = {}
 
     @property
@@ -94,12 +96,16 @@ class Source(ABC):
         """Raises ValueError for a record that cannot be true."""
         found = record.get("layout")
         if found is None:
-            return Datapoint(record, None, None, self.rank, self.writer, _MARK in text)
+            return self._placed(Datapoint(record, None, None, self.rank, self.writer, _MARK in text))
         number: Any = record.get("page")
         page = self._files.get(number) or self.page(number) if type(number) is int and 0 <= number < 10**12 else None
         if page is None:
             raise ValueError("it has no page")
-        return Datapoint(record, layouts(found), page, self.rank, self.writer, _MARK in text)
+        return self._placed(Datapoint(record, layouts(found), page, self.rank, self.writer, _MARK in text))
+
+    def _placed(self, found: Datapoint) -> Datapoint:
+        found.folder_epoch = self.epoch
+        return found
 
 
 class JournalSource(Source):
@@ -297,7 +303,8 @@ class SealedSource(Source):
         pieces = [piece for name, stored in self.tensors.items() if (piece := self._piece(name, stored)) is not None]
         record = {"key": self.path.stem, "seq": 0, "page": 0, "base": 0, "length": self.size}
         more = {"metadata": self.metadata} if self.metadata else {}
-        return Datapoint({**record, **more}, Layout(0, pieces, self.size), self.file, self.rank, self.writer, False)
+        whole_file = Layout(0, pieces, self.size)
+        return self._placed(Datapoint({**record, **more}, whole_file, self.file, self.rank, self.writer, False))
 
     def _piece(self, name: str, stored: header.Stored) -> Piece | None:
         shape, dtype = stored.shape, BY_STORED.get(stored.dtype)

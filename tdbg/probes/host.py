@@ -10,8 +10,8 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tdbg.config import Selection, flags_from_env
-from tdbg.errors import TdbgError
+from tdbg.config import Selection
+from tdbg.flag_variable import read_flag_variable
 from tdbg.flags import Value, tag
 
 if TYPE_CHECKING:
@@ -121,14 +121,7 @@ class Watched(Host):
             monitor.budget.called_s += seconds
 
 
-def _of_variable() -> dict[str, Value]:
-    try:
-        return flags_from_env(os.environ.get("TDBG_FLAGS", ""))
-    except (TdbgError, ValueError):  # nothing that is wrong with it reaches the program
-        return {}
-
-
-current = Host(_of_variable())
+current = Host(read_flag_variable(os.environ))
 
 
 def enter(host: Host) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from tdbg.events import SEVERITIES, Cost, Event, Finding
 from tdbg.flags import FLAGS
 from tdbg.rules import RULES, Rule, at_least
+from tdbg.rules.flag_lines import flag_lines
 from tdbg.rules.profiled import together
 from tdbg.rules.text import TRACEBACK, clip, counted, figure, joined, kept_in, ranges
 from tdbg.rules.view import MAX_TRIGGERS, ProcessView, View, exit_text, finite
@@ -37,6 +38,7 @@ class Verdict:
     cost: dict[str, Any] = field(default_factory=dict)
     baseline: dict[str, Any] = field(default_factory=dict)
     flags: dict[str, Any] = field(default_factory=dict)
+    injections: list[dict[str, Any]] = field(default_factory=list)  # what became of each flag in the program's config
     looks: dict[str, Any] = field(default_factory=dict)  # what the probes of flags and levels said, by flag
     triggers: list[dict[str, Any]] = field(default_factory=list)  # conditions that came true; no findings
     notes: list[str] = field(default_factory=list)
@@ -100,6 +102,7 @@ class Verdict:
         looks = [f"{flag}: {found['text']}" for flag, found in self.looks.items()]
         for heading, rows in (
             ("triggers", [_trigger_line(row) for row in self.triggers]),
+            ("flags", flag_lines(self.injections)),
             ("looks", looks),
             ("ranks", self._rank_lines(limit=1000)),
             ("notes", self.notes),
@@ -124,6 +127,7 @@ class Verdict:
             "cost": self.cost,
             "baseline": self.baseline,
             "flags": self.flags,
+            "injections": self.injections,
             "looks": self.looks,
             "triggers": self.triggers,
             "notes": self.notes,
@@ -319,6 +323,7 @@ class Judge:
             cost=_cost(view),
             baseline=_baseline(view),
             flags=dict(view.settings.flags),
+            injections=view.injections.rows(),
             looks=_looks(view),
             triggers=_triggers(view),
             notes=_notes(view),

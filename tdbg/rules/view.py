@@ -15,6 +15,7 @@ from tdbg.events import (
     Cost,
     End,
     Event,
+    Injection,
     Note,
     Number,
     Observation,
@@ -26,6 +27,7 @@ from tdbg.events import (
     Traceback,
     Trigger,
 )
+from tdbg.rules.flag_lines import Injections
 from tdbg.rundir import ProcessDir, RunDir, lives
 
 MAX_NOTES = 50
@@ -170,6 +172,7 @@ class View:
         self.run = run
         self.processes: dict[str, ProcessView] = {}
         self.child_exits: dict[tuple[str, int], tuple[float, int]] = {}  # (host, pid) -> (when, code)
+        self.injections = Injections()
         self.info: dict[str, Any] = {}
         self.exit_code: int | None = None
         self.over = False
@@ -180,6 +183,8 @@ class View:
         if found is None:
             found = self.processes[process.label] = ProcessView(process)
         found.take(event)
+        if isinstance(event, Injection):
+            self.injections.take(event)
         if isinstance(event, ChildExit) and len(self.child_exits) < MAX_EXITS:
             self.child_exits.setdefault((event.host, event.pid), (event.t, event.code))
 

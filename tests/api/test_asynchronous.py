@@ -6,6 +6,7 @@ import json
 import logging
 import math
 import threading
+from typing import Any
 
 import pytest
 import torch
@@ -69,7 +70,18 @@ def test_bad_values(records):
         told = await logger.update_progress_async(0, 1, math.inf, 0.1)
         with pytest.raises(ValueError, match="3 elements"):
             await logger.update_progress_async(0, 1, torch.ones(3), 0.1)
-        return [good, bad, told["percent"], told["eta_s"], logger.get_training_summary()["anomalies"]]
+        assert (good["has_nan"], good["has_inf"], good["finite"], good["shape"]) == (False, False, True, [3])
+        assert (bad["has_nan"], bad["has_inf"], bad["nan_count"], bad["name"]) == (True, False, 1, "x")
+        mask = await logger.check_tensor_anomalies_async(torch.tensor([-math.inf, 0.0]), "mask")
+        assert (mask["has_inf"], mask["inf_count"], mask.problems) == (True, 1, [])
+        json.dumps([good, bad, mask])
+        return [
+            good.problems,
+            bad["problems"],
+            told["percent"],
+            told["eta_s"],
+            logger.get_training_summary()["anomalies"],
+        ]
 
     assert asyncio.run(main()) == [[], ["1 NaN in x"], None, None, 2]
     warnings = [record.getMessage() for record in records() if record.levelname == "WARNING"]
@@ -79,7 +91,7 @@ def test_bad_values(records):
 def test_gradients(records):
     model = small_model()
 
-    async def main() -> list[list[str]]:
+    async def main() -> list[Any]:
         logger = AsyncTrainingLogger()
         found = [await logger.check_gradient_anomalies_async(model)]
         model(torch.randn(6, 8)).pow(2).mean().backward()
@@ -91,7 +103,18 @@ def test_gradients(records):
         found.append(await logger.check_gradient_anomalies_async(model))
         return found
 
-    assert asyncio.run(main()) == [
+    found = asyncio.run(main())
+    none, good, bad = found
+    assert (none["params_with_grad"], good["params_with_grad"], good["total_params"]) == (0, 4, 4)
+    assert (good["has_nan"], good["has_inf"], good["params_with_nan_grad"], good["exploding"]) == (False, False, 0, [])
+    assert (bad["has_nan"], bad["has_inf"]) == (True, True)
+    assert (bad["params_with_nan_grad"], bad["params_with_inf_grad"]) == (1, 1)
+    assert (bad["non_finite"], bad["exploding"], bad["vanishing"]) == (
+        ["0.weight", "0.bias"],
+        ["2.weight"],
+        ["2.bias"],
+    )
+    assert [one.problems for one in found] == [
         [],
         [],
         [
@@ -158,9 +181,9 @@ def test_the_loop_goes_on_while_tensors_are_read(monkeypatch):
                 await asyncio.sleep(0.001)
             over.set()
 
-        monkeypatch.setattr(logger.debugger, "problem_of", patient)
+        monkeypatch.setattr(logger.debugger, "judge_tensor", patient)
         found, _ = await asyncio.gather(logger.check_tensor_anomalies_async(torch.tensor([math.nan]), "x"), beside())
-        return found
+        return found.problems
 
     assert asyncio.run(main()) == ["1 NaN in x"] and answers == [True]
 

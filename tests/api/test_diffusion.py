@@ -184,9 +184,69 @@ def test_as_a_callback_of_the_pipeline(text_pipeline):
 def test_wrong_use():
     debugger = DiffusionModelDebugger()
     with pytest.raises(TypeError, match="has no components"):
-        debugger.analyze_diffusion_pipeline(nn.Linear(2, 2))
+        debugger.analyze_diffusion_pipeline(3)
     with pytest.raises(TypeError, match="latents is a list"):
         debugger.monitor_diffusion_step(None, 0, [1.0])
     assert debugger.on_step_end(None, 0, 0, {"x": 1}) == {"x": 1}
     off = DiffusionModelDebugger("off")
     assert off.monitor_diffusion_step(None, 0, torch.tensor([math.nan]))["anomalies"] == []
+
+
+class Custom:
+    """A pipeline of one's own, without a mapping of its components."""
+
+    def __init__(self) -> None:
+        self.unet, self._vae, self.scheduler = nn.Linear(4, 4), nn.Linear(2, 2), diffusers.DDPMScheduler()
+        self.steps, self.guidance, self.names = 4, 7.5, ["a"]
+
+
+class Joined(nn.Module):
+    """A pipeline that is a module, with a parameter of its own and a part under two names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unet = nn.Linear(4, 4)
+        self.ema = self.unet
+        self.scale = nn.Parameter(torch.ones(3))
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "parts", "parameters"),
+    [
+        (Custom(), {"unet", "vae", "scheduler"}, 26),
+        (Joined(), {"unet", "ema"}, 23),
+        (nn.Linear(4, 4), {"model"}, 20),
+        ({"unet": nn.Linear(4, 4), "tokenizer": None}, {"unet"}, 20),
+    ],
+    ids=["object", "module", "layer", "mapping"],
+)
+def test_a_pipeline_without_components(pipeline, parts, parameters):
+    found = DiffusionModelDebugger("advanced").analyze_diffusion_pipeline(pipeline)
+    assert set(found["components"]) == parts or set(found["components"]) == parts - {"ema"}
+    assert (found["total_parameters"], found["memory_usage"]) == (parameters, 4 * parameters)
+
+
+def test_latents_may_be_what_a_model_or_a_scheduler_returned(pipeline):
+    debugger = DiffusionModelDebugger()
+    noise = torch.randn(1, 1, 8, 8)
+    with torch.no_grad():
+        out = pipeline.unet(noise, 3)
+        stepped = pipeline.scheduler.step(out.sample, 3, noise)
+        decoded = diffusers.AutoencoderKL(block_out_channels=(8,), norm_num_groups=4, latent_channels=4).encode(
+            torch.randn(1, 3, 8, 8)
+        )
+    for given, tensor in (
+        (out, out.sample),
+        (out.to_tuple(), out.sample),
+        (stepped, stepped.prev_sample),
+        ({"latents": noise, "noise": out.sample}, noise),
+        ([noise, out.sample], noise),
+        (noise.numpy(), noise),
+    ):
+        info = debugger.monitor_diffusion_step(pipeline, 0, given)["latents_analysis"]
+        assert info.shape == tensor.shape
+        assert info.mean_value == pytest.approx(tensor.mean().item(), rel=1e-4, abs=1e-5)
+    with pytest.raises(TypeError, match="holds no tensor"):
+        debugger.monitor_diffusion_step(pipeline, 0, decoded.latent_dist.sample)
+    spoilt = debugger.monitor_diffusion_step(pipeline, 1, diffusers.models.unets.unet_2d.UNet2DOutput(bad(noise)))
+    assert spoilt["anomalies"] == ["1 NaN in latents"]

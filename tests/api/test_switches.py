@@ -359,3 +359,20 @@ def test_a_fork_begins_anew(program):
         """
     )
     assert done.stdout.splitlines() == ["[1, 2]", "[1, 2, 3, 4]"], done.stderr
+
+
+def test_the_summary_of_a_context_counts_what_its_findings_hold():
+    with tdbg.debug_context("advanced") as debugger:
+        train(3)
+        assert debugger.get_debug_summary()["total_anomalies"] == 0
+        model = small_model()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model(torch.full((6, 8), float("nan"))).sum().backward()
+        optimizer.step()
+        debugger.analyze_tensor(torch.tensor([float("inf")]), "x")
+        model(torch.ones(6, 8)).sum().backward()
+        optimizer.step()
+    found = [finding["code"] for finding in debugger.findings() if finding["severity"] != "info"]
+    summary = debugger.get_debug_summary()
+    assert "TD-N001" in found and summary["anomalies"]["TD-N001"] == 1 and summary["anomalies"]["non-finite"] == 1
+    assert summary["total_anomalies"] == len(found) + 1

@@ -1,6 +1,7 @@
 """SequentialDebugger: the interface that code was written to, and each failure of a pickle-page design."""
 
 import gc
+import json
 import threading
 import time
 from collections import namedtuple
@@ -11,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tdbg.cli import main
 from tdbg.debuggers.base import BaseDebugger, ForwardDebugger
 from tdbg.debuggers.mixins import EvaluationDebugging, ValidationDebugging
 from tdbg.debuggers.sequential import SequentialDebugger, checkpoint_indices
@@ -506,3 +508,119 @@ def test_pages_go_to_a_store(net: nn.Module, tmp_path: Path) -> None:
         assert [datapoint.key for datapoint in PageSet.open(tmp_path / "kept")] == [7]
     with pytest.raises(TdbgError, match="not written to s3://bucket/run directly"):
         SequentialDebugger([], net, output_dir="s3://bucket/run")
+
+
+class Nowhere:
+    """Something that no page can hold."""
+
+
+def test_the_model_may_be_given_as_other_debuggers_take_it(tmp_path: Path) -> None:
+    given: list[nn.Module] = []
+
+    class Takes(BaseDebugger):
+        def __call__(self, datapoint: Any, model: nn.Module) -> Any:
+            given.append(model)
+            return {"one": torch.ones(1)}
+
+    model, other = nn.Linear(2, 2), nn.Linear(2, 2)
+    debugger = SequentialDebugger([config("a", Takes)], model, output_dir=tmp_path / "pages")
+    assert isinstance(debugger, BaseDebugger)
+    assert debugger(point(0), model) == {}
+    debugger.enabled = True
+    debugger(point(0))
+    debugger(point(1), other)
+    assert given == [model, other]
+    debugger.close()
+
+
+def test_it_is_a_debugger_of_another_one(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(2, 2))
+    inner = [config("layer", Output, layer_name="0")]
+    args = {"debuggers_config": inner, "model": model, "output_dir": tmp_path / "inner"}
+    with SequentialDebugger(
+        [config("whole", SequentialDebugger, **args)], model, output_dir=tmp_path / "o"
+    ) as debugger:
+        debugger.enabled = True
+        model(torch.zeros(1, 2))
+        found = debugger(point(3), model)
+        assert set(found["whole"]) == {"layer"} and found["whole"]["layer"]["feature_map"].shape == (1, 2)
+        debugger.enabled = False
+        assert not model[0]._forward_hooks and debugger.debuggers["whole"].enabled is False  # type: ignore[attr-defined]
+        debugger.debuggers["whole"].close()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("command", ["ls", "show", "find", "stats", "diff"])
+def test_pages_below_an_epochs_folder_are_of_that_epoch(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = nn.Linear(2, 2)
+    for epoch in (2, 7):
+        gives = {"x": torch.full((3,), float(epoch)), "name": "a scalar"}
+        debugger = SequentialDebugger([config("ones", Ones, gives=gives)], model)
+        debugger.enabled = True
+        debugger(point(5), model)
+        debugger.save_all(tmp_path / f"epoch_{epoch}" / "debugger")
+        only = SequentialDebugger([config("none", Ones, gives={"note": "scalars alone"})], model)
+        only.enabled = True
+        only(point(6), model)
+        only.save_all(tmp_path / f"epoch_{epoch}" / "notes")
+
+    def ask(*words: str) -> tuple[int, str]:
+        code = main(["inspect-pages", command, *words])
+        return code, capsys.readouterr().out
+
+    place = str(tmp_path)
+    if command == "ls":
+        code, out = ask(place, "--json", "--datapoints", "--epoch", "7")
+        found = json.loads(out)["data"]
+        assert code == 0 and found["epochs"] == [7]
+        assert {row["key"]: row["epoch"] for row in found["list"]} == {5: 7, 6: 7}
+        monkeypatch.chdir(tmp_path / "epoch_2" / "debugger")
+        assert json.loads(ask(".", "--json")[1])["data"]["epochs"] == [2]
+    elif command == "show":
+        code, out = ask(place, "5/ones/x", "--epoch", "7")
+        assert code == 0 and "7" in out and "epoch 7" in out
+        assert ask(place, "5", "--epoch", "3")[0] == 1
+    elif command == "find":
+        code, out = ask(place, "max > 1", "--epoch", "2:2", "--json")
+        assert code == 0 and '"epoch": 2' in out and '"epoch": 7' not in out
+    elif command == "stats":
+        code, out = ask(place, "--epoch", "7", "--json")
+        assert code == 0 and "7.0" in out and "2.0" not in out
+    else:
+        code, out = ask(place, "--epochs", "2,7")
+        assert code == 1 and "ones/x" in out
+
+
+def test_show_of_a_batch_gives_the_row_of_each_id(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = nn.Linear(2, 2)
+    gives = {"x": torch.tensor([[1.5, 2.5], [3.5, 4.5]])}
+    debugger = SequentialDebugger([config("ones", Ones, gives=gives)], model, output_dir=tmp_path)
+    debugger.enabled = True
+    debugger(point([10, 11]), model)
+    debugger.save_all()
+    for key, row in ((10, ("1.5", "2.5")), (11, ("3.5", "4.5"))):
+        assert main(["inspect-pages", "show", str(tmp_path), f"{key}/ones/x"]) == 0
+        told = capsys.readouterr()
+        assert all(number in told.out for number in row) and "have this key" not in told.err
+        assert main(["inspect-pages", "show", str(tmp_path), str(key)]) == 0
+        assert "have this key" not in capsys.readouterr().err
+    assert load_debug_outputs(tmp_path, 10)["ones"]["x"].tolist() == [1.5, 2.5]
+
+
+def test_an_output_that_cannot_be_stored_is_told_once_and_listed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    gives = {"x": torch.ones(2), "odd": Nowhere()}
+    debugger = SequentialDebugger([config("ones", Ones, gives=gives)], nn.Linear(2, 2), output_dir=tmp_path)
+    debugger.enabled = True
+    for idx in range(4):
+        debugger(point(idx))
+    debugger.close()
+    assert [record.getMessage() for record in caplog.records if record.name == "tdbg"] == [
+        "tdbg: not stored: ones/odd: a Nowhere cannot be stored; the other outputs are kept"
+    ]
+    assert main(["inspect-pages", "ls", str(tmp_path)]) == 0
+    assert "tdbg: not stored, of 4 datapoints: ones/odd: a Nowhere cannot be stored" in capsys.readouterr().err
+    assert main(["inspect-pages", "ls", str(tmp_path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["data"]["refused"] == {"ones/odd: a Nowhere cannot be stored": 4}

@@ -1,6 +1,8 @@
 """Flags reach the configs of real programs, in real processes, and each outcome is reported."""
 
 import json
+import subprocess
+import sys
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -535,8 +537,6 @@ def test_flag_where_tdbg_variables_were_dropped(make_run: Any) -> None:
         ("", "False"),
         ("LOSS.NULL_MASKING", "True"),
         ('{"LOSS.NULL_MASKING": "7"}', "7"),
-        ("{broken", "False"),
-        ("NOSUCH", "False"),
     ],
 )
 def test_flag_outside_a_run(make_run: Any, tmp_path: Path, variable: str, then: str) -> None:
@@ -546,9 +546,150 @@ def test_flag_outside_a_run(make_run: Any, tmp_path: Path, variable: str, then: 
     assert (done.stdout, done.stderr) == (f"{then}\n", "")
 
 
+@pytest.mark.parametrize(
+    ("variable", "asked", "said"),
+    [
+        (
+            "LOSS.NULL_MASKING,MEMRY",
+            ["LOSS.NULL_MASKING", "MEMORY"],
+            ["no flag is named 'MEMRY'", "did you mean MEMORY?", "tdbg.flag('MEMRY')"],
+        ),
+        ("MY.OWN=3,lr", ["MY.OWN", "LR"], ["no flag is named 'MY.OWN'", "`tdbg flags list`", "tdbg.flag('MY.OWN')"]),
+        ("AMP=,LR", ["AMP", "LR"], ["flag 'AMP' has an empty value", "write AMP or AMP=VALUE"]),
+        ("{broken", ["LR"], ["no valid JSON", "write A,B=3"]),
+    ],
+)
+@pytest.mark.parametrize("first", ["tdbg", "tdbg.probes.loss"])
+def test_a_wrong_word_in_the_variable_is_named_and_the_others_hold(
+    make_run: Any, variable: str, asked: list[str], said: list[str], first: str
+) -> None:
+    run = make_run()
+    env = {key: value for key, value in run.env().items() if key not in ("TDBG_RUN_DIR", "PYTHONPATH")}
+    code = f"import tdbg; import {first}; print([tdbg.flag(name) for name in {asked}])"
+    done = run.python("-c", code, env={**env, "TDBG_FLAGS": variable})
+    held = {"LOSS.NULL_MASKING": True, "LR": not variable.startswith("{"), "MY.OWN": "3"}
+    assert done.stdout == f"{[held.get(name, False) for name in asked]}\n"
+    assert all(word in done.stderr for word in said)
+    assert done.stderr.count("tdbg: TDBG_FLAGS") == 1 and all(
+        line.startswith("tdbg: ") for line in done.stderr.splitlines()
+    )
+    assert run.python("-c", code, env={**env, "TDBG_FLAGS": variable, "RANK": "1"}).stderr == ""
+
+
 def test_flag_default_and_a_vanished_run(make_run: Any) -> None:
     run = make_run()
     env = {**run.env(), "TDBG_RUN_DIR": "/nowhere/at/all"}
     env.pop("PYTHONPATH")
     done = run.python("-c", "import tdbg; print(tdbg.flag('LOSS.NULL_MASKING', default='x'))", env=env)
     assert (done.stdout, done.stderr) == ("x\n", "")
+
+
+FORBIDDEN = [
+    pytest.param(YACS.replace("NULL_MASKING = False", "NULL_MASKING = True") + "get().freeze()", "yacs", id="yacs"),
+    pytest.param(
+        """
+        from hydra import compose, initialize_config_dir
+        import os
+        with initialize_config_dir(os.getcwd(), version_base=None): compose("own")
+        """,
+        "hydra",
+        id="hydra",
+    ),
+    pytest.param(
+        """
+        import argparse
+        p = argparse.ArgumentParser(); p.add_argument("--debug.loss.null_masking", action="store_true")
+        p.parse_args(["--debug.loss.null_masking"])
+        """,
+        "argparse",
+        id="argparse",
+    ),
+    pytest.param(
+        """
+        import jsonargparse
+        p = jsonargparse.ArgumentParser(); p.add_argument("--debug.loss.null_masking", type=bool, default=True)
+        p.parse_args([])
+        """,
+        "jsonargparse",
+        id="jsonargparse",
+    ),
+]
+
+
+@pytest.mark.parametrize(("program", "library"), FORBIDDEN)
+def test_forbid_flags_looks_at_the_programs_own_configuration(make_run: Any, program: str, library: str) -> None:
+    program = textwrap.dedent(program) + "\nprint('ran')\n"
+    for forbid in (True, False):
+        run = make_run(forbid_flags=forbid)
+        (run.path.parent / "own.yaml").write_text("debug: {loss: {null_masking: true}, port: 7, dir: logs}\n")
+        done = run_script(run, program)
+        [(flag, status, where)] = said(run)
+        assert (flag, status, where.split()[0]) == ("LOSS.NULL_MASKING", "own", library)
+        assert (done.returncode, done.stdout) == ((2, "") if forbid else (0, "ran\n"))
+        lines = done.stderr.splitlines()
+        assert not forbid or lines == [
+            f"tdbg: --forbid-flags: LOSS.NULL_MASKING is on in the program's own configuration ({where})",
+            "tdbg: switch it off there, or for this run with --no-flag LOSS.NULL_MASKING",
+        ]
+        assert forbid or not lines
+    run = make_run(forbid_flags=True, flags={"LOSS.NULL_MASKING": False})
+    assert run_script(run, program).stdout == "ran\n"
+
+
+@pytest.mark.parametrize("level", ["off", "basic"])
+@pytest.mark.parametrize("last", [True, False])
+def test_forbid_flags_takes_a_config_that_is_never_final_as_it_is_at_the_first_step(
+    make_run: Any, level: str, last: bool
+) -> None:
+    run = make_run(forbid_flags=True, level=level)
+    done = run_script(
+        run,
+        f"""
+        import torch
+        from omegaconf import OmegaConf
+        base = OmegaConf.create({{"debug": {{"loss": {{"null_masking": {not last}}}}}}})
+        cfg = OmegaConf.merge(base, {{"debug": {{"loss": {{"null_masking": {last}}}}}}})
+        weight = torch.nn.Parameter(torch.ones(1)); optimizer = torch.optim.SGD([weight], lr=0.1)
+        print("made"); (weight * 2).sum().backward(); optimizer.step(); print("stepped")
+        """,
+    )
+    assert (done.returncode, done.stdout) == ((2, "made\n") if last else (0, "made\nstepped\n"))
+    assert ("omegaconf debug.loss.null_masking" in done.stderr) == last
+
+
+@pytest.mark.parametrize("value", ["10", "'no'", "None", "'logs'", "False", "0"])
+def test_what_is_no_flag_that_is_on_forbids_nothing(make_run: Any, value: str) -> None:
+    run = make_run(forbid_flags=True)
+    own = YACS.replace("DEBUG.EVERY = 10", f"DEBUG.EVERY = {value}; _C.debugger = True; _C.DEBUG.AMP = False")
+    assert run_script(run, own + "get().freeze(); print('ran')").stdout == "ran\n"
+    assert said(run) == []
+
+
+@pytest.mark.parametrize(
+    ("typed", "options", "then"),
+    [
+        ("debug_memory_usage", ["--debug_memory", "--debug_memory_usage"], "--debug_memory_usage"),
+        ("MEMORY", ["--debug_memory_usage", "--debug_memory"], "--debug_memory"),
+        ("MEMORY", ["--debug-memory-usage", "--memory"], "--debug-memory-usage"),
+        ("enable_memory_usage", ["--debug_memory_usage", "--enable_memory_usage"], "--enable_memory_usage"),
+        ("memory_usage", ["--debug_memory", "--debug_memory_usage"], "--debug_memory_usage"),
+        ("debug_null_masking", ["--debug_loss_null_masking", "--debug_null_masking"], "--debug_null_masking"),
+    ],
+)
+def test_the_name_as_typed_is_tried_first(tmp_path: Path, typed: str, options: list[str], then: str) -> None:
+    lines = ["import argparse, sys", "p = argparse.ArgumentParser()"]
+    lines += [f"p.add_argument({option!r}, action='store_true')" for option in options]
+    (tmp_path / "x.py").write_text("\n".join([*lines, "print([k for k, v in vars(p.parse_args()).items() if v])"]))
+    words = [sys.executable, "-m", "tdbg", "run", "--run-dir", "r", "-f", typed, "--", sys.executable, "x.py"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout == f"{[then.strip('-').replace('-', '_')]}\n"
+    report = subprocess.run([*words[:3], "report", "r"], cwd=tmp_path, capture_output=True, text=True).stdout
+    assert f"set argparse {then}: False became True" in report
+
+
+def test_the_name_as_typed_comes_first_in_a_config_tree(make_run: Any) -> None:
+    run = make_run(flags={"MEMORY": True}, flag_names={"MEMORY": "debug_memory_usage"})
+    own = "_C.DEBUG.MEMORY = False; _C.debug_memory_usage = False\n"
+    done = run_script(run, YACS + own + "cfg = get(); cfg.freeze(); print(cfg.DEBUG.MEMORY, cfg.debug_memory_usage)")
+    assert done.stdout == "False True\n"
+    assert said(run) == [("MEMORY", "set", "yacs debug_memory_usage")]

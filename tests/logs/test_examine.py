@@ -94,3 +94,12 @@ def test_a_flag_whose_diagnostics_the_program_calls(tmp_path: Path) -> None:
         ("LOSS.NULL_MASKING", "ok", "ok"),
         ("LOSS.CLASS_WEIGHTING", "nobody reads it", "problem"),
     ]
+
+
+def test_a_flag_that_only_the_program_has_on_is_left_on_and_not_off(tmp_path: Path) -> None:
+    own = Injection(flag="LOSS.NULL_MASKING", status="own", where="yacs DEBUG.LOSS.NULL_MASKING", old=True, new=True)
+    stream = written(tmp_path / "run", {}, {"flags": ["LOSS.NULL_MASKING"], "message": "masked"}, injections=(own,))
+    assert seen(examine(stream.run, [])) == [
+        ("LOSS.NULL_MASKING", "left on", "note"),
+        ("LOSS.NULL_MASKING", "ok", "ok"),
+    ]

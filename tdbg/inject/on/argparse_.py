@@ -58,7 +58,7 @@ def _after_parse(cls: "Any", name: str) -> None:
 
 def _worth_a_look(parser: "Any") -> bool:
     """Cheap: does the parser declare a debug option or an override list, and is it the program's own?"""
-    options = any("debug" in option.lower() for option in parser._option_string_actions)
+    options = any("debug" in option.lower() or "enable" in option.lower() for option in parser._option_string_actions)
     lists = any(action.dest in PAIRS or action.dest in EQUALS for action in parser._actions)
     return (options or lists) and not _is_launcher(parser)
 
@@ -70,15 +70,27 @@ def _is_launcher(parser: "Any") -> bool:
 
 
 def _offer(parser: "Any", result: "Any") -> None:
-    from tdbg.inject.take import guarded, ledger
+    from tdbg.inject.take import guarded, ledger, may_set
 
     with guarded("inject-argparse"):
         if not (isinstance(result, tuple) and result):  # a subclass may return what it likes
             return
         if ledger().agent.settings.inject == "argv":
             _lengthen(parser, result[0])
-        else:
+        elif may_set("argparse"):
             _set_options(parser, result[0])
+        _report_on(parser, result[0])
+
+
+def _report_on(parser: "Any", namespace: "Any") -> None:
+    """Debug options that are on without tdbg: by the user's own command line, or by default."""
+    from tdbg.inject.program_flags import report_values
+
+    report_values(
+        (option.lstrip("-"), getattr(namespace, action.dest, None), f"argparse {option}")
+        for option, action in parser._option_string_actions.items()
+        if option.lower().startswith("--debug") and action.const is not False  # store_false: True means off
+    )
 
 
 def _set_options(parser: "Any", namespace: "Any") -> None:
@@ -100,13 +112,16 @@ def _set_options(parser: "Any", namespace: "Any") -> None:
 
 def _option(parser: "Any", flag: str) -> "tuple[str, Any]":
     """The parser's option for a flag, whatever joins its words."""
-    from tdbg.inject.take import spellings
+    from tdbg.inject.take import ledger, spellings
 
-    wanted = {"_".join(path) for path in spellings(flag)}
-    for option, action in parser._option_string_actions.items():
-        if option.startswith("--") and option.lstrip("-").lower().replace("-", "_").replace(".", "_") in wanted:
-            return option, action
-    return "", None
+    typed = ledger().agent.settings.flag_names.get(flag, "")
+    options = {
+        option.lstrip("-").lower().replace("-", "_").replace(".", "_"): (option, action)
+        for option, action in reversed(parser._option_string_actions.items())
+        if option.startswith("--")
+    }
+    found = ("_".join(path) for path in spellings(flag, typed))
+    return next((options[name] for name in found if name in options), ("", None))
 
 
 def _apply(parser: "Any", namespace: "Any", action: "Any", option: str, value: "bool | str") -> None:

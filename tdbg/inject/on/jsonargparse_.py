@@ -12,6 +12,8 @@ PARSERS = ("parse_args", "parse_object", "parse_string", "parse_path", "parse_en
 class Json:
     """A jsonargparse Namespace: nested attributes; options that hold a dict count as sections too."""
 
+    mode = "argparse"
+
     def __init__(self, module: ModuleType, below: str = "") -> None:
         self.module = module
         self.name = f"jsonargparse {below}".rstrip()
@@ -44,15 +46,21 @@ def arrive(module: ModuleType) -> None:
     tree = Json(module)
     for name in PARSERS:
         if hasattr(module.ArgumentParser, name):
-            after(module.ArgumentParser, name, lambda _, config: _offer(config, tree), "inject-jsonargparse")
+            final = name == "parse_args"
+            after(
+                module.ArgumentParser,
+                name,
+                lambda _, config, final=final: _offer(config, tree, final=final),
+                "inject-jsonargparse",
+            )
 
 
-def _offer(config: Any, tree: Json, path: str = "") -> None:
+def _offer(config: Any, tree: Json, path: str = "", *, final: bool) -> None:
     """Also below: an argument of LightningCLI's model is ``model.debug_x``, of a subcommand ``fit.model.debug_x``."""
     if not hasattr(config, "__dict__") or path.count(".") > DEEPEST:
         return
-    offer(config, tree, unknown="doubt")
+    offer(config, tree, unknown="doubt", final=final)
     for key in tree.sections(config):
         if not key.lower().startswith("debug"):
             below = f"{path}.{key}" if path else key
-            _offer(getattr(config, key), Json(tree.module, f"{below}:"), below)
+            _offer(getattr(config, key), Json(tree.module, f"{below}:"), below, final=final)

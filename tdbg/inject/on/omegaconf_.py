@@ -17,6 +17,7 @@ class Omega:
     """A DictConfig, written although it may be read-only or in struct mode."""
 
     name = "omegaconf"
+    mode = "hydra"
 
     def __init__(self, module: ModuleType) -> None:
         self._dict: Any = module.DictConfig

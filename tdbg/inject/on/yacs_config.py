@@ -16,6 +16,7 @@ class Yacs:
     """A CfgNode is a dict; writing its items is what yacs does too, frozen or not."""
 
     name = "yacs"
+    mode = "yacs"
 
     def keys(self, node: Any) -> list[str] | None:
         return [key for key in node if isinstance(key, str)] if isinstance(node, dict) else None

@@ -7,6 +7,7 @@ from tdbg.asked import Asked, Options
 if TYPE_CHECKING:
     from tdbg.pages.divergence import Divergence, Finding
     from tdbg.pages.pairs import Entry, Side
+    from tdbg.pages.reader import PageSet
 
 HELP = """Compare two runs, epochs or ranks: the first tensor that differs, and the worst ones.
 
@@ -96,11 +97,19 @@ def _sides(question: Question) -> "tuple[Side, Side]":
         )
     first = opened(paths[:1])
     second = opened(paths[1:]) if len(paths) == 2 else first
+    if epochs == (None, None) and len(paths) == 2:
+        epochs = _of_folders(first), _of_folders(second)
     order = question.by == "order"
     return (
         Side(first, epoch=epochs[0], rank=ranks[0], order=order),
         Side(second, epoch=epochs[1], rank=ranks[1], order=order),
     )
+
+
+def _of_folders(pages: "PageSet") -> int | None:
+    """The epoch of a side that is one folder ``epoch_N``: two such sides are compared although their epochs differ."""
+    epochs = {source.epoch for source in pages.sources}
+    return epochs.pop() if len(epochs) == 1 else None
 
 
 def _two(option: str, text: str) -> tuple[int | None, int | None]:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 HELP = """List what was captured: layers, shapes, datapoints, bytes.
 
-    Tensors are not read, only their records. What the writers left out, what is wrong with the files, and samples
+    Tensors are not read, only their records. What the writers left out or could not store, what is wrong with the files, and samples
     that several ranks captured (a sampler that pads) are told on stderr. Exits with 1 if nothing was captured.
 
     Examples:
@@ -26,6 +26,7 @@ OPTIONS: Options = {
     **SELECTION,
     "json": (("--json",), "", "Print one JSON document."),
 }
+TOLD = 20  # outputs that could not be stored
 LAYER_COLUMNS = ("path", "dtype", "shape", "datapoints", "bytes")
 DATAPOINT_COLUMNS = ("key", "rank", "step", "epoch", "phase", "page", "tensors", "bytes")
 
@@ -43,7 +44,7 @@ def answer(question: Question) -> int:
     from tdbg.pages.listing import Listing
     from tdbg.pages.places import chosen, is_selected, opened, there_is
     from tdbg.pages.shared import Shared
-    from tdbg.pages.tables import safe, tell
+    from tdbg.pages.tables import counted, safe, tell
 
     with opened(question.paths) as pages:
         found, shared = Listing(), Shared()
@@ -56,6 +57,10 @@ def answer(question: Question) -> int:
             print(summary(found))
             _print(pages, found, question)
         tell(pages)
+        for what, count in found.refused.most_common(TOLD):
+            say(safe(f"not stored, of {counted(count, 'datapoint')}: {what}"))
+        if len(found.refused) > TOLD:
+            say(f"and {len(found.refused) - TOLD} more outputs that could not be stored; --json lists them")
         if told := shared.told():
             say(safe(told))
     if not found.datapoints:
@@ -123,6 +128,7 @@ def _print_json(pages: "PageSet", found: "Listing", question: Question) -> None:
         "ranks": sorted(found.ranks),
         "epochs": sorted(found.epochs),
         "layers": [dict(zip(("path", "dtypes", "shapes", "datapoints", "bytes"), row, strict=True)) for row in layers],
+        "refused": dict(found.refused),
         "drops": [drop._asdict() for drop in pages.drops],
         "problems": [{"path": str(one.path), "text": one.text, "grave": one.grave} for one in pages.problems],
     }

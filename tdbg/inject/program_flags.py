@@ -1,0 +1,117 @@
+"""Debug flags that the program's own configuration has on, whether or not anybody asked tdbg for them.
+
+A configuration is looked at once it is final: frozen, composed or parsed. A library without such a moment has its
+last configuration looked at before the first step, or at exit. Each flag found is an Injection event (status
+``own``), so `tdbg flags doctor` knows it was on; with ``--forbid-flags`` the first one ends the process.
+"""
+
+import atexit
+import contextlib
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tdbg.flags import FLAGS
+from tdbg.inject.take import Tree, guarded, leaves, ledger, spellings
+from tdbg.output import say
+
+OFF_WORDS = ("", "0", "no", "off", "false", "none", "null")
+ON_WORDS = ("1", "yes", "on", "true")
+_unsettled: dict[str, tuple[Callable[[], Any], Tree]] = {}  # library -> its last configuration
+
+
+def report_flags_on(root: Any, tree: Tree) -> None:
+    """Report every flag that the final configuration ``root`` has on. Ends the process under ``--forbid-flags``."""
+    _unsettled.pop(tree.name, None)
+    report_values((path, value, f"{tree.name} {path}") for path, value in leaves(root, tree))
+
+
+def report_values(found: Iterator[tuple[str, Any, str]]) -> None:
+    """The same for ``(path, value, where)`` of each key below the program's debug keys."""
+    book = ledger()
+    settings = book.agent.settings
+    forbidden = []
+    for path, value, where in found:
+        flag, known = flag_at(path)
+        top = path.lower().replace("-", "_")
+        if not (top == "debug" or top.startswith(("debug.", "debug_"))):  # debugpy, debugger
+            continue
+        if not is_on(value, known) or settings.flags.get(flag):
+            continue
+        book.found_on(flag, where, value)
+        forbidden.append((flag, where))
+    if forbidden and settings.forbid_flags:
+        flag, where = forbidden[0]
+        more = f", and {len(forbidden) - 1} more" if len(forbidden) > 1 else ""
+        say(
+            f"--forbid-flags: {flag} is on in the program's own configuration ({where}){more}\n"
+            f"switch it off there, or for this run with --no-flag {flag}"
+        )
+        raise SystemExit(2)
+
+
+def look_later(root: Any, tree: Tree) -> None:
+    """The configuration may change yet: look at the last one of its library before the first step, or at exit."""
+    last = _unsettled.get(tree.name)
+    if last is not None and last[0]() is root:
+        return
+    if not _unsettled:
+        atexit.register(_at_exit)
+        if ledger().agent.settings.forbid_flags and ledger().agent.settings.level == "off":
+            _before_first_step()
+    try:
+        held: Callable[[], Any] = weakref.ref(root)
+    except TypeError:
+        held = lambda: root  # noqa: E731 - a type without weak references
+    _unsettled[tree.name] = held, tree
+
+
+def settle() -> None:
+    """Look at what is still unsettled."""
+    for held, tree in list(_unsettled.values()):
+        root = held()
+        if root is not None:
+            report_flags_on(root, tree)
+    _unsettled.clear()
+
+
+def flag_at(path: str) -> tuple[str, bool]:
+    """The flag that a key such as ``DEBUG.LOSS.NULL_MASKING`` stands for, and whether the table has it."""
+    words = tuple(path.lower().replace("-", "_").split("."))
+    for flag in FLAGS:
+        if words in spellings(flag.name):
+            return flag.name, True
+    name = path.upper().replace("-", "_")
+    for prefix in ("DEBUG.", "DEBUG_"):
+        name = name.removeprefix(prefix)
+    return name, False
+
+
+def is_on(value: Any, known: bool) -> bool:
+    """True if the value switches a flag on; of the table's flags any value counts that does not say no."""
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        word = value.strip().lower()
+        return word not in OFF_WORDS if known else word in ON_WORDS
+    return known and isinstance(value, int | float) and bool(value)
+
+
+def _at_exit() -> None:
+    with contextlib.suppress(SystemExit), guarded("program-flags"):  # too late to end the process with another code
+        settle()
+
+
+def _before_first_step() -> None:
+    """At level off nobody watches for the first step: one hook of torch's does, and leaves."""
+    from tdbg.inject.imports import when_imported
+
+    def arrive(module: Any) -> None:
+        def look(*_: Any) -> None:
+            handle.remove()
+            with guarded("program-flags"):
+                settle()
+
+        handle = module.register_optimizer_step_pre_hook(look)
+
+    when_imported("torch.optim.optimizer", arrive)
