@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch.optim import optimizer as optimizer_module
 
 from tdbg.events import Baseline
+from tdbg.guard import Guard
 
 if TYPE_CHECKING:
     from tdbg.probes.monitor import Monitor
@@ -29,7 +30,8 @@ class Alternation:
         self.block = block
         self.random = random.Random(0)  # a generator of its own: the program's is not touched
         self.restart()
-        optimizer_module.register_optimizer_step_post_hook(self._step)
+        self._guard = Guard("baseline", monitor.failed)
+        optimizer_module.register_optimizer_step_post_hook(self._after_step)
 
     def restart(self) -> None:
         """Begin anew (a forked child)."""
@@ -40,7 +42,10 @@ class Alternation:
         self._begun = 0.0
         self._left = 0
 
-    def _step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+    def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        self._guard.call(self._step, optimizer)
+
+    def _step(self, optimizer: Any) -> None:
         if not self.monitor.is_main(optimizer):
             return
         self.seen += 1

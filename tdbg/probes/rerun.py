@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from tdbg.guard import Guard
 from tdbg.probes import tensors
 from tdbg.probes.roots import Names, unwrapped
 from tdbg.probes.tensors import Bad, first_bad, is_sharded, look, version, walk
@@ -112,6 +113,9 @@ class Call:
         return [version(tensor) for _, tensor in walk((self.args, self.kwargs))] != self.versions
 
 
+GUARD = Guard("output gradients")
+
+
 class _Keep:
     """A tensor hook that keeps the gradient and returns nothing."""
 
@@ -122,7 +126,8 @@ class _Keep:
         self.into, self.index = into, index
 
     def __call__(self, grad: Tensor) -> None:
-        self.into[self.index] = grad.detach()
+        with GUARD:
+            self.into[self.index] = grad.detach()
 
 
 @dataclass(slots=True)

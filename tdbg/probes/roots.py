@@ -2,13 +2,14 @@
 
 import contextlib
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
 from torch import nn
 from torch.nn.modules import module as module_registry
 
+from tdbg.guard import Guard, belongs_to_program
 from tdbg.probes.compiler import hide, unseen
 
 # Path components that wrappers add; users know their modules without them.
@@ -32,14 +33,15 @@ class _Hook:
     pickles as a bound method of the standard library that takes anything and does nothing.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, guard: Guard) -> None:
         self.target: Callable[..., None] | None = None
+        self.guard = guard
 
     def __call__(self, module: nn.Module, args: Any, more: Any = None) -> None:
         if torch.compiler.is_compiling():  # inside a compiled region: be a constant nothing
             return
         if self.target is not None:
-            unseen(self.target, module, args, more)
+            unseen(self.guard.call, self.target, module, args, more)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "_Hook":
         return self
@@ -58,10 +60,10 @@ class Roots:
     takes it in. Nothing is hooked globally but the registration hooks, which run while a model is built.
     """
 
-    def __init__(self, failed: Callable[[str, Exception], None]) -> None:
-        self._failed = failed
-        self._before = _Hook()
-        self._after = _Hook()
+    def __init__(self, failed: Callable[[str, BaseException], None]) -> None:
+        self._guard, forward = Guard("roots", failed), Guard("forward", failed)
+        self._before = _Hook(forward)
+        self._after = _Hook(forward)
         self._hooked: weakref.WeakKeyDictionary[nn.Module, tuple[Any, Any]] = weakref.WeakKeyDictionary()
         self._children: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._tops: weakref.WeakKeyDictionary[nn.Module, None] = weakref.WeakKeyDictionary()
@@ -92,22 +94,21 @@ class Roots:
         self._before.target = self._after.target = None
 
     def _on_parameter(self, module: nn.Module, name: str, parameter: Any) -> None:
-        try:
-            if module not in self._children:
-                self._hook(module)
-        except Exception as error:  # guard: a half-built module may not even have a hash
-            self._failed("roots", error)
+        self._guard.call(self._meet, module, None)
 
     def _on_child(self, parent: nn.Module, name: str, child: nn.Module | None) -> None:
-        try:
-            if parent not in self._children:
-                self._hook(parent)
-            if child is not None and child is not parent:
-                self._children.add(child)
-                self._tops.pop(child, None)
-                self._unhook(child)
-        except Exception as error:  # guard: a half-built module may not even have a hash
-            self._failed("roots", error)
+        self._guard.call(self._meet, parent, child)
+
+    def _meet(self, module: nn.Module, child: nn.Module | None) -> None:
+        """A module got a parameter, or a child."""
+        if not _can_be_kept(module):
+            return
+        if module not in self._children:
+            self._hook(module)
+        if child is not None and child is not module and _can_be_kept(child):
+            self._children.add(child)
+            self._tops.pop(child, None)
+            self._unhook(child)
 
     def _hook(self, module: nn.Module) -> None:
         self._tops[module] = None
@@ -121,13 +122,16 @@ class Roots:
             module.register_forward_hook(self._after),
         )
 
-    def compile(self, module: nn.Module, compile_it: Callable[[], None]) -> None:
-        """``module.compile()``: hooks would be traced in and fall silent, so stand around the call instead."""
+    def before_compile(self, module: nn.Module) -> bool:
+        """``module.compile()`` comes: hooks would be traced in and fall silent. True if the module had ours."""
         was_hooked = module in self._hooked
         self._unhook(module)
-        compile_it()
+        return was_hooked
+
+    def after_compile(self, module: nn.Module) -> None:
+        """``module.compile()`` has returned: stand around the compiled call instead of hooking the module."""
         compiled = module._compiled_call_impl
-        if compiled is None or not was_hooked:
+        if compiled is None:
             return
         before, after = self._before, self._after
         whose = weakref.ref(module)
@@ -187,19 +191,31 @@ class Roots:
         """How many modules carry hooks."""
         return len(self._hooked)
 
-    @contextlib.contextmanager
-    def bare(self, roots: list[nn.Module]) -> Iterator[None]:
-        """The given modules without our hooks (torch.jit.script cannot compile them)."""
+    def strip(self, roots: list[nn.Module]) -> list[nn.Module]:
+        """Take our hooks from these modules and all below them (torch.jit.script cannot compile them); returns those
+        that had some."""
         held = []
         for module in (module for root in roots for module in root.modules()):
             if module in self._hooked:
                 held.append(module)
             self._unhook(module)
-        try:
-            yield
-        finally:
-            for module in held:
-                self._hook_instance(module)
+        return held
+
+    def put_back(self, modules: list[nn.Module]) -> None:
+        """Hook the modules that `strip` returned."""
+        for module in modules:
+            self._hook_instance(module)
+
+
+def _can_be_kept(module: nn.Module) -> bool:
+    """False for a module without a hash; one that is half built may not have it yet."""
+    try:
+        hash(module)
+    except BaseException as error:
+        if belongs_to_program(error):
+            raise
+        return False
+    return True
 
 
 def clean_path(path: str) -> str:
