@@ -13,7 +13,7 @@ import tdbg
 
 ROOT = Path(tdbg.__file__).parent
 FLOORS = (
-    ("errors",),
+    ("errors", "guard"),
     (
         "flags",
         "registry",

@@ -21,6 +21,7 @@ from tdbg.api.lines import say
 from tdbg.api.session import Session
 from tdbg.events import plain
 from tdbg.flags import tag
+from tdbg.guard import Guard
 from tdbg.probes.tensors import Figures, measure, nbytes, norms, walk
 
 EXPLOSION = 10.0
@@ -426,7 +427,7 @@ def _forked() -> None:
         made._lock = threading.RLock()
 
 
-os.register_at_fork(after_in_child=_forked)
+os.register_at_fork(after_in_child=lambda: Guard("debugger").call(_forked))
 
 
 def parameters_of(model: nn.Module) -> Iterator[tuple[str, Tensor]]:

@@ -156,5 +156,5 @@ def _components(pipeline: Any) -> dict[str, Any]:
 
 def _is_part(value: Any) -> bool:
     """False for settings: numbers, texts, tensors, functions and containers of them."""
-    plain = str | bytes | int | float | complex | Tensor | list | tuple | dict | set | frozenset | type
+    plain = (str, bytes, int, float, complex, Tensor, list, tuple, dict, set, frozenset, type)
     return value is not None and not isinstance(value, plain) and (isinstance(value, nn.Module) or not callable(value))

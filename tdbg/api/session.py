@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from tdbg.events import Cost, End, Event, Note, ProbeOff, Start, Step
+from tdbg.guard import Guard, describe_error
 
 if TYPE_CHECKING:
     from torch import nn
@@ -49,10 +50,10 @@ class Memory:
         """What was noted so far."""
         return [event.text for event in tuple(self.events) if isinstance(event, Note)]
 
-    def failed(self, name: str, error: Exception) -> None:
+    def failed(self, name: str, error: BaseException) -> None:
         """A part of tdbg raised and was switched off."""
-        self.emit(ProbeOff(probe=name, error=f"{type(error).__name__}: {error}"[:500]))
-        LOG.warning("tdbg switched its part %s off: %s: %s", name, type(error).__name__, error)
+        self.emit(ProbeOff(probe=name, error=describe_error(error)))
+        LOG.warning("tdbg switched its part %s off: %s", name, describe_error(error))
 
 
 class Session:
@@ -249,7 +250,8 @@ def _adopt(session: Session, module: "nn.Module") -> None:
     roots, theirs = session.monitor.roots, module._compiled_call_impl
     roots.adopt(module)
     if theirs is not None:
-        roots.compile(module, lambda: None)
+        if roots.before_compile(module):
+            roots.after_compile(module)
         session.compiled.append((weakref.ref(module), theirs, module._compiled_call_impl))
 
 
@@ -280,4 +282,4 @@ def _forked() -> None:
         regions.TOTALS.clear()
 
 
-os.register_at_fork(after_in_child=_forked)
+os.register_at_fork(after_in_child=lambda: Guard("session").call(_forked))

@@ -412,7 +412,7 @@ class Capture(Probe):
     def _dropped(self, reason: str) -> None:
         self._recording_of(self._about.get("epoch")).drop(1, reason)
 
-    def _failed(self, error: Exception) -> None:
+    def _failed(self, error: BaseException) -> None:
         if isinstance(error, OSError | TdbgError):
             self._give_up(error)
         else:

@@ -2,10 +2,13 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
+from itertools import islice
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+
+from tdbg.guard import belongs_to_program
 
 MAX_DEPTH = 32
 MAX_ITEMS = 4096
@@ -29,26 +32,49 @@ def leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def _below(value: Any, path: str, depth: int) -> Iterator[tuple[str, Any]]:
+    """The leaves below one value; an object of the program's that refuses to be looked at is one that is left."""
+    try:
+        found = list(_parts(value, path, depth))
+    except BaseException as error:
+        if belongs_to_program(error):
+            raise
+        found = [Part(path, Left(f"a {type(value).__name__} that raised {type(error).__name__} when it was looked at"))]
+    for part in found:
+        if part.is_leaf:
+            yield part.path, part.value
+        else:
+            yield from _below(part.value, part.path, depth + 1)
+
+
+class Part(NamedTuple):
+    """A leaf, or what has to be looked into."""
+
+    path: str
+    value: Any
+    is_leaf: bool = True
+
+
+def _parts(value: Any, path: str, depth: int) -> Iterator[Part]:
     if isinstance(value, Tensor):
-        yield path, value
+        yield Part(path, value)
     elif value is None or isinstance(value, bool | int | float | complex | str):
-        yield path, _text(value) if isinstance(value, str) else value
+        yield Part(path, _text(value) if isinstance(value, str) else value)
     elif depth >= MAX_DEPTH:
-        yield path, Left(f"it lies deeper than {MAX_DEPTH} levels, or within itself")
+        yield Part(path, Left(f"it lies deeper than {MAX_DEPTH} levels, or within itself"))
     elif depth and isinstance(value, list | tuple) and all(_is_number(item) for item in value[:MAX_ITEMS]):
-        yield path, list(value[:MAX_ITEMS])
+        yield Part(path, list(value[:MAX_ITEMS]))
         yield from _cut(value, path)
     elif (items := _items(value)) is not None:
         for key, item in items:
-            yield from _below(item, f"{path}.{key}", depth + 1)
+            yield Part(f"{path}.{key}", item, is_leaf=False)
         yield from _cut(value, path)
     else:
-        yield path, _other(value)
+        yield Part(path, _other(value))
 
 
 def _items(value: Any) -> Iterable[tuple[Any, Any]] | None:
     if isinstance(value, Mapping):
-        return list(value.items())[:MAX_ITEMS]
+        return islice(value.items(), MAX_ITEMS)
     if isinstance(value, list | tuple):
         return enumerate(value[:MAX_ITEMS])
     if is_dataclass(value) and not isinstance(value, type):
@@ -56,10 +82,10 @@ def _items(value: Any) -> Iterable[tuple[Any, Any]] | None:
     return None
 
 
-def _cut(value: Any, path: str) -> Iterator[tuple[str, Left]]:
+def _cut(value: Any, path: str) -> Iterator[Part]:
     more = len(value) - MAX_ITEMS if hasattr(value, "__len__") else 0
     if more > 0:
-        yield f"{path}.{MAX_ITEMS}", Left(f"{more:,} more after the first {MAX_ITEMS:,}")
+        yield Part(f"{path}.{MAX_ITEMS}", Left(f"{more:,} more after the first {MAX_ITEMS:,}"))
 
 
 def _is_number(value: Any) -> bool:

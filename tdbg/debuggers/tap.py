@@ -24,6 +24,7 @@ from tdbg.debuggers.plain import PLAIN, RAW, Note, NotPlain, Part, parts, raw
 from tdbg.debuggers.pool import Full, Pool
 from tdbg.debuggers.structure import Left, leaves
 from tdbg.errors import TdbgError
+from tdbg.guard import Guard, belongs_to_program
 from tdbg.pages.layout import Layout, Spec
 from tdbg.probes.compiler import hide, unseen
 from tdbg.probes.own_hooks import add_gradient_hook, can_hook, reserve_key
@@ -245,8 +246,9 @@ class Tap:
     calling any hook; others one ``copy_`` and some 6 us.
     """
 
-    def __init__(self, pool: Pool, failed: Callable[[Exception], None]) -> None:
-        self.pool, self._failed = pool, failed
+    def __init__(self, pool: Pool, failed: Callable[[BaseException], None]) -> None:
+        self.pool = pool
+        self.guard = Guard("capture", lambda part, error: self._give_up(error, failed))
         self._plans: dict[Form, Plan] = {}  # by what comes first
         self._views: dict[int, tuple[Tensor, Plan, list[Tensor], list[Slot | None]]] = {}  # by id of the buffer
         self._hooked: list[dict[Any, Any]] = []  # tables of hooks
@@ -266,6 +268,12 @@ class Tap:
         self.makers: Sequence[Target | None] = NOBODY
         self.slots: list[Slot | None] = []
         self.thread = 0
+
+    def _give_up(self, error: BaseException, failed: Callable[[BaseException], None]) -> None:
+        """The guard's report: this pass is lost, and there is no further one."""
+        self._full, self.makers, self.next = True, NOBODY, None
+        self.unhook()
+        failed(error)
 
     @property
     def running(self) -> bool:
@@ -469,8 +477,6 @@ class Tap:
                 copied.loose.append(Loose.copy(form, part, buffer))
         except Full:
             copied.skipped[name] = "there was no room for it"
-        except Exception as error:  # guard: the gradient is lost, training goes on
-            self._failed(error)
         return True
 
     def _is_parked(self, copied: Copied) -> bool:
@@ -486,9 +492,6 @@ class Tap:
                 self._take_leaves(self._copied, name, value)
         except Full:
             self._full, self.makers = True, NOBODY
-        except Exception as error:  # guard: the pass is lost, training goes on
-            self._full, self.makers = True, NOBODY
-            self._failed(error)
 
     def _take_leaves(self, copied: Copied, name: str, value: Any) -> None:
         for path, leaf in leaves(value, name):
@@ -530,9 +533,9 @@ class Tap:
         """The plain tensors that this one is made of; none, and a word on it, where it cannot be kept."""
         try:
             return parts(tensor)
-        except TdbgError:
-            raise
-        except Exception as error:  # guard: a tensor may refuse anything; this one is not kept, and that is said
+        except BaseException as error:  # guard: a tensor may refuse anything; this one is not kept, and that is said
+            if isinstance(error, TdbgError) or belongs_to_program(error):
+                raise
             why = str(error) if isinstance(error, NotPlain) else f"{type(error).__name__}: {error}"[:200]
             copied.skipped[path] = why
             return ()
@@ -579,7 +582,7 @@ class _Before:
 
     def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         if not torch.compiler.is_compiling():
-            unseen(self.tap.before, self.target, args, kwargs)
+            unseen(self.tap.guard.call, self.tap.before, self.target, args, kwargs)
 
 
 class _After:
@@ -615,7 +618,7 @@ class _After:
                     tap.next = tap.makers[at]
                     return
         if not torch.compiler.is_compiling():
-            unseen(tap.after, self.target, output)
+            unseen(tap.guard.call, tap.after, self.target, output)
 
 
 class _TimedAfter(_After):
@@ -643,7 +646,7 @@ class _Gradient:
         self.tap, self.path, self.of = tap, path, of
 
     def __call__(self, grad: Tensor) -> None:
-        self.tap.gradient(self.path, self.of, grad)
+        self.tap.guard.call(self.tap.gradient, self.path, self.of, grad)
 
 
 hide(_Before.__call__)

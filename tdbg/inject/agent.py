@@ -8,12 +8,13 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from tdbg import events, run_files
 from tdbg.config import Settings
+from tdbg.guard import Guard, describe_error, ignore_failure, report_to
 from tdbg.logs.textlog import RankLogs
 from tdbg.rundir import STATE_FILE, EventWriter, RunDir, allowed_env, claim, env_rank, redacted
 
@@ -42,6 +43,7 @@ class Agent:
         self.monitor: Any = None  # set once torch is imported, unless the level is off
         self.feed: Any = None  # where metrics go, once there is a monitor
         self._noted: set[str] = set()
+        self._guards: dict[str, Guard] = {}
         self._writer = self._other = self._new_writer()
         self._turn = threading.RLock()  # of what waits for the rank
         self._held: list[events.Event] = []
@@ -49,6 +51,7 @@ class Agent:
         self._at_fork: list[Callable[[], None]] = []
         self._at_rank: list[Callable[[], None]] = []
         os.register_at_fork(after_in_child=self._forked)
+        report_to(self.failed)
 
     def _new_writer(self) -> EventWriter:
         return EventWriter(self._other_folder, self.settings.disk_budget_bytes, self._say_trouble)
@@ -124,25 +127,22 @@ class Agent:
             self._noted.add(code)
             self.emit(events.Note(code=code, text=text, step=self.step))
 
-    @contextlib.contextmanager
-    def guard(self, name: str) -> Iterator[None]:
-        """Swallow and count what tdbg itself raises: training must outlive us. Not for hot paths."""
-        try:
-            yield
-        except Exception as error:  # the guard around every part of tdbg inside a rank
-            self.failed(name, error)
+    def guard(self, name: str) -> Guard:
+        """The guard around the part of tdbg with this name: one for all that asks for it."""
+        found = self._guards.get(name)
+        if found is None:
+            found = self._guards[name] = Guard(name, self.failed)
+        return found
 
-    def failed(self, name: str, error: Exception) -> None:
+    def failed(self, name: str, error: BaseException) -> None:
         """Count an exception of tdbg's own and record it, without ever raising another."""
         self.errors += 1
-        try:
-            lines = traceback.format_exception(error)
-            text = "".join(lines).splitlines()[-20:]
-            if f"off:{name}" not in self._noted:
-                self._noted.add(f"off:{name}")
-                self.emit(events.ProbeOff(probe=name, error=f"{type(error).__name__}: {error}"[:500], lines=text))
-        except Exception:  # nothing is left to try: stay silent rather than disturb the program
-            pass
+        if f"off:{name}" in self._noted:
+            return
+        self._noted.add(f"off:{name}")
+        with Guard("report", ignore_failure):  # nothing is left to try: stay silent rather than disturb the program
+            text = "".join(traceback.format_exception(error)).splitlines()[-20:]
+            self.emit(events.ProbeOff(probe=name, error=describe_error(error), lines=text))
 
     def at_fork(self, callback: Callable[[], None]) -> None:
         """Have ``callback`` run in every forked child, before anything else of tdbg."""
@@ -157,17 +157,20 @@ class Agent:
         self._writer.written_bytes += size
 
     def _forked(self) -> None:
-        with self.guard("fork"):
-            self._writer.forget()
-            self._other.forget()
-            self._logs.forget()
-            self._writer = self._other = self._new_writer()
-            self._turn = threading.RLock()  # a new one: the parent may have held it at the fork
-            self.rank = None
-            self._noted.clear()
-            self._held.clear()
-            for callback in self._at_fork:
-                callback()
+        self.guard("fork").call(self._begin_process)
+
+    def _begin_process(self) -> None:
+        """In a forked child: nothing is said yet, and the files are the parent's."""
+        self._writer.forget()
+        self._other.forget()
+        self._logs.forget()
+        self._writer = self._other = self._new_writer()
+        self._turn = threading.RLock()  # a new one: the parent may have held it at the fork
+        self.rank = None
+        self._noted.clear()
+        self._held.clear()
+        for callback in self._at_fork:
+            Guard("fork", self.failed).call(callback)
 
     def close(self) -> None:
         """Close the files; for a watch that ends before its process does."""

@@ -25,23 +25,21 @@ def install(agent: Agent) -> None:
 
 
 def _watch_subprocess(agent: Agent, popen: Any) -> None:
-    real = getattr(popen, "_handle_exitstatus", None)
+    real, guard = getattr(popen, "_handle_exitstatus", None), agent.guard("children")
     if real is None:
         return
 
     @functools.wraps(real)
     def handle_exitstatus(self: Any, *args: Any, **kwargs: Any) -> Any:
         result = real(self, *args, **kwargs)
-        with agent.guard("children"):
-            if self.returncode and _is_rank(agent, self):
-                _report(agent, self.pid, self.returncode)
+        guard.call(_look_at_popen, agent, self)
         return result
 
     popen._handle_exitstatus = handle_exitstatus
 
 
 def _watch_multiprocessing(agent: Agent, popen: Any) -> None:
-    real = popen.__dict__["poll"]
+    real, guard = popen.__dict__["poll"], agent.guard("children")
 
     @functools.wraps(real)
     def poll(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -49,11 +47,15 @@ def _watch_multiprocessing(agent: Agent, popen: Any) -> None:
         code = real(self, *args, **kwargs)
         # SIGTERM is how multiprocessing itself ends daemons and the ranks left over after a failure.
         if code and before is None and code != -signal.SIGTERM:
-            with agent.guard("children"):
-                _report(agent, self.pid, code)
+            guard.call(_report, agent, self.pid, code)
         return code
 
     popen.poll = poll
+
+
+def _look_at_popen(agent: Agent, child: Any) -> None:
+    if child.returncode and _is_rank(agent, child):
+        _report(agent, child.pid, child.returncode)
 
 
 def _is_rank(agent: Agent, child: Any) -> bool:

@@ -14,7 +14,9 @@ from types import ModuleType
 from typing import Any
 
 from tdbg.frames import without_own_frames
+from tdbg.guard import Guard
 
+PART = "log-level"
 STATS = 15
 LEVELS = {"DEBUG": 10, "STATS": STATS, "INFO": 20, "WARNING": 30, "ERROR": 40, "CRITICAL": 50}
 INSTALLED = (  # also what a .pth file or PYTHONPATH brings
@@ -76,6 +78,22 @@ class Console:
         spec = getattr(sys.modules.get("__main__"), "__spec__", None)
         return str(spec.name).partition(".")[0] if spec is not None else "__main__"
 
+    def opens(self, logger: Any, level: int) -> bool:
+        """Whether a record of this level is made although the logger's own level drops it."""
+        if level < self.level or logger.disabled or logger.manager.disable >= level:
+            return False  # logging.disable() is the program's own last word
+        return self.is_own(logger.name)
+
+    def choose(self, logger: Any, record: Any) -> "list[Any] | None":
+        """The handlers that get the record; None for a logger without any, of which Python itself says so."""
+        handlers = list(_handlers(logger))
+        if not handlers and self.logging.lastResort is not None:
+            handlers = [self.logging.lastResort]
+        if not handlers:
+            return None
+        allowed = record.levelno >= logger.getEffectiveLevel()
+        return [handler for handler in handlers if self.shows(logger, handler, record, allowed)]
+
     def shows(self, logger: Any, handler: Any, record: Any, allowed: bool) -> bool:
         """Whether ``handler`` prints ``record``; ``allowed`` says what the logger's own level says."""
         if not self.is_console(handler):
@@ -86,36 +104,28 @@ class Console:
 
 
 def _let_records_be_made(logging: ModuleType, console: Console) -> None:
-    real = logging.Logger.isEnabledFor
+    real, guard = logging.Logger.isEnabledFor, Guard(PART)
 
     @functools.wraps(real)
     def isEnabledFor(self: Any, level: int) -> bool:
-        if real(self, level):
-            return True
-        if level < console.level or self.disabled or self.manager.disable >= level:
-            return False  # logging.disable() is the program's own last word
-        return console.is_own(self.name)
+        return real(self, level) or bool(guard.call(console.opens, self, level))
 
     logging.Logger.isEnabledFor = isEnabledFor
 
 
 def _choose_handlers(logging: ModuleType, console: Console) -> None:
     """Logger.callHandlers, with the console's level in the place of the handler's."""
-    real = logging.Logger.callHandlers
+    real, guard = logging.Logger.callHandlers, Guard(PART)
 
     @functools.wraps(real)
     @without_own_frames
     def callHandlers(self: Any, record: Any) -> None:
-        handlers = list(_handlers(self))
-        if not handlers and logging.lastResort is not None:
-            handlers = [logging.lastResort]
-        if not handlers:
-            real(self, record)  # Python's own words about a logger without handlers
+        chosen = guard.call(console.choose, self, record)
+        if chosen is None:
+            real(self, record)
             return
-        allowed = record.levelno >= self.getEffectiveLevel()
-        for handler in handlers:
-            if console.shows(self, handler, record, allowed):
-                handler.handle(record)
+        for handler in chosen:
+            handler.handle(record)
 
     logging.Logger.callHandlers = callHandlers
 

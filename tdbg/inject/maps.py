@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from tdbg.guard import Guard
 from tdbg.inject.console import PACKAGES
 from tdbg.logs.guards.files import map_of, maps_below
 from tdbg.logs.guards.link import GuardMap
@@ -24,13 +25,13 @@ class Maps:
     """
 
     def __init__(
-        self, functions: Sequence[str], ready: Callable[[], None], failed: Callable[[Exception], None]
+        self, functions: Sequence[str], ready: Callable[[], None], failed: Callable[[str, BaseException], None]
     ) -> None:
         # by the name that code objects bear; None: nothing in that file is guarded
         self.known: dict[str, GuardMap | None] = {}
         self._functions = functions
         self._ready = ready
-        self._failed = failed
+        self._guard = Guard("guards", failed)
         self._single: dict[str, GuardMap] = {}
         self.forget()
 
@@ -96,18 +97,14 @@ class Maps:
 
     def _work(self) -> None:
         while True:
-            try:
-                tree = maps_below(self._waiting[0], self._functions, rest)
-            except Exception as error:  # a guard: without maps records have no flags
-                self._failed(error)
-                tree = {}
+            tree = self._guard.call(maps_below, self._waiting[0], self._functions, rest) or {}
             with self._lock:
                 self._trees[self._waiting.pop(0)] = tree
                 if self._waiting:
                     continue
                 self._thread = None
             self._single.clear()
-            self._ready()
+            self._guard.call(self._ready)
             return
 
 

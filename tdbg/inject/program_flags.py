@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tdbg.flags import FLAGS
-from tdbg.inject.take import Tree, guarded, leaves, ledger, spellings
+from tdbg.guard import EndRun
+from tdbg.inject.take import Tree, guard_of, leaves, ledger, spellings
 from tdbg.output import say
 
 OFF_WORDS = ("", "0", "no", "off", "false", "none", "null")
@@ -47,7 +48,7 @@ def report_values(found: Iterator[tuple[str, Any, str]]) -> None:
             f"--forbid-flags: {flag} is on in the program's own configuration ({where}){more}\n"
             f"switch it off there, or for this run with --no-flag {flag}"
         )
-        raise SystemExit(2)
+        raise EndRun(2)
 
 
 def look_later(root: Any, tree: Tree) -> None:
@@ -98,8 +99,8 @@ def is_on(value: Any, known: bool) -> bool:
 
 
 def _at_exit() -> None:
-    with contextlib.suppress(SystemExit), guarded("program-flags"):  # too late to end the process with another code
-        settle()
+    with contextlib.suppress(SystemExit):  # too late to end the process with another code
+        guard_of("program-flags").call(settle)
 
 
 def _before_first_step() -> None:
@@ -109,8 +110,7 @@ def _before_first_step() -> None:
     def arrive(module: Any) -> None:
         def look(*_: Any) -> None:
             handle.remove()
-            with guarded("program-flags"):
-                settle()
+            guard_of("program-flags").call(settle)
 
         handle = module.register_optimizer_step_pre_hook(look)
 

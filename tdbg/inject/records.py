@@ -20,6 +20,7 @@ from types import FrameType
 from typing import Any
 
 from tdbg.frames import drop_own_frames
+from tdbg.guard import belongs_to_program
 from tdbg.inject.agent import Agent
 from tdbg.inject.imports import passed_over_like
 from tdbg.inject.maps import Maps
@@ -57,7 +58,8 @@ class Records:
 
     def __init__(self, agent: Agent) -> None:
         self.agent = agent
-        self.maps = Maps(agent.settings.flag_functions, self.flush, lambda error: agent.failed("guards", error))
+        self.guard = agent.guard("records")
+        self.maps = Maps(agent.settings.flag_functions, self.flush, agent.failed)
         budget = agent.settings.disk_budget_bytes
         self._share_bytes = int(budget * SHARE)
         self._part_bytes = part_bytes = max(min(ROTATE_BYTES, self._share_bytes // (KEPT_PARTS + 1)), 1)
@@ -98,7 +100,10 @@ class Records:
 
     def flush(self, at_the_end: bool = False) -> None:
         """Write what waits, if nothing is missing any more."""
-        with self.agent.guard("records"), self._lock:
+        self.guard.call(self._flush, at_the_end)
+
+    def _flush(self, at_the_end: bool) -> None:
+        with self._lock:
             if self.agent.rank is None:
                 return
             missing = [file for spoken in self._held for file, _ in spoken.places if self.maps.pending(file)]
@@ -172,17 +177,14 @@ class Records:
     def hear(self, record: Any) -> None:
         """A record that a logger hands to its handlers."""
         begun = time.perf_counter()
-        try:
-            file, line = str(record.pathname), int(record.lineno or 0)
-            places = [(file, line)]
-            if self._may_pass_on(file, line):
-                places += _callers(sys._getframe(2), file, line)
-            text = message_of(record.msg, record.args, record)
-            step, phase = self.now()
-            t = record.created if isinstance(record.created, float) else time.time()
-            self.take(Spoken(t, str(record.levelname), str(record.name), step, phase, text, places), begun)
-        except Exception as error:  # a guard: the program's record goes its way
-            self.agent.failed("records", error)
+        file, line = str(record.pathname), int(record.lineno or 0)
+        places = [(file, line)]
+        if self._may_pass_on(file, line):
+            places += _callers(sys._getframe(2), file, line)
+        text = message_of(record.msg, record.args, record)
+        step, phase = self.now()
+        t = record.created if isinstance(record.created, float) else time.time()
+        self.take(Spoken(t, str(record.levelname), str(record.name), step, phase, text, places), begun)
 
     def _may_pass_on(self, file: str, line: int) -> bool:
         guards = self.maps.known.get(file, self)
@@ -194,24 +196,19 @@ class Records:
         entry: the logging method that was called. frame: who called it.
         """
         begun = time.perf_counter()
-        try:
-            file = frame.f_code.co_filename
-            guards = self.maps.alone(file) if self.maps.pending(file) else self.maps.known[file]
-            line = frame.f_lineno
-            if guards is None or not (line in guards.lines or line in guards.passed_on):
-                return
-            places = [(file, line), *(_callers(frame, file, line) if line in guards.passed_on else ())]
-            if not self.maps.busy and not self.flags(places):
-                return
-            msg, args, exc_info = arguments(entry, logger)
-            text = message_of(msg, args, exc_info=exc_info)
-            step, phase = self.now()
-            name = sys.modules["logging"].getLevelName(level)
-            self.take(
-                Spoken(time.time(), str(name), str(logger.name), step, phase, text, places, suppressed=True), begun
-            )
-        except Exception as error:  # a guard: the call was dropped anyway
-            self.agent.failed("records", error)
+        file = frame.f_code.co_filename
+        guards = self.maps.alone(file) if self.maps.pending(file) else self.maps.known[file]
+        line = frame.f_lineno
+        if guards is None or not (line in guards.lines or line in guards.passed_on):
+            return
+        places = [(file, line), *(_callers(frame, file, line) if line in guards.passed_on else ())]
+        if not self.maps.busy and not self.flags(places):
+            return
+        msg, args, exc_info = arguments(entry, logger)
+        text = message_of(msg, args, exc_info=exc_info)
+        step, phase = self.now()
+        name = sys.modules["logging"].getLevelName(level)
+        self.take(Spoken(time.time(), str(name), str(logger.name), step, phase, text, places, suppressed=True), begun)
 
     def printed(self, text: str, frame: FrameType) -> None:
         """A piece of text on its way to stdout; a record is what ends with a newline."""
@@ -242,7 +239,9 @@ def message_of(msg: Any, args: Any, record: Any = None, exc_info: Any = None) ->
     """The whole message with its traceback, whatever is wrong with it."""
     try:
         text = str(record.getMessage()) if record is not None else str(msg) % args if args else str(msg)
-    except Exception as error:  # wrong arguments, or a __str__ that raises: logging itself prints its complaint
+    except BaseException as error:  # wrong arguments, or a __str__ that raises: logging itself prints its complaint
+        if belongs_to_program(error):
+            raise
         text = f"{_safe(msg)} % {_safe(args)} ({type(error).__name__} in the making of this message)"
     info = record.exc_info if record is not None else exc_info
     if info:
@@ -261,7 +260,9 @@ def cut(text: str) -> str:
 def _safe(value: Any) -> str:
     try:
         return repr(value)
-    except Exception:  # a guard: the program's own object
+    except BaseException as error:  # the program's own object
+        if belongs_to_program(error):
+            raise
         return f"<{type(value).__name__}>"
 
 
@@ -332,12 +333,14 @@ def _hear_loggers(records: Records, logging: Any) -> None:
 
 
 def _heard(real: Callable[..., Any], records: Records) -> Callable[..., Any]:
+    guard = records.guard
+
     @functools.wraps(real)
     def method(self: Any, record: Any) -> Any:
         local = records.local
         before = getattr(local, "record", None)
         if before is not record:
-            records.hear(record)
+            guard.call(records.hear, record)
         local.record = record
         try:
             return real(self, record)
@@ -355,24 +358,29 @@ def _hear_what_is_dropped(records: Records, logging: Any) -> None:
     source = real.__code__.co_filename
     known: dict[str, Any] = records.maps.known
     nothing = object()
-    frame_at = sys._getframe
+    frame_at, guard = sys._getframe, records.guard
 
     @functools.wraps(real)
     def isEnabledFor(self: Any, level: Any) -> Any:
         answer = real(self, level)
         if answer:
             return answer
-        frame: Any = frame_at(1)
-        entry = None
-        while frame is not None and frame.f_code.co_filename == source:
-            entry, frame = frame, frame.f_back
-        if entry is None and _is_method_of(self, frame):  # one that the program gave its loggers
-            entry, frame = frame, frame.f_back
-        if entry and frame:
-            guards = known.get(frame.f_code.co_filename, nothing)
-            line = frame.f_lineno if guards else 0
-            if guards is nothing or (guards and (line in guards.lines or line in guards.passed_on)):
-                records.dropped(self, level, entry, frame)
+        try:  # no call of the guard's: a program may ask this a million times
+            frame: Any = frame_at(1)
+            entry = None
+            while frame is not None and frame.f_code.co_filename == source:
+                entry, frame = frame, frame.f_back
+            if entry is None and _is_method_of(self, frame):  # one that the program gave its loggers
+                entry, frame = frame, frame.f_back
+            if entry and frame:
+                guards = known.get(frame.f_code.co_filename, nothing)
+                line = frame.f_lineno if guards else 0
+                if guards is nothing or (guards and (line in guards.lines or line in guards.passed_on)):
+                    guard.call(records.dropped, self, level, entry, frame)
+        except BaseException as error:
+            if belongs_to_program(error):
+                raise
+            guard.fail(error)
         return answer
 
     logging.Logger.isEnabledFor = passed_over_like(logging, isEnabledFor)
@@ -389,14 +397,17 @@ def _hear_warnings(records: Records) -> None:
     if real is None:  # another Python: stderr has them still
         return
     plain = warnings._showwarnmsg_impl  # type: ignore[attr-defined]
+    guard = records.guard
+
+    def take(message: Any) -> None:
+        caught = warnings._showwarnmsg_impl is not plain  # type: ignore[attr-defined]
+        logged = getattr(warnings.showwarning, "__module__", "") == "logging"
+        if not caught and not logged:
+            records.warned(message)
 
     @functools.wraps(real)
     def show(message: Any) -> Any:
-        with records.agent.guard("records"):
-            caught = warnings._showwarnmsg_impl is not plain  # type: ignore[attr-defined]
-            logged = getattr(warnings.showwarning, "__module__", "") == "logging"
-            if not caught and not logged:
-                records.warned(message)
+        guard.call(take, message)
         try:
             return real(message)
         except BaseException as error:  # of what the program shows warnings with
@@ -412,6 +423,7 @@ def _hear_prints(records: Records) -> None:
     real = getattr(stream, "write", None)
     if real is None:
         return
+    guard = records.guard
 
     @functools.wraps(real)
     def write(text: Any) -> Any:
@@ -420,10 +432,7 @@ def _hear_prints(records: Records) -> None:
         except BaseException as error:  # a closed pipe, or a character that the console does not know
             drop_own_frames(error)
             raise
-        try:
-            records.printed(text, sys._getframe(1))
-        except Exception as error:  # a guard: it is printed already
-            records.agent.failed("records", error)
+        guard.call(records.printed, text, sys._getframe(1))
         return done
 
     try:

@@ -17,6 +17,7 @@ from tdbg import flags as flag_table
 from tdbg.events import Injection
 from tdbg.flags import Value
 from tdbg.frames import without_own_frames
+from tdbg.guard import EndRun, Guard
 from tdbg.inject.agent import Agent, agent
 from tdbg.output import say
 from tdbg.rundir import env_rank
@@ -80,7 +81,7 @@ class Ledger:
             say(
                 f"the program's config rejects the flag {flag} ({where})\n{hint}; without --strict-flags the run goes on"
             )
-            raise SystemExit(2)
+            raise EndRun(2)
 
     def doubt(self, flag: str, where: str, hint: str) -> None:
         """No place for the flag so far: a rejection if that is still so at the first step, or at exit."""
@@ -103,8 +104,8 @@ class Ledger:
         return members <= set(self.agent.settings.flags) and bool(members & self.taken)
 
     def _settle_at_exit(self) -> None:
-        with contextlib.suppress(SystemExit), guarded("inject"):  # too late to end the rank with another code
-            self.settle()
+        with contextlib.suppress(SystemExit):  # too late to end the rank with another code
+            guard_of("inject").call(self.settle)
 
     def _emit(self, flag: str, status: str, where: str, old: Any, new: Any, hint: str) -> None:
         if (flag, status, where) in self._said:
@@ -140,14 +141,9 @@ def settle() -> None:
         own.settle()
 
 
-@contextlib.contextmanager
-def guarded(part: str) -> Iterator[None]:
-    """Keep tdbg's own exceptions from the program, also where there is no agent yet to record them."""
-    try:
-        yield
-    except Exception as error:  # a guard: the program must outlive us
-        with contextlib.suppress(Exception):
-            agent().failed(part, error)
+def guard_of(part: str) -> Guard:
+    """The guard around the part with this name, also where there is no agent yet to record what it raises."""
+    return Guard(part, lambda part, error: agent().failed(part, error))
 
 
 def spellings(flag: str, typed: str = "") -> list[tuple[str, ...]]:
@@ -347,14 +343,13 @@ def after(cls: Any, name: str, then: Callable[[Any, Any], None], part: str) -> N
     """Have ``then(self, result)`` run after each call of the method ``cls.name``; the call itself is unchanged."""
     import functools
 
-    real = getattr(cls, name)
+    real, guard = getattr(cls, name), guard_of(part)
 
     @functools.wraps(real)
     @without_own_frames
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         result = real(self, *args, **kwargs)
-        with guarded(part):
-            then(self, result)
+        guard.call(then, self, result)
         return result
 
     setattr(cls, name, method)

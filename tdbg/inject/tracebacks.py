@@ -10,10 +10,12 @@ import sys
 import threading
 import traceback
 from collections import Counter
+from types import FrameType
 from typing import Any
 
 from tdbg.events import Note, Traceback
 from tdbg.frames import OWN_FOLDER, drop_own_frames, walk_traceback
+from tdbg.guard import belongs_to_program
 from tdbg.inject.agent import Agent
 from tdbg.inject.console import PACKAGES
 from tdbg.inject.imports import passed_over_like
@@ -31,6 +33,7 @@ class Recorder:
 
     def __init__(self, agent: Agent) -> None:
         self.agent = agent
+        self.guard = agent.guard("tracebacks")
         self._kept: set[tuple[int, str, int]] = set()
         self._last = (0, "", 0)  # the key of the last one, kept or not
         self._places: Counter[tuple[str, str]] = Counter()
@@ -68,12 +71,14 @@ class Recorder:
 
     def end(self) -> None:
         """The process leaves in good order: tell how often the most frequent ones came."""
-        with self.agent.guard("tracebacks"):
-            places = self._places.copy()  # a thread of the program's may fail meanwhile
-            for number, ((name, place), count) in enumerate(places.most_common(TOLD_PLACES)):
-                if count > PER_PLACE:
-                    text = f"{name} came {count:,} times, {PER_PLACE} are kept ({place})"
-                    self.agent.emit(Note(code=f"tracebacks-counted-{number}", text=text, step=self.agent.step))
+        self.guard.call(self._tell_counts)
+
+    def _tell_counts(self) -> None:
+        places = self._places.copy()  # a thread of the program's may fail meanwhile
+        for number, ((name, place), count) in enumerate(places.most_common(TOLD_PLACES)):
+            if count > PER_PLACE:
+                text = f"{name} came {count:,} times, {PER_PLACE} are kept ({place})"
+                self.agent.emit(Note(code=f"tracebacks-counted-{number}", text=text, step=self.agent.step))
 
     def forget(self) -> None:
         """In a forked child: what was counted is the parent's."""
@@ -89,12 +94,21 @@ def describe(error: BaseException, how: str, step: int) -> Traceback:
     return Traceback(
         step=step,
         exception=type(error).__name__,
-        message=str(error)[:MESSAGE_CHARS],
+        message=_message(error),
         lines=lines,
         how=how,
         where=where(error),
         pid=os.getpid(),
     )
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error)[:MESSAGE_CHARS]
+    except BaseException as second:  # the program's own class
+        if belongs_to_program(second):
+            raise
+        return f"(its __str__ raised {type(second).__name__})"
 
 
 def where(error: BaseException) -> str:
@@ -151,14 +165,16 @@ def _watch_logging(recorder: Recorder) -> None:
     """Records that reach a logger's handlers; a record the program filtered out is its own affair."""
     import logging
 
-    real = logging.Logger.callHandlers
+    real, guard = logging.Logger.callHandlers, recorder.guard
+
+    def take(record: Any) -> None:
+        info = record.exc_info
+        if info:
+            recorder.record(info[1] if isinstance(info, tuple) else None, "logged")
 
     @functools.wraps(real)
     def callHandlers(self: Any, record: Any) -> Any:
-        if record.exc_info:
-            with recorder.agent.guard("tracebacks"):
-                info = record.exc_info
-                recorder.record(info[1] if isinstance(info, tuple) else None, "logged")
+        guard.call(take, record)
         try:
             return real(self, record)
         except BaseException as error:  # of a handler of the program's
@@ -170,16 +186,18 @@ def _watch_logging(recorder: Recorder) -> None:
 
 def _watch_print(recorder: Recorder) -> None:
     """``traceback.print_exception``, which ``print_exc`` and most hand-written handlers end in."""
-    real = traceback.print_exception
+    real, guard = traceback.print_exception, recorder.guard
+
+    def take(caller: FrameType, exc: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        file = kwargs.get("file", args[3] if len(args) > 3 else None)
+        by_python = caller.f_code.co_name == "_print_exception_bltin"  # uncaught, from Python 3.13 on
+        if _has_readers(file) and not by_python:
+            value = exc if isinstance(exc, BaseException) else kwargs.get("value", args[0] if args else None)
+            recorder.record(value if isinstance(value, BaseException) else None, "printed")
 
     @functools.wraps(real)
     def print_exception(exc: Any, /, *args: Any, **kwargs: Any) -> Any:
-        with recorder.agent.guard("tracebacks"):
-            file = kwargs.get("file", args[3] if len(args) > 3 else None)
-            by_python = sys._getframe(1).f_code.co_name == "_print_exception_bltin"  # uncaught, from Python 3.13 on
-            if _has_readers(file) and not by_python:
-                value = exc if isinstance(exc, BaseException) else kwargs.get("value", args[0] if args else None)
-                recorder.record(value if isinstance(value, BaseException) else None, "printed")
+        guard.call(take, sys._getframe(1), exc, args, kwargs)
         return real(exc, *args, **kwargs)
 
     traceback.print_exception = print_exception
@@ -187,13 +205,12 @@ def _watch_print(recorder: Recorder) -> None:
 
 def _watch_format(recorder: Recorder) -> None:
     """``traceback.format_exc`` called by the program itself, not by a package for purposes of its own."""
-    real = traceback.format_exc
+    real, guard = traceback.format_exc, recorder.guard
 
     @functools.wraps(real)
     def format_exc(*args: Any, **kwargs: Any) -> str:
-        with recorder.agent.guard("tracebacks"):
-            if not sys._getframe(1).f_code.co_filename.startswith(PACKAGES):
-                recorder.record(sys.exc_info()[1], "printed")
+        if not sys._getframe(1).f_code.co_filename.startswith(PACKAGES):
+            guard.call(recorder.record, sys.exc_info()[1], "printed")
         return real(*args, **kwargs)
 
     traceback.format_exc = format_exc
@@ -201,12 +218,11 @@ def _watch_format(recorder: Recorder) -> None:
 
 def _watch_threads(recorder: Recorder) -> None:
     """Exceptions nobody caught in a thread of the program: the thread ends, and the process goes on without it."""
-    real = threading.excepthook
+    real, guard = threading.excepthook, recorder.guard
 
     @functools.wraps(real)
     def excepthook(args: Any, /) -> Any:
-        with recorder.agent.guard("tracebacks"):
-            recorder.record(args.exc_value, "thread")
+        guard.call(recorder.record, args.exc_value, "thread")
         return real(args)
 
     threading.excepthook = excepthook

@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable
 from weakref import WeakSet
 
+from tdbg.guard import Guard
+
 TYPE_CHECKING = False  # what `typing` says, without its import: a filter of logs reads the header's levels here
 if TYPE_CHECKING:
     from pathlib import Path
@@ -181,4 +183,4 @@ def _forked() -> None:
         made._lock = threading.RLock()
 
 
-os.register_at_fork(after_in_child=_forked)
+os.register_at_fork(after_in_child=lambda: Guard("text log").call(_forked))

@@ -12,6 +12,8 @@ from types import FrameType
 from typing import Any
 from weakref import WeakSet
 
+from tdbg.guard import Guard
+
 Handler = Callable[[int, FrameType | None], Any] | int | None
 
 
@@ -92,4 +94,4 @@ class Ending:
 
 
 ENDING = Ending()
-os.register_at_fork(after_in_child=ENDING.forked)
+os.register_at_fork(after_in_child=lambda: Guard("metrics at exit").call(ENDING.forked))

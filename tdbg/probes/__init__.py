@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from tdbg.events import Step
 from tdbg.flags import FLAGS, flag_of
+from tdbg.guard import Guard
 from tdbg.probes.budget import ALWAYS_STEPS
 from tdbg.probes.patches import Patches
 from tdbg.registry import Registry
@@ -38,6 +39,7 @@ class Probe:
     def __init__(self, monitor: "Monitor") -> None:
         self.monitor = monitor
         self.on = True
+        self.guard = Guard(self.name, lambda part, error: self.monitor.failed(self, error))
         self.patches = Patches()
         self.read_flags()
 
@@ -116,40 +118,44 @@ class Probe:
 
         from tdbg.probes.compiler import hide, unseen
 
+        guard = self.guard
+
         def make(original: Any) -> Any:
             def wrapper(*args: Any, **kwargs: Any) -> Any:
                 if not self.on or torch.compiler.is_compiling() or self.monitor.rerunning:
                     return original(*args, **kwargs)
                 if before is not None:
-                    unseen(self._guarded, before, args, kwargs)
+                    unseen(guard.call, self._run_timed, before, args, kwargs)
                 begun = time.perf_counter()
                 try:
                     result = original(*args, **kwargs)
                 except Exception as error:
                     if raised is not None:
-                        unseen(self._guarded, raised, time.perf_counter() - begun, args, kwargs, error)
+                        seconds = time.perf_counter() - begun
+                        unseen(guard.call, self._run_timed, raised, seconds, args, kwargs, error)
                     raise
                 if after is not None:
-                    unseen(self._guarded, after, time.perf_counter() - begun, args, kwargs, result)
+                    unseen(guard.call, self._run_timed, after, time.perf_counter() - begun, args, kwargs, result)
                 return result
 
             return hide(wrapper)
 
         self.patches.wrap(owner, name, make)
 
-    def _guarded(self, method: Callable[..., None], *args: Any) -> None:
-        if not self.monitor.active:
+    def _run_timed(self, method: Callable[..., None], *args: Any) -> None:
+        """Call a method of this probe while tdbg is on, and book its time. Below the probe's guard."""
+        if not self.on or not self.monitor.active:
             return
         begun = time.perf_counter()
         try:
             method(*args)
-        except Exception as error:  # guard: around every probe call
-            self.monitor.failed(self, error)
-        self.monitor.budget.spend(self.name, time.perf_counter() - begun)
+        finally:
+            self.monitor.budget.spend(self.name, time.perf_counter() - begun)
 
     def when_imported(self, name: str, then: Callable[[Any], None]) -> None:
         """Call ``then(module)`` now if the program has imported it, else when it does."""
-        self.monitor.when_imported(name, lambda module: self._guarded(then, module) if self.on else None)
+        guard = self.guard
+        self.monitor.when_imported(name, lambda module: guard.call(self._run_timed, then, module))
 
     def attach(self) -> None:
         """Set up patches (`patch`).

@@ -6,6 +6,7 @@ from typing import Any
 from torch.optim import Optimizer
 
 from tdbg.events import Step
+from tdbg.guard import EndRun
 from tdbg.probes.budget import Budget
 from tdbg.probes.roster import Roster
 from tdbg.probes.state import State
@@ -15,8 +16,8 @@ RATE_JUMP = 3.0
 JUMP_REST_STEPS = 8 * FOCUS_STEPS
 
 
-class StopBeforeUpdate(SystemExit):
-    """Passes the guards on purpose: the user asked to end the run before a bad update."""
+class StopBeforeUpdate(EndRun):
+    """The user asked to end the run before a bad update."""
 
     def __init__(self) -> None:
         super().__init__(1)
@@ -89,10 +90,7 @@ class Alarm:
         if probe is None or self._state.rerunning:
             return
         begun = time.perf_counter()
-        try:
-            getattr(probe, how)(*args)
-        except Exception as error:  # guard: the report failed, training has not
-            self._roster.failed(probe, error)
+        probe.guard.call(getattr(probe, how), *args)
         seconds = time.perf_counter() - begun
         self._budget.report_s += seconds
         self._budget.excuse(seconds)

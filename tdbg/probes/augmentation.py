@@ -221,7 +221,7 @@ class Augmentation(Probe):
         self._waits = Waits()
         self._fetches, self._step = 0, -1
 
-    def _broken(self, error: Exception) -> None:
+    def _broken(self, error: BaseException) -> None:
         self.on = False
         if not in_worker():  # a worker has nobody to tell and writes no file
             self.monitor.failed(self, error)

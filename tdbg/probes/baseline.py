@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch.optim import optimizer as optimizer_module
 
 from tdbg.events import Baseline
+from tdbg.guard import Guard
 from tdbg.probes.own_hooks import add_global_hook
 
 if TYPE_CHECKING:
@@ -30,7 +31,8 @@ class Alternation:
         self.block = block
         self.random = random.Random(0)  # a generator of its own: the program's is not touched
         self.restart()
-        add_global_hook(optimizer_module._global_optimizer_post_hooks, self._step)
+        self._guard = Guard("baseline", monitor.failed)
+        add_global_hook(optimizer_module._global_optimizer_post_hooks, self._after_step)
 
     def restart(self) -> None:
         """Begin anew (a forked child)."""
@@ -41,7 +43,10 @@ class Alternation:
         self._begun = 0.0
         self._left = 0
 
-    def _step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+    def _after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        self._guard.call(self._step, optimizer)
+
+    def _step(self, optimizer: Any) -> None:
         if not self.monitor.is_main(optimizer):
             return
         self.seen += 1

@@ -183,9 +183,8 @@ class RootCalls:
                     self._threads.calls.append((call, time.perf_counter()))
             elif torch.is_grad_enabled() and not self._threads.calls:
                 self._kept.glance(module, args, kwargs)
-        except Exception as error:  # guard
-            self._roster.failed("forward", error)
-        self._budget.spend("call_begins", time.perf_counter() - begun, asked=self._asked)
+        finally:
+            self._budget.spend("call_begins", time.perf_counter() - begun, asked=self._asked)
 
     def _may_watch(self, module: nn.Module, now: float) -> bool:
         """True if this call of a root is to be watched: an outer one, and affordable."""
@@ -232,10 +231,9 @@ class RootCalls:
             if not call.graded:
                 self._evaluations.watched(call, begun - at)
                 self._budget.learn("eval", 2 * (time.perf_counter() - begun))  # its beginning costs about as much
-        except Exception as error:  # guard
-            self._roster.failed("forward", error)
-        self._budget.spend("call_ended", time.perf_counter() - begun, asked=self._asked)
-        self._asked = self._asked and torch.is_grad_enabled()
+        finally:
+            self._budget.spend("call_ended", time.perf_counter() - begun, asked=self._asked)
+            self._asked = self._asked and torch.is_grad_enabled()
 
     @property
     def running(self) -> bool:

@@ -448,10 +448,10 @@ class Distributed(Probe):
             self._watchdog.look(time.monotonic())
 
     def _quiet(self, seconds: float, again: int) -> None:
-        self._guarded(self._tell_quiet, seconds)
+        self.guard.call(self._run_timed, self._tell_quiet, seconds)
 
     def _stirred(self, seconds: float) -> None:
-        self._guarded(self._tell_stirred, seconds)
+        self.guard.call(self._run_timed, self._tell_stirred, seconds)
 
     def _tell_quiet(self, seconds: float) -> None:
         """From the watchdog's thread: nothing has happened for so long."""

@@ -10,6 +10,7 @@ from torch.autograd import profiler as autograd_profiler
 from torch.optim import Optimizer
 from torch.optim import optimizer as optimizer_module
 
+from tdbg.guard import Guard
 from tdbg.probes.compiler import hide, unseen
 from tdbg.probes.counting import Optimizers
 from tdbg.probes.loss_watch import LossWatch
@@ -34,6 +35,8 @@ class Watcher(Protocol):
     def update_begins(self, optimizer: Any) -> None: ...
     def update_ended(self, optimizer: Any) -> None: ...
     def hush(self, quiet: bool) -> None: ...
+    def switch(self, on: bool) -> None: ...
+    def failed(self, probe: str, error: BaseException) -> None: ...
 
 
 class TorchHooks:
@@ -53,12 +56,17 @@ class TorchHooks:
         self.after_each: list[Callable[[Any], None]] = []
         self._handles: list[Any] = []
         self._depth = 0
+        failed = monitor.failed
+        self._step = Guard("step", self._give_up)
+        self._backward, self._clip = Guard("backward", failed), Guard("clip", failed)
+        self._optimizers, self._profiled = Guard("optimizers", failed), Guard("profiled", failed)
+        self._script, self._compile = Guard("script", failed), Guard("compile", failed)
 
     def attach(self) -> None:
         """Set them all."""
         self._handles = [
-            add_global_hook(optimizer_module._global_optimizer_pre_hooks, _step_hook(self._update_begins)),
-            add_global_hook(optimizer_module._global_optimizer_post_hooks, _step_hook(self._update_ended)),
+            add_global_hook(optimizer_module._global_optimizer_pre_hooks, _step_hook(self._step, self._update_begins)),
+            add_global_hook(optimizer_module._global_optimizer_post_hooks, _step_hook(self._step, self._update_ended)),
         ]
         self.patches.wrap(Optimizer, "__init__", self._around_optimizer_init)
         self.patches.wrap(torch.autograd, "backward", self._around_backward)
@@ -77,6 +85,11 @@ class TorchHooks:
         self._handles = []
         self.patches.restore()
 
+    def _give_up(self, part: str, error: BaseException) -> None:
+        """Steps cannot be counted any longer, and everything else goes by them."""
+        self.monitor.failed(part, error)
+        self.monitor.switch(False)
+
     def _update_begins(self, optimizer: Any) -> None:
         self.monitor.update_begins(optimizer)
         for tell in tuple(self.before_each):
@@ -94,7 +107,7 @@ class TorchHooks:
     def _around_optimizer_init(self, original: Any) -> Any:
         def __init__(optimizer: Any, *args: Any, **kwargs: Any) -> None:
             original(optimizer, *args, **kwargs)
-            self.monitor.optimizers.add(optimizer)
+            self._optimizers.call(self.monitor.optimizers.add, optimizer)
 
         return __init__
 
@@ -118,7 +131,11 @@ class TorchHooks:
 
     def _around_compile(self, original: Any) -> Any:
         def compile(module: Any, *args: Any, **kwargs: Any) -> None:
-            self.monitor.roots.compile(module, lambda: original(module, *args, **kwargs))
+            roots = self.monitor.roots
+            was_hooked = self._compile.call(roots.before_compile, module)
+            original(module, *args, **kwargs)
+            if was_hooked:
+                self._compile.call(roots.after_compile, module)
 
         return compile
 
@@ -127,54 +144,54 @@ class TorchHooks:
 
         def begin_or_end(*args: Any, **kwargs: Any) -> Any:
             if not _profiler_enabled():
-                self.monitor.hush(True)
+                self._profiled.call(self.monitor.hush, True)
             try:
                 return original(*args, **kwargs)
             finally:
-                self.monitor.hush(bool(_profiler_enabled()))
+                self._profiled.call(self.monitor.hush, bool(_profiler_enabled()))
 
         return begin_or_end
 
     def _around_clip(self, original: Any) -> Any:
-        monitor = self.monitor
+        monitor, guard = self.monitor, self._clip
 
         def clip_grad_norm_(parameters: Any, *args: Any, **kwargs: Any) -> Any:
             if torch.compiler.is_compiling() or not monitor.active:
                 return original(parameters, *args, **kwargs)
             if not isinstance(parameters, Tensor):
                 parameters = list(parameters)  # a generator must not be used up by looking
-            unseen(monitor.clip_begins, [parameters] if isinstance(parameters, Tensor) else parameters)
+            unseen(guard.call, monitor.clip_begins, [parameters] if isinstance(parameters, Tensor) else parameters)
             total = original(parameters, *args, **kwargs)
-            unseen(monitor.clip_ended, total)
+            unseen(guard.call, monitor.clip_ended, total)
             return total
 
         return hide(clip_grad_norm_)
 
     def _around_backward(self, original: Any) -> Any:
-        monitor = self.monitor
+        monitor, guard = self.monitor, self._backward
 
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
             if torch.compiler.is_compiling() or not monitor.active or self._depth or monitor.rerunning:
                 return original(tensors, *args, **kwargs)
-            if isinstance(tensors, Iterator):
+            if issubclass(type(tensors), Iterator):  # type(): an object of the program's may have a say in isinstance
                 tensors = tuple(tensors)  # looking must not use it up
-            if not monitor.plan.watch and unseen(monitor.losses.glance, tensors):
+            if not monitor.plan.watch and unseen(guard.call, monitor.losses.glance, tensors):
                 return original(tensors, *args, **kwargs)
-            unseen(monitor.losses.begins, tensors)
+            unseen(guard.call, monitor.losses.begins, tensors)
             self._depth += 1
             try:
                 result = original(tensors, *args, **kwargs)
             finally:
                 self._depth -= 1
-            unseen(monitor.losses.ended)
+            unseen(guard.call, monitor.losses.ended)
             return result
 
         return hide(backward)
 
 
-def _step_hook(target: Callable[[Any], None]) -> Callable[[Any, Any, Any], None]:
+def _step_hook(guard: Guard, target: Callable[[Any], None]) -> Callable[[Any, Any, Any], None]:
     def hook(optimizer: Any, args: Any, kwargs: Any) -> None:
         if not torch.compiler.is_compiling():
-            unseen(target, optimizer)
+            unseen(guard.call, target, optimizer)
 
     return cast("Callable[[Any, Any, Any], None]", hide(hook))

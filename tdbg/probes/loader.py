@@ -5,6 +5,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from tdbg.events import Step
+from tdbg.guard import Guard
 from tdbg.probes import PROBES, Probe
 
 if TYPE_CHECKING:
@@ -47,12 +48,13 @@ class LoaderWait(Probe):
 
     def _around_next(self, original: Any) -> Any:
         monitor = self.monitor
+        guard = Guard("batches", monitor.failed)
 
         def __next__(iterator: Any) -> Any:
             begun = time.perf_counter()
             batch = original(iterator)
             ended = time.perf_counter()
-            monitor.dispatch("batch_taken", ended, batch, ended - begun, iterator)
+            guard.call(monitor.dispatch, "batch_taken", ended, batch, ended - begun, iterator)
             return batch
 
         return __next__

@@ -64,10 +64,9 @@ class LossWatch:
             if isinstance(losses, Tensor) and losses.numel() == 1 and tensors.on_host(losses):
                 value = losses.item()
                 fine = cmath.isfinite(value) and not self._suspicious(value)
-        except Exception as error:  # guard: a tensor that shows no value
-            self._roster.failed("backward", error)
-        self._glances += 1
-        self._budget.spend("backward_begins", time.perf_counter() - begun)
+        finally:
+            self._glances += 1
+            self._budget.spend("backward_begins", time.perf_counter() - begun)
         return fine
 
     def _suspicious(self, loss: float) -> bool:
@@ -78,11 +77,8 @@ class LossWatch:
         suspects = self._state.suspects
         if suspects is None or self._glances or self._state.scaling or isinstance(loss, complex):
             return False
-        try:
-            if not suspects(loss):
-                return False
-        except Exception as error:  # guard: as around every probe call
-            self._roster.failed(self._roster.probe("triggers") or "triggers", error)
+        triggers = self._roster.probe("triggers")
+        if not (triggers.guard.call(suspects, loss) if triggers is not None else suspects(loss)):
             return False
         self._plan.watch = self._plan.record = True
         self._recorder.began_at = 0.0  # nobody timed this step's beginning
@@ -101,10 +97,9 @@ class LossWatch:
             self._roster.tell("backward_begins", loss)
             if loss is not None:
                 self._take(loss)
-        except Exception as error:  # guard
-            self._roster.failed("backward", error)
-        self._begun_at = time.perf_counter()
-        self._budget.spend("backward_begins", self._begun_at - begun)
+        finally:
+            self._begun_at = time.perf_counter()
+            self._budget.spend("backward_begins", self._begun_at - begun)
 
     def ended(self) -> None:
         """Backward returned."""

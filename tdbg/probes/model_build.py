@@ -15,6 +15,7 @@ from torch.nn.modules import module as module_registry
 from torch.nn.parameter import is_lazy
 
 from tdbg.events import Step, number
+from tdbg.guard import Guard
 from tdbg.probes import PROBES, Probe, module_tree, tensors
 from tdbg.probes.forward import short
 from tdbg.probes.live_tensors import is_out_of_memory
@@ -163,7 +164,8 @@ class ModelBuild(Probe):
         self._forget()
 
     def _forget(self) -> None:
-        self._trouble: Exception | None = None
+        self._trouble: BaseException | None = None
+        self._building = Guard(self.name, self._postpone)
         self._told: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
         self._examined: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._roots = 0
@@ -192,26 +194,27 @@ class ModelBuild(Probe):
     # building
 
     def _on_parameter(self, module: nn.Module, name: str, parameter: Any) -> None:
-        self._registered(module, None)
+        self._building.call(self._registered, module, None)
 
     def _on_child(self, parent: nn.Module, name: str, child: Any) -> None:
-        self._registered(parent, child if isinstance(child, nn.Module) else None)
+        self._building.call(self._registered, parent, child)
+
+    def _postpone(self, part: str, error: BaseException) -> None:
+        """The guard's report: torch is in the middle of calling its hooks, and none may be taken away here."""
+        self._trouble = error
 
     def _registered(self, module: nn.Module, child: nn.Module | None) -> None:
-        """Remember when and where. Torch is in the middle of calling its hooks: none may be taken away here."""
+        """Remember when and where."""
         if not self.on or self._trouble is not None or torch.compiler.is_compiling():
             return
         if type(module).__hash__ is None or type(child).__hash__ is None:
             return  # nothing can be kept of it
         begun = time.perf_counter()
-        try:
-            self._remember(module, child, begun)
-        except Exception as error:  # guard: told at the next call
-            self._trouble = error
+        self._remember(module, child, begun)
         self.monitor.budget.spend(self.name, time.perf_counter() - begun)
 
     def _remember(self, module: nn.Module, child: nn.Module | None, now: float) -> None:
-        frame = program_frame(sys._getframe(3))
+        frame = program_frame(sys._getframe(4))  # behind the guard, and torch's own call of the hook
         known = self._built.get(module)
         if known is not None:
             known.last_s = now

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from tdbg.events import Step
+from tdbg.guard import Guard
 from tdbg.probes import tensors
 from tdbg.probes.budget import ALWAYS_STEPS
 from tdbg.probes.compiler import hide, unseen
@@ -183,6 +184,7 @@ class ModuleLook:
 
     def __init__(self, monitor: "Monitor") -> None:
         self.monitor = monitor
+        self.guard = Guard("modules", self._give_up)
         self.step = 0
         self.turn = self.turns = 0
         self.seen: list[Seen] = []
@@ -320,6 +322,9 @@ class ModuleLook:
 
     def end(self) -> None:
         """The root has returned: take the hooks away; gradients still arrive."""
+        self.guard.call(self._end)
+
+    def _end(self) -> None:
         if not self._running:
             return
         begun = time.perf_counter()
@@ -332,10 +337,8 @@ class ModuleLook:
             if not self.turn and not self._wish.every:
                 self._plan_tour()
             self._looked_at = []
-        except Exception as error:  # guard: as in a hook
-            self._wishes.clear()
-            self.monitor.failed("modules", error)
-        self._entered_s += time.perf_counter() - begun
+        finally:
+            self._entered_s += time.perf_counter() - begun
 
     def _plan_tour(self) -> None:
         """All modules have been seen: from now on, some at a time, in the order in which they ran."""
@@ -363,11 +366,14 @@ class ModuleLook:
         begun = time.perf_counter()
         try:
             self._take(module, place, output)
-        except Exception as error:  # guard: no further look, training as before
-            self._wishes.clear()
-            self._unhook()
-            self.monitor.failed("modules", error)
-        self._spent_s += time.perf_counter() - begun
+        finally:
+            self._spent_s += time.perf_counter() - begun
+
+    def _give_up(self, part: str, error: BaseException) -> None:
+        """The guard's report: no further look, training as before."""
+        self._wishes.clear()
+        self._unhook()
+        self.monitor.failed(part, error)
 
     def _take(self, module: nn.Module, place: Place, output: Any) -> None:
         known = self._rows.get(id(module))
@@ -431,10 +437,8 @@ class ModuleLook:
                 else:
                     for rows, data in _by_device([(row, local_elements(grad.detach()))]):
                         self._figures += _norms("grad_norm", rows, data, exact=self._wish.exact)
-        except Exception as error:  # guard
-            self._wishes.clear()
-            self.monitor.failed("modules", error)
-        self._spent_s += time.perf_counter() - begun
+        finally:
+            self._spent_s += time.perf_counter() - begun
 
     # the end of the step
 
@@ -520,7 +524,7 @@ class _Hook:
 
     def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
         if not torch.compiler.is_compiling() and not self.look.monitor.rerunning:
-            unseen(self.look.output, module, self.place, output)
+            unseen(self.look.guard.call, self.look.output, module, self.place, output)
 
 
 hide(_Hook.__call__)
@@ -536,7 +540,7 @@ class _GradientHook:
         self.look, self.row, self.step = look, row, step
 
     def __call__(self, grad: Tensor) -> None:
-        self.look.gradient(self.row, self.step, grad)
+        self.look.guard.call(self.look.gradient, self.row, self.step, grad)
 
 
 class _Fill:

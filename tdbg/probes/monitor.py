@@ -68,7 +68,7 @@ class Monitor(State):
         emit: Callable[[Event], None],
         become_rank: Callable[[], None],
         save_batch: Callable[[int, dict[str, Any]], str],
-        failed: Callable[[str, Exception], None],
+        failed: Callable[[str, BaseException], None],
         note: Callable[[str, str], None],
         started: float,
         first_update: Callable[[], None] = lambda: None,
@@ -201,7 +201,7 @@ class Monitor(State):
         """A running probe; None if it is not running."""
         return self.roster.probe(name)
 
-    def failed(self, probe: Probe | str, error: Exception) -> None:
+    def failed(self, probe: Probe | str, error: BaseException) -> None:
         """Switch a probe off for good and record why."""
         self.roster.failed(probe, error)
 
@@ -244,7 +244,7 @@ class Monitor(State):
         self.roster.tell("history_cleared")
 
     def when_imported(self, name: str, then: Callable[[Any], None]) -> None:
-        """Call ``then(module)`` now if the program has it, else when it imports it."""
+        """Call ``then(module)`` now if the program has it, else when it imports it. ``then`` has a guard of its own."""
         self._when_imported(name, then)
 
     def is_main(self, optimizer: Optimizer) -> bool:
@@ -301,26 +301,22 @@ class Monitor(State):
     def update_ended(self, optimizer: Any) -> None:
         """An optimizer has stepped."""
         self.updates += 1
+        if not self.active:
+            self._unwatched_step(optimizer)
+            return
+        if self.in_update not in (None, optimizer):
+            return
+        if self.plan.deaf and not self.recorder.pending:
+            self._deaf_step(optimizer)
+            return
         begun = time.perf_counter()
-        try:
-            if not self.active:
-                self._unwatched_step(optimizer)
-                return
-            if self.in_update not in (None, optimizer):
-                return
-            if self.plan.deaf and not self.recorder.pending:
-                self._deaf_step(optimizer)
-                return
-            begun = time.perf_counter()
-            self.in_update = None
-            self.losses.update()
-            if self.plan.watch:
-                self.recorder.optimizer_s += max(begun - self._update_at, 0.0) if self._update_at else 0.0
-                self._step_ended(optimizer, begun, skipped=False)
-            else:
-                self._idle_step(optimizer)
-        except Exception as error:  # guard
-            self.failed("step", error)
+        self.in_update = None
+        self.losses.update()
+        if self.plan.watch:
+            self.recorder.optimizer_s += max(begun - self._update_at, 0.0) if self._update_at else 0.0
+            self._step_ended(optimizer, begun, skipped=False)
+        else:
+            self._idle_step(optimizer)
         self.budget.spend("step_ended", time.perf_counter() - begun)
 
     def skipped_update(self, optimizer: Any, now: float) -> None:
@@ -439,10 +435,7 @@ class Monitor(State):
             self.roster.tell("run_ends")
             return
         for probe in [probe for probe in self.roster.probes if type(probe) in self.lasting]:
-            try:
-                probe.run_ends()  # what it wrote must be closed
-            except Exception as error:  # guard: around every probe call
-                self.failed(probe, error)
+            probe.guard.call(probe.run_ends)  # what it wrote must be closed
 
     def forked(self) -> None:
         """In a forked child: a new process, with the same hooks and nothing seen yet."""
@@ -452,4 +445,4 @@ class Monitor(State):
         self.roots.aim(self.root_calls.begins, self.root_calls.ended)
         self.modules.forked()
         for probe in self.roster.probes:
-            probe.forked()
+            probe.guard.call(probe.forked)

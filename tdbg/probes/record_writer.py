@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from tdbg.events import Event, Step
+from tdbg.guard import belongs_to_program
 from tdbg.probes import Probe
 from tdbg.probes.budget import Budget
 from tdbg.probes.costs import CostReports
@@ -64,7 +65,9 @@ class RecordWriter:
     def _hand_over(self, then: Then, values: list[float], record: Step | None) -> None:
         try:
             then(values, record)
-        except Exception as error:  # guard: as around every probe call; the others get their values
+        except BaseException as error:  # guard: as around every probe call; the others get their values
+            if belongs_to_program(error):
+                raise
             owner = getattr(then, "probe", None)
             self._roster.failed(owner if isinstance(owner, Probe) else "late values", error)
 
@@ -72,5 +75,7 @@ class RecordWriter:
         """Write the record that waits for its values, if there is one."""
         try:
             self._recorder.finish_pending(self.write)
-        except Exception as error:  # guard: a device that failed gives no values
+        except BaseException as error:  # guard: a device that failed gives no values
+            if belongs_to_program(error):
+                raise
             self._roster.failed("late values", error)

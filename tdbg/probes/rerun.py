@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from tdbg.guard import Guard
 from tdbg.probes import tensors
 from tdbg.probes.own_hooks import add_gradient_hook, add_post_hook, add_pre_hook, can_hook
 from tdbg.probes.roots import Names, unwrapped
@@ -114,6 +115,9 @@ class Call:
         return [version(tensor) for _, tensor in walk((self.args, self.kwargs))] != self.versions
 
 
+GUARD = Guard("output gradients")
+
+
 class _Keep:
     """A tensor hook that keeps the gradient and returns nothing."""
 
@@ -124,7 +128,8 @@ class _Keep:
         self.into, self.index = into, index
 
     def __call__(self, grad: Tensor) -> None:
-        self.into[self.index] = grad.detach()
+        with GUARD:
+            self.into[self.index] = grad.detach()
 
 
 @dataclass(slots=True)

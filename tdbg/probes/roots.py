@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn.modules import module as module_registry
 
 from tdbg.frames import drop_own_frames
+from tdbg.guard import Guard, belongs_to_program
 from tdbg.probes.compiler import hide, unseen
 from tdbg.probes.own_hooks import add_global_hook, add_post_hook, add_pre_hook, can_hook, reserve_key
 from tdbg.probes.unhooked import repair_traceback
@@ -38,8 +39,9 @@ class _Hook:
     standard library stands for it that takes anything and does nothing.
     """
 
-    def __init__(self, *, after: bool = False) -> None:
+    def __init__(self, guard: Guard, *, after: bool = False) -> None:
         self.target: Callable[..., None] | None = None
+        self.guard = guard
         self._after = after
 
     def __call__(self, module: nn.Module, args: Any, more: Any = None) -> None:
@@ -48,7 +50,7 @@ class _Hook:
         if self._after and more is None and repair_traceback(module):
             return
         if self.target is not None:
-            unseen(self.target, module, args, more)
+            unseen(self.guard.call, self.target, module, args, more)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "_Hook":
         return self
@@ -67,10 +69,10 @@ class Roots:
     takes it in. Nothing is hooked globally but the registration hooks, which run while a model is built.
     """
 
-    def __init__(self, failed: Callable[[str, Exception], None]) -> None:
-        self._failed = failed
-        self._before = _Hook()
-        self._after = _Hook(after=True)
+    def __init__(self, failed: Callable[[str, BaseException], None]) -> None:
+        self._guard, forward = Guard("roots", failed), Guard("forward", failed)
+        self._before = _Hook(forward)
+        self._after = _Hook(forward, after=True)
         self._hooked: weakref.WeakKeyDictionary[nn.Module, tuple[Any, ...]] = weakref.WeakKeyDictionary()
         self._children: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._tops: weakref.WeakKeyDictionary[nn.Module, None] = weakref.WeakKeyDictionary()
@@ -101,22 +103,21 @@ class Roots:
         self._before.target = self._after.target = None
 
     def _on_parameter(self, module: nn.Module, name: str, parameter: Any) -> None:
-        try:
-            if module not in self._children:
-                self._hook(module)
-        except Exception as error:  # guard: a half-built module may not even have a hash
-            self._failed("roots", error)
+        self._guard.call(self._meet, module, None)
 
     def _on_child(self, parent: nn.Module, name: str, child: nn.Module | None) -> None:
-        try:
-            if parent not in self._children:
-                self._hook(parent)
-            if child is not None and child is not parent:
-                self._children.add(child)
-                self._tops.pop(child, None)
-                self._unhook(child)
-        except Exception as error:  # guard: a half-built module may not even have a hash
-            self._failed("roots", error)
+        self._guard.call(self._meet, parent, child)
+
+    def _meet(self, module: nn.Module, child: nn.Module | None) -> None:
+        """A module got a parameter, or a child."""
+        if not _can_be_kept(module):
+            return
+        if module not in self._children:
+            self._hook(module)
+        if child is not None and child is not module and _can_be_kept(child):
+            self._children.add(child)
+            self._tops.pop(child, None)
+            self._unhook(child)
 
     def _hook(self, module: nn.Module) -> None:
         self._tops[module] = None
@@ -133,13 +134,16 @@ class Roots:
             add_post_hook(module, self._after, key=ROOT_KEY, always_call=True),
         )
 
-    def compile(self, module: nn.Module, compile_it: Callable[[], None]) -> None:
-        """``module.compile()``: hooks would be traced in and fall silent, so stand around the call instead."""
+    def before_compile(self, module: nn.Module) -> bool:
+        """``module.compile()`` comes: hooks would be traced in and fall silent. True if the module had ours."""
         was_hooked = module in self._hooked
         self._unhook(module)
-        compile_it()
+        return was_hooked
+
+    def after_compile(self, module: nn.Module) -> None:
+        """``module.compile()`` has returned: stand around the compiled call instead of hooking the module."""
         compiled = module._compiled_call_impl
-        if compiled is None or not was_hooked:
+        if compiled is None:
             return
         before, after = self._before, self._after
         whose = weakref.ref(module)
@@ -173,17 +177,17 @@ class Roots:
 
     def take_in_copy(self, module: nn.Module) -> None:
         """A module was copied or unpickled, its parts before it: as if it had been built here, of these parts."""
-        try:
-            if not self._watches or isinstance(module, torch.jit.ScriptModule):
-                return
-            if ROOT_KEY in module._forward_hooks:  # a shallow copy, which shares its tables with the original
-                return
-            for name, child in module._modules.items():
-                self._on_child(module, name, child)
-            if module._parameters and module not in self._children:
-                self._hook(module)
-        except Exception as error:  # guard: as in `_on_child`
-            self._failed("roots", error)
+        self._guard.call(self._meet_copy, module)
+
+    def _meet_copy(self, module: nn.Module) -> None:
+        if not self._watches or isinstance(module, torch.jit.ScriptModule) or not _can_be_kept(module):
+            return
+        if ROOT_KEY in module._forward_hooks:  # a shallow copy, which shares its tables with the original
+            return
+        for child in module._modules.values():
+            self._meet(module, child)
+        if module._parameters and module not in self._children:
+            self._hook(module)
 
     def descend(self, module: nn.Module) -> bool:
         """Hook the children of a root that is never called itself (Lightning calls ``training_step``).
@@ -211,6 +215,17 @@ class Roots:
     def count(self) -> int:
         """How many modules carry hooks."""
         return len(self._hooked)
+
+
+def _can_be_kept(module: nn.Module) -> bool:
+    """False for a module without a hash; one that is half built may not have it yet."""
+    try:
+        hash(module)
+    except BaseException as error:
+        if belongs_to_program(error):
+            raise
+        return False
+    return True
 
 
 def clean_path(path: str) -> str:

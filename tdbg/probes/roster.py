@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from tdbg.flags import FLAGS
+from tdbg.guard import Guard
 from tdbg.probes import BASIC, PROBES, Probe
 from tdbg.probes.state import State
 
@@ -17,7 +18,7 @@ class Roster:
     """
 
     def __init__(
-        self, state: State, make: Callable[[type[Probe]], Probe], failed: Callable[[str, Exception], None]
+        self, state: State, make: Callable[[type[Probe]], Probe], failed: Callable[[str, BaseException], None]
     ) -> None:
         self.probes: list[Probe] = []
         self.subscribers: dict[str, list[tuple[Probe, Callable[..., Any]]]] = {}  # point -> who watches it, and how
@@ -43,31 +44,25 @@ class Roster:
         for probe in self.probes:
             probe.read_flags()
         for probe in new:
-            try:
-                probe.attach()
-            except Exception as error:  # guard: one probe less, training as before
-                self.failed(probe, error)
+            probe.guard.call(probe.attach)
         self.tell("changed")
 
     def _made(self, classes: Iterable[type[Probe]]) -> list[Probe]:
         made = []
         for cls in classes:
-            try:
-                made.append(self._make(cls))
-            except Exception as error:  # guard: one probe less
+            probe = Guard(cls.name, self._say_failed).call(self._make, cls)
+            if probe is not None:
+                made.append(probe)
+            else:
                 self._failed_probes.add(cls)
-                self._say_failed(cls.name, error)
         return made
 
     def _drop(self, probe: Probe) -> None:
         self.probes = [other for other in self.probes if other is not probe]
         self.subscribe()
-        try:
-            probe.detach()
-        except Exception as error:  # guard: a stranger's way of leaving is not the program's affair
-            self._say_failed(probe.name, error)
+        Guard(probe.name, self._say_failed).call(probe.detach)
 
-    def failed(self, probe: Probe | str, error: Exception) -> None:
+    def failed(self, probe: Probe | str, error: BaseException) -> None:
         """Switch a probe off for good and record why; of another part of tdbg, given by name, only the latter."""
         self._say_failed(probe if isinstance(probe, str) else probe.name, error)
         if isinstance(probe, Probe):
@@ -98,19 +93,13 @@ class Roster:
     def tell(self, point: str, *args: Any) -> None:
         """Call the probes that watch this point; one that raises is switched off."""
         for probe, method in self.subscribers[point]:
-            try:
-                method(*args)
-            except Exception as error:  # guard: around every probe call
-                self.failed(probe, error)
+            probe.guard.call(method, *args)
 
     def must_watch(self) -> bool:
         """True if a probe asks for the next call, whatever it costs."""
         asked = False
         for probe, method in self.subscribers["must_watch"]:
-            try:
-                asked = method() or asked
-            except Exception as error:  # guard: around every probe call
-                self.failed(probe, error)
+            asked = bool(probe.guard.call(method)) or asked
         return asked
 
 

@@ -43,7 +43,7 @@ class LossScaler(Probe):
             if not self.on:
                 return original(scaler, outputs)
             scaled = original(scaler, outputs)
-            self._guarded(self._note_loss, scaler, outputs, scaled)
+            self.guard.call(self._note_loss, scaler, outputs, scaled)
             return scaled
 
         return scale
@@ -53,19 +53,13 @@ class LossScaler(Probe):
             if not self.on or not scaler.is_enabled():
                 return original(scaler, optimizer, *args, **kwargs)
             before = self.monitor.updates
-            self._guarded(self._note_scale, scaler)
+            self.guard.call(self._note_scale, scaler)
             result = original(scaler, optimizer, *args, **kwargs)
             if self.monitor.updates == before:
-                self._guarded(self.monitor.skipped_update, optimizer, time.perf_counter())
+                self.guard.call(self.monitor.skipped_update, optimizer, time.perf_counter())
             return result
 
         return step
-
-    def _guarded(self, method: Any, *args: Any) -> None:
-        try:
-            method(*args)
-        except Exception as error:  # guard: tdbg's own faults stay out of training
-            self.monitor.failed(self, error)
 
     def _note_loss(self, scaler: Any, outputs: Any, scaled: Any) -> None:
         if scaler.is_enabled() and isinstance(outputs, Tensor) and isinstance(scaled, Tensor):

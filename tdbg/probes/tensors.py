@@ -3,11 +3,15 @@
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
+from itertools import islice
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from tdbg.guard import belongs_to_program
+
+PLAIN = (str, bytes, int, float, bool)
 MAX_DEPTH = 6
 MAX_ITEMS = 64
 CHUNK = 1 << 18  # elements worked on at a time: what is made on the way stays small, and in the cache
@@ -16,23 +20,41 @@ CHUNK = 1 << 18  # elements worked on at a time: what is made on the way stays s
 def walk(value: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, Tensor]]:
     """Every tensor in nested tuples, lists, mappings and dataclasses, with its path (``0.mask``).
 
-    Bounded in depth and width: a structure with thousands of entries is looked at in part.
+    Bounded in depth and width: a structure with thousands of entries is looked at in part. An object of the program's
+    that raises when it is looked at holds none.
     """
-    if isinstance(value, Tensor):
+    if type(value) is Tensor:
         yield name or "tensor", value
         return
-    if depth >= MAX_DEPTH or value is None or isinstance(value, str | bytes | int | float):
+    if depth >= MAX_DEPTH or value is None or type(value) in PLAIN:
         return
+    try:
+        if isinstance(value, Tensor):
+            items = None
+        else:
+            items = [(f"{name}.{key}" if name else str(key), item) for key, item in _items(value)]
+    except BaseException as error:
+        if belongs_to_program(error):
+            raise
+        return
+    if items is None:
+        yield name or "tensor", value
+        return
+    for path, item in items:
+        yield from walk(item, path, depth + 1)
+
+
+def _items(value: Any) -> Iterable[tuple[Any, Any]]:
+    """What a container holds, of which not more than is looked at; nothing of other objects."""
+    if isinstance(value, str | bytes):
+        return ()
     if isinstance(value, Mapping):
-        items = list(value.items())[:MAX_ITEMS]
-    elif isinstance(value, list | tuple):
-        items = list(enumerate(value[:MAX_ITEMS]))
-    elif is_dataclass(value) and not isinstance(value, type):
-        items = [(item.name, getattr(value, item.name, None)) for item in fields(value)][:MAX_ITEMS]
-    else:
-        return
-    for key, item in items:
-        yield from walk(item, f"{name}.{key}" if name else str(key), depth + 1)
+        return islice(value.items(), MAX_ITEMS)
+    if isinstance(value, list | tuple):
+        return enumerate(value[:MAX_ITEMS])
+    if is_dataclass(value) and not isinstance(value, type):
+        return [(item.name, getattr(value, item.name, None)) for item in fields(value)][:MAX_ITEMS]
+    return ()
 
 
 def local(tensor: Tensor) -> Tensor:

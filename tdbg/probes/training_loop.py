@@ -116,7 +116,8 @@ class TrainingLoop(EveryUpdate):
         def checkpoint(*args: Any, **kwargs: Any) -> Any:
             if torch.compiler.is_compiling() or not self.on or not args or self.monitor.rerunning:
                 return original(*args, **kwargs)
-            return original(self._recomputed.counted(args[0]), *args[1:], **kwargs)
+            function = self.guard.call(self._recomputed.counted, args[0])
+            return original(args[0] if function is None else function, *args[1:], **kwargs)
 
         return hide(checkpoint)
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from tdbg.frames import without_own_frames
+from tdbg.guard import belongs_to_program
 from tdbg.probes import tensors
 from tdbg.probes.batches import spread
 from tdbg.probes.compiler import hide
@@ -284,7 +285,7 @@ class Meter:
     in a list of transforms are wrapped for the length of one call of that list's owner. Nothing is left after.
     """
 
-    def __init__(self, failed: Callable[[Exception], None]) -> None:
+    def __init__(self, failed: Callable[[BaseException], None]) -> None:
         self.runs: list[Run] = []
         self.calls: dict[int, int] = {}  # id of the owner -> calls seen while armed
         self.spent_s = 0.0
@@ -412,7 +413,9 @@ class Meter:
             if image is not None and image is run.last[0]:
                 return run.last[1]
             return glimpse(image)
-        except Exception as error:  # guard: an image of a kind nobody has thought of
+        except BaseException as error:  # guard: an image of a kind nobody has thought of
+            if belongs_to_program(error):
+                raise
             self._failed(error)
             return None
         finally:

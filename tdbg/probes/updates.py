@@ -38,6 +38,6 @@ class EveryUpdate(Probe):
     def _ear(self, method: Callable[[Optimizer], None]) -> Callable[[Any], None]:
         def tell(optimizer: Any) -> None:
             if self.on and not self.monitor.rerunning:
-                self._guarded(method, optimizer)
+                self.guard.call(self._run_timed, method, optimizer)
 
         return tell

@@ -4,6 +4,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from tdbg.guard import Guard
+
 MAX_TOLD = 12  # the time doubles each time: 30 s becomes 17 hours
 
 
@@ -24,6 +26,7 @@ class Watchdog:
     ) -> None:
         self.quiet_s = quiet_s
         self.told = 0
+        self._guard = Guard("watchdog")
         self._pulse, self._quiet, self._stirred = pulse, quiet, stirred
         self._last: object = None
         self._since = time.monotonic()
@@ -40,8 +43,8 @@ class Watchdog:
         self._end.set()
 
     def _run(self) -> None:
-        while not self._end.wait(min(self.quiet_s / 8, 2.0)):
-            self.look(time.monotonic())
+        while not self._end.wait(min(self.quiet_s / 8, 2.0)) and self._guard.on:
+            self._guard.call(self.look, time.monotonic())
 
     def look(self, now: float, wait_s: float = 0.0) -> None:
         """Compare the pulse with the last one, unless another thread is at it for ``wait_s`` more. Cost: 2 us."""

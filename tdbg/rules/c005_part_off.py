@@ -9,7 +9,7 @@ from tdbg.rules.text import clip
 from tdbg.rules.view import View
 from tdbg.rundir import ProcessDir
 
-MAX_TOLD = 5
+MAX_TOLD = 20
 
 
 @RULES.add
@@ -26,7 +26,7 @@ class PartOff(Rule):
 
     What to do: Report it, with the lines `tdbg report RUN --json` shows. The run itself is not affected.
 
-    Thresholds: None; at most 5 parts are told.
+    Thresholds: None; at most 20 parts are told.
     """
 
     code = "TD-C005"

@@ -99,7 +99,7 @@ def open_streams(unbuffered: bool) -> None:
     """The three standard streams, as the interpreter makes them."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
-            raw = open(number, "wb" if number else "rb", -1, closefd=False)
+            raw = open(number, "wb" if number else "rb", -1, closefd=False)  # noqa: SIM115 - the program's own to close
         except OSError:
             stream = None
         else:
@@ -135,8 +135,7 @@ def become(request: list[bytes], received: list[int]) -> "tuple[types.ModuleType
     numpy = sys.modules["numpy"]
     numpy.random.seed()
     paths = [os.path.abspath(entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
-    base = [entry for entry in sys.path[1:]]
-    sys.path[:] = [*paths, *base]
+    sys.path[:] = [*paths, *sys.path[1:]]
     main = types.ModuleType("__main__")
     main.__builtins__ = __builtins__  # type: ignore[attr-defined]
     sys.modules["__main__"] = main

@@ -39,7 +39,8 @@ class Dumps:
 
     def wait(self) -> None:
         """Listen as soon as the program has trackers."""
-        when_imported("tdbg.metrics.tracker", self._arrived)
+        guard = self.feed.guard
+        when_imported("tdbg.metrics.tracker", lambda module: guard.call(self._arrived, module))
 
     def _arrived(self, module: Any) -> None:
         if not self._listening and not self.feed.is_off:
@@ -68,19 +69,19 @@ class Dumps:
 
     def _finished(self, tracker: Any, phase: str) -> None:
         """A phase of a tracker was finalised; its sums are still there. Nothing reaches the program."""
+        self.feed.guard.call(self._look_at, tracker, phase)
+
+    def _look_at(self, tracker: Any, phase: str) -> None:
         feed = self.feed
         if tracker is self._own or not feed.hears:
             return
         begun = time.perf_counter()
-        try:
-            self._foreign = True
-            found = tracker.phases[phase]
-            if missing := [key for key in found.empty if key not in found.strange]:
-                self._tell_empty(phase, found, missing)  # of those that had samples, all NaN, TD-K011 tells
-            if phase != TRAIN and self.asked:
-                self._dump(tracker, phase, feed.monitor.spoken_step)
-        except Exception as error:  # guard: the program's own call goes on
-            feed.failed(error)
+        self._foreign = True
+        found = tracker.phases[phase]
+        if missing := [key for key in found.empty if key not in found.strange]:
+            self._tell_empty(phase, found, missing)  # of those that had samples, all NaN, TD-K011 tells
+        if phase != TRAIN and self.asked:
+            self._dump(tracker, phase, feed.monitor.spoken_step)
         feed.monitor.budget.spend("metrics", time.perf_counter() - begun, asked=bool(self.asked))
 
     def _tell_empty(self, phase: str, found: Any, missing: list[str]) -> None:

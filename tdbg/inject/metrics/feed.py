@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tdbg.events import Event, Metric, Plan, Step
+from tdbg.guard import Guard
 from tdbg.inject.metrics import steps
 from tdbg.inject.metrics.dumps import Dumps
 from tdbg.inject.metrics.sorting import sort
@@ -38,6 +39,7 @@ class Feed:
     def __init__(self, me: "Agent", monitor: "Monitor") -> None:
         self.me, self.monitor = me, monitor
         self.is_off = False
+        self.guard = Guard(PART, self._switch_off)
         self.rehearses = False  # Lightning tries out the validation: nothing of it counts
         self._file: RowFile | None = None
         self.taps, self.dumps = Tap(self), Dumps(self)
@@ -69,22 +71,22 @@ class Feed:
         """Write what an event says; other kinds of events are none of its business."""
         if self.is_off or self.me.rank is None or self.rehearses:
             return
-        try:
-            if isinstance(event, Step):
-                self._step(event)
-            elif isinstance(event, Metric):
-                key = event.name if "/" in event.name else f"metric/{event.name}"
-                value = float(event.value)
-                row = Row(event.t, event.step, self.monitor.epoch, values={key: value}, source="metric")
-                self._write(row)
-                self.dumps.take(row)
-        except Exception as error:  # guard: training goes on, and so do events
-            self.failed(error)
+        self.guard.call(self._take_event, event)
 
-    def failed(self, error: Exception) -> None:
-        """Switch the feed off, and record why."""
+    def _take_event(self, event: Event) -> None:
+        if isinstance(event, Step):
+            self._step(event)
+        elif isinstance(event, Metric):
+            key = event.name if "/" in event.name else f"metric/{event.name}"
+            value = float(event.value)
+            row = Row(event.t, event.step, self.monitor.epoch, values={key: value}, source="metric")
+            self._write(row)
+            self.dumps.take(row)
+
+    def _switch_off(self, part: str, error: BaseException) -> None:
+        """The guard's report."""
         self.is_off = True
-        self.me.failed(PART, error)
+        self.me.failed(part, error)
 
     def _step(self, record: Step) -> None:
         monitor = self.monitor
@@ -199,14 +201,14 @@ class Feed:
 
     def _take(self, row: Row, gather: bool) -> None:
         """Write a row, or join it to the one that waits for more of its step."""
-        try:
-            if gather:
-                self._gather(row)
-            else:
-                self._write(row)
-            self.dumps.take(row)
-        except Exception as error:  # guard: it may be called as the process becomes a rank
-            self.failed(error)
+        self.guard.call(self._keep, row, gather)  # it may be called as the process becomes a rank
+
+    def _keep(self, row: Row, gather: bool) -> None:
+        if gather:
+            self._gather(row)
+        else:
+            self._write(row)
+        self.dumps.take(row)
 
     def _gather(self, row: Row) -> None:
         with self._lock:

@@ -13,6 +13,8 @@ import os
 import sys
 from types import ModuleType
 
+from tdbg.guard import Guard
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -38,7 +40,7 @@ def arrive(module: ModuleType) -> None:
 
 
 def _after_parse(cls: "Any", name: str) -> None:
-    real = getattr(cls, name)
+    real, guard = getattr(cls, name), Guard("inject-argparse", _report)
 
     @functools.wraps(real)
     def parse(self: "Any", args: "Any" = None, namespace: "Any" = None) -> "Any":
@@ -49,11 +51,21 @@ def _after_parse(cls: "Any", name: str) -> None:
 
             drop_own_frames(error)
             raise
-        if _worth_a_look(self):
-            _offer(self, result)
+        guard.call(_look_at, self, result)
         return result
 
     setattr(cls, name, parse)
+
+
+def _report(part: str, error: BaseException) -> None:
+    from tdbg.inject.agent import agent
+
+    agent().failed(part, error)
+
+
+def _look_at(parser: "Any", result: "Any") -> None:
+    if _worth_a_look(parser):
+        _offer(parser, result)
 
 
 def _worth_a_look(parser: "Any") -> bool:
@@ -70,16 +82,15 @@ def _is_launcher(parser: "Any") -> bool:
 
 
 def _offer(parser: "Any", result: "Any") -> None:
-    from tdbg.inject.take import guarded, ledger, may_set
+    from tdbg.inject.take import ledger, may_set
 
-    with guarded("inject-argparse"):
-        if not (isinstance(result, tuple) and result):  # a subclass may return what it likes
-            return
-        if ledger().agent.settings.inject == "argv":
-            _lengthen(parser, result[0])
-        elif may_set("argparse"):
-            _set_options(parser, result[0])
-        _report_on(parser, result[0])
+    if not (isinstance(result, tuple) and result):  # a subclass may return what it likes
+        return
+    if ledger().agent.settings.inject == "argv":
+        _lengthen(parser, result[0])
+    elif may_set("argparse"):
+        _set_options(parser, result[0])
+    _report_on(parser, result[0])
 
 
 def _report_on(parser: "Any", namespace: "Any") -> None:

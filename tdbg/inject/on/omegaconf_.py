@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from tdbg.frames import without_own_frames
-from tdbg.inject.take import guarded, offer
+from tdbg.inject.take import guard_of, offer
 
 MAKERS = ("create", "load", "structured", "merge", "unsafe_merge")
 
@@ -55,14 +55,13 @@ def arrive(module: ModuleType) -> None:
 
 
 def _after(owner: Any, name: str, tree: Omega) -> None:
-    real = getattr(owner, name)
+    real, guard = getattr(owner, name), guard_of("inject-omegaconf")
 
     @functools.wraps(real)
     @without_own_frames
     def make(*args: Any, **kwargs: Any) -> Any:
         config = real(*args, **kwargs)
-        with guarded("inject-omegaconf"):
-            offer(config, tree, unknown="doubt")
+        guard.call(offer, config, tree, unknown="doubt")
         return config
 
     setattr(owner, name, staticmethod(make))

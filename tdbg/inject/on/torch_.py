@@ -27,21 +27,16 @@ def arrive(module: Any) -> None:
     """Called once, when the program's ``import torch`` has finished."""
     me = agent()
     begun = time.perf_counter()
-    with me.guard("hello"):
-        if not _is_child_of_a_rank():
-            me.hello()
-    with me.guard("tracebacks"):
-        tracebacks.install(me)
-    with me.guard("children"):
-        children.install(me)
-    when_imported(DIAGNOSTICS, lambda module: _give_host(me))
+    if not _is_child_of_a_rank():
+        me.guard("hello").call(me.hello)
+    me.guard("tracebacks").call(tracebacks.install, me)
+    me.guard("children").call(children.install, me)
+    when_imported(DIAGNOSTICS, lambda module: me.guard("diagnostics").call(_give_host, me))
     if me.settings.level == "off":
         return
-    with me.guard("monitor"):
-        Rank(me, begun)
+    me.guard("monitor").call(Rank, me, begun)
     if me.settings.records:
-        with me.guard("records"):
-            records.install(me)
+        me.guard("records").call(records.install, me)
 
 
 def _give_host(me: Agent) -> None:
@@ -97,8 +92,9 @@ class Rank:
             from tdbg.debuggers.capture import Capture
 
             self.monitor.lasting.append(Capture.into(lambda: me.folder))
-        when_imported("tdbg.debuggers.hooks", self._expect_own_passes)
-        me.feed = self.feed = self._feed()
+        own_passes = me.guard("own-passes")
+        when_imported("tdbg.debuggers.hooks", lambda module: own_passes.call(self._expect_own_passes, module))
+        me.feed = self.feed = me.guard("metrics").call(self._feed)
         self.monitor.attach(probes_for(me.settings.level, me.settings.flags))
         self.alternation = Alternation(self.monitor, me.settings.baseline) if me.settings.baseline else None
         self.startup_ms = (time.perf_counter() - begun) * 1e3
@@ -107,14 +103,12 @@ class Rank:
         atexit.register(self.end)
 
     def _feed(self) -> Any:
-        """Where metrics go; None where that part of tdbg fails."""
-        feed = None
-        with self.me.guard("metrics"):
-            from tdbg.inject.metrics.feed import Feed
+        """Where metrics go."""
+        from tdbg.inject.metrics.feed import Feed
 
-            feed = Feed(self.me, self.monitor)
-            feed.taps.wait()
-            feed.dumps.wait()
+        feed = Feed(self.me, self.monitor)
+        feed.taps.wait()
+        feed.dumps.wait()
         return feed
 
     def _expect_own_passes(self, hooks: Any) -> None:
@@ -207,29 +201,33 @@ class Rank:
 
     def end(self) -> None:
         """The process leaves in good order: write what is pending, and how it ended."""
+        self.me.guard("end").call(self._end)
+
+    def _end(self) -> None:
+        """Every piece of the end has a guard of its own: what one cannot say must not keep the others from it."""
+        guard = self.me.guard
         if self.me.rank is None and self.monitor.spoke:
-            with self.me.guard("end"):
-                self._speak_late()
+            guard("late rank").call(self._speak_late)
         if self.ended or self.me.rank is None:
-            with self.me.guard("end"):
-                self.monitor.optimizers.miss()
-            self._uncaught()
+            guard("optimizers").call(self.monitor.optimizers.miss)
+            guard("uncaught").call(self._uncaught)
             return
         self.ended = True
-        with self.me.guard("records"):
-            records.finish()
-        with self.me.guard("end"):
-            reason = "exception" if self._uncaught() else "exit"  # first: what comes next may fail with the device
-            self.monitor.finish()
-            if self.feed is not None:
-                self.feed.finish()
-            if self.alternation is not None:
-                self.me.emit(self.alternation.result())
-            cost = self.monitor.cost()
-            cost.errors, cost.dropped = self.me.errors, self.me.dropped
-            cost.records_ms = records.spent_ms()
-            self.me.emit(cost)
-            self.me.emit(End(step=self.monitor.step, reason=reason))
+        guard("records").call(records.finish)
+        failed = guard("uncaught").call(self._uncaught)  # first: what comes next may fail with the device
+        guard("last steps").call(self.monitor.finish)
+        if self.feed is not None:
+            guard("metrics").call(self.feed.finish)
+        if self.alternation is not None:
+            guard("baseline").call(lambda: self.me.emit(self.alternation.result()))  # type: ignore[union-attr]
+        guard("cost").call(self._emit_cost)
+        self.me.emit(End(step=self.monitor.step, reason="exception" if failed else "exit"))
+
+    def _emit_cost(self) -> None:
+        cost = self.monitor.cost()
+        cost.errors, cost.dropped = self.me.errors, self.me.dropped
+        cost.records_ms = records.spent_ms()
+        self.me.emit(cost)
 
     def _speak_late(self) -> None:
         """The program had something written and never made a step: it is kept, unless a child was the rank."""
@@ -241,8 +239,7 @@ class Rank:
         error = getattr(sys, "last_value", None)
         if not isinstance(error, Exception):
             return False
-        with self.me.guard("uncaught"):
-            tracebacks.record(self.me, error, how="uncaught")
+        tracebacks.record(self.me, error, how="uncaught")
         return True
 
     def _forked(self) -> None:

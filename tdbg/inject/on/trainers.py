@@ -17,17 +17,19 @@ def arrive(module: Any) -> None:
 
 
 def _wrap(owner: Any, name: str, plan_of: Any) -> None:
-    original = getattr(owner, name)
+    original, me = getattr(owner, name), agent()
+    guard = me.guard("plan")
+
+    def tell(*args: Any) -> None:
+        plan = plan_of(*args)
+        me.emit_as_rank(plan)
+        if me.feed is not None:
+            me.feed.planned(plan)
 
     @functools.wraps(original)
     @without_own_frames
     def told(*args: Any, **kwargs: Any) -> Any:
-        me = agent()
-        with me.guard("plan"):
-            plan = plan_of(*args)
-            me.emit_as_rank(plan)
-            if me.feed is not None:
-                me.feed.planned(plan)
+        guard.call(tell, *args)
         return original(*args, **kwargs)
 
     setattr(owner, name, told)

@@ -7,7 +7,7 @@ import functools
 from types import ModuleType
 from typing import Any
 
-from tdbg.inject.take import after, guarded, offer
+from tdbg.inject.take import after, guard_of, offer
 
 MERGES = ("merge_from_file", "merge_from_other_cfg", "merge_from_list")
 
@@ -45,12 +45,11 @@ def arrive(module: ModuleType) -> None:
 
 
 def _before_freeze(node: Any) -> None:
-    real = node.freeze
+    real, guard = node.freeze, guard_of("inject-yacs")
 
     @functools.wraps(real)
     def freeze(self: Any) -> Any:
-        with guarded("inject-yacs"):
-            offer(self, TREE, unknown="refuse")
+        guard.call(offer, self, TREE, unknown="refuse")
         return real(self)
 
     node.freeze = freeze
@@ -58,13 +57,16 @@ def _before_freeze(node: Any) -> None:
 
 def _before_read(node: Any) -> None:
     """A config neither merged nor frozen: its first chance is the program asking for ``cfg.DEBUG``."""
-    real = node.__getattr__
+    real, guard = node.__getattr__, guard_of("inject-yacs")
+
+    def offer_thawed(config: Any) -> None:
+        if not config.is_frozen():
+            offer(config, TREE, unknown="ignore")
 
     @functools.wraps(real)
     def read(self: Any, name: str) -> Any:
-        if name in ("DEBUG", "debug") and not self.is_frozen():
-            with guarded("inject-yacs"):
-                offer(self, TREE, unknown="ignore")
+        if name in ("DEBUG", "debug"):
+            guard.call(offer_thawed, self)
         return real(self, name)
 
     node.__getattr__ = read

@@ -13,6 +13,7 @@ import torch
 from tdbg.errors import TdbgError
 from tdbg.events import plain
 from tdbg.flags import expand, tag
+from tdbg.guard import Guard
 from tdbg.probes import PROBES, Probe, host
 
 MAX_TOLD = 1000  # kinds of findings that are handed on; each once
@@ -135,7 +136,7 @@ def forget() -> None:
     _told.clear()
 
 
-os.register_at_fork(after_in_child=forget)
+os.register_at_fork(after_in_child=lambda: Guard("loss diagnostics").call(forget))
 
 S = TypeVar("S")
 

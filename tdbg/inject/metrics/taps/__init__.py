@@ -43,13 +43,13 @@ class Tap:
     def wait(self) -> None:
         """Have each library tapped as soon as the program has it."""
         for name, file in TAPS.items():
-            when_imported(name, lambda module, file=file: self._arrived(module, file))  # type: ignore[misc]
+            guard = self.feed.me.guard(f"metrics of {name}")
+            when_imported(name, lambda module, file=file, guard=guard: guard.call(self._arrived, module, file))  # type: ignore[misc]
 
     def _arrived(self, module: Any, file: str) -> None:
         if self.feed.is_off:
             return
-        with self.feed.me.guard(f"metrics of {module.__name__}"):
-            importlib.import_module(f"{__name__}.{file}").arrive(module, self)
+        importlib.import_module(f"{__name__}.{file}").arrive(module, self)
 
     def hear(self, owner: Any, name: str, *, before: Before | None = None, after: After | None = None) -> None:
         """Have ``owner.name`` heard: ``before`` with its arguments, ``after`` with its result as well.
@@ -69,28 +69,30 @@ class Tap:
 
         from tdbg.probes.compiler import hide, unseen
 
-        feed, is_compiling = self.feed, torch.compiler.is_compiling
+        guard, is_compiling = self.feed.guard, torch.compiler.is_compiling
 
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            if is_compiling() or not feed.hears:
+            if is_compiling():
                 return original(*args, **kwargs)
             if before is not None:
-                unseen(self._guarded, before, args, kwargs)
+                unseen(guard.call, self._listen, before, args, kwargs)
             result = original(*args, **kwargs)
             if after is not None:
-                unseen(self._guarded, after, args, kwargs, result)
+                unseen(guard.call, self._listen, after, args, kwargs, result)
             return result
 
         return hide(wrapper)
 
-    def _guarded(self, listener: Callable[..., None], *args: Any) -> None:
-        begun = time.perf_counter()
+    def _listen(self, listener: Callable[..., None], *args: Any) -> None:
+        """Call a listener while the feed hears, and book its time. Below the feed's guard."""
         feed = self.feed
+        if not feed.hears:
+            return
+        begun = time.perf_counter()
         try:
             listener(*args)
-        except Exception as error:  # guard: the program's own call goes on
-            feed.failed(error)
-        feed.book(time.perf_counter() - begun)
+        finally:
+            feed.book(time.perf_counter() - begun)
 
 
 def argument(args: tuple[Any, ...], kwargs: dict[str, Any], place: int, name: str) -> Any:

@@ -34,7 +34,8 @@ def _tap_metrics(metric: Any, tap: Tap) -> None:
 
     def make(original: Any) -> Any:
         def _wrap_compute(self: Any, compute: Any) -> Any:
-            return _heard(self, original(self, compute), names, tap)
+            wrapped = original(self, compute)
+            return tap.feed.guard.call(_heard, self, wrapped, names, tap) or wrapped
 
         return _wrap_compute
 

@@ -1,0 +1,165 @@
+"""The one guard around tdbg's own code inside a program: what tdbg raises is reported, and the program goes on.
+
+Whatever torch or Python calls in tdbg (a hook, a wrapper, a callback) does its work below a `Guard`. An exception
+there ends that part of tdbg. Only four things pass: what tdbg means to end the run with (`EndRun`), what a signal
+handler of the program raised meanwhile, what another thread sent, and Ctrl-C.
+Every process of a run may load this file, so it imports nothing but what Python has loaded anyway.
+"""
+
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import CodeType, TracebackType
+    from typing import Any
+
+    Report = Callable[[str, BaseException], None]
+
+MAX_FRAMES = 2_000  # of a traceback that are looked at: one of endless recursion has no more that are news
+MAX_UNWRAPPED = 20
+MAX_TEXT = 500
+RAISES = ("RAISE_VARARGS", "RERAISE")
+CHECKPOINTS = ("RESUME", "JUMP_BACKWARD")  # where Python stops for signals; they raise nothing by themselves
+
+
+class EndRun(SystemExit):
+    """Passes every guard: the user asked tdbg to end the run at this."""
+
+
+class Guard:
+    """Runs one part of tdbg. The first exception switches the part off and is reported; none reaches the program.
+
+    part: its name, as the report says it. report: called once, with the name and the exception; left out, it is the
+    process's (`report_to`). Use `call`, or ``with guard:`` for what must run even when the part is off.
+    """
+
+    __slots__ = ("_report", "on", "part")
+
+    def __init__(self, part: str, report: "Report | None" = None) -> None:
+        self.part = part
+        self.on = True
+        self._report = report
+
+    def call(self, function: "Callable[..., Any]", *args: "Any", **kwargs: "Any") -> "Any":
+        """Return what ``function`` returns; None once the part is off."""
+        if not self.on:
+            return None
+        try:
+            return function(*args, **kwargs)
+        except BaseException as error:
+            if belongs_to_program(error):
+                raise
+            self.fail(error)
+        return None
+
+    def fail(self, error: BaseException) -> None:
+        """Switch the part off and report why, without ever raising another exception."""
+        if not self.on:
+            return
+        self.on = False
+        try:
+            (self._report or _process_report)(self.part, error)
+        except BaseException as second:
+            if belongs_to_program(second):
+                raise
+
+    def __enter__(self) -> "Guard":
+        return self
+
+    def __exit__(
+        self, kind: "type[BaseException] | None", error: "BaseException | None", trace: "TracebackType | None"
+    ) -> bool:
+        if error is None or belongs_to_program(error):
+            return False
+        self.fail(error)
+        return True
+
+
+def describe_error(error: BaseException) -> str:
+    """Class and message of an exception; of one whose message cannot be made, the class alone."""
+    try:
+        return f"{type(error).__name__}: {error}"[:MAX_TEXT]
+    except BaseException as second:
+        if belongs_to_program(second):
+            raise
+        return type(error).__name__
+
+
+def ignore_failure(part: str, error: BaseException) -> None:
+    """The report of a guard whose part has nobody left to tell."""
+
+
+_process_report: "Report" = ignore_failure
+
+
+def report_to(report: "Report") -> None:
+    """From now on, guards without a report of their own tell this one."""
+    global _process_report
+    _process_report = report
+
+
+def belongs_to_program(error: BaseException) -> bool:
+    """True for an exception that came up in tdbg's code and still has to reach the program.
+
+    An object of the program's that tdbg touches may raise anything, also SystemExit or KeyboardInterrupt: that is
+    tdbg's affair, since without tdbg nobody had touched it. What a signal handler or another thread raises is not.
+    """
+    if isinstance(error, EndRun):
+        return True
+    frames = list(_frames(error.__traceback__))
+    if not frames:
+        return not isinstance(error, Exception)
+    handlers = _signal_handlers()
+    if handlers and any(code in handlers for code, _ in frames):
+        return True
+    if isinstance(error, RecursionError | MemoryError):
+        return False
+    code, offset = frames[-1]
+    operation = _operation(code, offset)
+    if operation in RAISES:
+        return False
+    if operation in CHECKPOINTS or isinstance(error, KeyboardInterrupt):
+        return True
+    return isinstance(error, SystemExit) and "exit" not in code.co_names
+
+
+def _frames(trace: "TracebackType | None") -> "Iterator[tuple[CodeType, int]]":
+    """Code and instruction of each frame, the innermost last."""
+    count, last = 0, None
+    while trace is not None:
+        last = trace.tb_frame.f_code, trace.tb_lasti
+        trace, count = trace.tb_next, count + 1
+        if count < MAX_FRAMES or trace is None:
+            yield last
+
+
+def _operation(code: "CodeType", offset: int) -> str:
+    import opcode
+
+    held = code.co_code
+    return opcode.opname[held[offset]] if 0 <= offset < len(held) else ""
+
+
+def _signal_handlers() -> "set[CodeType]":
+    """The code of every signal handler that is installed now, as far as it is written in Python."""
+    signal = sys.modules.get("signal")
+    if signal is None:
+        return set()
+    found: set[CodeType] = set()
+    for number in signal.valid_signals():
+        try:
+            found.update(_codes(signal.getsignal(number)))
+        except Exception:  # a guard: an object of the program's that shows nothing of itself
+            continue
+    return found
+
+
+def _codes(handler: "Any") -> "Iterator[CodeType]":
+    """The code that runs when a handler is called: a function, a method, a partial or an object."""
+    for _ in range(MAX_UNWRAPPED):
+        code = getattr(handler, "__code__", None)
+        if code is not None:
+            yield code
+            return
+        handler = getattr(handler, "__func__", None) or getattr(handler, "func", None) or type(handler).__call__

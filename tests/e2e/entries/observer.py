@@ -1,0 +1,315 @@
+"""Loaded by `program` before anything else: lists from outside where tdbg stands, or makes tdbg's code raise there.
+
+Nothing of tdbg is imported. An entry is a function or object of tdbg's that something outside of tdbg calls. It is found
+in three ways: an attribute of a module or class differs from the same program without tdbg; a table of hooks holds a
+callable of tdbg's; a function that registers callbacks (recorded here before torch is imported) was given one.
+
+ENTRIES_MODE: ``list`` writes all attributes, tables and registrations; ``trace`` writes which functions of tdbg an entry
+calls first (its bodies); ``inject`` raises in the bodies of ENTRIES_PLAN. ENTRIES_OUT: the folder for what is written.
+"""
+
+import atexit
+import functools
+import gc
+import json
+import os
+import signal
+import sys
+import threading
+import warnings
+from collections import Counter
+from pathlib import Path
+from types import FrameType, FunctionType, ModuleType
+from typing import Any
+
+MODE = os.environ.get("ENTRIES_MODE", "")
+OUT = Path(os.environ.get("ENTRIES_OUT") or ".")
+PLAN: dict[str, dict[str, str]] = json.loads(os.environ.get("ENTRIES_PLAN") or "{}")
+HERE = str(Path(__file__).parent)
+SHELL = ("guard.py", "probes/compiler.py")  # between an entry and its body: the guard itself
+KINDS = {kind.__name__: kind for kind in (RuntimeError, SystemExit, KeyboardInterrupt, GeneratorExit, RecursionError)}
+
+
+def find_tdbg() -> str:
+    """The package's folder, without importing it."""
+    spec = __import__("importlib.util").util.find_spec("tdbg")
+    return os.path.join(os.path.dirname(spec.origin), "") if spec is not None and spec.origin else "/no such folder/"
+
+
+TDBG = find_tdbg()
+BOOT = os.path.join(os.environ.get("TDBG_RUN_DIR") or "/no such folder", "boot", "")
+
+
+def is_tdbg(file: str) -> bool:
+    """True for a file of the package, or the boot file of the run."""
+    return file.startswith((TDBG, BOOT))
+
+
+def code_of(value: Any) -> Any:
+    """The code that runs when ``value`` is called; None for what is not written in Python."""
+    for _ in range(20):
+        if isinstance(value, functools.partial):
+            value = value.func
+        elif isinstance(value, property):
+            value = value.fget
+        elif isinstance(value, staticmethod | classmethod) or type(value).__name__ == "method":
+            value = value.__func__
+        elif isinstance(value, FunctionType):
+            return value.__code__
+        elif isinstance(value, type) or value is None:
+            return None
+        else:
+            value = vars(type(value)).get("__call__")
+    return None
+
+
+def name_of(code: Any) -> str:
+    """``probes/hooks.py:TorchHooks._around_backward.<locals>.backward``; a file of Python's by its last two parts."""
+    file = code.co_filename
+    if file.startswith(TDBG):
+        return f"{file.removeprefix(TDBG)}:{code.co_qualname}"
+    if file.startswith(BOOT):
+        return f"boot:{code.co_qualname}"
+    return f"{'/'.join(file.rsplit('/', 2)[-2:])}:{code.co_qualname}"
+
+
+# what differs
+
+
+def fingerprints() -> dict[str, list[str]]:
+    """Every function below every loaded module: its path -> what it is, and its name as an entry."""
+    found: dict[str, list[str]] = {}
+    for name, module in list(sys.modules.items()):
+        if type(module) is not ModuleType or name.split(".")[0] in ("tdbg", "__main__", "observer", "sitecustomize"):
+            continue
+        for key, value in list(vars(module).items()):
+            _add(found, f"{name}.{key}", value)
+            if isinstance(value, type) and value.__module__ == name:
+                for attribute, member in list(vars(value).items()):
+                    _add(found, f"{name}.{value.__qualname__}.{attribute}", member)
+    for name in ("stdout", "stderr"):
+        for key, value in vars(getattr(sys, name)).items():
+            _add(found, f"sys.{name}.{key}", value)
+    return found
+
+
+def _add(found: dict[str, list[str]], path: str, value: Any) -> None:
+    if isinstance(value, type | ModuleType | str | int | float | tuple | list | dict | None):
+        return
+    code = code_of(value)
+    if code is not None:
+        text = f"{code.co_filename}:{code.co_firstlineno}:{code.co_qualname}:{len(code.co_code)}"
+        found[path] = [text, name_of(code)]
+
+
+REGISTERED: dict[str, str] = {}  # entry -> where it was found
+
+
+def note(where: str, value: Any) -> None:
+    """A callable that was registered, or stands in a table; kept if it is tdbg's."""
+    code = code_of(value)
+    if code is not None and is_tdbg(code.co_filename):
+        REGISTERED.setdefault(name_of(code), where)
+
+
+def look_into_tables() -> None:
+    """Tables of hooks and single hooks, of Python and of torch, as they are now."""
+    for hook in (*sys.meta_path, *sys.path_hooks):
+        note("sys.meta_path", getattr(hook, "find_spec", hook))
+        for name, value in getattr(hook, "__dict__", {}).items():
+            for item in value.values() if isinstance(value, dict) else ():
+                for callback in item if isinstance(item, list) else ():
+                    note(f"import hook {name}", callback)
+    for owner, name in ((sys, "excepthook"), (sys, "unraisablehook"), (sys, "displayhook"), (threading, "excepthook")):
+        note(f"{owner.__name__}.{name}", getattr(owner, name))
+    for number in signal.valid_signals():
+        note(f"signal {number}", signal.getsignal(number))
+    for callback in gc.callbacks:
+        note("gc.callbacks", callback)
+    note("sys.settrace", sys.gettrace())
+    note("sys.setprofile", sys.getprofile())
+    logging, torch = sys.modules.get("logging"), sys.modules.get("torch")
+    if logging is not None:
+        note("logging.setLogRecordFactory", logging.getLogRecordFactory())
+        for logger in [logging.root, *logging.root.manager.loggerDict.values()]:
+            for part in (*getattr(logger, "handlers", ()), *getattr(logger, "filters", ())):
+                note("logging handler or filter", getattr(part, "emit", None) or part)
+                for inner in getattr(part, "filters", ()):
+                    note("logging filter", getattr(inner, "filter", None) or inner)
+    if torch is not None:
+        _look_into_torch(torch)
+
+
+def _look_into_torch(torch: Any) -> None:
+    module = torch.nn.modules.module
+    for owner in (module, sys.modules["torch.optim.optimizer"]):
+        for name, table in vars(owner).items():
+            if name.startswith("_global") and isinstance(table, dict):
+                for callback in table.values():
+                    note(f"{owner.__name__}.{name}", callback)
+    for mode in (*_modes(torch.overrides), *_modes(sys.modules.get("torch.utils._python_dispatch"))):
+        note("torch mode", getattr(mode, "__torch_function__", None) or mode.__torch_dispatch__)
+    for value in list(OBJECTS):
+        for part in value.modules() if isinstance(value, torch.nn.Module) else [value]:
+            _look_into_object(part)
+
+
+def _look_into_object(value: Any) -> None:
+    """What an object of the program's holds that is tdbg's: a method, a hook."""
+    for name, held in list(vars(value).items()):
+        if callable(held):
+            note(f"{name} of a {type(value).__name__}", held)
+        for item in list(held.values()) if isinstance(held, dict) else held if type(held) in (list, tuple) else ():
+            if callable(item):
+                note(f"{name} of a {type(value).__name__}", item)
+
+
+OBJECTS: list[Any] = []  # of the program's
+
+
+def _modes(module: Any) -> list[Any]:
+    names = ("_get_current_function_mode_stack", "_get_current_dispatch_mode_stack")
+    return [mode for name in names if hasattr(module, name) for mode in getattr(module, name)()]
+
+
+def record_registrations() -> None:
+    """Have every function that takes a callback tell here what it was given."""
+    for owner, name in (
+        (atexit, "register"),
+        (signal, "signal"),
+        (os, "register_at_fork"),
+        (sys, "settrace"),
+        (sys, "setprofile"),
+        (sys, "addaudithook"),
+        (threading, "settrace"),
+        (threading, "setprofile"),
+    ):
+        _record_calls(owner, name)
+    start = threading.Thread.start
+
+    @functools.wraps(start)
+    def started(thread: threading.Thread) -> None:
+        note("thread", getattr(thread, "_target", None))
+        start(thread)
+
+    if MODE == "list":
+        threading.Thread.start = started  # type: ignore[method-assign]
+
+
+def record_torch_registrations(torch: Any) -> None:
+    """The same of torch's, once it is imported."""
+    for owner, name in (
+        (torch.Tensor, "register_hook"),
+        (torch.Tensor, "register_post_accumulate_grad_hook"),
+        (torch.autograd.graph, "register_multi_grad_hook"),
+        (torch.autograd.graph, "saved_tensors_hooks"),
+        (torch.nn.Module, "register_forward_hook"),
+        (torch.nn.Module, "register_forward_pre_hook"),
+        (torch.nn.Module, "register_full_backward_hook"),
+        (torch.nn.Module, "register_state_dict_post_hook"),
+    ):
+        if not isinstance(getattr(owner, name), type):
+            _record_calls(owner, name)
+
+
+def _record_calls(owner: Any, name: str) -> None:
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def recorded(*args: Any, **kwargs: Any) -> Any:
+        for value in (*args, *kwargs.values()):
+            if callable(value) and not isinstance(value, type):
+                note(f"{getattr(owner, '__name__', owner)}.{name}", value)
+        return original(*args, **kwargs)
+
+    setattr(owner, name, recorded)
+
+
+# what is called, and what is made to fail
+
+FOUND: dict[str, str] = {}  # "entry | body" -> ""
+FIRED: list[str] = []
+ENTRIES: frozenset[str] = frozenset(json.loads(os.environ.get("ENTRIES_NAMES") or "[]"))
+_names: dict[Any, str] = {}
+
+
+def _name(code: Any) -> str:
+    known = _names.get(code)
+    if known is None:
+        known = _names[code] = name_of(code)
+    return known
+
+
+def tracer(frame: FrameType, event: str, argument: Any) -> None:
+    """Called by Python at each call of a function."""
+    code = frame.f_code
+    if not code.co_filename.startswith(TDBG) or _name(code).partition(":")[0] in SHELL:
+        return
+    above = frame.f_back
+    while above is not None and _name(above.f_code).partition(":")[0] in SHELL:
+        above = above.f_back
+    if above is None or _name(above.f_code) not in ENTRIES:
+        return
+    pair = f"{_name(above.f_code)} | {_name(code)}"
+    if MODE == "trace":
+        if pair not in FOUND:
+            FOUND[pair] = ""
+            _append("trace.txt", pair)
+        return
+    wanted = PLAN.get(pair)
+    if wanted is not None and wanted["id"] not in FIRED:
+        FIRED.append(wanted["id"])
+        _append("fired.txt", wanted["id"])
+        rearm()
+        raise KINDS[wanted["raises"]](wanted["id"])
+
+
+def _append(name: str, line: str) -> None:
+    """At once: a child writes nothing at its end."""
+    with open(OUT / name, "a") as file:
+        file.write(f"{line}\n")
+
+
+def rearm() -> None:
+    """Python takes a trace function away that raises: put it back as soon as the exception has left it."""
+    _again.append(True)
+
+
+_again: list[bool] = []
+
+
+def tick() -> None:
+    """The program calls this between its statements."""
+    if _again:
+        _again.clear()
+        sys.settrace(tracer)
+        threading.settrace(tracer)
+    if MODE == "list":
+        line = sys._getframe(1).f_lineno
+        _looks[line] += 1
+        if _looks[line] in LOOKS:
+            look_into_tables()
+
+
+LOOKS = (1, 2, 6, 13)  # passes of a statement before which the tables are looked at: each look takes a while
+_looks: Counter[int] = Counter()
+
+
+def write() -> None:
+    """What was found, into ENTRIES_OUT. Children of the program write nothing."""
+    if os.getpid() != PID:
+        return
+    if MODE == "list":
+        warnings.simplefilter("ignore")
+        look_into_tables()
+        facts: dict[str, Any] = {"attributes": fingerprints(), "registered": REGISTERED}
+        (OUT / "list.json").write_text(json.dumps(facts))
+
+
+PID = os.getpid()
+atexit.register(write)  # the first: it runs after those of tdbg
+if MODE == "list":
+    record_registrations()
+elif MODE:
+    sys.settrace(tracer)
+    threading.settrace(tracer)

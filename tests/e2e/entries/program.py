@@ -1,0 +1,244 @@
+"""A training that passes every place where tdbg may stand on a machine without accelerator; prints its losses.
+
+argv: the parts to take besides plain training (``compile``, ``trackers``), and ``raise`` to end with an exception.
+"""
+
+import observer  # isort: skip  # first: it has to see what tdbg registers
+
+import argparse
+import contextlib
+import io
+import logging
+import multiprocessing
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import traceback
+import warnings
+from pathlib import Path
+
+parser = argparse.ArgumentParser()
+parser.add_argument("parts", nargs="*")
+parser.add_argument("--debug-null-masking", action="store_true")
+args = parser.parse_args()
+logging.basicConfig(stream=sys.stderr, format="%(message)s", level=logging.WARNING)
+log = logging.getLogger("train")
+
+import torch  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
+from torch.utils.data import DataLoader, Dataset  # noqa: E402
+
+if observer.MODE == "list":
+    observer.record_torch_registrations(torch)
+
+
+class Squares(Dataset):
+    def __len__(self) -> int:
+        return 16
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        x = torch.full((8,), float(index)) / 16
+        return x, x[:2].square()
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.act = nn.Linear(8, 8), nn.LayerNorm(8), nn.ReLU()
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        observer.tick()
+        x = x + self.act(self.norm(self.first(x)))
+        y, _ = self.attention(x[:, None], x[:, None], x[:, None])
+        return x + y[:, 0]
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.block, self.head = Block(), nn.Linear(8, 2)
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        x = checkpoint(self.block, x, use_reentrant=False) if x.requires_grad else self.block(x)
+        observer.tick()
+        return {"y": self.head(x)}
+
+
+def own_passes(torch_module: object) -> None:
+    """Things a program does once."""
+    torch.jit.script(nn.Linear(2, 2))
+    with contextlib.redirect_stderr(io.StringIO()):
+        try:
+            raise ValueError("swallowed")
+        except ValueError:
+            traceback.print_exc()
+            traceback.format_exc()
+    subprocess.run([sys.executable, "-S", "-c", "raise SystemExit(3)"], check=False)
+    child = multiprocessing.get_context("fork").Process(target=os._exit, args=(3,))
+    child.start()
+    child.join()
+    with contextlib.redirect_stderr(io.StringIO()):
+        thread = threading.Thread(target=lambda: [][0])  # type: ignore[index]
+        thread.start()
+        thread.join()
+
+
+def configure() -> None:
+    """Configurations that take flags."""
+    from omegaconf import OmegaConf
+    from yacs.config import CfgNode
+
+    observer.tick()
+    cfg = CfgNode({"DEBUG": CfgNode({"NULL_MASKING": False}), "LR": 0.1})
+    cfg.merge_from_list(["LR", 0.1])
+    observer.tick()
+    cfg.freeze()
+    observer.tick()
+    OmegaConf.merge(OmegaConf.create({"debug": {"null_masking": False}}), {"lr": 0.1})
+
+
+def train() -> None:
+    torch.manual_seed(0)
+    model = Net()
+    observer.tick()
+    if "compile" in args.parts:
+        model.block.compile(backend="eager")
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    other = torch.optim.SGD([nn.Parameter(torch.ones(2))], lr=0.1)
+    observer.tick()
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 4, 0.5)
+    plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(other)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    loss_of, step = nn.MSELoss(), 0
+    observer.OBJECTS += [model, loss_of, optimizer, other, scheduler, plateau, scaler]
+    train_loader = DataLoader(Squares(), batch_size=4, shuffle=False)
+    val_loader = DataLoader(Squares(), batch_size=8)
+    observer.OBJECTS += [train_loader, val_loader]
+    for epoch in range(5):
+        for x, y in train_loader:
+            observer.tick()
+            step += 1
+            optimizer.zero_grad()
+            observer.tick()
+            with torch.autocast("cpu", enabled=False):
+                output = model(x.requires_grad_(epoch == 4))["y"]
+            observer.tick()
+            loss = loss_of(output, y)
+            if step % 5 == 0:
+                loss.backward()
+                observer.tick()
+                nn.utils.clip_grad_norm_(model.parameters(), 10.0)
+                observer.tick()
+                optimizer.step()
+            else:
+                scaler.scale(loss).backward()
+                observer.tick()
+                scaler.unscale_(optimizer)
+                observer.tick()
+                scaler.step(optimizer)
+                observer.tick()
+                scaler.update()
+            observer.tick()
+            scheduler.step()
+            observer.tick()
+            print(f"LOSS {step} {loss.item():.9f}")
+            observer.tick()
+            log.debug("step %d", step)
+            observer.tick()
+            log.warning("step %d", step)
+            observer.tick()
+        model.eval()
+        observer.tick()
+        with torch.no_grad():
+            for x, y in val_loader:
+                value = loss_of(model(x)["y"], y)
+        model.train()
+        model.zero_grad()
+        other.zero_grad()
+        observer.tick()
+        print(f"EVAL {epoch} {value.item():.9f}")
+        plateau.step(value.item())
+        observer.tick()
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "model.pt"
+            torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, path)
+            observer.tick()
+            state = torch.load(path)
+            observer.tick()
+            model.load_state_dict(state["model"])
+            observer.tick()
+            optimizer.load_state_dict(state["optimizer"])
+        observer.tick()
+        warnings.warn(f"epoch {epoch}", stacklevel=1)
+        observer.tick()
+        if epoch == 1:
+            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+                model(torch.ones(1, 8))
+            observer.tick()
+    total = sum(float(p.double().sum()) for p in model.parameters())
+    print(f"WEIGHTS {total:.12f}")
+
+
+def distribute() -> None:
+    import torch.distributed as dist
+
+    with tempfile.TemporaryDirectory() as folder:
+        dist.init_process_group("gloo", store=dist.FileStore(f"{folder}/store", 1), rank=0, world_size=1)
+        observer.tick()
+        torch.manual_seed(0)
+        model = nn.parallel.DistributedDataParallel(nn.Linear(4, 2))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        observer.tick()
+        for step in range(3):
+            loss = model(torch.ones(2, 4)).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            observer.tick()
+            total = loss.detach().clone()
+            dist.all_reduce(total)
+            observer.tick()
+            dist.barrier()
+            observer.tick()
+            print(f"DDP {step} {total.item():.9f}")
+        dist.destroy_process_group()
+
+
+def track() -> None:
+    """Packages that metrics go through."""
+    import torchmetrics
+    from torch.utils.tensorboard import SummaryWriter
+
+    metric = torchmetrics.MeanMetric()
+    both = torchmetrics.MetricCollection([torchmetrics.MeanMetric()])
+    with tempfile.TemporaryDirectory() as folder, SummaryWriter(folder) as writer:
+        for step in range(3):
+            observer.tick()
+            metric.update(float(step))
+            print(f"METRIC {metric.compute().item():.6f}")
+            observer.tick()
+            both.update(float(step))
+            both.compute()
+            both.reset()
+            observer.tick()
+            writer.add_scalar("loss", float(step), step)
+            observer.tick()
+            writer.add_scalars("both", {"a": float(step)}, step)
+            observer.tick()
+
+
+configure()
+observer.tick()
+own_passes(torch)
+observer.tick()
+train()
+if "trackers" in args.parts:
+    track()
+distribute()
+observer.tick()
+if "raise" in args.parts:
+    raise ValueError("the end")
