@@ -59,7 +59,8 @@ class TorchHooks:
         self._step = Guard("step", self._give_up)
         self._backward, self._clip = Guard("backward", failed), Guard("clip", failed)
         self._optimizers, self._profiled = Guard("optimizers", failed), Guard("profiled", failed)
-        self._script, self._compile = Guard("script", failed), Guard("compile", failed)
+        self._script, self._unscripted = Guard("script", failed), Guard("root hooks", failed)
+        self._compile = Guard("compile", failed)
 
     def attach(self) -> None:
         """Set them all."""
@@ -115,12 +116,15 @@ class TorchHooks:
                 if len(args) < 2:  # a class finds the names it uses in its caller's frame, which is one further up
                     kwargs["_frames_up"] = kwargs.get("_frames_up", 0) + 1
                 return original(obj, *args, **kwargs)
-            held = self._script.call(self.monitor.roots.strip, [obj])
+            roots = self.monitor.roots
+            held = self._script.call(roots.strip, [obj])
+            if held is None:  # that failed: torch cannot compile a module with a hook, so no module keeps one
+                self._unscripted.call(roots.detach)
             try:
                 return original(obj, *args, **kwargs)
             finally:
                 if held:
-                    self._script.call(self.monitor.roots.put_back, held)
+                    self._script.call(roots.put_back, held)
 
         return script
 
