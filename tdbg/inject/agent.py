@@ -44,6 +44,7 @@ class Agent:
         self.feed: Any = None  # where metrics go, once there is a monitor
         self._noted: set[str] = set()
         self._guards: dict[str, Guard] = {}
+        self._fork_guard = self.guard("fork")
         self._writer = self._other = self._new_writer()
         self._turn = threading.RLock()  # of what waits for the rank
         self._held: list[events.Event] = []
@@ -157,7 +158,7 @@ class Agent:
         self._writer.written_bytes += size
 
     def _forked(self) -> None:
-        self.guard("fork").call(self._begin_process)
+        self._fork_guard.call(self._begin_process)
 
     def _begin_process(self) -> None:
         """In a forked child: nothing is said yet, and the files are the parent's."""
@@ -170,7 +171,7 @@ class Agent:
         self._noted.clear()
         self._held.clear()
         for callback in self._at_fork:
-            Guard("fork", self.failed).call(callback)
+            self._fork_guard.call(callback)
 
     def close(self) -> None:
         """Close the files; for a watch that ends before its process does."""

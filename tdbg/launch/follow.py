@@ -13,10 +13,11 @@ from tdbg.launch import metrics
 from tdbg.launch.progress import Progress
 from tdbg.output import say
 from tdbg.rules import wanted
-from tdbg.rules.verdict import BLOCK_LINES, Judge, Verdict, block, judge_run
+from tdbg.rules.verdict import BLOCK_LINES, Judge, Verdict, block, judge_run, title_line
 from tdbg.rundir import EVENTS, ProcessDir, RunDir
 
 FINDINGS = "findings.jsonl"  # what was found while the run went on, as it was told then
+PART_OFF = "TD-C005"
 POLL_S = 0.25
 LIVE_LINES = 8  # with the verdict's ten, a run with a NaN says less than twenty lines
 CHUNK_BYTES = 1 << 20
@@ -210,8 +211,12 @@ class Follower:
     def _print(self, finding: Finding) -> None:
         """The first finding of its severity with its evidence, others in a line, as far as the lines last.
 
-        The verdict has them all.
+        The verdict has them all. What failed in tdbg itself is a line: its evidence is not about the program.
         """
+        if finding.code == PART_OFF:
+            self._progress.clear()
+            say(title_line(finding))
+            return
         limit = min(self._lines_left, 1 if finding.severity in self._shown else BLOCK_LINES)
         lines = block(finding, limit) if limit else []
         self._lines_left -= len(lines)

@@ -60,7 +60,8 @@ class TorchHooks:
         self._step = Guard("step", self._give_up)
         self._backward, self._clip = Guard("backward", failed), Guard("clip", failed)
         self._optimizers, self._profiled = Guard("optimizers", failed), Guard("profiled", failed)
-        self._script, self._compile = Guard("script", failed), Guard("compile", failed)
+        self._script, self._unscripted = Guard("script", failed), Guard("root hooks", failed)
+        self._compile = Guard("compile", failed)
 
     def attach(self) -> None:
         """Set them all."""

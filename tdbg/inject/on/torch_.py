@@ -66,6 +66,7 @@ class Rank:
         from tdbg.probes.roster import probes_for
 
         self.me = me
+        self._guard = me.guard("end")
         self.ended = False
         self.woke_at = time.time()
         self._control = me.run_dir / CONTROL_FILE
@@ -201,7 +202,7 @@ class Rank:
 
     def end(self) -> None:
         """The process leaves in good order: write what is pending, and how it ended."""
-        self.me.guard("end").call(self._end)
+        self._guard.call(self._end)
 
     def _end(self) -> None:
         """Every piece of the end has a guard of its own: what one cannot say must not keep the others from it."""

@@ -23,7 +23,7 @@ KINDS = ("RuntimeError", "SystemExit", "KeyboardInterrupt", "GeneratorExit", "Re
 FLAGS = (
     *("SCHEDULING", "CHECKPOINT", "DATALOADER", "AUGMENTATION", "OPTIMIZER", "DISTRIBUTED", "MODEL_BUILD"),
     *("TRAINING_LOOP", "MEMORY", "GRADIENTS", "FORWARD", "BACKWARD", "DEVICE", "AMP", "VALIDATION"),
-    *("EARLY_STOPPING", "LR", "NULL_MASKING", "METRICS", "AUTOGRAD_ANOMALY"),
+    *("EARLY_STOPPING", "LR", "NULL_MASKING", "DUMP_METRICS", "AUTOGRAD_ANOMALY"),
 )
 
 
@@ -156,7 +156,7 @@ def inject(
         env=environment({}),
     )
     try:
-        findings = json.loads(report.stdout)["findings"]
+        findings = json.loads(report.stdout)["data"]["findings"]
     except (ValueError, KeyError):
         findings = []
     fired = outcome.fired()
@@ -167,7 +167,8 @@ def inject(
     rows = []
     for pair in pairs:
         if ids[pair] in fired:
-            lines = [line for line in outcome.stderr.splitlines() if f"{ids[pair]}" in line]
+            while_running = outcome.stderr.partition("tdbg: verdict:")[0]  # the verdict lists all once more
+            lines = [line for line in while_running.splitlines() if ids[pair] in line]
             notes = [found for found in findings if ids[pair] in str(found.get("title", ""))]
             ours = [line for line in lines if line.startswith("tdbg: ")]
             count = len(lines) if ours or not lines else 100 + len(lines)
@@ -180,24 +181,24 @@ def _said(stdout: str) -> list[str]:
 
 
 def batches(pairs: Sequence[str], size: int, choose: random.Random) -> list[list[str]]:
-    """Pairs of different files of tdbg together, so that one does not switch off another's part."""
+    """Pairs of different entries together: what does not fire, as its part is off already, comes again."""
     left, found = list(pairs), []
     choose.shuffle(left)
     while left:
         batch: list[str] = []
-        files: set[str] = set()
+        entries: set[str] = set()
         for pair in list(left):
-            file = pair.partition(":")[0]
-            if len(batch) < size and file not in files:
+            entry = pair.partition(" | ")[0]
+            if len(batch) < size and entry not in entries:
                 batch.append(pair)
-                files.add(file)
+                entries.add(entry)
                 left.remove(pair)
         found.append(batch)
     return found
 
 
 def run_setup(
-    setup: Setup, folder: Path, seed: int, *, limit: int | None = None, size: int = 6, jobs: int = 1
+    setup: Setup, folder: Path, seed: int, *, limit: int | None = None, size: int = 10, jobs: int = 1
 ) -> tuple[dict[str, str], list[str], list[Row]]:
     """All of one setup: its entries, their bodies, and a row for each body (or for ``limit`` of them)."""
     bare = execute(None, setup.parts, folder / "bare", {"ENTRIES_MODE": "list"})
