@@ -124,7 +124,11 @@ class NonFinite(Event):
 
     step: int = doc("the step in which it happened", 0)
     until: int = doc("it happened in one of the steps up to this, none of which was watched; 0: in that step", 0)
-    phase: str = doc("where: input, forward, loss, backward, gradient, optimizer; empty: unknown", "")
+    phase: str = doc(
+        "where: input, forward, loss, backward, gradient, optimizer, weights (written between two updates);"
+        " empty: unknown",
+        "",
+    )
     kind: str = doc("nan, inf or nan+inf", "")
     module: str = doc("path of the module, if known", "")
     module_class: str = doc("its class", "")
@@ -134,6 +138,7 @@ class NonFinite(Event):
     parameter: str = doc("the parameter whose gradient is bad, if that is what is known", "")
     tensor: str = doc("which tensor: input[0], output, grad_input, ...", "")
     origin: str = doc("here, other-rank (the local gradients are finite), or unknown", "unknown")
+    own_finite: int = doc("the last step after whose backward this rank's own gradients were finite; 0: not known", 0)
     how: str = doc("how it was located: rerun, bracket, check", "check")
     count: int | None = doc("non-finite elements in that tensor")
     numel: int | None = doc("elements of that tensor")

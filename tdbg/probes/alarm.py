@@ -79,6 +79,14 @@ class Alarm:
         if self._stops:
             raise StopBeforeUpdate
 
+    def bad_local(self, bad: list[tuple[str, Any]]) -> None:
+        """Gradients of this rank alone are not finite; no other rank had a part in them, no optimizer has used them."""
+        if not self._state.bad_seen:
+            self._roster.tell("gradients_bad")
+        self._report("report_local", bad)
+        if self._stops:
+            raise StopBeforeUpdate
+
     def bad_late(self, names: list[str], record: Step | None) -> None:
         """Values read one step late are not finite; the weights have been updated since."""
         self._report("report_late", names, record)

@@ -129,6 +129,10 @@ class Budget:
         """The same for what flags and levels add: all of it is done on common steps, this kind among it."""
         return self._stride(max(self._extras_step_s, self.likely_s(kind)), EXTRAS_SHARE * self.share * step_s)
 
+    def stride_within(self, kind: str, seconds: float) -> int:
+        """Every how many steps this work costs at most so much a step, whatever the budget."""
+        return self._stride(self.likely_s(kind), seconds)
+
     @staticmethod
     def _stride(cost_s: float, earned_s: float) -> int:
         wanted = cost_s / max(earned_s, 1e-9)

@@ -55,6 +55,13 @@ class KeptCalls:
             self._calls.clear()
         self._calls.append(Call.light(module, args, kwargs or {}))
 
+    def glance_ended(self, module: nn.Module, output: Any) -> None:
+        """Of a call that nobody watches the outputs tell forward from loss, and their gradients repeat its backward."""
+        if self._calls and torch.is_grad_enabled():
+            call = self._calls[-1]
+            if call.module() is module and not call.outputs and not call.output_grads:
+                call.watch(output, on_device=False)
+
     def used(self) -> None:
         """A backward follows the calls so far."""
         self._unused = 0
@@ -219,6 +226,8 @@ class RootCalls:
         try:
             running = self._threads.calls
             if self._state.rerunning or not running or running[-1][0].module() is not module:
+                if self._state.world_size > 1 and not running and not self._state.rerunning:
+                    self._kept.glance_ended(module, output)
                 return
             call, at = running.pop()
             if call.graded:

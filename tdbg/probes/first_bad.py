@@ -7,6 +7,7 @@ from torch import nn
 
 from tdbg.events import NonFinite, Step, as_float, number
 from tdbg.probes import PROBES, Probe, tensors
+from tdbg.probes.refuting import refute_gradient, trace_of_gradient, update_explains
 from tdbg.probes.rerun import Call, Located, locate_backward, locate_forward
 from tdbg.probes.roots import Names
 from tdbg.probes.tensors import Bad, checkable, first_bad, local, look, walk
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 MAX_RERUNS = 3
 MAX_REPORTS = 3
 MAX_NAMES = 8
+MOMENT = "moment in the optimizer"
 
 
 @PROBES.add
@@ -41,7 +43,7 @@ class FirstBad(Probe):
         self._reports = 0
         self._eval_reported = False
 
-    # three ways in
+    # four ways in
 
     def report_loss(self, value: float) -> None:
         """Called before backward, with the weights of the forward pass."""
@@ -50,12 +52,25 @@ class FirstBad(Probe):
         event = self._event(self.monitor.step + 1, loss=value)
         located = self._locate(lambda calls, names: locate_forward(calls, names))
         self._fill(event, located)
-        if not event.phase:
-            event.phase, event.note = "forward", located.note or "the second run of the batch was finite"
         event.origin = "here"  # a loss is local to its rank
         event.weights = "intact"
+        if located.phase in ("", "loss"):
+            self._from_outputs(event, located)
         if event.phase == "optimizer":
             self._from_weights(event)
+        self._send(event)
+
+    def report_local(self, bad: list[tuple[str, Bad]]) -> None:
+        """Called after backward, with gradients that are this rank's alone and the weights of the forward pass."""
+        if self.monitor.bad_seen:
+            return
+        event = self._event(self.monitor.step + 1)
+        event.bad_params, event.bad_param_count = [name for name, _ in bad[:MAX_NAMES]], len(bad)
+        located = self._locate(locate_backward)
+        self._fill(event, located)
+        if not located.found:
+            self._from_gradients(event, bad, located)
+        event.weights, event.origin = "intact", "here"
         self._send(event)
 
     def report_gradients(self, bad: list[tuple[str, Bad]]) -> None:
@@ -64,9 +79,13 @@ class FirstBad(Probe):
             return
         event = self._event(self.monitor.step + 1)
         event.bad_params, event.bad_param_count = [name for name, _ in bad[:MAX_NAMES]], len(bad)
+        event.weights = "intact"
+        if self.monitor.local_gradients.finite_at == event.step:
+            self._from_gradients(event, bad, Located(""))
+            self._send(event)
+            return
         located = self._locate(locate_backward)
         self._fill(event, located)
-        event.weights = "intact"
         if located.found:
             event.origin = "here"
         else:
@@ -175,7 +194,7 @@ class FirstBad(Probe):
         if len(bad) > 1:
             event.phase, event.how = "backward", "bracket"
         _describe(event, found)
-        if located.note:
+        if located.note and not located.found:
             event.origin, event.note = ("here" if self.monitor.world_size == 1 else "unknown"), located.note
         elif self.monitor.world_size > 1:
             event.origin, event.note = (
@@ -185,31 +204,74 @@ class FirstBad(Probe):
         else:
             event.origin, event.note = "here", "the second run of the batch gave finite gradients"
 
+    def _from_outputs(self, event: NonFinite, located: Located) -> None:
+        """The second run showed no module, or there was none: go by what the first one left."""
+        outputs = [tensor for call in self.monitor.calls for tensor in call.outputs]
+        found = first_bad(outputs)
+        if found is not None and not found[1].only_minus_inf:
+            event.phase, event.tensor, event.how = "forward", "output", "check"
+            event.note = located.note if not located.found else "the second run of the batch was finite"
+            _describe(event, found[1])
+        elif located.found:
+            return
+        elif outputs:
+            event.phase, event.how, event.note = "loss", "check", f"the model's output is finite; {located.note}"
+        else:
+            event.phase = "forward" if self.monitor.calls else ""
+            event.tensor, event.note = "loss", located.note or "the second run of the batch was finite"
+        if located.shared:  # other ranks have a part in this one's forward pass
+            event.origin = "here" if self.monitor.world_size == 1 else "unknown"
+        if self._bad_weights():
+            event.phase = "optimizer"
+
+    def _bad_weights(self) -> list[nn.Parameter]:
+        """Parameters of the trained roots that are not finite, as far as this rank holds them."""
+        return [p for root in self.monitor.trained_roots() for p in root.parameters() if look(p)]
+
     def _from_weights(self, event: NonFinite) -> None:
-        """The weights are bad and the last loss was not: the last update made them so."""
-        if self.monitor.step == 0:
+        """The weights are bad and the last loss was not: something between the two forward passes made them so."""
+        monitor = self.monitor
+        if monitor.step == 0:
             event.note = "the weights were bad before the first step"
             return
-        event.step, event.weights, event.how = self.monitor.step, "updated", "check"
-        roots = self.monitor.trained_roots()
-        names = self.monitor.probe("gradient-norms").names
-        bad = [p for root in roots for p in root.parameters() if look(p)]
+        names = monitor.probe("gradient-norms").names
+        bad = self._bad_weights()
         bad_names = [names.parameters.get(id(p), "") for p in bad]
         event.bad_params, event.bad_param_count = bad_names[:MAX_NAMES], len(bad)
-        if self.monitor.step > self.monitor.attended:
+        event.origin = "here" if monitor.world_size == 1 else "unknown"
+        event.weights, event.how = "updated", "check"
+        if monitor.step > monitor.attended:
+            event.step = monitor.step
             self._from_unwatched(event)
             return
-        if self.monitor.last_full:
-            event.note = "the gradients of that step were finite: the update itself made the weights bad"
+        refuted = refute_gradient(monitor, bad)
+        if refuted and not update_explains(monitor.optimizers, bad):
+            self._from_writing(event, bad, bad_names, refuted)
+            return
+        event.step = monitor.step
+        if refuted:
+            event.note = f"{refuted}: the update itself made the weights bad"
             return
         event.parameter, event.module, event.module_class = bad_names[-1], bad_names[-1].rpartition(".")[0], ""
-        trace = self._trace_of_gradient(bad[-1])
+        trace = trace_of_gradient(monitor.optimizers, bad[-1])
         if trace:
+            event.tensor = MOMENT
             _describe(event, trace)
         event.phase, event.how = ("gradient", "check") if len(bad) == 1 else ("backward", "bracket")
-        event.note = (
-            "seen in the weights, one step later: to stay within the budget that step's gradients were not all read"
-        )
+        if monitor.local_gradients.finite_at == event.step:
+            event.origin = "other-rank"
+            event.note = "seen in the weights: this rank's own gradients were finite at this step"
+        else:
+            event.note = "seen one step late: the gradients were not read at this step"
+
+    def _from_writing(self, event: NonFinite, bad: list[nn.Parameter], names: list[str], refuted: str) -> None:
+        """No gradient and no update explains the weights: something wrote them after the update."""
+        event.phase, event.parameter, event.origin = "weights", names[-1], "here"
+        event.module, event.module_class, event.tensor = names[-1].rpartition(".")[0], "", "weight"
+        found = look(bad[-1])
+        if found:
+            _describe(event, found)
+        event.note = f"{refuted}, so no update wrote it"
 
     def _from_unwatched(self, event: NonFinite) -> None:
         """The weights went bad in a step that was only counted: neither the step nor the cause is known."""
@@ -220,15 +282,6 @@ class FirstBad(Probe):
         recorded = monitor.hushed_at > monitor.attended
         event.note = "not watched: " + ("a profiler recorded" if recorded else "the budget paid for a glance at none")
 
-    def _trace_of_gradient(self, parameter: torch.Tensor) -> Bad | None:
-        """What the gradient was, from the moment the optimizer keeps of it: a weight shows NaN for either."""
-        for optimizer in self.monitor.optimizers:
-            state = optimizer.state.get(parameter, {})
-            for name in ("exp_avg", "momentum_buffer"):
-                if isinstance(state.get(name), torch.Tensor):
-                    return look(state[name])
-        return None
-
     def _send(self, event: NonFinite) -> None:
         if not event.eval:
             if self.monitor.bad_seen or self._reports >= MAX_REPORTS:
@@ -236,6 +289,7 @@ class FirstBad(Probe):
             self.monitor.bad_seen = True
             self._reports += 1
         event.kind = event.kind or _kind_of(event.loss)
+        event.own_finite = self.monitor.local_gradients.finite_at
         event.ring = self.monitor.recorder.rows()
         if event.origin != "other-rank":
             event.batch = self._save(event)

@@ -56,6 +56,7 @@ class GradientNorms(Probe):
         self._sharded = False
         self._skipped = False
         self._clip_total: Tensor | None = None
+        self.total_finite_at = 0  # the last step of which the program's own total norm was finite
         self._clips_main = False
         self._clipped: list[Tensor] = []  # between the begin and the end of clipping
 
@@ -85,7 +86,10 @@ class GradientNorms(Probe):
             return
         if self._clips_main:
             self._clip_total = total.detach()
-        if tensors.on_host(total) and self._looked != "all" and not self.monitor.scaling and not math.isfinite(total):
+        finite = not tensors.on_host(total) or math.isfinite(total)
+        if finite and self._clips_main and tensors.on_host(total):
+            self.total_finite_at = self.monitor.step + 1
+        if not finite and self._looked != "all" and not self.monitor.scaling:
             overflow = math.isinf(total)  # clipping has made NaN of the Inf that the norm still shows
             self._accuse(self._clipped, list(range(len(self._clipped))), kind="inf" if overflow else "")
         self._clipped = []

@@ -13,6 +13,7 @@ from torch.optim import optimizer as optimizer_module
 from tdbg.guard import Guard
 from tdbg.probes.compiler import hide, unseen
 from tdbg.probes.counting import Optimizers
+from tdbg.probes.local_gradients import FSDP_GROUP, LocalGradients
 from tdbg.probes.loss_watch import LossWatch
 from tdbg.probes.own_hooks import add_global_hook, own_hooks_removed
 from tdbg.probes.patches import Patches
@@ -29,6 +30,7 @@ class Watcher(Protocol):
     optimizers: Optimizers
     roots: Roots
     losses: LossWatch
+    local_gradients: LocalGradients
 
     def clip_begins(self, parameters: list[Tensor]) -> None: ...
     def clip_ended(self, total: Any) -> None: ...
@@ -37,6 +39,7 @@ class Watcher(Protocol):
     def hush(self, quiet: bool) -> None: ...
     def switch(self, on: bool) -> None: ...
     def failed(self, probe: str, error: BaseException) -> None: ...
+    def when_imported(self, name: str, then: Callable[[Any], None]) -> None: ...
 
 
 class TorchHooks:
@@ -60,7 +63,6 @@ class TorchHooks:
         self._step = Guard("step", self._give_up)
         self._backward, self._clip = Guard("backward", failed), Guard("clip", failed)
         self._optimizers, self._profiled = Guard("optimizers", failed), Guard("profiled", failed)
-        self._script, self._unscripted = Guard("script", failed), Guard("root hooks", failed)
         self._compile = Guard("compile", failed)
 
     def attach(self) -> None:
@@ -78,6 +80,7 @@ class TorchHooks:
         self.patches.wrap(nn.Module, "compile", self._around_compile)
         self.patches.wrap(autograd_profiler.profile, "_start_trace", self._around_profiler)
         self.patches.wrap(autograd_profiler.profile, "__exit__", self._around_profiler)
+        self.monitor.when_imported(FSDP_GROUP, self._watch_groups)
 
     def detach(self) -> None:
         """Take them all away."""
@@ -104,6 +107,21 @@ class TorchHooks:
 
     def __len__(self) -> int:
         return len(self._handles) + len(self.patches)
+
+    def _watch_groups(self, module: Any) -> None:
+        """Stand before each reduction of FSDP2: there alone a rank's own gradients are to be seen."""
+        if self._handles and hasattr(module, "FSDPParamGroup"):
+            self.patches.wrap(module.FSDPParamGroup, "post_backward", self._around_group)
+
+    def _around_group(self, original: Any) -> Any:
+        monitor = self.monitor
+
+        def post_backward(group: Any, *args: Any, **kwargs: Any) -> Any:
+            if monitor.active and not torch.compiler.is_compiling():
+                unseen(monitor.local_gradients.group_ready, group)
+            return original(group, *args, **kwargs)
+
+        return hide(post_backward)
 
     def _around_optimizer_init(self, original: Any) -> Any:
         def __init__(optimizer: Any, *args: Any, **kwargs: Any) -> None:
@@ -176,15 +194,23 @@ class TorchHooks:
                 return original(tensors, *args, **kwargs)
             if issubclass(type(tensors), Iterator):  # type(): an object of the program's may have a say in isinstance
                 tensors = tuple(tensors)  # looking must not use it up
-            if not monitor.plan.watch and unseen(guard.call, monitor.losses.glance, tensors):
+            watched = monitor.plan.watch or not unseen(guard.call, monitor.losses.glance, tensors)
+            if watched:
+                unseen(guard.call, monitor.losses.begins, tensors)
+            look = unseen(guard.call, monitor.local_gradients.begin, tensors)
+            if not watched and look is None:
                 return original(tensors, *args, **kwargs)
-            unseen(guard.call, monitor.losses.begins, tensors)
             self._depth += 1
+            returned = False
             try:
                 result = original(tensors, *args, **kwargs)
+                returned = True
             finally:
                 self._depth -= 1
-            unseen(guard.call, monitor.losses.ended)
+                if look is not None:
+                    unseen(guard.call, monitor.local_gradients.end, look, returned)
+            if watched:
+                unseen(guard.call, monitor.losses.ended)
             return result
 
         return hide(backward)

@@ -54,8 +54,13 @@ class LossWatch:
         self._begun_at = 0.0
 
     def glance(self, losses: Any) -> bool:
-        """Between samples only one thing is done: a host loss is checked. True if there is no more to do."""
-        if self._plan.deaf:
+        """Between samples only one thing is done: a host loss is checked. True if there is no more to do.
+
+        That is never left out, but while a profiler records: a rank that sees its own loss turn bad knows the step,
+        and that it is the one.
+        """
+        state = self._state
+        if state.quiet:
             return True
         begun = time.perf_counter()
         self._kept.used()
@@ -63,7 +68,9 @@ class LossWatch:
         try:
             if isinstance(losses, Tensor) and losses.numel() == 1 and tensors.on_host(losses):
                 value = losses.item()
-                fine = cmath.isfinite(value) and not self._suspicious(value)
+                fine = cmath.isfinite(value) and (self._plan.deaf > 0 or not self._suspicious(value))
+                if fine:
+                    state.attended = state.step + 1  # up to here the weights were good
         finally:
             self._glances += 1
             self._budget.spend("backward_begins", time.perf_counter() - begun)

@@ -29,6 +29,7 @@ from tdbg.probes.costs import CostReports
 from tdbg.probes.counting import Optimizers
 from tdbg.probes.hooks import TorchHooks
 from tdbg.probes.late import Then
+from tdbg.probes.local_gradients import LocalGradients
 from tdbg.probes.loss_watch import LossWatch
 from tdbg.probes.modules import ModuleLook
 from tdbg.probes.outbox import Outbox
@@ -122,6 +123,15 @@ class Monitor(State):
         shared = self, self.plan, self.budget, self.recorder, self.roster
         self.root_calls = RootCalls(*shared, self.modules, self.search, self.calls, evaluations, on_device=at_once)
         self.losses = LossWatch(*shared, self.search, self.calls, self.root_calls, self.alarm, at_once=at_once)
+        self.local_gradients = LocalGradients(
+            self,
+            self.budget,
+            self.roster,
+            self.optimizers,
+            self.search,
+            self.alarm,
+            strict=settings.max_overhead is not None,
+        )
         self.records = RecordWriter(
             self, self.budget, self.recorder, self.roster, self._costs, emit=self.emit, late_loss=self.losses.arrived
         )
@@ -148,6 +158,7 @@ class Monitor(State):
         self.modules.detach()
         self.roots.detach()
         self.hooks.detach()
+        self.local_gradients.detach()
         self.active = False
         self.off_at = time.perf_counter()
 

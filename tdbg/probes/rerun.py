@@ -12,7 +12,7 @@ import random
 import sys
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -48,6 +48,7 @@ class Call:
     graded: bool
     output_grads: dict[int, Tensor] = field(default_factory=dict)
     samples: int | None = None
+    outputs: list[Tensor] = field(default_factory=list)  # what it returned, where that is small and on the host
 
     @classmethod
     def of(cls, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> "Call | None":
@@ -84,7 +85,7 @@ class Call:
         return cls(weakref.ref(module), args, kwargs, None, torch.get_rng_state(), None, mode, graded=True)
 
     def watch(self, output: Any, *, on_device: bool) -> None:
-        """Keep the gradients that will arrive at the outputs (references again).
+        """Keep small outputs, and the gradients that will arrive at them (references again).
 
         Such a gradient then lives until the update instead of until it has been used. On an accelerator that
         could cost the memory of a whole batch of logits, and serves only a look before the update.
@@ -92,8 +93,11 @@ class Call:
         for index, (_, tensor) in enumerate(walk(output)):
             if index >= MAX_OUTPUTS:
                 break
-            if not (on_device or tensors.on_host(tensor)):
+            on_host = tensors.on_host(tensor)
+            if not (on_device or on_host):
                 continue
+            if on_host and tensor.nbytes <= SMALL_BYTES:
+                self.outputs.append(tensor.detach())
             if tensor.requires_grad and tensor.grad_fn is not None:
                 add_gradient_hook(tensor, _Keep(self.output_grads, index))
 
@@ -144,6 +148,7 @@ class Located:
     bad: Bad | None = None
     note: str = ""
     operation: "Operation | None" = None
+    shared: bool = False  # other ranks have a part in the forward pass, which therefore was not run again
 
     @property
     def found(self) -> bool:
@@ -373,23 +378,44 @@ def _forward_once(call: Call, names: Names) -> Located:
     if root is None:
         return Located("", note="the model is gone")
     why = refusal(root)
-    found_input = first_bad((call.args, call.kwargs))
-    if found_input and not found_input[1].only_minus_inf:
-        # The name of the first module that takes the batch in; the call itself is not needed for that.
-        first = _first_leaf(unwrapped(root), names)
-        return Located("input", first[0], first[1], tensor=f"input {found_input[0]}", bad=found_input[1])
+    bad_input = _bad_input(call, root, names)
     if why:
-        return Located("", note=why)
+        return bad_input or Located("", note=why, shared=True)
     if call.changed():
-        return Located("", note="the batch was changed in place after the forward pass")
-    inner = unwrapped(root)
-    tracer = _Tracer(inner, names, backward=False)
-    with as_before(call, inner), tracer.attached(), torch.set_grad_enabled(call.graded):
-        inner(*call.args, **call.kwargs)
+        return bad_input or Located("", note="the batch was changed in place after the forward pass")
+    located = _trace_forward(call, unwrapped(root), call.args, call.kwargs, names)
+    if located is not None and bad_input is not None:  # a NaN that the model masks is no fault: try without it
+        located = _trace_forward(call, unwrapped(root), *cleaned((call.args, call.kwargs)), names) or bad_input
+    return located or Located("")
+
+
+def _trace_forward(call: Call, root: nn.Module, args: Any, kwargs: Any, names: Names) -> Located | None:
+    tracer = _Tracer(root, names, backward=False)
+    with as_before(call, root), tracer.attached(), torch.set_grad_enabled(call.graded):
+        root(*args, **kwargs)
     located = tracer.strong or tracer.weak
-    if located is None:
-        return Located("")
-    return _blame_weights(located, inner, names)
+    return _blame_weights(located, root, names) if located is not None else None
+
+
+def _bad_input(call: Call, root: nn.Module, names: Names) -> Located | None:
+    """The batch as the place, with the name of the first module that takes it in, if it is not finite."""
+    found = first_bad((call.args, call.kwargs))
+    if found is None or found[1].only_minus_inf:
+        return None
+    module, module_class = _first_leaf(unwrapped(root), names)
+    return Located("input", module, module_class, tensor=f"input {found[0]}", bad=found[1])
+
+
+def cleaned(value: Any) -> Any:
+    """The same arguments with zeros in the place of what is not finite; masks of -inf stay."""
+    if isinstance(value, Tensor):
+        bad = look(value)
+        return torch.nan_to_num(value.detach(), 0.0, 0.0, 0.0) if bad and not bad.only_minus_inf else value
+    if isinstance(value, Mapping):
+        return {name: cleaned(item) for name, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(map(cleaned, value))
+    return value
 
 
 def _first_leaf(root: nn.Module, names: Names) -> tuple[str, str]:
@@ -440,14 +466,28 @@ def _backward_once(call: Call, names: Names) -> Located:
                 bad=bad,
                 note="it arises in the loss, outside the model",
             )
-    why = refusal(root) or ("the batch was changed in place after the forward pass" if call.changed() else "")
-    if why:
-        return Located("", note=why)
-    inner = unwrapped(root)
+    why = refusal(root)
+    if why or call.changed():
+        note = why or "the batch was changed in place after the forward pass"
+        return Located("", note=note, shared=bool(why))
+    located = _trace_backward(call, unwrapped(root), call.args, call.kwargs, names)
+    bad_input = _bad_input(call, root, names) if located.found else None
+    if (
+        bad_input is not None
+        and not _trace_backward(call, unwrapped(root), *cleaned((call.args, call.kwargs)), names).found
+    ):
+        located = bad_input
+    if not call.output_grads:
+        ones = "the gradient at the model's output was not kept on this step: the second run began with ones"
+        located.note = located.note or ones
+    return located
+
+
+def _trace_backward(call: Call, inner: nn.Module, args: Any, kwargs: Any, names: Names) -> Located:
     tracer = _Tracer(inner, names, backward=True)
     parameters = [parameter for parameter in inner.parameters() if parameter.requires_grad]
     with as_before(call, inner), tracer.attached(), torch.enable_grad():
-        output = inner(*call.args, **call.kwargs)
+        output = inner(*args, **kwargs)
         tracer.done = True
         pairs = output_pairs(call, output)
         if not pairs:
@@ -455,11 +495,7 @@ def _backward_once(call: Call, names: Names) -> Located:
         grads = torch.autograd.grad(
             [tensor for tensor, _ in pairs], parameters, [grad for _, grad in pairs], allow_unused=True
         )
-    located = _culprit(tracer, dict(zip(map(id, parameters), grads, strict=True)), names)
-    if not call.output_grads:
-        ones = "the gradient at the model's output was not kept on this step: the second run began with ones"
-        located.note = located.note or ones
-    return located
+    return _culprit(tracer, dict(zip(map(id, parameters), grads, strict=True)), names)
 
 
 def output_pairs(call: Call, output: Any) -> list[tuple[Tensor, Tensor]]:

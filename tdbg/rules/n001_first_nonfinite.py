@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields
 
 from tdbg.events import Event, Finding, NonFinite, Start, Step
 from tdbg.rules import RULES, Rule
+from tdbg.rules._origins import REDUCED, Sighting, find_origin
 from tdbg.rules.text import counted, figure, joined, kept_in, kind_name, ranges
 from tdbg.rules.view import View, finite, non_finite
 from tdbg.rundir import ProcessDir
@@ -12,20 +13,22 @@ from tdbg.rundir import ProcessDir
 # A value not known to come from here waits this many steps for the rank it came from. Ranks run in step, so
 # two are enough; where it certainly came from another rank, that rank's file may be slow to appear.
 PATIENCE_STEPS = {"unknown": 2, "other-rank": 200}
-ORIGINS = {"here": 0, "unknown": 1, "other-rank": 2}
 HOW = {
-    "rerun": "found by running the kept batch again",
-    "bracket": "bracketed by which gradients are finite",
-    "check": "found by looking at the tensors",
+    "rerun": "located by re-running the saved batch",
+    "bracket": "located indirectly (less certain)",
+    "check": "seen in the tensor itself",
     "record": "from the step record alone",
 }
 CAUSES = {
     "input": "the batch held it before the first module saw it",
     "forward": "the module made it out of finite inputs: overflow, log or division at 0, or a bad weight of its own",
     "loss": "every module's output was finite: it arises in the loss, outside the model",
-    "backward": "forward is finite and its derivative is not: sqrt, norm or pow at 0, 0 * inf, log of 0 under where()",
+    "backward": "likely: the forward result is finite but its derivative is not (sqrt or norm at 0, 0 * inf, log of 0"
+    " under where())",
     "gradient": "this parameter's gradient is the first that is seen bad; what made it lies there or just after it in the model",
     "optimizer": "an earlier update wrote it into the weights: learning rate, eps or weight decay",
+    "weights": "the parameter changed between two updates: an in-place write, a load, an EMA or weight swap, or another"
+    " thread",
 }
 TRIES = {
     "input": "look at the saved batch; check decoding, normalisation (division by a zero std) and missing labels",
@@ -35,7 +38,9 @@ TRIES = {
     "gradient": "check what multiplies this parameter: custom backward, hooks, loss scale; --flag AUTOGRAD_ANOMALY=raise "
     "ends a run at the operation and prints its line",
     "optimizer": "lower the learning rate or raise eps, and save a checkpoint before the step above",
+    "weights": "look for what writes parameters after optimizer.step(): .data, copy_, load_state_dict, EMA or swap code",
 }
+WRITTEN = {"optimizer": ", written by the update", "weights": ", written between two updates"}
 UNWATCHED = "run it again with these steps watched: another --window, or a higher --max-overhead"
 
 
@@ -48,20 +53,14 @@ class _State:
     waiting: NonFinite | None = None  # until its step record tells whether GradScaler skipped the update
 
 
-@dataclass(slots=True)
-class _Sighting:
-    process: ProcessDir
-    event: NonFinite
-    recovered: bool = False
-
-
 @RULES.add
 class FirstNonFinite(Rule):
     """Names the step, rank, module and phase of the first NaN or Inf of a run.
 
-    What it does: Takes the first non-finite value each rank located, and names the one it all began with: among
-    the ranks whose own (local, unreduced) gradients were bad, the one with the smallest step. Ranks that got
-    the value through the gradient reduction are evidence, not culprits. An Inf in a step that GradScaler
+    What it does: Takes the first non-finite value each rank located, and names the one it all began with. Evidence
+    has an order: a rank that located the value by re-running its batch comes first, then one whose own input, loss
+    or gradient before the reduction was bad, then those that saw it after the reduction or in their weights, at
+    the same step or one later: they are evidence, not culprits. An Inf in a step that GradScaler
     skipped is the scaler's normal work: silent. A NaN in such a step is told as `info`, because the weights
     were protected.
 
@@ -69,13 +68,13 @@ class FirstNonFinite(Rule):
     each module is "the first NaN module"; only the first step, before its update, tells the cause.
 
     Example:
-        TD-N001 critical: first NaN at step 3, rank 1, blocks.2.act (Act), backward
-          gradient of input 0: 12 of 4,096 elements, float32 [4, 8, 128]; found by running the kept batch again
+        TD-N001 critical: first NaN at step 3 on rank 1, in backward of module "blocks.2.act" (Act)
+          gradient of input 0: 12 of 4,096 elements, float32 [4, 8, 128]; located by re-running the saved batch
           made by SqrtBackward0 at model.py:33: return torch.sqrt(x * 0)
 
     What to do: The phase says where to look. `input`: the saved batch. `forward`: the named module. `loss`: the
     loss function. `backward`: the derivative of the named module (sqrt or norm at 0). `gradient`: the named
-    parameter. `optimizer`: the update before. The batch is kept beside the events, so the step can be repeated
+    parameter. `optimizer`: the update before. `weights`: what writes the parameter between two updates. The batch is kept beside the events, so the step can be repeated
     without the run. Steps that a profiler recorded, or that the budget did not pay for, are only counted: a
     value from there is told with all of them, without module and batch. `tdbg run --stop-before-update` ends the
     run while the weights are still good.
@@ -93,7 +92,7 @@ class FirstNonFinite(Rule):
     def __init__(self) -> None:
         self._world = 1
         self._states: dict[str, _State] = {}
-        self._seen: dict[str, _Sighting] = {}
+        self._seen: dict[str, Sighting] = {}
         self._given: Finding | None = None
         self._held = False
 
@@ -111,7 +110,7 @@ class FirstNonFinite(Rule):
         new: list[Finding] = []
         for label, state in self._states.items():
             if state.waiting is not None and label in view.processes:
-                new += self._admit(_Sighting(view.processes[label].process, state.waiting))
+                new += self._admit(Sighting(view.processes[label].process, state.waiting))
         return [*new, *self._give()]
 
     def _nonfinite(self, process: ProcessDir, state: _State, event: NonFinite) -> Iterable[Finding]:
@@ -120,7 +119,7 @@ class FirstNonFinite(Rule):
         if event.phase not in ("input", "optimizer", "") and (state.scale is not None or state.step == 0):
             state.waiting = event
             return ()
-        return self._admit(_Sighting(process, event))
+        return self._admit(Sighting(process, event))
 
     def _step(self, process: ProcessDir, state: _State, event: Step) -> Iterable[Finding]:
         state.step = event.step
@@ -131,26 +130,24 @@ class FirstNonFinite(Rule):
             skipped = event.skipped if event.step == state.waiting.step else fell
             waited, state.waiting = state.waiting, None
             if not skipped or "nan" in waited.kind:
-                return self._admit(_Sighting(process, waited, recovered=skipped))
+                return self._admit(Sighting(process, waited, recovered=skipped))
         elif event.finite is False and not event.skipped and process.label not in self._seen:
-            return self._admit(_Sighting(process, _from_record(event)))
+            return self._admit(Sighting(process, _from_record(event)))
         return self._give() if self._held and self._waited(event.step) else ()
 
     def _waited(self, step: int) -> bool:
         best = self._best().event
         return step >= best.step + PATIENCE_STEPS.get(best.origin, 0)
 
-    def _admit(self, sighting: _Sighting) -> Iterable[Finding]:
+    def _admit(self, sighting: Sighting) -> Iterable[Finding]:
         known = self._seen.get(sighting.process.label)
         if known is None or known.recovered or known.event.how == "record":
             self._seen[sighting.process.label] = sighting
         if self._given is not None:
             _copy(self._finding(), self._given)
             return ()
-        best = self._best().event
-        sure = best.how != "record" and (best.origin == "here" or self._world == 1)
-        self._held = not sure
-        return self._give() if sure else ()
+        self._held = not (self._world == 1 and sighting.event.how != "record") and not self._best().certain
+        return () if self._held else self._give()
 
     def _give(self) -> Iterable[Finding]:
         self._held = False
@@ -159,19 +156,16 @@ class FirstNonFinite(Rule):
         self._given = self._finding()
         return (self._given,)
 
-    def _best(self) -> _Sighting:
-        """Where it began: of the sightings at the first step (or the one after), the one of surest origin."""
-        lasting = [seen for seen in self._seen.values() if not seen.recovered] or list(self._seen.values())
-        first = min(seen.event.step for seen in lasting)
-        near = [seen for seen in lasting if seen.event.step <= first + 1]
-        return min(near, key=lambda seen: (ORIGINS.get(seen.event.origin, 1), seen.event.step, seen.process.key))
+    def _best(self) -> Sighting:
+        return find_origin(list(self._seen.values()), self._world)
 
     def _finding(self) -> Finding:
         best = self._best()
         event, rank = best.event, best.process.rank
-        who = f"come to rank {rank} from another" if event.origin == "other-rank" else f"rank {rank}"
+        who = f"come to rank {rank} from another rank" if best.grade == REDUCED else f"on rank {rank}"
+        found = f"first {kind_name(event.kind)} {_when(event)}{',' if best.grade == REDUCED else ''} {who}"
         return self.found(
-            ", ".join(filter(None, (f"first {kind_name(event.kind)} {_when(event)}", who, _place(event)))),
+            f"{found}, {_place(event)}",
             severity="info" if best.recovered else self.severity,
             first_step=event.step,
             rank=rank,
@@ -184,8 +178,8 @@ class FirstNonFinite(Rule):
             try_next=UNWATCHED if event.until else TRIES.get(event.phase, ""),
         )
 
-    def _others(self, best: _Sighting) -> list[str]:
-        others = [seen for seen in self._seen.values() if seen is not best]
+    def _others(self, best: Sighting) -> list[str]:
+        others = [seen for seen in self._seen.values() if seen.process is not best.process]
         through = [seen.process.rank or 0 for seen in others if seen.event.origin == "other-rank"]
         later = [seen for seen in others if seen.event.origin != "other-rank" and seen.process.rank is not None]
         lines = [f"{ranges(through)} got it through the reduction; own gradients were finite"] if through else []
@@ -215,22 +209,23 @@ def _when(event: NonFinite) -> str:
 
 
 def _place(event: NonFinite) -> str:
-    """``blocks.2.act (Act), backward``, in the words of the phase."""
-    named = f"{event.module} ({event.module_class})" if event.module and event.module_class else event.module
-    if event.phase == "gradient" and event.parameter:
-        return f"gradient of {event.parameter}"
-    if event.phase in ("", "optimizer") and event.parameter:
-        return ", ".join(filter(None, (f"weight {event.parameter}", event.phase)))
+    """``in backward of module "blocks.2.act" (Act)``, in the words of the phase."""
+    kind = f" ({event.module_class})" if event.module_class else ""
+    named = f'module "{event.module}"{kind}' if event.module else (event.module_class or "the model")
     if event.phase == "input":
-        return f"input of {named}" if named else "input batch"
+        return f"in the input of {named}" if event.module else "in the input batch"
     if event.phase == "forward":
-        return f"{named or event.module_class or 'model'}, forward {event.tensor or 'output'}"
+        return f"in forward of {named}" + ("" if event.tensor in ("", "output") else f", {event.tensor}")
     if event.phase == "backward":
-        return f"{named or 'loss'}, backward"
-    return ", ".join(part for part in (named, event.phase or event.tensor) if part)
+        return f"in backward of {named}" if event.module else "in backward of the loss"
+    if event.phase == "gradient":
+        return f"in the gradient of {event.parameter}" if event.parameter else f"in the {event.tensor or 'gradients'}"
+    if event.phase in WRITTEN or event.parameter:
+        return f"in weight {event.parameter}" + WRITTEN.get(event.phase, "")
+    return "in the loss" if event.phase == "loss" or event.tensor == "loss" else f"in the {event.tensor or 'loss'}"
 
 
-def _evidence(seen: _Sighting) -> list[str]:
+def _evidence(seen: Sighting) -> list[str]:
     event = seen.event
     size = f": {event.count:,} of {counted(event.numel, 'element')}" if event.count is not None and event.numel else ""
     kind = f", {event.dtype.removeprefix('torch.')} {event.shape}" if event.dtype else ""

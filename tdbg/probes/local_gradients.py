@@ -1,0 +1,277 @@
+"""The gradients of this rank alone, looked at after each backward, before they are reduced over the ranks.
+
+After the reduction every rank holds the same NaN, and one step later every rank has it in its weights: only here can a
+rank know that a value is its own. DDP copies the reduced gradients back in a final callback of the backward pass; ours
+is queued before it and sees what this rank made. FSDP2 reduces group by group, so the look stands before each group.
+Where gradients are reduced in place while backward runs (buckets as views), each is looked at as it is accumulated.
+"""
+
+import math
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tdbg.probes import tensors
+from tdbg.probes.alarm import Alarm
+from tdbg.probes.budget import ALWAYS_STEPS, Budget
+from tdbg.probes.compiler import hide
+from tdbg.probes.counting import Optimizers
+from tdbg.probes.roots import Names
+from tdbg.probes.roster import Roster
+from tdbg.probes.search import RootSearch
+from tdbg.probes.state import State
+from tdbg.probes.tensors import Bad, is_sharded, local, look
+
+FSDP_GROUP = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
+# These reduce gradients in place as they arrive, in ways nobody here can see.
+UNSEEN_REDUCERS = ("horovod", "deepspeed")
+LARGEST_SHARE = 0.05  # of a step's time: above it, ranks look at every second, fourth, ... step
+KIND = "local"
+
+
+@dataclass(slots=True)
+class _Own:
+    """A gradient of this rank that is not finite."""
+
+    name: str
+    bad: Bad
+
+
+class LocalGradients:
+    """Says which gradients of this rank are not finite, before anybody else's could have made them so.
+
+    Only where there are several ranks: it looks after every backward, its cost is counted and not left to sampling.
+    Under GradScaler an Inf is the scaler's business. Values on an accelerator are not read: that would wait for it.
+    strict: the user named a budget, and where it is used up nothing is looked at.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        budget: Budget,
+        roster: Roster,
+        optimizers: Optimizers,
+        search: RootSearch,
+        alarm: Alarm,
+        *,
+        strict: bool,
+    ) -> None:
+        self._state = state
+        self._budget = budget
+        self._roster = roster
+        self._optimizers = optimizers
+        self._search = search
+        self._alarm = alarm
+        self._strict = strict
+        self._works = True
+        self.finite_at = 0  # the last step after whose backward all of this rank's own gradients were finite
+        self._parameters: list[Tensor] = []
+        self._key: tuple[Any, ...] = ()
+        self._views = False  # DDP reduces them in place
+        self._each: list[Any] = []  # handles of the hooks on single parameters
+        self._running = False  # a backward that is looked at
+        self._read_s = 0.0
+        self._seen = 0  # gradients looked at in this backward
+        self._own: list[_Own] = []
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks reduce with this one; known before the first step ends."""
+        if self._state.world_size > 1:
+            return self._state.world_size
+        dist: Any = sys.modules.get("torch.distributed")
+        if self._state.step or dist is None or not dist.is_available() or not dist.is_initialized():
+            return self._state.world_size
+        return int(dist.get_world_size())
+
+    # around a backward
+
+    def begin(self, losses: Any) -> Any:
+        """Backward is about to run: have its gradients looked at. Returns what `end` takes, None for no look."""
+        begun = time.perf_counter()
+        handle = None
+        try:
+            if self._is_due(begun):
+                root = _first_graded(losses)
+                if root is not None:
+                    self._prepare()
+                    self._own, self._seen, self._read_s, self._running = [], 0, 0.0, True
+                    handle = root.register_hook(self._backward_begun)
+        except Exception as error:  # guard
+            self._fail(error)
+        self._budget.spend("local_gradients", time.perf_counter() - begun)
+        return handle
+
+    def end(self, handle: Any, returned: bool) -> None:
+        """Backward is over; the update has not begun, so the weights are those of the forward pass."""
+        begun = time.perf_counter()
+        self._running = False
+        handle.remove()
+        try:
+            if self._own:
+                own, self._own = self._own, []
+                if returned:
+                    self._alarm.bad_local(self._in_order(own))
+            elif returned and self._seen:
+                self.finite_at = self._state.step + 1
+        except Exception as error:  # guard
+            self._fail(error)
+        seconds = time.perf_counter() - begun
+        self._budget.learn(KIND, self._read_s)
+        self._budget.spend("local_gradients", seconds)
+
+    def _is_due(self, now: float) -> bool:
+        state = self._state
+        if not self._works or state.bad_seen or state.quiet or state.scaling or self.ranks < 2:
+            return False
+        if self._strict and self._budget.own_s > self._budget.earned_s(now):
+            return False
+        if _compiled_autograd() or any(name in sys.modules for name in UNSEEN_REDUCERS):
+            return False
+        step = state.step + 1
+        step_s = (now - self._budget.start) / step
+        return step <= ALWAYS_STEPS or step % self._budget.stride_within(KIND, LARGEST_SHARE * step_s) == 0
+
+    def _fail(self, error: Exception) -> None:
+        self._works = False
+        self._roster.failed("local-gradients", error)
+
+    # what is looked at
+
+    def _prepare(self) -> None:
+        """The parameters whose gradients count, anew when an optimizer comes or changes its groups."""
+        key = tuple(
+            (id(optimizer), *(len(group["params"]) for group in optimizer.param_groups))
+            for optimizer in self._optimizers
+        )
+        if key == self._key:
+            return
+        self.detach()
+        self._key = key
+        held = {id(p): p for optimizer in self._optimizers for g in optimizer.param_groups for p in g["params"]}
+        self._parameters = [p for p in held.values() if not is_sharded(p)]
+        self._views = any(
+            getattr(root, "gradient_as_bucket_view", False) is True for root in self._search.trained_roots()
+        )
+        if self._views and self.ranks > 1:
+            self._each = [
+                p.register_post_accumulate_grad_hook(self._accumulated) for p in self._parameters if p.requires_grad
+            ]
+
+    def detach(self) -> None:
+        """Take the hooks on single parameters away."""
+        self._key = ()
+        for handle in self._each:
+            handle.remove()
+        self._each = []
+
+    @hide
+    def _backward_begun(self, grad: Tensor) -> None:
+        """The first gradient of a backward pass is there: ours is the first of its final callbacks."""
+        try:
+            if self._running:
+                torch.autograd.Variable._execution_engine.queue_callback(self._backward_done)
+        except Exception as error:  # guard
+            self._fail(error)
+
+    @hide
+    def _backward_done(self) -> None:
+        """All gradients of this rank are there, and DDP has not copied the reduced ones back."""
+        if not self._running or self._views:
+            return
+        begun = time.perf_counter()
+        try:
+            with torch.no_grad():
+                self._read(self._parameters)
+        except Exception as error:  # guard
+            self._fail(error)
+        self._book(begun)
+
+    @hide
+    def _accumulated(self, parameter: Tensor) -> None:
+        """One gradient is there, and no reducer has had it."""
+        if not self._running:
+            return
+        begun = time.perf_counter()
+        try:
+            with torch.no_grad():
+                self._read([parameter])
+        except Exception as error:  # guard
+            self._fail(error)
+        self._book(begun)
+
+    def group_ready(self, group: Any) -> None:
+        """FSDP2 is about to reduce the gradients of one group of parameters."""
+        if not self._running:
+            return
+        begun = time.perf_counter()
+        try:
+            with torch.no_grad():
+                found = list(_unsharded_gradients(group))
+                self._look_at([grad for _, grad in found], [parameter for parameter, _ in found])
+        except Exception as error:  # guard
+            self._fail(error)
+        self._book(begun)
+
+    def _read(self, parameters: list[Tensor]) -> None:
+        graded = [(grad, p) for p in parameters if (grad := p.grad) is not None]
+        self._look_at([grad for grad, _ in graded], [p for _, p in graded])
+
+    def _look_at(self, grads: list[Tensor], parameters: list[Tensor]) -> None:
+        if not grads:
+            return
+        values = [local(grad) for grad in grads]
+        if not all(map(tensors.on_host, values)):
+            return
+        self._seen += len(values)
+        if math.isfinite(float(tensors.norms(values).sum())):
+            return
+        for grad, parameter in zip(grads, parameters, strict=True):
+            bad = look(grad)
+            if bad is not None:
+                self._own.append(_Own(self._name_of(parameter), bad))
+
+    def _in_order(self, own: list[_Own]) -> list[tuple[str, Bad]]:
+        """In the order of the model's parameters, whatever order they were reduced in."""
+        order = {name: place for place, name in enumerate(self._known().parameters.values())}
+        return [(one.name, one.bad) for one in sorted(own, key=lambda one: order.get(one.name, len(order)))]
+
+    def _known(self) -> Names:
+        gradients = self._roster.probe("gradient-norms")
+        return gradients.names if gradients is not None else Names(self._search.trained_roots())
+
+    def _name_of(self, parameter: Tensor) -> str:
+        shape = "x".join(map(str, parameter.shape)) or "scalar"
+        return self._known().parameters.get(id(parameter), f"parameter[{shape}]")
+
+    def _book(self, begun: float) -> None:
+        seconds = time.perf_counter() - begun
+        self._read_s += seconds
+        self._budget.spend("local_gradients", seconds)
+
+
+def _unsharded_gradients(group: Any) -> Iterator[tuple[Any, Tensor]]:
+    """The (sharded) parameters of a group of FSDP2 with the whole gradients of this rank; none while it accumulates."""
+    for held in getattr(group, "fsdp_params", ()):
+        accumulated = getattr(held, "unsharded_accumulated_grad", None)
+        unsharded = getattr(held, "_unsharded_param", None)
+        for grad in (accumulated, unsharded.grad if unsharded is not None else None):
+            if grad is not None:
+                yield getattr(held, "sharded_param", unsharded), grad
+
+
+def _first_graded(losses: Any) -> Tensor | None:
+    """The tensor whose gradient is the first of the backward pass that is about to run."""
+    found = (losses,) if isinstance(losses, Tensor) else losses
+    return next((loss for loss in found if isinstance(loss, Tensor) and loss.requires_grad), None)
+
+
+def _compiled_autograd() -> bool:
+    """True while torch compiles whole backward passes, which takes no callbacks of ours."""
+    module: Any = sys.modules.get("torch._dynamo.compiled_autograd")
+    return bool(getattr(module, "compiled_autograd_enabled", False))
