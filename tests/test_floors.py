@@ -20,6 +20,7 @@ FLOORS = (
         "events",
         "lines",
         "output",
+        "escapes",
         "window",
         "conditions",
         "directions",
