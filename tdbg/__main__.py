@@ -45,12 +45,15 @@ def _front(args: list[str]) -> int:
 
 def _guarded(answer: "Callable[[list[str]], int | None]", args: list[str]) -> int | None:
     """What a quick command answers; None where the whole command line has to look at it."""
-    try:
-        return answer(args[1:])
-    except (Exception, KeyboardInterrupt) as error:  # told as everywhere else
-        from tdbg import cli
+    from tdbg.output import escaped_output
 
-        return cli.failed(error, args)
+    with escaped_output():
+        try:
+            return answer(args[1:])
+        except (Exception, KeyboardInterrupt) as error:  # told as everywhere else
+            from tdbg import cli
+
+            return cli.failed(error, args)
 
 
 def _filter_logs(words: list[str]) -> int | None:

@@ -98,15 +98,6 @@ def answer_plain(found: "Subcommand", words: "Sequence[str]") -> int | None:
     question = None if sys.stdout is None else read(found.Question(), found.OPTIONS, words)
     if question is None:
         return None
-    code = answer(found, question)
+    code = found.answer(question)
     sys.stdout.flush()
     return code
-
-
-def answer(found: "Subcommand", question: "Asked") -> int:
-    """Answer a question; what the encoding of stdout lacks is written as escapes, since names may be anything."""
-    import io
-
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")
-    return found.answer(question)

@@ -3,17 +3,15 @@
 import math
 import sys
 
+from tdbg import escapes
+from tdbg.output import print_styled
+
 TYPE_CHECKING = False  # what `typing` says, without its import
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import Any
 
-
-def safe(text: str) -> str:
-    """A text without anything that a terminal obeys: control characters, direction marks, half characters."""
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
+safe = escapes.safe
 
 
 def short(text: object, limit: int = 200) -> str:
@@ -72,16 +70,16 @@ def finite(value: "Any") -> "Any":
 def print_rows(columns: "Sequence[str]", rows: "Iterable[Sequence[Any]]") -> None:
     """A table on stdout: in columns on a terminal, tab-separated where it is piped."""
     if not sys.stdout.isatty():
-        print("\t".join(columns))
+        print("\t".join(map(safe, columns)))
         for row in rows:
             print("\t".join(map(cell, row)))
         return
-    lines = [list(columns), *([cell(value) for value in row] for row in rows)]
+    lines = [list(map(safe, columns)), *([cell(value) for value in row] for row in rows)]
     numbers = [all(_is_number(line[at]) for line in lines[1:]) for at in range(len(columns))]
     widths = [max(width(line[at]) for line in lines) for at in range(len(columns))]
     for number, line in enumerate(lines):
         text = "  ".join(map(_padded, line, widths, numbers)).rstrip()
-        print(f"\x1b[1m{text}\x1b[0m" if number == 0 else text)
+        print_styled(f"\x1b[1m{text}\x1b[0m" if number == 0 else text)
 
 
 def width(text: str) -> int:

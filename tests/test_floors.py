@@ -21,6 +21,7 @@ FLOORS = (
         "frames",
         "lines",
         "output",
+        "escapes",
         "window",
         "conditions",
         "directions",

@@ -67,11 +67,11 @@ def test_every_error_has_its_exit_code() -> None:
 
 
 def test_talk_goes_to_stderr_and_data_to_stdout(capsys: pytest.CaptureFixture[str]) -> None:
-    output.say("one\ntwo")
+    output.say("one", "two\nname: three")
     output.print_table(["a", "b"], [[1.23456789, None], [True, ["x", "y"]]])
     output.print_json("thing", {"x": 1})
     out, err = capsys.readouterr()
-    assert err == "tdbg: one\ntdbg: two\n"
+    assert err == "tdbg: one\ntdbg: two\ntdbg:     name: three\n"  # what breaks a line is no line of its own
     table, _, text = out.partition("{")
     assert table == "a\tb\n1.235\t-\nyes\tx, y\n"
     assert json.loads("{" + text) == {"kind": "thing", "version": 1, "data": {"x": 1}}

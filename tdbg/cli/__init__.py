@@ -28,7 +28,7 @@ import typer
 
 from tdbg.cli import options
 from tdbg.errors import TdbgError
-from tdbg.output import close_quietly, say
+from tdbg.output import close_quietly, escaped_output, say
 
 INTERRUPTED = 130
 
@@ -136,12 +136,13 @@ def main(args: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if args is None else args)
     if sys.stdout is None:  # started with stdout closed: what is printed goes nowhere
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for the rest of the process
-    try:
-        code = _call(words)
-        sys.stdout.flush()  # here, where a full disk can still be told
-        return code
-    except (Exception, KeyboardInterrupt) as error:  # the one place where every failure ends
-        return failed(error, words)
+    with escaped_output():
+        try:
+            code = _call(words)
+            sys.stdout.flush()  # here, where a full disk can still be told
+            return code
+        except (Exception, KeyboardInterrupt) as error:  # the one place where every failure ends
+            return failed(error, words)
 
 
 def failed(error: Exception | KeyboardInterrupt, words: list[str]) -> int:
@@ -169,9 +170,9 @@ def _fail(error: Exception, words: list[str]) -> int:
     if os.environ.get("TDBG_DEBUG", "0") not in ("", "0"):
         import traceback
 
-        say(traceback.format_exc())
+        say(*traceback.format_exc().splitlines())
     what, hint, code = _describe(error, words)
-    say("\n".join(" ".join(line.splitlines()) for line in (what, hint) if line))
+    say(*(" ".join(line.splitlines()) for line in (what, hint) if line))
     close_quietly()
     return code
 

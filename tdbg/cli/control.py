@@ -6,7 +6,7 @@ import typer
 
 from tdbg.cli import options
 from tdbg.errors import TdbgError
-from tdbg.output import print_json, say
+from tdbg.output import print_json, print_lines, say
 
 if TYPE_CHECKING:
     from tdbg.config import Settings
@@ -127,14 +127,16 @@ def tell(answer: "Answer") -> None:
         print("asked: no rank has done a step yet; each does it after its first")
     elif not answer.waited:
         eta = f", in about {answer.likely_s:.0f} s" if answer.likely_s else ""
-        print(f"asked {counted(len(answer.asked), 'rank')} to {_what(request)} from step {request.at_step}{eta}")
+        print_lines(
+            [f"asked {counted(len(answer.asked), 'rank')} to {_what(request)} from step {request.at_step}{eta}"]
+        )
     steps: dict[int, list[int]] = {}
     for rank, switch in sorted(answer.switched.items()):
         steps.setdefault(switch.step + 1, []).append(rank)
     for step, ranks in sorted(steps.items()):
         late = f", late: step {request.at_step} had passed" if ranks[0] in answer.late else ""
         who = counted(len(ranks), "rank") if len(steps) == 1 else ranges(ranks)
-        print(f"{who} switched at step {step}{late} ({_what(request)})")
+        print_lines([f"{who} switched at step {step}{late} ({_what(request)})"])
     if answer.ended:
         print(f"{ranges(answer.ended)} ended before")
     if answer.waited:

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from tdbg.cli import options
+from tdbg.output import print_lines
 
 app = options.group(
     """Install or remove the hook for Pythons that ignore PYTHONPATH.
@@ -31,7 +32,7 @@ def install(python: Python = None) -> None:
     """
     from tdbg.launch import hook
 
-    print(hook.install(python))
+    print_lines([hook.install(python)])
 
 
 @app.command()
@@ -44,5 +45,5 @@ def remove(python: Python = None) -> int:
     from tdbg.launch import hook
 
     path = hook.remove(python)
-    print(path or "no hook is installed")
+    print_lines([path or "no hook is installed"])
     return 0 if path else 1

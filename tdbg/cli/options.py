@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from tdbg.asked import Asked, answer
+from tdbg.asked import Asked
 from tdbg.cli import pages
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def add(app: "App", name: str, found: "Subcommand") -> None:
     """Add a subcommand that has a file of its own, with its options, help and argument."""
 
     def command(**given: Any) -> int:
-        return answer(found, found.Question(**{key: value for key, value in given.items() if value is not None}))
+        return found.answer(found.Question(**{key: value for key, value in given.items() if value is not None}))
 
     metavar, text = found.ARGUMENTS
     command.__doc__ = found.HELP

@@ -9,7 +9,7 @@ import typer
 
 from tdbg.cli import options
 from tdbg.errors import TdbgError
-from tdbg.output import print_json, say
+from tdbg.output import print_json, print_lines, say
 
 if TYPE_CHECKING:
     from tdbg.rundir import RunDir
@@ -52,9 +52,9 @@ def command(
     if json:
         print_json("report", {**verdict.as_dict(), "people": notes})
     else:
-        print("\n".join([f"run: {verdict.run}", *verdict.page()]))
+        print_lines([f"run: {verdict.run}", *verdict.page()])
         if notes:
-            print("\n".join(["", "notes by people:", *(f"  {when(item)} {item.get('text', '')}" for item in notes)]))
+            print_lines(["", "notes by people:", *(f"  {when(item)} {item.get('text', '')}" for item in notes)])
     return 1 if verdict.fails(floor) else 0
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tdbg.cli import options
-from tdbg.output import print_json, print_table
+from tdbg.output import print_json, print_lines, print_styled, print_table
 
 if TYPE_CHECKING:
     from tdbg.launch.live import RankState, Snapshot
@@ -40,7 +40,7 @@ def command(
     while True:
         snapshot = look(found)
         if watch and sys.stdout.isatty() and not json:
-            print(HOME_AND_CLEAR, end="")
+            print_styled(HOME_AND_CLEAR, end="")
         print_json("status", snapshot.as_dict()) if json else show(snapshot)
         sys.stdout.flush()
         if not watch or snapshot.ended:
@@ -51,14 +51,14 @@ def command(
 def show(snapshot: "Snapshot") -> None:
     """The page for people."""
     state = f"ended, {snapshot.exit_text}" if snapshot.ended else "running"
-    print(f"run: {snapshot.run.path} ({state})")
+    print_lines([f"run: {snapshot.run.path} ({state})"])
     if snapshot.ranks:
         print_table(COLUMNS, [row(rank, snapshot) for rank in snapshot.ranks[:SHOWN_RANKS]])
         if len(snapshot.ranks) > SHOWN_RANKS:
             print(f"and {len(snapshot.ranks) - SHOWN_RANKS} more ranks: --json shows all")
     else:
         print(f"no rank has done a step yet; processes that use torch: {snapshot.processes}")
-    print(f"last finding: {finding(snapshot)}")
+    print_lines([f"last finding: {finding(snapshot)}"])
 
 
 def row(rank: "RankState", snapshot: "Snapshot") -> tuple[Any, ...]:

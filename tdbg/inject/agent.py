@@ -14,6 +14,7 @@ from typing import Any
 
 from tdbg import events, run_files
 from tdbg.config import Settings
+from tdbg.escapes import escape_controls, safe
 from tdbg.guard import Guard, describe_error, ignore_failure, report_to
 from tdbg.logs.textlog import RankLogs
 from tdbg.rundir import STATE_FILE, EventWriter, RunDir, allowed_env, claim, env_rank, redacted
@@ -183,14 +184,14 @@ class Agent:
         """Speak on stderr, where the rank is the one to speak (--exec)."""
         if self.speaks:
             with contextlib.suppress(OSError, ValueError):
-                sys.stderr.write("".join(f"tdbg: {line}\n" for line in text.splitlines()))
+                sys.stderr.write("".join(f"tdbg: {line}\n" for line in escape_controls(text).split("\n")))
                 sys.stderr.flush()
 
     def _say_trouble(self, text: str) -> None:
         """Trouble with the disk is said by the rank itself: the supervisor could not read of it."""
         with contextlib.suppress(OSError, ValueError):
             where = f"rank {self.rank}" if self.rank is not None else f"pid {os.getpid()}"
-            sys.stderr.write(f"tdbg: {where}: {text}\n")
+            sys.stderr.write(f"tdbg: {where}: {safe(text)}\n")
             sys.stderr.flush()
 
     def hello(self) -> None:

@@ -140,7 +140,7 @@ class Follower:
 
     def _publish(self, verdict: Verdict) -> None:
         lines = [verdict.headline()] if self.settings.quiet else verdict.lines()
-        say("\n".join([*lines, *(f"trouble: {text}" for text in verdict.trouble[:1])]))
+        say(*lines, *(f"trouble: {text}" for text in verdict.trouble[:1]))
         try:
             verdict.write(self.run)
         except OSError as error:
@@ -223,4 +223,4 @@ class Follower:
         self._shown.add(finding.severity)
         if lines:
             self._progress.clear()
-            say("\n".join(lines))
+            say(*lines)

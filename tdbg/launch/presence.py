@@ -22,7 +22,7 @@ class Patience:
     def _look(self) -> None:
         found = silence(self._run)
         if found:
-            say(f"after {PATIENCE_S:.0f} s {found[0]}\n{found[1]}")
+            say(f"after {PATIENCE_S:.0f} s {found[0]}", found[1])
 
     def end(self) -> None:
         """The command has ended."""

@@ -18,7 +18,7 @@ from tdbg.launch.follow import Follower
 from tdbg.launch.orphans import Guard
 from tdbg.launch.supervise import Child, start_error
 from tdbg.launch.tee import Tee
-from tdbg.output import say
+from tdbg.output import print_lines, say
 from tdbg.rules import check_words, wanted
 from tdbg.rules.silence import silence
 from tdbg.rules.verdict import Verdict
@@ -46,7 +46,7 @@ def launch(
     environ = os.environ
     check(settings, words, environ, replace=replace)
     if dry_run:
-        print("\n".join(plan(settings, origin, words, environ, replace=replace)))
+        print_lines(plan(settings, origin, words, environ, replace=replace))
         return 0
     speaks = "rank" if replace else "supervisor"
     record = provenance.record(settings, origin, words, environ, speaks=speaks)
@@ -133,7 +133,7 @@ def _record(run: RunDir, **values: Any) -> None:
         run.update(**values)
     except (OSError, TdbgError) as error:
         why = getattr(error, "strerror", None) or str(error)
-        say(f"cannot write {run.path / 'run.json'}: {why}\nthe run goes on; `tdbg report` will know less of it")
+        say(f"cannot write {run.path / 'run.json'}: {why}", "the run goes on; `tdbg report` will know less of it")
 
 
 @dataclass(slots=True)
@@ -256,7 +256,7 @@ class Supervision:
         told = any(finding.code == presence.CODE for finding in verdict.findings)
         found = silence(self.run) if self._minds_silence() and not told else None
         if found:
-            say("\n".join(found))
+            say(*found)
 
     def exit_code(self, code: int, verdict: Verdict) -> int:
         """The command's own, 128+N after signal N; findings that were asked for turn 0, and nothing else, into 1."""

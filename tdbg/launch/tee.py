@@ -89,7 +89,7 @@ class Stream:
     def _stop_keeping(self, why: str) -> None:
         os.close(self._log)
         self._log = -1
-        say(f"cannot go on writing {self._log_path}: {why}\nthe output itself is complete; the run goes on")
+        say(f"cannot go on writing {self._log_path}: {why}", "the output itself is complete; the run goes on")
 
     def close(self) -> None:
         """Let go of everything but the target."""

@@ -103,8 +103,12 @@ class Uploading:
         self._error = str(error) if isinstance(error, TdbgError) else f"{type(error).__name__}: {error}"
         if not self._told:
             self._told = True
-            hint = f"\n{error.hint}" if isinstance(error, TdbgError) and error.hint else ""
-            say(f"--capture-upload: {self._error}{hint}\nit is tried again; what is captured stays in {self._run.path}")
+            hint = [error.hint] if isinstance(error, TdbgError) and error.hint else []
+            say(
+                f"--capture-upload: {self._error}",
+                *hint,
+                f"it is tried again; what is captured stays in {self._run.path}",
+            )
 
     def _stays(self, folder: Path) -> bool:
         """False for the folder of an epoch that is kept only if it turns out to be the last."""

@@ -127,7 +127,7 @@ def as_json(record: "Record") -> bytes:
     from tdbg.logs.tables import level_name
 
     if sources.is_records(record.source.path):
-        return record.data
+        return _escaped(record.data)
     tag = record.tag.decode("utf-8", "replace")
     row = {
         "time": record.time.decode("utf-8", "replace") or None,
@@ -139,7 +139,16 @@ def as_json(record: "Record") -> bytes:
         "file": record.source.path,
         "text": record.data.decode("utf-8", "backslashreplace").rstrip("\n"),
     }
-    return json.dumps({key: value for key, value in row.items() if value is not None}).encode() + b"\n"
+    return _escaped(json.dumps({key: value for key, value in row.items() if value is not None}).encode() + b"\n")
+
+
+def _escaped(data: bytes) -> bytes:
+    """JSON that means the same, without a character that a terminal obeys."""
+    if data.isascii() and b"\x7f" not in data:
+        return data
+    from tdbg.escapes import escape_controls
+
+    return escape_controls(data.decode("utf-8", "replace")).encode()
 
 
 def _context(asked: Asked, output: Output) -> int:
@@ -275,6 +284,7 @@ def _tell_first(found: "Sequence[Sign]") -> None:
 
 
 def _errors(asked: Asked, output: Output, handle: int) -> int:
+    from tdbg.escapes import safe
     from tdbg.logs.collapse import span
     from tdbg.logs.errors import clusters
     from tdbg.logs.merge import ended
@@ -286,7 +296,7 @@ def _errors(asked: Asked, output: Output, handle: int) -> int:
         first = min(cluster.records, key=lambda record: record.time)
         ranks = span(-1 if record.rank is None else record.rank for record in cluster.records)
         note = " (follows from another's failure, as a rule)" if cluster.consequence else ""
-        head = f"== {ranks}: {cluster.name}{note}\n".encode()
+        head = f"== {ranks}: {safe(cluster.name)}{note}\n".encode()
         output.emit(memoryview(head + ended(shown(first))))
     output.flush()
     return len(found)

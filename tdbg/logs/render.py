@@ -8,6 +8,7 @@ import os
 from typing import Any
 
 from tdbg import flags
+from tdbg.escapes import safe
 from tdbg.logs.formats import WORDS
 from tdbg.logs.textlog import INDENT, LEVELS
 
@@ -24,7 +25,7 @@ def as_text(data: bytes) -> bytes:
     tags = " ".join(flags.tag(name) for name in row.get("flags") or ()) or f"[{row.get('logger') or 'root'}]"
     place = os.path.basename(str(row.get("file", "")))
     message = str(row.get("message", "")).replace("\r", "\\r").rstrip("\n").replace("\n", f"\n{INDENT}")
-    return f"{header} {tags} {place}: {message}\n".encode("utf-8", "backslashreplace")
+    return f"{safe(f'{header} {tags} {place}')}: {message}\n".encode("utf-8", "backslashreplace")
 
 
 def _letter(level: Any) -> str:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from weakref import WeakSet
 
+from tdbg.escapes import escape_controls
 from tdbg.guard import Guard
 
 TYPE_CHECKING = False  # what `typing` says, without its import: a filter of logs reads the header's levels here
@@ -51,8 +52,11 @@ def _second(whole: int) -> str:
 
 
 def line(t: float, level: str, rank: int, step: int, tag: str, text: str) -> str:
-    """One record with its newline; further lines of ``text`` are indented, so that a record stays whole."""
-    body = text.replace("\r", "\\r").replace("\n", f"\n{INDENT}")
+    """One record with its newline; further lines of ``text`` are indented, so that a record stays whole.
+
+    Names of the program's are shown and never obeyed by the terminal of whoever reads the file.
+    """
+    body = escape_controls(text.replace("\r", "\\r")).replace("\n", f"\n{INDENT}")
     return f"{header(t, level, rank, step)} {tag} {body}\n"
 
 

@@ -226,6 +226,7 @@ def _print_head(datapoint: "Datapoint", *, scalars: bool = True) -> None:
 
 
 def _print_tensor(datapoint: "Datapoint", tensor: "Tensor", question: Question, screen: "Screen") -> None:
+    from tdbg.output import print_styled
     from tdbg.pages import pictures
     from tdbg.pages.measure import EXACT, measure
     from tdbg.pages.progress import Progress
@@ -250,7 +251,7 @@ def _print_tensor(datapoint: "Datapoint", tensor: "Tensor", question: Question, 
             print(line)
     labels = tokens(datapoint, part.shape)
     for line in pictures.lines(part, figures, screen, labels):
-        print(line)
+        print_styled(line)
 
 
 def figure_lines(figures: "Figures", *, exact: bool) -> "Iterator[str]":
