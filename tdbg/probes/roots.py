@@ -25,7 +25,7 @@ def alive(those: "weakref.WeakKeyDictionary[Alive, Any]") -> list[Alive]:
     return [one for one in (ref() for ref in those.keyrefs()) if one is not None]
 
 
-class _Hook:
+class CallHook:
     """A hook that leaves no trace of tdbg in a copied or pickled module.
 
     A model may be saved whole (``torch.save(model)``) and loaded where there is no tdbg: the hook
@@ -41,14 +41,14 @@ class _Hook:
         if self.target is not None:
             unseen(self.target, module, args, more)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> "_Hook":
+    def __deepcopy__(self, memo: dict[int, Any]) -> "CallHook":
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
         return getattr, (contextlib.nullcontext(), "__exit__")
 
 
-hide(_Hook.__call__)
+hide(CallHook.__call__)
 
 
 class Roots:
@@ -60,14 +60,15 @@ class Roots:
 
     def __init__(self, failed: Callable[[str, Exception], None]) -> None:
         self._failed = failed
-        self._before = _Hook()
-        self._after = _Hook()
+        self._before = CallHook()
+        self._after = CallHook()
         self._hooked: weakref.WeakKeyDictionary[nn.Module, tuple[Any, Any]] = weakref.WeakKeyDictionary()
         self._children: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._tops: weakref.WeakKeyDictionary[nn.Module, None] = weakref.WeakKeyDictionary()
         self._compiled: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # by module.compile()
         self._watches: list[Any] = []
-        self._paused: list[nn.Module] = []
+        self._is_paused = False
+        self._paused: weakref.WeakKeyDictionary[nn.Module, None] = weakref.WeakKeyDictionary()
 
     def attach(self, before: Target, after: Target) -> None:
         """Start watching modules being built. before, after: called around each call of a root, with (module, args, kwargs or output)."""
@@ -87,6 +88,8 @@ class Roots:
         for handle in self._watches:
             handle.remove()
         self._watches = []
+        self._is_paused = False
+        self._paused = weakref.WeakKeyDictionary()
         for module in alive(self._hooked):
             self._unhook(module)
         self._before.target = self._after.target = None
@@ -116,6 +119,9 @@ class Roots:
     def _hook_instance(self, module: nn.Module) -> None:
         if module in self._hooked or module in self._compiled or isinstance(module, UNHOOKED):
             return
+        if self._is_paused:
+            self._paused[module] = None
+            return
         self._hooked[module] = (
             module.register_forward_pre_hook(self._before, with_kwargs=True),
             module.register_forward_hook(self._after),
@@ -123,7 +129,7 @@ class Roots:
 
     def compile(self, module: nn.Module, compile_it: Callable[[], None]) -> None:
         """``module.compile()``: hooks would be traced in and fall silent, so stand around the call instead."""
-        was_hooked = module in self._hooked
+        was_hooked = module in self._hooked or module in self._paused
         self._unhook(module)
         compile_it()
         compiled = module._compiled_call_impl
@@ -145,10 +151,11 @@ class Roots:
 
     def _unhook(self, module: nn.Module) -> None:
         """Remove our hooks, also those a copy of a hooked module was born with."""
+        self._paused.pop(module, None)
         for handle in self._hooked.pop(module, ()):
             handle.remove()
         for table in (module._forward_pre_hooks, module._forward_hooks):
-            for key in [key for key, hook in table.items() if isinstance(hook, _Hook)]:
+            for key in [key for key, hook in table.items() if isinstance(hook, CallHook)]:
                 del table[key]
                 module._forward_pre_hooks_with_kwargs.pop(key, None)
 
@@ -173,15 +180,21 @@ class Roots:
         return found
 
     def pause(self, off: bool) -> None:
-        """Take the instance hooks away for a while, or put them back."""
+        """Take the instance hooks away for a while, or put them back: also on modules built meanwhile."""
+        if off == self._is_paused:
+            return
         if off:
-            self._paused = alive(self._hooked)
-            for module in self._paused:
+            hooked = alive(self._hooked)
+            for module in hooked:
                 self._unhook(module)
+            self._is_paused = True
+            for module in hooked:
+                self._paused[module] = None
         else:
-            for module in self._paused:
+            self._is_paused = False
+            paused, self._paused = alive(self._paused), weakref.WeakKeyDictionary()
+            for module in paused:
                 self._hook_instance(module)
-            self._paused = []
 
     def count(self) -> int:
         """How many modules carry hooks."""
@@ -192,7 +205,7 @@ class Roots:
         """The given modules without our hooks (torch.jit.script cannot compile them)."""
         held = []
         for module in (module for root in roots for module in root.modules()):
-            if module in self._hooked:
+            if module in self._hooked or module in self._paused:
                 held.append(module)
             self._unhook(module)
         try:
