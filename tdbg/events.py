@@ -249,8 +249,8 @@ class Cost(Event):
     TYPE: ClassVar[str] = "cost"
 
     step: int = doc("last step done", 0)
-    evals: int = doc("calls of a root module without gradients, recorded or not", 0)
-    own_ms: float = doc("time inside tdbg's hooks", 0.0)
+    evals: int = doc("calls of a root module without gradients, recorded or not; in away_ms none is counted", 0)
+    own_ms: float = doc("time inside tdbg's hooks, and in the way into them and out", 0.0)
     wall_ms: float = doc("wall time since tdbg woke up", 0.0)
     startup_ms: float = doc("waking up and opening files: needed once, not in own_ms", 0.0)
     report_ms: float = doc("making reports of bad steps (the batch run again): not in own_ms", 0.0)
@@ -260,6 +260,8 @@ class Cost(Event):
     budget_pct: float = doc("the budget now", 0.0)
     earned_ms: float = doc("what the budgets in force so far allowed", 0.0)
     sampled: int = doc("steps whose gradients were all looked at", 0)
+    away_ms: float = doc("time in which root modules had no hooks, as these cost more than the budget", 0.0)
+    away_steps: int = doc("steps in that time: counted, and their losses checked", 0)
     by_part: dict[str, float] = doc("own_ms by part", factory=dict)
     errors: int = doc("exceptions inside tdbg, swallowed", 0)
     dropped: int = doc("events not written (disk budget, full disk)", 0)

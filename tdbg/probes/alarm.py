@@ -35,6 +35,11 @@ class Attention:
         """Something is going on."""
         self._steps = FOCUS_STEPS
 
+    @property
+    def is_drawn(self) -> bool:
+        """True if the steps that follow are to be recorded."""
+        return self._steps > 0
+
     def next_step(self) -> bool:
         """True if the step that begins now is to be recorded in any case."""
         drawn, self._steps = self._steps > 0, max(self._steps - 1, 0)

@@ -13,8 +13,8 @@ class Budget:
     """A token bucket: work is allowed while own time plus its likely cost fits into what was earned.
 
     Wall time earns at the share in force; the share changes with the level. It sees the time spent inside
-    tdbg's hooks, not the slower call path that a hook causes in torch, nor kernels that run later on an
-    accelerator.
+    tdbg's hooks, and adds what each entry costs besides (`calibrate`); it does not see kernels that run later on
+    an accelerator.
     """
 
     def __init__(self, share_pct: float, now: float) -> None:
@@ -31,8 +31,13 @@ class Budget:
         self.by_part: defaultdict[str, float] = defaultdict(float)
         self._likely_s: dict[str, float] = {}
         self._spent_s: defaultdict[str, float] = defaultdict(float)
+        self._entry_s: dict[str, float] = {}  # what each booking of a part costs besides
         self._extras_before_s = 0.0  # spent on extras up to the step before
         self._extras_step_s = 0.0  # what a step costs in which extras are looked at, smoothed
+
+    def calibrate(self, entry_s: dict[str, float]) -> None:
+        """Add so many seconds to each booking of these parts: the way into the hook and out of it."""
+        self._entry_s = entry_s
 
     def earned_s(self, now: float) -> float:
         """What the shares in force so far allow."""
@@ -51,7 +56,7 @@ class Budget:
     def spend(self, part: str, seconds: float, *, asked: bool = False) -> None:
         """Book time that a hook has used, less what was excused meanwhile. asked: as `ask`, all of it."""
         threads = self._threads
-        used = max(seconds - threads.excused_s, 0.0)
+        used = max(seconds - threads.excused_s, 0.0) + self._entry_s.get(part, 0.0)
         threads.excused_s = 0.0
         if asked:
             self.asked_s += used

@@ -14,6 +14,7 @@ from torch import nn
 from tdbg.events import Event, Step
 from tdbg.probes.budget import ALWAYS_STEPS, Budget
 from tdbg.probes.costs import CostReports
+from tdbg.probes.duty import DutyCycle
 from tdbg.probes.modules import ModuleLook
 from tdbg.probes.outbox import Outbox
 from tdbg.probes.plan import Plan
@@ -154,6 +155,7 @@ class RootCalls:
         search: RootSearch,
         kept: KeptCalls,
         evaluations: Evaluations,
+        duty: DutyCycle,
         *,
         on_device: bool,
     ) -> None:
@@ -166,6 +168,7 @@ class RootCalls:
         self._search = search
         self._kept = kept
         self._evaluations = evaluations
+        self._duty = duty
         self._on_device = on_device
         self._threads = _Threads()
         self._asked = False  # the call that runs is watched for a probe alone, which asked for it
@@ -205,6 +208,7 @@ class RootCalls:
             self._recorder.began_at = now
         asked, affordable = self._roster.must_watch(), self._may_afford(now)
         if torch.is_grad_enabled():
+            self._duty.training_continues()
             if asked:
                 self._asked = self._asked or not affordable  # by an earlier call of this step
                 self._plan.watch, self._plan.deaf = True, 0
@@ -212,6 +216,7 @@ class RootCalls:
         self._asked = asked and not affordable
         if not asked and not affordable:
             self._evaluations.unwatched(now)
+            self._duty.call_glanced(now)
         return asked or affordable
 
     def _may_afford(self, now: float) -> bool:

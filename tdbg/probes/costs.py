@@ -6,6 +6,7 @@ from collections.abc import Callable
 from tdbg.config import Settings
 from tdbg.events import Cost, Event
 from tdbg.probes.budget import Budget
+from tdbg.probes.duty import DutyCycle
 from tdbg.probes.state import State
 
 COST_EVERY_S = 5.0
@@ -14,10 +15,13 @@ COST_EVERY_S = 5.0
 class CostReports:
     """Makes a Cost event of what the budget has booked: a sign of life, also where no record is affordable."""
 
-    def __init__(self, state: State, settings: Settings, budget: Budget, emit: Callable[[Event], None]) -> None:
+    def __init__(
+        self, state: State, settings: Settings, budget: Budget, duty: DutyCycle, emit: Callable[[Event], None]
+    ) -> None:
         self._state = state
         self._settings = settings
         self._budget = budget
+        self._duty = duty
         self._emit = emit
         self._told_at = 0.0
 
@@ -43,6 +47,8 @@ class CostReports:
             budget_pct=settings.budget_pct,
             earned_ms=round(budget.earned_s(now) * 1e3, 3),
             sampled=state.sampled,
+            away_ms=round(self._duty.away_s(now) * 1e3, 3),
+            away_steps=self._duty.steps,
             by_part={part: round(seconds * 1e3, 3) for part, seconds in budget.by_part.copy().items()},
             level=settings.level,
             flags=[name for name, value in settings.flags.items() if value is not False],

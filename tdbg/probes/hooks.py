@@ -32,7 +32,10 @@ class Watcher(Protocol):
     losses: LossWatch
     local_gradients: LocalGradients
 
+    @property
+    def is_clipping_watched(self) -> bool: ...
     def clip_begins(self, parameters: list[Tensor]) -> None: ...
+    def clip_glanced(self, parameters: list[Tensor], total: Any) -> None: ...
     def clip_ended(self, total: Any) -> None: ...
     def update_begins(self, optimizer: Any) -> None: ...
     def update_ended(self, optimizer: Any) -> None: ...
@@ -179,7 +182,12 @@ class TorchHooks:
                 return original(parameters, *args, **kwargs)
             if not isinstance(parameters, Tensor):
                 parameters = list(parameters)  # a generator must not be used up by looking
-            unseen(guard.call, monitor.clip_begins, [parameters] if isinstance(parameters, Tensor) else parameters)
+            clipped = [parameters] if isinstance(parameters, Tensor) else parameters
+            if not monitor.is_clipping_watched:
+                total = original(parameters, *args, **kwargs)
+                unseen(guard.call, monitor.clip_glanced, clipped, total)
+                return total
+            unseen(guard.call, monitor.clip_begins, clipped)
             total = original(parameters, *args, **kwargs)
             unseen(guard.call, monitor.clip_ended, total)
             return total

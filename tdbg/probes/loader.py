@@ -62,6 +62,7 @@ class LoaderWait(Probe):
     def batch_taken(self, batch: Any, wait_s: float, loader_iter: Any) -> None:
         if get_ident() == self.monitor.update_thread:  # another thread may fetch batches while the update runs
             self.monitor.in_update = None  # an update that raised never ended; none takes batches
+        self.monitor.duty.batch_taken(time.perf_counter())
         self._wait_s += wait_s
         self._waited = True
         self.batch = batch

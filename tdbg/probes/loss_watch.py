@@ -12,6 +12,7 @@ from tdbg.probes import tensors
 from tdbg.probes.alarm import Alarm
 from tdbg.probes.budget import Budget
 from tdbg.probes.calls import KeptCalls, RootCalls
+from tdbg.probes.duty import DutyCycle
 from tdbg.probes.plan import Plan
 from tdbg.probes.record import Recorder
 from tdbg.probes.roster import Roster
@@ -36,6 +37,7 @@ class LossWatch:
         kept: KeptCalls,
         calls: RootCalls,
         alarm: Alarm,
+        duty: DutyCycle,
         *,
         at_once: bool,
     ) -> None:
@@ -48,6 +50,7 @@ class LossWatch:
         self._kept = kept
         self._calls = calls
         self._alarm = alarm
+        self._duty = duty
         self._at_once = at_once
         self._evaluated = False  # a closure has computed its loss once
         self._glances = 0  # losses of the running step that were sent backward between samples
@@ -65,10 +68,13 @@ class LossWatch:
         begun = time.perf_counter()
         self._kept.used()
         fine = True
+        if self._duty.for_calls:
+            self._duty.training_continues()
         try:
             if isinstance(losses, Tensor) and losses.numel() == 1 and tensors.on_host(losses):
                 value = losses.item()
-                fine = cmath.isfinite(value) and (self._plan.deaf > 0 or not self._suspicious(value))
+                stays = self._plan.deaf > 0 or self._duty.is_away
+                fine = cmath.isfinite(value) and (stays or not self._suspicious(value))
                 if fine:
                     state.attended = state.step + 1  # up to here the weights were good
         finally:

@@ -6,6 +6,7 @@ of root modules, `loss_watch` the losses, `counting` the optimizers, `search` ro
 `record_writer` a step's record, `plan` what is affordable, `alarm` what is not finite, `outbox` and `costs` what is said.
 """
 
+import math
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -23,10 +24,12 @@ from tdbg.probes import PROBES, Probe
 from tdbg.probes.alarm import Alarm, Attention
 from tdbg.probes.aside import aside
 from tdbg.probes.budget import Budget
+from tdbg.probes.calibration import measure_overhead
 from tdbg.probes.calls import Evaluations, KeptCalls, RootCalls
 from tdbg.probes.changes import Changes
 from tdbg.probes.costs import CostReports
 from tdbg.probes.counting import Optimizers
+from tdbg.probes.duty import DutyCycle
 from tdbg.probes.hooks import TorchHooks
 from tdbg.probes.late import Then
 from tdbg.probes.local_gradients import LocalGradients
@@ -109,11 +112,20 @@ class Monitor(State):
         self.begin()
         settings, at_once = self.settings, self.settings.stop_before_update
         self.budget = Budget(settings.budget_pct, now)
+        overhead = measure_overhead()
+        self.budget.calibrate(
+            {"call_begins": overhead.call_s, "step_ended": 2 * overhead.entry_s}  # two hooks each, booked once
+            | dict.fromkeys(
+                ("backward_begins", "backward_ended", "clip_begins", "clip_ended", "batch_taken"), overhead.entry_s
+            )
+        )
         self._planner = Planner(self.budget, Selection.of(settings), strict=settings.max_overhead is not None)
         self.plan = self._planner.plan  # of the running step; the planner changes it, and never replaces it
         self.recorder = Recorder(settings.keep_steps)
         self.outbox = Outbox(self.budget, emit=self.emit, log=self._log, become_rank=self._become_rank)
-        self._costs = CostReports(self, settings, self.budget, self.emit)
+        strict = settings.max_overhead is not None
+        self.duty = DutyCycle(self, self.budget, self.roots, self.roster, strict=strict)
+        self._costs = CostReports(self, settings, self.budget, self.duty, self.emit)
         self._attention = Attention()
         self.alarm = Alarm(self, self.roster, self.budget, self._attention, stop_before_update=at_once)
         self.optimizers = Optimizers(settings.step_optimizer, self.note)
@@ -121,8 +133,12 @@ class Monitor(State):
         self.calls = KeptCalls()
         evaluations = Evaluations(self, self.budget, self._costs, self.outbox, self.emit, self.changes.due)
         shared = self, self.plan, self.budget, self.recorder, self.roster
-        self.root_calls = RootCalls(*shared, self.modules, self.search, self.calls, evaluations, on_device=at_once)
-        self.losses = LossWatch(*shared, self.search, self.calls, self.root_calls, self.alarm, at_once=at_once)
+        self.root_calls = RootCalls(
+            *shared, self.modules, self.search, self.calls, evaluations, self.duty, on_device=at_once
+        )
+        self.losses = LossWatch(
+            *shared, self.search, self.calls, self.root_calls, self.alarm, self.duty, at_once=at_once
+        )
         self.local_gradients = LocalGradients(
             self,
             self.budget,
@@ -153,6 +169,7 @@ class Monitor(State):
 
     def detach(self) -> None:
         """Take every hook and patch away."""
+        self.duty.come_back(time.perf_counter())
         self.lasting = []
         self.use([])
         self.modules.detach()
@@ -166,6 +183,7 @@ class Monitor(State):
         """Off: no instance hooks, and every other hook returns at once. On: as before."""
         if on != self.active:
             now = time.perf_counter()
+            self.duty.come_back(now)
             if on:
                 self.budget.rest(now - self.off_at)
             else:
@@ -189,6 +207,7 @@ class Monitor(State):
         """Quiet: steps are counted and nothing else, so that a trace shows the program alone. Else: as before."""
         if quiet == self.quiet:
             return
+        self.duty.come_back(time.perf_counter())  # a window counts calls
         if quiet:
             self.records.finish_pending()  # a late value is not read in the middle of a trace
         self.quiet, self.hushed_at = quiet, self.step
@@ -280,6 +299,22 @@ class Monitor(State):
 
     # clipping
 
+    @property
+    def is_clipping_watched(self) -> bool:
+        """True in a step that is watched, and where a flag asks for every clipping."""
+        return self.plan.watch or len(self.roster.subscribers["clip_begins"]) > 1
+
+    def clip_glanced(self, parameters: list[Tensor], total: Any) -> None:
+        """Gradients have been clipped in a step that is not watched: nothing but their norm is looked at."""
+        begun = time.perf_counter()
+        try:
+            if isinstance(total, Tensor) and total.is_cpu and total.numel() == 1 and not math.isfinite(total):
+                self.roster.tell("clip_begins", parameters)
+                self.roster.tell("clip_ended", total)
+        except Exception as error:  # guard: a tensor that shows no value
+            self.failed("clip", error)
+        self.budget.spend("clip_ended", time.perf_counter() - begun)
+
     def clip_begins(self, parameters: list[Tensor]) -> None:
         """Gradients are about to be clipped."""
         self.dispatch("clip_begins", time.perf_counter(), parameters)
@@ -294,7 +329,9 @@ class Monitor(State):
         """An optimizer is about to step; one that steps inside another's step (a wrapper's) does not count."""
         if not self.active or self.in_update not in (None, optimizer):
             return
-        if self.plan.deaf:
+        if self.duty.for_calls:
+            self.duty.training_continues()
+        if self.plan.deaf or self.duty.is_away:
             self.update_thread, self.in_update = get_ident(), optimizer
             return
         begun = time.perf_counter()
@@ -321,6 +358,9 @@ class Monitor(State):
             self._deaf_step(optimizer)
             return
         begun = time.perf_counter()
+        if self.duty.is_away and begun < self.duty.until and not (self.recorder.pending or self.plan.watch):
+            self._away_step(optimizer, begun)
+            return
         self.in_update = None
         self.losses.update()
         if self.plan.watch:
@@ -361,6 +401,23 @@ class Monitor(State):
             self._boundary()
             self._costs.tell(begun)
             self.budget.spend("step_ended", time.perf_counter() - begun)
+
+    def _away_step(self, optimizer: Optimizer, begun: float) -> None:
+        """A step in a stretch without hooks: counted, with an eye on the learning rate."""
+        self.in_update = None
+        if not self.optimizers.is_main(optimizer):
+            self.optimizers.other_stepped()
+            return
+        self.optimizers.main_stepped()
+        self.step += 1
+        self.duty.steps += 1
+        self.losses.forget()
+        if self._attention.rate_jumped(optimizer, self.step):
+            self.recorder.began_at = 0.0
+            self.records.make(optimizer, begun, skipped=False)
+        if self._attention.is_drawn:
+            self._boundary()
+        self.budget.spend("step_ended", time.perf_counter() - begun)
 
     def _idle_step(self, optimizer: Optimizer) -> None:
         """A step between samples is only counted."""
@@ -425,7 +482,7 @@ class Monitor(State):
     def _boundary(self) -> None:
         """A step has ended: changes asked for come into force, and the next step is planned."""
         self.changes.due()
-        planner = self._planner
+        planner, glanced = self._planner, not (self.plan.watch or self.duty.is_away)
         planner.rank, planner.world_size = self.rank, self.world_size
         planner.next(self.step, focus=self._attention.next_step())
         if self.quiet and self.step - self.hushed_at >= MAX_STEPS:
@@ -438,6 +495,13 @@ class Monitor(State):
             self.plan.open_up(False)
         elif self.modules.wanted and not self.plan.watch:
             self.plan.watch = self.may(self.modules.kind)  # a look begins at a call that is watched
+        now = time.perf_counter()
+        if not self.duty.is_away:
+            self.duty.step_ended(now, glanced=glanced, planned=self.plan.watch)
+        elif self.plan.watch or now >= self.duty.until:
+            self.duty.come_back(now)
+            if not self.plan.watch and not self.quiet:  # the budget may not have earned it in so long a stretch
+                self.plan.watch = self.plan.small = self.plan.record = True
 
     def finish(self) -> None:
         """The process ends: write what is pending, and have probes say their last."""
@@ -451,6 +515,7 @@ class Monitor(State):
     def forked(self) -> None:
         """In a forked child: a new process, with the same hooks and nothing seen yet."""
         self.changes.forked()
+        self.duty.come_back(time.perf_counter())
         self.profiles = []
         self._begin_process(time.perf_counter())
         self.roots.aim(self.root_calls.begins, self.root_calls.ended)

@@ -385,7 +385,8 @@ def _forward_once(call: Call, names: Names) -> Located:
         return bad_input or Located("", note="the batch was changed in place after the forward pass")
     located = _trace_forward(call, unwrapped(root), call.args, call.kwargs, names)
     if located is not None and bad_input is not None:  # a NaN that the model masks is no fault: try without it
-        located = _trace_forward(call, unwrapped(root), *cleaned((call.args, call.kwargs)), names) or bad_input
+        args, kwargs = cleaned((call.args, call.kwargs))
+        located = _trace_forward(call, unwrapped(root), args, kwargs, names) or bad_input
     return located or Located("")
 
 
@@ -472,11 +473,10 @@ def _backward_once(call: Call, names: Names) -> Located:
         return Located("", note=note, shared=bool(why))
     located = _trace_backward(call, unwrapped(root), call.args, call.kwargs, names)
     bad_input = _bad_input(call, root, names) if located.found else None
-    if (
-        bad_input is not None
-        and not _trace_backward(call, unwrapped(root), *cleaned((call.args, call.kwargs)), names).found
-    ):
-        located = bad_input
+    if bad_input is not None:
+        args, kwargs = cleaned((call.args, call.kwargs))
+        if not _trace_backward(call, unwrapped(root), args, kwargs, names).found:
+            located = bad_input
     if not call.output_grads:
         ones = "the gradient at the model's output was not kept on this step: the second run began with ones"
         located.note = located.note or ones

@@ -32,7 +32,7 @@ def alive(those: "weakref.WeakKeyDictionary[Alive, Any]") -> list[Alive]:
     return [one for one in (ref() for ref in those.keyrefs()) if one is not None]
 
 
-class _Hook:
+class CallHook:
     """A hook that passes every call on to its target, while there is one.
 
     No copy or pickle of the module holds it (`own_hooks`). Where somebody pickles the hook itself, a bound method of the
@@ -52,14 +52,14 @@ class _Hook:
         if self.target is not None:
             unseen(self.guard.call, self.target, module, args, more)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> "_Hook":
+    def __deepcopy__(self, memo: dict[int, Any]) -> "CallHook":
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
         return getattr, (contextlib.nullcontext(), "__exit__")
 
 
-hide(_Hook.__call__)
+hide(CallHook.__call__)
 
 
 class Roots:
@@ -71,14 +71,15 @@ class Roots:
 
     def __init__(self, failed: Callable[[str, BaseException], None]) -> None:
         self._guard, forward = Guard("roots", failed), Guard("forward", failed)
-        self._before = _Hook(forward)
-        self._after = _Hook(forward, after=True)
+        self._before = CallHook(forward)
+        self._after = CallHook(forward, after=True)
         self._hooked: weakref.WeakKeyDictionary[nn.Module, tuple[Any, ...]] = weakref.WeakKeyDictionary()
         self._children: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._tops: weakref.WeakKeyDictionary[nn.Module, None] = weakref.WeakKeyDictionary()
         self._compiled: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # by module.compile()
         self._watches: list[Any] = []
-        self._paused: list[nn.Module] = []
+        self._is_paused = False
+        self._paused: weakref.WeakKeyDictionary[nn.Module, None] = weakref.WeakKeyDictionary()
 
     def attach(self, before: Target, after: Target) -> None:
         """Start watching modules being built. before, after: called around each call of a root, with (module, args, kwargs or output)."""
@@ -98,6 +99,8 @@ class Roots:
         for handle in self._watches:
             handle.remove()
         self._watches = []
+        self._is_paused = False
+        self._paused = weakref.WeakKeyDictionary()
         for module in alive(self._hooked):
             self._unhook(module)
         self._before.target = self._after.target = None
@@ -129,6 +132,9 @@ class Roots:
         kind = type(module)
         if kind.__module__.startswith(HELPERS) and kind.__name__ != "OptimizedModule":
             return
+        if self._is_paused:
+            self._paused[module] = None
+            return
         self._hooked[module] = (
             add_pre_hook(module, self._before, key=ROOT_KEY, with_kwargs=True),
             add_post_hook(module, self._after, key=ROOT_KEY, always_call=True),
@@ -136,7 +142,7 @@ class Roots:
 
     def before_compile(self, module: nn.Module) -> bool:
         """``module.compile()`` comes: hooks would be traced in and fall silent. True if the module had ours."""
-        was_hooked = module in self._hooked
+        was_hooked = module in self._hooked or module in self._paused
         self._unhook(module)
         return was_hooked
 
@@ -164,6 +170,7 @@ class Roots:
         self._compiled.add(module)
 
     def _unhook(self, module: nn.Module) -> None:
+        self._paused.pop(module, None)
         for handle in self._hooked.pop(module, ()):
             handle.remove()
 
@@ -202,15 +209,21 @@ class Roots:
         return found
 
     def pause(self, off: bool) -> None:
-        """Take the instance hooks away for a while, or put them back."""
+        """Take the instance hooks away for a while, or put them back: also on modules built meanwhile."""
+        if off == self._is_paused:
+            return
         if off:
-            self._paused = alive(self._hooked)
-            for module in self._paused:
+            hooked = alive(self._hooked)
+            for module in hooked:
                 self._unhook(module)
+            self._is_paused = True
+            for module in hooked:
+                self._paused[module] = None
         else:
-            for module in self._paused:
+            self._is_paused = False
+            paused, self._paused = alive(self._paused), weakref.WeakKeyDictionary()
+            for module in paused:
                 self._hook_instance(module)
-            self._paused = []
 
     def count(self) -> int:
         """How many modules carry hooks."""

@@ -32,7 +32,7 @@ class RootSearch:
         self.count += 1
         if self.count >= MAX_SEARCHES:
             self.over = True
-            if _anything_compiled():
+            if is_anything_compiled():
                 self._note(
                     "forward-compiled", "the model runs inside a compiled function: its forward pass is not seen"
                 )
@@ -82,6 +82,7 @@ def _has_unused_gradients(root: nn.Module, held: set[int], missing: list[Tensor]
     return any(p.shape in unused and id(p) not in parameters for p in missing)
 
 
-def _anything_compiled() -> bool:
+def is_anything_compiled() -> bool:
+    """True once torch.compile has made a graph."""
     utils = sys.modules.get("torch._dynamo.utils")
     return utils is not None and utils.counters["stats"]["unique_graphs"] > 0

@@ -16,6 +16,7 @@ class State:
     """
 
     suspects: Callable[[float], bool] | None = None  # is a loss between samples worth a record?
+    world_size = 1
 
     def begin(self) -> None:
         """A new process, in which nothing was seen yet."""

@@ -1,0 +1,166 @@
+"""What tdbg costs programs of short calls, and what it says it costs: whole programs with and without it.
+
+    python benchmarks/calls.py [--rounds N] [--seconds S] [--shapes train-0.05,infer-0.05,mixed] [--check]
+
+Each round runs every program three times, without tdbg (twice, as an A/A control) and under ``tdbg run`` with its
+default options, in an order shuffled anew, with one thread. What counts is the process's CPU time inside the loop,
+tdbg's opening looks among it. A ratio is that of the same round; printed are the median over the rounds, the
+interval that holds the middle 95 % of the medians of resampled rounds, and beside it the share that tdbg printed.
+
+Shapes: ``train-MS`` updates after every call of the model, which takes some MS milliseconds; ``infer-MS`` only calls
+it, without gradients; ``mixed`` is 512 calls without gradients, then 80 updates, over and over.
+``--check`` exits 1 where the ratio is above 1.03 (and the noise of the control), or where the printed share is
+neither within 0.5 percentage points nor within a factor of 1.3 of the measured one (and that noise).
+"""
+
+import argparse
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+LIMIT = 1.03
+CLOSE_PCT, CLOSE_FACTOR = 0.5, 1.3
+SHAPES = ("train-0.05", "train-0.5", "train-5", "infer-0.05", "infer-0.5", "infer-5", "mixed")
+# Width and rows of a model that takes so many milliseconds on one slow core; the loop measures the rest.
+SIZES = {"0.05": (64, 1), "0.5": (256, 64), "5": (512, 512)}
+
+
+def run_program(shape: str, repeats: int) -> dict[str, float]:
+    """The program itself, which knows nothing of tdbg: CPU seconds of its loop, and the length of a call."""
+    import torch
+    from torch import nn
+
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    kind, _, length = shape.partition("-")
+    width, rows = SIZES[length or "0.05"]
+    model = nn.Sequential(nn.Linear(4, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh(), nn.Linear(width, 2))
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-4)
+
+    def infer(count: int) -> None:
+        with torch.no_grad():
+            for _ in range(count):
+                model(torch.randn(rows, 4))
+
+    def train(count: int, rows: int) -> None:
+        for _ in range(count):
+            loss = (model(torch.randn(rows, 4)) ** 2).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+            optimizer.step()
+
+    begun = time.process_time()
+    for _ in range(repeats):
+        if kind == "mixed":
+            infer(512)
+            train(80, 64)
+        elif kind == "infer":
+            infer(16)
+        else:
+            train(16, rows)
+    return {"cpu_s": time.process_time() - begun}
+
+
+def measure(shape: str, repeats: int, *, watched: bool, options: list[str]) -> tuple[float, float | None]:
+    """One run: CPU seconds of the loop, and the share in percent that tdbg printed."""
+    with tempfile.TemporaryDirectory(prefix="tdbg-calls-") as folder:
+        words = [sys.executable, __file__, "--program", shape, "--repeats", str(repeats)]
+        if watched:
+            words = [
+                sys.executable,
+                "-m",
+                "tdbg",
+                "run",
+                "--quiet",
+                "--run-dir",
+                f"{folder}/run",
+                *options,
+                "--",
+                *words,
+            ]
+        env = {name: value for name, value in os.environ.items() if not name.startswith("TDBG_")}
+        env.update(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1")
+        done = subprocess.run(words, check=True, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        cpu_s = float(json.loads(done.stdout)["cpu_s"])
+        if not watched:
+            return cpu_s, None
+        report = json.loads(Path(folder, "run", "report.json").read_text(encoding="utf-8"))
+        return cpu_s, report["cost"]["pct"]
+
+
+def interval(values: list[float], draws: int = 2000) -> tuple[float, float]:
+    """Bootstrap interval of the median."""
+    medians = sorted(statistics.median(random.choices(values, k=len(values))) for _ in range(draws))
+    return medians[int(draws * 0.025)], medians[int(draws * 0.975)]
+
+
+def is_honest(measured_pct: float, printed_pct: float, noise_pct: float) -> bool:
+    """True if the printed share fits the measured one, as far as the control's noise lets anybody tell."""
+    if abs(measured_pct - printed_pct) <= CLOSE_PCT + noise_pct:
+        return True
+    return measured_pct > 0 and 1 / CLOSE_FACTOR <= printed_pct / measured_pct <= CLOSE_FACTOR
+
+
+def main() -> int:
+    """Measure and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--seconds", type=float, default=4.0, help="CPU time of a loop without tdbg")
+    parser.add_argument("--shapes", default=",".join(SHAPES))
+    parser.add_argument("--options", default="", help="options of tdbg run, separated by spaces")
+    parser.add_argument("--seed", type=int, default=0, help="of the order and the resampling")
+    parser.add_argument("--check", action="store_true", help="exit 1 if a promise is not kept")
+    parser.add_argument("--program", help=argparse.SUPPRESS)
+    parser.add_argument("--repeats", type=int, default=1, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.program:
+        print(json.dumps(run_program(options.program, options.repeats)))
+        return 0
+    random.seed(options.seed)
+    shapes, more = options.shapes.split(","), options.options.split()
+    repeats, found = {}, {}
+    for shape in shapes:
+        first, _ = measure(shape, 10, watched=False, options=more)
+        repeats[shape] = max(int(10 * options.seconds / first), 1)
+        found[shape] = {"control": [], "ratio": [], "printed": []}
+    for number in range(options.rounds):
+        for shape in shapes:
+            print(f"round {number + 1} of {options.rounds}: {shape}", file=sys.stderr, flush=True)
+            took = {}
+            for name in random.sample(["bare", "again", "tdbg"], 3):
+                took[name], printed = measure(shape, repeats[shape], watched=name == "tdbg", options=more)
+                if printed is not None:
+                    found[shape]["printed"].append(printed)
+            bare = (took["bare"] + took["again"]) / 2
+            found[shape]["control"].append(took["again"] / took["bare"])
+            found[shape]["ratio"].append(took["tdbg"] / bare)
+    lines, broken = [], []
+    for shape in shapes:
+        ratio, printed = (statistics.median(found[shape][name]) for name in ("ratio", "printed"))
+        (low, high), (control_low, control_high) = interval(found[shape]["ratio"]), interval(found[shape]["control"])
+        noise = max(abs(control_low - 1.0), abs(control_high - 1.0)) / 2  # the ratio's base is the mean of the two
+        measured_pct = 100 * (1 - 1 / ratio)
+        lines.append(
+            f"{shape:<11} {ratio:6.3f}  {low:.3f}-{high:.3f}  {control_low:.3f}-{control_high:.3f}"
+            f"  {measured_pct:7.2f} %  {printed:6.2f} %  {printed - measured_pct:+6.2f}"
+        )
+        if ratio > LIMIT + noise:
+            broken.append(f"{shape}: ratio {ratio:.3f}, allowed {LIMIT} and the noise {noise:.3f}")
+        if not is_honest(measured_pct, printed, 100 * noise):
+            broken.append(f"{shape}: printed {printed:.2f} %, measured {measured_pct:.2f} %")
+    print(f"{options.rounds} rounds of some {options.seconds:g} s, process CPU time of the loop")
+    print("shape        ratio  95 %         A/A          measured   printed  difference")
+    print("\n".join(lines))
+    print("\n".join(f"not kept: {line}" for line in broken) or "every promise is kept")
+    return 1 if options.check and broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
