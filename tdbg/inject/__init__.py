@@ -90,9 +90,13 @@ def precompile(boot_file: str) -> None:
 
 def _compiled(source_file: str) -> bytes:
     """What Python keeps of a source file in its cache."""
-    from importlib._bootstrap_external import SourceFileLoader, _code_to_timestamp_pyc
+    import importlib.util
+    import marshal
+    from importlib.machinery import SourceFileLoader
 
     loader = SourceFileLoader("sitecustomize", source_file)
     stat = loader.path_stats(source_file)
     code = loader.source_to_code(loader.get_data(source_file), source_file)
-    return bytes(_code_to_timestamp_pyc(code, int(stat["mtime"]), stat["size"]))
+    header = (0, int(stat["mtime"]), int(stat["size"]))  # 0: valid while the source has this time and size
+    words = b"".join((word & 0xFFFFFFFF).to_bytes(4, "little") for word in header)
+    return importlib.util.MAGIC_NUMBER + words + marshal.dumps(code)
