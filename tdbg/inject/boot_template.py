@@ -184,11 +184,13 @@ def _give_way() -> None:
 
 def _boot() -> None:
     try:
-        _install()
-    except Exception as error:  # fail open: the program starts as it always did
-        _note("boot", error)
-    if __name__ == "sitecustomize":  # `tdbg hook` runs this file under another name
-        _give_way()
+        try:
+            _install()
+        except Exception as error:  # fail open: the program starts as it always did
+            _note("boot", error)
+    finally:
+        if __name__ == "sitecustomize":  # `tdbg hook` runs this file under another name
+            _give_way()
 
 
 if RUN_DIR:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 from .conftest import Watch
 
@@ -73,3 +74,72 @@ def test_an_unpickled_model_is_adopted(watch: Start) -> None:
         optimizer.step()
     assert seen.steps[-1].samples == 3
     assert seen.monitor.probe("gradient-norms")._param_names == ["0.weight", "0.bias"]
+
+
+def test_copies_carry_no_hook_once_tdbg_is_gone(watch: Start) -> None:
+    """Deep copies are roots of their own, shallow ones share the tables of hooks of their originals, as in torch."""
+    seen = watch()
+    model = nn.Sequential(nn.Linear(4, 2))
+    deep, shallow = copy.deepcopy(model), copy.copy(model)
+    outer = nn.ModuleDict({"part": copy.deepcopy(model), "shared": copy.copy(model)})
+    assert [hooked(one) for one in (model, deep, shallow, outer, copy.deepcopy(outer))] == [[""]] * 3 + [
+        ["", "shared"]
+    ] + [[""]]
+    assert seen.monitor.roots.count() >= 3
+    seen.monitor.detach()
+    for one in (model, deep, shallow, outer):
+        tables = [vars(module)[name] for module in one.modules() for name in vars(module) if name.endswith("_hooks")]
+        noted = [module._forward_pre_hooks_with_kwargs for module in one.modules()]
+        noted += [module._forward_hooks_always_called for module in one.modules()]
+        assert not any(tables) and not any(noted)
+
+
+def test_hooks_of_ours_take_none_of_torchs_numbers(watch: Start) -> None:
+    before = RemovableHandle.next_id
+    watch(level="extreme")
+    model = nn.Sequential(nn.Linear(4, 2), nn.Tanh())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        model(torch.ones(3, 4)).sum().backward()
+        optimizer.step()
+    assert RemovableHandle.next_id == before
+
+
+def test_a_parameter_that_a_module_returns_gathers_no_hooks(watch: Start) -> None:
+    class Prompt(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(4))
+
+        def forward(self) -> torch.Tensor:
+            return self.weight
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.prompt, self.out = Prompt(), nn.Linear(4, 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.out(x * self.prompt())
+
+    seen = watch(level="extreme", max_overhead=100.0)
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(8):
+        model(torch.ones(3, 4)).sum().backward()
+        optimizer.step()
+    assert seen.steps and len(model.prompt.weight._backward_hooks or {}) <= 1
+
+
+def test_a_module_with_tables_of_its_own_is_left_alone(watch: Start) -> None:
+    """tdbg leaves its hooks out of an OrderedDict when that is pickled; a plain dict would be saved with them."""
+
+    class Plain(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.__dict__["_forward_hooks"] = {}
+            self.part = nn.Linear(4, 1)
+
+    seen = watch()
+    model = Plain()
+    assert not model._forward_hooks and not model._forward_pre_hooks and not seen.failures
