@@ -202,11 +202,26 @@ class RunDir:
         return [cls(state.parent) for state in states]
 
     @classmethod
-    def open(cls, where: str | os.PathLike[str] | None = None) -> "RunDir":
+    def open(cls, where: str | os.PathLike[str] | None = None, *, writes: bool = False) -> "RunDir":
         """The run at ``where`` (the directory, or a file in it), or the newest under ./tdbg_runs.
+
+        writes: it is to be written; then LaunchError for a run of another user.
 
         A name alone is looked for under ./tdbg_runs too, with or without the time before it. Raises TdbgError where there is no run.
         """
+        try:
+            found = cls._find(where)
+        except PermissionError as error:
+            kind = LaunchError if writes else TdbgError
+            raise kind(
+                f"{error.filename}: it is closed to you", "ask its owner: `tdbg run --share` opens a run"
+            ) from None
+        if writes:
+            found.check_own()
+        return found
+
+    @classmethod
+    def _find(cls, where: str | os.PathLike[str] | None) -> "RunDir":
         if where is None:
             runs = cls.all_here()
             if not runs:

@@ -60,7 +60,7 @@ def command(
     from tdbg.launch.live import look
     from tdbg.rundir import RunDir
 
-    found = RunDir.open(run)
+    found = RunDir.open(run, writes=True)
     snapshot = look(found)
     check(snapshot)
     wish = wished(snapshot.settings, level, flag or [], no_flag or [], for_steps, at_step, clear_history, profile)

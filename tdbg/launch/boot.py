@@ -27,6 +27,7 @@ def write(run: RunDir, settings: Settings) -> Path:
     try:
         run_files.make_folder(folder)
         run_files.write_whole(folder / BOOT_FILE, text.encode())
+        run_files.make_folder(folder / "__pycache__")
         precompile(str(folder / BOOT_FILE))
     except OSError as error:
         raise LaunchError(

@@ -1,0 +1,55 @@
+"""What the tests of security share: a second user, and commands in a folder and a home of their own."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+OTHER = 12345  # a user id without a name
+needs_root = pytest.mark.skipif(os.geteuid() != 0 and not os.environ.get("CI"), reason="only root can be another user")
+FOREIGN = ("TDBG_", "SLURM_", "TORCHELASTIC_", "MASTER_", "RANK", "WORLD_SIZE", "NODE_RANK", "GIT_")
+
+
+class Place:
+    """A folder to run commands in, with a home of its own."""
+
+    def __init__(self, folder: Path, home: Path) -> None:
+        self.folder = folder
+        self.home = home
+
+    def write(self, name: str, text: str) -> Path:
+        """A file in the folder."""
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    def tdbg(self, *words: str, cwd: Path | None = None, **env: str) -> subprocess.CompletedProcess[str]:
+        """One command line of tdbg, to its end."""
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
+        kept |= {"HOME": str(self.home), "XDG_CONFIG_HOME": str(self.home / "config"), **env}
+        return subprocess.run(
+            [sys.executable, "-m", "tdbg", *words],
+            cwd=cwd or self.folder,
+            env=kept,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    """A folder and a home that are this user's alone."""
+    for name in ("work", "home"):
+        (tmp_path / name).mkdir(mode=0o700)
+    return Place(tmp_path / "work", tmp_path / "home")
+
+
+def give_away(path: Path, **how: Any) -> Path:
+    """Make a file or folder another user's."""
+    os.chown(path, how.get("uid", OTHER), how.get("gid", OTHER), follow_symlinks=False)
+    return path
