@@ -14,6 +14,7 @@ from tdbg.events import End, Metric, Start, Step, plain
 from tdbg.flags import DIAGNOSTICS
 from tdbg.inject import children, records, tracebacks
 from tdbg.inject.agent import Agent, agent
+from tdbg.inject.identity import is_child
 from tdbg.inject.imports import when_imported
 from tdbg.rundir import allowed_env, env_rank, rank_folder, redacted, write_json
 
@@ -27,7 +28,7 @@ def arrive(module: Any) -> None:
     me = agent()
     begun = time.perf_counter()
     with me.guard("hello"):
-        if not _is_child_of_a_rank():
+        if not is_child():  # its parent said hello
             me.hello()
     with me.guard("tracebacks"):
         tracebacks.install(me)
@@ -52,12 +53,6 @@ def _give_host(me: Agent) -> None:
         ledger().took(flag, DIAGNOSTICS, False, value)
 
     enter(Watched(me.settings.flags, lambda: me.monitor, take))
-
-
-def _is_child_of_a_rank() -> bool:
-    """True in what multiprocessing started: loader workers and spawned ranks, whose parent said hello."""
-    known = sys.modules.get("multiprocessing.process")
-    return known is not None and known.parent_process() is not None
 
 
 class Rank:
@@ -213,12 +208,14 @@ class Rank:
             with self.me.guard("end"):
                 self.monitor.optimizers.miss()
             self._uncaught()
+            with self.me.guard("records"):
+                records.finish()
             return
         self.ended = True
-        with self.me.guard("records"):
-            records.finish()
         with self.me.guard("end"):
             reason = "exception" if self._uncaught() else "exit"  # first: what comes next may fail with the device
+            with self.me.guard("records"):
+                records.finish()
             self.monitor.finish()
             if self.feed is not None:
                 self.feed.finish()
