@@ -237,8 +237,9 @@ class Traceback(Event):
     message: str = doc("its text, at most 2,000 characters", "")
     lines: list[str] = doc("the traceback, at most 60 lines", factory=list)
     how: str = doc("uncaught, thread (it ended a thread), logged or printed", "uncaught")
-    where: str = doc("file:line of the innermost frame", "")
+    where: str = doc("file:line of the innermost frame that is the program's own, no package's", "")
     pid: int = doc("process id", 0)
+    rank: int | None = doc("rank of the process, where it is known before it has taken a step", None)
 
 
 @event_type

@@ -413,7 +413,8 @@ def claim(run: Path, rank: int, restart: int = 0) -> tuple[Path, int]:
     """The folder for this process as ``rank``, and its attempt number.
 
     The first process that steps owns ``rankNNNN``. A later one is a restart (``attemptK``) if the owner
-    is gone or the launcher counts a higher restart; while the owner lives, it is kept apart by pid.
+    is gone or the launcher counts a higher restart; while the owner lives, it is kept apart by pid, and so is a
+    process that was there already while the owner still wrote: what restarts a program starts after its end.
     A program that replaced itself (``os.execv``) is a restart too: what it was before is gone.
     """
     base = rank_folder(run, rank)
@@ -428,7 +429,8 @@ def claim(run: Path, rank: int, restart: int = 0) -> tuple[Path, int]:
             return folder, attempt
         if all(owner.get(name) == me[name] for name in ("pid", "host", "start")):
             continue
-        if _holds(owner, folder) and restart <= int(owner.get("restart", 0)):
+        beside = _holds(owner, folder) or _was_there(owner, folder)
+        if beside and restart <= int(owner.get("restart", 0)):
             aside = base / f"pid{pid}-{host}"
             run_files.make_folder(aside)
             return aside, attempt
@@ -449,6 +451,26 @@ def _take(path: Path, me: dict[str, Any]) -> dict[str, Any] | None:
         return _read_published(path)
     finally:
         run_files.remove(mine)
+
+
+def _was_there(owner: Mapping[str, Any], folder: Path) -> bool:
+    """True if this process had started when an owner on this host wrote last: the parent of children that train, say."""
+    began_t = _began_t()
+    if owner.get("host") != socket.gethostname() or began_t is None:
+        return False
+    try:
+        return began_t < (folder / EVENTS).stat().st_mtime
+    except OSError:
+        return False
+
+
+def _began_t() -> float | None:
+    """When this process was started, or forked; None where the system does not say."""
+    try:
+        since_boot_s = int(process_start(os.getpid())) / os.sysconf("SC_CLK_TCK")
+        return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + since_boot_s
+    except (ValueError, OSError, AttributeError):
+        return None
 
 
 def _holds(owner: Mapping[str, Any], folder: Path) -> bool:

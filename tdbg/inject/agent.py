@@ -119,6 +119,11 @@ class Agent:
         return self._writer.path.parent if self._writer.path else None
 
     @property
+    def folder_aside(self) -> Path:
+        """Where what a process says is kept that is no rank, or none yet."""
+        return self._other_folder()
+
+    @property
     def dropped(self) -> int:
         """Events that could not be written."""
         return sum(writer.dropped for writer in {self._writer, self._other})

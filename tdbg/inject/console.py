@@ -24,6 +24,7 @@ INSTALLED = (  # also what a .pth file or PYTHONPATH brings
     *(path for path in sys.path if os.path.basename(path) in ("site-packages", "dist-packages")),
 )
 PACKAGES = tuple({os.path.join(path, "") for path in INSTALLED})
+SITE = tuple(path for path in PACKAGES if os.path.basename(path.rstrip(os.sep)) in ("site-packages", "dist-packages"))
 
 
 def arrive(logging: ModuleType) -> None:

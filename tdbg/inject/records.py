@@ -8,6 +8,7 @@ factory, filters nor handlers of the program hear of it, and `isEnabledFor` answ
 
 import functools
 import inspect
+import json
 import sys
 import threading
 import time
@@ -19,9 +20,11 @@ from json.encoder import encode_basestring as quoted
 from types import FrameType
 from typing import Any
 
+from tdbg.events import Traceback
 from tdbg.frames import drop_own_frames
 from tdbg.guard import belongs_to_program
 from tdbg.inject.agent import Agent
+from tdbg.inject.identity import is_child, rank_of_process
 from tdbg.inject.imports import passed_over_like
 from tdbg.inject.maps import Maps
 from tdbg.logs.guards.flagsets import NONE, Flags
@@ -51,6 +54,7 @@ class Spoken:
     text: str
     places: list[Place]  # of the call, and where that only passes the message on, of its callers
     suppressed: bool = False
+    raised: bool = False  # it holds a traceback
 
 
 class Records:
@@ -64,12 +68,15 @@ class Records:
         self._share_bytes = int(budget * SHARE)
         self._part_bytes = part_bytes = max(min(ROTATE_BYTES, self._share_bytes // (KEPT_PARTS + 1)), 1)
         self._log = TextLog(lambda: agent.folder / RECORDS if agent.folder else None, part_bytes)
+        self._aside = TextLog(lambda: agent.folder_aside / RECORDS, part_bytes)  # until it is a rank
         self._written_bytes = 0
         self.forget()
 
     def forget(self) -> None:
         """In a forked child: what waits, the file and the thread are the parent's."""
         self._log.forget()
+        self._aside.forget()
+        self._saved = 0  # of those that wait, how many are in a file aside, should the process die before it is a rank
         self.maps.forget()
         self._held: list[Spoken] = []
         self._held_chars = self.lost = self._written_bytes = 0
@@ -97,6 +104,7 @@ class Records:
             self._held_chars += len(spoken.text)
             if not self.maps.busy:
                 self.flush()
+                self._save(flagged_only=True)
 
     def flush(self, at_the_end: bool = False) -> None:
         """Write what waits, if nothing is missing any more."""
@@ -112,14 +120,36 @@ class Records:
             held, self._held, self._held_chars = self._held, [], 0
             for spoken in held:
                 self._write(spoken)
+            self._forget_saved()
             if self.lost:
                 self.agent.note_once("records-lost", f"{self.lost:,} log records came before there was room for them")
 
     def finish(self) -> None:
-        """The process leaves in good order."""
+        """The process leaves in good order; one that never was a rank leaves what a flag or an exception made it say."""
         if self.agent.rank is not None:
             self.maps.wait(PATIENCE_S)
             self.flush(at_the_end=True)
+        elif self._held and not is_child():
+            self.maps.wait(PATIENCE_S)
+            self._save(flagged_only=not any(spoken.raised for spoken in self._held))
+
+    def _save(self, *, flagged_only: bool) -> None:
+        """Have what waits for the process to be a rank in a file aside as well: it may die before."""
+        if self.agent.rank is not None or (
+            not any(self.flags(one.places) for one in self._held[self._saved :]) and flagged_only
+        ):
+            return
+        with self.agent.guard("records"), self._lock:
+            for spoken in self._held[self._saved :]:
+                self._write(spoken, self._aside)
+            self._saved = len(self._held)
+
+    def _forget_saved(self) -> None:
+        """What waited is in the rank's own file now."""
+        if self._saved:
+            self._saved = 0
+            self._aside.close()
+            (self.agent.folder_aside / RECORDS).unlink(missing_ok=True)
 
     def flags(self, places: list[Place]) -> Flags:
         """The flags that guard a call."""
@@ -135,13 +165,14 @@ class Records:
     def _on(self) -> list[str]:
         return [name for name, value in self.agent.settings.flags.items() if value is not False]
 
-    def _write(self, spoken: Spoken) -> None:
+    def _write(self, spoken: Spoken, log: TextLog | None = None) -> None:
         flags = self.flags(spoken.places)
         if spoken.suppressed and not flags:
             return
         file, line = spoken.places[0] if spoken.places else ("", 0)
+        rank = self.agent.rank if self.agent.rank is not None else rank_of_process()
         parts = [
-            f'{{"time": "{stamp(spoken.t)}", "level": {quoted(spoken.level)}, "rank": {self.agent.rank}',
+            f'{{"time": "{stamp(spoken.t)}", "level": {quoted(spoken.level)}, "rank": {json.dumps(rank)}',
             f'"step": {spoken.step}',
             f'"phase": "{spoken.phase}"' if spoken.phase else "",
             f'"flags": [{", ".join(map(quoted, sorted(flags)))}]',
@@ -153,7 +184,7 @@ class Records:
         if len(text) > self._part_bytes:  # under a tiny disk budget
             self.agent.note_once("records-left-out", f"log records too large for the disk budget are not in {RECORDS}")
             return
-        self._log.write(text)
+        (log or self._log).write(text)
         self._count(len(text))
 
     def _count(self, size: int) -> None:
@@ -184,7 +215,8 @@ class Records:
         text = message_of(record.msg, record.args, record)
         step, phase = self.now()
         t = record.created if isinstance(record.created, float) else time.time()
-        self.take(Spoken(t, str(record.levelname), str(record.name), step, phase, text, places), begun)
+        raised = bool(record.exc_info)
+        self.take(Spoken(t, str(record.levelname), str(record.name), step, phase, text, places, raised=raised), begun)
 
     def _may_pass_on(self, file: str, line: int) -> bool:
         guards = self.maps.known.get(file, self)
@@ -225,6 +257,16 @@ class Records:
         if newline and done.strip():
             step, phase = self.now()
             self.take(Spoken(time.time(), "STDOUT", "stdout", step, phase, cut(done), [local.place]), begun)
+
+    def failed(self, error: Traceback) -> None:
+        """An exception that no logger was told of: printed, the end of a thread or of the process."""
+        begun = time.perf_counter()
+        file, _, line = error.where.rpartition(":")
+        level = "CRITICAL" if error.how == "uncaught" else "ERROR"
+        text = "\n".join([f"exception, {error.how}", *error.lines])
+        places = [(file, int(line))] if line.isdigit() else []
+        step, phase = self.now()
+        self.take(Spoken(time.time(), level, "traceback", step, phase, cut(text), places, raised=True), begun)
 
     def warned(self, message: Any) -> None:
         """A warning that is about to be shown."""
@@ -319,6 +361,12 @@ def finish() -> None:
     """The process leaves in good order."""
     if _records is not None:
         _records.finish()
+
+
+def keep_traceback(error: Traceback) -> None:
+    """Have an exception stand among the records, where no logger was told of it."""
+    if _records is not None:
+        _records.failed(error)
 
 
 def spent_ms() -> float:

@@ -16,8 +16,10 @@ from typing import Any
 from tdbg.events import Note, Traceback
 from tdbg.frames import OWN_FOLDER, drop_own_frames, walk_traceback
 from tdbg.guard import belongs_to_program
+from tdbg.inject import records
 from tdbg.inject.agent import Agent
-from tdbg.inject.console import PACKAGES
+from tdbg.inject.console import PACKAGES, SITE
+from tdbg.inject.identity import rank_of_process
 from tdbg.inject.imports import passed_over_like
 
 MESSAGE_CHARS = 2_000
@@ -44,7 +46,7 @@ class Recorder:
             return
         if self.seen(error):
             if how == "thread" and self._key(error) in self._kept:  # it was logged on its way, and now ends a thread
-                self.agent.emit(describe(error, how, self.agent.step))
+                emit(self.agent, error, how)
             return
         place = type(error).__name__, where(error)
         if place not in self._places and len(self._places) >= PLACES:
@@ -56,7 +58,7 @@ class Recorder:
             self._cap()
             return
         self._kept.add(self._last)
-        self.agent.emit(describe(error, how, self.agent.step))
+        emit(self.agent, error, how)
 
     def _cap(self) -> None:
         self.agent.note_once("tracebacks-capped", "more exceptions were logged than are kept")
@@ -86,6 +88,14 @@ class Recorder:
         self._places.clear()
 
 
+def emit(agent: Agent, error: BaseException, how: str) -> None:
+    """Write the event; where no logger was told of it, it stands among the records as well."""
+    event = describe(error, how, agent.step)
+    agent.emit(event)
+    if how != "logged":
+        records.keep_traceback(event)
+
+
 def describe(error: BaseException, how: str, step: int) -> Traceback:
     """The event of one exception, cut to what a reader needs."""
     lines = "".join(_without_ours(traceback.TracebackException.from_exception(error)).format()).splitlines()
@@ -99,6 +109,7 @@ def describe(error: BaseException, how: str, step: int) -> Traceback:
         how=how,
         where=where(error),
         pid=os.getpid(),
+        rank=rank_of_process(),
     )
 
 
@@ -112,15 +123,36 @@ def _message(error: BaseException) -> str:
 
 
 def where(error: BaseException) -> str:
-    """``file:line`` of the innermost frame that is not tdbg's; empty if the exception was never raised."""
+    """``file:line`` of the innermost frame of the program; empty if the exception was never raised.
+
+    What is installed beside Python is not the program's own, unless there is nothing else; then torch's frames, which say
+    only that a module was called, give way to its caller's.
+    """
     frames = [(tb.tb_frame.f_code.co_filename, tb.tb_lineno) for tb in walk_traceback(error.__traceback__)]
     theirs = [frame for frame in frames if not _is_ours(frame[0])] or frames
-    return "{}:{}".format(*theirs[-1]) if theirs else ""
+    own = [frame for frame in theirs if _is_programs(frame[0])] or [frame for frame in theirs if _is_beside(frame[0])]
+    return "{}:{}".format(*(own or theirs)[-1]) if theirs else ""
 
 
 def _is_ours(file: str) -> bool:
     """True for tdbg's wrappers around the program's calls; `tdbg demo` is a program like any other."""
     return file.startswith(OWN_FOLDER) and file != getattr(sys.modules.get("__main__"), "__file__", None)
+
+
+def _is_programs(file: str) -> bool:
+    """True for the program's files, and for what it compiles itself."""
+    return not file.startswith((*PACKAGES, "<frozen ", _torch_folder()))
+
+
+def _is_beside(file: str) -> bool:
+    """True for a package that is neither torch nor Python's own."""
+    return file.startswith(SITE) and not file.startswith(_torch_folder())
+
+
+def _torch_folder() -> str:
+    """Where torch is, which need not be where packages are; never empty."""
+    found = getattr(sys.modules.get("torch"), "__file__", None)
+    return os.path.join(os.path.dirname(found), "") if found else os.path.join("torch", "")
 
 
 def _without_ours(shown: traceback.TracebackException) -> traceback.TracebackException:
@@ -156,7 +188,7 @@ def install(agent: Agent) -> Recorder:
 def record(agent: Agent, error: BaseException, how: str) -> None:
     """Write an exception's event; one that ends the process is written even if it was logged on its way."""
     if how == "uncaught":
-        agent.emit(describe(error, how, agent.step))
+        emit(agent, error, how)
     else:
         install(agent).record(error, how)
 

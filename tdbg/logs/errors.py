@@ -78,13 +78,23 @@ def clusters(records: Iterable[Record]) -> list[Cluster]:
     """The first error of each rank, by sort; causes first, then in the order of time."""
     first: dict[int | None, Record] = {}
     for record in records:
-        if record.rank not in first and is_error(record):
+        before = first.get(record.rank)
+        if before is None:
+            if is_error(record):
+                first[record.rank] = record
+        elif TRACEBACK not in before.data and TRACEBACK in record.data and _tells_of(before, record):
             first[record.rank] = record
     found: dict[str, Cluster] = {}
     for record in first.values():
         name, consequence = _sort_of(record)
         found.setdefault(name, Cluster(name, consequence)).records.append(record)
     return sorted(found.values(), key=lambda cluster: (cluster.consequence, min(r.time for r in cluster.records)))
+
+
+def _tells_of(line: Record, traceback: Record) -> bool:
+    """True if a line without a traceback is about the exception of one that has it."""
+    lines = LAST_LINE.findall(traceback.text)
+    return bool(lines) and lines[-1].strip() in line.data
 
 
 def _sort_of(record: Record) -> tuple[str, bool]:

@@ -39,7 +39,7 @@ class NothingSeen(Rule):
         found = silence(view.run)
         if found is not None:
             return (self.found(found[0], try_next=found[1]),)
-        if any(found.crash for found in view.processes.values()):
+        if any(found.crash or found.swallowed for found in view.processes.values()):
             return ()  # it ended before its first step, and TD-R003 says how
         notes = (found.notes.get("step-optimizer") for found in view.processes.values())
         missed = next(filter(None, notes), None)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tdbg.events import Event, Finding, Note, Traceback
 from tdbg.rules import RULES, Rule
 from tdbg.rules.text import TRACEBACK, clip, counted
-from tdbg.rules.view import View
+from tdbg.rules.view import ProcessView, View
 from tdbg.rundir import ProcessDir
 
 # How a program leaves on purpose is no failure.
@@ -23,9 +23,12 @@ class _Swallowed:
     """One kind of exception that was logged, and how often."""
 
     finding: Finding
+    process: ProcessDir | None = None  # of the last one
+    event: Traceback | None = None  # that the finding tells of
     logged: int = 0
     threads: int = 0  # that it ended
     last_step: int = 0
+    last_t: float = 0.0
 
     @property
     def count(self) -> int:
@@ -33,6 +36,12 @@ class _Swallowed:
         return max(self.logged, self.threads)
 
 
+# What torch's launchers raise because a rank has ended, or they were told to end: the rank's own end says more.
+OF_LAUNCHERS = (
+    *("ChildFailedError", "RendezvousGracefulExitError", "RendezvousClosedError"),
+    *("ProcessRaisedException", "ProcessExitedException", "CalledProcessError"),
+)
+TOLD_TO_END = "SignalException"
 # Agents of torch elastic wait for each other when all is done, and log it if one was quicker: nothing is wrong.
 EXIT_BARRIER = 'distributed/elastic/utils/store.py", line'
 
@@ -43,8 +52,10 @@ class ExceptionRule(Rule):
 
     What it does: An uncaught exception is an error. Of several ranks the one that failed first is named; the
     others (which usually report a broken connection to the first) are evidence. An exception that the program
-    logged or printed (`logger.exception`, `exc_info`, `traceback.print_exc`) and then went on is a warning,
-    with how often it came; so is one that ended a thread of the program. Ctrl-C and `sys.exit` are no failures.
+    logged or printed (`logger.exception`, `exc_info`, `traceback.print_exc`) and then swallowed is a warning,
+    with how often it came and whether any step came after it; so is one that ended a thread of the program. It is an
+    error where the process then ended without a single optimizer step. The place is the innermost line of the program's
+    own, not a package's. Ctrl-C and `sys.exit` are no failures, nor is what a launcher raises because a rank ended.
 
     Why it matters: A `main` that catches everything ends with exit code 0 after a crash. A thread that died
     (prefetching, checkpoints, metrics) leaves a run that waits for it, or goes on without its work. With several
@@ -68,6 +79,7 @@ class ExceptionRule(Rule):
         self._crash: tuple[float, Finding] | None = None
         self._crashed: list[tuple[float, str]] = []
         self._swallowed: dict[tuple[str, str], _Swallowed] = {}
+        self._of_launcher: tuple[ProcessDir, Traceback] | None = None
         self._capped = False  # a process wrote no more of what came again and again
 
     def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
@@ -76,19 +88,28 @@ class ExceptionRule(Rule):
             return ()
         if event.how == "logged" and not process.is_rank and any(EXIT_BARRIER in line for line in event.lines):
             return ()
+        name = event.exception.rpartition(".")[2]
+        if not process.is_rank and name in (*OF_LAUNCHERS, TOLD_TO_END):
+            if name != TOLD_TO_END and event.how == "uncaught":
+                self._of_launcher = self._of_launcher or (process, event)
+            return ()
         return self._uncaught(process, event) if event.how == "uncaught" else self._logged(process, event)
 
     def finish(self, view: View) -> Iterable[Finding]:
+        found: Iterable[Finding] = ()
+        if self._of_launcher is not None and self._crash is None and not view.child_exits:
+            found = self._uncaught(*self._of_launcher)  # nothing else is known of what it tells
         if self._crash is not None:
             finding = self._crash[1]
             later = [text for t, text in sorted(self._crashed) if t != self._crash[0]]
             finding.evidence += [f"later: {text}" for text in later[:3]]
             finding.evidence += [f"and {counted(len(later) - 3, 'further process')}"] if len(later) > 3 else []
         for kept in self._swallowed.values():
+            self._conclude(kept, view)
             if kept.count > 1:
                 times = f"{kept.count:,} times" + (" or more" if self._capped else "")
                 kept.finding.evidence.insert(0, f"{times}, last after step {kept.last_step}")
-        return ()
+        return found
 
     def _uncaught(self, process: ProcessDir, event: Traceback) -> Iterable[Finding]:
         if len(self._crashed) < 1000:
@@ -115,14 +136,41 @@ class ExceptionRule(Rule):
         ends_thread = event.how == "thread"
         if new or (ends_thread and kept.threads == 0):  # the end of a thread says more than its log
             self._warn(kept.finding, process, event)
+            kept.event = event
         kept.logged += not ends_thread
         kept.threads += ends_thread
-        kept.last_step = max(kept.last_step, event.step)
+        kept.last_step, kept.last_t = max(kept.last_step, event.step), max(kept.last_t, event.t)
+        kept.process = process
         return (kept.finding,) if new else ()
 
     def _warn(self, finding: Finding, process: ProcessDir, event: Traceback) -> None:
-        how = "ended a thread" if event.how == "thread" else event.how
-        self._fill(finding, process, event, f"{how}, and the program went on")
+        how = "ended a thread" if event.how == "thread" else f"{event.how} and swallowed"
+        self._fill(finding, process, event, how)
+        finding.severity = "warning"
+
+    def _conclude(self, kept: _Swallowed, view: View) -> None:
+        """Say what became of the program after it swallowed an exception."""
+        finding, event, process = kept.finding, kept.event, kept.process
+        if event is None or process is None:
+            return
+        found = view.process_of(process, event.pid)
+        rank = process.rank if process.rank is not None else event.rank
+        how = "ended a thread" if kept.threads else f"{event.how} and swallowed"
+        if found is not None and _went_on(found, kept):
+            how = how.removesuffix(" and swallowed")
+            self._fill(finding, process, event, f"{how}, and the program went on")
+        elif not view.over:
+            return
+        elif kept.threads or view.has_stepped(rank):
+            self._fill(finding, process, event, f"{how}, and no step came after it")
+        else:
+            code = view.own_exit(found) if found is not None else None
+            code = view.exit_code if code is None else code
+            ended = f" (exit {code})" if code is not None and code >= 0 else ""
+            self._fill(finding, process, event, f"{how}, and the program ended{ended} without one optimizer step")
+            finding.cause = "the program catches what its training raises, and ends as though all were well"
+            finding.try_next = "let the exception through, or end with sys.exit(1); `tdbg report` shows the traceback"
+            return
         finding.severity = "warning"
 
     def _fill(self, finding: Finding, process: ProcessDir, event: Traceback, how: str) -> None:
@@ -130,10 +178,25 @@ class ExceptionRule(Rule):
         at = f" ({event.where})" if event.where else ""
         finding.title = f"{_who(process, event)}: {event.exception}{message}, {how}, after step {event.step}{at}"
         finding.severity = self.severity
-        finding.first_step, finding.rank = event.step, process.rank
+        finding.first_step = event.step
+        finding.rank = process.rank if process.rank is not None else event.rank
         lines = [_printable(line) for line in event.lines if set(line.strip()) - set("^~")]
-        finding.evidence = [*lines[-3:-1], *([TRACEBACK, *lines[-SHOWN_LINES:]] if len(lines) > 3 else [])]
+        finding.evidence = [*_own_lines(lines, event), *([TRACEBACK, *lines[-SHOWN_LINES:]] if len(lines) > 3 else [])]
         finding.try_next = "`tdbg report` shows the traceback"
+
+
+def _went_on(found: ProcessView, kept: _Swallowed) -> bool:
+    """True if a step or an evaluation call came after the exception."""
+    evaluated = found.last_eval.t if found.last_eval is not None else 0.0
+    return found.step > kept.last_step or evaluated > kept.last_t
+
+
+def _own_lines(lines: list[str], event: Traceback) -> list[str]:
+    """The frame of the program's own line, or the innermost one."""
+    file, _, line = event.where.rpartition(":")
+    frame = f'File "{file}", line {line},'
+    at = next((n for n in range(len(lines) - 1, -1, -1) if frame in lines[n]), len(lines) - 3)
+    return [text for text in lines[at : at + 2] if text is not lines[-1]] if at >= 0 else []
 
 
 def _printable(line: str) -> str:
@@ -144,4 +207,6 @@ def _printable(line: str) -> str:
 def _who(process: ProcessDir, event: Traceback) -> str:
     if process.is_rank:
         return f"rank {process.rank}"
+    if process.rank is None and event.rank is not None:
+        return f"rank {event.rank}"
     return process.label if process.rank is not None else f"process {event.pid or process.path.name}"

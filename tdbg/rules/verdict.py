@@ -23,6 +23,7 @@ BLOCK_LINES = 6
 VERDICT_LINES = 10
 SHOWN_FINDINGS = 4
 SHOWN_ENDINGS = 3
+SHOWN_TRAININGS = 5
 TOLD_PCT = 0.05
 
 
@@ -34,6 +35,7 @@ class Verdict:
     findings: list[Finding] = field(default_factory=list)  # worst first, then by step
     ranks: list[dict[str, Any]] = field(default_factory=list)
     others: list[dict[str, Any]] = field(default_factory=list)  # processes that stepped beside their rank
+    trainings: int = 0  # processes of one rank that trained each on its own, without a process group
     exit: dict[str, Any] = field(default_factory=dict)
     cost: dict[str, Any] = field(default_factory=dict)
     baseline: dict[str, Any] = field(default_factory=dict)
@@ -70,11 +72,20 @@ class Verdict:
         parts = [f"verdict: {found}"]
         if self.ranks:
             steps = max(row["steps"] or row["evals"] for row in self.ranks)
-            unit = "step" if any(row["steps"] for row in self.ranks) else "evaluation call"
-            parts.append(f"{counted(len(self.ranks), 'rank')}, {counted(steps, unit)}")
+            unit = "evaluation call" if steps and not any(row["steps"] for row in self.ranks) else "step"
+            who = f"{self.trainings} training processes without a process group" if self.trainings else ""
+            steps = max(steps, *(row["steps"] for row in self.others)) if who else steps
+            parts.append(f"{who or counted(len(self.ranks), 'rank')}, {counted(steps, unit)}")
+        if self._ended_by_exception():
+            parts.append(clip(self.findings[0].title, 240))
         if self.exit.get("text"):
             parts.append(self.exit["text"])
         return "; ".join(parts)
+
+    def _ended_by_exception(self) -> bool:
+        """True if an exception kept all ranks from their first step: then the one line has to say it."""
+        stepped = any(row["steps"] or row["evals"] for row in self.ranks)
+        return not stepped and bool(self.findings) and self.findings[0].code == "TD-R003"
 
     def lines(self, limit: int = VERDICT_LINES) -> list[str]:
         """The short form for the end of a run, at most ``limit`` lines."""
@@ -140,18 +151,19 @@ class Verdict:
         write_json(run.path / REPORT_FILE, self.as_dict())
 
     def _rank_lines(self, limit: int = SHOWN_ENDINGS) -> list[str]:
-        """``ranks 0-3: step 60 of 100, ended``: ranks that ended alike share a line."""
+        """``ranks 0-3: step 60 of 100, ended``: ranks that ended alike share a line; processes beside them have their own."""
         groups: dict[str, list[dict[str, Any]]] = {}
-        for row in self.ranks:
-            done = f"step {row['steps']}" if row["steps"] or not row["evals"] else f"{row['evals']} evaluation calls"
-            planned = f" of {row['planned']}" if row["planned"] else ""
-            again = f", attempt {row['attempts'] - 1}" if row["attempts"] > 1 else ""
-            groups.setdefault(f"{done}{planned}, {row['ended']}{again}", []).append(row)
-        shown = [_group_line(how, rows) for how, rows in groups.items()]
+        apart = [*self.ranks, *self.others] if self.trainings else self.others
+        for row in () if self.trainings else self.ranks:
+            groups.setdefault(_how(row), []).append(row)
+        shown = [(_group_line(how, rows), len(rows)) for how, rows in groups.items()]
+        shown += [(f"process {row['pid']}: {_how(row)}{_loss(row)}", 1) for row in apart]
+        limit = max(limit, SHOWN_TRAININGS) if self.trainings else limit
         if len(shown) > limit:
-            left = sum(len(rows) for rows in list(groups.values())[limit - 1 :])
-            shown[limit - 1 :] = [f"{counted(left, 'further rank')}: see `tdbg report {self.run}`"]
-        return shown
+            left = sum(count for _, count in shown[limit - 1 :])
+            what = "further process" if apart else "further rank"
+            shown[limit - 1 :] = [(f"{counted(left, what)}: see `tdbg report {self.run}`", left)]
+        return [text for text, _ in shown]
 
     def _trigger_lines(self) -> list[str]:
         """One line for the short form: the first trigger no finding speaks of anyway."""
@@ -218,6 +230,14 @@ def _severities(count: int, severity: str) -> str:
 
 def _group_line(how: str, rows: list[dict[str, Any]]) -> str:
     return f"{ranges([row['rank'] for row in rows])}: {how}{_loss(rows[0]) if len(rows) == 1 else ''}"
+
+
+def _how(row: dict[str, Any]) -> str:
+    """``step 60 of 100, ended``."""
+    done = f"step {row['steps']}" if row["steps"] or not row["evals"] else counted(row["evals"], "evaluation call")
+    planned = f" of {row['planned']}" if row["planned"] else ""
+    again = f", attempt {row['attempts'] - 1}" if row["attempts"] > 1 else ""
+    return f"{done}{planned}, {row['ended']}{again}"
 
 
 def _loss(row: dict[str, Any]) -> str:
@@ -318,7 +338,8 @@ class Judge:
             run=str(self.run.path),
             findings=order,
             ranks=[_row(view, found) for found in view.ranks()],
-            others=[_row(view, found) for found in view.steppers() if not found.process.is_rank],
+            others=[_row(view, found) for found in view.beside()],
+            trainings=len(view.trainings()),
             exit=_exit(view),
             cost=_cost(view),
             baseline=_baseline(view),
@@ -340,14 +361,13 @@ def _weight(finding: Finding) -> tuple[int, float, str, int]:
 
 
 def _row(view: View, found: ProcessView) -> dict[str, Any]:
-    attempts = [other for other in view.processes.values() if other.rank == found.rank and other.process.is_rank]
     last = found.last or found.last_eval
     return {
         "rank": found.rank,
         "folder": found.process.label,
         "host": found.start.host if found.start else "",
         "pid": found.start.pid if found.start else None,
-        "attempts": max(len(attempts), 1),
+        "attempts": len(view.attempts(found)),
         "steps": found.step,
         "evals": found.evals,
         "skipped": found.skipped,

@@ -33,6 +33,7 @@ from tdbg.rundir import ProcessDir, RunDir, lives
 MAX_NOTES = 50
 MAX_TRIGGERS = 50
 MAX_EXITS = 10_000
+RESTART_ENV = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
 # A rank of another host, whose process table is not ours to see, counts as gone after this silence.
 SILENT_S = 60.0
 
@@ -218,19 +219,80 @@ class View:
             return Settings()
 
     def ranks(self) -> list[ProcessView]:
-        """The latest attempt of every rank, in rank order."""
+        """The latest attempt of every rank, in rank order; a process that trained before one that only evaluated."""
         latest: dict[int, ProcessView] = {}
         for found in self.processes.values():
             rank = found.rank
-            if rank is None or not found.process.is_rank:
-                continue
-            if rank not in latest or found.process.attempt > latest[rank].process.attempt:
+            if rank is not None and (rank not in latest or _stands_before(found, latest[rank])):
                 latest[rank] = found
-        return [latest[rank] for rank in sorted(latest)]
+        return [latest[rank] for rank in sorted(latest) if latest[rank].process.is_rank or latest[rank].step]
+
+    def attempts(self, found: ProcessView) -> list[ProcessView]:
+        """The processes that this one is a restart of, and itself, in order.
+
+        A restart comes after an attempt that trained or failed, and ended badly, unless the launcher counts restarts. What
+        follows a good end is another training, and a process that never trained is none.
+        """
+        line = [found]
+        if not found.process.is_rank:
+            return line
+        earlier = [
+            one
+            for one in self.processes.values()
+            if one.rank == found.rank and one.process.is_rank and one.process.attempt < found.process.attempt
+        ]
+        for one in sorted(earlier, key=lambda one: -one.process.attempt):
+            later = line[0]
+            if not (later.step or later.crash) or not (self._is_counted(later) or self._ended_badly(one)):
+                break
+            if one.step or one.crash or one.end is None:
+                line.insert(0, one)
+        return line
+
+    def beside(self) -> list[ProcessView]:
+        """What stepped or evaluated beside the ranks, and is no earlier attempt of one, in the order of their beginning."""
+        ranks = self.ranks()
+        told = {one.process.label for found in ranks for one in self.attempts(found)}
+        rest = [found for found in self.steppers() if found.process.label not in told]
+        return sorted(rest, key=lambda found: found.start.t if found.start is not None else found.t)
+
+    def trainings(self) -> list[ProcessView]:
+        """Processes that trained without a process group, each on its own, if there are several of one rank."""
+        lone = [
+            found
+            for found in [*self.ranks(), *self.beside()]
+            if found.step and (found.start is None or found.start.world_size <= 1)
+        ]
+        return lone if len({found.rank for found in lone}) < len(lone) else []
+
+    @staticmethod
+    def _is_counted(found: ProcessView) -> bool:
+        """True if its launcher says that it is a restart."""
+        env = found.start.env if found.start is not None else {}
+        return any(env.get(name, "0") not in ("", "0") for name in RESTART_ENV)
+
+    def _ended_badly(self, found: ProcessView) -> bool:
+        return self.ending(found) not in ("ended", "running")
 
     def steppers(self) -> list[ProcessView]:
-        """Every process that wrote a step record, ranks and those kept apart."""
-        return [found for found in self.processes.values() if found.records]
+        """Every process that took a step or evaluated, ranks and those kept apart."""
+        return [found for found in self.processes.values() if found.records or found.step or found.evals]
+
+    def process_of(self, process: ProcessDir, pid: int) -> ProcessView | None:
+        """The process that wrote there, as the rank that it became later, if it did."""
+        host = process.path.name.rpartition("-")[0]
+        for found in self.processes.values():
+            if (
+                found.start is not None
+                and found.start.pid == pid
+                and (process.rank is not None or found.start.host == host)
+            ):
+                return found
+        return self.processes.get(process.label)
+
+    def has_stepped(self, rank: int | None) -> bool:
+        """True if a process of this rank took an optimizer step; with None, if any process did."""
+        return any(found.step for found in self.processes.values() if rank is None or found.rank == rank)
 
     def own_exit(self, found: ProcessView) -> int | None:
         """The process's own exit code (minus the signal), if it is known: its parent said so, or it was the command."""
@@ -238,8 +300,14 @@ class View:
             reported = self.child_exits.get((found.start.host, found.start.pid))
             if reported is not None:
                 return reported[1]
-        alone = found.process.is_rank and len(self.ranks()) == 1
-        return self.exit_code if alone else None
+        return self.exit_code if self._is_command(found) else None
+
+    def _is_command(self, found: ProcessView) -> bool:
+        """True for the one process that trains: of several attempts the last, of several trainings none."""
+        same = [one for one in self.processes.values() if one.rank == found.rank and one is not found]
+        last = not any(one.process.is_rank and one.process.attempt > found.process.attempt for one in same)
+        alone = not any(one.step and not one.process.is_rank for one in same)
+        return found.process.is_rank and last and alone and len(self.ranks()) == 1
 
     def gone(self, found: ProcessView) -> bool:
         """True if the process is known to have ended, in whatever way."""
@@ -264,6 +332,15 @@ class View:
         if self.gone(found):
             return "cut off"
         return "no end seen" if self.over else "running"
+
+
+def _stands_before(found: ProcessView, other: ProcessView) -> bool:
+    """True if of two processes of one rank this is the one to tell of: it trained, it is the rank, it came later."""
+
+    def order(one: ProcessView) -> tuple[bool, bool, int]:
+        return bool(one.step), one.process.is_rank, one.process.attempt
+
+    return order(found) > order(other)
 
 
 def _signal_number(value: Any) -> int:

@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from streams import HOST, Stream
 
 from tdbg.events import Note, Observation, Plan, Traceback
@@ -148,7 +149,69 @@ def test_a_swallowed_exception_is_a_warning_once(one):
     run.end(rank, 9)
     finding = first(run, "TD-R003")
     assert finding.severity == "warning" and finding.evidence[0] == "5 times, last after step 4"
-    assert len(run.live()) == 1 and "logged, and the program went on" in finding.title
+    (live,) = run.live()  # nobody knows yet whether it will go on
+    assert "logged and swallowed, after step 0" in live.title and "logged, and the program went on" in finding.title
+
+
+@pytest.mark.parametrize("folder", ["other/vm-1000", "rank0000"])
+def test_an_exception_that_is_swallowed_before_any_step_is_an_error(stream, folder):
+    run = stream()
+    if folder == "rank0000":
+        run.rank()
+    run.emit(folder, crash(step=0, how="logged", rank=0, pid=1000, where="/home/me/train.py:88"))
+    if folder == "rank0000":
+        run.end(folder, 0)
+    verdict = run.judge(0)
+    (finding,) = verdict.findings
+    assert (finding.code, finding.severity, finding.rank) == ("TD-R003", "error", 0)
+    assert finding.title == (
+        "rank 0: ValueError: bad label, logged and swallowed, and the program ended (exit 0) without one optimizer step,"
+        " after step 0 (/home/me/train.py:88)"
+    )
+    assert finding.title in verdict.headline() and verdict.fails("error")
+
+
+def test_a_rank_that_swallows_its_first_step_is_an_error_beside_one_that_trains(stream):
+    run = stream()
+    zero = run.rank(0, world=2)
+    run.train(zero, [2.0] * 5)
+    run.emit("other/vm-1001", crash(step=0, how="logged", rank=1, pid=1001))
+    run.end(zero, 5)
+    finding = first(run, "TD-R003")
+    assert finding.severity == "error" and finding.title.startswith("rank 1: ") and finding.rank == 1
+
+
+@pytest.mark.parametrize("after", ["step", "evaluation"])
+def test_what_was_swallowed_before_the_first_step_is_a_warning_where_the_program_went_on(stream, after):
+    """The step is the rank's, in a folder of its own; the exception was written before there was one."""
+    run = stream()
+    run.emit(f"other/{HOST}-1000", crash(step=0, how="printed", rank=0, pid=1000))
+    rank = run.rank()
+    run.train(rank, [2.0], phase="train" if after == "step" else "eval", first=1 if after == "step" else 0)
+    run.end(rank, 1 if after == "step" else 0)
+    finding = first(run, "TD-R003")
+    assert finding.severity == "warning" and "printed, and the program went on" in finding.title
+
+
+def test_what_came_after_the_last_step_did_not_let_the_program_go_on(one):
+    run, rank = one
+    run.train(rank, [2.0] * 4)
+    run.emit(rank, crash(step=4, how="logged"))
+    run.end(rank, 4)
+    finding = first(run, "TD-R003")
+    assert finding.severity == "warning" and "logged and swallowed, and no step came after it" in finding.title
+
+
+@pytest.mark.parametrize("how", ["logged", "uncaught"])
+@pytest.mark.parametrize(
+    "name", ["SignalException", "torch.distributed.elastic.multiprocessing.errors.ChildFailedError"]
+)
+def test_what_a_launcher_raises_of_its_ranks_is_no_finding(stream, name, how):
+    run = stream()
+    pair(run, (3, 3), well=False)
+    run.emit("other/launcher-1", crash(exception=name, how=how))
+    run.child_exit(1, -9)
+    assert run.codes(1) == ["TD-R002"]
 
 
 def test_what_came_more_often_than_it_was_written_down_is_not_called_exact(one):

@@ -15,6 +15,7 @@ from tdbg.events import End, Metric, Start, Step, plain
 from tdbg.flags import DIAGNOSTICS
 from tdbg.inject import children, records, tracebacks
 from tdbg.inject.agent import Agent, agent
+from tdbg.inject.identity import is_child
 from tdbg.inject.imports import when_imported
 from tdbg.rundir import allowed_env, env_rank, rank_folder, redacted, write_json
 
@@ -27,7 +28,7 @@ def arrive(module: Any) -> None:
     """Called once, when the program's ``import torch`` has finished."""
     me = agent()
     begun = time.perf_counter()
-    if not _is_child_of_a_rank():
+    if not is_child():  # its parent said hello
         me.guard("hello").call(me.hello)
     me.guard("tracebacks").call(tracebacks.install, me)
     me.guard("children").call(children.install, me)
@@ -48,12 +49,6 @@ def _give_host(me: Agent) -> None:
         ledger().took(flag, DIAGNOSTICS, False, value)
 
     enter(Watched(me.settings.flags, lambda: me.monitor, take))
-
-
-def _is_child_of_a_rank() -> bool:
-    """True in what multiprocessing started: loader workers and spawned ranks, whose parent said hello."""
-    known = sys.modules.get("multiprocessing.process")
-    return known is not None and known.parent_process() is not None
 
 
 class Rank:
@@ -212,10 +207,11 @@ class Rank:
         if self.ended or self.me.rank is None:
             guard("optimizers").call(self.monitor.optimizers.miss)
             guard("uncaught").call(self._uncaught)
+            guard("records").call(records.finish)
             return
         self.ended = True
-        guard("records").call(records.finish)
         failed = guard("uncaught").call(self._uncaught)  # first: what comes next may fail with the device
+        guard("records").call(records.finish)
         guard("last steps").call(self.monitor.finish)
         if self.feed is not None:
             guard("metrics").call(self.feed.finish)

@@ -1,0 +1,29 @@
+"""Who this process is before it has taken a step: a rank, a launcher, or a child of either."""
+
+import os
+import sys
+
+from tdbg.inject.children import LAUNCHERS
+from tdbg.rundir import env_rank
+
+
+def rank_of_process() -> int | None:
+    """The rank, where a process group or a launcher says so, 0 for a program that runs alone; None where it is open."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return int(distributed.get_rank())
+    if is_launcher():
+        return None
+    rank = env_rank(os.environ)
+    return 0 if rank is None and not is_child() else rank
+
+
+def is_child() -> bool:
+    """True in what multiprocessing started: loader workers and spawned ranks."""
+    known = sys.modules.get("multiprocessing.process")
+    return known is not None and known.parent_process() is not None
+
+
+def is_launcher() -> bool:
+    """True in a process that starts ranks and is none: what it raises follows from how they ended."""
+    return any(name in sys.modules for name in LAUNCHERS) and "TORCHELASTIC_RUN_ID" not in os.environ

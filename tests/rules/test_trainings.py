@@ -1,0 +1,83 @@
+"""Processes that train beside each other without a process group, and what is a restart."""
+
+import pytest
+from streams import HOST, Stream
+
+from tdbg.events import Cost, Start
+
+
+def process(run: Stream, folder: str, pid: int, steps: int, evals: int = 0, *, end: bool = True, **more) -> None:
+    """One process: training steps, calls of evaluation, its end."""
+    run.emit(folder, Start(rank=0, host=HOST, pid=pid, world_size=1, **more))
+    run.train(folder, [2.0 / (pid + step) for step in range(steps)])
+    if evals:
+        run.train(folder, [None] * evals, first=0, phase="eval")
+    if end:
+        run.emit(folder, Cost(step=steps, evals=evals, wall_ms=100.0))
+        run.end(folder, steps)
+
+
+def lines(run: Stream, code: int = 0) -> str:
+    return "\n".join(run.judge(code).lines(limit=20))
+
+
+@pytest.mark.parametrize("children", [2, 4])
+@pytest.mark.parametrize("parent_trains", [False, True])
+@pytest.mark.parametrize("parent", ["first", "rank0000/attempt1", "rank0000/pid1-vm"])
+def test_children_that_train_while_the_parent_evaluates(stream, children, parent_trains, parent):
+    run = stream()
+    trained = 7 if parent_trains else 0
+    places = [f"rank0000/pid{pid}-vm" for pid in range(2, children + 2)]
+    if parent == "first":
+        process(run, "rank0000", 1, trained, evals=3)
+    else:
+        places[0] = "rank0000"
+    for number, place in enumerate(places):
+        process(run, place, number + 2, 10 * (number + 1))
+    if parent != "first":
+        process(run, parent, 1, trained, evals=3)
+    text, report = lines(run), run.judge().as_dict()
+    count = children + parent_trains
+    assert f"{count} training processes without a process group, {10 * children} steps" in text
+    for number in range(children):
+        steps = 10 * (number + 1)
+        assert f"process {number + 2}: step {steps}, ended, loss {2.0 / (number + 2 + steps - 1):.4g}" in text
+    assert ("process 1: step 7" if parent_trains else "process 1: 3 evaluation calls, ended") in text
+    assert "attempt" not in text
+    told = {row["pid"]: row["steps"] for row in [*report["ranks"], *report["others"]]}
+    assert told == {1: trained, **{number + 2: 10 * (number + 1) for number in range(children)}}
+
+
+def test_one_training_after_another_is_no_restart(stream):
+    run = stream()
+    for number, place in enumerate(("rank0000", "rank0000/attempt1", "rank0000/attempt2")):
+        process(run, place, number + 1, 5, attempt=number)
+    text = lines(run)
+    assert "3 training processes without a process group" in text and "attempt" not in text
+
+
+@pytest.mark.parametrize("counted", [False, True])
+def test_a_restart_after_a_bad_end_is_one(stream, counted):
+    run = stream()
+    env = {"TORCHELASTIC_RESTART_COUNT": "1"} if counted else {}
+    process(run, "rank0000", 1, 5, end=counted)
+    process(run, "rank0000/attempt1", 2, 9, attempt=1, env=env)
+    text = lines(run)
+    assert "rank 0: step 9, ended, attempt 1" in text and "1 rank, 9 steps" in text
+    assert run.judge().as_dict()["others"] == []
+
+
+def test_an_evaluation_after_the_training_is_no_attempt(stream):
+    run = stream()
+    process(run, "rank0000", 1, 5)
+    process(run, "rank0000/attempt1", 2, 0, evals=4, attempt=1)
+    text = lines(run)
+    assert "1 rank, 5 steps" in text and "rank 0: step 5, ended, loss" in text
+    assert "process 2: 4 evaluation calls, ended" in text and "attempt" not in text
+
+
+def test_the_commands_exit_is_not_that_of_each_child(stream):
+    run = stream()
+    process(run, "rank0000", 1, 5)
+    process(run, "rank0000/pid2-vm", 2, 5)
+    assert "process 1: step 5, ended" in lines(run, 3) and "exit 3" in run.judge(3).headline()
