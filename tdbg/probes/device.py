@@ -242,7 +242,7 @@ class Device(Probe):
             def wrapper(tensor: Any, *args: Any, **kwargs: Any) -> Any:
                 result = original(tensor, *args, **kwargs)
                 if probe._window is window and not torch.compiler.is_compiling() and not probe.monitor.rerunning:
-                    unseen(probe._guarded, probe._count, name, tensor, result, sys._getframe(1))
+                    unseen(probe._guarded, probe._count, name, tensor, result, sys._getframe(2))  # 1: of `Patches`
                 return result
 
             return hide(wrapper)
