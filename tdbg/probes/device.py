@@ -242,7 +242,8 @@ class Device(Probe):
             def wrapper(tensor: Any, *args: Any, **kwargs: Any) -> Any:
                 result = original(tensor, *args, **kwargs)
                 if probe._window is window and not torch.compiler.is_compiling() and not probe.monitor.rerunning:
-                    unseen(probe.guard.call, probe._run_timed, probe._count, name, tensor, result, sys._getframe(1))
+                    caller = sys._getframe(2)  # 1: of `Patches`
+                    unseen(probe.guard.call, probe._run_timed, probe._count, name, tensor, result, caller)
                 return result
 
             return hide(wrapper)
