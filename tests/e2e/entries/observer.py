@@ -26,7 +26,8 @@ MODE = os.environ.get("ENTRIES_MODE", "")
 OUT = Path(os.environ.get("ENTRIES_OUT") or ".")
 PLAN: dict[str, dict[str, str]] = json.loads(os.environ.get("ENTRIES_PLAN") or "{}")
 HERE = str(Path(__file__).parent)
-SHELL = ("guard.py", "probes/compiler.py")  # between an entry and its body: the guard itself
+SHELL = ("guard.py", "probes/compiler.py")  # between an entry and its body: the guard itself,
+TIMERS = ("probes/__init__.py:Probe._run_timed", "inject/metrics/taps/__init__.py:Tap._listen")  # and what all share
 KINDS = {kind.__name__: kind for kind in (RuntimeError, SystemExit, KeyboardInterrupt, GeneratorExit, RecursionError)}
 
 
@@ -97,6 +98,10 @@ def _add(found: dict[str, list[str]], path: str, value: Any) -> None:
     if isinstance(value, type | ModuleType | str | int | float | tuple | list | dict | None):
         return
     code = code_of(value)
+    below = getattr(value, "__wrapped__", None) if isinstance(value, FunctionType) else None
+    while isinstance(below, FunctionType):
+        note(path, below)
+        below = getattr(below, "__wrapped__", None)
     if code is not None:
         text = f"{code.co_filename}:{code.co_firstlineno}:{code.co_qualname}:{len(code.co_code)}"
         found[path] = [text, name_of(code)]
@@ -243,10 +248,10 @@ def _name(code: Any) -> str:
 def tracer(frame: FrameType, event: str, argument: Any) -> None:
     """Called by Python at each call of a function."""
     code = frame.f_code
-    if not code.co_filename.startswith(TDBG) or _name(code).partition(":")[0] in SHELL:
-        return
+    if not code.co_filename.startswith(TDBG) or _is_shell(code) or _name(code) in ENTRIES:
+        return  # an entry that another one calls is the function that it stands in front of
     above = frame.f_back
-    while above is not None and _name(above.f_code).partition(":")[0] in SHELL:
+    while above is not None and _is_shell(above.f_code):
         above = above.f_back
     if above is None or _name(above.f_code) not in ENTRIES:
         return
@@ -262,6 +267,11 @@ def tracer(frame: FrameType, event: str, argument: Any) -> None:
         _append("fired.txt", wanted["id"])
         rearm()
         raise KINDS[wanted["raises"]](wanted["id"])
+
+
+def _is_shell(code: Any) -> bool:
+    name = _name(code)
+    return name.partition(":")[0] in SHELL or name in TIMERS
 
 
 def _append(name: str, line: str) -> None:
@@ -302,7 +312,8 @@ def write() -> None:
     if MODE == "list":
         warnings.simplefilter("ignore")
         look_into_tables()
-        facts: dict[str, Any] = {"attributes": fingerprints(), "registered": REGISTERED}
+        attributes = fingerprints()
+        facts: dict[str, Any] = {"attributes": attributes, "registered": REGISTERED}
         (OUT / "list.json").write_text(json.dumps(facts))
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from tests.e2e.conftest import environment
 
 HERE = Path(__file__).parent
+KNOWN = frozenset((HERE / "known.txt").read_text(encoding="utf-8").split("\n"))  # every entry that was looked at
 KINDS = ("RuntimeError", "SystemExit", "KeyboardInterrupt", "GeneratorExit", "RecursionError")
 FLAGS = (
     *("SCHEDULING", "CHECKPOINT", "DATALOADER", "AUGMENTATION", "OPTIMIZER", "DISTRIBUTED", "MODEL_BUILD"),
@@ -198,7 +199,7 @@ def batches(pairs: Sequence[str], size: int, choose: random.Random) -> list[list
 
 
 def run_setup(
-    setup: Setup, folder: Path, seed: int, *, limit: int | None = None, size: int = 10, jobs: int = 1
+    setup: Setup, folder: Path, seed: int, *, limit: int | None = None, size: int = 14, jobs: int = 1
 ) -> tuple[dict[str, str], list[str], list[Row]]:
     """All of one setup: its entries, their bodies, and a row for each body (or for ``limit`` of them)."""
     bare = execute(None, setup.parts, folder / "bare", {"ENTRIES_MODE": "list"})

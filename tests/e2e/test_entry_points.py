@@ -1,0 +1,29 @@
+"""Every entry point of tdbg, found from outside, has a guard: an exception below it harms nothing and is reported.
+
+ENTRIES_ALL=1 makes every body of every setup raise, as ``python -m tests.e2e.entries.table`` does; without it a few
+bodies of one setup, by a fresh seed that is printed.
+"""
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.entries.table import HEAD, KNOWN, SETUPS, run_setup
+
+ALL = bool(os.environ.get("ENTRIES_ALL"))
+SEED = random.SystemRandom().randrange(1 << 20)
+CHOSEN = sorted(SETUPS) if ALL else [random.Random(SEED).choice(["basic", "capture", "extreme"])]
+
+
+@pytest.mark.parametrize("name", CHOSEN if ALL else ["a setup"])
+def test_entry_points(tmp_path: Path, name: str) -> None:
+    setup = SETUPS[name if ALL else CHOSEN[0]]
+    print(f"seed {SEED}, setup {setup.name}")
+    entries, _, rows = run_setup(setup, tmp_path, SEED, limit=None if ALL else 10)
+    unknown = sorted(set(entries) - KNOWN)
+    assert not unknown, f"entries that tests/e2e/entries/known.txt does not list: {unknown}"
+    table = "\n".join([HEAD, *map(str, rows)])
+    print(table)
+    assert rows and all(row.fine for row in rows), table

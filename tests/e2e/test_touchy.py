@@ -1,0 +1,30 @@
+"""Objects of the program's that raise when they are looked at: what tdbg meets there never ends a training."""
+
+import random
+
+import pytest
+
+from tests.e2e.conftest import Runner, program
+
+EVERYTHING = ("--level", "extreme", "--max-overhead", "100", "--capture", "**:input,output,grad")
+
+
+def test_an_output_that_raises_is_named_and_no_more(watched: Runner, bare: Runner) -> None:
+    """The case of issue 17: capturing gradients of an output object whose attributes raise."""
+    words = program("touchy", "7", "output")
+    result = watched(words, ("--capture", "**:output,grad"))
+    assert (result.code, result.stdout) == (0, bare(words).stdout), result.stderr
+    assert "when it was looked at" in str(result.finding("TD-C020"))
+
+
+@pytest.mark.parametrize("options", [(), EVERYTHING], ids=["basic", "everything"])
+def test_objects_that_raise(watched: Runner, bare: Runner, options: tuple[str, ...]) -> None:
+    """In a fresh order each time, since a part that one of them switched off does not meet the others."""
+    seed = random.SystemRandom().randrange(1 << 20)
+    print(f"seed {seed}")
+    words = program("touchy", str(seed))
+    plain = bare(words)
+    assert plain.code == 0, plain.stderr
+    result = watched(words, options)
+    assert (result.code, result.stdout) == (0, plain.stdout), result.stderr
+    assert "Traceback" not in result.stderr
