@@ -132,7 +132,6 @@ def main() -> int:
         found[shape] = {"control": [], "ratio": [], "printed": []}
     for number in range(options.rounds):
         for shape in shapes:
-            print(f"round {number + 1} of {options.rounds}: {shape}", file=sys.stderr, flush=True)
             took = {}
             for name in random.sample(["bare", "again", "tdbg"], 3):
                 took[name], printed = measure(shape, repeats[shape], watched=name == "tdbg", options=more)
@@ -141,6 +140,8 @@ def main() -> int:
             bare = (took["bare"] + took["again"]) / 2
             found[shape]["control"].append(took["again"] / took["bare"])
             found[shape]["ratio"].append(took["tdbg"] / bare)
+            last = {name: values[-1] for name, values in found[shape].items()}
+            print(f"round {number + 1} of {options.rounds}: {shape}: {json.dumps(last)}", file=sys.stderr, flush=True)
     lines, broken = [], []
     for shape in shapes:
         ratio, printed = (statistics.median(found[shape][name]) for name in ("ratio", "printed"))

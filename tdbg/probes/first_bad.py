@@ -152,6 +152,8 @@ class FirstBad(Probe):
             return Located("", note="the batch was not run again: that was done three times in this run")
         self._reruns += 1
         gradients = self.monitor.probe("gradient-norms")
+        if gradients is not None and not self.monitor.calls and self.monitor.duty.is_away:
+            return Located("", note="the batch was not kept: within the budget, modules had no hooks at this step")
         if gradients is None or not self.monitor.calls:
             return Located("", note="no forward pass was seen")
         calls = list(self.monitor.calls)

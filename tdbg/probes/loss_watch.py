@@ -55,6 +55,8 @@ class LossWatch:
         self._evaluated = False  # a closure has computed its loss once
         self._glances = 0  # losses of the running step that were sent backward between samples
         self._begun_at = 0.0
+        self._step_loss: float | None = None  # of the running step so far, on the host
+        self.last: tuple[int, float] | None = None  # the last step whose loss was on the host, and that loss
 
     def glance(self, losses: Any) -> bool:
         """Between samples only one thing is done: a host loss is checked. True if there is no more to do.
@@ -63,24 +65,49 @@ class LossWatch:
         and that it is the one.
         """
         state = self._state
+        if self._duty.is_away:
+            if not self._duty.for_calls:
+                return self.check(losses)
+            self._duty.training_continues()
         if state.quiet:
             return True
         begun = time.perf_counter()
         self._kept.used()
         fine = True
-        if self._duty.for_calls:
-            self._duty.training_continues()
         try:
             if isinstance(losses, Tensor) and losses.numel() == 1 and tensors.on_host(losses):
                 value = losses.item()
-                stays = self._plan.deaf > 0 or self._duty.is_away
-                fine = cmath.isfinite(value) and (stays or not self._suspicious(value))
+                self._add(value)
+                fine = cmath.isfinite(value) and (self._plan.deaf > 0 or not self._suspicious(value))
                 if fine:
                     state.attended = state.step + 1  # up to here the weights were good
         finally:
             self._glances += 1
             self._budget.spend("backward_begins", time.perf_counter() - begun)
         return fine
+
+    def check(self, losses: Any) -> bool:
+        """Between samples, while modules have no hooks: as `glance`, with the loss's finite check alone."""
+        begun = time.perf_counter()
+        fine = True
+        try:
+            if isinstance(losses, Tensor) and losses.is_cpu and losses.numel() == 1:
+                value = losses.item()
+                fine = value - value == 0.0  # of NaN and Inf it is NaN
+                self._add(value)
+                if fine:
+                    self._state.attended = self._state.step + 1
+        finally:
+            self._budget.book("backward_begins", time.perf_counter() - begun)
+        return fine
+
+    def _add(self, value: Any) -> None:
+        """Keep the loss for the end of the run; of a closure's evaluations the first, none that carries a scale."""
+        if not isinstance(value, complex) and not self._state.scaling:
+            if self._step_loss is None:
+                self._step_loss = value
+            elif self._state.in_update is None:
+                self._step_loss += value
 
     def _suspicious(self, loss: float) -> bool:
         """True if this loss is worth a record of its step, which then is watched from here on.
@@ -141,6 +168,7 @@ class LossWatch:
             self._recorder.add_loss(loss, counted=counted)
             return
         value = float(loss)
+        self._add(value)
         self._recorder.add_loss(value, counted=counted)
         if not math.isfinite(value):
             self._alarm.bad_loss(value)
@@ -159,6 +187,18 @@ class LossWatch:
         """An update begins or has ended: the next loss is the first of its closure, or of no closure."""
         self._evaluated = False
 
+    def counted(self, step: int) -> bool:
+        """This step has ended: what was sent backward so far was for it. True if its loss was looked at."""
+        if self._step_loss is None:
+            return False
+        self.last = step, self._step_loss
+        self._step_loss = None
+        return True
+
     def forget(self) -> None:
         """The step has ended."""
         self._glances = 0
+
+    def belongs_to_another(self) -> None:
+        """What was sent backward so far was for an optimizer whose steps do not count."""
+        self._step_loss = None

@@ -308,12 +308,12 @@ class Monitor(State):
         """Gradients have been clipped in a step that is not watched: nothing but their norm is looked at."""
         begun = time.perf_counter()
         try:
-            if isinstance(total, Tensor) and total.is_cpu and total.numel() == 1 and not math.isfinite(total):
+            if isinstance(total, Tensor) and total.is_cpu and total.numel() == 1 and not math.isfinite(total.item()):
                 self.roster.tell("clip_begins", parameters)
                 self.roster.tell("clip_ended", total)
         except Exception as error:  # guard: a tensor that shows no value
             self.failed("clip", error)
-        self.budget.spend("clip_ended", time.perf_counter() - begun)
+        self.budget.book("clip_ended", time.perf_counter() - begun)
 
     def clip_begins(self, parameters: list[Tensor]) -> None:
         """Gradients are about to be clipped."""
@@ -407,17 +407,22 @@ class Monitor(State):
         self.in_update = None
         if not self.optimizers.is_main(optimizer):
             self.optimizers.other_stepped()
+            self.losses.belongs_to_another()
             return
         self.optimizers.main_stepped()
         self.step += 1
         self.duty.steps += 1
-        self.losses.forget()
+        if self.losses.counted(self.step):
+            self.attended = self.step
+        self.last_full = False
         if self._attention.rate_jumped(optimizer, self.step):
             self.recorder.began_at = 0.0
             self.records.make(optimizer, begun, skipped=False)
         if self._attention.is_drawn:
             self._boundary()
-        self.budget.spend("step_ended", time.perf_counter() - begun)
+            self.budget.spend("step_ended", time.perf_counter() - begun)
+        else:
+            self.budget.book("step_ended", time.perf_counter() - begun)
 
     def _idle_step(self, optimizer: Optimizer) -> None:
         """A step between samples is only counted."""
@@ -426,11 +431,13 @@ class Monitor(State):
             self.calls.late = []
         if not self.optimizers.is_main(optimizer):
             self.optimizers.other_stepped()
+            self.losses.belongs_to_another()
             return
         self.optimizers.main_stepped()
         self.step += 1
         self.attended = self.step
         self.calls.clear()
+        self.losses.counted(self.step)
         self.losses.forget()
         self.last_full = False
         if self._attention.rate_jumped(optimizer, self.step):
@@ -452,6 +459,7 @@ class Monitor(State):
         self.step += 1
         self.attended = self.step
         self.last_full = self.plan.full
+        self.losses.counted(self.step)
         self.ending = True
         try:
             self.modules.finish()
@@ -467,6 +475,7 @@ class Monitor(State):
 
     def _other_step(self, optimizer: Optimizer) -> None:
         self.optimizers.other_stepped()
+        self.losses.belongs_to_another()
         self.recorder.belongs_to_another()
         self.calls.clear()
         self.roster.tell("after_step", optimizer)

@@ -201,6 +201,11 @@ class Verdict:
         )
         return "".join(f", {what} {pct:.2f} %" for what, pct in parts if pct >= TOLD_PCT)
 
+    def _away(self) -> str:
+        """How long the hooks of modules were away, which is what short calls need to stay cheap."""
+        share = self.cost.get("away_pct", 0.0)
+        return f"; without module hooks for {share:.0f} % of the time, as calls are too short for them" if share >= 1 else ""
+
     def _cost_lines(self) -> list[str]:
         lines = []
         if self.cost.get("pct") is not None:
@@ -208,7 +213,7 @@ class Verdict:
             at = f", rank {worst['rank']} {worst['pct']:.2f} %" if len(self.cost["ranks"]) > 1 else ""
             lines.append(
                 f"cost of tdbg: {self.cost['pct']:.2f} % of the wall time (budget {self.cost['budget_pct']:g} %){at}"
-                f", start-up {self.cost['startup_ms']:.0f} ms{self._beside()}"
+                f", start-up {self.cost['startup_ms']:.0f} ms{self._beside()}{self._away()}"
             )
         if self.baseline and self.baseline["low"] is None:
             lines.append(
@@ -362,6 +367,10 @@ def _weight(finding: Finding) -> tuple[int, float, str, int]:
 
 def _row(view: View, found: ProcessView) -> dict[str, Any]:
     last = found.last or found.last_eval
+    loss, loss_step = (last.loss, last.step) if last else (None, None)
+    end = found.end
+    if end is not None and end.loss_step is not None and end.loss_step > (found.last.step if found.last else 0):
+        loss, loss_step = end.loss, end.loss_step  # the last record is of an earlier step
     return {
         "rank": found.rank,
         "folder": found.process.label,
@@ -372,8 +381,8 @@ def _row(view: View, found: ProcessView) -> dict[str, Any]:
         "evals": found.evals,
         "skipped": found.skipped,
         "planned": found.plan.steps if found.plan else None,
-        "loss": last.loss if last else None,
-        "loss_step": last.step if last else None,
+        "loss": loss,
+        "loss_step": loss_step,
         "ended": view.ending(found),
         "code": view.own_exit(found),
         "last_t": found.t,
@@ -403,6 +412,7 @@ def _cost(view: View) -> dict[str, Any]:
         "startup_ms": max(cost.startup_ms for cost in costs),
         "capture_pct": 100 * sum(cost.capture_ms for cost in costs) / sum(row["wall_ms"] for row in rows),
         "diagnostics_pct": 100 * sum(cost.diagnostics_ms for cost in costs) / sum(row["wall_ms"] for row in rows),
+        "away_pct": 100 * sum(cost.away_ms for cost in costs) / sum(row["wall_ms"] for row in rows),
         "records_pct": 100 * sum(cost.records_ms for cost in costs) / sum(row["wall_ms"] for row in rows),
         "worst": max(rows, key=lambda row: row["pct"]),
         "errors": sum(cost.errors for cost in costs),

@@ -11,7 +11,7 @@ from typing import Any
 
 from tdbg import run_files
 from tdbg.control import CONTROL_FILE, Request, read
-from tdbg.events import End, Metric, Start, Step, plain
+from tdbg.events import End, Metric, Start, Step, number, plain
 from tdbg.flags import DIAGNOSTICS
 from tdbg.inject import children, records, tracebacks
 from tdbg.inject.agent import Agent, agent
@@ -218,7 +218,9 @@ class Rank:
         if self.alternation is not None:
             guard("baseline").call(lambda: self.me.emit(self.alternation.result()))  # type: ignore[union-attr]
         guard("cost").call(self._emit_cost)
-        self.me.emit(End(step=self.monitor.step, reason="exception" if failed else "exit"))
+        loss_step, loss = self.monitor.losses.last or (None, None)
+        reason = "exception" if failed else "exit"
+        self.me.emit(End(step=self.monitor.step, reason=reason, loss=number(loss), loss_step=loss_step))
 
     def _emit_cost(self) -> None:
         cost = self.monitor.cost()
