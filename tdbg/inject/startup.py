@@ -9,7 +9,7 @@ import os
 import stat
 import sys
 
-_started = []  # Python may come by the same startup file twice
+_started: "list[str]" = []  # Python may come by the same startup file twice
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
