@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from tdbg import run_files
 from tdbg.errors import TdbgError
 from tdbg.events import Note, Start
 from tdbg.lines import LineWriter
@@ -230,6 +229,12 @@ def write_boot(run: Path, path: Path) -> None:
     boot.write(RunDir(run), Settings())
 
 
+def make_folder(run: Path, path: Path) -> None:
+    from tdbg import run_files
+
+    run_files.make_folder(path)
+
+
 # What writes, and a file that it writes.
 WRITERS: dict[str, tuple[str, Writer]] = {
     "events": ("rank0000/events.jsonl", write_events),
@@ -242,7 +247,7 @@ WRITERS: dict[str, tuple[str, Writer]] = {
     "output": ("stdout.log", keep_output),
     "lock": (".control.lock", lock_requests),
     "boot": ("boot/sitecustomize.py", write_boot),
-    "folder": ("rank0000/traces/x", lambda run, path: run_files.make_folder(path)),
+    "folder": ("rank0000/traces/x", make_folder),
 }
 
 
@@ -335,6 +340,8 @@ def test_no_command_reads_through_a_link(place: Place, words: list[str]) -> None
 
 
 def test_a_draft_that_a_killed_process_left_is_replaced(tmp_path: Path) -> None:
+    from tdbg import run_files
+
     run, precious = empty_run(tmp_path / "run"), victim(tmp_path)
     draft = run / "draft"
     draft.hardlink_to(precious / "file")
