@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -263,11 +264,20 @@ def is_untouched(folder: Path) -> bool:
     return sorted(path.name for path in folder.iterdir()) == ["file"] and (folder / "file").read_text() == "precious"
 
 
+def give_up(number: int, frame: object) -> None:
+    raise AssertionError("it waits for ever")
+
+
 def try_to_write(writer: Writer, run: Path, path: Path) -> None:
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(20)
     try:
         writer(run, path)
     except (OSError, TdbgError):  # refused, aloud; those that never raise count what they drop
         pass
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def empty_run(path: Path) -> Path:
