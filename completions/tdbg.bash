@@ -4,7 +4,7 @@
 # commands below the command $1
 _tdbg_commands() {
     case "$1" in
-        '') reply='run profile report status control filter-logs inspect-pages trace metrics flags explain doctor demo hook' ;;
+        '') reply='run profile report status control filter-logs inspect-pages trace metrics flags explain doctor demo hook trust' ;;
         'inspect-pages') reply='ls show stats find diff export html verify recover convert upload' ;;
         'trace') reply='show advise flame compare slice' ;;
         'metrics') reply='show dump plot compare sanity' ;;
@@ -18,8 +18,8 @@ _tdbg_commands() {
 _tdbg_options() {
     case "$1" in
         '') reply='--version -h --help' ;;
-        'run') reply='-f --flag --no-flag --preset -l --level --max-overhead --inject --strict-flags --forbid-flags --profile-name --run-dir --name --tee --stop-on --stop-before-update --fail-on --baseline --log-level --disk-budget --progress-every --step-optimizer --keep-steps --every --steps --ranks --capture --capture-stats --capture-every --capture-steps --capture-epochs --capture-phase --capture-on --capture-budget --capture-policy --capture-upload --when --then --threshold --dry-run --exec -q --quiet -h --help' ;;
-        'profile') reply='-k --kind --wait --warmup --active --repeat --skip-first --window --window-on -f --flag --no-flag --preset -l --level --max-overhead --inject --strict-flags --forbid-flags --profile-name --run-dir --name --tee --stop-on --stop-before-update --fail-on --baseline --log-level --disk-budget --progress-every --step-optimizer --keep-steps --every --steps --ranks --capture --capture-stats --capture-every --capture-steps --capture-epochs --capture-phase --capture-on --capture-budget --capture-policy --capture-upload --when --then --threshold --dry-run --exec -q --quiet -h --help' ;;
+        'run') reply='-f --flag --no-flag --preset -l --level --max-overhead --inject --strict-flags --forbid-flags --profile-name --run-dir --name --share --tee --stop-on --stop-before-update --fail-on --baseline --log-level --disk-budget --progress-every --step-optimizer --keep-steps --every --steps --ranks --capture --capture-stats --capture-every --capture-steps --capture-epochs --capture-phase --capture-on --capture-budget --capture-policy --capture-upload --when --then --threshold --dry-run --exec -q --quiet -h --help' ;;
+        'profile') reply='-k --kind --wait --warmup --active --repeat --skip-first --window --window-on -f --flag --no-flag --preset -l --level --max-overhead --inject --strict-flags --forbid-flags --profile-name --run-dir --name --share --tee --stop-on --stop-before-update --fail-on --baseline --log-level --disk-budget --progress-every --step-optimizer --keep-steps --every --steps --ranks --capture --capture-stats --capture-every --capture-steps --capture-epochs --capture-phase --capture-on --capture-budget --capture-policy --capture-upload --when --then --threshold --dry-run --exec -q --quiet -h --help' ;;
         'report') reply='--note --fail-on --json -h --help' ;;
         'status') reply='--watch --json -h --help' ;;
         'control') reply='-l --level -f --flag --no-flag --for --at-step --profile --clear-history --wait --json -h --help' ;;
@@ -59,6 +59,7 @@ _tdbg_options() {
         'hook') reply='-h --help' ;;
         'hook install') reply='--python -h --help' ;;
         'hook remove') reply='--python -h --help' ;;
+        'trust') reply='--remove --list --json -h --help' ;;
         *) reply='' ;;
     esac
 }
@@ -302,6 +303,7 @@ _tdbg_argument() {
         'flags scan') reply='DIR' ;;
         'flags doctor') reply='RUN' ;;
         'explain') reply='CODE|ADVICE' ;;
+        'trust') reply='DIR' ;;
         *) reply='' ;;
     esac
 }

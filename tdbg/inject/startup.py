@@ -9,14 +9,16 @@ import os
 import stat
 import sys
 
+_started: "list[str]" = []  # Python may come by the same startup file twice
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 def start() -> None:
     """Start the run that this process belongs to, where PYTHONPATH could not. Outside `tdbg run`: one look-up."""
     run = os.environ.get("TDBG_RUN_DIR")
-    if not run or os.path.join(run, "boot") in sys.path:
+    if not run or _started or os.path.join(run, "boot") in sys.path:
         return
+    _started.append(run)
     path = os.path.join(run, "boot", "sitecustomize.py")
     try:
         code = compile(_read(run), path, "exec")

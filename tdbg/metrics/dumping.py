@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tdbg import run_files
 from tdbg.errors import TdbgError
 from tdbg.flags import LEVELS
 from tdbg.rundir import write_json
@@ -62,7 +63,7 @@ def record(tracker: "Holding", phase: str | None = None, level: str = "basic") -
 def write(found: dict[str, Any], path: Path) -> None:
     """Write a record as JSON, whole or not at all; numbers that are not finite become words. Makes the folder."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        run_files.make_folder(path.parent)
         write_json(path, finite(found))
     except OSError as error:
         raise TdbgError(f"cannot write {path}: {error.strerror or error}", "choose another path") from None

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tdbg import run_files
 from tdbg.pages import disk, header
 from tdbg.pages.form import ALIGN, PAGE_NAME, page_name
 from tdbg.pages.header import Entries, Placed
@@ -120,7 +121,7 @@ def finish(fd: int, path: Path, start: bytes, size: int, *, durable: bool) -> No
     disk.write_at(fd, [memoryview(start)], 0)
     if durable:
         disk.sync(fd)
-    os.rename(path, path.with_suffix(".safetensors"))
+    run_files.replace(path, path.with_suffix(".safetensors"))
     if durable:
         disk.sync_folder(path.parent)
 

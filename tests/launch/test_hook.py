@@ -1,5 +1,7 @@
 """tdbg hook: the startup file for Pythons that ignore PYTHONPATH."""
 
+import os
+import pkgutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -85,3 +87,80 @@ def test_a_folder_that_is_not_ours_to_change(monkeypatch: pytest.MonkeyPatch, tm
     (tmp_path / "no folder").mkdir()
     hook.install()
     assert hook.installed()
+
+
+# what TDBG_RUN_DIR names is code only if this user alone can have written it
+
+
+def booted(hooked: str, run: Path, **env: str) -> tuple[str, str]:
+    """What a Python prints that ignores PYTHONPATH, with a run whose boot file prints a word."""
+    done = subprocess.run(
+        [hooked, "-I", "-c", "print('program')"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PATH": "/usr/bin:/bin", "TDBG_RUN_DIR": str(run), **env},
+    )
+    return done.stdout.replace("\n", " ").strip(), done.stderr
+
+
+@pytest.fixture
+def planted(tmp_path: Path) -> Path:
+    """A run directory with a boot file that tells when it runs."""
+    boot = tmp_path / "run" / "boot"
+    boot.mkdir(parents=True)
+    (boot / "sitecustomize.py").write_text("print('boot')\n")
+    for path in (boot.parent, boot, boot / "sitecustomize.py"):
+        path.chmod(0o700)
+    return boot.parent
+
+
+PARTS = ["", "boot", "boot/sitecustomize.py"]
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_what_others_may_write_is_not_started(hooked: str, planted: Path, part: str) -> None:
+    assert booted(hooked, planted) == ("boot program", "")
+    (planted / part).chmod(0o722)
+    printed, said = booted(hooked, planted)
+    assert printed == "program" and len(said.splitlines()) == 1 and "others may write it" in said
+    assert booted(hooked, planted, TDBG_TRUST=str(planted)) == ("boot program", "")
+
+
+@pytest.mark.skipif(os.geteuid() != 0 and not os.environ.get("CI"), reason="only root can be another user")
+@pytest.mark.parametrize("part", PARTS)
+def test_what_another_user_owns_is_not_started(hooked: str, planted: Path, part: str) -> None:
+    os.chown(planted / part, 12345, 12345)
+    printed, said = booted(hooked, planted)
+    assert printed == "program" and "belongs to uid 12345" in said
+
+
+@pytest.mark.parametrize("part", PARTS[1:])
+def test_what_a_link_leads_to_is_not_started(hooked: str, planted: Path, part: str) -> None:
+    real = planted.parent / "elsewhere"
+    (planted / part).rename(real)
+    (planted / part).symlink_to(real)
+    printed, said = booted(hooked, planted)
+    assert printed == "program" and "is a link" in said
+
+
+def test_a_relative_run_directory_is_not_started(hooked: str, planted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(planted.parent)
+    assert booted(hooked, Path("run"))[0] == "program"
+
+
+def test_the_lines_call_one_module_and_hold_no_code(venv: str) -> None:
+    """Python 3.15 reads the ``.start`` file, and then no line of the ``.pth`` file of that name (PEP 829)."""
+    folder = hook.install(venv).parent
+    assert (folder / "tdbg_hook.start").read_text() == "tdbg_startup:start\n"
+    assert (folder / "tdbg_hook.pth").read_text() == "import tdbg_startup; tdbg_startup.start()\n"
+    assert callable(pkgutil.resolve_name("tdbg.inject.startup:start"))
+    hook.remove(venv)
+    assert not list(folder.glob("tdbg*"))
+
+
+def test_a_hook_of_an_earlier_tdbg_is_replaced(venv: str) -> None:
+    old = hook.place(venv)
+    old.write_text("import os; exec(os.environ.get('TDBG_X', ''))\n")
+    assert "exec" not in hook.install(venv).read_text()
+    hook.remove(venv)

@@ -1,10 +1,13 @@
 """What the tests of security share: a second user, and commands in a folder and a home of their own."""
 
+import contextlib
+import io
 import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -28,9 +31,11 @@ class Place:
         return path
 
     def tdbg(self, *words: str, cwd: Path | None = None, **env: str) -> subprocess.CompletedProcess[str]:
-        """One command line of tdbg, to its end."""
+        """One command line of tdbg, to its end; in this process where it starts nothing."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
         kept |= {"HOME": str(self.home), "XDG_CONFIG_HOME": str(self.home / "config"), **env}
+        if words[0] == "trust" or "--dry-run" in words:
+            return self._ask(words, cwd or self.folder, kept)
         return subprocess.run(
             [sys.executable, "-m", "tdbg", *words],
             cwd=cwd or self.folder,
@@ -39,6 +44,22 @@ class Place:
             text=True,
             timeout=120,
         )
+
+    def _ask(self, words: tuple[str, ...], cwd: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+        from tdbg.cli import main
+
+        said = sys.modules.get("tdbg.config_files")
+        if said is not None:
+            said._said.clear()  # what is said once a process
+        out, err = io.StringIO(), io.StringIO()
+        with (
+            contextlib.chdir(cwd),
+            patch.dict(os.environ, env, clear=True),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+        ):
+            code = main(words)
+        return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -10,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from tdbg import run_files
 from tdbg.errors import TdbgError
 from tdbg.events import Note, Start
 from tdbg.lines import LineWriter
@@ -230,6 +230,12 @@ def write_boot(run: Path, path: Path) -> None:
     boot.write(RunDir(run), Settings())
 
 
+def make_folder(run: Path, path: Path) -> None:
+    from tdbg import run_files
+
+    run_files.make_folder(path)
+
+
 # What writes, and a file that it writes.
 WRITERS: dict[str, tuple[str, Writer]] = {
     "events": ("rank0000/events.jsonl", write_events),
@@ -242,7 +248,7 @@ WRITERS: dict[str, tuple[str, Writer]] = {
     "output": ("stdout.log", keep_output),
     "lock": (".control.lock", lock_requests),
     "boot": ("boot/sitecustomize.py", write_boot),
-    "folder": ("rank0000/traces/x", lambda run, path: run_files.make_folder(path)),
+    "folder": ("rank0000/traces/x", make_folder),
 }
 
 
@@ -258,11 +264,20 @@ def is_untouched(folder: Path) -> bool:
     return sorted(path.name for path in folder.iterdir()) == ["file"] and (folder / "file").read_text() == "precious"
 
 
+def give_up(number: int, frame: object) -> None:
+    raise AssertionError("it waits for ever")
+
+
 def try_to_write(writer: Writer, run: Path, path: Path) -> None:
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(20)
     try:
         writer(run, path)
     except (OSError, TdbgError):  # refused, aloud; those that never raise count what they drop
         pass
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def empty_run(path: Path) -> Path:
@@ -335,6 +350,8 @@ def test_no_command_reads_through_a_link(place: Place, words: list[str]) -> None
 
 
 def test_a_draft_that_a_killed_process_left_is_replaced(tmp_path: Path) -> None:
+    from tdbg import run_files
+
     run, precious = empty_run(tmp_path / "run"), victim(tmp_path)
     draft = run / "draft"
     draft.hardlink_to(precious / "file")
