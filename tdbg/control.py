@@ -12,6 +12,7 @@ from typing import Any
 
 from tdbg.config import LEVELS
 from tdbg.errors import TdbgError
+from tdbg.files import open_regular
 from tdbg.rundir import write_json
 
 CONTROL_FILE = "control.json"
@@ -42,7 +43,7 @@ def read(path: Path) -> list[Request]:
     Raises TdbgError for a file that does not hold requests: a rank then keeps to what it has. OSError passes.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             data = json.loads(file.read(MAX_BYTES))
         kept = data["requests"] if isinstance(data, dict) else None
         if not isinstance(kept, list):

@@ -21,6 +21,8 @@ FLOORS = (
         "lines",
         "output",
         "escapes",
+        "files",
+        "redaction",
         "window",
         "conditions",
         "directions",

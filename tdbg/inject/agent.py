@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from tdbg import events
-from tdbg.config import Settings
+from tdbg.config import Settings, unblotted_flags
 from tdbg.escapes import escape_controls, safe
 from tdbg.logs.textlog import RankLogs
-from tdbg.rundir import STATE_FILE, EventWriter, allowed_env, claim, env_rank, redacted
+from tdbg.redaction import redact_argv
+from tdbg.rundir import STATE_FILE, EventWriter, allowed_env, claim, env_rank
 
 MAX_ERRORS_SAID = 3
 
@@ -196,7 +197,7 @@ class Agent:
         record: dict[str, Any] = {
             "pid": os.getpid(),
             "host": self.host,
-            "argv": redacted(sys.orig_argv[:50]),
+            "argv": redact_argv(sys.orig_argv[:50]),
             "python": sys.version.split()[0],
             "executable": sys.executable,
             "rank": env_rank(os.environ),
@@ -216,6 +217,7 @@ def agent(run_dir: str | None = None) -> Agent:
         path = Path(run_dir or os.environ["TDBG_RUN_DIR"])
         state = json.loads((path / STATE_FILE).read_text(encoding="utf-8"))
         settings = Settings.from_dict(state["settings"])
+        settings.flags = unblotted_flags(settings.flags, os.environ)
         third_party = state.get("third_party_probes", {})
         _agent = Agent(path, settings, speaks=state.get("speaks") == "rank", third_party=third_party)
     return _agent

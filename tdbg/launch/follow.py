@@ -9,6 +9,7 @@ from collections.abc import Callable
 from tdbg import events
 from tdbg.config import Settings
 from tdbg.events import Event, Finding, Trigger
+from tdbg.files import open_regular
 from tdbg.launch import metrics
 from tdbg.launch.progress import Progress
 from tdbg.output import say
@@ -40,7 +41,7 @@ class Tail:
         try:
             if os.stat(self.path).st_size <= self._offset:
                 return []
-            with self.path.open("rb", buffering=0) as file:
+            with open_regular(self.path) as file:
                 file.seek(self._offset)
                 found: list[Event] = []
                 for _ in range(chunks):

@@ -18,6 +18,7 @@ from typing import Any
 
 from tdbg.config import Settings
 from tdbg.errors import LaunchError, TdbgError
+from tdbg.files import read_json
 from tdbg.launch.command import short_name
 from tdbg.rundir import RUNS, STATE_FILE, RunDir, lives, process_start
 
@@ -153,7 +154,7 @@ def _unwritable(path: Path, error: OSError) -> LaunchError:
 def _state(path: Path) -> dict[str, Any]:
     """What run.json in ``path`` holds, if there is one yet."""
     try:
-        found = json.loads((path / STATE_FILE).read_text(encoding="utf-8"))
+        found = read_json(path / STATE_FILE)
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
@@ -208,7 +209,7 @@ def nodes(run: RunDir) -> list[dict[str, Any]]:
     found = []
     for path in (run.path / "nodes").glob("*.json"):
         try:
-            found.append(json.loads(path.read_text(encoding="utf-8")))
+            found.append(read_json(path))
         except (OSError, ValueError):
             continue
     return sorted(found, key=lambda node: float(node.get("start", 0)))

@@ -244,6 +244,7 @@ def _silent(asked: Asked, output: Output, handle: int) -> int:
     from tdbg.logs.records import logs_of
     from tdbg.logs.silent import missing, signs
     from tdbg.logs.tables import level_name
+    from tdbg.ranges import shown_ranges
 
     found = signs(logs_of(asked.looked_at()), asked.form, asked.query)
     rows = []
@@ -257,7 +258,7 @@ def _silent(asked: Asked, output: Output, handle: int) -> int:
     table(handle, ("rank", "last", "quiet_s", "step", "level", "text"), rows, asked.question.format)
     gone = missing({sign.rank for sign in found if sign.rank is not None}, world_size(asked.sources))
     if gone and not asked.query.ranks:
-        say(f"no log of rank {', '.join(map(str, gone))}")
+        say(f"no log of rank {shown_ranges(gone)}")
     alive = [sign for sign in found if sign.records]
     if len(alive) > 1:
         _tell_first(alive)
@@ -360,12 +361,13 @@ def table(handle: int, columns: "Sequence[str]", rows: "Sequence[Sequence[object
 
 def world_size(found: "Sequence[Source]") -> int | None:
     """How many ranks there were, where a run directory says so."""
-    import json
     import pathlib
+
+    from tdbg.files import read_json
 
     for folder in {parent for source in found for parent in pathlib.Path(source.path).parents[:3]}:
         try:
-            run = json.loads((folder / sources.RUN_FILE).read_text(encoding="utf-8"))
+            run = read_json(folder / sources.RUN_FILE)
             ranks = run.get("ranks") or {}
             sizes = [row.get("world_size") for row in ranks.values() if isinstance(row, dict)]
         except (OSError, ValueError, AttributeError):

@@ -10,6 +10,7 @@ from tdbg.logs.parallel import opened
 from tdbg.logs.query import Matcher, Query
 from tdbg.logs.records import Record, seconds, split
 from tdbg.logs.sources import Source
+from tdbg.ranges import gaps
 
 TAIL_BYTES = 1 << 18
 LOOKED_AT = 200  # of a rank's last records
@@ -119,6 +120,6 @@ def _end(source: Source, form: type[Format]) -> bytes:
         return data
 
 
-def missing(ranks: set[int], world: int | None) -> list[int]:
-    """Ranks that there must be, and that left nothing."""
-    return sorted(set(range(world or max(ranks, default=-1) + 1)) - ranks)
+def missing(ranks: set[int], world: int | None) -> list[tuple[int, int]]:
+    """Ranges of ranks that there must be, and that left nothing. Cost: by the ranks there are, not by their numbers."""
+    return gaps(ranks, world or max(ranks, default=-1) + 1)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from tdbg.files import MAX_LINE_BYTES, open_regular
 from tdbg.metrics import wire
 from tdbg.metrics.rows import Header
 from tdbg.metrics.sources import RowsFile
@@ -63,13 +64,13 @@ def _headers(file: RowsFile) -> Iterator[tuple[int, Header]]:
 
 
 def _begins_with_header(path: Path) -> bool:
-    with path.open("rb") as stream:
+    with open_regular(path) as stream:
         return stream.read(len(wire.HEADER)) == wire.HEADER
 
 
 def _marks(path: Path) -> Iterator[int]:
     """Where lines begin that look like headers."""
-    with path.open("rb") as stream:
+    with open_regular(path) as stream:
         begin, before = -1, b"\n"
         while block := stream.read(BLOCK):
             joined = before + block
@@ -83,7 +84,7 @@ def _marks(path: Path) -> Iterator[int]:
 
 
 def _header_at(path: Path, start: int) -> Header | None:
-    with path.open("rb") as stream:
+    with open_regular(path) as stream:
         stream.seek(start)
         line = stream.readline(BLOCK)
     found = wire.decode(line) if line.endswith(b"\n") else None
@@ -113,16 +114,16 @@ def _first_steps(attempt: Attempt, until: int | None, rank: int) -> Limits:
     decode = msgspec.json.Decoder(_Light).decode
     found: Limits = {}
     whose = attempt.file.rank
-    with attempt.file.path.open("rb") as stream:
+    with open_regular(attempt.file.path) as stream:
         stream.seek(attempt.start)
         at = attempt.start
-        for line in stream:
+        while line := stream.readline(MAX_LINE_BYTES):
             if until is not None and at >= until:
                 break
             at += len(line)
             try:
                 row = decode(line)
-            except (msgspec.MsgspecError, ValueError):
+            except (msgspec.MsgspecError, ValueError, RecursionError):
                 continue
             if row.source not in found and (whose is not None or row.rank == rank):
                 found[row.source] = row.step

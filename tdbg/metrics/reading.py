@@ -7,6 +7,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from tdbg.files import open_regular
 from tdbg.metrics import wire
 from tdbg.metrics.attempts import MARK, Attempt, Limits, attempts
 from tdbg.metrics.rows import Row
@@ -111,7 +112,7 @@ class Reading:
     def _parts(self, path: Path) -> Iterator[tuple[int, bytes]]:
         """Whole lines between headers, with their place in the file."""
         at, rest = 0, b""
-        with path.open("rb") as stream:
+        with open_regular(path) as stream:
             while block := stream.read(BLOCK):
                 whole, newline, after = block.rpartition(b"\n")
                 if not newline:
@@ -129,11 +130,11 @@ class Reading:
     def _decode(self, part: bytes) -> list[Line]:
         try:
             return _strict.decode_lines(part)
-        except (msgspec.MsgspecError, ValueError):
+        except (msgspec.MsgspecError, ValueError, RecursionError):
             pass
         try:
             return [_line(row) for row in _loose.decode_lines(part)]
-        except (msgspec.MsgspecError, ValueError):
+        except (msgspec.MsgspecError, ValueError, RecursionError):
             return self._one_by_one(part)
 
     def _one_by_one(self, part: bytes) -> list[Line]:
@@ -144,7 +145,7 @@ class Reading:
             try:
                 found.append(_line(_loose.decode(text)))
                 continue
-            except (msgspec.MsgspecError, ValueError):
+            except (msgspec.MsgspecError, ValueError, RecursionError):
                 row = wire.decode(text)
             if isinstance(row, Row):
                 found.append(_of_row(row))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tdbg.errors import TdbgError
+from tdbg.files import open_regular
 from tdbg.pages import disk
 from tdbg.pages.form import FORMAT, JOURNAL_NAME, MAJOR, MANIFEST, MINOR, PAGE_NAME
 
@@ -45,7 +46,7 @@ def load(folder: Path) -> dict[str, Any] | None:
     """The folder's manifest; None where there is none. Raises TdbgError for another kind of file or version."""
     path = folder / MANIFEST
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             text = file.read(LARGEST_BYTES)
     except FileNotFoundError:
         return None

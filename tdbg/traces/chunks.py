@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tdbg.errors import TdbgError
+from tdbg.files import open_regular
 
 GZIP = b"\x1f\x8b"
 READ = 1 << 18  # bytes that are asked of the disk at once
@@ -44,7 +45,7 @@ class Blocks:
 
     def _parts(self) -> Iterator[bytes]:
         try:
-            with open(self.path, "rb") as file:
+            with open_regular(self.path) as file:
                 is_packed = file.read(len(GZIP)) == GZIP
                 file.seek(0)
                 yield from self._unpacked(file) if is_packed else self._plain(file)
