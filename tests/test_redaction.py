@@ -37,7 +37,7 @@ FORMS = (
     lambda name: [f"+logger.{name}={SECRET}"],
     lambda name: [f"++logger.wandb_{name}={SECRET}"],
     lambda name: [f"LOGGER.{name.upper()}", SECRET],
-    lambda name: [f"--env={name.upper()}={SECRET}"],
+    lambda name: [f"--env=MY_{name.upper()}={SECRET}"],
     lambda name: [json.dumps({"lr": 1, name: SECRET})],
     lambda name: ["--cfg", json.dumps({"logger": {f"my_{name}": SECRET}})],
     lambda name: [f"https://host/path?a=1&{name}={SECRET}&b=2"],
