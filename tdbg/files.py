@@ -83,10 +83,15 @@ def read_lines(path: "Path") -> "Iterator[bytes]":
                 yield line
             whole = ended
             if not ended:
-                _skip_hole(file)
+                skip_hole(file)
 
 
-def _skip_hole(file: "IO[bytes]") -> None:
+def is_empty(block: bytes) -> bool:
+    """True for zeros alone, as a hole reads."""
+    return not block.strip(b"\0")
+
+
+def skip_hole(file: "IO[bytes]") -> None:
     """Go on behind a hole of a sparse file, if the file is at one: there is no line in it."""
     if not hasattr(os, "SEEK_DATA"):
         return

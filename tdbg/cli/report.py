@@ -110,4 +110,7 @@ def kept(run: "RunDir") -> list[dict[str, Any]]:
 def when(item: dict[str, Any]) -> str:
     """The local time of a note."""
     moment = item.get("t")
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(moment)) if isinstance(moment, int | float) else "-"
+    try:
+        return time.strftime("%Y-%m-%d %H:%M", time.localtime(moment)) if isinstance(moment, int | float) else "-"
+    except (OverflowError, ValueError, OSError):  # no time that a clock shows
+        return "-"

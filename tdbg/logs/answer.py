@@ -272,16 +272,28 @@ def _tell_first(found: "Sequence[Sign]") -> None:
     stopped = [sign for sign in found if sign.missed is not None]
     if not stopped:
         apart = max((sign.quiet_s for sign in found if sign.quiet_s is not None), default=None)
-        within = "" if apart is None else f"; their last records are {apart:.3g} s apart"
+        within = "" if apart is None else f"; their last records are {apart:.3g} s apart{_earliest(found)}"
         say(f"no rank stopped in the middle of what others went on with{within}")
         return
     first = stopped[0]
-    ranks = span(-1 if sign.rank is None else sign.rank for sign in stopped if sign.step == first.step)
+    same = [sign for sign in stopped if sign.step == first.step]
+    ranks = span(-1 if sign.rank is None else sign.rank for sign in same)
     place = f" after step {first.step}" if first.step is not None else ""
     quiet = f", {first.quiet_s:.3g} s before the last record of all" if first.quiet_s else ""
     say(f"{ranks} went quiet first{place}{quiet}")
     if first.missed is not None:
         say(f"{span([-1 if first.missed.rank is None else first.missed.rank])} went on: {first.missed.title}")
+
+
+def _earliest(found: "Sequence[Sign]") -> str:
+    """Whose last record came first by the clock, where that was clearly before the others'."""
+    from tdbg.logs.collapse import span
+    from tdbg.logs.silent import CLEARLY_S
+
+    timed = sorted((sign for sign in found if sign.t is not None), key=lambda sign: sign.t or 0.0)
+    if len(timed) < len(found) or (timed[1].t or 0.0) - (timed[0].t or 0.0) <= CLEARLY_S:
+        return ""
+    return f", {span([-1 if timed[0].rank is None else timed[0].rank])}'s the earliest"
 
 
 def _errors(asked: Asked, output: Output, handle: int) -> int:

@@ -14,6 +14,7 @@ from tdbg.ranges import gaps
 
 TAIL_BYTES = 1 << 18
 LOOKED_AT = 200  # of a rank's last records
+CLEARLY_S = 5.0  # clocks of ranks differ: last records closer than this tell nothing of who was first
 
 
 class Sign:
@@ -46,20 +47,29 @@ def _find_missed(found: Sequence[Sign]) -> None:
 
     By step where the records tell one: clocks and speeds of ranks differ. Else by time and the whole text.
     """
-    said: dict[tuple[bytes, int | bytes], Record] = {}
-    for record in (record for sign in found for record in sign.records):
-        said.setdefault(_key(record), record)
+    said: dict[tuple[bytes, int | bytes], list[tuple[Sign, Record]]] = {}
+    for speaker in found:
+        for record in speaker.records:
+            said.setdefault(_key(record), []).append((speaker, record))
     for sign in found:
         mine = {_key(record) for record in sign.records}
         sorts = {sort for sort, _ in mine}
         last = max((step for _, step in mine if isinstance(step, int)), default=0)
-        for (sort, what), record in said.items():
+        for (sort, what), speakers in said.items():
             if (sort, what) in mine or sort not in sorts:
+                continue
+            # Whoever fell silent long before this rank did was ahead of it, and did not go on without it.
+            record = next((record for speaker, record in speakers if not _went_quiet_before(speaker, sign)), None)
+            if record is None:
                 continue
             later = sign.t is not None and (seconds(record.time) or 0.0) > sign.t
             if what >= last if isinstance(what, int) else later:
                 sign.missed = record
                 break
+
+
+def _went_quiet_before(one: Sign, other: Sign) -> bool:
+    return one.t is not None and other.t is not None and one.t + CLEARLY_S < other.t
 
 
 def _key(record: Record) -> tuple[bytes, int | bytes]:

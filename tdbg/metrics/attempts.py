@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from tdbg.files import MAX_LINE_BYTES, open_regular
+from tdbg.files import MAX_LINE_BYTES, is_empty, open_regular, skip_hole
 from tdbg.metrics import wire
 from tdbg.metrics.rows import Header
 from tdbg.metrics.sources import RowsFile
@@ -73,6 +73,10 @@ def _marks(path: Path) -> Iterator[int]:
     with open_regular(path) as stream:
         begin, before = -1, b"\n"
         while block := stream.read(BLOCK):
+            if is_empty(block):
+                skip_hole(stream)
+                begin, before = stream.tell() - 1, b"\0"
+                continue
             joined = before + block
             at = joined.find(MARK)
             while at >= 0:

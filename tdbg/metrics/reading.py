@@ -7,14 +7,14 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from tdbg.files import open_regular
+from tdbg.files import MAX_LINE_BYTES, open_regular
 from tdbg.metrics import wire
 from tdbg.metrics.attempts import MARK, Attempt, Limits, attempts
 from tdbg.metrics.rows import Row
 from tdbg.metrics.sources import RowsFile
 
 BLOCK = 1 << 17  # bytes read at a time: what is made of them stays in the cache of a core
-LONGEST = 1 << 26  # of a line: more is nobody's row
+LONGEST = MAX_LINE_BYTES  # of a line: more is nobody's row
 
 
 V = TypeVar("V")
@@ -111,7 +111,7 @@ class Reading:
 
     def _parts(self, path: Path) -> Iterator[tuple[int, bytes]]:
         """Whole lines between headers, with their place in the file."""
-        at, rest = 0, b""
+        at, rest = 0, bytearray()
         with open_regular(path) as stream:
             while block := stream.read(BLOCK):
                 whole, newline, after = block.rpartition(b"\n")
@@ -120,12 +120,12 @@ class Reading:
                     if len(rest) > LONGEST:
                         raise_too_long(path)
                     continue
-                joined = rest + whole + newline
+                joined = bytes(rest + whole + newline)
                 yield from _between_headers(at, joined)
                 at += len(joined)
-                rest = after
+                rest = bytearray(after)
         if rest:  # no end of a line: whole if it says something whole
-            yield at, rest
+            yield at, bytes(rest)
 
     def _decode(self, part: bytes) -> list[Line]:
         try:
