@@ -32,7 +32,7 @@ def install(python: Python = None) -> None:
     """
     from tdbg.launch import hook
 
-    print_lines([hook.install(python)])
+    print_lines([str(hook.install(python))])
 
 
 @app.command()
@@ -45,5 +45,5 @@ def remove(python: Python = None) -> int:
     from tdbg.launch import hook
 
     path = hook.remove(python)
-    print_lines([path or "no hook is installed"])
+    print_lines([str(path or "no hook is installed")])
     return 0 if path else 1

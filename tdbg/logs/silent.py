@@ -59,9 +59,10 @@ def _find_missed(found: Sequence[Sign]) -> None:
             if (sort, what) in mine or sort not in sorts:
                 continue
             # Whoever fell silent long before this rank did was ahead of it, and did not go on without it.
-            record = next((record for speaker, record in speakers if not _went_quiet_before(speaker, sign)), None)
-            if record is None:
+            others = [record for speaker, record in speakers if not _went_quiet_before(speaker, sign)]
+            if not others:
                 continue
+            record = others[0]
             later = sign.t is not None and (seconds(record.time) or 0.0) > sign.t
             if what >= last if isinstance(what, int) else later:
                 sign.missed = record
