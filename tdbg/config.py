@@ -16,6 +16,7 @@ from tdbg.config_files import Source, is_trusted, pyproject_sources, say_once, u
 from tdbg.errors import TdbgError
 from tdbg.profiling import KINDS, MAX_STEPS, parse_windows
 from tdbg.ranges import parse_ranges
+from tdbg.redaction import MARK
 from tdbg.urls import check_url
 
 LEVELS = flag_table.LEVELS
@@ -559,3 +560,11 @@ def flags_from_env(text: str) -> dict[str, flag_table.Value]:
         found: dict[str, flag_table.Value] = json.loads(text)
         return found
     return read_flags(text)
+
+
+def unblotted_flags(flags: Mapping[str, flag_table.Value], environ: Mapping[str, str]) -> dict[str, flag_table.Value]:
+    """The flags that run.json shows, with those values that it has blotted out as the environment has them."""
+    if MARK not in flags.values():
+        return dict(flags)
+    given = flags_from_env(environ.get("TDBG_FLAGS", ""))
+    return {name: given.get(name, value) if value == MARK else value for name, value in flags.items()}

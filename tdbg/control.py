@@ -10,9 +10,9 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from tdbg import run_files
 from tdbg.config import LEVELS
 from tdbg.errors import TdbgError
+from tdbg.files import open_regular
 from tdbg.rundir import write_json
 
 CONTROL_FILE = "control.json"
@@ -43,7 +43,7 @@ def read(path: Path) -> list[Request]:
     Raises TdbgError for a file that does not hold requests: a rank then keeps to what it has. OSError passes.
     """
     try:
-        with run_files.open_read(path) as file:
+        with open_regular(path) as file:
             data = json.loads(file.read(MAX_BYTES))
         kept = data["requests"] if isinstance(data, dict) else None
         if not isinstance(kept, list):

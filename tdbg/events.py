@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
+from tdbg.redaction import redact_text, redact_value
+
 Number = float | str  # a float, or "nan", "inf", "-inf"
 
 EVENT_TYPES: dict[str, type["Event"]] = {}
@@ -435,11 +437,28 @@ def encode(event: Event) -> bytes:
         value = getattr(event, name)
         if value is not default and value != default and (value or value.__class__ is not list):
             record[name] = value
+    if cls is not Step and cls is not Params:  # they hold numbers, and names of parameters
+        record = _without_secrets(record)
+        if isinstance(event, Injection):
+            record |= {
+                name: redact_value(event.flag, value)
+                for name in ("old", "new")
+                if isinstance(value := record.get(name), str)
+            }
     try:
         text = _ENCODER.encode(record)
     except (ValueError, TypeError):  # a NaN somewhere, or a value only repr can show
         text = _ENCODER.encode(plain(record))
     return text.encode("ascii") + b"\n"
+
+
+def _without_secrets(value: Any) -> Any:
+    """The same with what looks like a secret in its texts blotted out; names of its keys say nothing here."""
+    if isinstance(value, str):
+        return redact_text(value)
+    if isinstance(value, dict):
+        return {key: _without_secrets(item) for key, item in value.items()}
+    return [_without_secrets(item) for item in value] if isinstance(value, list) else value
 
 
 def plain(value: Any) -> Any:
@@ -474,7 +493,7 @@ def decode(line: bytes) -> Event | None:
         _DECODERS[name] = msgspec.json.Decoder(EVENT_TYPES[name])
     try:
         event: Event = _DECODERS[name].decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     return event
 

@@ -80,6 +80,8 @@ def say(*lines: str) -> None:
 
     A line break inside one goes on indented, so that no name can look like a line of tdbg's.
     """
+    if not lines:
+        return
     text = escape_controls("\n".join(_hanging(line.replace("\r\n", "\n")) for line in lines))
     try:
         sys.stderr.write("".join(f"{PREFIX}{line}\n" for line in text.split("\n")))

@@ -12,15 +12,17 @@ import os
 import re
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from tdbg import events, run_files
 from tdbg.errors import LaunchError, TdbgError
 from tdbg.events import Event, Note, Step
+from tdbg.files import is_readable, read_json, read_lines, why_unreadable
 from tdbg.lines import LineWriter
 from tdbg.ownership import TRUST
+from tdbg.redaction import is_secret_name, redact_env
 
 SCHEMA = 1
 NO_HARD_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
@@ -38,31 +40,12 @@ ENV_ALLOWED = re.compile(
     r"SLURM_(JOB_ID|JOB_NAME|PROCID|LOCALID|NODEID|NNODES|NTASKS|RESTART_COUNT)|"
     r"OMPI_COMM_WORLD_(RANK|LOCAL_RANK|SIZE)|PYTORCH_(CUDA_)?ALLOC_CONF|TORCH_[A-Z_]*|NCCL_[A-Z_]*|TDBG_[A-Z_]*)"
 )
-ENV_SECRET = re.compile(r"TOKEN|SECRET|PASSW|KEY|CREDENTIAL", re.IGNORECASE)
 
 
 def allowed_env(environ: Mapping[str, str]) -> dict[str, str]:
     """The variables that may be kept: an allow-list, less anything that sounds like a secret."""
-    return {
-        name: value for name, value in environ.items() if ENV_ALLOWED.fullmatch(name) and not ENV_SECRET.search(name)
-    }
-
-
-def redacted(argv: Sequence[str]) -> list[str]:
-    """A command line with the values of options that sound like secrets blotted out."""
-    kept: list[str] = []
-    hide_next = False
-    for word in argv:
-        name, equals, _ = word.partition("=")
-        secret = bool(ENV_SECRET.search(name))
-        if hide_next and not word.startswith("-"):
-            kept.append("***")
-        elif secret and equals:
-            kept.append(f"{name}=***")
-        else:
-            kept.append(word)
-        hide_next = secret and not equals and word.startswith("-")
-    return kept
+    kept = {name: value for name, value in environ.items() if ENV_ALLOWED.fullmatch(name) and not is_secret_name(name)}
+    return redact_env(kept)
 
 
 def copies_of(run: "RunDir") -> list[dict[str, Any]]:
@@ -70,7 +53,7 @@ def copies_of(run: "RunDir") -> list[dict[str, Any]]:
     found = []
     for path in sorted((run.path / UPLOAD).glob("*.json")):
         try:
-            found.append(json.loads(run_files.read_bytes(path)))
+            found.append(read_json(path))
         except (OSError, ValueError):
             continue
     return [copied for copied in found if isinstance(copied, dict)]
@@ -108,7 +91,7 @@ def _read_published(path: Path) -> dict[str, Any]:
     until = time.monotonic() + HALF_FILE_PATIENCE_S
     while True:
         try:
-            found = json.loads(run_files.read_bytes(path))
+            found = read_json(path)
             return found if isinstance(found, dict) else {}
         except ValueError:
             if time.monotonic() > until:
@@ -246,9 +229,10 @@ class RunDir:
     def info(self) -> dict[str, Any]:
         """What run.json holds; TdbgError if it cannot be read."""
         try:
-            found = json.loads(run_files.read_bytes(self.path / STATE_FILE))
+            found = read_json(self.path / STATE_FILE)
         except (OSError, ValueError) as error:
-            raise TdbgError(f"cannot read {self.path / STATE_FILE}: {error}", "is it a run directory?") from None
+            why = error.strerror if isinstance(error, OSError) else error
+            raise TdbgError(f"cannot read {self.path / STATE_FILE}: {why}", "is it a run directory?") from None
         if not isinstance(found, dict):
             raise TdbgError(f"{self.path / STATE_FILE} does not hold a run", "is it a run directory?")
         return found
@@ -259,9 +243,16 @@ class RunDir:
 
     def processes(self) -> list["ProcessDir"]:
         """Everyone who wrote events: ranks and their attempts, then others; in rank and attempt order."""
-        files = [*self.path.glob(f"rank*/**/{EVENTS}"), *self.path.glob(f"other/*/{EVENTS}")]
-        found = [ProcessDir(self, path.parent) for path in files if run_files.is_regular(path)]
+        found = [ProcessDir(self, path.parent) for path in self._event_files() if is_readable(path)]
         return sorted(found, key=lambda process: process.key)
+
+    def _event_files(self) -> Iterator[Path]:
+        yield from self.path.glob(f"rank*/**/{EVENTS}")
+        yield from self.path.glob(f"other/*/{EVENTS}")
+
+    def unreadable(self) -> list[str]:
+        """What `processes` leaves out, and why: events files that are devices, pipes or folders, or may not be read."""
+        return [f"{path} is left out: {why_unreadable(path)}" for path in self._event_files() if not is_readable(path)]
 
     def woke(self) -> bool:
         """True if any Python process started with tdbg's boot folder."""
@@ -272,7 +263,7 @@ class RunDir:
         found = []
         for path in sorted((self.path / "hello").glob("*.json")):
             try:
-                hello = json.loads(run_files.read_bytes(path))
+                hello = read_json(path)
             except (OSError, ValueError):
                 continue
             if isinstance(hello, dict):
@@ -306,12 +297,10 @@ class ProcessDir:
 
 def read_events(path: Path) -> Iterator[Event]:
     """The events of one file, streamed; only complete lines count."""
-    with run_files.open_read(path) as file:
-        for line in file:
-            if line.endswith(b"\n"):
-                event = events.decode(line)
-                if event is not None:
-                    yield event
+    for line in read_lines(path):
+        event = events.decode(line)
+        if event is not None:
+            yield event
 
 
 class EventWriter(LineWriter):

@@ -22,6 +22,8 @@ FLOORS = (
         "lines",
         "output",
         "escapes",
+        "files",
+        "redaction",
         "window",
         "conditions",
         "directions",

@@ -15,7 +15,8 @@ import pytest
 
 from tdbg.errors import LaunchError, TdbgError
 from tdbg.events import Note, Step
-from tdbg.rundir import EventWriter, RunDir, allowed_env, claim, env_rank, lives, process_start, read_events, redacted
+from tdbg.redaction import redact_argv
+from tdbg.rundir import EventWriter, RunDir, allowed_env, claim, env_rank, lives, process_start, read_events
 
 
 def make(path: Path, job: str = "") -> RunDir:
@@ -256,9 +257,9 @@ def test_no_secret_reaches_a_run_directory() -> None:
     }
     assert allowed_env(environ) == {"RANK": "1", "NCCL_DEBUG": "INFO", "TDBG_LEVEL": "basic"}
     words = ["train.py", "--api-key", "s3cret", "--hub_token=s3cret", "--lr", "1", "--password"]
-    assert "s3cret" not in json.dumps(redacted(words))
-    assert redacted(words)[:3] == ["train.py", "--api-key", "***"]
-    assert redacted(["--lr", "0.1"]) == ["--lr", "0.1"]
+    assert "s3cret" not in json.dumps(redact_argv(words))
+    assert redact_argv(words)[:3] == ["train.py", "--api-key", "***"]
+    assert redact_argv(["--lr", "0.1"]) == ["--lr", "0.1"]
 
 
 def test_the_rank_comes_from_the_launcher() -> None:

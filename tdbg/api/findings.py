@@ -7,6 +7,7 @@ from typing import Any
 
 from tdbg.api.session import Session
 from tdbg.events import End
+from tdbg.redaction import redact_argv
 from tdbg.rundir import ProcessDir, RunDir
 
 
@@ -15,7 +16,7 @@ class _Remembered(RunDir):
 
     def __init__(self, session: Session) -> None:
         super().__init__(Path(session.run_dir or os.path.join(os.sep, "nonexistent", "tdbg")))
-        self._about = {"command": sys.argv, "settings": session.monitor.settings.as_dict()}
+        self._about = {"command": redact_argv(sys.argv), "settings": session.monitor.settings.as_dict()}
 
     def info(self) -> dict[str, Any]:
         """What run.json would hold."""

@@ -13,11 +13,13 @@ PATHS = typer.Argument(metavar="FILE", help="Log files, folders, globs, run dire
 def command(**given: Any) -> int:
     """Print log lines by flag, rank, level, step and time; whole records.
 
-    A record is a line with its traceback or dump. What is printed is what was read, byte for byte. The newest run is
+    A record is a line with its traceback or dump. Different options narrow: a record has to fit all of them. The same
+    option several times widens: any of its values will do. What is printed is what was read, byte for byte. The newest run is
     read if no path is given.
 
     Examples:
         tdbg filter-logs -f GRADIENTS
+        tdbg filter-logs -f GRADIENTS -f LR --steps 100:200
         tdbg filter-logs tdbg_runs/20261121-031500-train --level WARNING --ranks 0,3-5
         tdbg filter-logs train.log -e "loss=nan" --steps 100:200
         tdbg filter-logs logs/ --collapse

@@ -45,5 +45,5 @@ def remove(python: Python = None) -> int:
     from tdbg.launch import hook
 
     path = hook.remove(python)
-    print_lines([str(path) if path else "no hook is installed"])
+    print_lines([str(path or "no hook is installed")])
     return 0 if path else 1

@@ -9,6 +9,7 @@ import typer
 
 from tdbg.cli import options
 from tdbg.errors import TdbgError
+from tdbg.files import parse_json, read_lines
 from tdbg.output import print_json, print_lines, say
 
 if TYPE_CHECKING:
@@ -38,21 +39,28 @@ def command(
         tdbg report train --note "batch 12 holds an empty image"
     """
     from tdbg.launch import metrics
+    from tdbg.rules import view
     from tdbg.rules.verdict import judge_run
     from tdbg.rundir import RunDir
 
     floor = severity(fail_on)
     found = RunDir.open(run, writes=note is not None)
     if not found.processes():
+        for why in found.unreadable():
+            raise TdbgError(why, "`tdbg run` writes regular files: look who put that there")
         found.info()  # with no events and an unreadable run.json there is nothing to judge: say so
     if note is not None:
         keep(found, note)
+    say(*found.unreadable())
     verdict = metrics.join(judge_run(found), found)
     notes = kept(found)
     if json:
         print_json("report", {**verdict.as_dict(), "people": notes})
     else:
+        blotted = view.read_info(found).get("blotted_out")
         print_lines([f"run: {verdict.run}", *verdict.page()])
+        if isinstance(blotted, int) and blotted:
+            print(f"secrets: {blotted} blotted out of command, settings and environment in run.json")
         if notes:
             print_lines(["", "notes by people:", *(f"  {when(item)} {item.get('text', '')}" for item in notes)])
     return 1 if verdict.fails(floor) else 0
@@ -86,16 +94,15 @@ def keep(run: "RunDir", text: str) -> None:
 
 def kept(run: "RunDir") -> list[dict[str, Any]]:
     """The notes of people; torn lines are passed over."""
-    from tdbg import run_files
 
     try:
-        lines = run_files.read_text(run.path / NOTES_FILE, errors="replace").splitlines()
+        lines = [line.decode("utf-8", "replace") for line in read_lines(run.path / NOTES_FILE)]
     except OSError:
         return []
     found = []
     for line in lines:
         try:
-            item = codec.loads(line)
+            item = parse_json(line)
         except ValueError:
             continue
         if isinstance(item, dict):
@@ -106,4 +113,7 @@ def kept(run: "RunDir") -> list[dict[str, Any]]:
 def when(item: dict[str, Any]) -> str:
     """The local time of a note."""
     moment = item.get("t")
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(moment)) if isinstance(moment, int | float) else "-"
+    try:
+        return time.strftime("%Y-%m-%d %H:%M", time.localtime(moment)) if isinstance(moment, int | float) else "-"
+    except (OverflowError, ValueError, OSError):  # no time that a clock shows
+        return "-"

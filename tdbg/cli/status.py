@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tdbg.cli import options
-from tdbg.output import print_json, print_lines, print_styled, print_table
+from tdbg.output import print_json, print_lines, print_styled, print_table, say
 
 if TYPE_CHECKING:
     from tdbg.launch.live import RankState, Snapshot
@@ -37,6 +37,7 @@ def command(
     from tdbg.rundir import RunDir
 
     found = RunDir.open(run)
+    say(*found.unreadable())
     while True:
         snapshot = look(found)
         if watch and sys.stdout.isatty() and not json:

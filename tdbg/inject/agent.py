@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from tdbg import events, run_files
-from tdbg.config import Settings
+from tdbg.config import Settings, unblotted_flags
 from tdbg.escapes import escape_controls, safe
 from tdbg.guard import Guard, describe_error, ignore_failure, report_to
 from tdbg.logs.textlog import RankLogs
-from tdbg.rundir import STATE_FILE, EventWriter, RunDir, allowed_env, claim, env_rank, redacted
+from tdbg.redaction import redact_argv
+from tdbg.rundir import STATE_FILE, EventWriter, RunDir, allowed_env, claim, env_rank
 
 MAX_ERRORS_SAID = 3
 
@@ -205,7 +206,7 @@ class Agent:
         record: dict[str, Any] = {
             "pid": os.getpid(),
             "host": self.host,
-            "argv": redacted(sys.orig_argv[:50]),
+            "argv": redact_argv(sys.orig_argv[:50]),
             "python": sys.version.split()[0],
             "executable": sys.executable,
             "rank": env_rank(os.environ),
@@ -228,6 +229,7 @@ def agent(run_dir: str | None = None) -> Agent:
         RunDir(path).check_own()  # its run.json names what is loaded
         state = json.loads(run_files.read_bytes(path / STATE_FILE))
         settings = Settings.from_dict(state["settings"])
+        settings.flags = unblotted_flags(settings.flags, os.environ)
         third_party = state.get("third_party_probes", {})
         _agent = Agent(path, settings, speaks=state.get("speaks") == "rank", third_party=third_party)
     return _agent

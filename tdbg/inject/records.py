@@ -30,6 +30,7 @@ from tdbg.inject.maps import Maps
 from tdbg.logs.guards.flagsets import NONE, Flags
 from tdbg.logs.guards.link import GuardMap
 from tdbg.logs.textlog import KEPT_PARTS, RECORDS, ROTATE_BYTES, STATS, TextLog, stamp
+from tdbg.redaction import redact_text
 
 MAX_HELD = 10_000
 MAX_HELD_CHARS = 8_000_000
@@ -295,7 +296,8 @@ def message_of(msg: Any, args: Any, record: Any = None, exc_info: Any = None) ->
 
 
 def cut(text: str) -> str:
-    """A text no longer than a record may be."""
+    """A text no longer than a record may be, without the secrets that can be told."""
+    text = redact_text(text[: MAX_CHARS + 1]) + text[MAX_CHARS + 1 :]
     return text if len(text) <= MAX_CHARS else f"{text[:MAX_CHARS]}... ({len(text) - MAX_CHARS:,} characters left out)"
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from tdbg import events, run_files
 from tdbg.config import Settings
 from tdbg.events import Event, Finding, Trigger
+from tdbg.files import open_regular
 from tdbg.launch import metrics
 from tdbg.launch.progress import Progress
 from tdbg.output import say
@@ -41,7 +42,7 @@ class Tail:
         try:
             if os.stat(self.path).st_size <= self._offset:
                 return []
-            with run_files.open_read(self.path, buffering=0) as file:
+            with open_regular(self.path) as file:
                 file.seek(self._offset)
                 found: list[Event] = []
                 for _ in range(chunks):

@@ -19,6 +19,7 @@ from typing import Any
 from tdbg import run_files
 from tdbg.config import Settings
 from tdbg.errors import LaunchError, TdbgError
+from tdbg.files import read_json
 from tdbg.launch.command import short_name
 from tdbg.ownership import TRUST, describe_risk, is_exempt
 from tdbg.rundir import RUNS, STATE_FILE, RunDir, lives, process_start
@@ -162,7 +163,7 @@ def _unwritable(path: Path, error: OSError) -> LaunchError:
 def _state(path: Path) -> dict[str, Any]:
     """What run.json in ``path`` holds, if there is one yet."""
     try:
-        found = json.loads(run_files.read_bytes(path / STATE_FILE))
+        found = read_json(path / STATE_FILE)
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
@@ -216,7 +217,7 @@ def nodes(run: RunDir) -> list[dict[str, Any]]:
     found = []
     for path in (run.path / "nodes").glob("*.json"):
         try:
-            found.append(json.loads(run_files.read_bytes(path)))
+            found.append(read_json(path))
         except (OSError, ValueError):
             continue
     return sorted(found, key=lambda node: float(node.get("start", 0)))

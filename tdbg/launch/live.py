@@ -3,16 +3,17 @@
 Only the ends of the files are read, however long the run.
 """
 
-import json
+import os
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tdbg import events, run_files
+from tdbg import events
 from tdbg.config import Settings
 from tdbg.events import Cost, End, Event, Number, Start, Step, Switch
+from tdbg.files import open_regular, parse_json, read_json
 from tdbg.launch.follow import FINDINGS, Tail
 from tdbg.rules.view import SILENT_S, ProcessView, View
 from tdbg.rundir import EVENTS, ProcessDir, RunDir, lives
@@ -135,7 +136,7 @@ def _exit_text(view: View) -> str:
 def _head(process: ProcessDir) -> list[Event]:
     """The Start event, which is the first of a rank."""
     try:
-        with run_files.open_read(process.path / EVENTS) as file:
+        with open_regular(process.path / EVENTS) as file:
             start = events.decode(file.readline(HEAD_BYTES))
     except OSError:
         return []
@@ -205,7 +206,7 @@ def _state(snapshot: Snapshot, view: View, found: ProcessView) -> str:
         word = view.ending(found)
         return word if word not in ("running", "no end seen") else "ended"
     try:
-        owner = json.loads(run_files.read_bytes(found.process.path / "owner.json"))
+        owner = read_json(found.process.path / "owner.json")
         alive = lives(owner.get("pid"), owner.get("host"), owner.get("start"))
     except (OSError, ValueError, AttributeError):
         alive = None
@@ -237,14 +238,14 @@ def _fastest(points: list[tuple[float, int]]) -> float:
 
 def _last_finding(path: Path) -> dict[str, Any] | None:
     try:
-        with run_files.open_read(path) as file:
-            file.seek(max(path.stat().st_size - TAIL_BYTES, 0))
+        with open_regular(path) as file:
+            file.seek(max(os.fstat(file.fileno()).st_size - TAIL_BYTES, 0))
             lines = file.read().splitlines()
     except OSError:
         return None
     for line in reversed(lines):
         try:
-            found = json.loads(line)
+            found = parse_json(line)
         except ValueError:
             continue
         if isinstance(found, dict):

@@ -13,18 +13,19 @@ from tdbg.config import Settings
 from tdbg.events import Start
 from tdbg.launch.git_state import read_state
 from tdbg.launch.join import me
+from tdbg.redaction import count_blotted, redact_argv, redact_flags
 from tdbg.registry import points_of
-from tdbg.rundir import RunDir, allowed_env, redacted
+from tdbg.rundir import RunDir, allowed_env
 
 
 def record(
     settings: Settings, origin: Mapping[str, str], command: Sequence[str], environ: Mapping[str, str], *, speaks: str
 ) -> dict[str, Any]:
     """The fields of run.json that are known before the start. speaks: supervisor, or rank under --exec."""
-    return {
-        "command": redacted(command),
+    found = {
+        "command": redact_argv(command),
         "cwd": os.getcwd(),
-        "settings": settings.as_dict(),
+        "settings": {**settings.as_dict(), "flags": redact_flags(settings.flags)},
         "origin": dict(origin),
         "versions": {"tdbg": tdbg.__version__, "python": platform.python_version(), "platform": platform.platform()},
         "host": socket.gethostname(),
@@ -37,6 +38,7 @@ def record(
         "env": allowed_env(environ),
         "git": None,
     }
+    return {**found, "blotted_out": sum(count_blotted(found[part]) for part in ("command", "settings", "env"))}
 
 
 def git_state(timeout_s: float) -> dict[str, Any] | None:

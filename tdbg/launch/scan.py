@@ -13,6 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from tdbg.files import read_small
+
 MAX_FILES = 2_000
 MAX_BYTES = 20_000_000
 MAX_FILE_BYTES = 1_000_000
@@ -113,9 +115,7 @@ def _enters(entry: "os.DirEntry[str]") -> bool:
 
 def _read(path: Path) -> str:
     try:
-        if path.stat().st_size > MAX_FILE_BYTES:
-            return ""
-        return path.read_text(encoding="utf-8", errors="replace")
+        return read_small(path, MAX_FILE_BYTES).decode("utf-8", "replace")
     except OSError:
         return ""
 

@@ -244,6 +244,7 @@ def _silent(asked: Asked, output: Output, handle: int) -> int:
     from tdbg.logs.records import logs_of
     from tdbg.logs.silent import missing, signs
     from tdbg.logs.tables import level_name
+    from tdbg.ranges import shown_ranges
 
     found = signs(logs_of(asked.looked_at()), asked.form, asked.query)
     rows = []
@@ -257,7 +258,7 @@ def _silent(asked: Asked, output: Output, handle: int) -> int:
     table(handle, ("rank", "last", "quiet_s", "step", "level", "text"), rows, asked.question.format)
     gone = missing({sign.rank for sign in found if sign.rank is not None}, world_size(asked.sources))
     if gone and not asked.query.ranks:
-        say(f"no log of rank {', '.join(map(str, gone))}")
+        say(f"no log of rank {shown_ranges(gone)}")
     alive = [sign for sign in found if sign.records]
     if len(alive) > 1:
         _tell_first(alive)
@@ -271,16 +272,28 @@ def _tell_first(found: "Sequence[Sign]") -> None:
     stopped = [sign for sign in found if sign.missed is not None]
     if not stopped:
         apart = max((sign.quiet_s for sign in found if sign.quiet_s is not None), default=None)
-        within = "" if apart is None else f"; their last records are {apart:.3g} s apart"
+        within = "" if apart is None else f"; their last records are {apart:.3g} s apart{_earliest(found)}"
         say(f"no rank stopped in the middle of what others went on with{within}")
         return
     first = stopped[0]
-    ranks = span(-1 if sign.rank is None else sign.rank for sign in stopped if sign.step == first.step)
+    same = [sign for sign in stopped if sign.step == first.step]
+    ranks = span(-1 if sign.rank is None else sign.rank for sign in same)
     place = f" after step {first.step}" if first.step is not None else ""
     quiet = f", {first.quiet_s:.3g} s before the last record of all" if first.quiet_s else ""
     say(f"{ranks} went quiet first{place}{quiet}")
     if first.missed is not None:
         say(f"{span([-1 if first.missed.rank is None else first.missed.rank])} went on: {first.missed.title}")
+
+
+def _earliest(found: "Sequence[Sign]") -> str:
+    """Whose last record came first by the clock, where that was clearly before the others'."""
+    from tdbg.logs.collapse import span
+    from tdbg.logs.silent import CLEARLY_S
+
+    timed = sorted((sign for sign in found if sign.t is not None), key=lambda sign: sign.t or 0.0)
+    if len(timed) < len(found) or (timed[1].t or 0.0) - (timed[0].t or 0.0) <= CLEARLY_S:
+        return ""
+    return f", {span([-1 if timed[0].rank is None else timed[0].rank])}'s the earliest"
 
 
 def _errors(asked: Asked, output: Output, handle: int) -> int:
@@ -360,12 +373,13 @@ def table(handle: int, columns: "Sequence[str]", rows: "Sequence[Sequence[object
 
 def world_size(found: "Sequence[Source]") -> int | None:
     """How many ranks there were, where a run directory says so."""
-    import json
     import pathlib
+
+    from tdbg.files import read_json
 
     for folder in {parent for source in found for parent in pathlib.Path(source.path).parents[:3]}:
         try:
-            run = json.loads((folder / sources.RUN_FILE).read_text(encoding="utf-8"))
+            run = read_json(folder / sources.RUN_FILE)
             ranks = run.get("ranks") or {}
             sizes = [row.get("world_size") for row in ranks.values() if isinstance(row, dict)]
         except (OSError, ValueError, AttributeError):

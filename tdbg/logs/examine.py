@@ -1,6 +1,5 @@
 """What the flags of a run really did: which spoke, which were silenced by a level, which nobody reads."""
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -8,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tdbg import run_files
 from tdbg.events import Injection
+from tdbg.files import parse_json, read_lines
 from tdbg.flags import DIAGNOSTICS, FLAGS, covers, owner
 from tdbg.logs.guards.files import files_below, maps_below
 from tdbg.logs.textlog import RECORDS
@@ -62,14 +61,13 @@ class Tally:
 def records(run: RunDir) -> Iterator[dict[str, Any]]:
     """The log records of every rank; torn lines are passed over."""
     for path in sorted(run.path.glob(f"rank*/**/{RECORDS}*")):
-        with run_files.open_read(path) as file:
-            for line in file:
-                try:
-                    found = json.loads(line)
-                except ValueError:
-                    continue
-                if isinstance(found, dict):
-                    yield found
+        for line in read_lines(path):
+            try:
+                found = parse_json(line)
+            except ValueError:
+                continue
+            if isinstance(found, dict):
+                yield found
 
 
 def examine(run: RunDir, roots: Sequence[Path]) -> list[Check]:

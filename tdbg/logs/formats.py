@@ -76,6 +76,11 @@ def expression(pattern: bytes, flags: int = 0) -> re.Pattern[bytes]:
     return cast(re.Pattern[bytes], _Expression(pattern, flags))
 
 
+def number(digits: bytes) -> int | None:
+    """A rank or a step; None for one that no computer counts to."""
+    return int(digits) if len(digits) <= 18 else None
+
+
 class Format:
     """How one kind of log writes a record's first line.
 
@@ -118,19 +123,19 @@ class Format:
         """The rank that a record itself names: the launcher's prefix, else the header, else the prefix's local rank."""
         prefix = LAUNCHED.match(found.string, found.start())
         if prefix is not None and prefix["local"] is None:
-            return int(prefix[1] or prefix[3])
+            return number(prefix[1] or prefix[3])
         named = found["rank"] if "rank" in cls.header.groupindex else None
-        return int(named) if named else int(prefix["local"]) if prefix is not None else None
+        return number(named) if named else number(prefix["local"]) if prefix is not None else None
 
     @classmethod
     def step(cls, found: "re.Match[bytes]") -> int | None:
         """The step that the header names, else the first line's text: ``step 12``, ``iteration: 12/100``."""
         named = found["step"] if "step" in cls.header.groupindex else None
         if named:
-            return int(named)
+            return number(named)
         end = found.string.find(b"\n", found.end(), found.endpos)
         said = STEP.search(found.string, found.end(), found.endpos if end < 0 else end)
-        return int(said[1]) if said else None
+        return number(said[1]) if said else None
 
     @classmethod
     def tags(cls, found: "re.Match[bytes]") -> tuple[bytes, ...]:

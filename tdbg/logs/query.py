@@ -26,7 +26,7 @@ class Spelled(Protocol):
 
 
 class Query(NamedTuple):
-    """What a record must be like; an empty query takes everything.
+    """What a record must be like; an empty query takes everything. All that is given has to fit, of each any one.
 
     families: tag families without brackets (``DEBUG_FORWARD`` takes ``[DEBUG_FORWARD]`` and ``[DEBUG_FORWARD_X]``).
     excluded: the same for what is left out.
@@ -103,7 +103,7 @@ class Matcher:
         if query.by_tag:
             marks = (mark for name in query.families for mark in self.format.marks(name))
             spelled = query.spelled.literals if query.spelled is not None else ()
-            return tuple(dict.fromkeys((*marks, *query.prefixes, *spelled)))
+            return tuple(dict.fromkeys((*marks, *spelled))) or query.prefixes
         words = self.format.level_marks(query.level) if query.level and query.pattern is None else ()
         return (*words, TRACEBACK) if words and query.level <= ERROR else words  # one that nobody logged has no level
 
@@ -113,7 +113,8 @@ class Matcher:
         query = self.query
         only_tags = Query(families=query.families, prefixes=query.prefixes)
         by_rank = query.ranks and self.rank is None  # if the path names it, it has been asked
-        return bool(self.format.lead and query.by_tag and not by_rank and query._replace(ranks=()) == only_tags)
+        one = not (query.families and query.prefixes)  # of both each record has to be asked
+        return bool(self.format.lead and query.by_tag and one and not by_rank and query._replace(ranks=()) == only_tags)
 
     def accept(self, buffer: Buffer, start: int, stop: int) -> bool:
         """True if the record in ``buffer[start:stop]`` counts."""
@@ -149,8 +150,10 @@ class Matcher:
                 self._owned[tag] = self._owns(tag)
         if any(self._owned[tag] is False for tag in tags) or self._spelled(query.spelled_out, buffer, start, stop):
             return False
+        if query.prefixes and not any(tag.startswith(query.prefixes) for tag in tags):
+            return False
         return (
-            not query.by_tag
+            not (query.families or query.spelled)
             or any(self._owned[tag] for tag in tags)
             or self._spelled(query.spelled, buffer, start, stop)
         )
@@ -161,8 +164,6 @@ class Matcher:
         word = tag.strip(b"[]").decode("utf-8", "replace")
         if any(_in_family(word, name) for name in query.excluded):
             return False
-        if any(tag.startswith(prefix) for prefix in query.prefixes):
-            return True
         return any(_in_family(word, name) for name in query.families) or None
 
     def _spelled(self, spelled: Spelled | None, buffer: Buffer, start: int, stop: int) -> bool:

@@ -70,10 +70,10 @@ class Record:
 
 
 def _message(data: bytes) -> bytes | None:
-    import json
+    from tdbg.files import parse_json
 
     try:
-        row = json.loads(data[data.index(b"{") :])
+        row = parse_json(data[data.index(b"{") :])
         found = next((row[key] for key in ("message", "msg", "text", "event") if key in row), None)
     except ValueError:
         return None

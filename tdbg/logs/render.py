@@ -3,12 +3,12 @@
 2026-11-20T03:06:40.000299 D r0003 s00020000 [DEBUG_NULL_MASKING] train loss.py:41: 17 of 128 without a label
 """
 
-import json
 import os
 from typing import Any
 
 from tdbg import flags
 from tdbg.escapes import safe
+from tdbg.files import parse_json
 from tdbg.logs.formats import WORDS
 from tdbg.logs.textlog import INDENT, LEVELS
 
@@ -18,7 +18,7 @@ LETTERS = {number: letter for letter, number in LEVELS.items()}
 def as_text(data: bytes) -> bytes:
     """One line of records.jsonl; what is no such record stays as it is. The flags that guard the call are its tags."""
     try:
-        row = json.loads(data)
+        row = parse_json(data)
         header = f"{row['time']} {_letter(row.get('level'))} r{row['rank']:04d} s{row.get('step') or 0:08d}"
     except (ValueError, KeyError, TypeError):
         return data

@@ -10,9 +10,11 @@ from tdbg.logs.parallel import opened
 from tdbg.logs.query import Matcher, Query
 from tdbg.logs.records import Record, seconds, split
 from tdbg.logs.sources import Source
+from tdbg.ranges import gaps
 
 TAIL_BYTES = 1 << 18
 LOOKED_AT = 200  # of a rank's last records
+CLEARLY_S = 5.0  # clocks of ranks differ: last records closer than this tell nothing of who was first
 
 
 class Sign:
@@ -45,20 +47,30 @@ def _find_missed(found: Sequence[Sign]) -> None:
 
     By step where the records tell one: clocks and speeds of ranks differ. Else by time and the whole text.
     """
-    said: dict[tuple[bytes, int | bytes], Record] = {}
-    for record in (record for sign in found for record in sign.records):
-        said.setdefault(_key(record), record)
+    said: dict[tuple[bytes, int | bytes], list[tuple[Sign, Record]]] = {}
+    for speaker in found:
+        for record in speaker.records:
+            said.setdefault(_key(record), []).append((speaker, record))
     for sign in found:
         mine = {_key(record) for record in sign.records}
         sorts = {sort for sort, _ in mine}
         last = max((step for _, step in mine if isinstance(step, int)), default=0)
-        for (sort, what), record in said.items():
+        for (sort, what), speakers in said.items():
             if (sort, what) in mine or sort not in sorts:
                 continue
+            # Whoever fell silent long before this rank did was ahead of it, and did not go on without it.
+            others = [record for speaker, record in speakers if not _went_quiet_before(speaker, sign)]
+            if not others:
+                continue
+            record = others[0]
             later = sign.t is not None and (seconds(record.time) or 0.0) > sign.t
             if what >= last if isinstance(what, int) else later:
                 sign.missed = record
                 break
+
+
+def _went_quiet_before(one: Sign, other: Sign) -> bool:
+    return one.t is not None and other.t is not None and one.t + CLEARLY_S < other.t
 
 
 def _key(record: Record) -> tuple[bytes, int | bytes]:
@@ -119,6 +131,6 @@ def _end(source: Source, form: type[Format]) -> bytes:
         return data
 
 
-def missing(ranks: set[int], world: int | None) -> list[int]:
-    """Ranks that there must be, and that left nothing."""
-    return sorted(set(range(world or max(ranks, default=-1) + 1)) - ranks)
+def missing(ranks: set[int], world: int | None) -> list[tuple[int, int]]:
+    """Ranges of ranks that there must be, and that left nothing. Cost: by the ranks there are, not by their numbers."""
+    return gaps(ranks, world or max(ranks, default=-1) + 1)

@@ -372,9 +372,28 @@ def _source(path: str) -> Source:
         status = os.stat(path)
     except OSError as error:
         raise TdbgError(f"{path}: {error.strerror}", "check its path and permissions") from None
-    if stat.S_ISFIFO(status.st_mode):
+    if not (stat.S_ISREG(status.st_mode) or stat.S_ISFIFO(status.st_mode) or _is_harmless(path, status.st_mode)):
+        kind = "a folder" if stat.S_ISDIR(status.st_mode) else "a device or a socket"
+        raise TdbgError(f"{path} is {kind}, not a log", "name a file, a pipe, or - for stdin")
+    if not stat.S_ISREG(status.st_mode):
         return Source(path, rank_of(path), pipe=True)
     return Source(path, rank_of(path), packed, status.st_size, status.st_ino)
+
+
+def _is_harmless(path: str, mode: int) -> bool:
+    """True for what ends by itself though it is a device: a terminal, /dev/null."""
+    return stat.S_ISCHR(mode) and (os.path.realpath(path) == os.devnull or _is_terminal(path))
+
+
+def _is_terminal(path: str) -> bool:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        return os.isatty(fd)
+    finally:
+        os.close(fd)
 
 
 def rank_of(path: str) -> int | None:

@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 
 from tdbg.errors import TdbgError
+from tdbg.files import read_small
 from tdbg.flags import covers
 from tdbg.logs.guards.facts import LogCall
 from tdbg.logs.guards.flagsets import NONE, Flags, resolved
@@ -241,10 +242,10 @@ def _quoted(text: str) -> str:
 def load(path: str | Path) -> TagMap:
     """A map that `dump` wrote, or a person; TdbgError where it is none."""
     try:
-        data = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        data = tomllib.loads(read_small(path).decode("utf-8"))
     except OSError as error:
         raise TdbgError(f"cannot read {path}: {error.strerror}", "`tdbg flags scan SRC -o FILE` writes a map") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise TdbgError(f"{path} is no map: {error}", "`tdbg flags scan SRC -o FILE` writes one") from None
     found = TagMap()
     for flag, table in data.items():

@@ -13,6 +13,7 @@ from weakref import WeakSet
 
 from tdbg.escapes import escape_controls
 from tdbg.guard import Guard
+from tdbg.redaction import redact_text
 
 TYPE_CHECKING = False  # what `typing` says, without its import: a filter of logs reads the header's levels here
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def line(t: float, level: str, rank: int, step: int, tag: str, text: str) -> str
 
     Names of the program's are shown and never obeyed by the terminal of whoever reads the file.
     """
-    body = escape_controls(text.replace("\r", "\\r")).replace("\n", f"\n{INDENT}")
+    body = escape_controls(redact_text(text).replace("\r", "\\r")).replace("\n", f"\n{INDENT}")
     return f"{header(t, level, rank, step)} {tag} {body}\n"
 
 

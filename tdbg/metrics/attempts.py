@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from tdbg import run_files
+from tdbg.files import MAX_LINE_BYTES, is_empty, open_regular, skip_hole
 from tdbg.metrics import wire
 from tdbg.metrics.rows import Header
 from tdbg.metrics.sources import RowsFile
@@ -64,15 +64,19 @@ def _headers(file: RowsFile) -> Iterator[tuple[int, Header]]:
 
 
 def _begins_with_header(path: Path) -> bool:
-    with run_files.open_read(path) as stream:
+    with open_regular(path) as stream:
         return stream.read(len(wire.HEADER)) == wire.HEADER
 
 
 def _marks(path: Path) -> Iterator[int]:
     """Where lines begin that look like headers."""
-    with run_files.open_read(path) as stream:
+    with open_regular(path) as stream:
         begin, before = -1, b"\n"
         while block := stream.read(BLOCK):
+            if is_empty(block):
+                skip_hole(stream)
+                begin, before = stream.tell() - 1, b"\0"
+                continue
             joined = before + block
             at = joined.find(MARK)
             while at >= 0:
@@ -84,7 +88,7 @@ def _marks(path: Path) -> Iterator[int]:
 
 
 def _header_at(path: Path, start: int) -> Header | None:
-    with run_files.open_read(path) as stream:
+    with open_regular(path) as stream:
         stream.seek(start)
         line = stream.readline(BLOCK)
     found = wire.decode(line) if line.endswith(b"\n") else None
@@ -114,16 +118,16 @@ def _first_steps(attempt: Attempt, until: int | None, rank: int) -> Limits:
     decode = msgspec.json.Decoder(_Light).decode
     found: Limits = {}
     whose = attempt.file.rank
-    with run_files.open_read(attempt.file.path) as stream:
+    with open_regular(attempt.file.path) as stream:
         stream.seek(attempt.start)
         at = attempt.start
-        for line in stream:
+        while line := stream.readline(MAX_LINE_BYTES):
             if until is not None and at >= until:
                 break
             at += len(line)
             try:
                 row = decode(line)
-            except (msgspec.MsgspecError, ValueError):
+            except (msgspec.MsgspecError, ValueError, RecursionError):
                 continue
             if row.source not in found and (whose is not None or row.rank == rank):
                 found[row.source] = row.step

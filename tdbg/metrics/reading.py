@@ -7,14 +7,14 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from tdbg import run_files
+from tdbg.files import MAX_LINE_BYTES, open_regular
 from tdbg.metrics import wire
 from tdbg.metrics.attempts import MARK, Attempt, Limits, attempts
 from tdbg.metrics.rows import Row
 from tdbg.metrics.sources import RowsFile
 
 BLOCK = 1 << 17  # bytes read at a time: what is made of them stays in the cache of a core
-LONGEST = 1 << 26  # of a line: more is nobody's row
+LONGEST = MAX_LINE_BYTES  # of a line: more is nobody's row
 
 
 V = TypeVar("V")
@@ -111,8 +111,8 @@ class Reading:
 
     def _parts(self, path: Path) -> Iterator[tuple[int, bytes]]:
         """Whole lines between headers, with their place in the file."""
-        at, rest = 0, b""
-        with run_files.open_read(path) as stream:
+        at, rest = 0, bytearray()
+        with open_regular(path) as stream:
             while block := stream.read(BLOCK):
                 whole, newline, after = block.rpartition(b"\n")
                 if not newline:
@@ -120,21 +120,21 @@ class Reading:
                     if len(rest) > LONGEST:
                         raise_too_long(path)
                     continue
-                joined = rest + whole + newline
+                joined = bytes(rest + whole + newline)
                 yield from _between_headers(at, joined)
                 at += len(joined)
-                rest = after
+                rest = bytearray(after)
         if rest:  # no end of a line: whole if it says something whole
-            yield at, rest
+            yield at, bytes(rest)
 
     def _decode(self, part: bytes) -> list[Line]:
         try:
             return _strict.decode_lines(part)
-        except (msgspec.MsgspecError, ValueError):
+        except (msgspec.MsgspecError, ValueError, RecursionError):
             pass
         try:
             return [_line(row) for row in _loose.decode_lines(part)]
-        except (msgspec.MsgspecError, ValueError):
+        except (msgspec.MsgspecError, ValueError, RecursionError):
             return self._one_by_one(part)
 
     def _one_by_one(self, part: bytes) -> list[Line]:
@@ -145,7 +145,7 @@ class Reading:
             try:
                 found.append(_line(_loose.decode(text)))
                 continue
-            except (msgspec.MsgspecError, ValueError):
+            except (msgspec.MsgspecError, ValueError, RecursionError):
                 row = wire.decode(text)
             if isinstance(row, Row):
                 found.append(_of_row(row))

@@ -1,12 +1,11 @@
 """What the rules of `tdbg metrics sanity` look at: series, the order of rows, plans and dumps of a run, all bounded."""
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tdbg import run_files
+from tdbg.files import read_json
 from tdbg.metrics.rows import COUNT_0
 from tdbg.metrics.series import Tally
 
@@ -116,7 +115,7 @@ def dumps_of(folder: Path) -> Iterator[dict[str, Any]]:
         try:
             if path.stat().st_size > MAX_DUMP_BYTES:
                 continue
-            found = json.loads(run_files.read_bytes(path))
+            found = read_json(path)
         except (OSError, ValueError):
             continue
         if isinstance(found, dict):

@@ -5,10 +5,10 @@ import io
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 from tdbg.errors import TdbgError
+from tdbg.files import read_small
 from tdbg.pages.datapoint import Datapoint
 from tdbg.pages.numbers import Known
 from tdbg.pages.values import real
@@ -30,6 +30,9 @@ def value_of(name: str, known: Known) -> Callable[[Datapoint], Score | None]:
     return look
 
 
+MAX_SCORES_BYTES = 64 << 20  # some millions of scores
+
+
 def score_of(path: str) -> Callable[[Datapoint], Score | None]:
     """What `--scores FILE` says of a datapoint. Raises TdbgError for a file that cannot be read."""
     known = scores(path)
@@ -39,7 +42,7 @@ def score_of(path: str) -> Callable[[Datapoint], Score | None]:
 def scores(path: str) -> dict[str, Score]:
     """Key -> score, of a CSV file (key,score) or of JSON lines ({"key": 17, "score": 0.2}). Raises TdbgError."""
     try:
-        text = Path(path).read_text(encoding="utf-8-sig")
+        text = read_small(path, MAX_SCORES_BYTES).decode("utf-8-sig")
     except (OSError, UnicodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no UTF-8"
         raise TdbgError(f"{path}: {why}", "name a CSV file, key,score, or JSON lines") from None

@@ -8,6 +8,7 @@ from typing import Any
 
 from tdbg import run_files
 from tdbg.errors import TdbgError
+from tdbg.files import open_regular
 from tdbg.pages import disk
 from tdbg.pages.form import FORMAT, JOURNAL_NAME, MAJOR, MANIFEST, MINOR, PAGE_NAME
 
@@ -46,7 +47,7 @@ def load(folder: Path) -> dict[str, Any] | None:
     """The folder's manifest; None where there is none. Raises TdbgError for another kind of file or version."""
     path = folder / MANIFEST
     try:
-        with run_files.open_read(path) as file:
+        with open_regular(path) as file:
             text = file.read(LARGEST_BYTES)
     except FileNotFoundError:
         return None

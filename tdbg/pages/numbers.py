@@ -1,9 +1,11 @@
 """Numbers that belong to a datapoint: captured with it, or on record of the training step it was captured in."""
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
 
+from tdbg.files import read_lines
 from tdbg.pages.datapoint import Datapoint
 from tdbg.pages.reader import PageSet
 
@@ -73,8 +75,8 @@ def _records_of(folder: Path) -> Path | None:
 def _steps(path: Path) -> dict[int, Numbers]:
     """Step -> the numbers of its record. A line that is none is passed over; of a step that comes twice the last counts."""
     found: dict[int, Numbers] = {}
-    with path.open("rb") as lines:
-        for line in lines:
+    with contextlib.suppress(OSError):
+        for line in read_lines(path):
             if not line.startswith(b'{"type":"step",'):
                 continue
             try:

@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from tdbg.events import Finding, Start
+from tdbg.ranges import MAX_RANKS
 from tdbg.rules import RULES, Rule
 from tdbg.rules.text import counted, ranges
 from tdbg.rules.view import View
@@ -43,7 +44,7 @@ class UnevenRanks(Rule):
         if not ranks or not view.over or not all(view.gone(found) for found in ranks):
             return ()
         world = max(found.start.world_size for found in ranks if found.start)
-        missing = sorted(set(range(world)) - {found.rank for found in ranks if found.rank is not None})
+        missing = sorted(set(range(min(world, MAX_RANKS))) - {found.rank for found in ranks if found.rank is not None})
         steps: dict[int, list[int]] = defaultdict(list)
         for found in ranks:
             steps[found.step].append(found.rank or 0)

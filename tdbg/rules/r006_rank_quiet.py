@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tdbg.events import SEVERITIES, Event, Finding, Observation
+from tdbg.ranges import MAX_RANKS
 from tdbg.rules import RULES, Rule
 from tdbg.rules.text import joined, kept_in, ranges
 from tdbg.rules.view import View
@@ -282,6 +283,6 @@ def _waits_along(other: _Episode, wait: _Episode) -> bool:
 
 def _silent(wait: _Episode, others: list[_Episode], endings: dict[int, str]) -> dict[int, str]:
     """Ranks of the group that wrote nothing while this one waited, and how they ended."""
-    members = wait.values.get("ranks") or range(int(wait.values.get("size") or len(endings)))
+    members = wait.values.get("ranks") or range(min(int(wait.values.get("size") or len(endings)), MAX_RANKS))
     heard = {wait.rank, *(other.rank for other in others)}
     return {rank: endings.get(rank, "never took a step") for rank in members if rank not in heard}

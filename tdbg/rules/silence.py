@@ -1,8 +1,6 @@
 """What it means that no process of a run reported: the words for people, live and in a verdict."""
 
-import io
-
-from tdbg import run_files
+from tdbg.files import open_regular
 from tdbg.rules.text import clip
 from tdbg.rundir import RunDir
 
@@ -38,7 +36,7 @@ def silence(run: RunDir) -> tuple[str, str] | None:
 def boot_error(run: RunDir) -> str:
     """The first thing that went wrong while tdbg woke up in a process, in one line; empty if nothing did."""
     try:
-        with io.TextIOWrapper(run_files.open_read(run.path / ERRORS_LOG), "utf-8", "replace") as file:
-            return clip(file.readline(2000).strip(), SHOWN_CHARS)
+        with open_regular(run.path / ERRORS_LOG) as file:
+            return clip(file.readline(2000).decode("utf-8", "replace").strip(), SHOWN_CHARS)
     except OSError:
         return ""

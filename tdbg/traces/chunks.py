@@ -5,8 +5,8 @@ import zlib
 from collections.abc import Iterator
 from typing import Any
 
-from tdbg import run_files
 from tdbg.errors import TdbgError
+from tdbg.files import open_regular
 
 GZIP = b"\x1f\x8b"
 READ = 1 << 18  # bytes that are asked of the disk at once
@@ -45,7 +45,7 @@ class Blocks:
 
     def _parts(self) -> Iterator[bytes]:
         try:
-            with run_files.open_read(self.path) as file:
+            with open_regular(self.path) as file:
                 is_packed = file.read(len(GZIP)) == GZIP
                 file.seek(0)
                 yield from self._unpacked(file) if is_packed else self._plain(file)

@@ -139,7 +139,9 @@ def verdict(found: Summary) -> str:
     """One line: where most of a step goes."""
     shares = parts(steady(found))
     if not shares or not (found.operators or found.kernels or found.copies):
-        return "nothing was recorded in it"
+        return (
+            f"none of its {found.events:,} events is of a kind that is read" if found.events else "it holds no events"
+        )
     name = max(shares, key=lambda one: shares[one])
     meaning = {
         kinds.INPUT: "waiting for input",

@@ -45,6 +45,26 @@ RUNTIMES = (
     "privateuse1_driver",
 )
 KERNELS = ("kernel", "mtia_kernel")
+LEFT_OUT = frozenset(  # what torch writes besides, and nobody asks for
+    (
+        "",
+        "ac2g",
+        "async_cpu_to_gpu",
+        "fwdbwd",
+        "gpu_user_annotation",
+        "overhead",
+        "cuda_sync",
+        "cuda_event",
+        "cpu_instant_event",
+        "instant",
+        "trace",
+        "async",
+        "external",
+        "forward",
+        "backward",
+        "cuda_profiler_range",
+    )
+)
 COPIES, FILLS = "gpu_memcpy", "gpu_memset"
 LAUNCH = re.compile(r"Launch|Memcpy|Memset|Graph")
 WAITS = re.compile(r"(cuda|hip|xpu)?(Stream|Device|Event)Synchronize$")
@@ -70,6 +90,29 @@ SAVE = re.compile(r"torch[/\\]serialization\.py\(\d+\): save$|safetensors.*: sav
 
 # The frame in which a program waits for the next batch.
 NEXT_BATCH = re.compile(r"torch[/\\]utils[/\\]data[/\\]dataloader\.py\(\d+\): __next__$")
+
+
+# Words that a category ends with in traces of older profilers and of other devices -> the category of today.
+ENDINGS = {
+    "kernel": "kernel",
+    "kernels": "kernel",
+    "memcpy": COPIES,
+    "memset": FILLS,
+    "runtime": "cuda_runtime",
+    "driver": "cuda_runtime",
+    "ccp_events": "cuda_runtime",
+}
+KNOWN = frozenset((OPERATOR, ANNOTATION, FRAMES, *KERNELS, COPIES, FILLS, *RUNTIMES)) | LEFT_OUT
+
+
+def category(written: str) -> str:
+    """A category as today's torch writes it: ``Operator`` is ``cpu_op``, ``Memcpy`` and ``xpu_memcpy`` ``gpu_memcpy``."""
+    name = written.strip().lower().replace(" ", "_")
+    if name in ("operator", "cpuop"):
+        return OPERATOR
+    if name in KNOWN:
+        return name
+    return next((today for ending, today in ENDINGS.items() if re.search(rf"(^|_){ending}$", name)), written)
 
 
 def whole(value: object) -> int | None:

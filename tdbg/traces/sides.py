@@ -9,6 +9,7 @@ from statistics import median
 from typing import Any
 
 from tdbg.errors import TdbgError
+from tdbg.files import open_regular
 from tdbg.traces import figures
 from tdbg.traces.sets import Found
 from tdbg.traces.summary import Summary
@@ -195,7 +196,7 @@ def _makes_sense(found: Side) -> bool:
 
 def _says_so(path: Path) -> bool:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             begin = b"".join(file.read(200).split())
     except OSError:
         return False

@@ -16,7 +16,8 @@ from typing import Any
 import msgspec
 
 from tdbg.errors import TdbgError
-from tdbg.tables import counted
+from tdbg.tables import counted, safe
+from tdbg.traces import kinds
 from tdbg.traces.chunks import Blocks
 
 BATCH = 4096  # events of a batch, where ijson reads
@@ -41,6 +42,8 @@ TEXT = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 BRACKET = re.compile(rb'[][{}"]')  # and a text that has no end, which no bracket is behind
 PAIRS = {b"]": ord("["), b"}": ord("{"), b'"': 0}
 BACKSLASH = re.compile(rb'\\(["\\/bfnrtu])?')  # with what it escapes; alone it escapes nothing
+
+MOST_CATEGORIES, SHOWN_CATEGORIES = 1000, 6
 
 Number = int | float | str | None
 
@@ -89,6 +92,7 @@ class Trace:
         self.problems: list[str] = []
         self.damaged = 0
         self.events = 0
+        self.unread: Counter[str] = Counter()  # category -> events of kinds that nobody reads here
         self._ended = False  # the list was closed
         self._bare = False  # there is nothing but the list
         self._decode: Callable[[bytes], list[Event]] = msgspec.json.Decoder(list[Event]).decode
@@ -107,12 +111,22 @@ class Trace:
             batches = self._by_chunks(data, blocks, seen[0][0] if seen else b"},{")
         for batch in batches:
             self.events += len(batch)
+            if not {event.cat for event in batch} <= kinds.KNOWN:
+                self._translate(batch)
             yield batch
             if self.damaged > HOPELESS + self.events:
                 self.problems.append("most of its events are damaged: the rest was not read")
                 self._ended = True
                 break
         self._conclude()
+
+    def _translate(self, batch: list[Event]) -> None:
+        """Give events of older profilers and other devices today's categories; count those that have none."""
+        for event in batch:
+            if event.cat not in kinds.KNOWN:
+                event.cat = kinds.category(event.cat)
+                if event.cat not in kinds.KNOWN and event.ph == "X":
+                    self.unread[event.cat if len(self.unread) < MOST_CATEGORIES else ""] += 1
 
     @property
     def is_torn(self) -> bool:
@@ -122,6 +136,11 @@ class Trace:
     def _conclude(self) -> None:
         if self._bare and not self.events and (self.damaged or not self._ended):
             raise TdbgError(f"{self.path} is no trace: a list of other things", NO_TRACE)
+        if self.unread:
+            named = ", ".join(safe(name or "others") for name, _ in self.unread.most_common(SHOWN_CATEGORIES))
+            more = " and others" if len(self.unread) > SHOWN_CATEGORIES else ""
+            events = counted(self.unread.total(), "event")
+            self.problems.append(f"{events} of other kinds left out: {named}{more}")
         if self.blocks.torn:
             self.problems.append(f"{self.blocks.torn}: what is behind that place is missing")
         elif not self._ended:

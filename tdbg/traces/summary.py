@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-VERSION = 6  # of what is stored beside a trace: another number, and it is made anew
+VERSION = 7  # of what is stored beside a trace: another number, and it is made anew
 
 
 @dataclass(slots=True)

@@ -13,6 +13,7 @@ from statistics import median
 from typing import NamedTuple
 
 from tdbg.errors import TdbgError
+from tdbg.files import open_regular
 from tdbg.traces.sets import Found, run_folder
 
 MOST = 8  # ranks that are all read where nobody says which
@@ -114,12 +115,11 @@ def _recorded(folder: Path) -> Pace | None:
 
 
 def _tail(folder: Path) -> Iterator[object]:
-    from tdbg import run_files
     from tdbg.events import decode
     from tdbg.rundir import EVENTS
 
     try:
-        with run_files.open_read(folder / EVENTS) as file:
+        with open_regular(folder / EVENTS) as file:
             size = file.seek(0, 2)
             file.seek(max(size - TAIL, 0))
             lines = file.read(TAIL).split(b"\n")

@@ -227,6 +227,16 @@ def test_who_went_quiet_first(ask: Ask) -> None:
     assert "tdbg: no log of rank 4" in err and rows[-1][0] == "5" and rows[-1][-1] == "(no record)"
 
 
+def test_a_slower_rank_that_goes_on_is_not_the_quiet_one(ask: Ask) -> None:
+    """r0 dies in step 10; r1, which was in step 8, goes on to write for a minute and more."""
+    late = [stamped(60 + n, "waiting for r0", "WARNING") for n in range(30)]
+    ranks_of(2, lambda rank: [stamped(n, f"step {n}") for n in range(8 if rank else 11)] + (late if rank else []))
+    code, out, err = ask(paths=["."], silent=True)
+    quiet = max(out.splitlines()[1:], key=lambda line: float(line.split("\t")[2]))
+    assert code == 0 and quiet.startswith("0\t") and out.splitlines()[1] == quiet
+    assert "r1 went quiet" not in err and "79 s apart, r0's the earliest" in err, err
+
+
 def test_a_task_of_one_rank_accuses_nobody(ask: Ask) -> None:
     after = [stamped(200, "evaluation 0.7"), stamped(300, "checkpoint saved")]
     ranks_of(
@@ -552,3 +562,9 @@ def test_ctrl_c_ends_following(tmp_path: Path) -> None:
     assert process.stdout is not None and process.stdout.readline()
     os.kill(process.pid, signal.SIGINT)
     assert process.communicate(timeout=20) == (b"", b"") and process.returncode == 130
+
+
+def test_a_rank_beyond_all_numbers_is_a_range(ask: Ask) -> None:
+    write("x.log", "2026-11-20 03:06:40,000 ERROR [rank3] a\n", "2026-11-20 03:06:41,000 ERROR [rank9999999] b\n")
+    _, _, err = ask(paths=["x.log"], silent=True)
+    assert "tdbg: no log of rank 0-2, 4-9999998\n" in err, err[:500]

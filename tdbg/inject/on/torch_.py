@@ -17,7 +17,8 @@ from tdbg.inject import children, records, tracebacks
 from tdbg.inject.agent import Agent, agent
 from tdbg.inject.identity import is_child
 from tdbg.inject.imports import when_imported
-from tdbg.rundir import allowed_env, env_rank, rank_folder, redacted, write_json
+from tdbg.redaction import redact_argv
+from tdbg.rundir import allowed_env, env_rank, rank_folder, write_json
 
 LOCAL_RANK_ENV = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")
 BATCH_LIMIT_BYTES = 256_000_000
@@ -158,7 +159,7 @@ class Rank:
             attempt=attempt,
             host=self.me.host,
             pid=os.getpid(),
-            argv=redacted(sys.argv[:50]),
+            argv=redact_argv(sys.argv[:50]),
             python=platform.python_version(),
             torch=torch.__version__,
             device=describe_device(),

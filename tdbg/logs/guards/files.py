@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from tdbg.files import read_json, read_small
 from tdbg.logs.guards.facts import VERSION, Facts, decode
 from tdbg.logs.guards.link import GuardMap, link
 from tdbg.logs.guards.reader import CHECKERS, read
@@ -77,9 +78,7 @@ def map_of(path: str | os.PathLike[str], checkers: Sequence[str] = CHECKERS) -> 
 def source_of(path: str) -> bytes | None:
     """A file's bytes, if it can be read and is not far too big for one that a person wrote."""
     try:
-        if os.path.getsize(path) > MAX_FILE_BYTES:
-            return None
-        return Path(path).read_bytes()
+        return read_small(path, MAX_FILE_BYTES)
     except (OSError, ValueError):
         return None
 
@@ -97,7 +96,7 @@ def facts_of(path: str, checkers: Sequence[str] = CHECKERS, source: bytes | None
     key = hashlib.blake2b(source + repr(sorted(checkers)).encode(), digest_size=16).hexdigest()
     kept = cache_folder() / f"{key}.json"
     try:
-        return decode(json.loads(kept.read_text(encoding="utf-8")))
+        return decode(read_json(kept))
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         pass
     facts = read(source, checkers)

@@ -238,16 +238,15 @@ def _part_of(state: dict[str, Any], globs: "Sequence[str]", phase: str) -> dict[
 
 
 def _kept(place: "Place") -> "Iterator[tuple[int | None, str, dict[str, Any]]]":
-    import json
 
-    from tdbg import run_files
+    from tdbg.files import read_json
     from tdbg.output import say
     from tdbg.tables import safe
 
     for file in place.files:
         for path in sorted((file.path.parent / KEPT).glob("*.json")):
             try:
-                found = json.loads(run_files.read_bytes(path))
+                found = read_json(path)
             except (OSError, ValueError) as error:
                 say(safe(f"{path}: cannot be read: {error}"))
                 continue
