@@ -15,6 +15,7 @@ class State:
     root. Its parts are given it as this and know no more of it.
     """
 
+    world_size = 1  # as far as it is known: from the first record on
     suspects: Callable[[float], bool] | None = None  # is a loss between samples worth a record?
 
     def begin(self) -> None:

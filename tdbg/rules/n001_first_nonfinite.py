@@ -87,6 +87,7 @@ class FirstNonFinite(Rule):
     code = "TD-N001"
     title = "first NaN or Inf"
     severity = "critical"
+    leads_to = ("TD-N002", "TD-N003")
     listens = (Start, Step, NonFinite)
 
     def __init__(self) -> None:
