@@ -31,7 +31,7 @@ def _own_place(finding: Finding) -> tuple[int, Weight]:
 
 def _all_that_follows(code: str) -> set[str]:
     """The codes that follow from this one, directly or through others."""
-    direct = {rule.code: set(rule.leads_to) for rule in RULES}
+    direct = {rule.code: set(getattr(rule, "leads_to", ())) for rule in RULES}
     found: set[str] = set()
     waiting = [code]
     while waiting:
