@@ -178,6 +178,9 @@ class LocalGradients:
             handle.remove()
         self._each = []
 
+    def __len__(self) -> int:
+        return len(self._each)
+
     @hide
     def _backward_begun(self, grad: Tensor) -> None:
         """The first gradient of a backward pass is there: ours is the first of its final callbacks."""

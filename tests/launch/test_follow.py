@@ -58,7 +58,10 @@ def test_a_finding_is_said_while_the_run_goes_on_and_once(run, capsys):
         return "cause:" in said
 
     wait_for(heard)
-    assert said.splitlines()[0] == 'tdbg: TD-N001 critical: first NaN at step 3 on rank 0, in backward of module "blocks.2.act" (Act)'
+    assert (
+        said.splitlines()[0]
+        == 'tdbg: TD-N001 critical: first NaN at step 3 on rank 0, in backward of module "blocks.2.act" (Act)'
+    )
     run.end(rank, 3)
     run.done(0)
     verdict = follower.finish(0)
