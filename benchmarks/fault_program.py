@@ -98,7 +98,7 @@ class Act(nn.Module):
             if spec.twist == "sqrt":
                 x = x + torch.sqrt((x * 0).abs()) * 0
             elif spec.twist == "norm":
-                x = x + (x * 0).norm(dim=-1, keepdim=True)
+                x = x + torch.sqrt((x * 0).pow(2).sum(-1, keepdim=True))
             else:
                 x = _BadBackward.apply(x, spec.bad)
         y = torch.tanh(x)
@@ -249,11 +249,7 @@ def train(spec: Spec, rank: int) -> None:
                 if spec.twist == "high rate":
                     loss = torch.tanh(loss)  # bounded, so that its gradient is
                 if plant.on("loss"):
-                    loss = (
-                        loss * spec.bad
-                        if spec.twist == "factor"
-                        else loss + torch.log(loss.detach() * 0 + 0.0) * spec.bad
-                    )
+                    loss = loss * spec.bad if spec.twist == "factor" else loss + torch.log(loss - loss.detach())
                 loss.backward()
         if spec.clip:
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)

@@ -29,6 +29,7 @@ NO_HARD_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 HALF_FILE_PATIENCE_S = 0.5
 RUNS = "tdbg_runs"
 EVENTS = "events.jsonl"
+FINDINGS = "findings.jsonl"  # what was found while the run went on, as it was told then
 STATE_FILE = run_files.STATE_FILE
 UPLOAD = "upload"  # holds HOST.json, what became of `--capture-upload` there
 RANK_ENV = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "LOCAL_RANK")

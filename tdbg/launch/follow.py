@@ -15,9 +15,8 @@ from tdbg.launch.progress import Progress
 from tdbg.output import say
 from tdbg.rules import wanted
 from tdbg.rules.verdict import BLOCK_LINES, Judge, Verdict, block, judge_run, title_line
-from tdbg.rundir import EVENTS, ProcessDir, RunDir
+from tdbg.rundir import EVENTS, FINDINGS, ProcessDir, RunDir
 
-FINDINGS = "findings.jsonl"  # what was found while the run went on, as it was told then
 PART_OFF = "TD-C005"
 POLL_S = 0.25
 LIVE_LINES = 8  # with the verdict's ten, a run with a NaN says less than twenty lines

@@ -1,6 +1,6 @@
 """The findings on a run's metrics, joined to its verdict: rules of two domains that do not know each other."""
 
-from tdbg.events import SEVERITIES
+from tdbg.rules._order import sort_findings
 from tdbg.rules.verdict import Verdict
 from tdbg.rundir import RunDir
 
@@ -36,5 +36,5 @@ def join(verdict: Verdict, run: RunDir) -> Verdict:
     verdict.trouble += trouble
     if any(one.code.startswith(ORIGIN) for one in verdict.findings):
         found = [one for one in found if one.code != NOT_FINITE]
-    verdict.findings = sorted([*verdict.findings, *found], key=lambda one: -SEVERITIES.index(one.severity))
+    verdict.findings = sort_findings([*verdict.findings, *found])
     return verdict

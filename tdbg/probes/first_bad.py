@@ -70,7 +70,13 @@ class FirstBad(Probe):
         self._fill(event, located)
         if not located.found:
             self._from_gradients(event, bad, located)
-        event.weights, event.origin = "intact", "here"
+            if self._bad_weights():
+                event.phase = "optimizer"
+        event.weights = "intact"
+        # Of a sharded model other ranks' weights took part; if these were bad, all ranks see it in their gradients.
+        event.origin = "unknown" if located.shared and self.monitor.world_size > 1 else "here"
+        if event.phase == "optimizer":
+            self._from_weights(event)
         self._send(event)
 
     def report_gradients(self, bad: list[tuple[str, Bad]]) -> None:
@@ -88,6 +94,8 @@ class FirstBad(Probe):
         self._fill(event, located)
         if located.found:
             event.origin = "here"
+            if event.phase == "optimizer":
+                self._from_weights(event)
         else:
             self._from_gradients(event, bad, located)
         self._send(event)
@@ -195,6 +203,9 @@ class FirstBad(Probe):
         event.tensor = "gradient"
         if len(bad) > 1:
             event.phase, event.how = "backward", "bracket"
+        elif found.columns:
+            event.phase, event.how, event.tensor = "forward", "bracket", f"what enters {event.module or 'the model'}"
+            located.note = "whole columns of the gradient are bad, as of features that were: " + located.note
         _describe(event, found)
         if located.note and not located.found:
             event.origin, event.note = ("here" if self.monitor.world_size == 1 else "unknown"), located.note

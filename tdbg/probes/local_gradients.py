@@ -32,6 +32,7 @@ FSDP_GROUP = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
 UNSEEN_REDUCERS = ("horovod", "deepspeed")
 LARGEST_SHARE = 0.05  # of a step's time: above it, ranks look at every second, fourth, ... step
 KIND = "local"
+FIRST_BUCKET_BYTES = 1 << 20  # DDP's first bucket; a model that fits into it is reduced at once
 
 
 @dataclass(slots=True)
@@ -74,6 +75,8 @@ class LocalGradients:
         self._key: tuple[Any, ...] = ()
         self._views = False  # DDP reduces them in place
         self._each: list[Any] = []  # handles of the hooks on single parameters
+        self._arrived: list[Tensor] = []  # parameters in the order of their hooks, while it is being learnt
+        self._one_bucket = False  # all gradients are reduced together, when the last of them is there
         self._running = False  # a backward that is looked at
         self._read_s = 0.0
         self._seen = 0  # gradients looked at in this backward
@@ -118,10 +121,12 @@ class LocalGradients:
                 if returned:
                     self._alarm.bad_local(self._in_order(own))
             elif returned and self._seen:
+                if self._arrived:
+                    self._settle_hooks()
                 self.finite_at = self._state.step + 1
         except Exception as error:  # guard
             self._fail(error)
-        seconds = time.perf_counter() - begun
+        seconds = self._read_s + time.perf_counter() - begun
         self._budget.learn(KIND, self._read_s)
         self._budget.spend("local_gradients", seconds)
 
@@ -155,9 +160,12 @@ class LocalGradients:
         self._key = key
         held = {id(p): p for optimizer in self._optimizers for g in optimizer.param_groups for p in g["params"]}
         self._parameters = [p for p in held.values() if not is_sharded(p)]
-        self._views = any(
-            getattr(root, "gradient_as_bucket_view", False) is True for root in self._search.trained_roots()
-        )
+        roots = self._search.trained_roots()
+        viewing = [root for root in roots if getattr(root, "gradient_as_bucket_view", False) is True]
+        self._views = bool(viewing)
+        room = min([FIRST_BUCKET_BYTES, *(getattr(root, "bucket_bytes_cap", 0) for root in viewing)])
+        self._one_bucket = sum(p.nbytes for p in self._parameters) <= room
+        self._arrived = []
         if self._views and self.ranks > 1:
             self._each = [
                 p.register_post_accumulate_grad_hook(self._accumulated) for p in self._parameters if p.requires_grad
@@ -169,6 +177,9 @@ class LocalGradients:
         for handle in self._each:
             handle.remove()
         self._each = []
+
+    def __len__(self) -> int:
+        return len(self._each)
 
     @hide
     def _backward_begun(self, grad: Tensor) -> None:
@@ -190,7 +201,7 @@ class LocalGradients:
                 self._read(self._parameters)
         except Exception as error:  # guard
             self._fail(error)
-        self._book(begun)
+        self._read_s += time.perf_counter() - begun
 
     @hide
     def _accumulated(self, parameter: Tensor) -> None:
@@ -199,11 +210,34 @@ class LocalGradients:
             return
         begun = time.perf_counter()
         try:
+            if self._one_bucket:
+                self._arrived.append(parameter)
             with torch.no_grad():
                 self._read([parameter])
         except Exception as error:  # guard
             self._fail(error)
-        self._book(begun)
+        self._read_s += time.perf_counter() - begun
+
+    @hide
+    def _last_accumulated(self, parameter: Tensor) -> None:
+        """The last gradient of the only bucket is there: its reduction comes next."""
+        if not self._running:
+            return
+        begun = time.perf_counter()
+        try:
+            with torch.no_grad():
+                self._read(self._parameters)
+        except Exception as error:  # guard
+            self._fail(error)
+        self._read_s += time.perf_counter() - begun
+
+    def _settle_hooks(self) -> None:
+        """Where all gradients are reduced together, one hook on the last to arrive does for all."""
+        last = self._arrived[-1]
+        for handle in self._each:
+            handle.remove()
+        self._arrived = []
+        self._each = [last.register_post_accumulate_grad_hook(self._last_accumulated)]
 
     def group_ready(self, group: Any) -> None:
         """FSDP2 is about to reduce the gradients of one group of parameters."""
@@ -216,7 +250,7 @@ class LocalGradients:
                 self._look_at([grad for _, grad in found], [parameter for parameter, _ in found])
         except Exception as error:  # guard
             self._fail(error)
-        self._book(begun)
+        self._read_s += time.perf_counter() - begun
 
     def _read(self, parameters: list[Tensor]) -> None:
         graded = [(grad, p) for p in parameters if (grad := p.grad) is not None]
@@ -229,7 +263,7 @@ class LocalGradients:
         if not all(map(tensors.on_host, values)):
             return
         self._seen += len(values)
-        if math.isfinite(float(tensors.norms(values).sum())):
+        if math.isfinite(_sum_of(values)):
             return
         for grad, parameter in zip(grads, parameters, strict=True):
             bad = look(grad)
@@ -249,11 +283,6 @@ class LocalGradients:
         shape = "x".join(map(str, parameter.shape)) or "scalar"
         return self._known().parameters.get(id(parameter), f"parameter[{shape}]")
 
-    def _book(self, begun: float) -> None:
-        seconds = time.perf_counter() - begun
-        self._read_s += seconds
-        self._budget.spend("local_gradients", seconds)
-
 
 def _unsharded_gradients(group: Any) -> Iterator[tuple[Any, Tensor]]:
     """The (sharded) parameters of a group of FSDP2 with the whole gradients of this rank; none while it accumulates."""
@@ -263,6 +292,13 @@ def _unsharded_gradients(group: Any) -> Iterator[tuple[Any, Tensor]]:
         for grad in (accumulated, unsharded.grad if unsharded is not None else None):
             if grad is not None:
                 yield getattr(held, "sharded_param", unsharded), grad
+
+
+def _sum_of(values: list[Tensor]) -> float:
+    """A number that is not finite if any element is not (and now and then, by overflow, if all are)."""
+    if len(values) == 1:
+        return float(values[0].sum())
+    return float(tensors.norms(values).sum())
 
 
 def _first_graded(losses: Any) -> Tensor | None:

@@ -196,7 +196,7 @@ class Monitor(State):
     def hook_count(self) -> int:
         """How many hooks and patches are in place (0 at level off)."""
         of_probes = sum(len(probe.patches) for probe in self.roster.probes)
-        return len(self.hooks) + self.roots.count() + self.modules.count() + of_probes
+        return len(self.hooks) + self.roots.count() + self.modules.count() + len(self.local_gradients) + of_probes
 
     def ignore(self, probe: Probe, points: Iterable[str]) -> None:
         """From now on a probe is not told of these points, although it has methods for them."""
@@ -526,6 +526,7 @@ class Monitor(State):
         self.changes.forked()
         self.duty.come_back(time.perf_counter())
         self.profiles = []
+        self.local_gradients.detach()
         self._begin_process(time.perf_counter())
         self.roots.aim(self.root_calls.begins, self.root_calls.ended)
         self.modules.forked()

@@ -112,6 +112,10 @@ class Call:
             return True
         return not all(map(tensors.on_host, taken)) and not self.is_small()
 
+    def cleaned(self) -> tuple[Any, Any]:
+        """The same arguments with zeros in the place of what is not finite."""
+        return cleaned(self.args), cleaned(self.kwargs)
+
     def changed(self) -> bool:
         """True if an argument was written to since the call."""
         if self.versions is None:
@@ -148,6 +152,7 @@ class Located:
     bad: Bad | None = None
     note: str = ""
     operation: "Operation | None" = None
+    fed_bad: bool = False  # what entered the module in the forward pass was not finite
     shared: bool = False  # other ranks have a part in the forward pass, which therefore was not run again
 
     @property
@@ -271,6 +276,7 @@ class _Visit:
     parent: "_Visit | None"
     grad_outputs: list[bool] = field(default_factory=list)  # True: finite
     grad_inputs: list[bool] = field(default_factory=list)
+    fed_bad: bool = False  # what entered it in the forward pass was not finite
     bad_grad: tuple[str, Bad] | None = None
     bad_parameter: tuple[str, Bad] | None = None
 
@@ -309,11 +315,13 @@ class _Tracer:
         visit = _Visit(module=module, order=len(self.visits), depth=len(self.stack), parent=parent)
         self.visits.append(visit)
         if self.backward:
+            found = first_bad((args, kwargs))
+            visit.fed_bad = found is not None and not found[1].only_minus_inf
             self._watch_inputs(visit, (args, kwargs))
         elif parent is not None and self.strong is None:
-            found = first_bad((args, kwargs))
-            if found:
-                self._saw(parent.module, "forward", f"made before {self._path(module)}", found[1])
+            entered = first_bad((args, kwargs))
+            if entered:
+                self._saw(parent.module, "forward", f"made before {self._path(module)}", entered[1])
         self.stack.append(visit)
 
     def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
@@ -385,8 +393,7 @@ def _forward_once(call: Call, names: Names) -> Located:
         return bad_input or Located("", note="the batch was changed in place after the forward pass")
     located = _trace_forward(call, unwrapped(root), call.args, call.kwargs, names)
     if located is not None and bad_input is not None:  # a NaN that the model masks is no fault: try without it
-        args, kwargs = cleaned((call.args, call.kwargs))
-        located = _trace_forward(call, unwrapped(root), args, kwargs, names) or bad_input
+        located = _trace_forward(call, unwrapped(root), *call.cleaned(), names) or bad_input
     return located or Located("")
 
 
@@ -442,14 +449,13 @@ def _blame_weights(located: Located, root: nn.Module, names: Names) -> Located:
 
 def locate_backward(calls: list[Call], names: Names) -> Located:
     """Run forward and backward of the kept calls again and name the module that turned a gradient bad."""
-    notes = []
+    missed = []
     for call in calls:
         located = _backward_once(call, names)
         if located.found:
             return located
-        if located.note:
-            notes.append(located.note)
-    return Located("", note=notes[0] if notes else "")
+        missed.append(located)
+    return next((located for located in missed if located.note), Located(""))
 
 
 def _backward_once(call: Call, names: Names) -> Located:
@@ -471,23 +477,23 @@ def _backward_once(call: Call, names: Names) -> Located:
     if why or call.changed():
         note = why or "the batch was changed in place after the forward pass"
         return Located("", note=note, shared=bool(why))
-    located = _trace_backward(call, unwrapped(root), call.args, call.kwargs, names)
-    bad_input = _bad_input(call, root, names) if located.found else None
-    if bad_input is not None:
-        args, kwargs = cleaned((call.args, call.kwargs))
-        if not _trace_backward(call, unwrapped(root), args, kwargs, names).found:
-            located = bad_input
+    located = _trace_backward(call, unwrapped(root), names)
+    if located.fed_bad:  # its gradient is bad since something before it was: saturated, so that the loss was finite
+        before = _forward_once(call, names)
+        located = before if before.found else located
+    elif located.found:
+        located = _blame_weights(located, unwrapped(root), names)
     if not call.output_grads:
         ones = "the gradient at the model's output was not kept on this step: the second run began with ones"
         located.note = located.note or ones
     return located
 
 
-def _trace_backward(call: Call, inner: nn.Module, args: Any, kwargs: Any, names: Names) -> Located:
+def _trace_backward(call: Call, inner: nn.Module, names: Names) -> Located:
     tracer = _Tracer(inner, names, backward=True)
     parameters = [parameter for parameter in inner.parameters() if parameter.requires_grad]
     with as_before(call, inner), tracer.attached(), torch.enable_grad():
-        output = inner(*args, **kwargs)
+        output = inner(*call.args, **call.kwargs)
         tracer.done = True
         pairs = output_pairs(call, output)
         if not pairs:
@@ -524,9 +530,13 @@ def _culprit(tracer: _Tracer, grads: dict[int, Tensor | None], names: Names) -> 
     if best is None:
         return Located("")
     path = names.modules.get(id(best.module), "") or type(best.module).__name__
+    kind = type(best.module).__name__
     if best.bad_grad:
         name, bad = best.bad_grad
-        return Located("backward", path, type(best.module).__name__, tensor=f"gradient of input {name}", bad=bad)
-    assert best.bad_parameter is not None
-    parameter_name, bad = best.bad_parameter
-    return Located("gradient", path, type(best.module).__name__, parameter=parameter_name, tensor="gradient", bad=bad)
+        where = Located("backward", path, kind, tensor=f"gradient of input {name}", bad=bad)
+    else:
+        assert best.bad_parameter is not None
+        parameter_name, bad = best.bad_parameter
+        where = Located("gradient", path, kind, parameter=parameter_name, tensor="gradient", bad=bad)
+    where.fed_bad = best.fed_bad
+    return where

@@ -15,8 +15,8 @@ class State:
     root. Its parts are given it as this and know no more of it.
     """
 
+    world_size = 1  # as far as it is known: from the first record on
     suspects: Callable[[float], bool] | None = None  # is a loss between samples worth a record?
-    world_size = 1
 
     def begin(self) -> None:
         """A new process, in which nothing was seen yet."""

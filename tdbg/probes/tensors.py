@@ -135,6 +135,7 @@ class Bad:
     shape: list[int]
     dtype: str
     only_minus_inf: bool  # as a mask for softmax has on purpose
+    columns: bool = False  # of a matrix some whole columns are bad and nothing else
 
 
 def look(tensor: Tensor) -> Bad | None:
@@ -158,7 +159,17 @@ def look(tensor: Tensor) -> Bad | None:
         shape=list(tensor.shape),
         dtype=str(tensor.dtype).removeprefix("torch."),
         only_minus_inf=nan == 0 and not plus and not data.is_complex(),
+        columns=_in_columns(finite),
     )
+
+
+def _in_columns(finite: Tensor) -> bool:
+    """True if what is not finite fills some columns of a matrix, and not all: a weight's gradient has it from the
+    features that entered its layer."""
+    if finite.dim() != 2:
+        return False
+    bad = ~finite.any(0)
+    return bool(bad.any()) and not bool(bad.all()) and bool((finite | bad).all())
 
 
 def first_bad(value: Any) -> tuple[str, Bad] | None:

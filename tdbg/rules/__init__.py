@@ -34,6 +34,7 @@ class Rule:
     title: ClassVar[str] = ""
     severity: ClassVar[str] = "warning"
     listens: ClassVar[tuple[type[Event], ...]] = ()  # the events `feed` is called for
+    leads_to: ClassVar[tuple[str, ...]] = ()  # codes that follow from this one: they come after it in the verdict
     name: ClassVar[str] = ""  # what the registry knows it by: its code
 
     def __init_subclass__(cls, **options: Any) -> None:

@@ -33,6 +33,7 @@ class UnusedParameters(KindsRule):
     code = "TD-C008"
     title = "parameters that cannot learn"
     severity = "warning"
+    leads_to = ("TD-G003", "TD-G005", "TD-S007")
     probe = "model-build"
 
     def see(self, process: ProcessDir, event: Observation) -> Iterable[tuple[str, Finding]]:

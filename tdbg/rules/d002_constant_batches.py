@@ -31,6 +31,7 @@ class ConstantBatches(ObservingRule[set[str]]):
     code = "TD-D002"
     title = "constant batches"
     severity = "warning"
+    leads_to = ("TD-G003", "TD-G005", "TD-S007")
     probe = "dataloader"
     kept = set
 

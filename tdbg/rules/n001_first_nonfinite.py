@@ -60,9 +60,8 @@ class FirstNonFinite(Rule):
     What it does: Takes the first non-finite value each rank located, and names the one it all began with. Evidence
     has an order: a rank that located the value by re-running its batch comes first, then one whose own input, loss
     or gradient before the reduction was bad, then those that saw it after the reduction or in their weights, at
-    the same step or one later: they are evidence, not culprits. An Inf in a step that GradScaler
-    skipped is the scaler's normal work: silent. A NaN in such a step is told as `info`, because the weights
-    were protected.
+    the same step or one later: they are evidence, not culprits. An Inf in a step that GradScaler skipped is the
+    scaler's normal work: silent. A NaN in such a step is told as `info`, because the weights were protected.
 
     Why it matters: One NaN in a gradient ruins every weight at the next update, on every rank. From then on
     each module is "the first NaN module"; only the first step, before its update, tells the cause.
@@ -74,19 +73,19 @@ class FirstNonFinite(Rule):
 
     What to do: The phase says where to look. `input`: the saved batch. `forward`: the named module. `loss`: the
     loss function. `backward`: the derivative of the named module (sqrt or norm at 0). `gradient`: the named
-    parameter. `optimizer`: the update before. `weights`: what writes the parameter between two updates. The batch is kept beside the events, so the step can be repeated
-    without the run. Steps that a profiler recorded, or that the budget did not pay for, are only counted: a
-    value from there is told with all of them, without module and batch. `tdbg run --stop-before-update` ends the
-    run while the weights are still good.
+    parameter. `optimizer`: the update before. `weights`: what writes the parameter between two updates. The batch
+    is kept beside the events, so the step can be repeated without the run. Steps that a profiler recorded are only
+    counted: a value from there is told with all of them, without module and batch. `tdbg run --stop-before-update`
+    ends the run while the weights are still good.
 
     Thresholds: None: any NaN, any Inf. A tensor of -Inf alone in a module without weights is a softmax mask and
-    does not count. A value of unclear origin waits 2 steps for a rank
-    that knows better.
+    does not count. A value of unclear origin waits 2 steps for a rank that knows better.
     """
 
     code = "TD-N001"
     title = "first NaN or Inf"
     severity = "critical"
+    leads_to = ("TD-N002", "TD-N003")
     listens = (Start, Step, NonFinite)
 
     def __init__(self) -> None:

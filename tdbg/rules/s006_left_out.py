@@ -38,6 +38,7 @@ class LeftOut(ObservingRule[_State]):
     code = "TD-S006"
     title = "parameters left out of the optimizer, or held twice"
     severity = "warning"
+    leads_to = ("TD-G003", "TD-G005", "TD-S007")
     probe = "optimizer"
     kept = _State
 

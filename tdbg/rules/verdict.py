@@ -9,6 +9,8 @@ from typing import Any
 from tdbg.events import SEVERITIES, Cost, Event, Finding
 from tdbg.flags import FLAGS
 from tdbg.rules import RULES, Rule, at_least
+from tdbg.rules._order import sort_findings
+from tdbg.rules._told import correct_live_findings
 from tdbg.rules.flag_lines import flag_lines
 from tdbg.rules.profiled import together
 from tdbg.rules.text import TRACEBACK, clip, counted, figure, joined, kept_in, ranges
@@ -32,7 +34,7 @@ class Verdict:
     """What is known of a run. `lines` is its short form; `page` and `as_dict` hold everything."""
 
     run: str
-    findings: list[Finding] = field(default_factory=list)  # worst first, then by step
+    findings: list[Finding] = field(default_factory=list)  # worst first, then by step; a cause before what follows
     ranks: list[dict[str, Any]] = field(default_factory=list)
     others: list[dict[str, Any]] = field(default_factory=list)  # processes that stepped beside their rank
     trainings: int = 0  # processes of one rank that trained each on its own, without a process group
@@ -55,8 +57,8 @@ class Verdict:
 
     @property
     def worst_severity(self) -> str | None:
-        """The severity of the first finding, if there is one."""
-        return self.findings[0].severity if self.findings else None
+        """The severity of the worst finding, if there is one; it need not be the first: see `sort_findings`."""
+        return max((finding.severity for finding in self.findings), key=SEVERITIES.index, default=None)
 
     def fails(self, floor: str) -> bool:
         """True if a finding is at least as severe as ``floor`` (what `--fail-on` asks)."""
@@ -342,7 +344,8 @@ class Judge:
 
     def _verdict(self) -> Verdict:
         view = self.view
-        order = sorted(self.findings, key=_weight)
+        order = sort_findings(self.findings)
+        corrections = correct_live_findings(self.run, order)
         return Verdict(
             run=str(self.run.path),
             findings=order,
@@ -356,17 +359,11 @@ class Judge:
             injections=view.injections.rows(),
             looks=_looks(view),
             triggers=_triggers(view),
-            notes=_notes(view),
+            notes=[*_notes(view), *corrections],
             files=_files(self.run),
             trouble=self.trouble,
             level=view.settings.level,
         )
-
-
-def _weight(finding: Finding) -> tuple[int, float, str, int]:
-    step = finding.first_step if finding.first_step is not None else float("inf")
-    rank = finding.rank if finding.rank is not None else 1 << 30
-    return -SEVERITIES.index(finding.severity), step, finding.code, rank
 
 
 def _row(view: View, found: ProcessView) -> dict[str, Any]:

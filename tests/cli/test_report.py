@@ -31,7 +31,7 @@ def listing(folder: Path) -> dict[str, bytes]:
 def test_page(run, capsys):
     assert main(["report", str(run.run.path)]) == 0
     out = capsys.readouterr().out
-    assert "TD-N001 critical: first NaN at step 3, rank 0, blocks.2.act (Act), backward" in out
+    assert 'TD-N001 critical: first NaN at step 3 on rank 0, in backward of module "blocks.2.act" (Act)' in out
     assert "batch kept: rank0000/batch_step00000003.safetensors" in out and "rank 0: step 3, ended" in out
 
 

@@ -58,7 +58,10 @@ def test_a_finding_is_said_while_the_run_goes_on_and_once(run, capsys):
         return "cause:" in said
 
     wait_for(heard)
-    assert said.splitlines()[0] == "tdbg: TD-N001 critical: first NaN at step 3, rank 0, blocks.2.act (Act), backward"
+    assert (
+        said.splitlines()[0]
+        == 'tdbg: TD-N001 critical: first NaN at step 3 on rank 0, in backward of module "blocks.2.act" (Act)'
+    )
     run.end(rank, 3)
     run.done(0)
     verdict = follower.finish(0)
@@ -79,7 +82,7 @@ def test_a_nan_run_says_at_most_twenty_lines_over_all_ranks(run, capsys, world):
     said, out = capsys.readouterr().err.splitlines(), capsys.readouterr().out
     assert out == "" and all(line.startswith("tdbg: ") for line in said)
     assert len(said) <= 18
-    assert "first NaN at step 3, rank 1" in said[0] or world == 1
+    assert "first NaN at step 3 on rank 1" in said[0] or world == 1
 
 
 def test_the_worst_is_shown_whole_even_if_something_else_came_first(run, capsys):

@@ -407,7 +407,7 @@ def test_a_gradient_nobody_looked_at_is_inferred_from_the_weights(watch: Start) 
         seen.monitor.plan.small = True
     event = seen.bad[0]
     assert (event.step, event.phase, event.parameter, event.weights) == (3, "gradient", "2.weight", "updated")
-    assert "one step later" in event.note
+    assert "seen one step late: the gradients were not read" in event.note
 
 
 @pytest.mark.parametrize("rate", [math.inf, math.nan])

@@ -1,5 +1,6 @@
 """TD-N...: NaN, Inf, dead runs, loss jumps."""
 
+import json
 import random
 
 import pytest
@@ -18,7 +19,7 @@ def test_first_nan_is_said_at_once_with_where_and_what(one):
     run.train(rank, [2.5, 2.4])
     run.emit(rank, bad())
     (finding,) = run.live()
-    assert finding.title == "first NaN at step 3, rank 0, blocks.2.act (Act), backward"
+    assert finding.title == 'first NaN at step 3 on rank 0, in backward of module "blocks.2.act" (Act)'
     assert (finding.severity, finding.first_step, finding.rank) == ("critical", 3, 0)
     text = "\n".join(block(finding))
     assert "12 of 4,096 elements" in text and "last good: step 2, loss 2.3" in text and "batch_step00000003" in text
@@ -28,11 +29,15 @@ def test_first_nan_is_said_at_once_with_where_and_what(one):
 @pytest.mark.parametrize(
     ("event", "where"),
     [
-        ({"phase": "input", "module": "embed", "module_class": "Conv2d"}, "input of embed (Conv2d)"),
-        ({"phase": "forward", "kind": "inf", "tensor": "output"}, "blocks.2.act (Act), forward output"),
-        ({"phase": "loss", "module": "", "module_class": ""}, "loss"),
-        ({"phase": "gradient", "parameter": "blocks.4.proj.weight"}, "gradient of blocks.4.proj.weight"),
-        ({"phase": "optimizer", "parameter": "head.weight"}, "weight head.weight, optimizer"),
+        ({"phase": "input", "module": "embed", "module_class": "Conv2d"}, 'in the input of module "embed" (Conv2d)'),
+        ({"phase": "forward", "kind": "inf", "tensor": "output"}, 'in forward of module "blocks.2.act" (Act)'),
+        ({"phase": "loss", "module": "", "module_class": ""}, "in the loss"),
+        ({"phase": "gradient", "parameter": "blocks.4.proj.weight"}, "in the gradient of blocks.4.proj.weight"),
+        (
+            {"phase": "weights", "parameter": "head.weight"},
+            "in weight head.weight, written between two updates",
+        ),
+        ({"phase": "optimizer", "parameter": "head.weight"}, "in weight head.weight, written by the update"),
     ],
 )
 def test_each_phase_has_its_words(one, event, where):
@@ -40,7 +45,7 @@ def test_each_phase_has_its_words(one, event, where):
     run.train(rank, [2.5, 2.4])
     run.emit(rank, bad(**event))
     kind = "Inf" if event.get("kind") == "inf" else "NaN"
-    assert first(run, "TD-N001").title == f"first {kind} at step 3, rank 0, {where}"
+    assert first(run, "TD-N001").title == f"first {kind} at step 3 on rank 0, {where}"
 
 
 def test_steps_that_nobody_watched_are_all_named_and_no_cause_is_invented(one):
@@ -48,7 +53,7 @@ def test_steps_that_nobody_watched_are_all_named_and_no_cause_is_invented(one):
     run.train(rank, [2.5, 2.4])
     run.emit(rank, bad(until=5, phase="", parameter="head.weight", module="head", tensor="weight", weights="updated"))
     finding = first(run, "TD-N001")
-    assert finding.title == "first NaN in one of steps 3 to 5, rank 0, weight head.weight"
+    assert finding.title == "first NaN in one of steps 3 to 5 on rank 0, in weight head.weight"
     assert not finding.cause and "--window" in finding.try_next
 
 
@@ -146,7 +151,7 @@ def test_a_run_that_stops_before_its_record_still_has_its_finding(one):
 def test_without_a_located_value_the_records_speak(one):
     run, rank = one
     run.train(rank, [2.5, 2.4, "nan", "nan", "nan", "nan"])
-    assert first(run, "TD-N001").title == "first NaN at step 3, rank 0, loss"
+    assert first(run, "TD-N001").title == "first NaN at step 3 on rank 0, in the loss"
 
 
 def test_a_dead_run_is_said_once_and_counted_to_its_end(one):
@@ -240,3 +245,55 @@ def test_a_dead_run_is_seen_through_sparse_records(one):
     for step in (1, 2, 3, 9, 22, 31):
         run.emit(rank, Step(step=step, loss=2.0 if step < 3 else "nan"))
     assert "TD-N002" in run.codes()
+
+
+def seen_on_two(stream, *events):
+    """A run of two ranks: each event goes to the rank of its place."""
+    run = stream()
+    for rank, event in enumerate(events):
+        folder = run.rank(rank, world=2)
+        run.train(folder, [2.5, 2.4])
+        run.emit(folder, event)
+        run.train(folder, ["nan"] * 4, first=event.step)
+    return run
+
+
+INPUT = {"phase": "input", "module": "0", "module_class": "Linear", "how": "rerun", "weights": "intact"}
+IN_WEIGHTS = {"phase": "backward", "module": "2", "how": "bracket", "weights": "updated", "own_finite": 0}
+
+
+@pytest.mark.parametrize("step", [101, 102])
+def test_a_rank_that_located_the_value_beats_one_that_saw_it_in_its_weights(stream, step):
+    """As written by a run of two DDP ranks with steps of a few milliseconds, whose rank 1 had one bad batch."""
+    late = bad(step=step, origin="unknown", **IN_WEIGHTS)
+    finding = first(seen_on_two(stream, late, bad(step=101, origin="here", **INPUT)), "TD-N001")
+    assert (finding.first_step, finding.rank, finding.phase) == (101, 1, "input")
+
+
+def test_a_bad_gradient_of_its_own_beats_one_seen_after_the_reduction_one_step_earlier(stream):
+    own = bad(step=8, origin="here", phase="gradient", parameter="2.weight", how="check", weights="intact")
+    run = seen_on_two(stream, bad(step=7, origin="other-rank", **IN_WEIGHTS), own)
+    assert (first(run, "TD-N001").first_step, first(run, "TD-N001").rank) == (8, 1)
+
+
+def test_a_weight_that_went_bad_on_one_rank_alone_came_through_no_reduction(stream):
+    """Every rank's own gradients were finite at step 6; rank 1 saw bad weights first, and rank 0 got them at step 7."""
+    shared = {**IN_WEIGHTS, "parameter": "2.weight", "tensor": "weight"}
+    one = bad(step=6, origin="other-rank", **{**shared, "own_finite": 6})
+    zero = bad(step=7, origin="other-rank", **{**shared, "own_finite": 7})
+    finding = first(seen_on_two(stream, zero, one), "TD-N001")
+    assert (finding.first_step, finding.rank, finding.phase) == (7, 1, "weights")
+    assert finding.title.endswith("in weight 2.weight, written between two updates")
+
+
+def test_the_verdict_corrects_a_live_finding_in_words_and_confirms_one_in_silence(stream):
+    run = seen_on_two(stream, bad(step=3), bad(step=3, origin="other-rank"))
+    told = first(run, "TD-N001").as_dict()
+    findings = run.run.path / "findings.jsonl"
+    findings.write_text(json.dumps(told) + "\n")
+    assert not any("corrects" in line for line in first(run, "TD-N001").evidence)
+    findings.write_text(json.dumps({**told, "rank": 1, "title": "first NaN at step 3 on rank 1, in the loss"}) + "\n")
+    (line,) = (line for line in first(run, "TD-N001").evidence if "corrects" in line)
+    assert line == 'corrects what was said while the run went on: "first NaN at step 3 on rank 1, in the loss"'
+    findings.write_text(json.dumps({**told, "code": "TD-N005", "title": "a dead module"}) + "\n")
+    assert any("not confirmed by its end: TD-N005 a dead module" in note for note in run.judge().notes)

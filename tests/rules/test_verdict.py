@@ -31,7 +31,7 @@ def test_a_ruined_run_in_few_lines(stream):
     lines = run.judge(1).lines()
     assert len(lines) <= VERDICT_LINES
     assert lines[0] == "verdict: 3 findings (2 critical, 1 error); 2 ranks, 60 steps; exit 1"
-    assert lines[1] == "  TD-N001 critical: first NaN at step 3, rank 1, blocks.2.act (Act), backward"
+    assert lines[1] == '  TD-N001 critical: first NaN at step 3 on rank 1, in backward of module "blocks.2.act" (Act)'
     assert any("rank 1: step 59, SIGKILL" in line for line in lines)
     assert any(line.startswith("cost of tdbg: 0.40 % of the wall time (budget 1 %)") for line in lines)
 
@@ -156,7 +156,7 @@ def test_a_half_written_run_json(stream, text):
     ruined(run)
     (run.run.path / "run.json").write_text(text)
     verdict = judge_run(RunDir.open(run.run.path))
-    assert verdict.findings[0].title == "first NaN at step 3, rank 1, blocks.2.act (Act), backward"
+    assert verdict.findings[0].title == 'first NaN at step 3 on rank 1, in backward of module "blocks.2.act" (Act)'
     assert verdict.lines()
 
 

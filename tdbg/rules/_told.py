@@ -1,0 +1,44 @@
+"""What was said while a run went on, against the verdict: each live finding is confirmed, or corrected in words."""
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from tdbg.events import Finding
+from tdbg.rundir import FINDINGS, RunDir
+
+MAX_LINES = 1000
+PLACE = ("first_step", "rank", "phase", "module")  # what two findings of a code must have in common to agree
+
+
+def correct_live_findings(run: RunDir, findings: Sequence[Finding]) -> list[str]:
+    """Say in the finding itself where it differs from what was said live; returns notes on those that are gone."""
+    notes = []
+    for told in _live_findings(run):
+        same = [finding for finding in findings if finding.code == told.get("code")]
+        title = told.get("title", "")
+        if not same:
+            notes.append(f"said while the run went on, and not confirmed by its end: {told.get('code')} {title}")
+        elif not any(_agrees(finding, told) for finding in same):
+            line = f'corrects what was said while the run went on: "{title}"'
+            if line not in same[0].evidence:
+                same[0].evidence.append(line)
+    return list(dict.fromkeys(notes))
+
+
+def _agrees(finding: Finding, told: dict[str, Any]) -> bool:
+    return finding.title == told.get("title") or all(getattr(finding, name) == told.get(name) for name in PLACE)
+
+
+def _live_findings(run: RunDir) -> Iterable[dict[str, Any]]:
+    try:
+        lines = (run.path / FINDINGS).read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return
+    for line in lines[:MAX_LINES]:
+        try:
+            told = json.loads(line)
+        except ValueError:  # the last line of a run that was cut off
+            continue
+        if isinstance(told, dict):
+            yield told

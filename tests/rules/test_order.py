@@ -1,0 +1,45 @@
+"""The order of a verdict: a cause comes before what follows from it."""
+
+import itertools
+
+import pytest
+from streams import Stream
+
+from tdbg.events import Event, Finding, Step
+from tdbg.rules import RULES, Rule
+from tdbg.rules.verdict import Judge
+from tdbg.rundir import ProcessDir
+
+CAUSES = ("TD-S006", "TD-C008", "TD-S005", "TD-D002")
+CONSEQUENCES = ("TD-G003", "TD-G005", "TD-S007")
+
+
+def judged(run: Stream, planted: list[Finding], patch: pytest.MonkeyPatch) -> list[str]:
+    """The codes of a verdict in which exactly these were found, in its order."""
+
+    class Planted(Rule):
+        code = "TD-T000"
+        listens = (Step,)
+
+        def feed(self, process: ProcessDir, event: Event) -> list[Finding]:
+            return planted if isinstance(event, Step) and event.step == 1 else []
+
+    RULES.load()
+    patch.setitem(RULES._items, Planted.code, Planted)
+    judge = Judge(run.run)
+    for folder, event in run.log:
+        judge.feed(ProcessDir(run.run, run.run.path / folder), event)
+    return [finding.code for finding in judge.finish().findings]
+
+
+@pytest.mark.parametrize("pair", list(itertools.product(CAUSES, CONSEQUENCES)), ids="-".join)
+def test_a_cause_stands_before_its_consequence(
+    one: tuple[Stream, str], pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Although it was found later, and its consequence is worse."""
+    run, rank = one
+    run.train(rank, [2.5, 2.4])
+    cause = Finding(code=pair[0], severity="warning", title="the cause", first_step=40, rank=0)
+    follows = Finding(code=pair[1], severity="error", title="follows", first_step=10, rank=0)
+    other = Finding(code="TD-P002", severity="error", title="of its own", first_step=20, rank=0)
+    assert judged(run, [follows, other, cause], monkeypatch) == [pair[0], pair[1], "TD-P002"]
