@@ -12,6 +12,7 @@ from tdbg.probes import tensors
 from tdbg.probes.alarm import Alarm
 from tdbg.probes.budget import Budget
 from tdbg.probes.calls import KeptCalls, RootCalls
+from tdbg.probes.last_loss import LastLoss
 from tdbg.probes.plan import Plan
 from tdbg.probes.record import Recorder
 from tdbg.probes.roster import Roster
@@ -49,12 +50,15 @@ class LossWatch:
         self._calls = calls
         self._alarm = alarm
         self._at_once = at_once
+        self.last = LastLoss()
+        self._in_closure: int | None = None  # the number of the update whose closure has sent its first loss backward
         self._evaluated = False  # a closure has computed its loss once
         self._glances = 0  # losses of the running step that were sent backward between samples
         self._begun_at = 0.0
 
     def glance(self, losses: Any) -> bool:
         """Between samples only one thing is done: a host loss is checked. True if there is no more to do."""
+        self._keep_last(losses)
         if self._plan.deaf:
             return True
         begun = time.perf_counter()
@@ -69,6 +73,22 @@ class LossWatch:
         self._glances += 1
         self._budget.spend("backward_begins", time.perf_counter() - begun)
         return fine
+
+    def _keep_last(self, losses: Any) -> None:
+        """In every step, whatever is looked at. A closure's further evaluations are not added."""
+        updating = self._state.in_update is not None
+        if self._state.quiet or (updating and self._in_closure == self._state.updates):
+            return
+        try:
+            if not isinstance(losses, Tensor) and len(losses) == 1:
+                (losses,) = losses
+            if self._state.scaling:
+                scaler = self._roster.probe("loss-scaler")
+                losses = scaler.unscaled(losses) if scaler is not None else losses
+            self.last.add(losses)
+            self._in_closure = self._state.updates if updating else None
+        except Exception as error:  # guard: a tensor that shows no value
+            self._roster.failed("last loss", error)
 
     def _suspicious(self, loss: float) -> bool:
         """True if this loss is worth a record of its step, which then is watched from here on.
@@ -91,6 +111,8 @@ class LossWatch:
 
     def begins(self, losses: Any) -> None:
         """Backward is about to run in a step that is watched."""
+        if self._plan.watch:  # else `glance` has kept it
+            self._keep_last(losses)
         begun = time.perf_counter()
         self._calls.drop_running()
         self._kept.used()

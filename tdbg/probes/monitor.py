@@ -343,9 +343,11 @@ class Monitor(State):
         """A step that the budget does not even pay a glance for: counted, as cheaply as can be."""
         self.in_update = None
         if not self.optimizers.is_main(optimizer):
+            self.losses.last.drop()
             return
         self.optimizers.claim(optimizer)  # a profiler may want quiet from the first step on
         self.step += 1
+        self.losses.last.end_step(self.step)
         self.plan.deaf -= 1
         if not self.plan.deaf:
             begun = time.perf_counter()
@@ -362,9 +364,11 @@ class Monitor(State):
             self.calls.late = []
         if not self.optimizers.is_main(optimizer):
             self.optimizers.other_stepped()
+            self.losses.last.drop()
             return
         self.optimizers.main_stepped()
         self.step += 1
+        self.losses.last.end_step(self.step)
         self.attended = self.step
         self.calls.clear()
         self.losses.forget()
@@ -386,6 +390,7 @@ class Monitor(State):
         self.optimizers.claim(optimizer)
         self.optimizers.main_stepped()
         self.step += 1
+        self.losses.last.end_step(self.step)
         self.attended = self.step
         self.last_full = self.plan.full
         self.ending = True
@@ -403,6 +408,7 @@ class Monitor(State):
 
     def _other_step(self, optimizer: Optimizer) -> None:
         self.optimizers.other_stepped()
+        self.losses.last.drop()
         self.recorder.belongs_to_another()
         self.calls.clear()
         self.roster.tell("after_step", optimizer)

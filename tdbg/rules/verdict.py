@@ -357,6 +357,9 @@ def _weight(finding: Finding) -> tuple[int, float, str, int]:
 
 def _row(view: View, found: ProcessView) -> dict[str, Any]:
     last = found.last or found.last_eval
+    loss, loss_step = (last.loss, last.step) if last else (None, None)
+    if found.end is not None and found.end.loss is not None and found.end.loss_step >= (loss_step or 0):
+        loss, loss_step = found.end.loss, found.end.loss_step
     return {
         "rank": found.rank,
         "folder": found.process.label,
@@ -367,8 +370,8 @@ def _row(view: View, found: ProcessView) -> dict[str, Any]:
         "evals": found.evals,
         "skipped": found.skipped,
         "planned": found.plan.steps if found.plan else None,
-        "loss": last.loss if last else None,
-        "loss_step": last.step if last else None,
+        "loss": loss,
+        "loss_step": loss_step,
         "ended": view.ending(found),
         "code": view.own_exit(found),
         "last_t": found.t,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tdbg.control import CONTROL_FILE, Request, read
-from tdbg.events import End, Metric, Start, Step, plain
+from tdbg.events import End, Metric, Start, Step, number, plain
 from tdbg.flags import DIAGNOSTICS
 from tdbg.inject import children, records, tracebacks
 from tdbg.inject.agent import Agent, agent
@@ -225,7 +225,11 @@ class Rank:
             cost.errors, cost.dropped = self.me.errors, self.me.dropped
             cost.records_ms = records.spent_ms()
             self.me.emit(cost)
-            self.me.emit(End(step=self.monitor.step, reason=reason))
+            last = self.monitor.losses.last
+            loss = number(last.read())
+            self.me.emit(
+                End(step=self.monitor.step, reason=reason, loss=loss, loss_step=last.step if loss is not None else 0)
+            )
 
     def _speak_late(self) -> None:
         """The program had something written and never made a step: it is kept, unless a child was the rank."""
