@@ -28,7 +28,9 @@ class LastLoss:
 
     def add(self, loss: Any) -> None:
         """A loss is sent backward."""
-        if not isinstance(loss, Tensor) or loss.numel() != 1 or loss.is_complex() or len(self._running) >= MAX_PARTS:
+        if not isinstance(loss, Tensor) or loss.numel() != 1 or loss.is_complex() or tensors.has_no_data(loss):
+            return
+        if len(self._running) >= MAX_PARTS:
             return
         if tensors.on_host(loss):
             self._running.append(loss.item())

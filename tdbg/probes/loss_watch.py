@@ -141,7 +141,7 @@ class LossWatch:
         if not isinstance(found, Tensor):
             items = list(found)
             found = items[0] if len(items) == 1 else None
-        if not isinstance(found, Tensor) or found.numel() != 1 or found.is_complex():
+        if not isinstance(found, Tensor) or found.numel() != 1 or found.is_complex() or tensors.has_no_data(found):
             return None
         if self._state.scaling:
             scaler = self._roster.probe("loss-scaler")

@@ -281,7 +281,7 @@ class Monitor(State):
 
     def update_begins(self, optimizer: Any) -> None:
         """An optimizer is about to step; one that steps inside another's step (a wrapper's) does not count."""
-        if not self.active or self.in_update not in (None, optimizer):
+        if not self.active or self.in_update not in (None, optimizer) or self.optimizers.is_rehearsal(optimizer):
             return
         if self.plan.deaf:
             self.update_thread, self.in_update = get_ident(), optimizer
@@ -300,6 +300,9 @@ class Monitor(State):
 
     def update_ended(self, optimizer: Any) -> None:
         """An optimizer has stepped."""
+        if self.optimizers.is_rehearsal(optimizer):
+            self._forget_rehearsal()
+            return
         self.updates += 1
         begun = time.perf_counter()
         try:
@@ -405,6 +408,16 @@ class Monitor(State):
             self.ending = False
             self._forget_step(now)
             self._boundary()
+
+    def _forget_rehearsal(self) -> None:
+        """A step on tensors without data (a dry run on the meta device) is none; what was gathered of it goes."""
+        self.note(
+            "meta-steps", "steps on the meta device, or on fake tensors, are not counted: they compute shapes alone"
+        )
+        if self.active:
+            self.losses.last.drop()
+            self.calls.clear()
+            self._forget_step(time.perf_counter())
 
     def _other_step(self, optimizer: Optimizer) -> None:
         self.optimizers.other_stepped()
