@@ -15,7 +15,7 @@ from typing import Any
 from tdbg import events
 from tdbg.config import Settings
 from tdbg.logs.textlog import RankLogs
-from tdbg.rundir import STATE_FILE, EventWriter, allowed_env, claim, env_rank, redacted
+from tdbg.rundir import STATE_FILE, EventWriter, allowed_env, claim, env_rank, mark_unwritten, redacted
 
 MAX_ERRORS_SAID = 3
 
@@ -192,6 +192,8 @@ class Agent:
             where = f"rank {self.rank}" if self.rank is not None else f"pid {os.getpid()}"
             sys.stderr.write(f"tdbg: {where}: {text}\n")
             sys.stderr.flush()
+        with contextlib.suppress(OSError):
+            mark_unwritten(self.run_dir)
 
     def hello(self) -> None:
         """Report in the run directory that this process uses torch."""
