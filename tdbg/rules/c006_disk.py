@@ -1,6 +1,8 @@
 """TD-C006: the disk or the disk budget left out part of the record."""
 
+import shutil
 from collections.abc import Iterable
+from pathlib import Path
 
 from tdbg.events import Cost, Event, Finding, Note
 from tdbg.rules import RULES, Rule
@@ -8,6 +10,7 @@ from tdbg.rules.text import counted
 from tdbg.rules.view import View
 from tdbg.rundir import ProcessDir, unwritten
 
+FULL_BYTES = 1_000_000  # less than that is free
 CODES = ("disk-vectors", "disk-steps")
 
 
@@ -16,8 +19,9 @@ class DiskNote(Rule):
     """Says that events were thinned out or lost: for want of disk space, or with the run directory.
 
     What it does: Reports the notes a rank leaves when half and nine tenths of `--disk-budget` are used, and
-    events that could not be written at all. Thinned records are `info`, lost ones a warning. Where a rank could not
-    write any further, or the run directory was removed while the command ran, it says after which step nothing was seen.
+    events that could not be written at all. Thinned records are `info`, lost ones a warning. Where a rank could
+    not write any further, or the run directory was removed while the command ran, it says after which step
+    nothing was seen.
 
     Why it matters: Series with gaps look like steps that never happened.
 
@@ -69,8 +73,8 @@ class DiskNote(Rule):
         removed = not view.run.path.is_dir()
         if not removed:
             told = unwritten(view.run)
-            kept = view.exit_code != 0 or bool(view.info.get("end"))  # the supervisor could write how it ended
-            ranks = [one for one in ranks if not kept or (one.start and (one.start.host, one.start.pid) in told)]
+            full = view.exit_code == 0 and not view.info.get("end") and _is_full(view.run.path)  # nor could we
+            ranks = [one for one in ranks if full or (one.start and (one.start.host, one.start.pid) in told)]
         if not ranks:
             return
         first = min(ranks, key=lambda found: (found.step, found.rank or 0))
@@ -83,3 +87,10 @@ class DiskNote(Rule):
             cause="" if removed else "the disk, a quota or the largest size of a file (`ulimit -f`) was reached",
             try_next="choose a --run-dir that stays" if removed else "free space, or choose another --run-dir",
         )
+
+
+def _is_full(folder: Path) -> bool:
+    try:
+        return shutil.disk_usage(folder).free < FULL_BYTES
+    except OSError:
+        return False

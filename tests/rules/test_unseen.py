@@ -39,12 +39,6 @@ def test_events_that_could_not_be_written(stream):
     assert found == ["nothing was seen of rank 1 after step 6 (and of 1 other rank): its events could not be written"]
 
 
-def test_a_disk_on_which_not_even_the_end_can_be_noted(stream):
-    run = stream()
-    run.train(run.rank(), [2.0] * 9)
-    assert [finding.code for finding in finish(run, 0).findings] == ["TD-C006"]
-
-
 def test_a_program_that_leaves_at_once_is_no_matter_of_the_disk(stream):
     """os._exit: no end was written, and the run directory is in order."""
     run = stream()
