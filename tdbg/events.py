@@ -343,8 +343,8 @@ class End(Event):
 
     step: int = doc("steps done", 0)
     reason: str = doc("exit, exception or stopped", "exit")
-    loss: Number | None = doc("loss of the last step whose loss was on the host, recorded or not")
-    loss_step: int | None = doc("that step")
+    loss: Number | None = doc("loss of the last step whose loss was seen, recorded or not", None)
+    loss_step: int = doc("that step", 0)
 
 
 @event_type

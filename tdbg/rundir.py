@@ -31,6 +31,7 @@ RUNS = "tdbg_runs"
 EVENTS = "events.jsonl"
 FINDINGS = "findings.jsonl"  # what was found while the run went on, as it was told then
 STATE_FILE = run_files.STATE_FILE
+UNWRITTEN = "unwritten"  # holds an empty file HOST-PID for each process whose events could not be written
 UPLOAD = "upload"  # holds HOST.json, what became of `--capture-upload` there
 RANK_ENV = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "LOCAL_RANK")
 JOB_ENV = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID")
@@ -58,6 +59,17 @@ def copies_of(run: "RunDir") -> list[dict[str, Any]]:
         except (OSError, ValueError):
             continue
     return [copied for copied in found if isinstance(copied, dict)]
+
+
+def mark_unwritten(run: Path) -> None:
+    """Leave word that this process cannot write its events: an empty file, for which even a full disk may have room."""
+    os.close(run_files.open_append(run / UNWRITTEN / f"{socket.gethostname()}-{os.getpid()}", makes=True))
+
+
+def unwritten(run: "RunDir") -> set[tuple[str, int]]:
+    """(host, pid) of the processes that could not write all their events."""
+    names = [path.name.rpartition("-") for path in (run.path / UNWRITTEN).glob("*-*")]
+    return {(host, int(pid)) for host, _, pid in names if pid.isdigit()}
 
 
 def write_json(path: Path, data: Any) -> None:

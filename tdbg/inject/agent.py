@@ -18,7 +18,7 @@ from tdbg.escapes import escape_controls, safe
 from tdbg.guard import Guard, describe_error, ignore_failure, report_to
 from tdbg.logs.textlog import RankLogs
 from tdbg.redaction import redact_argv
-from tdbg.rundir import STATE_FILE, EventWriter, RunDir, allowed_env, claim, env_rank
+from tdbg.rundir import STATE_FILE, EventWriter, RunDir, allowed_env, claim, env_rank, mark_unwritten
 
 MAX_ERRORS_SAID = 3
 
@@ -199,6 +199,8 @@ class Agent:
             where = f"rank {self.rank}" if self.rank is not None else f"pid {os.getpid()}"
             sys.stderr.write(f"tdbg: {where}: {safe(text)}\n")
             sys.stderr.flush()
+        with contextlib.suppress(OSError):
+            mark_unwritten(self.run_dir)
 
     def hello(self) -> None:
         """Report in the run directory that this process uses torch."""

@@ -97,6 +97,8 @@ class Waker:
                 return spec or _tdbg_spec()
             if spec is not None:
                 self._listen(name, spec)
+                if name == "torch":
+                    _append("importing", b"")
         except Exception as error:  # fail open: the program's import goes on
             _note(name, error)
         return spec

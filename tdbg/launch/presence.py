@@ -20,7 +20,7 @@ class Patience:
         self._timer.start()
 
     def _look(self) -> None:
-        found = silence(self._run)
+        found = silence(self._run, over=False)
         if found:
             say(f"after {PATIENCE_S:.0f} s {found[0]}", found[1])
 

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from tdbg.probes.roots import alive
+from tdbg.probes.tensors import has_no_data
 
 OTHER_OPTIMIZER_TAKES_OVER = 16
 
@@ -74,6 +75,14 @@ class Optimizers:
                 "step-optimizer",
                 f"no optimizer of class {self._wanted} has stepped, so no step was counted; seen: {seen}",
             )
+
+    @staticmethod
+    def is_rehearsal(optimizer: Optimizer) -> bool:
+        """True if its parameters hold no data (meta device, fake tensors): its steps compute shapes, and nothing more."""
+        try:
+            return has_no_data(optimizer.param_groups[0]["params"][0])
+        except (AttributeError, LookupError, TypeError):  # an optimizer of another kind, or an empty one
+            return False
 
     def names(self) -> list[str]:
         """Class names of the optimizers alive."""

@@ -13,6 +13,7 @@ from tdbg.probes.alarm import Alarm
 from tdbg.probes.budget import Budget
 from tdbg.probes.calls import KeptCalls, RootCalls
 from tdbg.probes.duty import DutyCycle
+from tdbg.probes.last_loss import LastLoss
 from tdbg.probes.plan import Plan
 from tdbg.probes.record import Recorder
 from tdbg.probes.roster import Roster
@@ -52,11 +53,11 @@ class LossWatch:
         self._alarm = alarm
         self._duty = duty
         self._at_once = at_once
+        self.last = LastLoss()
+        self._in_closure: int | None = None  # the number of the update whose closure has sent its first loss backward
         self._evaluated = False  # a closure has computed its loss once
         self._glances = 0  # losses of the running step that were sent backward between samples
         self._begun_at = 0.0
-        self._step_loss: float | None = None  # of the running step so far, on the host
-        self.last: tuple[int, float] | None = None  # the last step whose loss was on the host, and that loss
 
     def glance(self, losses: Any) -> bool:
         """Between samples only one thing is done: a host loss is checked. True if there is no more to do.
@@ -69,6 +70,7 @@ class LossWatch:
             if not self._duty.for_calls:
                 return self.check(losses)
             self._duty.training_continues()
+        self._keep_last(losses)
         if state.quiet:
             return True
         begun = time.perf_counter()
@@ -77,7 +79,6 @@ class LossWatch:
         try:
             if isinstance(losses, Tensor) and losses.numel() == 1 and tensors.on_host(losses):
                 value = losses.item()
-                self._add(value)
                 fine = cmath.isfinite(value) and (self._plan.deaf > 0 or not self._suspicious(value))
                 if fine:
                     state.attended = state.step + 1  # up to here the weights were good
@@ -94,20 +95,28 @@ class LossWatch:
             if isinstance(losses, Tensor) and losses.is_cpu and losses.numel() == 1:
                 value = losses.item()
                 fine = value - value == 0.0  # of NaN and Inf it is NaN
-                self._add(value)
                 if fine:
                     self._state.attended = self._state.step + 1
+                if self._state.in_update is None and not self._state.scaling and not isinstance(value, complex):
+                    self.last.add_value(value)
+            else:
+                self._keep_last(losses)
         finally:
             self._budget.book("backward_begins", time.perf_counter() - begun)
         return fine
 
-    def _add(self, value: Any) -> None:
-        """Keep the loss for the end of the run; of a closure's evaluations the first, none that carries a scale."""
-        if not isinstance(value, complex) and not self._state.scaling:
-            if self._step_loss is None:
-                self._step_loss = value
-            elif self._state.in_update is None:
-                self._step_loss += value
+    def _keep_last(self, losses: Any) -> None:
+        """In every step, whatever is looked at. A closure's further evaluations are not added."""
+        updating = self._state.in_update is not None
+        if self._state.quiet or (updating and self._in_closure == self._state.updates):
+            return
+        if not isinstance(losses, Tensor) and len(losses) == 1:
+            (losses,) = losses
+        if self._state.scaling:
+            scaler = self._roster.probe("loss-scaler")
+            losses = scaler.unscaled(losses) if scaler is not None else losses
+        self.last.add(losses)
+        self._in_closure = self._state.updates if updating else None
 
     def _suspicious(self, loss: float) -> bool:
         """True if this loss is worth a record of its step, which then is watched from here on.
@@ -127,6 +136,8 @@ class LossWatch:
 
     def begins(self, losses: Any) -> None:
         """Backward is about to run in a step that is watched."""
+        if self._plan.watch:  # else `glance` has kept it
+            self._keep_last(losses)
         begun = time.perf_counter()
         self._calls.drop_running()
         self._kept.used()
@@ -154,7 +165,7 @@ class LossWatch:
         if not isinstance(found, Tensor):
             items = list(found)
             found = items[0] if len(items) == 1 else None
-        if not isinstance(found, Tensor) or found.numel() != 1 or found.is_complex():
+        if not isinstance(found, Tensor) or found.numel() != 1 or found.is_complex() or tensors.has_no_data(found):
             return None
         if self._state.scaling:
             scaler = self._roster.probe("loss-scaler")
@@ -168,7 +179,6 @@ class LossWatch:
             self._recorder.add_loss(loss, counted=counted)
             return
         value = float(loss)
-        self._add(value)
         self._recorder.add_loss(value, counted=counted)
         if not math.isfinite(value):
             self._alarm.bad_loss(value)
@@ -187,18 +197,6 @@ class LossWatch:
         """An update begins or has ended: the next loss is the first of its closure, or of no closure."""
         self._evaluated = False
 
-    def counted(self, step: int) -> bool:
-        """This step has ended: what was sent backward so far was for it. True if its loss was looked at."""
-        if self._step_loss is None:
-            return False
-        self.last = step, self._step_loss
-        self._step_loss = None
-        return True
-
     def forget(self) -> None:
         """The step has ended."""
         self._glances = 0
-
-    def belongs_to_another(self) -> None:
-        """What was sent backward so far was for an optimizer whose steps do not count."""
-        self._step_loss = None

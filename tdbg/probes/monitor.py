@@ -327,7 +327,7 @@ class Monitor(State):
 
     def update_begins(self, optimizer: Any) -> None:
         """An optimizer is about to step; one that steps inside another's step (a wrapper's) does not count."""
-        if not self.active or self.in_update not in (None, optimizer):
+        if not self.active or self.in_update not in (None, optimizer) or self.optimizers.is_rehearsal(optimizer):
             return
         if self.duty.for_calls:
             self.duty.training_continues()
@@ -348,6 +348,9 @@ class Monitor(State):
 
     def update_ended(self, optimizer: Any) -> None:
         """An optimizer has stepped."""
+        if self.optimizers.is_rehearsal(optimizer):
+            self._forget_rehearsal()
+            return
         self.updates += 1
         if not self.active:
             self._unwatched_step(optimizer)
@@ -390,9 +393,11 @@ class Monitor(State):
         """A step that the budget does not even pay a glance for: counted, as cheaply as can be."""
         self.in_update = None
         if not self.optimizers.is_main(optimizer):
+            self.losses.last.drop()
             return
         self.optimizers.claim(optimizer)  # a profiler may want quiet from the first step on
         self.step += 1
+        self.losses.last.end_step(self.step)
         self.plan.deaf -= 1
         if not self.plan.deaf:
             begun = time.perf_counter()
@@ -407,13 +412,12 @@ class Monitor(State):
         self.in_update = None
         if not self.optimizers.is_main(optimizer):
             self.optimizers.other_stepped()
-            self.losses.belongs_to_another()
+            self.losses.last.drop()
             return
         self.optimizers.main_stepped()
         self.step += 1
         self.duty.steps += 1
-        if self.losses.counted(self.step):
-            self.attended = self.step
+        self.losses.last.end_step(self.step)
         self.last_full = False
         if self._attention.rate_jumped(optimizer, self.step):
             self.recorder.began_at = 0.0
@@ -431,13 +435,13 @@ class Monitor(State):
             self.calls.late = []
         if not self.optimizers.is_main(optimizer):
             self.optimizers.other_stepped()
-            self.losses.belongs_to_another()
+            self.losses.last.drop()
             return
         self.optimizers.main_stepped()
         self.step += 1
+        self.losses.last.end_step(self.step)
         self.attended = self.step
         self.calls.clear()
-        self.losses.counted(self.step)
         self.losses.forget()
         self.last_full = False
         if self._attention.rate_jumped(optimizer, self.step):
@@ -457,9 +461,9 @@ class Monitor(State):
         self.optimizers.claim(optimizer)
         self.optimizers.main_stepped()
         self.step += 1
+        self.losses.last.end_step(self.step)
         self.attended = self.step
         self.last_full = self.plan.full
-        self.losses.counted(self.step)
         self.ending = True
         try:
             self.modules.finish()
@@ -473,9 +477,19 @@ class Monitor(State):
             self._forget_step(now)
             self._boundary()
 
+    def _forget_rehearsal(self) -> None:
+        """A step on tensors without data (a dry run on the meta device) is none; what was gathered of it goes."""
+        self.note(
+            "meta-steps", "steps on the meta device, or on fake tensors, are not counted: they compute shapes alone"
+        )
+        if self.active:
+            self.losses.last.drop()
+            self.calls.clear()
+            self._forget_step(time.perf_counter())
+
     def _other_step(self, optimizer: Optimizer) -> None:
         self.optimizers.other_stepped()
-        self.losses.belongs_to_another()
+        self.losses.last.drop()
         self.recorder.belongs_to_another()
         self.calls.clear()
         self.roster.tell("after_step", optimizer)

@@ -11,6 +11,7 @@ from tdbg.probes import PROBES
 from tdbg.probes.guest import Guest
 from tdbg.probes.kineto import Press, Session, forget_in_child, somebody_records
 from tdbg.probes.profile_tally import Tally, count, rounded
+from tdbg.probes.span_marks import SpanMarks
 from tdbg.probes.updates import EveryUpdate
 from tdbg.profiling import Span, Windows
 
@@ -37,7 +38,9 @@ class Profiler(EveryUpdate):
 
     Reads:  what torch.profiler records: operators, kernels and copies, with ``--kind`` memory, shapes, stacks, FLOPs.
             A window goes from the end of one update of the first optimizer to the end of another. While it is open,
-            tdbg's other probes rest, so that the trace shows the program alone.
+            tdbg's other probes rest, so that the trace shows the program alone. Saves (``torch.save``, safetensors,
+            ``torch.distributed.checkpoint``, ``xm.save``) and the beginning of a pass over a DataLoader, which no
+            operator shows, have spans of their own.
     Emits:  WINDOW as one begins to warm up, a Trace event and a line (TRACE) as it ends; ASIDE where the program runs
             a profiler of its own; DONE at the end: windows, bytes, a step's time inside and outside of them; what is
             missing, and why.
@@ -87,6 +90,7 @@ class Profiler(EveryUpdate):
     def attach(self) -> None:
         super().attach()
         self.guest.attach()
+        SpanMarks(self, lambda: self.session is not None and self.session.recording).attach()
         monitor = self.monitor
         if monitor.step:
             monitor.ignore(self, WHILE_TRAINING)

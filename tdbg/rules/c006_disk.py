@@ -1,22 +1,27 @@
 """TD-C006: the disk or the disk budget left out part of the record."""
 
+import shutil
 from collections.abc import Iterable
+from pathlib import Path
 
 from tdbg.events import Cost, Event, Finding, Note
 from tdbg.rules import RULES, Rule
 from tdbg.rules.text import counted
 from tdbg.rules.view import View
-from tdbg.rundir import ProcessDir
+from tdbg.rundir import ProcessDir, unwritten
 
+FULL_BYTES = 1_000_000  # less than that is free
 CODES = ("disk-vectors", "disk-steps")
 
 
 @RULES.add
 class DiskNote(Rule):
-    """Says that events were thinned out or lost for want of disk space.
+    """Says that events were thinned out or lost: for want of disk space, or with the run directory.
 
     What it does: Reports the notes a rank leaves when half and nine tenths of `--disk-budget` are used, and
-    events that could not be written at all. Thinned records are `info`, lost ones a warning.
+    events that could not be written at all. Thinned records are `info`, lost ones a warning. Where a rank could
+    not write any further, or the run directory was removed while the command ran, it says after which step
+    nothing was seen.
 
     Why it matters: Series with gaps look like steps that never happened.
 
@@ -49,15 +54,43 @@ class DiskNote(Rule):
         return self.once(self._given.setdefault(event.code, []), new)
 
     def finish(self, view: View) -> Iterable[Finding]:
+        yield from self._unseen(view)
         lost = [found for found in view.steppers() if found.cost is not None and found.cost.dropped]
         total = sum(found.cost.dropped for found in lost if found.cost is not None)
-        if not lost:
-            return ()
-        return (
-            self.found(
+        if lost:
+            yield self.found(
                 f"{counted(total, 'event')} could not be written ({lost[0].who}{' and others' if len(lost) > 1 else ''})",
                 rank=lost[0].rank,
                 cause="the disk or the disk budget was full",
                 try_next="free space, or give more with --disk-budget",
-            ),
+            )
+
+    def _unseen(self, view: View) -> Iterable[Finding]:
+        """What the verdict cannot know of."""
+        if not view.over:
+            return
+        ranks = [found for found in view.ranks() if found.end is None]
+        removed = not view.run.path.is_dir()
+        if not removed:
+            told = unwritten(view.run)
+            full = view.exit_code == 0 and not view.info.get("end") and _is_full(view.run.path)  # nor could we
+            ranks = [one for one in ranks if full or (one.start and (one.start.host, one.start.pid) in told)]
+        if not ranks:
+            return
+        first = min(ranks, key=lambda found: (found.step, found.rank or 0))
+        others = f" (and of {counted(len(ranks) - 1, 'other rank')})" if len(ranks) > 1 else ""
+        yield self.found(
+            f"nothing was seen of {first.who} after step {first.step}{others}:"
+            f" {'the run directory was removed' if removed else 'its events could not be written'}",
+            first_step=first.step,
+            rank=first.rank,
+            cause="" if removed else "the disk, a quota or the largest size of a file (`ulimit -f`) was reached",
+            try_next="choose a --run-dir that stays" if removed else "free space, or choose another --run-dir",
         )
+
+
+def _is_full(folder: Path) -> bool:
+    try:
+        return shutil.disk_usage(folder).free < FULL_BYTES
+    except OSError:
+        return False

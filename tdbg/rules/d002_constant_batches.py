@@ -10,11 +10,11 @@ from tdbg.rundir import ProcessDir
 class ConstantBatches(ObservingRule[set[str]]):
     """Says when the inputs of batch after batch are constant, or one sample over and over.
 
-    What it does: With the flag DATALOADER (or at level advanced) it looks at the main input of sampled batches: the
-    largest tensor with floats, else with integers, masks and labels left out. It speaks when that tensor holds one
-    value all over, or equal samples, in at least 3 batches of a pass and three quarters of those looked at. It is
-    silent where another input of the batch varies and this one may be its mask (all 1, of a shape that fits) or its
-    companion (coordinates, positions: not four times as large).
+    What it does: With the flag DATALOADER (or at level advanced) it looks at the main input of sampled batches:
+    the largest tensor with floats, else with integers, masks and labels left out. It speaks when that tensor
+    holds one value all over, or equal samples, in at least 3 batches of a pass and three quarters of those looked
+    at. It is silent where another input of the batch varies and this one may be its mask (all 1, of a shape that
+    fits) or its companion (coordinates, positions: not four times as large).
 
     Why it matters: The model can only learn the mean of the labels. The loss falls a little and stays there, which
     looks like a hard problem rather than like missing data.

@@ -35,8 +35,8 @@ class NoGradient(Rule):
     What it does: With the flags GRADIENTS or OPTIMIZER it follows the trainable parameters of the optimizer whose
     ``grad`` is None, and (GRADIENTS) the weight matrices whose gradient is zero all over. It speaks when one has
     been so in 10 looks in a row over at least 12 steps. Frozen parameters do not count. Where another model gets
-    gradients that no optimizer uses, and its parameters have the same shapes, it says that the optimizer was built on
-    another instance.
+    gradients that no optimizer uses, and its parameters have the same shapes, it says that the optimizer was
+    built on another instance.
 
     Why it matters: Optimizers pass over such parameters without a word. A branch that was never wired up, or was
     detached, looks like a model that learns a little worse than it should. Under DDP it ends in an error.
@@ -45,8 +45,8 @@ class NoGradient(Rule):
         TD-G003 warning: 2 parameters got no gradient in 10 looks: aux.weight, aux.bias, rank 0
 
     What to do: Find out where the way from the loss ends: `detach()`, `no_grad`, `argmax`, an output the loss
-    does not use. If it is meant, freeze the parameters: that saves their optimizer state as well. Where the optimizer holds
-    another instance, build it from the model that is called.
+    does not use. If it is meant, freeze the parameters: that saves their optimizer state as well. Where the
+    optimizer holds another instance, build it from the model that is called.
 
     Thresholds: 10 looks over 12 steps: heads that take turns, experts that are not chosen in every step and
     adapters that begin at zero get their gradient within that time.

@@ -53,9 +53,10 @@ class ExceptionRule(Rule):
     What it does: An uncaught exception is an error. Of several ranks the one that failed first is named; the
     others (which usually report a broken connection to the first) are evidence. An exception that the program
     logged or printed (`logger.exception`, `exc_info`, `traceback.print_exc`) and then swallowed is a warning,
-    with how often it came and whether any step came after it; so is one that ended a thread of the program. It is an
-    error where the process then ended without a single optimizer step. The place is the innermost line of the program's
-    own, not a package's. Ctrl-C and `sys.exit` are no failures, nor is what a launcher raises because a rank ended.
+    with how often it came and whether any step came after it; so is one that ended a thread of the program. It is
+    an error where the process then ended without a single optimizer step. The place is the innermost line of the
+    program's own, not a package's. Ctrl-C and `sys.exit` are no failures, nor is what a launcher raises because a
+    rank ended.
 
     Why it matters: A `main` that catches everything ends with exit code 0 after a crash. A thread that died
     (prefetching, checkpoints, metrics) leaves a run that waits for it, or goes on without its work. With several

@@ -5,11 +5,17 @@ from tdbg.rules.text import clip
 from tdbg.rundir import RunDir
 
 ERRORS_LOG = "boot/errors.log"
+IMPORTING = "boot/importing"  # a process has begun to import torch
 SHOWN_CHARS = 140
 
 
-def silence(run: RunDir) -> tuple[str, str] | None:
-    """What is wrong and what to do, if no process has reported; None if one has."""
+def silence(run: RunDir, *, over: bool = True) -> tuple[str, str] | None:
+    """What is wrong and what to do, if no process has reported; None if one has, or a removed folder cannot tell.
+
+    over: the command has ended; while it runs, what has not happened may still do.
+    """
+    if not run.path.is_dir():
+        return None
     if run.hellos() or run.processes():
         return None
     if (run.path / ERRORS_LOG).exists():
@@ -17,6 +23,17 @@ def silence(run: RunDir) -> tuple[str, str] | None:
         return "no process reported: tdbg could not wake up in it" + (
             f": {why}" if why else ""
         ), f"see {ERRORS_LOG} in the run directory"
+    if (run.path / IMPORTING).exists():
+        return (
+            f"no process {'reported' if over else 'has reported yet'}: one"
+            f" {'ended while it imported torch' if over else 'is importing torch'}",
+            "see the end of its output; `python -X importtime -c 'import torch'` shows where an import takes its time",
+        )
+    if run.woke() and not over:
+        return (
+            "no process has reported yet: Python runs, and has not begun to import torch",
+            "is it the command that trains? (a child with an empty environment is not seen)",
+        )
     if run.woke():
         return (
             "no process reported: Python ran, but none of it imported torch",

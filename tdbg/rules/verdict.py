@@ -369,9 +369,8 @@ class Judge:
 def _row(view: View, found: ProcessView) -> dict[str, Any]:
     last = found.last or found.last_eval
     loss, loss_step = (last.loss, last.step) if last else (None, None)
-    end = found.end
-    if end is not None and end.loss_step is not None and end.loss_step > (found.last.step if found.last else 0):
-        loss, loss_step = end.loss, end.loss_step  # the last record is of an earlier step
+    if found.end is not None and found.end.loss is not None and found.end.loss_step >= (loss_step or 0):
+        loss, loss_step = found.end.loss, found.end.loss_step
     return {
         "rank": found.rank,
         "folder": found.process.label,

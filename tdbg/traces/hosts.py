@@ -319,6 +319,10 @@ class Threads:
                 _extend(thread.stepping, start, start + dur)
         elif name.startswith(kinds.COLLECTIVES):
             _extend(thread.collective, start, start + dur)
+        elif name.startswith(kinds.SAVES):
+            if start < self.until and (not thread.saves or start > thread.saves[-1]):  # no save inside another
+                _count(self.saves, name.removeprefix(kinds.SAVES), min(dur, self.until - start))
+            _extend(thread.saves, start, start + dur)
         if start >= self.until:
             return
         dur = min(dur, self.until - start)  # the window is closed within the last Optimizer.step

@@ -18,6 +18,7 @@ BAR = (INPUT, H2D, FORWARD, BACKWARD, OPTIMIZER, COMMUNICATION, COPY, IDLE, OTHE
 
 LOADER = "enumerate(DataLoader)#"
 LOADER_ALONE = "_SingleProcessDataLoaderIter"
+SAVES = "tdbg.save: "  # spans of `tdbg profile` around a save
 OPTIMIZERS = ("Optimizer.step#", "Optimizer.zero_grad#")
 TOGETHER = ("aten::_foreach_", "aten::_fused_")  # operators on many tensors
 ELEMENTWISE = (  # in place, on one

@@ -32,6 +32,23 @@ def test_the_cause_is_named(run: RunDir, sign: str, cause: str, hint: str) -> No
     assert found and cause in found[0] and hint in found[1]
 
 
+@pytest.mark.parametrize(
+    ("sign", "over", "cause"),
+    [
+        ("boot/importing", False, "one is importing torch"),
+        ("boot/importing", True, "one ended while it imported torch"),
+        ("", False, "has not begun to import torch"),
+    ],
+)
+def test_a_process_that_still_imports_is_not_said_to_be_without_torch(
+    run: RunDir, sign: str, over: bool, cause: str
+) -> None:
+    for name in filter(None, ("boot/woke", sign)):
+        (run.path / name).write_text("")
+    found = silence(run, over=over)
+    assert found and cause in found[0] and "none of it imported" not in found[0]
+
+
 def test_one_process_that_reported_is_enough(run: RunDir) -> None:
     (run.path / "hello").mkdir()
     (run.path / "hello" / "host-1.json").write_text("{}")

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -54,6 +55,40 @@ def test_a_plain_loop_is_recorded_as_it_ran(watch: Start) -> None:
         assert record.samples == 16
         assert record.grad_norms is not None and len(record.grad_norms) == 4
     assert seen.claims == 1
+
+
+def rehearse(kind: str) -> None:
+    """A dry run: shapes alone."""
+    with FakeTensorMode() if kind == "fake" else torch.device("meta"):
+        model = nn.Sequential(nn.Linear(8, 16), nn.Linear(16, 4))
+        optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.ones(2, 8)).sum().backward()
+            optimizer.step()
+        with torch.no_grad():
+            model(torch.ones(2, 8))
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"level": "extreme"}, {"max_overhead": 0.01}], ids=["plain", "extreme", "deaf"]
+)
+@pytest.mark.parametrize("kind", ["meta", "fake"])
+def test_a_dry_run_is_no_step_and_what_comes_after_it_is_seen(watch: Start, kind: str, settings: Any) -> None:
+    seen = watch(**settings)
+    rehearse(kind)
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for number in range(30):
+        if number == 10:
+            rehearse(kind)
+        optimizer.zero_grad()
+        cross_entropy(model(batch()[0]), batch()[1]).backward()
+        optimizer.step()
+    seen.monitor.finish()
+    assert seen.monitor.step == 30 and "meta-steps" in seen.notes
+    assert seen.steps and all(isinstance(record.loss, float) for record in seen.steps)
+    assert "max_overhead" in settings or [record.step for record in seen.steps] == list(range(1, 31))
 
 
 def test_the_norm_before_clipping_is_the_one_recorded(watch: Start) -> None:

@@ -84,6 +84,32 @@ def test_a_window(training: Any) -> None:
     assert [step.step for step in run.seen.steps if 2 <= step.step <= 6] == [2, 6], "a window is left alone"
 
 
+def test_saves_and_beginnings_of_passes_have_spans_in_a_window_and_nowhere_else(training: Any, tmp_path: Path) -> None:
+    import safetensors.torch
+    import torch.distributed.checkpoint as dcp
+
+    run = training()
+    outside = torch.save, torch.utils.data.DataLoader.__iter__
+    for number in range(6):
+        run.steps(1)
+        torch.save(run.layer.state_dict(), tmp_path / f"{number}.pt")
+        safetensors.torch.save_file(run.layer.state_dict(), str(tmp_path / f"{number}.safetensors"))
+        if number > 2:
+            dcp.save(run.layer.state_dict(), checkpoint_id=str(tmp_path / f"dcp{number}"), no_dist=True)
+        next(iter(torch.utils.data.DataLoader(torch.ones(4, 4))))
+    (trace,) = run.end()
+    names = Counter(event["name"] for event in trace["traceEvents"] if event.get("cat") == "user_annotation")
+    recorded = len(marks(trace))
+    assert 0 < recorded < 6
+    for name in ("tdbg.save: safetensors.save_file", "enumerate(DataLoader)#DataLoader.__iter__"):
+        assert recorded - 1 <= names[name] <= recorded, (name, names)
+    assert recorded - 1 <= names["tdbg.save: torch.save"] < 2 * 6  # other saves call it too
+    assert names["tdbg.save: torch.distributed.checkpoint.save"] >= 1
+    run.seen.monitor.detach()
+    assert (torch.save, torch.utils.data.DataLoader.__iter__) != outside
+    assert not hasattr(torch.save, "__wrapped__") and not hasattr(torch.utils.data.DataLoader.__iter__, "__wrapped__")
+
+
 def test_the_steps_around_a_window_do_not_hold_its_pause(training: Any) -> None:
     """Of three windows, since another process may hold up any one step."""
     run = training(profile_kind="full", profile_active=20, profile_repeat=3)

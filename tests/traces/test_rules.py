@@ -341,6 +341,19 @@ def test_a_longer_hiccup_hides_no_save(tmp_path):
     assert advice(tmp_path, [*saving("train.py(9): think"), *hiccup])[0] == []
 
 
+@pytest.mark.parametrize(
+    "name", ["torch.save", "safetensors.save_file", "torch.distributed.checkpoint.save", "xm.save"]
+)
+def test_a_save_that_is_marked_needs_no_stacks(tmp_path, name):
+    longer = [step(6, 6000, 5000), *plain(6, 6000), step(7, 11000, 1000), *plain(7, 11000)]
+    inner = note("tdbg.save: torch.save", 7000, 3000)  # one save calls another
+    marked = slowly([*steps(plain), *longer, note(f"tdbg.save: {name}", 6950, 3900), inner])
+    (found,) = advice(tmp_path, marked)[0]
+    assert (found.code, found.severity) == ("TD-P113", "warning")
+    assert "most of it in a save" in found.title
+    assert any(line.startswith(f"{name}: 1 calls, ") for line in found.evidence)
+
+
 def test_a_rank_that_is_slow_in_each_step_is_critical(tmp_path):
     def severity(*waits):
         every = {}

@@ -219,9 +219,11 @@ class Rank:
         if self.alternation is not None:
             guard("baseline").call(lambda: self.me.emit(self.alternation.result()))  # type: ignore[union-attr]
         guard("cost").call(self._emit_cost)
-        loss_step, loss = self.monitor.losses.last or (None, None)
+        last = self.monitor.losses.last
+        loss = number(guard("last loss").call(last.read))
         reason = "exception" if failed else "exit"
-        self.me.emit(End(step=self.monitor.step, reason=reason, loss=number(loss), loss_step=loss_step))
+        loss_step = last.step if loss is not None else 0
+        self.me.emit(End(step=self.monitor.step, reason=reason, loss=loss, loss_step=loss_step))
 
     def _emit_cost(self) -> None:
         cost = self.monitor.cost()

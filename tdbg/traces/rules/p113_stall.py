@@ -10,7 +10,7 @@ class Stall(Rule):
     """One step takes several times as long as the others.
 
     Signal: a step of three times the median and more, among five or more, that is longer by ``stall_floor_ms``; and
-    that a save or a write to the disk, which stacks tell, is the larger part of what it is longer by, or waiting for
+    that a save or a write to the disk, which `tdbg profile` marks and stacks tell, is the larger part of what it is longer by, or waiting for
     input (a notice): any hiccup of the machine makes a long step too. Of several such steps it tells the one with the
     longest save, and the longest of all where no save made any of them.
     What to do: write checkpoints in the background, keep evaluation and logging out of the step;
@@ -58,8 +58,8 @@ def _saving(step: Step) -> int:
 
 def _untold(longest: Step, middle: float) -> str:
     return (
-        f"step {longest.number} took {longest.length / middle:.1f} times the median, and nobody knows why:"
-        " `tdbg profile --kind stacks`"
+        f"step {longest.number} took {longest.length / middle:.1f} times the median, and no operator, wait or marked save"
+        " explains it: `tdbg profile --kind stacks` shows the lines of the program"
     )
 
 

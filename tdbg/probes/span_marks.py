@@ -1,0 +1,58 @@
+"""Named spans in a profiler's window for what no operator shows: saves, and a loader that begins a pass."""
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.autograd.profiler import record_function
+from torch.utils.data import DataLoader
+
+from tdbg.probes.compiler import hide
+from tdbg.probes.patches import Patches
+
+if TYPE_CHECKING:
+    from tdbg.probes import Probe
+
+SAVE = "tdbg.save: "  # `tdbg trace` knows both beginnings
+LOADER = "enumerate(DataLoader)#DataLoader.__iter__"
+# The module, once the program has it, its functions, and what they are called in a trace.
+SAVES = (
+    ("torch.distributed.checkpoint", ("save", "async_save"), "torch.distributed.checkpoint"),
+    ("torch.distributed.checkpoint.state_dict_saver", ("save", "async_save"), "torch.distributed.checkpoint"),
+    ("safetensors.torch", ("save_file", "save_model"), "safetensors"),
+    ("torch_xla.core.xla_model", ("save",), "xm"),
+)
+
+
+class SpanMarks:
+    """Marks saves and beginnings of passes while ``is_recording`` says so; else its wrappers do nothing."""
+
+    def __init__(self, probe: "Probe", is_recording: Callable[[], bool]) -> None:
+        self._probe = probe
+        self._patches: Patches = probe.patches
+        self._is_recording = is_recording
+
+    def attach(self) -> None:
+        """Stand in front of these functions; the probe's own `detach` takes them away."""
+        self._mark(torch, "save", f"{SAVE}torch.save")
+        self._mark(DataLoader, "__iter__", LOADER)
+        for module, names, shown in SAVES:
+            self._probe.when_imported(module, functools.partial(self._meet, names, shown))
+
+    def _meet(self, names: tuple[str, ...], shown: str, module: Any) -> None:
+        for name in names:
+            if callable(getattr(module, name, None)):
+                self._mark(module, name, f"{SAVE}{shown}.{name}")
+
+    def _mark(self, owner: Any, name: str, text: str) -> None:
+        def make(original: Any) -> Any:
+            def marked(*args: Any, **kwargs: Any) -> Any:
+                if torch.compiler.is_compiling() or not self._is_recording():
+                    return original(*args, **kwargs)
+                with record_function(text):
+                    return original(*args, **kwargs)
+
+            return hide(marked)
+
+        self._patches.wrap(owner, name, make)
