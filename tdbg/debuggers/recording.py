@@ -75,7 +75,7 @@ class Recording:
         pool.watch(self._is_alive)
         self.written = self.bytes = 0
         self.dropped: Counter[str] = Counter()
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
         self._told = False
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._waiting = 0
@@ -156,7 +156,7 @@ class Recording:
                     self.drop(1, self._why())
             except UnstorableError as error:  # this one cannot be kept, the others can
                 self.drop(1, str(error))
-            except Exception as error:  # guard: told by the next put
+            except BaseException as error:  # guard: told by the next put
                 self.error = error
                 self.drop(1, self._why())
             finally:
@@ -167,7 +167,7 @@ class Recording:
         if self._writer is not None:
             try:
                 self._end(self._writer)
-            except Exception as error:  # guard
+            except BaseException as error:  # guard
                 self.error = self.error or error
 
     def _end(self, writer: PageWriter) -> None:

@@ -19,6 +19,7 @@ from torch.profiler import ProfilerActivity, supported_activities
 from torch.profiler.profiler import _KinetoProfile
 
 from tdbg import run_files
+from tdbg.guard import Guard
 from tdbg.probes.memory_history import MemoryHistory, name_beside, save
 from tdbg.profiling import KINDS, Span, quieten, trace_name
 
@@ -160,6 +161,7 @@ class Press:
 
     def __init__(self) -> None:
         self._threads: list[threading.Thread] = []
+        self._guard = Guard("trace files")
 
     def take(self, path: Path) -> None:
         """Begin to make ``path`` a .gz."""
@@ -168,9 +170,12 @@ class Press:
     def begin(self, work: Callable[..., None], *what: Any) -> None:
         """Begin some other work in such a thread."""
         self._threads = [thread for thread in self._threads if thread.is_alive()]
-        thread = threading.Thread(target=work, args=what, name="tdbg-traces", daemon=True)
+        thread = threading.Thread(target=self._work, args=(work, *what), name="tdbg-traces", daemon=True)
         self._threads.append(thread)
         thread.start()
+
+    def _work(self, work: Callable[..., None], *what: Any) -> None:
+        self._guard.call(work, *what)
 
     def wait(self) -> None:
         """Until all of it is done, or has taken a minute."""

@@ -93,7 +93,7 @@ def find_entries(bare: Outcome, watched: Outcome) -> dict[str, str]:
         ours = not name.rpartition(":")[0].startswith("/") and _is_ours(text)
         if (before is not None and before[0] != text) or (before is None and ours):
             found.setdefault(name, path)
-    return found
+    return {name: where for name, where in found.items() if not name.startswith("entries/")}  # the observer's own
 
 
 def _is_ours(text: str) -> bool:
