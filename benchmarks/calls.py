@@ -40,9 +40,7 @@ def run_program(shape: str, repeats: int) -> dict[str, float]:
     torch.set_num_threads(1)
     kind, _, length = shape.partition("-")
     width, rows = SIZES[length or "0.05"]
-    model = nn.Sequential(
-        nn.Linear(4, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh(), nn.Linear(width, 2)
-    )
+    model = nn.Sequential(nn.Linear(4, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh(), nn.Linear(width, 2))
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-4)
 
     def infer(count: int) -> None:
@@ -75,7 +73,18 @@ def measure(shape: str, repeats: int, *, watched: bool, options: list[str]) -> t
     with tempfile.TemporaryDirectory(prefix="tdbg-calls-") as folder:
         words = [sys.executable, __file__, "--program", shape, "--repeats", str(repeats)]
         if watched:
-            words = [sys.executable, "-m", "tdbg", "run", "--quiet", "--run-dir", f"{folder}/run", *options, "--", *words]
+            words = [
+                sys.executable,
+                "-m",
+                "tdbg",
+                "run",
+                "--quiet",
+                "--run-dir",
+                f"{folder}/run",
+                *options,
+                "--",
+                *words,
+            ]
         env = {name: value for name, value in os.environ.items() if not name.startswith("TDBG_")}
         env.update(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1")
         done = subprocess.run(words, check=True, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)

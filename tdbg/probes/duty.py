@@ -75,7 +75,9 @@ class DutyCycle:
         elif self._calls > IDLE_CALLS:
             self._calls = 0
             share = (self._budget.own_s - self._calls_own_s) / max(now - self._calls_at, 1e-9)
-            seen = {probe.name for point in ("call_begins", "call_ended") for probe, _ in self._roster.subscribers[point]}
+            seen = {
+                probe.name for point in ("call_begins", "call_ended") for probe, _ in self._roster.subscribers[point]
+            }
             if seen <= SEEN_CALLS and self._is_too_dear(share) and self._may_leave(now):
                 self._leave(now, for_calls=True)
 
@@ -101,7 +103,9 @@ class DutyCycle:
         state = self._state
         if self.is_away or not state.active or state.quiet or state.rerunning or self._roster.subscribers["must_watch"]:
             return False
-        return self._budget.own_s > self._budget.earned_s(now) and not is_anything_compiled()  # a graph may hold our hooks
+        return (
+            self._budget.own_s > self._budget.earned_s(now) and not is_anything_compiled()
+        )  # a graph may hold our hooks
 
     def _leave(self, now: float, *, for_calls: bool) -> None:
         debt_s = self._budget.own_s - self._budget.earned_s(now)

@@ -24,8 +24,8 @@ from tdbg.probes import PROBES, Probe
 from tdbg.probes.alarm import Alarm, Attention
 from tdbg.probes.aside import aside
 from tdbg.probes.budget import Budget
-from tdbg.probes.calls import Evaluations, KeptCalls, RootCalls
 from tdbg.probes.calibration import measure_overhead
+from tdbg.probes.calls import Evaluations, KeptCalls, RootCalls
 from tdbg.probes.changes import Changes
 from tdbg.probes.costs import CostReports
 from tdbg.probes.counting import Optimizers
@@ -114,7 +114,9 @@ class Monitor(State):
         overhead = measure_overhead()
         self.budget.calibrate(
             {"call_begins": overhead.call_s, "step_ended": 2 * overhead.entry_s}  # two hooks each, booked once
-            | dict.fromkeys(("backward_begins", "backward_ended", "clip_begins", "clip_ended", "batch_taken"), overhead.entry_s)
+            | dict.fromkeys(
+                ("backward_begins", "backward_ended", "clip_begins", "clip_ended", "batch_taken"), overhead.entry_s
+            )
         )
         self._planner = Planner(self.budget, Selection.of(settings), strict=settings.max_overhead is not None)
         self.plan = self._planner.plan  # of the running step; the planner changes it, and never replaces it

@@ -188,7 +188,11 @@ class Verdict:
     def _away(self) -> str:
         """How long the hooks of modules were away, which is what short calls need to stay cheap."""
         share = self.cost.get("away_pct", 0.0)
-        return f"; without module hooks for {share:.0f} % of the time, as calls are too short for them" if share >= 1 else ""
+        return (
+            f"; without module hooks for {share:.0f} % of the time, as calls are too short for them"
+            if share >= 1
+            else ""
+        )
 
     def _cost_lines(self) -> list[str]:
         lines = []
