@@ -125,7 +125,8 @@ def main() -> int:
         return 0
     random.seed(options.seed)
     shapes, more = options.shapes.split(","), options.options.split()
-    repeats, found = {}, {}
+    repeats: dict[str, int] = {}
+    found: dict[str, dict[str, list[float]]] = {}
     for shape in shapes:
         first, _ = measure(shape, 10, watched=False, options=more)
         repeats[shape] = max(int(10 * options.seconds / first), 1)

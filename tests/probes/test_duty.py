@@ -1,0 +1,201 @@
+"""Stretches without module hooks: when they begin and end, what is still seen in them, and that their cost is told."""
+
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+from torch import nn
+
+from tdbg.probes.budget import ALWAYS_STEPS, Budget
+from tdbg.probes.duty import CEILING, IDLE_CALLS, IDLE_STEPS, LONGEST_S, SHORTEST_S, DutyCycle
+from tests.probes.conftest import Watch
+
+Start = Callable[..., Watch]
+
+
+class Played:
+    """A duty cycle whose clock, costs and program are made up."""
+
+    def __init__(self, budget_pct: float = 1.0, *, strict: bool = False, **state: Any) -> None:
+        seen = {"world_size": 1, "active": True, "quiet": False, "rerunning": False, "step": ALWAYS_STEPS, **state}
+        self.state = cast(Any, SimpleNamespace(**seen))
+        self.budget = Budget(budget_pct, now=0.0)
+        self.paused: list[bool] = []
+        self.roster = cast(Any, SimpleNamespace(subscribers={"must_watch": [], "call_begins": [], "call_ended": []}))
+        roots = cast(Any, SimpleNamespace(pause=self.paused.append))
+        self.duty = DutyCycle(self.state, self.budget, roots, self.roster, strict=strict)
+        self.now = 0.0
+
+    def steps(self, count: int, step_s: float, cost_s: float) -> None:
+        """Steps that are only glanced at, which costs ``cost_s`` of each while the hooks are there."""
+        for _ in range(count):
+            self.now += step_s
+            self.state.step += 1
+            if self.duty.is_away:
+                if self.now >= self.duty.until:
+                    self.duty.come_back(self.now)
+                continue
+            self.budget.spend("glance", cost_s)
+            self.duty.step_ended(self.now, glanced=True, planned=False)
+
+    def calls(self, count: int, call_s: float, cost_s: float) -> None:
+        """Calls without gradients that are only counted."""
+        for _ in range(count):
+            self.now += call_s
+            if not self.duty.is_away:
+                self.budget.spend("glance", cost_s)
+                self.duty.call_glanced(self.now)
+
+
+def test_short_steps_keep_the_budget_by_going_without_hooks() -> None:
+    played = Played()
+    played.steps(20_000, step_s=4e-4, cost_s=3e-5)
+    share = played.budget.own_s / played.now
+    assert 0.5 * 0.01 < share < 1.1 * 0.01, "7.5 % of each step that is glanced at, 1 % in all"
+    assert played.paused[:4] == [True, False, True, False]
+    assert played.duty.away_s(played.now) / played.now == pytest.approx(1 - share / 0.075, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("cost_s", "strict", "world_size", "leaves"),
+    [
+        (0.9 * CEILING, False, 1, False),  # a glance comes before a budget that nobody named
+        (1.1 * CEILING, False, 1, True),
+        (0.9 * CEILING, True, 1, True),
+        (0.009, True, 1, False),
+        (0.5, False, 2, False),  # the rank of origin is found by a glance at each step
+    ],
+)
+def test_how_much_a_glance_may_cost(cost_s: float, strict: bool, world_size: int, leaves: bool) -> None:
+    played = Played(strict=strict, world_size=world_size)
+    played.steps(400, step_s=1.0, cost_s=cost_s)
+    assert bool(played.paused) is leaves
+
+
+def test_nobody_leaves_who_was_told_that_cost_does_not_matter() -> None:
+    played = Played(budget_pct=100.0, strict=True)
+    played.steps(1000, step_s=4e-4, cost_s=3e-4)
+    played.calls(1000, call_s=5e-5, cost_s=2e-5)
+    assert not played.paused
+
+
+def test_a_stretch_is_as_long_as_the_budget_needs() -> None:
+    for debt_s, stretch_s in ((1e-5, SHORTEST_S), (0.005, 0.5), (1.0, LONGEST_S)):
+        played = Played()
+        played.budget.own_s = debt_s - IDLE_STEPS * 1e-3 + 0.01 * IDLE_STEPS * 1e-2
+        played.duty._step_own_s = played.budget.own_s
+        played.steps(IDLE_STEPS, step_s=1e-2, cost_s=1e-3)
+        assert played.duty.is_away
+        assert played.duty.until - played.now == pytest.approx(stretch_s, rel=0.01)
+
+
+def test_calls_without_gradients_go_unseen_until_training_goes_on() -> None:
+    played = Played()
+    played.calls(IDLE_CALLS, call_s=5e-5, cost_s=2e-5)
+    assert played.paused == []
+    played.calls(500, call_s=5e-5, cost_s=2e-5)
+    assert played.duty.is_away and played.duty.for_calls
+    played.duty.batch_taken(played.duty.until - 1e-6)
+    assert played.duty.is_away, "the budget has not earned it yet"
+    played.duty.training_continues()
+    assert played.paused == [True, False]
+
+
+def test_probes_that_look_at_calls_keep_the_hooks() -> None:
+    played = Played()
+    played.roster.subscribers["call_begins"] = [(SimpleNamespace(name="validation"), print)]
+    played.calls(500, call_s=5e-5, cost_s=2e-5)
+    assert not played.paused
+
+
+def train(model: nn.Module, optimizer: Any, steps: int, bad: int = 0) -> int:
+    """Tiny steps; returns in how many of them the model had hooks."""
+    hooked = 0
+    for step in range(1, steps + 1):
+        hooked += bool(model._forward_hooks)
+        loss = model(torch.ones(2, 4)).square().mean() * (float("nan") if step == bad else 1.0)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return hooked
+
+
+@pytest.fixture
+def short_steps(watch: Start, monkeypatch: pytest.MonkeyPatch) -> Watch:
+    """A watch that finds every glance too dear, and stays away for 50 ms at most."""
+    monkeypatch.setattr("tdbg.probes.duty.CEILING", 0.0)
+    monkeypatch.setattr("tdbg.probes.duty.LONGEST_S", 0.05)
+    seen = watch(max_overhead=None)
+    seen.monitor.budget.change_share(1e-4, time.perf_counter())
+    return seen
+
+
+def test_a_program_of_short_steps_is_watched_now_and_then(short_steps: Watch) -> None:
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    monitor, steps, hooked = short_steps.monitor, 0, 0
+    begun = time.monotonic()
+    while len([step for step in short_steps.steps if step.step > ALWAYS_STEPS]) < 3 and time.monotonic() - begun < 60:
+        hooked += train(model, optimizer, 50)
+        steps += 50
+    cost = monitor.cost()
+    assert monitor.step == steps == cost.step, "every step is counted"
+    assert len(short_steps.steps) - ALWAYS_STEPS >= 3, "a record each time the hooks come back"
+    assert 0 < cost.away_steps < steps and 0 < cost.away_ms < cost.wall_ms
+    assert cost.away_steps <= steps - hooked + 3 * len(short_steps.steps)
+    assert monitor.losses.last is not None and monitor.losses.last[0] == steps
+
+
+def test_a_bad_loss_is_seen_without_hooks_and_brings_them_back(short_steps: Watch) -> None:
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    train(model, optimizer, 20)
+    while not short_steps.monitor.duty.is_away:
+        train(model, optimizer, 1)
+    short_steps.monitor.duty.until = float("inf")
+    done = short_steps.monitor.step
+    assert train(model, optimizer, 5, bad=3) == 2, "hooked again in the two steps after it"
+    (bad,) = short_steps.bad
+    assert (bad.step, bad.loss) == (done + 3, "nan")
+    assert "no hooks" in bad.note
+
+
+def test_calls_booked_cost_what_they_cost(watch: Start) -> None:
+    """Calls without gradients that are only counted, with hooks and without, in turn: the yardstick is this machine."""
+    seen = watch(max_overhead=None)
+    monitor = seen.monitor
+    model = nn.Linear(4, 4)
+    monitor.eval_calls = ALWAYS_STEPS
+    monitor.budget.change_share(1e-9, time.perf_counter())
+    monitor.budget.own_s = 1.0
+    monitor.roster.subscribers["must_watch"].append((monitor.roster.probes[0], lambda: False))  # nobody may leave
+    x = torch.ones(1, 4)
+    took: dict[bool, list[float]] = {True: [], False: []}
+    booked: list[float] = []
+    with torch.no_grad():
+        for turn in range(60):
+            hooked = turn % 2 == 0
+            monitor.roots.pause(not hooked)
+            own_s, begun = monitor.budget.own_s, time.process_time()
+            for _ in range(200):
+                model(x)
+            took[hooked].append(time.process_time() - begun)
+            if hooked:
+                booked.append(monitor.budget.own_s - own_s)
+    monitor.roots.pause(False)
+    measured_s = min(took[True]) - min(took[False])
+    assert 0.5 < min(booked) / measured_s < 2.0, (min(booked), measured_s)
+
+
+def test_modules_built_while_hooks_are_away_get_theirs(watch: Start) -> None:
+    roots = watch().monitor.roots
+    first = nn.Linear(2, 2)
+    roots.pause(True)
+    second, whole = nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2))
+    whole.append(first)
+    assert not any(module._forward_hooks for module in (first, second, *whole.modules()))
+    roots.pause(False)
+    assert second._forward_hooks and whole._forward_hooks and not first._forward_hooks
