@@ -191,6 +191,8 @@ def test_trust_ends_with_another_owner(place: Place) -> None:
     place.tdbg("trust", ".")
     give_away(place.folder)
     assert "attacker" not in settings(place)[0]
+    done = place.tdbg("run", "--dry-run", "--", "true", TDBG_TRUST=str(place.folder))  # read, and still not trusted
+    assert "attacker" not in done.stdout and "capture_upload is ignored" in done.stderr
 
 
 @needs_root
