@@ -134,18 +134,15 @@ class Budget:
         Ranks with different speeds then sample on common steps, so that none holds up the others at a
         step of its own.
         """
-        return self._stride(self.likely_s(kind), self.share * step_s)
+        return self.stride_of(self.likely_s(kind), self.share * step_s)
 
     def extras_stride(self, kind: str, step_s: float) -> int:
         """The same for what flags and levels add: all of it is done on common steps, this kind among it."""
-        return self._stride(max(self._extras_step_s, self.likely_s(kind)), EXTRAS_SHARE * self.share * step_s)
-
-    def stride_within(self, kind: str, seconds: float) -> int:
-        """Every how many steps this work costs at most so much a step, whatever the budget."""
-        return self._stride(self.likely_s(kind), seconds)
+        return self.stride_of(max(self._extras_step_s, self.likely_s(kind)), EXTRAS_SHARE * self.share * step_s)
 
     @staticmethod
-    def _stride(cost_s: float, earned_s: float) -> int:
+    def stride_of(cost_s: float, earned_s: float) -> int:
+        """Every how many steps work of this cost fits into so many seconds a step: a power of two."""
         wanted = cost_s / max(earned_s, 1e-9)
         stride = 1
         while stride < wanted and stride < 1024:

@@ -19,6 +19,7 @@ MAX_RERUNS = 3
 MAX_REPORTS = 3
 MAX_NAMES = 8
 MOMENT = "moment in the optimizer"
+REDUCED_GRADIENT = "gradient after the reduction"
 
 
 @PROBES.add
@@ -98,6 +99,8 @@ class FirstBad(Probe):
                 self._from_weights(event)
         else:
             self._from_gradients(event, bad, located)
+            if event.origin == "unknown":
+                event.tensor = REDUCED_GRADIENT
         self._send(event)
 
     def report_late(self, names: list[str], record: Step | None) -> None:
@@ -232,7 +235,7 @@ class FirstBad(Probe):
         else:
             event.phase = "forward" if self.monitor.calls else ""
             event.tensor, event.note = "loss", located.note or "the second run of the batch was finite"
-        if located.shared:  # other ranks have a part in this one's forward pass
+        if located.shared and event.phase != "loss":  # other ranks have a part in this one's forward pass
             event.origin = "here" if self.monitor.world_size == 1 else "unknown"
         if self._bad_weights():
             event.phase = "optimizer"

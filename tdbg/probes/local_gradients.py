@@ -30,8 +30,8 @@ from tdbg.probes.tensors import Bad, is_sharded, local, look
 FSDP_GROUP = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
 # These reduce gradients in place as they arrive, in ways nobody here can see.
 UNSEEN_REDUCERS = ("horovod", "deepspeed")
-LARGEST_SHARE = 0.05  # of a step's time: above it, ranks look at every second, fourth, ... step
-KIND = "local"
+LARGEST_SHARE = 0.1  # of a step's time: above it, ranks look at every second, fourth, ... step
+CREEP = 1.05  # so fast does the usual cost follow looks that were dearer
 FIRST_BUCKET_BYTES = 1 << 20  # DDP's first bucket; a model that fits into it is reduced at once
 
 
@@ -79,6 +79,7 @@ class LocalGradients:
         self._one_bucket = False  # all gradients are reduced together, when the last of them is there
         self._running = False  # a backward that is looked at
         self._read_s = 0.0
+        self._usual_s = 0.0  # what a look costs, unmoved by single ones that the machine held up
         self._seen = 0  # gradients looked at in this backward
         self._own: list[_Own] = []
 
@@ -127,7 +128,8 @@ class LocalGradients:
         except Exception as error:  # guard
             self._fail(error)
         seconds = self._read_s + time.perf_counter() - begun
-        self._budget.learn(KIND, self._read_s)
+        if self._read_s > 0.0:
+            self._usual_s = min(self._read_s, self._usual_s * CREEP or self._read_s)
         self._budget.spend("local_gradients", seconds)
 
     def _is_due(self, now: float) -> bool:
@@ -140,7 +142,7 @@ class LocalGradients:
             return False
         step = state.step + 1
         step_s = (now - self._budget.start) / step
-        return step <= ALWAYS_STEPS or step % self._budget.stride_within(KIND, LARGEST_SHARE * step_s) == 0
+        return step <= ALWAYS_STEPS or step % self._budget.stride_of(self._usual_s, LARGEST_SHARE * step_s) == 0
 
     def _fail(self, error: Exception) -> None:
         self._works = False

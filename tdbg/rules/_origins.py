@@ -10,6 +10,7 @@ from tdbg.rundir import ProcessDir
 # nothing against one that saw it in what is its own.
 RERUN, OWN, HERE, WEIGHTS, REDUCED = range(5)
 MOMENT = "moment in the optimizer"  # `NonFinite.tensor` where that holds what the gradient was
+REDUCED_GRADIENT = "gradient after the reduction"  # the same, of a rank that could not look before
 
 
 @dataclass(slots=True)
@@ -28,7 +29,7 @@ class Sighting:
             return RERUN if event.how == "rerun" else OWN
         if event.origin == "other-rank":
             return REDUCED
-        return WEIGHTS if event.weights == "updated" else HERE
+        return WEIGHTS if event.weights == "updated" or event.tensor == REDUCED_GRADIENT else HERE
 
     @property
     def certain(self) -> bool:

@@ -297,3 +297,11 @@ def test_the_verdict_corrects_a_live_finding_in_words_and_confirms_one_in_silenc
     assert line == 'corrects what was said while the run went on: "first NaN at step 3 on rank 1, in the loss"'
     findings.write_text(json.dumps({**told, "code": "TD-N005", "title": "a dead module"}) + "\n")
     assert any("not confirmed by its end: TD-N005 a dead module" in note for note in run.judge().notes)
+
+
+def test_a_rank_that_could_only_look_after_the_reduction_says_nothing_against_one_whose_loss_was_bad(stream):
+    """Of shards that are not run again neither rank is certain; one of them saw what was its own."""
+    after = bad(step=40, origin="unknown", how="bracket", tensor="gradient after the reduction", weights="intact")
+    lost = bad(step=40, origin="unknown", phase="forward", module="", how="check", weights="intact")
+    finding = first(seen_on_two(stream, after, lost), "TD-N001")
+    assert (finding.rank, finding.phase) == (1, "forward")
