@@ -1,5 +1,6 @@
 """jsonargparse (and LightningCLI): flags go into the parsed namespace, nested as the program declares it."""
 
+import functools
 from types import ModuleType
 from typing import Any
 
@@ -46,13 +47,12 @@ def arrive(module: ModuleType) -> None:
     tree = Json(module)
     for name in PARSERS:
         if hasattr(module.ArgumentParser, name):
-            final = name == "parse_args"
-            after(
-                module.ArgumentParser,
-                name,
-                lambda _, config, final=final: _offer(config, tree, final=final),
-                "inject-jsonargparse",
-            )
+            then = functools.partial(_offer_result, tree, name == "parse_args")
+            after(module.ArgumentParser, name, then, "inject-jsonargparse")
+
+
+def _offer_result(tree: Json, final: bool, _: Any, config: Any) -> None:
+    _offer(config, tree, final=final)
 
 
 def _offer(config: Any, tree: Json, path: str = "", *, final: bool) -> None:
