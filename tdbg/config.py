@@ -70,7 +70,9 @@ class Settings:
     flag_functions: list[str] = setting(
         LOCAL, "functions of the program that are asked for a flag by name", factory=lambda: ["check_debug_flag"]
     )
-    forbid_flags: bool = setting(LOCAL, "refuse to start while any debug flag is on", False)
+    forbid_flags: bool = setting(
+        LOCAL, "refuse to start while a debug flag is on, also in the program's own configuration", False
+    )
     log_level: str = setting(LOCAL, "level of the program's own console log", "")
     disk_budget: str = setting(LOCAL, "bytes a rank may write, such as 500MB", "1GB")
     quiet: bool = setting(LOCAL, "say nothing but errors and the verdict's first line", False)

@@ -241,7 +241,9 @@ class PyTorchDebugger:
             if row is not None and row.finite and row.norm is not None:
                 found[name] = row.norm  # float32 overflowed, the gradient did not
             elif row is not None:
-                self._accuse(TensorInfo.of(f"gradient of {name}", grads[name], row), row)
+                info = TensorInfo.of(f"gradient of {name}", grads[name], row)
+                if not info.finite:
+                    self.remember("non-finite", info.problem(), flag="GRADIENTS", tensor=info.as_dict())
         total = math.hypot(*found.values())
         return {
             "params_with_nan_grad": len(nans),
@@ -344,13 +346,13 @@ class PyTorchDebugger:
 
     # what was found
 
-    def remember(self, kind: str, text: str, **values: Any) -> None:
-        """Add an entry to the history, and a line to the log under the tag of the flag that knows most of it."""
+    def remember(self, kind: str, text: str, *, flag: str = "", **values: Any) -> None:
+        """Add an entry to the history, and a line to the log under the tag of the flag, or of the kind's own."""
         with self._lock:
             self._anomalies[kind] += 1
             count = self._anomalies[kind]
             self.debug_history.append({"timestamp": time.time(), "kind": kind, "text": text, **plain(values)})
-        mark = tag(FLAG_OF.get(kind, "TRAINING_LOOP"), kind.upper().replace("-", "_"))
+        mark = tag(flag or FLAG_OF.get(kind, "TRAINING_LOOP"), kind.upper().replace("-", "_"))
         self._tell(mark, text, "W" if kind in GRAVE and count <= LOUD else "D")
 
     def _tell(self, mark: str, text: str, level: str) -> None:

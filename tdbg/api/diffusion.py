@@ -154,7 +154,9 @@ def _components(pipeline: Any) -> dict[str, Any]:
     return {name.lstrip("_"): part for name, part in parts.items()}
 
 
+_SETTINGS = (str, bytes, int, float, complex, Tensor, list, tuple, dict, set, frozenset, type)
+
+
 def _is_part(value: Any) -> bool:
     """False for settings: numbers, texts, tensors, functions and containers of them."""
-    plain = (str, bytes, int, float, complex, Tensor, list, tuple, dict, set, frozenset, type)
-    return value is not None and not isinstance(value, plain) and (isinstance(value, nn.Module) or not callable(value))
+    return isinstance(value, nn.Module) or not (value is None or isinstance(value, _SETTINGS) or callable(value))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from tdbg.api.flop_count import FlopCount
 from tdbg.api.session import current
 from tdbg.errors import TdbgError
 from tdbg.events import Trace
@@ -37,7 +38,7 @@ def profile_model_performance(
     model_or_step: a model is called as in evaluation, without gradients, on the device of its parameters: with a
     mapping as keywords, with the first part of a list or tuple, with anything else as it is; its mode is put back.
     Any other callable gets each batch, and does with it what a step does. dataloader: what gives the batches; the
-    first one warms up and is not recorded. kind: as ``tdbg profile --kind``.
+    first one warms up and is not recorded, but for its floating-point operations (``flops``). kind: as ``tdbg profile --kind``.
 
     The trace is written into the run this process belongs to; outside of one into a new temporary folder, which stays.
     Returns the figures that `tdbg trace show` and `advise` tell of it: docs/api.md has the keys. Raises TdbgError
@@ -52,9 +53,9 @@ def profile_model_performance(
         begun = time.perf_counter()
         rank, world_size = _identity(monitor)
         about = {"first_step": 1, "wanted": num_batches, "phase": "batches", "kind": kind}
-        whole = False
+        whole, count = False, FlopCount()
         try:
-            whole = _record(session, call, iter(dataloader))
+            whole = _record(session, call, iter(dataloader), count)
         finally:
             session.stop({**about, "rank": rank, "world_size": world_size}, whole=whole)
         if not session.steps_ms:
@@ -65,7 +66,7 @@ def profile_model_performance(
         if monitor is not None:
             _tell(monitor, guest, session, path, size, begun)
     packed = path.with_name(f"{path.name}.gz")
-    return _figures(packed if packed.exists() else path, session)
+    return _with_flops(_figures(packed if packed.exists() else path, session), count)
 
 
 def _check(num_batches: int, kind: str) -> None:
@@ -167,7 +168,19 @@ def _on(value: Any, device: torch.device) -> Any:
     return value.to(device) if isinstance(value, Tensor) else value
 
 
-def _record(session: Session, call: Callable[[Any], Any], batches: Iterator[Any]) -> bool:
+def _with_flops(found: dict[str, Any], count: FlopCount) -> dict[str, Any]:
+    """The operations of a batch; None where none was seen, as of a compiled model."""
+    flops = count.total or None
+    seconds = found["median_ms"] / 1e3
+    return {
+        **found,
+        "flops": flops,
+        "flops_per_s": flops / seconds if flops and seconds else None,
+        "flops_by_operator": dict(count.by_operator.most_common(TOP)),
+    }
+
+
+def _record(session: Session, call: Callable[[Any], Any], batches: Iterator[Any], count: FlopCount) -> bool:
     """One batch that warms up, then those of the window; False if there were fewer. A step holds the wait, too."""
     for number in range(session.span.last + 1):
         session.step(number)
@@ -175,7 +188,8 @@ def _record(session: Session, call: Callable[[Any], Any], batches: Iterator[Any]
             batch = next(batches)
         except StopIteration:
             return False
-        call(batch)
+        with contextlib.nullcontext() if number or torch.compiler.is_compiling() else count:
+            call(batch)
     return True
 
 

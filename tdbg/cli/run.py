@@ -34,7 +34,13 @@ Inject = Annotated[
 StrictFlags = Annotated[
     bool | None, typer.Option("--strict-flags", help="A flag the program rejects ends the rank before its first step.")
 ]
-ForbidFlags = Annotated[bool | None, typer.Option("--forbid-flags", help="Refuse to start while any debug flag is on.")]
+ForbidFlags = Annotated[
+    bool | None,
+    typer.Option(
+        "--forbid-flags",
+        help="Refuse to start while a debug flag is on, in tdbg's settings or in the program's own configuration.",
+    ),
+]
 ProfileName = Annotated[
     str | None, typer.Option("--profile-name", metavar="NAME", help="Use the settings [tool.tdbg.profiles.NAME].")
 ]

@@ -19,7 +19,7 @@ from tdbg.debuggers.batches import Batches
 from tdbg.debuggers.hooks import seen_through
 from tdbg.debuggers.ids import batch_ids
 from tdbg.debuggers.layers import get_layer_by_name as part_at
-from tdbg.debuggers.layers import place_of, scripted_parts, select
+from tdbg.debuggers.layers import place_of, places_below, scripted_parts, select
 from tdbg.debuggers.pool import Pool
 from tdbg.debuggers.recording import Pass, Recording
 from tdbg.debuggers.tap import Copied, Tap, Target
@@ -62,7 +62,8 @@ class Capture(Probe):
 
     Reads:  outputs (and inputs, and the gradient of the output) of the modules that `--capture` names, in the steps,
             epochs and phases asked for. The ids of a batch are ``meta_info['idx']`` of it, else the sampler's indices.
-    Emits:  LAYERS once a root: what is captured; MISSING for a name that matches nothing; OVER when the bytes asked for
+    Emits:  LAYERS once a root: what is captured; MISSING for a name that matches nothing, PLACE for one that matches
+            at one place below the root alone; OVER when the bytes asked for
             are used up; FAILED when the disk takes no more; DONE at the end: passes, bytes, what was left out and why.
     Cost:   one copy a tensor at its hook, some 3 us beside the copy itself; a thread writes. It is asked for, so the
             budget of cost does not ration it: its share is told in the report. `--capture-budget` bounds the bytes.
@@ -79,6 +80,7 @@ class Capture(Probe):
         "root": "class of the root module",
         "pattern": "MISSING: what was asked for and matches no layer",
         "hint": "MISSING: the nearest names",
+        "place": "PLACE: the part of the root in which it was looked for, as it fits nowhere else",
         "why": "the reason in words",
         "datapoints": "passes that were written",
         "bytes": "bytes of tensors in them",
@@ -265,7 +267,7 @@ class Capture(Probe):
         top, prefix = place_of(module, self.monitor.roots.tops())
         for spec in self.specs:
             try:
-                found = _below(top, prefix, spec.pattern) if prefix else select(module, spec.pattern)
+                found = _below(top, prefix, spec.pattern) if prefix else self._selected(module, spec.pattern)
             except TdbgError as error:
                 root = type(unwrapped(top)).__name__
                 text = f"--capture: {error}; {error.hint}"
@@ -280,6 +282,25 @@ class Capture(Probe):
                 self._leave(path, "it runs inside a scripted module (torch.jit), where no hook is called")
             else:
                 yield Target(path or "root", layer_ref, wanted)
+
+    def _selected(self, module: nn.Module, pattern: str) -> dict[str, nn.Module]:
+        """The layers of a pattern; where none fits, those at the one place below the root where it does, with a note."""
+        try:
+            return select(module, pattern)
+        except TdbgError as error:
+            places = places_below(module, pattern)
+            if not places:
+                raise
+            if len(places) > 1:
+                known = ", ".join(f"{place}.{pattern}" for place in list(places)[:4])
+                more = f" and {len(places) - 4} more places" if len(places) > 4 else ""
+                raise TdbgError(str(error), f"it fits below the root at {known}{more}: name one") from None
+        ((place, found),) = places.items()
+        root = type(unwrapped(module)).__name__
+        text = f"--capture {pattern!r} fits no layer of {root} itself and is taken as {f'{place}.{pattern}'!r}"
+        self.see(text, part="PLACE", level="I", pattern=pattern, place=place, root=root)
+        self.monitor.when_rank(lambda: self.monitor.note(f"capture-place-{pattern}", text))
+        return found
 
     @asked
     def call_ended(self, module: nn.Module, call: "Call", output: Any) -> None:

@@ -148,6 +148,21 @@ def select(model: nn.Module, pattern: str) -> dict[str, nn.Module]:
     return dict(found.values())
 
 
+def places_below(model: nn.Module, pattern: str) -> dict[str, dict[str, nn.Module]]:
+    """Where a pattern would match if a part of the model were the model: path of the part -> the modules, by whole path.
+
+    The model itself is no such part: that is what `select` looks at.
+    """
+    matches = _matcher(pattern)
+    places: dict[str, dict[int, tuple[str, nn.Module]]] = {}
+    for path, module in layers_of(model):
+        parts = path.split(".")
+        for cut in range(1, len(parts)):
+            if matches(".".join(parts[cut:])):
+                places.setdefault(".".join(parts[:cut]), {}).setdefault(id(module), (path, module))
+    return {place: dict(found.values()) for place, found in places.items()}
+
+
 def _matcher(pattern: str) -> Callable[[str], object]:
     """What tells whether a path matches."""
     if pattern.startswith("re:"):

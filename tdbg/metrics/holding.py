@@ -13,6 +13,7 @@ from tdbg.metrics.metric import HISTORY, Metric
 from tdbg.metrics.partial import Partial
 from tdbg.metrics.phase import Phase
 from tdbg.metrics.stores import STORES, Store
+from tdbg.output import say
 
 Values = Mapping[str, Any]
 Epoch = int | float | None
@@ -55,6 +56,7 @@ class Holding:
         self.best_epochs = BestEpochs(best, best_size, self.directions.get(Key.parse(best).metric))
         self.phases: dict[str, Phase] = {}
         self.stores = {name: Store(prefix, history) for name, prefix in STORES.items()}
+        self.val_phase = "val"  # the validation phase that was begun last
         self.epoch: Epoch = None
         self.step: int | None = None
         self.findings: list[dict[str, Any]] = []  # finalised with count 0: what, phase, epoch, step, metrics
@@ -108,18 +110,54 @@ class Holding:
             for name, tasks in self.phase_task_metrics.items()
         }
 
-    def get_wandb_metrics(self, phase: str | None = None, *, core: bool = True) -> dict[str, float]:
-        """The last values by key, numbers only, with their copies for dashboards. It changes nothing.
+    @property
+    def metrics(self) -> dict[str, Metric]:
+        """Every metric of every phase, by key (``val/acc1_genus``)."""
+        return {str(key): metric for phase in self.phases.values() for key, metric in phase}
+
+    @property
+    def lr_dict(self) -> dict[str, Any]:
+        """The last learning rates, by parameter group."""
+        return self.stores["lr"].by_name()
+
+    @property
+    def schedule_values(self) -> dict[str, Any]:
+        """The last values of the schedule, by the names they were given with."""
+        return self.stores["schedule"].by_name()
+
+    @property
+    def pipeline_metrics(self) -> dict[str, Any]:
+        """The last numbers of the data pipeline."""
+        return self.stores["pipeline"].by_name()
+
+    @property
+    def gradnorm_metrics(self) -> dict[str, Any]:
+        """The last numbers of GradNorm; those by task as a mapping."""
+        return self.stores["gradnorm"].by_name()
+
+    @property
+    def task_weights(self) -> dict[str, float]:
+        """The last weights of the tasks."""
+        found: dict[str, float] = self.stores["task_weights"].by_name().get("weight", {})
+        return found
+
+    def get_wandb_metrics(self, phase: str | None = None, *, core: bool = True) -> dict[str, float | str]:
+        """The last values by key, with their copies for dashboards; texts under keys that end in ``_str``.
+
+        It changes nothing.
 
         phase: of this phase alone, without the stores.
         """
         phases = self.phases.values() if phase is None else [self.phase(phase)]
-        values = {key: metric.value for one in phases for key, metric in one if metric.value is not None}
+        values: dict[Key, float | str] = {
+            key: metric.value for one in phases for key, metric in one if metric.value is not None
+        }
         if core:
             values |= {copy: value for key, value in values.items() if (copy := core_alias(key)) is not None}
         if phase is None:
             for store in self.stores.values():
                 values |= store.numbers()
+                values |= store.texts()
         return {str(key): value for key, value in values.items()}
 
     def make_metric(self, name: str) -> Metric:
@@ -187,9 +225,13 @@ class Holding:
         depth, frame = 1, sys._getframe()
         while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("tdbg.metrics."):
             depth, frame = depth + 1, frame.f_back
-        warnings.warn(f"{what}: {hint}", stacklevel=depth)
+        try:
+            warnings.warn(f"{what}: {hint}", stacklevel=depth)
+        except Warning:  # the program makes errors of warnings: of its own, but this one must not end its training
+            say(f"{what}: {hint}")
 
     def _near(self, name: str) -> str:
+        """A hint for a phase that has no value: the nearest names."""
         import difflib
 
         known = [phase for phase, found in self.phases.items() if found.metrics]

@@ -161,17 +161,21 @@ class StepMetricsLogger(Writing):
 
     @_whole
     def log_validation_summary(
-        self, phase: str = "val", *, step: int | None = None, epoch: Epoch = None
+        self, phase: str | None = None, *, step: int | None = None, epoch: Epoch = None
     ) -> Reason | None:
-        """Write the finished pass of a phase, with the step and epoch it was finished at; look at early stopping."""
-        return self._log_pass(phase, step, epoch)
+        """Write the finished pass of a phase, with the step and epoch it was finished at; look at early stopping.
+
+        phase: the validation phase begun last, if left out. A pass without values is warned of.
+        """
+        return self._log_pass(phase or self.tracker.val_phase, step, epoch)
 
     @_whole
     def log_epoch_summary(self, phase: str = "train", *, step: int | None = None, epoch: Epoch = None) -> Reason | None:
         """Write the finished epoch, and what is in the averages if their interval is in epochs."""
         found = self._log_pass(phase, step, epoch)
         interval = self.schedule.interval("wandb")
-        done = self.tracker.phase(phase).finished if self.epoch is None else int(self.epoch) + 1
+        held = self.tracker.phases.get(phase)
+        done = (held.finished if held else 0) if self.epoch is None else int(self.epoch) + 1
         if interval.due_after_epoch(done):
             self._write_window()
         return found

@@ -183,7 +183,8 @@ def differing(states: Mapping[int, Mapping[str, Any]]) -> list[dict[str, Any]]:
     for rank, state in states.items():
         tracker = MetricsTracker()
         tracker.load_state_dict(state)
-        values[rank] = tracker.get_wandb_metrics(core=False)
+        known = tracker.get_wandb_metrics(core=False)
+        values[rank] = {key: value for key, value in known.items() if not isinstance(value, str)}
     keys = sorted({key for found in values.values() for key in found})
     by_key = {key: {rank: found.get(key) for rank, found in values.items()} for key in keys}
     return [{"key": key, "values": found} for key, found in by_key.items() if len(set(found.values())) > 1]

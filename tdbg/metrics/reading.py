@@ -1,5 +1,6 @@
 """Rows of files, streamed: decoded many at a time, in bounded memory, past whatever is torn or of somebody else."""
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from tdbg.files import MAX_LINE_BYTES, open_regular
-from tdbg.metrics import wire
+from tdbg.metrics import foreign, wire
 from tdbg.metrics.attempts import MARK, Attempt, Limits, attempts
 from tdbg.metrics.rows import Row
 from tdbg.metrics.sources import RowsFile
@@ -86,6 +87,11 @@ class Reading:
                 yield batch.rank, line
 
     def _of_file(self, file: RowsFile, ranks: Mapping[int, list[Attempt]]) -> Iterator[Batch]:
+        if foreign.is_document(file.path):
+            found = [_of_row(row) for row in foreign.rows_of_document(file.path)]
+            self.counts.rows += len(found)
+            yield from (Batch(rank, lines) for rank, lines in _by_rank(found, file.rank) if lines)
+            return
         limits: dict[int, Limits] = {}
         starts = sorted((one.start, rank) for rank, those in ranks.items() for one in those)
         plans = {(one.start, rank): one.limits for rank, those in ranks.items() for one in those}
@@ -150,8 +156,19 @@ class Reading:
             if isinstance(row, Row):
                 found.append(_of_row(row))
             elif row is None:
-                self.counts.broken += 1
+                self._add_foreign(text, found)
         return found
+
+    def _add_foreign(self, text: bytes, found: list[Line]) -> None:
+        """A line that is no row of ours: flat numbers with a step, or nothing that can be used."""
+        try:
+            row = foreign.row_of(json.loads(text))
+        except (ValueError, RecursionError):
+            row = None
+        if row is None:
+            self.counts.broken += 1
+        else:
+            found.append(_of_row(row))
 
 
 def raise_too_long(path: Path) -> None:

@@ -26,7 +26,9 @@ MAX_DIGITS = 700  # hexadecimal, of a sum
 
 def state_of(tracker: "Holding") -> dict[str, Any]:
     """All of a tracker as plain data (JSON, and `torch.load` with ``weights_only``, take it)."""
+    begun = {} if tracker.val_phase == "val" else {"val_phase": tracker.val_phase}
     return {
+        **begun,
         "kind": KIND,
         "version": VERSION,
         "epoch": tracker.epoch,
@@ -49,6 +51,8 @@ def load(tracker: "Holding", state: Mapping[str, Any]) -> None:
     stores = stores_of(data, tracker.history)
     best = _best_of(data, tracker, phases)
     findings = [dict(found) for found in fields.rows(data, "findings", "state") if isinstance(found, Mapping)]
+    begun = data.get("val_phase", "val")
+    tracker.val_phase = begun if begun in phases else "val"
     tracker.epoch, tracker.step = epoch, step
     tracker.phases, tracker.stores, tracker.findings = phases, stores, findings
     tracker.best_epochs.epochs = best

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tdbg import run_files
 from tdbg.errors import TdbgError
+from tdbg.metrics.foreign import states_below
 from tdbg.metrics.rows import FILE
 from tdbg.ranges import parse_ranges
 from tdbg.rundir import STATE_FILE, ProcessDir, RunDir
@@ -44,7 +45,7 @@ def find(where: str = "", ranks: str = "") -> Place:
         found = [RowsFile(one, *_owner(path, one)) for one in sorted(path.rglob(FILE)) if run_files.is_regular(one)]
         found.sort(key=lambda one: (-1 if one.rank is None else one.rank, one.attempt))
         if not found:
-            found = [RowsFile(one) for one in sorted(path.glob("*.jsonl"))]
+            found = [RowsFile(one) for one in sorted(path.glob("*.jsonl")) or states_below(path)]
         place = Place(where, found)
     else:
         run = RunDir.open(where or None)

@@ -65,6 +65,19 @@ class Store:
         """The last values that are not."""
         return {key: value for key, (value, _, _) in self if isinstance(value, str)}
 
+    def by_name(self) -> dict[str, Any]:
+        """The last values by the names they came under; those by task as a mapping."""
+        found: dict[str, Any] = {}
+        for key, (value, _, _) in self:
+            name = str(key).removeprefix(f"{self.prefix}/")
+            if isinstance(value, str):
+                found[name.removesuffix("_str")] = value
+            elif key.task and isinstance(inner := found.setdefault(key.metric, {}), dict):
+                inner[key.task] = value
+            else:
+                found[name] = value
+        return found
+
     def state(self) -> dict[str, list[list[Any]]]:
         """All of it as plain data."""
         return {str(key): [list(stamped) for stamped in values] for key, values in sorted(self.history.items())}

@@ -34,18 +34,18 @@ class MetricsTracker(Holding):
         """
         self._update(phase, values, samples, **more)
 
-    def update_val_metrics(self, values: Values, samples: Any, *, phase: str = "val", **more: Any) -> None:
-        """Add a batch of a validation phase; as `update_train_batch`."""
-        self._update(phase, values, samples, **more)
+    def update_val_metrics(self, values: Values, samples: Any, *, phase: str | None = None, **more: Any) -> None:
+        """Add a batch of a validation phase, without a name the one begun last; as `update_train_batch`."""
+        self._update(phase or self.val_phase, values, samples, **more)
 
-    def update_chain(self, counts: ChainCounts, *, phase: str = "val") -> None:
+    def update_chain(self, counts: ChainCounts, *, phase: str | None = None) -> None:
         """Add a batch's chains (`chain_counts`): chain_accuracy and partial_chain_accuracy, in the unit declared."""
-        own = self.keep(self.open_for(phase))
+        own = self.keep(self.open_for(phase or self.val_phase))
         self._share(own, "chain_accuracy", counts.right, counts.samples)
         self._share(own, "partial_chain_accuracy", counts.partial_right, counts.partial_samples)
 
     def update_predictions(
-        self, predictions: Values, targets: Values, *, phase: str = "val", top: Iterable[int] = (1,)
+        self, predictions: Values, targets: Values, *, phase: str | None = None, top: Iterable[int] = (1,)
     ) -> None:
         """Add a batch's answers: accK of each task over its non-null samples, and the chains of the hierarchy.
 
@@ -55,6 +55,7 @@ class MetricsTracker(Holding):
         wrong; that there are such is one of ``findings``, and warned of once.
         """
         ks = tuple(top)
+        phase = phase or self.val_phase
         if not any(task in targets for task in predictions):
             raise MetricValueError(
                 f"the predictions are of {quoted(predictions)}, the targets of {quoted(targets)}",
@@ -75,8 +76,9 @@ class MetricsTracker(Holding):
         self.update_chain(chain, phase=phase)
 
     def start_val_phase(self, phase: str = "val") -> None:
-        """Begin a pass of a phase: its sums are empty, nothing else changes."""
+        """Begin a pass of a phase: its sums are empty, and validation calls that name no phase mean this one."""
         self._open(phase).start()
+        self.val_phase = phase
 
     def finalize_train_epoch(self, epoch: Epoch = None, step: int | None = None, **more: Any) -> dict[Key, float]:
         """End an epoch of training; as `finalize_val_phase`."""
@@ -84,7 +86,7 @@ class MetricsTracker(Holding):
 
     def finalize_val_phase(
         self,
-        phase: str = "val",
+        phase: str | None = None,
         epoch: Epoch = None,
         step: int | None = None,
         *,
@@ -98,6 +100,7 @@ class MetricsTracker(Holding):
         of all ranks first (`reduce_phase`). What has no finite sample keeps its value, and is one of ``findings``; a phase
         that never received a value is warned of, once.
         """
+        phase = phase or self.val_phase
         self._move(epoch, step)
         if phase not in self.phases or not self.phases[phase].metrics:
             self._warn(f"phase {phase!r} was finalised and has never received a value", self._near(phase))

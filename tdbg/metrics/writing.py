@@ -134,11 +134,15 @@ class Writing:
 
     def _log_pass(self, phase: str, step: int | None, epoch: Epoch) -> Reason | None:
         self._move(step, epoch)
-        held = self.tracker.phase(phase)
+        held = self.tracker.phases.get(phase) or self.tracker.phase(phase)  # of a name that nobody has begun: an error
+        if not held.snapshot and not held.strange:
+            self.tracker._warn(f"the last pass of {phase!r} has no value to summarise", "was its loader empty?")
+        if not held.metrics:
+            return self.stop
         strange = dict.fromkeys(held.strange, math.nan)
         old = {*held.empty, *(str(core_alias(Key.parse(key))) for key in held.empty)}  # of an earlier pass
         known = self.tracker.get_wandb_metrics(phase, core=self.core)
-        values = {key: value for key, value in known.items() if key not in old} | strange
+        values = {key: as_float(value, key) for key, value in known.items() if key not in old} | strange
         unfed = ", ".join([key for key in held.empty if key not in strange][:MOST_NAMED])
         text = {f"{phase}/{COUNT_0}": unfed} if unfed else {}
         self._write(values, phase, text)

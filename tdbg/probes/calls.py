@@ -14,6 +14,7 @@ from torch import nn
 from tdbg.events import Event, Step
 from tdbg.probes.budget import ALWAYS_STEPS, Budget
 from tdbg.probes.costs import CostReports
+from tdbg.probes.criteria import is_criterion
 from tdbg.probes.duty import DutyCycle
 from tdbg.probes.modules import ModuleLook
 from tdbg.probes.outbox import Outbox
@@ -184,6 +185,8 @@ class RootCalls:
             return
         begun = time.perf_counter()
         try:
+            if not self._threads.calls and is_criterion(module, args, kwargs or {}):
+                return  # called beside the model, and no root
             if self._may_watch(module, begun):
                 call = Call.of(module, args, kwargs or {})
                 if call is not None:

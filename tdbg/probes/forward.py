@@ -3,12 +3,13 @@
 import math
 from typing import Any, ClassVar
 
-from tdbg.events import Number, number
+from tdbg.events import Number, as_float, number
 from tdbg.probes import PROBES, Probe
 from tdbg.probes.modules import STRIDE, TURNS, ModuleLook, Seen, Wish
 
 DEAD_SHARE = 0.999  # of the sample is zero
 MAX_NAMES = 8
+MAX_SHAPES = 24  # modules whose outputs are described in the text; the fields have all of them
 SAMPLED = ("mean", "std", "min", "max", "zero_share")
 
 
@@ -86,6 +87,9 @@ class Forward(Probe):
         text += f", {len(bad)} not finite" + (f" (first: {bad[0]})" if bad else "")
         if dead:
             text += f", {len(dead)} all zero (first: {dead[0]})"
+        loss = as_float(self.monitor.recorder.loss)
+        text += f", loss {loss:.6g}" if loss is not None else ""
+        text += _described(rows) if "shapes" in values else ""
         self.see(text, step=look.step, **values)
 
     def _names(self, rows: list[Seen], turn: int) -> dict[str, Any]:
@@ -101,6 +105,17 @@ class Forward(Probe):
             "dtypes": [str(row.dtype).removeprefix("torch.") for row in rows],
             "devices": sorted({str(row.device) for row in rows}),
         }
+
+
+def _described(rows: list[Seen]) -> str:
+    """``; outputs: 0 (Linear) float32[32, 8], 2 (Linear) float32[32, 4]; on cpu``."""
+    shown = [
+        f"{row.path or 'root'} ({row.place.module_class}) {str(row.dtype).removeprefix('torch.')}{list(row.shape)}"
+        for row in rows[:MAX_SHAPES]
+    ]
+    more = f" and {len(rows) - MAX_SHAPES} more" if len(rows) > MAX_SHAPES else ""
+    devices = ", ".join(sorted({str(row.device) for row in rows}))
+    return f"; outputs: {', '.join(shown)}{more}; on {devices}"
 
 
 def _samples(rows: list[Seen]) -> dict[str, Any]:

@@ -169,12 +169,12 @@ def test_the_loop_goes_on_while_tensors_are_read(monkeypatch):
 
     async def main() -> list[str]:
         logger = AsyncTrainingLogger()
-        problem_of = logger.debugger.problem_of
+        judge_tensor = logger.debugger.judge_tensor
 
         def patient(tensor: torch.Tensor, name: str) -> str:
             begun.set()
             answers.append(over.wait(30))
-            return problem_of(tensor, name)
+            return judge_tensor(tensor, name)
 
         async def beside() -> None:
             while not begun.is_set():

@@ -312,3 +312,13 @@ def test_it_costs_less_than_six_figures_by_hand(debugger):
 
     assert seconds(lambda: debugger.analyze_model_parameters(tensors)) < seconds(naive)
     assert debugger.get_debug_summary()["spent_ms"] > 0
+
+
+def test_a_gradient_that_is_not_finite_is_logged_under_gradients(debugger, said):
+    model = graded(small_model())
+    model[0].weight.grad[0, 0] = NAN
+    debugger.analyze_gradients(model)
+    debugger.analyze_tensor(torch.tensor([NAN]), "x")
+    lines = said()
+    assert lines[0].startswith("[DEBUG_GRADIENTS_NON_FINITE] 1 NaN in gradient of 0.weight")
+    assert lines[1].startswith("[DEBUG_FORWARD_NON_FINITE] 1 NaN in x")

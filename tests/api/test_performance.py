@@ -17,6 +17,7 @@ from tests.probes.test_profiler import marks
 KEYS = {
     "trace", "kind", "batches", "median_ms", "fastest_ms", "slowest_ms", "batches_per_s", "verdict", "parts",
     "busy_share", "devices", "operators", "kernels", "peak_bytes", "advice", "problems",
+    "flops", "flops_per_s", "flops_by_operator",
 }  # fmt: skip
 
 
@@ -121,3 +122,26 @@ def test_the_marks_are_the_batches(temporary: Path) -> None:
 
     found = tdbg.profile_model_performance(small_model(), loader(), 2)
     assert marks(json.loads(gzip.decompress(Path(found["trace"]).read_bytes()))) == [1, 2]
+
+
+def test_flops_of_a_batch_by_torchs_own_formulas() -> None:
+    """Two operations a multiply-add: what a matrix product has by the book, forward and backward."""
+    linear = nn.Linear(8, 16, bias=False)
+    found = tdbg.profile_model_performance(linear, loader(), 2)
+    assert found["flops"] == 2 * 4 * 8 * 16 and found["flops_by_operator"] == {"aten.mm": found["flops"]}
+    assert found["flops_per_s"] == pytest.approx(found["flops"] / found["median_ms"] * 1e3)
+    model = nn.Sequential(nn.Conv2d(3, 5, 3), nn.Flatten(), nn.Linear(5 * 4 * 4, 2))
+    conv, dense = 2 * 5 * 4 * 4 * 3 * 9, 2 * 80 * 2
+
+    def forward(batch: torch.Tensor) -> None:
+        with torch.inference_mode():
+            model(batch)
+
+    def step(batch: torch.Tensor) -> None:
+        model(batch).sum().backward()
+
+    images = [torch.randn(1, 3, 6, 6) for _ in range(3)]
+    assert tdbg.profile_model_performance(forward, images, 2)["flops"] == conv + dense
+    trained = tdbg.profile_model_performance(step, images, 2)["flops"]
+    assert trained == 2 * conv + 3 * dense, "no gradient for the images"
+    assert tdbg.profile_model_performance(nn.ReLU(), loader(), 2)["flops"] is None

@@ -236,3 +236,104 @@ def test_passes_that_wait_for_gradients_do_not_have_all_others_dropped(watched: 
     assert waiting == [0, 1, 0]
     watched.monitor.finish()
     assert len(list(PageSet.open(tmp_path))) == 2 and sum(d.datapoints for d in PageSet.open(tmp_path).drops) == 1
+
+
+class Stages(nn.Module):
+    """A backbone with stages."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stages = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+
+    def forward(self, x_NF: Tensor) -> Tensor:
+        return self.stages(x_NF)
+
+
+class WithLoss(nn.Module):
+    """A model in a loss module, which is called with the batch."""
+
+    def __init__(self, models: int = 1) -> None:
+        super().__init__()
+        self.model, self.criterion = Stages(), nn.MSELoss()
+        self.ema = Stages() if models > 1 else None
+
+    def forward(self, x_NF: Tensor, y_NF: Tensor) -> Tensor:
+        return self.criterion(self.model(x_NF), y_NF)
+
+
+class CenterLoss(nn.Module):
+    """A criterion with a layer of its own that learns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stages = nn.Linear(4, 4)
+
+    def forward(self, out_NF: Tensor, y_NF: Tensor) -> Tensor:
+        return (self.stages(out_NF) - y_NF).square().mean()
+
+
+class Sum(nn.Module):
+    """Several criteria, under a name that does not say so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList([nn.MSELoss(), nn.L1Loss()])
+
+    def forward(self, out_NF: Tensor, y_NF: Tensor) -> Tensor:
+        return self.parts[0](out_NF, y_NF) + self.parts[1](out_NF, y_NF)
+
+
+def capturing(tmp_path: Path, *specs: str) -> Watch:
+    found = Watch(Settings(level="basic", max_overhead=50.0, capture=list(specs)))
+    found.monitor.lasting.append(Capture.into(lambda: tmp_path / "rank0000"))
+    found.monitor.use([])
+    return found
+
+
+def observed(watch: Watch, part: str) -> list[Observation]:
+    return [one for one in watch.events if isinstance(one, Observation) and one.part == part]
+
+
+def test_a_path_that_fits_one_place_below_the_root_is_taken_with_a_note(tmp_path: Path) -> None:
+    watch = capturing(tmp_path, "stages.*")
+    net = WithLoss()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for _ in range(2):
+        net(torch.ones(2, 4), torch.ones(2, 4)).backward()
+        optimizer.step()
+    watch.monitor.detach()
+    assert [one.values["layers"] for one in observed(watch, "LAYERS")] == [
+        ["model.stages.0", "model.stages.1", "model.stages.2"]
+    ]
+    (place,) = observed(watch, "PLACE")
+    assert (place.values["place"], place.values["pattern"], place.values["root"]) == ("model", "stages.*", "WithLoss")
+    assert not observed(watch, "MISSING") and not watch.failures
+
+
+def test_a_path_that_fits_several_places_is_refused_with_their_names(tmp_path: Path) -> None:
+    watch = capturing(tmp_path, "stages.*")
+    net = WithLoss(models=2)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    net(torch.ones(2, 4), torch.ones(2, 4)).backward()
+    optimizer.step()
+    watch.monitor.detach()
+    (missing,) = observed(watch, "MISSING")
+    assert "model.stages.*, ema.stages.*" in missing.values["hint"] and not observed(watch, "LAYERS")
+
+
+@pytest.mark.parametrize("criterion", [CenterLoss, Sum, lambda: nn.CrossEntropyLoss(torch.ones(4))])
+def test_a_criterion_is_no_root(tmp_path: Path, criterion: Callable[[], nn.Module]) -> None:
+    watch = capturing(tmp_path, "stages*")
+    net, judge = Stages(), criterion()
+    optimizer = torch.optim.SGD([*net.parameters(), *judge.parameters()], lr=0.1)
+    for _ in range(3):
+        judge(net(torch.ones(2, 4)), torch.ones(2, 4)).backward()
+        optimizer.step()
+    before = watch.monitor.eval_calls
+    with torch.no_grad():
+        for _ in range(2):
+            judge(net(torch.ones(2, 4)), torch.ones(2, 4))
+    assert watch.monitor.eval_calls == before + 2, "a call of the model, and none of the criterion"
+    watch.monitor.detach()
+    assert [one.values["root"] for one in observed(watch, "LAYERS")] == ["Stages"]
+    assert not observed(watch, "MISSING") and not watch.failures

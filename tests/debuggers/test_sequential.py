@@ -558,11 +558,11 @@ def test_pages_below_an_epochs_folder_are_of_that_epoch(
         gives = {"x": torch.full((3,), float(epoch)), "name": "a scalar"}
         debugger = SequentialDebugger([config("ones", Ones, gives=gives)], model)
         debugger.enabled = True
-        debugger(point(5), model)
+        debugger(point(5))
         debugger.save_all(tmp_path / f"epoch_{epoch}" / "debugger")
         only = SequentialDebugger([config("none", Ones, gives={"note": "scalars alone"})], model)
         only.enabled = True
-        only(point(6), model)
+        only(point(6))
         only.save_all(tmp_path / f"epoch_{epoch}" / "notes")
 
     def ask(*words: str) -> tuple[int, str]:
@@ -597,7 +597,7 @@ def test_show_of_a_batch_gives_the_row_of_each_id(tmp_path: Path, capsys: pytest
     gives = {"x": torch.tensor([[1.5, 2.5], [3.5, 4.5]])}
     debugger = SequentialDebugger([config("ones", Ones, gives=gives)], model, output_dir=tmp_path)
     debugger.enabled = True
-    debugger(point([10, 11]), model)
+    debugger(point([10, 11]))
     debugger.save_all()
     for key, row in ((10, ("1.5", "2.5")), (11, ("3.5", "4.5"))):
         assert main(["inspect-pages", "show", str(tmp_path), f"{key}/ones/x"]) == 0

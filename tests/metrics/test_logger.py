@@ -413,3 +413,24 @@ def test_a_pass_whose_values_are_not_finite_is_written_as_such(make):
     assert second.text == {"val/count_0_str": "val/acc1"} and not first.text
     assert reason.text == "val/loss was no better than 1 of epoch 0 for 1 check, and is nan now"
     assert log.tracker.metric("val/loss").value == 1.0, "the state keeps its last finite value"
+
+
+def test_the_summary_of_an_empty_pass_warns_and_goes_on(make):
+    log = make()
+    log.tracker.start_val_phase("val")
+    with pytest.warns(UserWarning, match="never received a value"):
+        log.tracker.finalize_val_phase()
+    with pytest.warns(UserWarning, match="the last pass of 'val' has no value to summarise"):
+        assert log.log_validation_summary(step=1) is None
+        assert log.log_validation_summary("val", step=2) is None
+    log.tracker.start_val_phase("val_mask_meta")
+    log.tracker.update_val_metrics({"loss": 0.5}, 4)
+    log.tracker.finalize_val_phase()
+    log.log_validation_summary(step=3)
+    log.tracker.start_val_phase("val_mask_meta")
+    log.tracker.finalize_val_phase()
+    with pytest.warns(UserWarning, match="'val_mask_meta' has no value"):
+        log.log_validation_summary(step=4)
+    log.close()
+    values = [row for row in map(json.loads, log.path.read_text().splitlines()) if "val_mask_meta/loss" in str(row)]
+    assert values, "the pass that had values is written, without a name too"

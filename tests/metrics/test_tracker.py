@@ -126,11 +126,12 @@ def test_the_snapshot_is_taken_before_the_sums_are_emptied():
 
 def test_starting_a_phase_empties_its_sums_and_nothing_else():
     made = two_epochs()
-    made.update_val_metrics({"loss": 100.0}, 5)
+    made.update_val_metrics({"loss": 100.0}, 5, phase="val")
     made.update_train_batch({"loss": 7.0}, 5)
     before = made.state_dict()
     made.start_val_phase("val")
     after = made.state_dict()
+    assert before.pop("val_phase") == "val_mask_meta" and made.val_phase == "val"
     assert made.metric("val/loss").partial.count == 0 and made.metric("train/loss").partial.count == 5
     assert after["phases"]["train"] == before["phases"]["train"]
     for state in (before, after):
@@ -233,9 +234,10 @@ def test_flat_metrics_are_numbers_by_the_grammar_and_asking_changes_nothing():
     before = made.state_dict()
     flat = made.get_wandb_metrics()
     assert made.get_wandb_metrics() == flat and made.state_dict() == before
-    assert all(type(value) is float for value in flat.values())
+    assert flat["schedule/mixup_group_str"] == "a"
+    assert all(type(value) is (str if key.endswith("_str") else float) for key, value in flat.items())
     assert all(str(Key.parse(text)) == text for text in flat)
-    assert not any("_str" in text for text in flat)
+    assert [text for text in flat if "_str" in text] == ["schedule/mixup_group_str"]
     wanted = {"gradnorm/loss", "gradnorm/ratio_genus", "gradnorm/weight_genus", "schedule/alpha", "pipeline/queue"}
     assert wanted <= set(flat)
     copies = {text for text in flat if text.startswith("core/")}
@@ -455,3 +457,44 @@ def test_a_label_beyond_the_classes_is_refused_and_nothing_is_added(kind):
     assert "null_label=-1" in caught.value.hint and made.phases == {}
     with pytest.raises(MetricValueError, match="the predictions are of 'genus', the targets of 'genera'"):
         made.update_predictions({"genus": scores}, {"genera": kind([1, 0, 1])})
+
+
+def test_the_phase_that_was_begun_is_where_updates_without_a_phase_go():
+    made = MetricsTracker(hierarchy=("species", "genus"), null_label=0)
+    made.update_val_metrics({"loss": 1.0}, 2)
+    made.start_val_phase("val_mask_meta")
+    made.update_val_metrics({"loss": 3.0}, 4)
+    made.update_predictions({"species": [1, 2], "genus": [1, 1]}, {"species": [1, 1], "genus": [1, 1]})
+    state = json.loads(json.dumps(made.state_dict()))
+    again = MetricsTracker(hierarchy=("species", "genus"), null_label=0)
+    again.load_state_dict(state)
+    for one in (made, again):
+        one.update_val_metrics({"loss": 5.0}, 4)
+        assert one.finalize_val_phase()[Key("val_mask_meta", "loss")] == 4.0
+        assert one.metric("val_mask_meta/acc1_species").value == 0.5
+        one.start_val_phase()
+        one.update_val_metrics({"loss": 2.0}, 1)
+        assert one.finalize_val_phase(epoch=1) == {Key("val", "loss"): 2.0}
+        one.update_val_metrics({"loss": 9.0}, 1, phase="val_other")
+        assert one.finalize_val_phase("val_other") == {Key("val_other", "loss"): 9.0}
+
+
+def test_last_values_are_attributes():
+    made = two_epochs()
+    made.update_schedule_values({"mixup_group": "a", "alpha": 0.2})
+    made.update_gradnorm_metrics({"loss": 0.1, "ratio": {"genus": 1.5, "species": 0.5}})
+    made.update_task_weights({"genus": 2.0})
+    made.update_learning_rates({"body": 0.1, "head": 0.2})
+    made.update_pipeline_metrics({"queue": 3})
+    assert made.schedule_values == {"mixup_group": "a", "alpha": 0.2}
+    assert made.gradnorm_metrics == {"loss": 0.1, "ratio": {"genus": 1.5, "species": 0.5}}
+    assert (made.lr_dict, made.task_weights) == ({"body": 0.1, "head": 0.2}, {"genus": 2.0})
+    assert made.pipeline_metrics == {"queue": 3.0}
+    assert made.metrics["val/loss"] is made.metric("val/loss") and "train/loss" in made.metrics
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_warning_that_the_program_makes_an_error_does_not_end_its_training(capsys: pytest.CaptureFixture[str]):
+    made = MetricsTracker()
+    assert made.finalize_val_phase() == {}
+    assert "tdbg: phase 'val' was finalised and has never received a value" in capsys.readouterr().err

@@ -280,3 +280,15 @@ def test_replicas_are_looked_at_and_have_no_turns(watch: Callable[..., Watch]) -
     assert looks[0].values["modules"].count("module.7") == 2, "each replica has its part of the batch"
     assert [(look.step, len(look.values["rms"])) for look in looks] == [(step, 2 * 21 + 1) for step in range(1, 7)]
     assert not any("turn" in look.values for look in looks)
+
+
+def test_the_line_tells_shapes_dtypes_devices_and_loss_anew_when_they_change(watch: Callable[..., Watch]) -> None:
+    one = watch(flags={"FORWARD": True})
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU())
+    losses = train(model, torch.randn(32, 8), steps=2)
+    losses += train(model, torch.randn(4, 8), steps=1)
+    texts = [event.text for event in observed(one, "forward")]
+    assert [f"loss {loss.item():.6g}" in text for loss, text in zip(losses, texts, strict=True)] == [True] * 3
+    assert "outputs: 0 (Linear) float32[32, 16], 1 (ReLU) float32[32, 16]" in texts[0] and "on cpu" in texts[0]
+    assert "outputs:" not in texts[1]
+    assert "outputs: 0 (Linear) float32[4, 16], 1 (ReLU) float32[4, 16]" in texts[2]

@@ -47,11 +47,11 @@ def arrive(module: ModuleType) -> None:
     tree = Json(module)
     for name in PARSERS:
         if hasattr(module.ArgumentParser, name):
-            offer_to = functools.partial(_offer_result, tree, final=name == "parse_args")
-            after(module.ArgumentParser, name, offer_to, "inject-jsonargparse")
+            then = functools.partial(_offer_result, tree, name == "parse_args")
+            after(module.ArgumentParser, name, then, "inject-jsonargparse")
 
 
-def _offer_result(tree: Json, _: Any, config: Any, *, final: bool) -> None:
+def _offer_result(tree: Json, final: bool, _: Any, config: Any) -> None:
     _offer(config, tree, final=final)
 
 

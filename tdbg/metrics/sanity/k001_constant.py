@@ -8,6 +8,7 @@ from tdbg.metrics.seen import Seen
 from tdbg.metrics.series import Series, direction
 
 LEAST = 10  # values, at different steps
+CERTAIN = 4  # of a score of training that was 0 each time
 PERFECT = (1.0, 100.0)
 
 
@@ -29,7 +30,7 @@ class Constant(Rule):
     What to do: Look for the call that should feed it each batch, and for the place that resets it. A loss that truly
     stands still goes with weights that do not move: see TD-S007.
 
-    Thresholds: 10 values at 10 different steps.
+    Thresholds: 10 values at 10 different steps; 4 of a score of training (accuracy, F1, ...) that is 0 each time.
     """
 
     code = "TD-K001"
@@ -62,11 +63,13 @@ def _value(one: Series) -> float:
 
 def _is_still(one: Series) -> bool:
     better = direction(one.key)
-    if better is None or one.non_finite or one.least is None or one.most is None or one.count < LEAST:
-        return False
-    if one.last.step - one.least.step < LEAST - 1:
+    if better is None or one.non_finite or one.least is None or one.most is None:
         return False
     value = one.least.value
+    is_certain = better and value == 0.0 and one.key.startswith("train/")
+    least = CERTAIN if is_certain else LEAST
+    if one.count < least or one.last.step - one.least.step < least - 1:
+        return False
     if value != one.most.value or (better and value in PERFECT):
         return False
     return "best" not in one.key.lower()  # TD-K002 knows those
