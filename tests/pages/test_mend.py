@@ -97,7 +97,7 @@ def test_a_kill_while_it_recovers_is_no_harm(tmp_path: Path, monkeypatch: pytest
     killed(tmp_path, 4)
     real = os.replace
 
-    def stop(*ignored: object) -> None:
+    def stop(*ignored: object, **how: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(os, "replace", stop)
