@@ -95,15 +95,15 @@ def test_half_a_datapoint_behind_the_last_does_not_count_and_is_not_thrown_away(
 
 def test_a_kill_while_it_recovers_is_no_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     killed(tmp_path, 4)
-    real = os.rename
+    real = os.replace
 
-    def stop(*ignored: object) -> None:
+    def stop(*ignored: object, **how: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(os, "rename", stop)
+    monkeypatch.setattr(os, "replace", stop)
     with pytest.raises(KeyboardInterrupt):
         recover(tmp_path)
-    monkeypatch.setattr(os, "rename", real)
+    monkeypatch.setattr(os, "replace", real)
     assert keys(tmp_path) == names(4)
     recover(tmp_path)
     assert keys(tmp_path) == names(4)

@@ -63,7 +63,11 @@ def test_a_run_is_private_in_all_its_files(place: Place) -> None:
 
 
 def test_share_opens_a_run_for_reading_alone(place: Place) -> None:
-    done = place.tdbg("run", "--share", "--tee", "--run-dir", "r", "--", sys.executable, "-c", "print(1)")
+    before = os.umask(0)  # the least that a shell may take away
+    try:
+        done = place.tdbg("run", "--share", "--tee", "--run-dir", "r", "--", sys.executable, "-c", "print(1)")
+    finally:
+        os.umask(before)
     assert done.returncode == 0, done.stderr
     modes = {stat.S_IMODE(path.stat().st_mode) for path in everything(place.folder / "r")}
     assert modes <= {0o755, 0o644} and len(modes) == 2
