@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from tdbg.logs.collapse import alike, kind_of
 from tdbg.logs.formats import Format
-from tdbg.logs.parallel import opened
+from tdbg.logs.parallel import Readable, opened
 from tdbg.logs.query import Matcher, Query
 from tdbg.logs.records import Record, seconds, split
 from tdbg.logs.sources import Source
@@ -126,8 +126,10 @@ def _end(source: Source, form: type[Format]) -> bytes:
             data = bytes(stream.read(TAIL_BYTES))
             return data if size <= TAIL_BYTES else data.partition(b"\n")[2]
         data, block = b"", bytearray(TAIL_BYTES)
-        while got := stream.readinto(memoryview(block)):
+        readable = Readable(stream)
+        while got := readable.readinto(memoryview(block)):
             data = (data + block[:got])[-2 * TAIL_BYTES :]
+        readable.complain(source.path)
         return data
 
 
