@@ -37,12 +37,15 @@ class SpanMarks:
         self._mark(torch, "save", f"{SAVE}torch.save")
         self._mark(DataLoader, "__iter__", LOADER)
         for module, names, shown in SAVES:
-            self._probe.when_imported(module, lambda found, names=names, shown=shown: self._meet(found, names, shown))
+            self._probe.when_imported(module, self._marking(names, shown))
 
-    def _meet(self, module: Any, names: tuple[str, ...], shown: str) -> None:
-        for name in names:
-            if callable(getattr(module, name, None)):
-                self._mark(module, name, f"{SAVE}{shown}.{name}")
+    def _marking(self, names: tuple[str, ...], shown: str) -> Callable[[Any], None]:
+        def mark(module: Any) -> None:
+            for name in names:
+                if callable(getattr(module, name, None)):
+                    self._mark(module, name, f"{SAVE}{shown}.{name}")
+
+        return mark
 
     def _mark(self, owner: Any, name: str, text: str) -> None:
         def make(original: Any) -> Any:
