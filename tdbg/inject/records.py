@@ -105,7 +105,6 @@ class Records:
             self._held_chars += len(spoken.text)
             if not self.maps.busy:
                 self.flush()
-                self._save(flagged_only=True)
 
     def flush(self, at_the_end: bool = False) -> None:
         """Write what waits, if nothing is missing any more."""
@@ -114,6 +113,7 @@ class Records:
     def _flush(self, at_the_end: bool) -> None:
         with self._lock:
             if self.agent.rank is None:
+                self._save()
                 return
             missing = [file for spoken in self._held for file, _ in spoken.places if self.maps.pending(file)]
             if missing and not at_the_end:
@@ -132,16 +132,20 @@ class Records:
             self.flush(at_the_end=True)
         elif self._held and not is_child():
             self.maps.wait(PATIENCE_S)
-            self._save(flagged_only=not any(spoken.raised for spoken in self._held))
+            self._save(at_the_end=True)
 
-    def _save(self, *, flagged_only: bool) -> None:
-        """Have what waits for the process to be a rank in a file aside as well: it may die before."""
-        if self.agent.rank is not None or (
-            not any(self.flags(one.places) for one in self._held[self._saved :]) and flagged_only
-        ):
+    def _save(self, *, at_the_end: bool = False) -> None:
+        """Have what waits for the process to be a rank in a file aside as well, if a flag or an exception is in it."""
+        if self.agent.rank is not None:
             return
         with self.agent.guard("records"), self._lock:
-            for spoken in self._held[self._saved :]:
+            new = self._held[self._saved :]
+            missing = [file for spoken in new for file, _ in spoken.places if self.maps.pending(file)]
+            for file in set(missing) if at_the_end else ():  # the whole tree is not there in time: what each says alone
+                self.maps.known[file] = self.maps.alone(file)
+            if (missing and not at_the_end) or not any(one.raised or self.flags(one.places) for one in new):
+                return
+            for spoken in new:
                 self._write(spoken, self._aside)
             self._saved = len(self._held)
 

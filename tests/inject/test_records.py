@@ -287,3 +287,43 @@ def test_a_kill_leaves_whole_lines(make_run: Any, tmp_path: Path, cache: None) -
     lines = (run.path / "rank0000" / "records.jsonl").read_bytes().splitlines(keepends=True)
     said = [json.loads(line) for line in lines]
     assert [int(record["message"]) for record in said] == list(range(len(said))) and len(said) >= 200
+
+
+DEATHS = {
+    "an exception": ("raise ValueError('no luck')", ["exception, uncaught"]),
+    "swallowed": ("try: raise ValueError('no luck')\n    except ValueError: log.exception('failed')", ["failed"]),
+    "a kill": (  # once the source is mapped, which a thread does
+        "while not glob.glob(os.environ['TDBG_RUN_DIR'] + '/*/*/records.jsonl'): time.sleep(0.01)\n"
+        "    os.kill(os.getpid(), 9)",
+        [],
+    ),
+}
+
+
+@pytest.mark.parametrize("death", DEATHS)
+def test_a_process_that_dies_before_its_first_step_leaves_what_flags_made_it_say(
+    make_run: Any, tmp_path: Path, cache: None, death: str
+) -> None:
+    text, more = DEATHS[death]
+    run = make_run(flags={"MEMORY": True})
+    body = f"""
+import glob, time
+logging.basicConfig(level=logging.INFO)
+def main():
+    if cfg.DEBUG.MEMORY:
+        log.info("model: 12 MB")
+    log.info("on its way")
+    {text}
+if __name__ == "__main__":
+    main()
+"""
+    (tmp_path / "s.py").write_text(STEP + body)
+    run.python("s.py", cwd=tmp_path, env=run.env(OMP_NUM_THREADS="1"))
+    (path,) = run.path.rglob("records.jsonl")  # of the rank, if a probe made it one, else beside the ranks
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    assert ("model: 12 MB", ["MEMORY"]) in [(row["message"], row["flags"]) for row in records]
+    assert all(row["rank"] == 0 for row in records)
+    told = [row["message"] for row in records if "ValueError: no luck" in row["message"]]
+    assert [message.splitlines()[0] for message in told] == more
+    assert all("s.py" in message and "Traceback" in message for message in told)
+    assert run.errors == "" and run.events("probe_off") == []
