@@ -11,7 +11,6 @@ from streams import Stream
 from torch import Tensor, nn
 
 from tdbg.events import End, Step
-from tdbg.probes.last_loss import LastLoss
 
 
 def model() -> nn.Sequential:
@@ -125,6 +124,8 @@ def test_nothing_of_the_program_is_kept_alive(watch: Any) -> None:
 
 
 def test_a_device_that_is_not_known_to_be_idle_is_not_waited_for() -> None:
+    from tdbg.probes.last_loss import LastLoss
+
     class Elsewhere(Tensor):
         """A number on a device of which nothing is known."""
 

@@ -6,7 +6,7 @@ import pytest
 from streams import HOST, Stream
 
 from tdbg.rules.verdict import Judge
-from tdbg.rundir import UNWRITTEN, ProcessDir
+from tdbg.rundir import ProcessDir
 
 
 def finish(run: Stream, code: int):
@@ -32,8 +32,8 @@ def test_events_that_could_not_be_written(stream):
     run = stream()
     for rank, steps in ((0, 9), (1, 6)):
         run.train(run.rank(rank, world=2), [2.0] * steps)
-        (run.run.path / UNWRITTEN).mkdir(exist_ok=True)
-        (run.run.path / UNWRITTEN / f"{HOST}-{1000 + rank}").touch()
+        (run.run.path / "unwritten").mkdir(exist_ok=True)
+        (run.run.path / "unwritten" / f"{HOST}-{1000 + rank}").touch()
     run.done(0)
     found = [finding.title for finding in finish(run, 0).findings if finding.code == "TD-C006"]
     assert found == ["nothing was seen of rank 1 after step 6 (and of 1 other rank): its events could not be written"]
