@@ -13,6 +13,7 @@ from tdbg.logs.records import Record
 WINDOW = 4096  # groups that wait for the other ranks; the oldest leaves first
 WINDOW_BYTES = 32 << 20
 WARNING = 30
+SEARCHED_BYTES = 1 << 16  # of a record, for what differs by nature; what is behind has to be equal
 MAX_KINDS = 20_000  # sorts of records whose ranks are remembered
 
 _TIMES = (
@@ -35,7 +36,9 @@ _NUMBER = re.compile(rb"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|\b(?:nan|inf)\
 
 def alike(record: Record) -> bytes:
     """The record without what differs by nature: equal for two ranks that say the same."""
-    return b"%d %s %s" % (record.level, str(record.step).encode(), _NATURE.sub(_blank, record.text.rstrip()))
+    text = record.text.rstrip()
+    text = _NATURE.sub(_blank, text[:SEARCHED_BYTES]) + text[SEARCHED_BYTES:]
+    return b"%d %s %s" % (record.level, str(record.step).encode(), text)
 
 
 def _blank(found: "re.Match[bytes]") -> bytes:

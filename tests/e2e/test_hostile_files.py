@@ -93,7 +93,8 @@ def check(done: dict[str, Any], what: str) -> None:
     lines = done["err"].splitlines()
     assert not any("Traceback" in line or "itself failed" in line for line in lines), f"{what}: {done}"
     assert all(line.startswith("tdbg: ") for line in lines), f"{what}: {done}"
-    assert len(lines) == 2 or done["code"] != 2, f"{what}: {done}"
+    most = 25 if what.startswith("inspect-pages") else 2  # pages that cannot be read are named, then what to do
+    assert 2 <= len(lines) <= most or done["code"] != 2, f"{what}: {done}"
     assert done["s"] < MAX_S and done["mb"] < MAX_MB, f"{what}: {done}"
 
 
