@@ -49,4 +49,4 @@ def _warn(environ: Mapping[str, str], word: str, what: str, hint: str) -> None:
     if word in _warned or is_child or rank != "0":
         return
     _warned.add(word)
-    say(f"{what}\n{hint}")
+    say(what, *hint.splitlines())

@@ -45,8 +45,8 @@ def report_values(found: Iterator[tuple[str, Any, str]]) -> None:
         flag, where = forbidden[0]
         more = f", and {len(forbidden) - 1} more" if len(forbidden) > 1 else ""
         say(
-            f"--forbid-flags: {flag} is on in the program's own configuration ({where}){more}\n"
-            f"switch it off there, or for this run with --no-flag {flag}"
+            f"--forbid-flags: {flag} is on in the program's own configuration ({where}){more}",
+            f"switch it off there, or for this run with --no-flag {flag}",
         )
         raise EndRun(2)
 

@@ -79,7 +79,8 @@ class Ledger:
         self._emit(flag, "rejected", where, None, self.agent.settings.flags.get(flag), hint)
         if self.agent.settings.strict_flags:
             say(
-                f"the program's config rejects the flag {flag} ({where})\n{hint}; without --strict-flags the run goes on"
+                f"the program's config rejects the flag {flag} ({where})",
+                f"{hint}; without --strict-flags the run goes on",
             )
             raise EndRun(2)
 

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 from tdbg.frames import without_own_frames
-from tdbg.probes.compiler import hide
 
 BELOW = "_tdbg_below"  # on a wrapper that could not be taken away, since another lay above it: what it replaced
 
@@ -23,6 +22,8 @@ class Patches:
         No traceback shows that something stands in between.
         Of a class method ``original`` takes the class as its first argument, as a plain method takes the object.
         """
+        from tdbg.probes.compiler import hide  # needs torch, which a program may not have loaded yet
+
         held = inspect.getattr_static(owner, name, None)
         if held is None:
             return
