@@ -30,7 +30,7 @@ class Alternation:
         self.block = block
         self.random = random.Random(0)  # a generator of its own: the program's is not touched
         self.restart()
-        self._guard = Guard("baseline", monitor.failed)
+        self._guard = Guard("baseline", lambda part, error: self.monitor.failed(part, error))
         optimizer_module.register_optimizer_step_post_hook(self._after_step)
 
     def restart(self) -> None:
