@@ -31,7 +31,7 @@ class Alternation:
         self.block = block
         self.random = random.Random(0)  # a generator of its own: the program's is not touched
         self.restart()
-        self._guard = Guard("baseline", monitor.failed)
+        self._guard = Guard("baseline", lambda part, error: self.monitor.failed(part, error))
         add_global_hook(optimizer_module._global_optimizer_post_hooks, self._after_step)
 
     def restart(self) -> None:

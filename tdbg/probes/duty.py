@@ -8,7 +8,7 @@ from tdbg.probes.roster import Roster
 from tdbg.probes.search import is_anything_compiled
 from tdbg.probes.state import State
 
-CEILING = 0.02  # a glance at each step and call may cost this share, beyond a budget that is smaller by default
+CEILING = 0.05  # a glance at each step and call may cost this share, beyond a budget that is smaller by default
 IDLE_STEPS = 3  # so many steps, or
 IDLE_CALLS = 8  # calls without gradients, in a row show what a glance costs
 SHORTEST_S, LONGEST_S = 0.05, 2.0

@@ -92,7 +92,7 @@ class LossWatch:
         begun = time.perf_counter()
         fine = True
         try:
-            if isinstance(losses, Tensor) and losses.is_cpu and losses.numel() == 1:
+            if type(losses) is Tensor and losses.is_cpu and losses.numel() == 1:  # a subclass may have no data
                 value = losses.item()
                 fine = value - value == 0.0  # of NaN and Inf it is NaN
                 if fine:

@@ -77,7 +77,9 @@ class Verdict:
             unit = "evaluation call" if steps and not any(row["steps"] for row in self.ranks) else "step"
             who = f"{self.trainings} training processes without a process group" if self.trainings else ""
             steps = max(steps, *(row["steps"] for row in self.others)) if who else steps
-            parts.append(f"{who or counted(len(self.ranks), 'rank')}, {counted(steps, unit)}")
+            least = unit != "step" and any(row["evals_at_least"] for row in self.ranks)
+            done = f"{'at least ' if least else ''}{counted(steps, unit)}"
+            parts.append(f"{who or counted(len(self.ranks), 'rank')}, {done}")
         if self._ended_by_exception():
             parts.append(clip(self.findings[0].title, 240))
         if self.exit.get("text"):
@@ -245,7 +247,9 @@ def _group_line(how: str, rows: list[dict[str, Any]]) -> str:
 
 def _how(row: dict[str, Any]) -> str:
     """``step 60 of 100, ended``."""
-    done = f"step {row['steps']}" if row["steps"] or not row["evals"] else counted(row["evals"], "evaluation call")
+    least = "at least " if row["evals_at_least"] else ""
+    calls = f"{least}{counted(row['evals'], 'evaluation call')}"
+    done = f"step {row['steps']}" if row["steps"] or not row["evals"] else calls
     planned = f" of {row['planned']}" if row["planned"] else ""
     again = f", attempt {row['attempts'] - 1}" if row["attempts"] > 1 else ""
     return f"{done}{planned}, {row['ended']}{again}"
@@ -379,6 +383,7 @@ def _row(view: View, found: ProcessView) -> dict[str, Any]:
         "attempts": len(view.attempts(found)),
         "steps": found.step,
         "evals": found.evals,
+        "evals_at_least": found.cost is not None and found.cost.away_ms > 0,  # calls without hooks are not counted
         "skipped": found.skipped,
         "planned": found.plan.steps if found.plan else None,
         "loss": loss,

@@ -146,7 +146,7 @@ def test_a_program_of_short_steps_is_watched_now_and_then(short_steps: Watch) ->
     assert len(short_steps.steps) - ALWAYS_STEPS >= 3, "a record each time the hooks come back"
     assert 0 < cost.away_steps < steps and 0 < cost.away_ms < cost.wall_ms
     assert cost.away_steps <= steps - hooked + 3 * len(short_steps.steps)
-    assert monitor.losses.last is not None and monitor.losses.last[0] == steps
+    assert monitor.losses.last.step == steps
 
 
 def test_a_bad_loss_is_seen_without_hooks_and_brings_them_back(short_steps: Watch) -> None:

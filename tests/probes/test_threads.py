@@ -18,7 +18,9 @@ from tdbg.probes.budget import Budget
 from tdbg.probes.collectives import Group, Order
 from tdbg.probes.costs import CostReports
 from tdbg.probes.distributed import Distributed
+from tdbg.probes.duty import DutyCycle
 from tdbg.probes.outbox import Outbox
+from tdbg.probes.roots import Roots
 from tdbg.probes.roster import Roster
 from tdbg.probes.state import State
 
@@ -313,7 +315,10 @@ def test_the_cost_is_told_while_a_part_of_it_is_booked_for_the_first_time() -> N
     budget, state = Budget(2.0, time.perf_counter()), State()
     state.begin()
     budget.by_part["forward"] = Seconds(0.5)
-    cost = CostReports(state, Settings(), budget, lambda event: None).cost()
+    roster = Roster(state, lambda cls: cls(None), lambda name, error: None)
+    roots = Roots(lambda part, error: None)
+    duty = DutyCycle(state, budget, roots, roster, strict=False)
+    cost = CostReports(state, Settings(), budget, duty, lambda event: None).cost()
     assert cost.by_part == {"forward": 500.0}
 
 

@@ -182,20 +182,10 @@ def _said(stdout: str) -> list[str]:
 
 
 def batches(pairs: Sequence[str], size: int, choose: random.Random) -> list[list[str]]:
-    """Pairs of different entries together: what does not fire, as its part is off already, comes again."""
-    left, found = list(pairs), []
+    """Some pairs together, by chance: what does not fire, as its part is off already, comes again."""
+    left = list(pairs)
     choose.shuffle(left)
-    while left:
-        batch: list[str] = []
-        entries: set[str] = set()
-        for pair in list(left):
-            entry = pair.partition(" | ")[0]
-            if len(batch) < size and entry not in entries:
-                batch.append(pair)
-                entries.add(entry)
-                left.remove(pair)
-        found.append(batch)
-    return found
+    return [left[start : start + size] for start in range(0, len(left), size)]
 
 
 def run_setup(
@@ -210,8 +200,8 @@ def run_setup(
     choose = random.Random(seed)
     waiting = pairs if limit is None else choose.sample(pairs, min(limit, len(pairs)))
     rows: list[Row] = []
-    for attempt in range(4):
-        work = batches(waiting, size if attempt < 2 else 1, choose)
+    for attempt in range(5):
+        work = batches(waiting, (size, size, 4)[attempt] if attempt < 3 else 1, choose)
         with ThreadPoolExecutor(jobs) as pool:
             done = list(
                 pool.map(
@@ -220,6 +210,7 @@ def run_setup(
                 )
             )
         rows += [row for found, _ in done for row in found]
+        print(f"{setup.name}: {len(rows)} of {len(waiting) + len(rows)} tried", file=sys.stderr, flush=True)
         waiting = [pair for _, rest in done for pair in rest]
         if not waiting:
             break
