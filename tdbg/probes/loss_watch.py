@@ -77,7 +77,8 @@ class LossWatch:
         self._kept.used()
         fine = True
         try:
-            if isinstance(losses, Tensor) and losses.numel() == 1 and tensors.on_host(losses):
+            single = isinstance(losses, Tensor) and losses.numel() == 1 and not tensors.has_no_data(losses)
+            if single and tensors.on_host(losses):
                 value = losses.item()
                 fine = cmath.isfinite(value) and (self._plan.deaf > 0 or not self._suspicious(value))
                 if fine:

@@ -463,7 +463,12 @@ def _looks(view: View) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     ranks = {process.process.label for process in view.ranks()}
-    for process in sorted(view.steppers(), key=lambda process: process.process.label not in ranks):
+    last = float("inf")
+
+    def order(process: ProcessView) -> tuple[bool, float]:
+        return process.process.label not in ranks, last if process.rank is None else process.rank
+
+    for process in sorted(view.steppers(), key=order):
         for name, looks in process.looks.items():
             row = found.setdefault(
                 name, {"count": 0, "last_step": looks.step, "last": looks.text, "rank": process.process.rank}
