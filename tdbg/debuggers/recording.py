@@ -150,17 +150,10 @@ class Recording:
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
             try:
-                if self.error is None:
-                    self._write(job)
-                else:
-                    self.drop(1, self._why())
-            except UnstorableError as error:  # this one cannot be kept, the others can
-                self.drop(1, str(error))
+                self._take(job)
             except BaseException as error:  # guard: told by the next put
-                self.error = error
-                self.drop(1, self._why())
+                self.error = self.error or error
             finally:
-                job.release()
                 with self._idle:
                     self._waiting -= 1
                     self._idle.notify_all()
@@ -169,6 +162,20 @@ class Recording:
                 self._end(self._writer)
             except BaseException as error:  # guard
                 self.error = self.error or error
+
+    def _take(self, job: Job) -> None:
+        try:
+            if self.error is None:
+                self._write(job)
+            else:
+                self.drop(1, self._why())
+        except UnstorableError as error:  # this one cannot be kept, the others can
+            self.drop(1, str(error))
+        except BaseException as error:  # guard: told by the next put
+            self.error = error
+            self.drop(1, self._why())
+        finally:
+            job.release()
 
     def _end(self, writer: PageWriter) -> None:
         """Have what was left out in the pages, and close them; a full disk may not even take the former."""

@@ -486,7 +486,7 @@ class Tap:
         if self._copied is None or self._full:
             return
         try:
-            if isinstance(value, Tensor):
+            if type(value) is Tensor:  # not isinstance: an object of the program's may have a say in that
                 self._copy(name, value)
             else:
                 self._take_leaves(self._copied, name, value)

@@ -14,7 +14,7 @@ def test_an_output_that_raises_is_named_and_no_more(watched: Runner, bare: Runne
     words = program("touchy", "7", "output")
     result = watched(words, ("--capture", "**:output,grad"))
     assert (result.code, result.stdout) == (0, bare(words).stdout), result.stderr
-    assert "when it was looked at" in str(result.finding("TD-C020"))
+    assert result.codes == ["TD-C020"] and "when it was looked at" in str(result.finding("TD-C020"))
 
 
 @pytest.mark.parametrize("options", [(), EVERYTHING], ids=["basic", "everything"])
