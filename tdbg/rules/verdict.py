@@ -463,10 +463,9 @@ def _looks(view: View) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     ranks = {process.process.label for process in view.ranks()}
-    last = float("inf")
 
     def order(process: ProcessView) -> tuple[bool, float]:
-        return process.process.label not in ranks, last if process.rank is None else process.rank
+        return process.process.label not in ranks, float("inf") if process.rank is None else process.rank
 
     for process in sorted(view.steppers(), key=order):
         for name, looks in process.looks.items():
