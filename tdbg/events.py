@@ -257,6 +257,9 @@ class Cost(Event):
     wall_ms: float = doc("wall time since tdbg woke up", 0.0)
     startup_ms: float = doc("waking up and opening files: needed once, not in own_ms", 0.0)
     report_ms: float = doc("making reports of bad steps (the batch run again): not in own_ms", 0.0)
+    checks_ms: float = doc(
+        "checks of this rank's own gradients before they are reduced, in every step: not in own_ms", 0.0
+    )
     capture_ms: float = doc("capturing tensors (`--capture`), in the program's own threads: not in own_ms", 0.0)
     diagnostics_ms: float = doc("diagnostics that the program calls (`tdbg.probes.loss`): not in own_ms", 0.0)
     records_ms: float = doc("keeping the program's own log records, in the rank's last event: not in own_ms", 0.0)

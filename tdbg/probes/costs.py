@@ -42,6 +42,7 @@ class CostReports:
             wall_ms=round((now - budget.start) * 1e3, 3),
             startup_ms=round(budget.start_up_s * 1e3, 3),
             report_ms=round(budget.report_s * 1e3, 3),
+            checks_ms=round(budget.checked_s * 1e3, 3),
             capture_ms=round(budget.asked_s * 1e3, 3),
             diagnostics_ms=round(budget.called_s * 1e3, 3),
             budget_pct=settings.budget_pct,

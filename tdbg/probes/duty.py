@@ -68,7 +68,12 @@ class DutyCycle:
             self.come_back(time.perf_counter())
 
     def call_glanced(self, now: float) -> None:
-        """A call without gradients begins that is only counted."""
+        """A call without gradients begins that is only counted.
+
+        Where nothing is trained such calls are the steps of the run, and are seen.
+        """
+        if not self._state.step:
+            return
         self._calls += 1
         if self._calls == 1:
             self._calls_at, self._calls_own_s = now, self._budget.own_s

@@ -108,7 +108,7 @@ class LocalGradients:
                     handle = root.register_hook(self._backward_begun)
         except Exception as error:  # guard
             self._fail(error)
-        self._budget.spend("local_gradients", time.perf_counter() - begun)
+        self._budget.spend_on_checks("local_gradients", time.perf_counter() - begun)
         return handle
 
     def end(self, handle: Any, returned: bool) -> None:
@@ -130,13 +130,13 @@ class LocalGradients:
         seconds = self._read_s + time.perf_counter() - begun
         if self._read_s > 0.0:
             self._usual_s = min(self._read_s, self._usual_s * CREEP or self._read_s)
-        self._budget.spend("local_gradients", seconds)
+        self._budget.spend_on_checks("local_gradients", seconds)
 
     def _is_due(self, now: float) -> bool:
         state = self._state
         if not self._works or state.bad_seen or state.quiet or state.scaling or self.ranks < 2:
             return False
-        if self._strict and self._budget.own_s > self._budget.earned_s(now):
+        if self._strict and self._budget.own_s + self._budget.checked_s > self._budget.earned_s(now):
             return False
         if _compiled_autograd() or any(name in sys.modules for name in UNSEEN_REDUCERS):
             return False

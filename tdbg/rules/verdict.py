@@ -199,6 +199,7 @@ class Verdict:
     def _beside(self) -> str:
         """What was asked for and the budget does not hold, where it is worth a word."""
         parts = (
+            ("checks of each rank's gradients", self.cost["checks_pct"]),
             ("capturing", self.cost["capture_pct"]),
             ("diagnostics", self.cost["diagnostics_pct"]),
             ("log records", self.cost["records_pct"]),
@@ -415,6 +416,7 @@ def _cost(view: View) -> dict[str, Any]:
         "pct": 100 * sum(row["own_ms"] for row in rows) / sum(row["wall_ms"] for row in rows),
         "budget_pct": max(map(_budget_pct, costs)),
         "startup_ms": max(cost.startup_ms for cost in costs),
+        "checks_pct": 100 * sum(cost.checks_ms for cost in costs) / sum(row["wall_ms"] for row in rows),
         "capture_pct": 100 * sum(cost.capture_ms for cost in costs) / sum(row["wall_ms"] for row in rows),
         "diagnostics_pct": 100 * sum(cost.diagnostics_ms for cost in costs) / sum(row["wall_ms"] for row in rows),
         "away_pct": 100 * sum(cost.away_ms for cost in costs) / sum(row["wall_ms"] for row in rows),

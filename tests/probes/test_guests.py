@@ -90,8 +90,7 @@ def test_evaluation_keeps_to_the_budget(watch: Start) -> None:
     with torch.no_grad():
         for _ in range(2000):
             model(torch.ones(2, 8))
-    away = seen.monitor.cost().away_ms
-    assert seen.monitor.eval_calls == 2000 or (away > 0 and 0 < seen.monitor.eval_calls < 2000), "and says so"
+    assert seen.monitor.eval_calls == 2000
     assert len(seen.evals) < 1000
 
 
