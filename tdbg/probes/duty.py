@@ -1,5 +1,6 @@
 """Stretches without hooks on root modules, where even a hook that does nothing costs more than the budget."""
 
+import math
 import time
 
 from tdbg.probes.budget import ALWAYS_STEPS, Budget
@@ -9,6 +10,7 @@ from tdbg.probes.search import is_anything_compiled
 from tdbg.probes.state import State
 
 CEILING = 0.05  # a glance at each step and call may cost this share, beyond a budget that is smaller by default
+SHORT_STEP_S = 0.5e-3  # only steps shorter than this: of others the origin of a bad value is worth more than the budget
 IDLE_STEPS = 3  # so many steps, or
 IDLE_CALLS = 8  # calls without gradients, in a row show what a glance costs
 SHORTEST_S, LONGEST_S = 0.05, 2.0
@@ -38,6 +40,7 @@ class DutyCycle:
         self.steps = 0  # counted while the hooks were away
         self._away_s = 0.0
         self._left_at = 0.0
+        self._step_s = math.inf  # the shortest step since the hooks are back
         self._share = 0.0  # of the time of a step that is only glanced at, smoothed
         self._idle_steps = 0  # since the hooks are back
         self._step_at = self._step_own_s = 0.0
@@ -55,10 +58,16 @@ class DutyCycle:
             share = (own_s - self._step_own_s) / max(now - self._step_at, 1e-9)
             self._share += (SMOOTHING if self._idle_steps else 1.0) * (share - self._share)
             self._idle_steps += 1
+            self._step_s = min(self._step_s, now - self._step_at)
         self._step_at, self._step_own_s = now, own_s
         if planned or self._idle_steps < IDLE_STEPS or self._state.step < ALWAYS_STEPS:
             return
-        if self._state.world_size == 1 and self._is_too_dear(self._share) and self._may_leave(now):
+        if (
+            self._state.world_size == 1
+            and self._step_s < SHORT_STEP_S
+            and self._is_too_dear(self._share)
+            and self._may_leave(now)
+        ):
             self._leave(now, for_calls=False)
 
     def training_continues(self) -> None:
@@ -97,6 +106,7 @@ class DutyCycle:
             self._away_s += now - self._left_at
             self.is_away = self.for_calls = False
             self._idle_steps = self._calls = 0
+            self._step_s = math.inf
             self._step_at, self._step_own_s = now, self._budget.own_s
             self._roots.pause(False)
 

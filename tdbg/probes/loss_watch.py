@@ -95,7 +95,7 @@ class LossWatch:
         try:
             if type(losses) is Tensor and losses.is_cpu and losses.numel() == 1:  # a subclass may have no data
                 value = losses.item()
-                fine = value - value == 0.0  # of NaN and Inf it is NaN
+                fine = value - value == 0.0 and not self._suspicious(value)  # NaN and Inf less themselves are NaN
                 if fine:
                     self._state.attended = self._state.step + 1
                 if self._state.in_update is None and not self._state.scaling and not isinstance(value, complex):
@@ -103,6 +103,7 @@ class LossWatch:
             else:
                 self._keep_last(losses)
         finally:
+            self._glances += 1
             self._budget.book("backward_begins", time.perf_counter() - begun)
         return fine
 

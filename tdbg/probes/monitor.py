@@ -418,11 +418,15 @@ class Monitor(State):
         self.step += 1
         self.duty.steps += 1
         self.losses.last.end_step(self.step)
+        self.losses.forget()
         self.last_full = False
         if self._attention.rate_jumped(optimizer, self.step):
             self.recorder.began_at = 0.0
             self.records.make(optimizer, begun, skipped=False)
-        if self._attention.is_drawn:
+        self.changes.due()
+        if self.changes.temporary:
+            self.duty.come_back(time.perf_counter())
+        if self._attention.is_drawn or not self.duty.is_away:
             self._boundary()
             self.budget.spend("step_ended", time.perf_counter() - begun)
         else:
@@ -520,7 +524,7 @@ class Monitor(State):
             self.plan.watch = self.may(self.modules.kind)  # a look begins at a call that is watched
         now = time.perf_counter()
         if not self.duty.is_away:
-            self.duty.step_ended(now, glanced=glanced, planned=self.plan.watch)
+            self.duty.step_ended(now, glanced=glanced, planned=self.plan.watch or self.changes.temporary)
         elif self.plan.watch or now >= self.duty.until:
             self.duty.come_back(now)
             if not self.plan.watch and not self.quiet:  # the budget may not have earned it in so long a stretch

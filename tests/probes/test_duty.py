@@ -42,7 +42,8 @@ class Played:
             self.duty.step_ended(self.now, glanced=True, planned=False)
 
     def calls(self, count: int, call_s: float, cost_s: float) -> None:
-        """Calls without gradients that are only counted."""
+        """Calls without gradients that are only counted, in a run that trains."""
+        self.state.step = max(self.state.step, 1)
         for _ in range(count):
             self.now += call_s
             if not self.duty.is_away:
@@ -71,7 +72,7 @@ def test_short_steps_keep_the_budget_by_going_without_hooks() -> None:
 )
 def test_how_much_a_glance_may_cost(cost_s: float, strict: bool, world_size: int, leaves: bool) -> None:
     played = Played(strict=strict, world_size=world_size)
-    played.steps(400, step_s=1.0, cost_s=cost_s)
+    played.steps(400, step_s=4e-4, cost_s=cost_s * 4e-4)
     assert bool(played.paused) is leaves
 
 
@@ -85,9 +86,9 @@ def test_nobody_leaves_who_was_told_that_cost_does_not_matter() -> None:
 def test_a_stretch_is_as_long_as_the_budget_needs() -> None:
     for debt_s, stretch_s in ((1e-5, SHORTEST_S), (0.005, 0.5), (1.0, LONGEST_S)):
         played = Played()
-        played.budget.own_s = debt_s - IDLE_STEPS * 1e-3 + 0.01 * IDLE_STEPS * 1e-2
+        played.budget.own_s = debt_s - IDLE_STEPS * 4e-5 + 0.01 * IDLE_STEPS * 4e-4
         played.duty._step_own_s = played.budget.own_s
-        played.steps(IDLE_STEPS, step_s=1e-2, cost_s=1e-3)
+        played.steps(IDLE_STEPS, step_s=4e-4, cost_s=4e-5)
         assert played.duty.is_away
         assert played.duty.until - played.now == pytest.approx(stretch_s, rel=0.01)
 
@@ -128,6 +129,7 @@ def short_steps(watch: Start, monkeypatch: pytest.MonkeyPatch) -> Watch:
     """A watch that finds every glance too dear, and stays away for 50 ms at most."""
     monkeypatch.setattr("tdbg.probes.duty.CEILING", 0.0)
     monkeypatch.setattr("tdbg.probes.duty.LONGEST_S", 0.05)
+    monkeypatch.setattr("tdbg.probes.duty.SHORT_STEP_S", 1.0)
     seen = watch(max_overhead=None)
     seen.monitor.budget.change_share(1e-4, time.perf_counter())
     return seen
