@@ -6,6 +6,7 @@ from collections import defaultdict
 ALWAYS_STEPS = 8  # so many first steps are looked at whatever it costs: most faults come early
 SMOOTHING = 0.2
 EXTRAS = "extras"  # what flags and the levels above basic add, all together
+REQUEST_S = 0.05  # what a request in a live run may cost at once
 EXTRAS_SHARE = 0.7  # of the budget may go into them; the rest keeps records and the watch for bad values going
 
 
@@ -48,6 +49,14 @@ class Budget:
         """From now on another share is earned; what was earned so far stays."""
         self._banked_s = self.earned_s(now)
         self._since, self.share = now, share_pct / 100.0
+
+    def forgive(self, now: float) -> None:
+        """Let what was overspent so far not hold back what was asked for now, and pay its first looks.
+
+        All of it stays in the cost that is told.
+        """
+        spent = max(self.own_s, self._spent_s[EXTRAS] / EXTRAS_SHARE)
+        self._banked_s += max(spent - self.earned_s(now), 0.0) + REQUEST_S
 
     def rest(self, seconds: float) -> None:
         """Time in which tdbg was off: it earns nothing."""

@@ -148,6 +148,8 @@ class Changes:
         else:
             monitor.switch(True)
             monitor.budget.change_share(settings.budget_pct, time.perf_counter())
+            if asked:  # somebody waits for what these flags see
+                monitor.budget.forgive(time.perf_counter())
             level, flags = settings.level, dict(settings.flags)
             aside(lambda: probes_for(level, flags))
             monitor.use(probes_for(level, flags))
