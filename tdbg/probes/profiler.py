@@ -9,7 +9,7 @@ from tdbg.config import Selection
 from tdbg.events import Trace
 from tdbg.probes import PROBES
 from tdbg.probes.guest import Guest
-from tdbg.probes.kineto import Press, Session, forget_in_child, somebody_records
+from tdbg.probes.kineto import Press, Session, forget_in_child, is_own, somebody_records
 from tdbg.probes.profile_tally import Tally, count, rounded
 from tdbg.probes.span_marks import SpanMarks
 from tdbg.probes.updates import EveryUpdate
@@ -100,9 +100,15 @@ class Profiler(EveryUpdate):
 
     def detach(self) -> None:
         try:
-            self._finish("the profiler was switched off")
+            if not is_own():  # else it failed while torch was told to begin, and cannot be told to end: `_end_if_off`
+                self._finish("the profiler was switched off")
         finally:
             super().detach()
+
+    def _end_if_off(self) -> None:
+        """After torch was told to begin: if this probe was switched off meanwhile, the window is over."""
+        if not self.on:
+            self._finish("the profiler was switched off")
 
     def forked(self) -> None:
         session = self.session
@@ -216,6 +222,7 @@ class Profiler(EveryUpdate):
             if self.session.recording:  # between two steps: a sign of how far it came, should the process be killed
                 self.monitor.when_rank(lambda: self.monitor.emit(self.monitor.cost()))
             self.session.step(coming)
+            self._end_if_off()
             self._paused(time.perf_counter() - begun)
         self._at = time.perf_counter()
 
@@ -225,6 +232,7 @@ class Profiler(EveryUpdate):
             return
         self._why = next((why for asked, why in self._asked() if asked == span), SCHEDULE)
         self.session = Session(span, self.monitor.settings.profile_kind)
+        self._end_if_off()
         self.see(f"profiling {span}", "WINDOW", "I", step=span.first - 1)
         if self._phase == "train":
             self.monitor.ignore(self, ("call_ended",))  # evaluation inside of a step is noticed

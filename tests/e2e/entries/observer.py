@@ -27,7 +27,11 @@ OUT = Path(os.environ.get("ENTRIES_OUT") or ".")
 PLAN: dict[str, dict[str, str]] = json.loads(os.environ.get("ENTRIES_PLAN") or "{}")
 HERE = str(Path(__file__).parent)
 SHELL = ("guard.py", "probes/compiler.py")  # between an entry and its body: the guard itself,
-TIMERS = ("probes/__init__.py:Probe._run_timed", "inject/metrics/taps/__init__.py:Tap._listen")  # and what all share
+TIMERS = (  # and what stands between in more than one of them
+    "probes/__init__.py:Probe._run_timed",
+    "inject/metrics/taps/__init__.py:Tap._listen",
+    "inject/metrics/taps/torchmetrics_.py:_tap_collections.<locals>.make.<locals>.quiet",  # calls the function itself
+)
 KINDS = {kind.__name__: kind for kind in (RuntimeError, SystemExit, KeyboardInterrupt, GeneratorExit, RecursionError)}
 
 
