@@ -200,8 +200,9 @@ class ModelBuild(Probe):
         self._building.call(self._registered, parent, child)
 
     def _postpone(self, part: str, error: BaseException) -> None:
-        """The guard's report: torch is in the middle of calling its hooks, and none may be taken away here."""
+        """The guard's report: torch is in the middle of calling its hooks, and none may be taken away before a call."""
         self._trouble = error
+        self.monitor.failed(part, error)
 
     def _registered(self, module: nn.Module, child: nn.Module | None) -> None:
         """Remember when and where."""
