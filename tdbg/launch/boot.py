@@ -8,7 +8,8 @@ import tdbg
 from tdbg import run_files
 from tdbg.config import Settings, flags_to_env
 from tdbg.errors import LaunchError, TdbgError
-from tdbg.inject import boot_source, precompile, watch_table
+from tdbg.inject import boot_source, watch_table
+from tdbg.launch.bytecode import precompile
 from tdbg.rundir import RunDir
 
 BOOT = "boot"
@@ -27,7 +28,6 @@ def write(run: RunDir, settings: Settings) -> Path:
     try:
         run_files.make_folder(folder)
         run_files.write_whole(folder / BOOT_FILE, text.encode())
-        run_files.make_folder(folder / "__pycache__")
         precompile(str(folder / BOOT_FILE))
     except OSError as error:
         raise LaunchError(

@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from tdbg.inject import precompile
+from tdbg.launch.bytecode import precompile
 
 ROUNDS = 25
 
