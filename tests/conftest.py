@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 from chance import RANDOM
 from hypothesis import HealthCheck, settings
-from warm import WARMTH
+
+from tests.warm import WARMTH
 
 settings.register_profile(
     "tdbg",

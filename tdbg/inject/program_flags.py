@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tdbg.flags import FLAGS
-from tdbg.guard import EndRun
+from tdbg.guard import EndRun, Guard
 from tdbg.inject.take import Tree, guard_of, leaves, ledger, spellings
 from tdbg.output import say
 
@@ -57,7 +57,7 @@ def look_later(root: Any, tree: Tree) -> None:
     if last is not None and last[0]() is root:
         return
     if not _unsettled:
-        atexit.register(_at_exit)
+        atexit.register(_settle_at_exit, guard_of("program-flags"))
         if ledger().agent.settings.forbid_flags and ledger().agent.settings.level == "off":
             _before_first_step()
     try:
@@ -98,20 +98,25 @@ def is_on(value: Any, known: bool) -> bool:
     return known and isinstance(value, int | float) and bool(value)
 
 
-def _at_exit() -> None:
+def _settle_at_exit(guard: Guard) -> None:
     with contextlib.suppress(SystemExit):  # too late to end the process with another code
-        guard_of("program-flags").call(settle)
+        guard.call(settle)
 
 
 def _before_first_step() -> None:
     """At level off nobody watches for the first step: one hook of torch's does, and leaves."""
     from tdbg.inject.imports import when_imported
 
-    def arrive(module: Any) -> None:
-        def look(*_: Any) -> None:
-            handle.remove()
-            guard_of("program-flags").call(settle)
+    guard = guard_of("program-flags")
 
-        handle = module.register_optimizer_step_pre_hook(look)
+    def arrive(module: Any) -> None:
+        def settle_once() -> None:
+            handle.remove()
+            settle()
+
+        def before_step(*_: Any) -> None:
+            guard.call(settle_once)
+
+        handle = module.register_optimizer_step_pre_hook(before_step)
 
     when_imported("torch.optim.optimizer", arrive)

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from warm import WARMTH
 
 from tdbg.events import Event, Step
 from tdbg.rules.verdict import judge_run
 from tdbg.rundir import RunDir
+from tests.warm import WARMTH
 
 PROGRAMS = Path(__file__).parent / "programs"
 BIN = Path(sys.executable).parent

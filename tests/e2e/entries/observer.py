@@ -11,6 +11,7 @@ calls first (its bodies); ``inject`` raises in the bodies of ENTRIES_PLAN. ENTRI
 import atexit
 import functools
 import gc
+import inspect
 import json
 import os
 import signal
@@ -26,7 +27,7 @@ MODE = os.environ.get("ENTRIES_MODE", "")
 OUT = Path(os.environ.get("ENTRIES_OUT") or ".")
 PLAN: dict[str, dict[str, str]] = json.loads(os.environ.get("ENTRIES_PLAN") or "{}")
 HERE = str(Path(__file__).parent)
-SHELL = ("guard.py", "probes/compiler.py")  # between an entry and its body: the guard itself,
+SHELL = ("guard.py", "frames.py", "probes/compiler.py")  # between an entry and its body: the guard itself,
 TIMERS = (  # and what stands between in more than one of them
     "probes/__init__.py:Probe._run_timed",
     "inject/metrics/taps/__init__.py:Tap._listen",
@@ -60,7 +61,9 @@ def code_of(value: Any) -> Any:
         elif isinstance(value, staticmethod | classmethod) or type(value).__name__ == "method":
             value = value.__func__
         elif isinstance(value, FunctionType):
-            return value.__code__
+            if value.__code__.co_qualname != "without_own_frames.<locals>.call":
+                return value.__code__
+            value = inspect.getclosurevars(value).nonlocals["function"]  # what stands behind tdbg's own wrapper
         elif isinstance(value, type) or value is None:
             return None
         else:
