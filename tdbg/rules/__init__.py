@@ -69,7 +69,8 @@ class Rule:
             for item in fields(Finding):
                 setattr(first, item.name, getattr(new, item.name))
             new = old
-        line = f"so too on rank {new.rank} at step {new.first_step}"
+        who = f"on rank {new.rank}" if new.rank != first.rank else "in another process of that rank"
+        line = f"so too {who}" + (f" at step {new.first_step}" if new.first_step is not None else "")
         if line not in first.evidence and len(first.evidence) < MAX_EVIDENCE:
             first.evidence.append(line)
         return []

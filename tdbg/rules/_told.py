@@ -1,10 +1,12 @@
 """What was said while a run went on, against the verdict: each live finding is confirmed, or corrected in words."""
 
-import json
+import contextlib
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Any
 
 from tdbg.events import Finding
+from tdbg.files import parse_json, read_lines
 from tdbg.rundir import FINDINGS, RunDir
 
 MAX_LINES = 1000
@@ -31,14 +33,11 @@ def _agrees(finding: Finding, told: dict[str, Any]) -> bool:
 
 
 def _live_findings(run: RunDir) -> Iterable[dict[str, Any]]:
-    try:
-        lines = (run.path / FINDINGS).read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return
-    for line in lines[:MAX_LINES]:
-        try:
-            told = json.loads(line)
-        except ValueError:  # the last line of a run that was cut off
-            continue
-        if isinstance(told, dict):
-            yield told
+    with contextlib.suppress(OSError):
+        for line in islice(read_lines(run.path / FINDINGS), MAX_LINES):
+            try:
+                told = parse_json(line)
+            except ValueError:  # not a line of tdbg's
+                continue
+            if isinstance(told, dict):
+                yield told

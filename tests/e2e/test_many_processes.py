@@ -131,6 +131,7 @@ ENDINGS = [
 ]
 
 
+@pytest.mark.cold  # a launcher reports the ids of its own children
 @pytest.mark.parametrize(("how", "code", "shown"), ENDINGS)
 def test_the_verdict_names_the_rank_that_died_and_how(watched: Runner, how: str, code: str, shown: str) -> None:
     result = watched(torchrun("ddp", "--die", "1", how))
