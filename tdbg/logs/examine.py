@@ -119,7 +119,7 @@ def _of_flag(flag: str, tally: Tally, injected: Sequence[Injection], asked: set[
     )  # without log lines
     count = tally.by_flag[flag]
     for event in about:
-        if event.status == "set":
+        if event.status == "set" and event.where != DIAGNOSTICS:
             yield Check(flag, "set", f"{event.where}: {event.old!r} became {event.new!r}", "ok")
             break
     took = any(event.status in ("set", "already") for event in about)

@@ -32,9 +32,7 @@ class Watcher(Protocol):
     losses: LossWatch
     local_gradients: LocalGradients
 
-    @property
-    def is_clipping_watched(self) -> bool: ...
-    def clip_begins(self, parameters: list[Tensor]) -> None: ...
+    def clip_begins(self, parameters: list[Tensor]) -> bool: ...
     def clip_glanced(self, parameters: list[Tensor], total: Any) -> None: ...
     def clip_ended(self, total: Any) -> None: ...
     def update_begins(self, optimizer: Any) -> None: ...
@@ -183,13 +181,12 @@ class TorchHooks:
             if not isinstance(parameters, Tensor):
                 parameters = list(parameters)  # a generator must not be used up by looking
             clipped = [parameters] if isinstance(parameters, Tensor) else parameters
-            if not monitor.is_clipping_watched:
+            if unseen(guard.call, monitor.clip_begins, clipped):
+                total = original(parameters, *args, **kwargs)
+                unseen(guard.call, monitor.clip_ended, total)
+            else:
                 total = original(parameters, *args, **kwargs)
                 unseen(guard.call, monitor.clip_glanced, clipped, total)
-                return total
-            unseen(guard.call, monitor.clip_begins, clipped)
-            total = original(parameters, *args, **kwargs)
-            unseen(guard.call, monitor.clip_ended, total)
             return total
 
         return hide(clip_grad_norm_)

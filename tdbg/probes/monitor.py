@@ -299,11 +299,6 @@ class Monitor(State):
 
     # clipping
 
-    @property
-    def is_clipping_watched(self) -> bool:
-        """True in a step that is watched, and where a flag asks for every clipping."""
-        return self.plan.watch or len(self.roster.subscribers["clip_begins"]) > 1
-
     def clip_glanced(self, parameters: list[Tensor], total: Any) -> None:
         """Gradients have been clipped in a step that is not watched: nothing but their norm is looked at."""
         begun = time.perf_counter()
@@ -315,9 +310,12 @@ class Monitor(State):
             self.failed("clip", error)
         self.budget.book("clip_ended", time.perf_counter() - begun)
 
-    def clip_begins(self, parameters: list[Tensor]) -> None:
-        """Gradients are about to be clipped."""
-        self.dispatch("clip_begins", time.perf_counter(), parameters)
+    def clip_begins(self, parameters: list[Tensor]) -> bool:
+        """Gradients are about to be clipped; False in a step that is not watched, if no flag asks for every clipping."""
+        watched = self.plan.watch or len(self.roster.subscribers["clip_begins"]) > 1
+        if watched:
+            self.dispatch("clip_begins", time.perf_counter(), parameters)
+        return watched
 
     def clip_ended(self, total: Any) -> None:
         """Gradients have been clipped; ``total`` is their norm before."""

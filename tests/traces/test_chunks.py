@@ -99,5 +99,5 @@ def test_no_bytes_no_blocks(tmp_path):
 def test_what_cannot_be_opened_is_told(tmp_path):
     with pytest.raises(TdbgError, match="No such file"):
         list(Blocks(tmp_path / "none.json"))
-    with pytest.raises(TdbgError, match="Is a directory"):
+    with pytest.raises(TdbgError, match="it is a folder"):
         list(Blocks(tmp_path))
