@@ -73,7 +73,7 @@ def test_a_folder_that_cannot_be_written_is_no_error(trace, monkeypatch):
     def refuse(*_, **__):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(index.tempfile, "mkstemp", refuse)
+    monkeypatch.setattr(index.run_files, "write_whole", refuse)
     assert index.summary(trace).events == 8004
     assert os.listdir(trace.parent) == ["a.json"]
 

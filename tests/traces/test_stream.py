@@ -9,6 +9,7 @@ from traces.material import LAYOUTS, bare, dense, kineto, loaded, op, python, re
 
 from tdbg.errors import TdbgError
 from tdbg.traces import stream
+from tdbg.traces.kinds import category
 from tdbg.traces.stream import Event, Trace
 
 EVENTS = [
@@ -59,7 +60,9 @@ def test_args_are_those_that_somebody_asks_for(tmp_path):
 def test_a_real_trace_reads_as_json_does(name):
     path = real(name)
     found, trace = read(path)
-    assert keys(found) == keys(loaded(path)["traceEvents"])
+    plain = [{**event, "cat": category(event.get("cat", ""))} for event in loaded(path)["traceEvents"]]
+    differing = [pair for pair in zip(keys(found), keys(plain), strict=True) if pair[0] != pair[1]]
+    assert not differing[:3]  # pytest takes minutes to explain two long lists
     assert trace.head == {key: value for key, value in loaded(path).items() if key != "traceEvents"}
     assert not trace.problems
 
