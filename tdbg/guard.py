@@ -121,7 +121,8 @@ def belongs_to_program(error: BaseException) -> bool:
         return False
     if operation in CHECKPOINTS or isinstance(error, KeyboardInterrupt):
         return True
-    return isinstance(error, SystemExit) and "exit" not in code.co_names
+    calls_exit = any("exit" in name for name in code.co_names)  # itself, or what stands in front of it (W&B)
+    return isinstance(error, SystemExit) and not calls_exit
 
 
 def _frames(trace: "TracebackType | None") -> "Iterator[tuple[CodeType, int]]":

@@ -107,6 +107,9 @@ _SUSPECT = [
 _CLASS = re.compile(r"(?:Error|Exception|Warning|Interrupt)$")
 _WEAK = ("key", "pass", "auth", "pat", "sas", "signature")
 _CODE = re.compile(r"[(\[]|\w\.[A-Za-z_]")
+_UNLIKE_WORDS = re.compile(r"(?=\D*\d)(?=[^A-Za-z]*[A-Za-z])[^\s/\\]{8,4096}")
+_MAX_REMEMBERED = 200
+_remembered: set[str] = set()  # secrets that were met by their name: without it they are blotted out too
 _SHORTEST = 6  # of a bare value in running text: `key = ids[i]` is code, no secret
 
 
@@ -120,8 +123,13 @@ def is_secret_name(name: str) -> bool:
 
 
 def redact_value(name: str, value: str) -> str:
-    """The value that goes by a name, blotted out where that name says it is a secret; else as `redact_text` has it."""
+    """The value that goes by a name, blotted out where that name says it is a secret; else as `redact_text` has it.
+
+    From then on `redact_text` blots it out wherever it stands, unless it may be a word or a path.
+    """
     if value and is_secret_name(name) and not (_is_count(name) and _COUNTED.fullmatch(value)):
+        if _UNLIKE_WORDS.fullmatch(value) and len(_remembered) < _MAX_REMEMBERED:
+            _remembered.add(value)
         return MARK
     return redact_text(value, strict=True)
 
@@ -139,6 +147,14 @@ def redact_env(environ: "Mapping[str, str]") -> dict[str, str]:
 def redact_flags(flags: "Mapping[str, Any]") -> "dict[str, Any]":
     """Debug flags of a run, with the texts of those that may be secrets blotted out."""
     return {name: redact_value(name, value) if isinstance(value, str) else value for name, value in flags.items()}
+
+
+def remember_secrets(*tables: "Mapping[str, Any]") -> None:
+    """Have values that go by the name of a secret blotted out of every text from now on."""
+    for table in tables:
+        for name, value in table.items():
+            if isinstance(value, str):
+                redact_value(name, value)
 
 
 def redact_argv(argv: "Sequence[str]") -> list[str]:
@@ -169,7 +185,7 @@ def _is_document(name: str) -> bool:
 
 def _redact_operand(option: str, word: str) -> str:
     if option == "-k":
-        return MARK
+        return redact_value("key", word)
     return redact_value(option, word) if is_secret_name(option) else _user(word)
 
 
@@ -197,6 +213,9 @@ def redact_text(text: str, *, strict: bool = False) -> str:
 
     strict: for what was typed or configured; a value counts there however short it is. Cost: 1 us where nothing is suspect.
     """
+    for value in tuple(_remembered):
+        if value in text:
+            text = text.replace(value, MARK)
     lowered = text.lower()
     if not any(word in lowered for word in _SUSPECT):
         return text

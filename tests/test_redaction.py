@@ -88,6 +88,17 @@ def test_secrets_without_a_name_are_known_by_their_place() -> None:
         assert not any(SECRET in word for word in redact(words)), words
 
 
+def test_a_secret_that_was_met_by_its_name_is_known_without_it() -> None:
+    from tdbg.redaction import redact_text, remember_secrets
+
+    remember_secrets(
+        {"SERVICE_TOKEN": "qX7-pl9w", "PAD_TOKEN": "padding", "SSH_AUTH_SOCK": "/tmp/agent.17"}, {"LR": True}
+    )
+    assert (
+        redact_text("it is qX7-pl9w, with padding from /tmp/agent.17") == "it is ***, with padding from /tmp/agent.17"
+    )
+
+
 def test_names_that_only_look_alike_stay() -> None:
     for words in HARMLESS:
         assert redact(words) == words

@@ -17,7 +17,7 @@ from tdbg.config import Settings, unblotted_flags
 from tdbg.escapes import escape_controls, safe
 from tdbg.guard import Guard, describe_error, ignore_failure, report_to
 from tdbg.logs.textlog import RankLogs
-from tdbg.redaction import redact_argv
+from tdbg.redaction import redact_argv, remember_secrets
 from tdbg.rundir import STATE_FILE, EventWriter, RunDir, allowed_env, claim, env_rank, mark_unwritten
 
 MAX_ERRORS_SAID = 3
@@ -204,6 +204,7 @@ class Agent:
 
     def hello(self) -> None:
         """Report in the run directory that this process uses torch."""
+        remember_secrets(os.environ, self.settings.flags)
         folder = self.run_dir / "hello"
         record: dict[str, Any] = {
             "pid": os.getpid(),

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from tdbg.guard import Guard, ignore_failure
+from tdbg.guard import Guard
 from tdbg.probes.budget import Budget
 from tdbg.probes.compiler import hide, unseen
 from tdbg.probes.roots import CallHook
@@ -39,7 +39,7 @@ class _Idle(nn.Module):
 @cache
 def measure_overhead() -> Overhead:
     """The overhead on this machine, now. Takes about 2 ms."""
-    budget, guard = Budget(0.0, 0.0), Guard("calibration", ignore_failure)
+    budget, guard = Budget(0.0, 0.0), Guard("calibration")
 
     def book(*args: Any) -> None:
         begun = time.perf_counter()

@@ -15,7 +15,7 @@ from tdbg.probes.compiler import hide, unseen
 from tdbg.probes.counting import Optimizers
 from tdbg.probes.local_gradients import FSDP_GROUP, LocalGradients
 from tdbg.probes.loss_watch import LossWatch
-from tdbg.probes.own_hooks import add_global_hook, own_hooks_removed
+from tdbg.probes.own_hooks import add_global_hook, put_back, take_away
 from tdbg.probes.patches import Patches
 from tdbg.probes.plan import Plan
 from tdbg.probes.roots import Roots
@@ -64,7 +64,8 @@ class TorchHooks:
         self._step = Guard("step", self._give_up)
         self._backward, self._clip = Guard("backward", failed), Guard("clip", failed)
         self._optimizers, self._profiled = Guard("optimizers", failed), Guard("profiled", failed)
-        self._compile = Guard("compile", failed)
+        self._compile, self._copies = Guard("compile", failed), Guard("copies", failed)
+        self._script = Guard("script", self._give_up)  # torch.jit refuses modules that have hooks of ours
 
     def attach(self) -> None:
         """Set them all."""
@@ -81,7 +82,7 @@ class TorchHooks:
         self.patches.wrap(nn.Module, "compile", self._around_compile)
         self.patches.wrap(autograd_profiler.profile, "_start_trace", self._around_profiler)
         self.patches.wrap(autograd_profiler.profile, "__exit__", self._around_profiler)
-        self.monitor.when_imported(FSDP_GROUP, self._watch_groups)
+        self.monitor.when_imported(FSDP_GROUP, lambda module: self._backward.call(self._watch_groups, module))
 
     def detach(self) -> None:
         """Take them all away."""
@@ -91,7 +92,7 @@ class TorchHooks:
         self.patches.restore()
 
     def _give_up(self, part: str, error: BaseException) -> None:
-        """Steps cannot be counted any longer, and everything else goes by them."""
+        """Steps cannot be counted any longer, or hooks not be taken away where they harm: nothing goes on without."""
         self.monitor.failed(part, error)
         self.monitor.switch(False)
 
@@ -115,11 +116,11 @@ class TorchHooks:
             self.patches.wrap(module.FSDPParamGroup, "post_backward", self._around_group)
 
     def _around_group(self, original: Any) -> Any:
-        monitor = self.monitor
+        monitor, guard = self.monitor, self._backward
 
         def post_backward(group: Any, *args: Any, **kwargs: Any) -> Any:
             if monitor.active and not torch.compiler.is_compiling():
-                unseen(monitor.local_gradients.group_ready, group)
+                unseen(guard.call, monitor.local_gradients.group_ready, group)
             return original(group, *args, **kwargs)
 
         return hide(post_backward)
@@ -135,8 +136,12 @@ class TorchHooks:
         """torch.jit compiles a module's hooks with it, when it scripts and when it traces."""
 
         def create_script_module(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            with own_hooks_removed(module.modules()):
+            removed = self._script.call(take_away, module.modules())
+            try:
                 return original(module, *args, **kwargs)
+            finally:
+                if removed:
+                    self._script.call(put_back, removed)
 
         return create_script_module
 
@@ -145,7 +150,7 @@ class TorchHooks:
 
         def __setstate__(module: nn.Module, state: Any) -> None:
             original(module, state)
-            self.monitor.roots.take_in_copy(module)
+            self._copies.call(self.monitor.roots.take_in_copy, module)
 
         return __setstate__
 

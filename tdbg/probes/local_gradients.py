@@ -9,13 +9,14 @@ Where gradients are reduced in place while backward runs (buckets as views), eac
 import math
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from tdbg.guard import Guard
 from tdbg.probes import tensors
 from tdbg.probes.alarm import Alarm
 from tdbg.probes.budget import ALWAYS_STEPS, Budget
@@ -69,7 +70,7 @@ class LocalGradients:
         self._search = search
         self._alarm = alarm
         self._strict = strict
-        self._works = True
+        self._guard = Guard("local-gradients", roster.failed)
         self.finite_at = 0  # the last step after whose backward all of this rank's own gradients were finite
         self._parameters: list[Tensor] = []
         self._key: tuple[Any, ...] = ()
@@ -98,43 +99,44 @@ class LocalGradients:
     def begin(self, losses: Any) -> Any:
         """Backward is about to run: have its gradients looked at. Returns what `end` takes, None for no look."""
         begun = time.perf_counter()
-        handle = None
-        try:
-            if self._is_due(begun):
-                root = _first_graded(losses)
-                if root is not None:
-                    self._prepare()
-                    self._own, self._seen, self._read_s, self._running = [], 0, 0.0, True
-                    handle = root.register_hook(self._backward_begun)
-        except Exception as error:  # guard
-            self._fail(error)
+        handle = self._guard.call(self._begin, losses, begun)
         self._budget.spend_on_checks("local_gradients", time.perf_counter() - begun)
         return handle
+
+    def _begin(self, losses: Any, begun: float) -> Any:
+        if not self._is_due(begun):
+            return None
+        root = _first_graded(losses)
+        if root is None:
+            return None
+        self._prepare()
+        self._own, self._seen, self._read_s, self._running = [], 0, 0.0, True
+        return root.register_hook(self._backward_begun)
 
     def end(self, handle: Any, returned: bool) -> None:
         """Backward is over; the update has not begun, so the weights are those of the forward pass."""
         begun = time.perf_counter()
         self._running = False
         handle.remove()
-        try:
-            if self._own:
-                own, self._own = self._own, []
-                if returned:
-                    self._alarm.bad_local(self._in_order(own))
-            elif returned and self._seen:
-                if self._arrived:
-                    self._settle_hooks()
-                self.finite_at = self._state.step + 1
-        except Exception as error:  # guard
-            self._fail(error)
+        self._guard.call(self._end, returned)
         seconds = self._read_s + time.perf_counter() - begun
         if self._read_s > 0.0:
             self._usual_s = min(self._read_s, self._usual_s * CREEP or self._read_s)
         self._budget.spend_on_checks("local_gradients", seconds)
 
+    def _end(self, returned: bool) -> None:
+        if self._own:
+            own, self._own = self._own, []
+            if returned:
+                self._alarm.bad_local(self._in_order(own))
+        elif returned and self._seen:
+            if self._arrived:
+                self._settle_hooks()
+            self.finite_at = self._state.step + 1
+
     def _is_due(self, now: float) -> bool:
         state = self._state
-        if not self._works or state.bad_seen or state.quiet or state.scaling or self.ranks < 2:
+        if state.bad_seen or state.quiet or state.scaling or self.ranks < 2:
             return False
         if self._strict and self._budget.own_s + self._budget.checked_s > self._budget.earned_s(now):
             return False
@@ -143,10 +145,6 @@ class LocalGradients:
         step = state.step + 1
         step_s = (now - self._budget.start) / step
         return step <= ALWAYS_STEPS or step % self._budget.stride_of(self._usual_s, LARGEST_SHARE * step_s) == 0
-
-    def _fail(self, error: Exception) -> None:
-        self._works = False
-        self._roster.failed("local-gradients", error)
 
     # what is looked at
 
@@ -186,52 +184,42 @@ class LocalGradients:
     @hide
     def _backward_begun(self, grad: Tensor) -> None:
         """The first gradient of a backward pass is there: ours is the first of its final callbacks."""
-        try:
-            if self._running:
-                torch.autograd.Variable._execution_engine.queue_callback(self._backward_done)
-        except Exception as error:  # guard
-            self._fail(error)
+        if self._running:
+            self._guard.call(torch.autograd.Variable._execution_engine.queue_callback, self._backward_done)
 
     @hide
     def _backward_done(self) -> None:
         """All gradients of this rank are there, and DDP has not copied the reduced ones back."""
-        if not self._running or self._views:
-            return
-        begun = time.perf_counter()
-        try:
-            with torch.no_grad():
-                self._read(self._parameters)
-        except Exception as error:  # guard
-            self._fail(error)
-        self._read_s += time.perf_counter() - begun
+        if self._running and not self._views:
+            self._guard.call(self._look_timed, self._read, self._parameters)
 
     @hide
     def _accumulated(self, parameter: Tensor) -> None:
         """One gradient is there, and no reducer has had it."""
         if not self._running:
             return
-        begun = time.perf_counter()
-        try:
-            if self._one_bucket:
-                self._arrived.append(parameter)
-            with torch.no_grad():
-                self._read([parameter])
-        except Exception as error:  # guard
-            self._fail(error)
-        self._read_s += time.perf_counter() - begun
+        if self._one_bucket:
+            self._arrived.append(parameter)
+        self._guard.call(self._look_timed, self._read, [parameter])
 
     @hide
     def _last_accumulated(self, parameter: Tensor) -> None:
         """The last gradient of the only bucket is there: its reduction comes next."""
-        if not self._running:
-            return
+        if self._running:
+            self._guard.call(self._look_timed, self._read, self._parameters)
+
+    def group_ready(self, group: Any) -> None:
+        """FSDP2 is about to reduce the gradients of one group of parameters."""
+        if self._running:
+            self._guard.call(self._look_timed, self._read_group, group)
+
+    def _look_timed(self, read: Callable[[Any], None], of: Any) -> None:
         begun = time.perf_counter()
         try:
             with torch.no_grad():
-                self._read(self._parameters)
-        except Exception as error:  # guard
-            self._fail(error)
-        self._read_s += time.perf_counter() - begun
+                read(of)
+        finally:
+            self._read_s += time.perf_counter() - begun
 
     def _settle_hooks(self) -> None:
         """Where all gradients are reduced together, one hook on the last to arrive does for all."""
@@ -241,18 +229,9 @@ class LocalGradients:
         self._arrived = []
         self._each = [last.register_post_accumulate_grad_hook(self._last_accumulated)]
 
-    def group_ready(self, group: Any) -> None:
-        """FSDP2 is about to reduce the gradients of one group of parameters."""
-        if not self._running:
-            return
-        begun = time.perf_counter()
-        try:
-            with torch.no_grad():
-                found = list(_unsharded_gradients(group))
-                self._look_at([grad for _, grad in found], [parameter for parameter, _ in found])
-        except Exception as error:  # guard
-            self._fail(error)
-        self._read_s += time.perf_counter() - begun
+    def _read_group(self, group: Any) -> None:
+        found = list(_unsharded_gradients(group))
+        self._look_at([grad for _, grad in found], [parameter for parameter, _ in found])
 
     def _read(self, parameters: list[Tensor]) -> None:
         graded = [(grad, p) for p in parameters if (grad := p.grad) is not None]

@@ -8,10 +8,9 @@ which of ``__getstate__``, ``__reduce__`` and ``__deepcopy__`` it defines.
 torch numbers the hooks that it registers, and a saved module holds the numbers of the program's own. So ours take none.
 """
 
-import contextlib
 import copyreg
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 from typing import Any
 
@@ -98,21 +97,22 @@ def add_node_hook(node: Any, hook: Callable[..., Any]) -> None:
     RemovableHandle.next_id = number
 
 
-@contextlib.contextmanager
-def own_hooks_removed(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """The modules without any hook of ours: what takes them apart (torch.jit) cannot handle them."""
+def take_away(modules: Iterable[nn.Module]) -> list[Entry]:
+    """The modules without any hook of ours: what takes them apart (torch.jit) cannot handle them. For `put_back`."""
     removed: list[Entry] = []
     for module in modules:
         for table in _tables_of(module):
             first = next(iter(table), None)
             removed += [(table, key, table.pop(key), key == first) for key in _own_keys & table.keys()]
-    try:
-        yield
-    finally:
-        for table, key, value, stood_first in reversed(removed):
-            table[key] = value
-            if stood_first:
-                table.move_to_end(key, last=False)
+    return removed
+
+
+def put_back(removed: Sequence[Entry]) -> None:
+    """The hooks stand where they stood."""
+    for table, key, value, stood_first in reversed(removed):
+        table[key] = value
+        if stood_first:
+            table.move_to_end(key, last=False)
 
 
 def _tables_of(module: nn.Module) -> list[Table]:
@@ -160,7 +160,9 @@ def _leave_own_hooks_out() -> None:
 def _reduce_without_own(table: "OrderedDict[Any, Any]") -> Any:
     """What ``OrderedDict.__reduce__`` says, without our entries."""
     reduced = table.__reduce__() if _reduce_before is None else _reduce_before(table)
-    if _own_keys.isdisjoint(table):
+    if not any(
+        key in table for key in tuple(_own_keys)
+    ):  # the program's own keys are not touched: they may be anything
         return reduced
     kept = [(key, value) for key, value in table.items() if key not in _own_keys]
     return (*reduced[:4], iter(kept), *reduced[5:])

@@ -184,9 +184,6 @@ class Roots:
 
     def take_in_copy(self, module: nn.Module) -> None:
         """A module was copied or unpickled, its parts before it: as if it had been built here, of these parts."""
-        self._guard.call(self._meet_copy, module)
-
-    def _meet_copy(self, module: nn.Module) -> None:
         if not self._watches or isinstance(module, torch.jit.ScriptModule) or not _can_be_kept(module):
             return
         if ROOT_KEY in module._forward_hooks:  # a shallow copy, which shares its tables with the original

@@ -46,9 +46,11 @@ class SpanMarks:
                 self._mark(module, name, f"{SAVE}{shown}.{name}")
 
     def _mark(self, owner: Any, name: str, text: str) -> None:
+        guard = self._probe.guard
+
         def make(original: Any) -> Any:
             def marked(*args: Any, **kwargs: Any) -> Any:
-                if torch.compiler.is_compiling() or not self._is_recording():
+                if torch.compiler.is_compiling() or not guard.call(self._is_recording):
                     return original(*args, **kwargs)
                 with record_function(text):
                     return original(*args, **kwargs)

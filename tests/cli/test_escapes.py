@@ -130,6 +130,7 @@ GIVEN: dict[str, list[list[str]]] = {
     "profile": [["--", "./none{name}"]],
     "report": [["{run}"], ["{run}", "--json"]],
     "status": [["{run}"], ["{run}", "--json"]],
+    "trust": [["./none{name}"], ["--list"]],
     "control": [["{run}", "--level", "advanced"], ["{run}", "-f", "{name}"]],
     "filter-logs": [
         ["{log}", "--stats"],

@@ -18,7 +18,7 @@ import signal
 import sys
 import threading
 import warnings
-from collections import Counter
+from collections import Counter, OrderedDict
 from pathlib import Path
 from types import FrameType, FunctionType, ModuleType
 from typing import Any
@@ -159,6 +159,10 @@ def _look_into_torch(torch: Any) -> None:
             if name.startswith("_global") and isinstance(table, dict):
                 for callback in table.values():
                     note(f"{owner.__name__}.{name}", callback)
+    for table in [held for held in gc.get_objects() if type(held) is OrderedDict]:  # hooks of tensors among them
+        for callback in list(table.values()):
+            if callable(callback) and not isinstance(callback, type):
+                note("an OrderedDict, as torch keeps hooks in", callback)
     for mode in (*_modes(torch.overrides), *_modes(sys.modules.get("torch.utils._python_dispatch"))):
         note("torch mode", getattr(mode, "__torch_function__", None) or mode.__torch_dispatch__)
     for value in list(OBJECTS):

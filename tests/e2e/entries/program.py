@@ -1,12 +1,14 @@
 """A training that passes every place where tdbg may stand on a machine without accelerator; prints its losses.
 
-argv: the parts to take besides plain training (``compile``, ``trackers``), and ``raise`` to end with an exception.
+argv: the parts to take besides plain training (``compile``, ``trackers``; ``pair``: instead of it, two ranks, one not watched),
+and ``raise`` to end with an exception.
 """
 
 import observer  # isort: skip  # first: it has to see what tdbg registers
 
 import argparse
 import contextlib
+import copy
 import io
 import logging
 import multiprocessing
@@ -179,23 +181,35 @@ def train() -> None:
             with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
                 model(torch.ones(1, 8))
             observer.tick()
+            copy.deepcopy(model)
+            observer.tick()
+            torch.jit.script(model.head)
+            observer.tick()
     total = sum(float(p.double().sum()) for p in model.parameters())
     print(f"WEIGHTS {total:.12f}")
 
 
-def distribute() -> None:
+def distribute(rank: int, world: int, store: str) -> None:
+    """Steps under DDP, with buckets of its own and as views, and under FSDP2."""
     import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
 
-    with tempfile.TemporaryDirectory() as folder:
-        dist.init_process_group("gloo", store=dist.FileStore(f"{folder}/store", 1), rank=0, world_size=1)
-        observer.tick()
+    dist.init_process_group("gloo", store=dist.FileStore(store, world), rank=rank, world_size=world)
+    observer.tick()
+    for kind in ("DDP", "views", "FSDP2") if world > 1 else ("DDP",):
         torch.manual_seed(0)
-        model = nn.parallel.DistributedDataParallel(nn.Linear(4, 2))
+        model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+        if kind == "FSDP2":
+            model = fully_shard(model, mesh=init_device_mesh("cpu", (world,)))
+        else:
+            model = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=kind == "views")
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         observer.tick()
         for step in range(3):
             loss = model(torch.ones(2, 4)).square().mean()
             loss.backward()
+            observer.tick()
             optimizer.step()
             optimizer.zero_grad()
             observer.tick()
@@ -204,8 +218,20 @@ def distribute() -> None:
             observer.tick()
             dist.barrier()
             observer.tick()
-            print(f"DDP {step} {total.item():.9f}")
-        dist.destroy_process_group()
+            print(f"{kind} {step} {total.item():.9f}")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def distribute_pair(store: str) -> None:
+    """This process is rank 0; rank 1 is a process that nobody watches."""
+    plain = {name: value for name, value in os.environ.items() if not name.startswith(("TDBG_", "ENTRIES_", "PYTHON"))}
+    words = [sys.executable, __file__, "peer", store]
+    peer = subprocess.Popen(words, env=plain, stdout=subprocess.DEVNULL)
+    try:
+        distribute(0, 2, store)
+    finally:
+        peer.wait(timeout=60)
 
 
 def track() -> None:
@@ -231,14 +257,19 @@ def track() -> None:
             observer.tick()
 
 
+if "peer" in args.parts:
+    distribute(1, 2, args.parts[1])
+    sys.exit()
 configure()
 observer.tick()
 own_passes(torch)
 observer.tick()
-train()
+if "pair" not in args.parts:  # with a GradScaler at work, tdbg leaves the gradients of single ranks to it
+    train()
 if "trackers" in args.parts:
     track()
-distribute()
+with tempfile.TemporaryDirectory() as scratch:
+    distribute_pair(f"{scratch}/store") if "pair" in args.parts else distribute(0, 1, f"{scratch}/store")
 observer.tick()
 if "raise" in args.parts:
     raise ValueError("the end")

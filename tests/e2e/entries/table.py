@@ -49,6 +49,7 @@ SETUPS = {
         Setup("capture", ("--capture", "**:input,output,grad", "--baseline", "4")),
         Setup("profile", ("-f", "PROFILER", "--log-level", "DEBUG")),
         Setup("trackers", ("-f", "VALIDATION_METRICS", "--max-overhead", "100"), ("trackers",)),
+        Setup("pair", ("--level", "basic"), ("pair",)),
         Setup("compile", ("--level", "advanced", "--max-overhead", "100"), ("compile",)),
     )
 }
@@ -140,7 +141,7 @@ HEAD = "setup    raises            fired unharmed lines notes  entry | body"
 def inject(
     setup: Setup, pairs: Sequence[str], entries: Iterable[str], bare: Outcome, folder: Path, seed: int
 ) -> tuple[list[Row], list[str]]:
-    """One process in which each of ``pairs`` raises once. Returns the rows of those that fired, and the others."""
+    """One process in which each of ``pairs`` raises once. Returns the rows of those that were told, and the others."""
     choose = random.Random(f"{seed}{folder.name}")
     ids = {pair: f"injected-{number}x" for number, pair in enumerate(pairs)}
     plan = {pair: {"id": ids[pair], "raises": choose.choice(KINDS)} for pair in pairs}
@@ -165,7 +166,7 @@ def inject(
     (folder / "result.txt").write_text(
         f"{outcome.code}\n{outcome.stdout}\n{outcome.stderr}\n{report.stdout}{report.stderr}"
     )
-    rows = []
+    rows, again = [], [pair for pair in pairs if ids[pair] not in fired]
     for pair in pairs:
         if ids[pair] in fired:
             while_running = outcome.stderr.partition("tdbg: verdict:")[0]  # the verdict lists all once more
@@ -173,8 +174,12 @@ def inject(
             notes = [found for found in findings if ids[pair] in str(found.get("title", ""))]
             ours = [line for line in lines if line.startswith("tdbg: ")]
             count = len(lines) if ours or not lines else 100 + len(lines)
-            rows.append(Row(setup.name, pair, plan[pair]["raises"], True, unharmed, count, len(notes)))
-    return rows, [pair for pair in pairs if ids[pair] not in fired]
+            row = Row(setup.name, pair, plan[pair]["raises"], True, unharmed, count, len(notes))
+            if (count, len(notes)) == (0, 0) and len(pairs) > 1:
+                again.append(pair)  # a part is told once, and another pair of this process is of the same part
+            else:
+                rows.append(row)
+    return rows, again
 
 
 def _said(stdout: str) -> list[str]:
