@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from tdbg.logs.guards.facts import Facts, Function, LogCall, Reference
 from tdbg.logs.guards.flagsets import NONE, Flags, either, resolved
+from tdbg.logs.guards.shapes import joined
 
 MAX_ROUNDS = 12  # how far a guard is handed on from function to function
 
@@ -46,10 +47,10 @@ def link(
             references.setdefault(name, []).extend(made)
     single = {name: found[0] for name, found in functions.items() if len(found) == 1 and found[0].told}
     symbols = _symbols(single, references, pause)
-    passing = {  # where the message stands among what a caller gives, and whether something is put before it
-        name: (place - single[name].is_method, adds)
+    passing = {  # where the message stands among what a caller gives, if something is put before it, if more is behind it
+        name: (place - single[name].is_method, adds, spread)
         for facts in files.values()
-        for name, (place, _, adds) in facts.wrappers.items()
+        for name, (place, _, adds, spread) in facts.wrappers.items()
         if name in single
     }
     guards: dict[str, Flags] = {}
@@ -96,6 +97,9 @@ def _symbols(
             sides = [_settled(text.split(), found) for text in function.returns]
             if sides and all(sides):
                 found[f"@{name}()"] = either(*sides)
+            sides = [_settled(text.split(), found) for text in function.denies]
+            if sides and all(sides):
+                found[f"@!{name}()"] = either(*sides)
             places = [place for place in references.get(name, []) if place.args >= 0]
             for index, param in enumerate(function.params):
                 sides = []
@@ -116,7 +120,7 @@ def _map(
     facts: Facts,
     guards: Mapping[str, Flags],
     symbols: Mapping[str, Flags],
-    passing: Mapping[str, tuple[int, int]],
+    passing: Mapping[str, tuple[int, int, int]],
 ) -> GuardMap:
     lines = {line: _settled(flags, symbols) for line, flags in facts.lines.items()}
     for name, flags in guards.items():
@@ -130,12 +134,14 @@ def _map(
             continue  # its text is the caller's
         shape = call.shape
         if call.callee:
-            place, adds = passing.get(call.callee, (0, 0))
+            place, adds, spread = passing.get(call.callee, (0, 0, 0))
             if call.callee not in passing or place >= len(call.given):
                 continue
-            shape = ["", *call.given[place]][1 - adds :]
+            texts = call.given[place:] if spread else [call.given[place]]
+            said = joined(*(part for text in texts for part in ((" ",), tuple(text))))
+            shape = ["", said[0][1:], *said[1:]][1 - adds :]
         known = _settled(call.flags, symbols) | guards.get(call.inside, NONE)
-        calls.append(LogCall(call.first, call.last, list(shape), sorted(known), call.inside))
+        calls.append(LogCall(call.first, call.last, list(shape), sorted(known), call.inside, printed=call.printed))
     return GuardMap(
         {line: flags for line, flags in lines.items() if flags},
         calls,
