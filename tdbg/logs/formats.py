@@ -90,6 +90,7 @@ class Format:
     sure_start: ``header`` fits wherever ``start`` does, so that a log is told by the one that is made faster.
     lead: what ``header`` says of all before the tag; a digit in it is like any other. With it headers that look alike
         are judged once, which makes a filter by tags faster.
+    by_context: ``start`` looks back at the lines before (`tdbg.logs.extents`).
     column: where the tag of nearly all headers is, if such a line with a bracket there that begins like ``20??-??-??T``
         surely is a header, and any line that begins like ``20??-`` the first of a record.
     """
@@ -102,6 +103,7 @@ class Format:
     levels: ClassVar[dict[bytes, int]] = WORDS
     needs: ClassVar[bytes] = b""
     sure_start: ClassVar[bool] = False
+    by_context: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
         if "start" not in cls.__dict__:
