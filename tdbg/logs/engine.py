@@ -192,6 +192,8 @@ class Filter:
         if done:
             return filled, True
         at = self._buffer.rfind(b"\n", start, filled)
+        if self.format.by_context:  # half a line cannot be compared with what the line before goes on with
+            at = self._buffer.rfind(b"\n", start, max(at, start))
         while at > start:
             if at + 1 < filled and self._start(self._buffer, at + 1, filled):
                 return at + 1, False

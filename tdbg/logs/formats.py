@@ -325,12 +325,15 @@ class Leveled(Format):
 
 @FORMATS.add
 class Lines(Format):
-    """Nothing known: a record is a line that is not indented, with the indented ones and the traceback after it."""
+    """Nothing known: a record is a line that is not indented, with the indented ones and the traceback after it.
+
+    A line of closing brackets alone ends the value that is printed above it.
+    """
 
     name = "lines"
     lead = (
         PREFIX + rb"(?=\S)(?!Traceback \(most|During handling of the above|The above exception was"
-        rb"|[\w.]+(?:Error|Exception|Interrupt|Exit)(?::|\s*$))"
+        rb"|[\w.]+(?:Error|Exception|Interrupt|Exit)(?::|\s*$)|[)\]}]+[,;]?\s*$)"
     )
     header = expression(lead + rb"(?P<tag>" + TAG + rb")?", re.MULTILINE)
 

@@ -14,7 +14,7 @@ FLAGS = ("AMP", "LR", "GRADIENTS", "OWN.ALPHA", "OWN.BETA")
 WORDS = """
 loss gradient norm batch epoch weight decay sample labels mask tensor shape queue worker seed scaler momentum buffer cache
 token window stride kernel anchor target logits prior masked fused shard bucket
-""".split()
+"""
 HEADERS = {
     "full": "%(asctime)s - %(name)s - %(levelname)s - %(message)s",
     "level": "%(levelname)s:%(name)s:%(message)s",
@@ -59,6 +59,7 @@ class Program:
         self.indent = 0
         self.count = 0
         self.texts: list[str] = []
+        self.words = WORDS.split()
         self._style = ""
         names = [self._function() for _ in range(functions)]
         for name in names:
@@ -116,10 +117,10 @@ class Program:
         while True:
             if self.texts and self.random.random() < 0.2:
                 near = self.random.choice(self.texts)
-                word = self.random.choice(WORDS)
+                word = self.random.choice(self.words)
                 found = self.random.choice((f"{word} {near}", f"{near} {word}"))
             else:
-                found = " ".join(self.random.sample(WORDS, self.random.randint(2, 4)))
+                found = " ".join(self.random.sample(self.words, self.random.randint(2, 4)))
             if found not in self.texts and len(found.split()) < 7:
                 self.texts.append(found)
                 return found
