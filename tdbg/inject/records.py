@@ -216,9 +216,7 @@ class Records:
         """A record that a logger hands to its handlers."""
         begun = time.perf_counter()
         file, line = str(record.pathname), int(record.lineno or 0)
-        places = [(file, line)]
-        if self._may_pass_on(file, line):
-            places += _callers(sys._getframe(2), file, line)
+        places = [(file, line), *(_callers(sys._getframe(2), file, line) if self._may_pass_on(file, line) else ())]
         text = message_of(record.msg, record.args, record)
         step, phase = self.now()
         t = record.created if isinstance(record.created, float) else time.time()
@@ -260,10 +258,10 @@ class Records:
             return
         place = (frame.f_code.co_filename, frame.f_lineno)
         before = getattr(local, "partial", "")
-        if "\n" in before and place != local.place:
+        if "\n" in before and place != local.places[0]:
             before = self._print(before, begun)  # another call goes on: the lines before its own are whole
         if not before:
-            local.place = place
+            local.places = [place, *(_callers(frame, *place) if self._may_pass_on(*place) else ())]
         whole = before + text
         if not whole.endswith("\n") and "\n" in whole and len(whole) <= MAX_PARTIAL:
             local.partial = whole
@@ -277,7 +275,7 @@ class Records:
         local.partial = rest.rpartition("\r")[2][-MAX_PARTIAL:]  # a progress bar overwrites itself
         if newline and done.strip():
             step, phase = self.now()
-            self.take(Spoken(time.time(), "STDOUT", "stdout", step, phase, cut(done), [local.place]), begun)
+            self.take(Spoken(time.time(), "STDOUT", "stdout", step, phase, cut(done), local.places), begun)
         return str(local.partial)
 
     def failed(self, error: Traceback) -> None:
