@@ -47,6 +47,15 @@ level, yes, no, some = "INFO", len(sys.argv) > 1, len(sys.argv) > 9, [1, 2]
 handler = logging.StreamHandler(sys.stdout)
 handler.setFormatter(logging.Formatter(sys.argv[1]))
 logging.basicConfig(level=logging.DEBUG, handlers=[handler])
+def log_all(*texts):
+    if yes:
+        print(*texts)
+def log_first(msg, *args):
+    if yes: logger.info(msg, *args)
+STATE = False
+def set_state(value):
+    global STATE
+    STATE = value
 """
 
 
@@ -136,6 +145,9 @@ class Program:
                 lines.insert(0, "")
         gap = self.random.randrange(len(lines)) if self.random.random() < 0.6 else -1
         value = self.random.choice(("3", "0.25", "[1, 2]", "'word'"))
+        if self.random.random() < 0.1:  # a value of several lines, alone on its line
+            rows = [f"{self.random.choice(self.words)} {self.random.randrange(99)}" for _ in range(3)]
+            return "\n".join([self.text(), "@"]), f"{chr(92)}n".join(rows).join("''")
         if gap >= 0 and lines[gap] not in ("", "---"):
             lines[gap] += self.random.choice((" @", " @ of it", ": @"))
         return "\n".join(lines), value
@@ -148,7 +160,9 @@ class Program:
         whole = f"{text!r}.format({value})" if has_gap else repr(text)
         forms = [whole]
         if has_gap:
-            forms += [f"{template.replace('@', '%s')!r} % ({value},)", "f" + repr(template.replace("@", "{" + value.replace("'", '"') + "}"))]  # fmt: skip
+            forms.append(f"{template.replace('@', '%s')!r} % ({value},)")
+            if "\\" not in value:  # before Python 3.12 an f-string's expression has none
+                forms.append("f" + repr(template.replace("@", "{" + value.replace("'", '"') + "}")))
         said = self.random.choice(forms)
         lazy = f"{template.replace('@', '%s')!r}, {value}" if has_gap else said
         self.add(f"note({self._style!r}, {sorted(set(flags))}, {whole})")
@@ -180,6 +194,14 @@ CALLS = (
     ("NAME = SAID", "logger.info(NAME)"),
     ("NAME = lambda text: logger.info(text)", "NAME(SAID)"),
     ("yes and print(SAID)",),
+    ("print(SAID) if yes else None",),
+    ("print(SAID, flush=True)",),
+    ("log_all(SAID)",),
+    ("log_first(SAID)",),
+    ("NAME = functools.partial(getattr(logger, 'info'))", "NAME(SAID)"),
+    ("NAME = SAID", "NAME = 'tdbg ' + NAME if no else NAME", "print(NAME)"),
+    ("for NAME in (print,): NAME(SAID)",),
+    ("logger.log(level=10, msg=SAID)",),
 )
 
 
@@ -369,6 +391,45 @@ def _attribute(made: Program) -> None:
         made.add(f"{name}().run()")
 
 
+def _section(made: Program) -> None:
+    flag = made.random.choice(FLAGS)
+    made.add("section = cfg.DEBUG")
+    made.block(f"if section.{flag} and yes:", lambda: made.records([flag]))
+    made.block(f"if (dbg := section.{flag}):", lambda: made.record([flag]))
+    made.record([])
+
+
+def _closure(made: Program) -> None:
+    flag, ask = made.ask()
+    inner = made.name("inner")
+    made.add(f"wanted = {ask}")
+    made.block(f"def {inner}():", lambda: (made.record([]), made.block("if wanted:", lambda: made.records([flag])))[0])
+    made.add(f"{inner}()")
+
+
+def _given(made: Program) -> None:
+    flag, ask = made.ask()
+    name = made.name("show")
+    made.block(f"def {name}(verbose=False):", lambda: made.block("if verbose:", lambda: made.records([flag])))
+    made.add(f"{name}(verbose={ask})", f"{name}()")
+
+
+def _branches(made: Program) -> None:
+    first, ask = made.ask()
+    second, again = made.ask()
+    made.add("if yes:", f"    dbg = {ask}", "else:", f"    dbg = {ask}")
+    made.block("if dbg:", lambda: made.records([first]))
+    made.add(f"dbg = {again}", "if no:", "    dbg = yes", "    return")
+    made.block("if dbg:", lambda: made.records([second]))
+
+
+def _counted(made: Program) -> None:
+    flag, ask = made.ask()
+    made.add("stats = None", f"if {ask}:", "    stats = len(some)")
+    made.block("if stats is not None:", lambda: made.records([flag]))
+    made.record([])
+
+
 def _plain(made: Program) -> None:
     for _ in range(4):
         made.record([])
@@ -376,7 +437,8 @@ def _plain(made: Program) -> None:
 
 STYLES = (
     _direct, _alias, _reassigned, _switched, _early, _early_else, _early_try, _quiet, _loop, _endless, _nested,
-    _nested_early, _several, _match, _assertion, _helper, _helper_nested, _answer, _attribute, _plain,
+    _nested_early, _several, _match, _assertion, _helper, _helper_nested, _answer, _attribute, _section, _closure, _given,
+    _branches, _counted, _plain,
 )  # fmt: skip
 
 

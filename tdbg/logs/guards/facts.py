@@ -51,9 +51,9 @@ class Facts:
     functions: dict[str, list[Function]] = field(default_factory=dict)
     references: dict[str, list[Reference]] = field(default_factory=dict)
     calls: list[LogCall] = field(default_factory=list)
-    wrappers: dict[str, list[int]] = field(
-        default_factory=dict
-    )  # a function -> place and line of the message it passes on, 1 if it adds to it, 1 if all that follows is printed
+    # A function -> place and line of the message it passes on, 1 if it adds to it, 1 if it prints all that follows too,
+    # 1 if it prints.
+    wrappers: dict[str, list[int]] = field(default_factory=dict)
     flags: list[str] = field(default_factory=list)  # every flag the file asks for
     broken: str = ""  # why it could not be parsed
 

@@ -155,9 +155,18 @@ class Messages:
             return sides if len(sides) <= MAX_TEXTS else [(GAP, NONE)]
         if isinstance(message, ast.Name):
             found, exact = self._names.of(message, place)
-            if exact and 1 < len(found) <= MAX_TEXTS:
-                return [(self._of_text(one), one.flags) for one in found]
+            if (exact or len(found) == 1) and 0 < len(found) <= MAX_TEXTS:
+                sides = [(shape, flags | one.flags) for one in found for shape, flags in self._texts_of(one)]
+                return sides if len(sides) <= MAX_TEXTS else [(GAP, NONE)]
         return [(self.shape(message, place), NONE)]
+
+    def _texts_of(self, found: Definition) -> list[tuple[Shape, Flags]]:
+        if found.open or found.param or not isinstance(found.value, ast.IfExp | ast.Name):
+            return [(self._of_text(found), NONE)]
+        found.open = True
+        texts = self._texts(found.value, found.place)
+        found.open = False
+        return texts
 
     def _printed(self, said: Said, place: Place) -> Shape:
         """``print`` puts its arguments together."""

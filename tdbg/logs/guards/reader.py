@@ -460,13 +460,25 @@ class _Reader:
         if isinstance(last, ast.Starred):
             name = f"*{name_of(last.value)}"
             if name in params:
-                self.facts.wrappers[scope.name] = [params.index(name), line, int(last is not said.message), printed]
+                self.facts.wrappers[scope.name] = [
+                    params.index(name),
+                    line,
+                    int(last is not said.message),
+                    printed,
+                    printed,
+                ]
             return
         if isinstance(said.message, ast.JoinedStr) and isinstance(said.message.values[-1], ast.FormattedValue):
             last = said.message.values[-1].value
         named = isinstance(last, ast.Name) and (last is said.message or last.id in MESSAGE_NAMES)
         if isinstance(last, ast.Name) and named and last.id in set(params) - scope.definitions.keys():
-            self.facts.wrappers[scope.name] = [params.index(last.id), line, int(last is not said.message), 0]
+            self.facts.wrappers[scope.name] = [
+                params.index(last.id),
+                line,
+                int(last is not said.message),
+                0,
+                int(said.is_printed),
+            ]
 
     def _refer(self, name: str, reference: Reference) -> None:
         if not name:
