@@ -9,12 +9,13 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from tdbg.logs.formats import PREFIX, Format
+from tdbg.logs.formats import FORMATS, PREFIX, Format
 from tdbg.logs.guards.shapes import Shape
 from tdbg.logs.spelling import LINE_END, Spelling, alternation
 
 LONGEST_LINES = 200  # of a message that is followed
 WEAK = {"lines", "tagged"}  # a line that begins like theirs may as well be the next one of a message
+HEADED = ("stamped", "glog", "transformers", "leveled")  # a log with few headers may still have some of these
 OWN = {"tdbg"}  # every further line is indented: nothing is left to find out
 SKIPPED = re.compile(PREFIX)
 Buffer = bytes | bytearray
@@ -49,6 +50,7 @@ class MessageStarts:
     def __init__(self, form: type[Format], texts: Iterable[Spelling], tags: Iterable[str]) -> None:
         self._base = form.start.match
         self._weak = form.name in WEAK
+        self._headers = [FORMATS[name].start.match for name in HEADED] if self._weak else [self._base]
         known = list(texts)
         long = [text for text in known if len(text.lines) > 1]
         self._messages = [message for message in map(_Message, long) if message.first is not None]
@@ -66,7 +68,7 @@ class MessageStarts:
         """Something that is true if a record begins at ``at``."""
         stop = len(buffer) if stop is None else stop
         found = self._base(buffer, at, stop)
-        if at == 0 or (found and not self._weak):
+        if at == 0 or (found and self._has_header(buffer, at, stop)):
             return found or (at == 0 and self._bare.fullmatch(_line(buffer, at, stop)))
         if buffer[at : at + 1] in (b" ", b"\t", b"\n", b"\r", b""):
             return None
@@ -78,6 +80,9 @@ class MessageStarts:
             return found
         return None if self._continues(buffer, at, line) else found
 
+    def _has_header(self, buffer: Buffer, at: int, stop: int) -> bool:
+        return any(match(buffer, at, stop) for match in self._headers)
+
     def _continues(self, buffer: Buffer, at: int, line: bytes) -> bool:
         """True if the line belongs to a message that begins before it."""
         lines = [line]
@@ -87,7 +92,7 @@ class MessageStarts:
                 return False
             end, at = at - 1, buffer.rfind(b"\n", 0, at - 1) + 1
             head = _line(buffer, at, end)
-            is_header = not self._weak and self._base(buffer, at, end)
+            is_header = self._has_header(buffer, at, end)
             if self._first.search(head) and self._goes_on(head, lines[::-1], begins[::-1]):
                 return True
             if is_header:  # its message may begin with an empty line

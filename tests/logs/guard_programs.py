@@ -64,7 +64,12 @@ class Program:
 
     def __init__(self, seed: int, functions: int = 12) -> None:
         self.random = random.Random(seed)
-        self.lines = PRELUDE.splitlines()
+        self.off = [flag for flag in FLAGS if self.random.random() < 0.15]
+        prelude = PRELUDE
+        for flag in self.off:
+            leaf = flag.rpartition(".")[2]
+            prelude = prelude.replace(f"{leaf}=True", f"{leaf}=False").replace(f"{leaf.lower()}=True", f"{leaf.lower()}=False")  # fmt: skip
+        self.lines = prelude.splitlines()
         self.indent = 0
         self.count = 0
         self.texts: list[str] = []
@@ -97,9 +102,9 @@ class Program:
 
     # guards
 
-    def ask(self) -> tuple[str, str]:
-        """A flag, and an expression that asks for it."""
-        flag = self.random.choice(FLAGS)
+    def ask(self, *, on: bool = False) -> tuple[str, str]:
+        """A flag, and an expression that asks for it. on: one without which the program could not go on."""
+        flag = self.random.choice([flag for flag in FLAGS if flag not in self.off] if on else FLAGS)
         forms = [f"cfg.DEBUG.{flag}", f"check_debug_flag(cfg, 'DEBUG.{flag}')", f"bool(cfg.DEBUG.{flag})"]
         if "." not in flag:
             forms += [f"cfg['DEBUG']['{flag}']", f"getattr(cfg.DEBUG, '{flag}', False)", f"cfg.DEBUG.get('{flag}')"]
@@ -292,7 +297,7 @@ def _loop(made: Program) -> None:
 
 
 def _endless(made: Program) -> None:
-    flag, ask = made.ask()
+    flag, ask = made.ask(on=True)
     made.block("while True:", lambda: (made.record([]), made.add(f"if {ask}: break"))[0])
     made.records([flag])
 
@@ -340,7 +345,7 @@ def _match(made: Program) -> None:
 
 
 def _assertion(made: Program) -> None:
-    flag, ask = made.ask()
+    flag, ask = made.ask(on=True)
     made.record([])
     made.add(f"assert {ask}")
     made.records([flag])

@@ -53,6 +53,7 @@ LOGS = {
     "a short one that begins alike": ("AMP", "lines", "the first line\nx\n", "the first line\nloss: 1\n\nand the last\n", "x\n"),
     "value of several lines": ("AMP", "lines", "x\n", "all the losses:\n[1,\n2]\nwere the losses\n", "were the losses\n"),
     "value at the end": ("AMP", "lines", "x\n", "rows:\nu\nv\nw\n", "a plain line of 3\n"),
+    "few headers": ("AMP", "lines", "T x\n", "rows:\nu\nv\n", "T loss: 3\n"),
     "bare in a log with headers": ("AMP", "stamped", "T x\n", "a table of values:\n", "T y\n"),
     "bare after a bare one": ("LR", "stamped", "T x\na table of values:\n", "loss: 2\n", "a table of values:\nT y\n"),
     "a message that looks bare": ("LR", "stamped", "T the first line\nloss: 2\n\nand the last\n", "loss: 2\n", "T y\n"),
