@@ -127,6 +127,8 @@ class Records:
 
     def finish(self) -> None:
         """The process leaves in good order; one that never was a rank leaves what a flag or an exception made it say."""
+        if "\n" in getattr(self.local, "partial", ""):
+            self.guard.call(self._print, self.local.partial, time.perf_counter())
         if self.agent.rank is not None:
             self.maps.wait(PATIENCE_S)
             self.flush(at_the_end=True)
@@ -214,9 +216,7 @@ class Records:
         """A record that a logger hands to its handlers."""
         begun = time.perf_counter()
         file, line = str(record.pathname), int(record.lineno or 0)
-        places = [(file, line)]
-        if self._may_pass_on(file, line):
-            places += _callers(sys._getframe(2), file, line)
+        places = [(file, line), *(_callers(sys._getframe(2), file, line) if self._may_pass_on(file, line) else ())]
         text = message_of(record.msg, record.args, record)
         step, phase = self.now()
         t = record.created if isinstance(record.created, float) else time.time()
@@ -248,20 +248,35 @@ class Records:
         self.take(Spoken(time.time(), str(name), str(logger.name), step, phase, text, places, suppressed=True), begun)
 
     def printed(self, text: str, frame: FrameType) -> None:
-        """A piece of text on its way to stdout; a record is what ends with a newline."""
+        """A piece of text on its way to stdout; a record is what one call prints up to a newline at its end.
+
+        ``print`` writes its text first and the newline after it: a text of several lines waits for that.
+        """
         begun = time.perf_counter()
         local = self.local
         if getattr(local, "record", None) is not None:  # a handler of a logger prints what is a record already
             return
+        place = (frame.f_code.co_filename, frame.f_lineno)
         before = getattr(local, "partial", "")
+        if "\n" in before and place != local.places[0]:
+            before = self._print(before, begun)  # another call goes on: the lines before its own are whole
         if not before:
-            local.place = (frame.f_code.co_filename, frame.f_lineno)
+            local.places = [place, *(_callers(frame, *place) if self._may_pass_on(*place) else ())]
         whole = before + text
-        done, newline, rest = whole.rpartition("\n")
+        if not whole.endswith("\n") and "\n" in whole and len(whole) <= MAX_PARTIAL:
+            local.partial = whole
+        else:
+            self._print(whole, begun)
+
+    def _print(self, text: str, begun: float) -> str:
+        """Take the lines of a printed text that have ended; returns, and keeps, the one that has not."""
+        local = self.local
+        done, newline, rest = text.rpartition("\n")
         local.partial = rest.rpartition("\r")[2][-MAX_PARTIAL:]  # a progress bar overwrites itself
         if newline and done.strip():
             step, phase = self.now()
-            self.take(Spoken(time.time(), "STDOUT", "stdout", step, phase, cut(done), [local.place]), begun)
+            self.take(Spoken(time.time(), "STDOUT", "stdout", step, phase, cut(done), local.places), begun)
+        return str(local.partial)
 
     def failed(self, error: Traceback) -> None:
         """An exception that no logger was told of: printed, the end of a thread or of the process."""

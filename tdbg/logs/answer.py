@@ -32,7 +32,14 @@ def answer(question: Question) -> int:
             os.close(handle)
     if not taken and not (question.count or question.diverge):
         say("no record fits")
+    if not taken and question.flag and not question.map and not _is_of_a_run(asked):
+        say("a program may log a flag in its own words: `tdbg flags scan SRC -o map.toml`, then add --map map.toml")
     return 0 if taken else 1
+
+
+def _is_of_a_run(asked: "Asked") -> bool:
+    """True if tdbg's own records are read: their flags are known without a map."""
+    return any(sources.is_records(source.path) for source in asked.sources)
 
 
 class Asked:
@@ -52,7 +59,8 @@ class Asked:
     def _look(self, source: "Source") -> "tuple[Source, type[Format]]":
         """A file and how it is written; looked at once."""
         if source.path not in self._looked:
-            self._looked[source.path] = parallel.look_at(source, self.known)
+            source, form = parallel.look_at(source, self.known)
+            self._looked[source.path] = source, self.query.format(form)
         return self._looked[source.path]
 
     def form(self, source: "Source") -> "type[Format]":

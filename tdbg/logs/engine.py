@@ -192,6 +192,8 @@ class Filter:
         if done:
             return filled, True
         at = self._buffer.rfind(b"\n", start, filled)
+        if self.format.by_context:  # half a line cannot be compared with what the line before goes on with
+            at = self._buffer.rfind(b"\n", start, max(at, start))
         while at > start:
             if at + 1 < filled and self._start(self._buffer, at + 1, filled):
                 return at + 1, False
@@ -253,13 +255,14 @@ class Filter:
 
     def _ask_all(self, start: int, stop: int) -> None:
         header = self.format.header
-        record = re.compile(self.format.record(header.pattern), header.flags).match
+        alone = not self.format.by_context  # one expression can tell where a record ends
+        record = re.compile(self.format.record(header.pattern), header.flags).match if alone else header.match
         buffer, judge = self._buffer, self.matcher.judge
         run = -1  # where a run of records that count began
         at = start
         while at < stop:
             found = record(buffer, at, stop)
-            end = self._record_end(at, stop) if found is None else found.end()
+            end = found.end() if alone and found is not None else self._record_end(at, stop)
             if judge(found, buffer, at, end):
                 self.taken += 1
                 run = at if run < 0 else run

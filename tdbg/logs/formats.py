@@ -90,6 +90,7 @@ class Format:
     sure_start: ``header`` fits wherever ``start`` does, so that a log is told by the one that is made faster.
     lead: what ``header`` says of all before the tag; a digit in it is like any other. With it headers that look alike
         are judged once, which makes a filter by tags faster.
+    by_context: ``start`` looks back at the lines before (`tdbg.logs.extents`).
     column: where the tag of nearly all headers is, if such a line with a bracket there that begins like ``20??-??-??T``
         surely is a header, and any line that begins like ``20??-`` the first of a record.
     """
@@ -102,6 +103,7 @@ class Format:
     levels: ClassVar[dict[bytes, int]] = WORDS
     needs: ClassVar[bytes] = b""
     sure_start: ClassVar[bool] = False
+    by_context: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
         if "start" not in cls.__dict__:
@@ -323,12 +325,15 @@ class Leveled(Format):
 
 @FORMATS.add
 class Lines(Format):
-    """Nothing known: a record is a line that is not indented, with the indented ones and the traceback after it."""
+    """Nothing known: a record is a line that is not indented, with the indented ones and the traceback after it.
+
+    A line of closing brackets alone ends the value that is printed above it.
+    """
 
     name = "lines"
     lead = (
         PREFIX + rb"(?=\S)(?!Traceback \(most|During handling of the above|The above exception was"
-        rb"|[\w.]+(?:Error|Exception|Interrupt|Exit)(?::|\s*$))"
+        rb"|[\w.]+(?:Error|Exception|Interrupt|Exit)(?::|\s*$)|[)\]}]+[,;]?\s*$)"
     )
     header = expression(lead + rb"(?P<tag>" + TAG + rb")?", re.MULTILINE)
 

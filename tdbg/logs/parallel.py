@@ -82,15 +82,18 @@ def _write(handle: int, pieces: list[bytes | memoryview]) -> None:
             rest = rest[os.write(handle, rest) :]
 
 
-def units_of(sources: Sequence[Source], known: type[Format] | None = None, *, as_it_is: bool = False) -> list[Unit]:
+def units_of(
+    sources: Sequence[Source], known: type[Format] | None = None, *, as_it_is: bool = False, whole: bool = False
+) -> list[Unit]:
     """The parts of all files, in order.
 
     known: the format, where somebody named it. as_it_is: mixed lines of several ranks stay mixed.
+    whole: a file is one part, since where a record begins depends on what is before it.
     """
     units = []
     for source, found in (look_at(source, known) for source in sources):
         source = source._replace(tangled=source.tangled and not as_it_is)
-        if not source.seekable or source.size <= UNIT_BYTES:
+        if whole or not source.seekable or source.size <= UNIT_BYTES:
             units.append(Unit(source, found))
             continue
         starts = range(0, source.size, UNIT_BYTES)
@@ -143,7 +146,7 @@ def run_unit(unit: Unit, query: Query, output: Output, *, each: bool = False, sp
     matcher = Matcher(query, unit.format, unit.source.rank)
     if not matcher.possible:
         return 0
-    with contextlib.closing(opened(unit.source, unit.format)) as stream:
+    with contextlib.closing(opened(unit.source, matcher.format)) as stream:
         if unit.begin:
             stream.seek(unit.begin - 1)
         readable = Readable(stream)
@@ -170,7 +173,8 @@ def run(
     each: bool = False,
 ) -> int:
     """Filter all files into a file descriptor; returns how many records counted (exactly so with ``each``)."""
-    units = units_of(sources, known, as_it_is=query.everything)
+    by_context = query.spelled is not None or query.spelled_out is not None
+    units = units_of(sources, known, as_it_is=query.everything, whole=by_context)
     jobs = min(jobs, len(units), MAX_JOBS)
     alone = jobs <= 1 or _plain_bytes(sources) < SMALL_BYTES or any(unit.source.pipe for unit in units)
     if not alone:

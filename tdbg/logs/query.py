@@ -10,19 +10,23 @@ from tdbg.logs.formats import ERROR, TRACEBACK, Format, sortable
 Buffer = bytes | bytearray
 # (buffer, from, to) -> where something that may count begins, or -1
 NextHit = Callable[[Buffer, int, int], int]
+LONGEST_SPELLED = 1 << 16  # of a record, as far as a map's texts are looked for
 MAX_FIND = 12  # literals looked for one by one; more of them go into one expression
 
 
 class Spelled(Protocol):
     """Flags as a program spells them itself, from a map of its source.
 
-    literals: one of them is in the first line of every record of these flags.
+    literals: one of them is in every record of these flags.
     """
 
     literals: tuple[bytes, ...]
 
-    def fits(self, line: bytes) -> bool:
-        """True if a record with this first line is of one of the flags."""
+    def fits(self, record: bytes) -> bool:
+        """True if a record is of one of the flags."""
+
+    def format(self, form: type[Format]) -> type[Format]:
+        """The format, with what is known of where these records end."""
 
 
 class Query(NamedTuple):
@@ -57,6 +61,11 @@ class Query(NamedTuple):
         """True if no record is left out."""
         return self == Query()
 
+    def format(self, form: type[Format]) -> type[Format]:
+        """How a log is written, with what a map knows of where its records end."""
+        known = self.spelled or self.spelled_out
+        return form if known is None else known.format(form)
+
 
 def family(flag: str) -> str:
     """The tags of a flag: ``LOSS.NULL_MASKING`` -> ``DEBUG_NULL_MASKING``."""
@@ -69,7 +78,7 @@ class Matcher:
     __slots__ = ("_owned", "format", "query", "rank")
 
     def __init__(self, query: Query, format: type[Format], rank: int | None = None) -> None:
-        self.query, self.format, self.rank = query, format, rank
+        self.query, self.format, self.rank = query, query.format(format), rank
         self._owned: dict[bytes, bool | None] = {}
 
     @property
@@ -126,8 +135,13 @@ class Matcher:
 
     def _fits(self, found: "re.Match[bytes] | None", buffer: Buffer, start: int, stop: int) -> bool:
         query = self.query
-        if found is None:  # lines before the first header of a file: they have nothing to be judged by
-            if not query._replace(invert=False, level=0, pattern=None).everything:
+        if found is None:  # before the first header, or printed bare: there is nothing but a map to judge them by
+            rest = query._replace(invert=False, level=0, pattern=None, spelled_out=None)
+            if self._spelled(query.spelled_out, buffer, start, stop):
+                return False
+            if query.spelled is not None and self._spelled(query.spelled, buffer, start, stop):
+                rest = rest._replace(families=(), spelled=None)
+            if not (rest._replace(excluded=()) if query.spelled_out else rest).everything:
                 return False
             bad = query.level <= ERROR and buffer.find(TRACEBACK, start, stop) >= 0
             return (not query.level or bad) and (query.pattern is None or self._matches(buffer, start, stop))
@@ -167,10 +181,7 @@ class Matcher:
         return any(_in_family(word, name) for name in query.families) or None
 
     def _spelled(self, spelled: Spelled | None, buffer: Buffer, start: int, stop: int) -> bool:
-        if spelled is None:
-            return False
-        end = buffer.find(b"\n", start, stop)
-        return spelled.fits(bytes(buffer[start : stop if end < 0 else end]))
+        return spelled is not None and spelled.fits(bytes(buffer[start : min(stop, start + LONGEST_SPELLED)]))
 
     def _level(self, found: "re.Match[bytes]", buffer: Buffer, start: int, stop: int) -> int:
         """The record's level; a traceback that nobody logged is an error."""

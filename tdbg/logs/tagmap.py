@@ -6,7 +6,7 @@ that the program also prints without the flag, or under another, is ambiguous an
 
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -17,74 +17,14 @@ from tdbg.flags import covers
 from tdbg.logs.guards.facts import LogCall
 from tdbg.logs.guards.flagsets import NONE, Flags, resolved
 from tdbg.logs.guards.link import GuardMap
-from tdbg.logs.guards.shapes import Shape
+from tdbg.logs.spelling import BEFORE, TAG, Spelling, spelling
 
-GAP = "{}"  # in a text: something that changes
-ESCAPES = re.compile(r"(\{\{|\}\}|\{\})")
-SURE = 4  # letters that a text must have to be known by
-TAG = re.compile(r"\[[A-Z][A-Z0-9_.:-]*\]")
-WORD = re.compile(r"[^\W\d_]")
-# Where a message may begin in a line: at its start, after a header, a colour, or as a string of JSON; and where it ends.
-COLOUR = rb"\x1b\[[0-9;]*m"
-BEFORE = rb"(?:^|[\s:\])>|\"-]|" + COLOUR + rb")"
-AFTER = rb"(?:\s|" + COLOUR + rb")*(?:$|\"\s*[,}])"
+TYPE_CHECKING = False  # what `typing` says, without its import
+if TYPE_CHECKING:
+    from tdbg.logs.formats import Format
 
-
-@dataclass(frozen=True, slots=True)
-class Spelling:
-    """A text that a flag opens: the constant parts of its first line."""
-
-    parts: Shape
-
-    @classmethod
-    def of(cls, text: str) -> "Spelling":
-        """From its form in a map; ``{{`` stands for a brace."""
-        parts = [""]
-        for token in ESCAPES.split(text):
-            if token == GAP:
-                parts.append("")
-            else:
-                parts[-1] += token[0] if token in ("{{", "}}") else token
-        return cls(tuple(parts))
-
-    @property
-    def text(self) -> str:
-        """Its form in a map."""
-        return GAP.join(part.replace("{", "{{").replace("}", "}}") for part in self.parts)
-
-    @property
-    def literal(self) -> str:
-        """The longest constant part: what to look for first."""
-        return max(self.parts, key=len)
-
-    @property
-    def is_sure(self) -> bool:
-        """False for a text of which too little is constant to be known by."""
-        return len(WORD.findall("".join(self.parts))) >= SURE or any(TAG.search(part) for part in self.parts)
-
-    def fits(self, other: "Spelling") -> bool:
-        """True if a line of the other text may look like one of this."""
-        return re.search(self.pattern, "x".join(other.parts).encode()) is not None
-
-    @property
-    def pattern(self) -> bytes:
-        """An expression that fits its lines: the whole message where the text's end is constant."""
-        start = BEFORE if self.parts[0] else b""
-        body = rb"[^\n]*?".join(re.escape(part.encode()) for part in self.parts)
-        return start + body + (AFTER if self.parts[-1] else b"")
-
-
-def spelling(shape: Sequence[str]) -> Spelling:
-    """The first line of a message; the rest of it follows unseen."""
-    parts: list[str] = []
-    for part in shape:
-        line, newline, _ = part.partition("\n")
-        parts.append(line)
-        if newline:
-            break
-    while len(parts) > 2 and not parts[0] and not parts[1]:  # two gaps are one
-        parts.pop(0)
-    return Spelling(tuple(parts))
+ESCAPED = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t"}  # in a basic string of TOML
+LONGEST_BYTES = 1 << 16  # of a record, as far as it is compared with texts
 
 
 @dataclass(slots=True)
@@ -101,6 +41,9 @@ class TagMap:
 
     entries: dict[str, Entry] = field(default_factory=dict)
     unflagged: list[Spelling] = field(default_factory=list)  # printed without a flag, and much like another text
+    others: list[Spelling] = field(
+        default_factory=list
+    )  # printed without a flag: where one begins, a message has ended
     ambiguous: dict[str, list[str]] = field(default_factory=dict)  # a text -> who prints it; "" is: without a flag
 
     def known(self, flag: str) -> list[str]:
@@ -112,32 +55,84 @@ class TagMap:
         found = [literal for name in self.known(flag) for literal in _literals(self.entries[name])]
         return tuple(dict.fromkeys(literal.encode() for literal in found))
 
-    def flags_of(self, first_line: bytes) -> Flags:
-        """The flags that open a line like this. Cost: 4 us a line, 13 us one that fits (small maps)."""
-        line = first_line.rstrip(b"\r\n")
-        if not self._any.search(line) or self._others.search(line):
+    def flags_of(self, record: bytes) -> Flags:
+        """The flags that open a record like this. Cost: 4 us a record, 13 us one that fits (small maps)."""
+        record = record[:LONGEST_BYTES].rstrip(b"\r\n")
+        if not self._any.search(record):
             return NONE
-        near = [known for literal, known in self._patterns.items() if literal in line]
-        return frozenset(flag for known in near for flag, pattern in known if pattern.search(line))
+        line, newline, _ = record.partition(b"\n")
+        line = line.rstrip(b"\r")
+        found = self._closest(self._short, line)
+        if newline or b"\\n" in line:
+            found = max(found, self._closest(self._long, record), key=lambda closest: closest[0])
+        elif not found[0]:
+            found = self._closest(self._begun, line)
+        return NONE if "" in found[1] else found[1]
+
+    @staticmethod
+    def _closest(patterns: "Patterns", text: bytes) -> tuple[int, Flags]:
+        """The flags of the texts that say most of this one, and how much they say; "" is no flag."""
+        near = [one for literal, known in patterns.items() if literal in text for one in known]
+        fits = [(size, flag) for size, flag, pattern in near if pattern.search(text)]
+        most = max(fits, default=(0, ""))[0]
+        return most, frozenset(flag for size, flag in fits if size == most)
 
     @cached_property
-    def _patterns(self) -> dict[bytes, list[tuple[str, re.Pattern[bytes]]]]:
-        """By the literal that a line must have: the flags it may be of, each with the expression that decides."""
-        found: dict[bytes, list[tuple[str, re.Pattern[bytes]]]] = {}
+    def _short(self) -> "Patterns":
+        found: Patterns = {}
         for flag, entry in self.entries.items():
             for tag in entry.tags:
-                found.setdefault(tag.encode(), []).append((flag, re.compile(BEFORE + re.escape(tag.encode()))))
-            for text in entry.texts:
-                found.setdefault(text.literal.encode(), []).append((flag, re.compile(text.pattern)))
+                expression = re.compile(BEFORE + re.escape(tag.encode()))
+                found.setdefault(tag.encode(), []).append((len(tag), flag, expression))
+        return self._add(found, lambda text: None if text.is_long else text)
+
+    @cached_property
+    def _long(self) -> "Patterns":
+        return self._add({}, lambda text: text if text.is_long else None)
+
+    @cached_property
+    def _begun(self) -> "Patterns":
+        """By the first line alone, for a log that has no more of a long text."""
+
+        def first(text: Spelling) -> Spelling | None:
+            found = text.begin
+            return found if found.is_sure else None
+
+        return self._add({}, first)
+
+    def _add(self, found: "Patterns", wanted: Callable[[Spelling], Spelling | None]) -> "Patterns":
+        """Add texts of flags, and those without a flag that are much like them."""
+        texts = [(flag, text) for flag, entry in self.entries.items() for text in entry.texts]
+        for flag, known in [*texts, *(("", text) for text in self.unflagged)]:
+            text = wanted(known)
+            if text is not None:
+                size = sum(map(len, text.parts))
+                found.setdefault(text.literal.encode(), []).append((size, flag, re.compile(text.pattern)))
         return found
 
     @cached_property
-    def _others(self) -> re.Pattern[bytes]:
-        return re.compile(b"|".join(b"(?:" + text.pattern + b")" for text in self.unflagged) or rb"(?!)")
+    def _any(self) -> re.Pattern[bytes]:
+        found = (literal for known in (self._short, self._long, self._begun) for literal, flags in known.items() if any(flag for _, flag, _ in flags))  # fmt: skip
+        return re.compile(b"|".join(map(re.escape, found)) or rb"(?!)")
+
+    def format(self, form: "type[Format]") -> "type[Format]":
+        """A format whose records end where the messages of this map do."""
+        if form not in self._formats:
+            from tdbg.logs.extents import with_messages
+
+            entries = self.entries.values()
+            texts = [text for entry in entries for text in entry.texts]
+            tags = [tag for entry in entries for tag in entry.tags]
+            self._formats[form] = with_messages(form, [*texts, *self.others], tags)
+        return self._formats[form]
 
     @cached_property
-    def _any(self) -> re.Pattern[bytes]:
-        return re.compile(b"|".join(map(re.escape, self._patterns)) or rb"(?!)")
+    def _formats(self) -> "dict[type[Format], type[Format]]":
+        return {}
+
+
+# By a literal that a text must have: how much is constant, the flag it may be of, and the expression that decides.
+Patterns = dict[bytes, list[tuple[int, str, re.Pattern[bytes]]]]
 
 
 class Spoken:
@@ -148,9 +143,13 @@ class Spoken:
         self._flags = {name for flag in flags for name in found.known(flag)}
         self.literals = tuple(dict.fromkeys(literal for flag in self._flags for literal in found.literals(flag)))
 
-    def fits(self, line: bytes) -> bool:
-        """True if a record with this first line is of one of these flags."""
-        return not self._flags.isdisjoint(self._map.flags_of(line))
+    def fits(self, record: bytes) -> bool:
+        """True if a record is of one of these flags."""
+        return not self._flags.isdisjoint(self._map.flags_of(record))
+
+    def format(self, form: "type[Format]") -> "type[Format]":
+        """The format, with what the map knows of where records end."""
+        return self._map.format(form)
 
 
 def _literals(entry: Entry) -> list[str]:
@@ -161,26 +160,36 @@ def build(maps: Iterable[GuardMap]) -> TagMap:
     """The map of a program from the guard maps of its files."""
     calls = [call for found in maps for call in found.calls]
     owners: dict[Spelling, set[Flags]] = {}
+    printed = {spelling(call.shape) for call in calls if call.printed}
     for call in calls:
-        owners.setdefault(spelling(call.shape), set()).add(resolved(call.flags, None))
+        text = spelling(call.shape)
+        owners.setdefault(Spelling(text.parts, text in printed), set()).add(resolved(call.flags, None))
     tags = _tags(calls)
     result = TagMap()
     for text, sets in owners.items():
         flags = NONE.union(*sets)
-        if not flags or any(tag in tags for tag in _first_tag(text)):
+        if not flags or (not text.is_long and any(tag in tags for tag in _first_tag(text))):
             continue
         rivals = _rivals(text, sets, owners)
-        told_apart = all(owners[other] == {NONE} and other.is_sure and not other.fits(text) for other in rivals)
+        told_apart = all(other.is_sure and not other.fits(text) and len(owners[other]) == 1 for other in rivals)
         if not text.is_sure or len(sets) > 1 or not told_apart:
             whose = sets.union(*(owners[other] for other in rivals))
             result.ambiguous[text.text] = sorted({flag for found in whose for flag in (found or ("",))})
             continue
-        result.unflagged += [other for other in rivals if other not in result.unflagged]
+        near = _rivals(text.begin, sets, owners) if text.is_long and text.begin.is_sure else []
+        for other in (*rivals, *near):
+            if owners[other] == {NONE} and other.is_sure and other not in result.unflagged:
+                result.unflagged.append(other)
         for flag in flags:
             result.entries.setdefault(flag, Entry()).texts.append(text)
     for tag, found in tags.items():
         for flag in found:
             result.entries.setdefault(flag, Entry()).tags.append(tag)
+    if any(text.is_long for text in owners) or any(
+        text.printed for entry in result.entries.values() for text in entry.texts
+    ):
+        told = {text for entry in result.entries.values() for text in entry.texts}
+        result.others = [text for text in owners if text not in told and text.is_sure]
     return result
 
 
@@ -216,13 +225,23 @@ def dump(found: TagMap) -> str:
     lines = ["# Which flag opens which lines; {} stands for what changes. Written by `tdbg flags scan`."]
     if found.unflagged:
         lines += ["", f"unflagged = {_array(sorted(text.text for text in found.unflagged))}"]
+    if found.others:
+        lines += ["", "# Texts without a flag: where one begins, the record before has ended.", "[others]"]
+        lines += _texts(found.others)
     for flag, entry in sorted(found.entries.items()):
-        lines += ["", f"[{_quoted(flag)}]", f"tags = {_array(sorted(entry.tags))}"]
-        lines.append(f"texts = {_array(sorted(text.text for text in entry.texts))}")
+        lines += ["", f"[{_quoted(flag)}]", f"tags = {_array(sorted(entry.tags))}", *_texts(entry.texts)]
     for text, flags in sorted(found.ambiguous.items()):
         shown = [flag or "no flag" for flag in flags]
         lines += ["", "[[ambiguous]]", f"text = {_quoted(text)}", f"printed_under = {_array(shown)}"]
     return "\n".join(lines) + "\n"
+
+
+def _texts(texts: Iterable[Spelling]) -> list[str]:
+    """Those of loggers, and those that are printed, with no header before them."""
+    found = sorted(texts, key=lambda text: text.text)
+    lines = [f"texts = {_array([text.text for text in found if not text.printed])}"]
+    printed = [text.text for text in found if text.printed]
+    return [*lines, f"prints = {_array(printed)}"] if printed else lines
 
 
 def _array(items: Sequence[str]) -> str:
@@ -233,9 +252,7 @@ def _array(items: Sequence[str]) -> str:
 
 def _quoted(text: str) -> str:
     """A basic string of TOML."""
-    body = "".join(
-        f"\\{char}" if char in '"\\' else char if char.isprintable() else f"\\U{ord(char):08x}" for char in text
-    )
+    body = "".join(ESCAPED.get(char) or (char if char.isprintable() else f"\\U{ord(char):08x}") for char in text)
     return f'"{body}"'
 
 
@@ -254,15 +271,21 @@ def load(path: str | Path) -> TagMap:
         if flag == "unflagged" and _is_texts(table):
             found.unflagged = [Spelling.of(text) for text in table]
             continue
-        tags, texts = (table.get(key, []) if isinstance(table, dict) else None for key in ("tags", "texts"))
-        if not _is_texts(tags) or not _is_texts(texts):
+        tags, texts, prints = (
+            table.get(key, []) if isinstance(table, dict) else None for key in ("tags", "texts", "prints")
+        )
+        if not _is_texts(tags) or not _is_texts(texts) or not _is_texts(prints):
             raise TdbgError(
                 f"{path}: {flag} is no table of tags and texts", 'write [FLAG], tags = ["[TAG]"], texts = []'
             )
-        entry = Entry(list(tags or ()), [Spelling.of(text) for text in texts or ()])
+        known = [Spelling.of(text) for text in texts or ()] + [Spelling.of(text, printed=True) for text in prints or ()]
+        entry = Entry(list(tags or ()), known)
         if not all(_literals(entry)):
             raise TdbgError(f"{path}: {flag} has an empty text, which every line would fit", "take it out")
-        found.entries[flag] = entry
+        if flag == "others":
+            found.others = entry.texts
+        else:
+            found.entries[flag] = entry
     return found
 
 

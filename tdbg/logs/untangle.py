@@ -11,6 +11,7 @@ from typing import Any
 
 from tdbg.logs.formats import LAUNCHED, SNIFF_LINES, Format
 
+CONTEXT_LINES = 200  # of a record, to judge the next line by
 WAITING_RECORDS = 2000  # of other ranks, while one may go on; then it counts as whole
 WAITING_BYTES = 4 << 20
 BLOCK_BYTES = 1 << 18
@@ -38,7 +39,7 @@ class Untangled:
 
     def __init__(self, stream: Any, form: type[Format]) -> None:
         self._stream = stream
-        self._starts = form.start.match
+        self._starts, self._by_context = form.start.match, form.by_context
         self._block = bytearray(BLOCK_BYTES)
         self._half = b""  # a line that has not ended
         self._ready = memoryview(b"")
@@ -86,13 +87,19 @@ class Untangled:
         rank = _rank(found)
         known = self._open.get(rank)
         self._waiting_bytes += len(line)
-        if known is not None and not self._starts(line):
+        if known is not None and not self._begins(line, known):
             known.lines.append(line)
             return
         if known is not None:
             known.whole = True
         self._open[rank] = record = _Record(line)
         self._records.append(record)
+
+    def _begins(self, line: bytes, before: _Record) -> bool:
+        if not self._by_context:
+            return self._starts(line) is not None
+        lines = b"".join(before.lines[-CONTEXT_LINES:])
+        return bool(self._starts(lines + line, len(lines)))
 
     def _whole(self) -> list[bytes]:
         found: list[bytes] = []

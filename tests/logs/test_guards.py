@@ -29,7 +29,7 @@ SHAPES = {
     "alias": "dbg = cfg.DEBUG.AMP\nif dbg: say()  # AMP",
     "late alias": "dbg = False\nif x: dbg = cfg.DEBUG.AMP\nif dbg: say()  # AMP",
     "alias of an alias": "a = cfg.DEBUG.AMP\nb = a and x\nif b: say()  # AMP",
-    "perhaps an alias": "dbg = cfg.DEBUG.AMP\ndbg = other()\nif dbg: say()  # ?AMP",
+    "perhaps an alias": "dbg = cfg.DEBUG.AMP\nif x: dbg = other()\nif dbg: say()  # ?AMP",
     "no alias": "dbg = cfg.DEBUG.AMP\ndbg = 1\nif dbg: say()  #",
     "walrus": "if (dbg := cfg.DEBUG.AMP) and x: say()  # AMP",
     "and": "if x and cfg.DEBUG.AMP: say()  # AMP",
@@ -75,6 +75,77 @@ SHAPES = {
     "registered": "@app.command\ndef f():\n  say()  #\nif cfg.DEBUG.AMP: f()",
     "recursion": "def f():\n  f()\n  say()  # AMP\nif cfg.DEBUG.AMP: f()",
     "alias of itself": "a = a and a\nif a: say()  #",
+    "reassigned": "d = cfg.DEBUG.AMP\nif d: say()  # AMP\nd = cfg.DEBUG.LR\nif d: say()  # LR\nd = x\nif d: say()  #",
+    "reassigned in a function": (
+        "def f():\n  d = cfg.DEBUG.AMP\n  if d: say()  # AMP\n  d = cfg.DEBUG.LR\n  if d: say()  # LR"
+    ),
+    "reassigned in a branch": "d = cfg.DEBUG.AMP\nif x: d = cfg.DEBUG.LR\nif d: say()  # AMP LR",
+    "reassigned in both branches": "d = x\nif x: d = cfg.DEBUG.LR\nelse: d = cfg.DEBUG.AMP\nif d: say()  # AMP LR",
+    "branch that leaves": "def f():\n  d = cfg.DEBUG.AMP\n  if x:\n    d = y\n    return\n  if d: say()  # AMP",
+    "switched on under a flag": "d = False\nif cfg.DEBUG.AMP: d = True\nif d: say()  # AMP",
+    "made under a flag": "d = None\nif cfg.DEBUG.AMP: d = f()\nif d is not None: say()  # AMP",
+    "counted under a flag": "d = 0\nif cfg.DEBUG.AMP: d = f()\nif d is not None: say()  #",
+    "counted over none": "d = 0\nif cfg.DEBUG.AMP: d += 1\nif d > 0: say()  # AMP",
+    "round a loop": "d = False\nfor i in x:\n  if d: say()  # AMP\n  d = cfg.DEBUG.AMP",
+    "replaced in a loop": "d = cfg.DEBUG.AMP\nfor i in x:\n  d = cfg.DEBUG.LR\n  if d: say()  # LR",
+    "from a break": "while True:\n  d = cfg.DEBUG.AMP\n  if x: break\n  d = y\nif d: say()  # AMP",
+    "in a try": "d = y\ntry:\n  d = cfg.DEBUG.AMP\nexcept E: d = False\nif d: say()  # AMP",
+    "with as": "d = cfg.DEBUG.AMP\nwith x as d: pass\nif d: say()  #",
+    "for target": "d = cfg.DEBUG.AMP\nfor d in x:\n  if d: say()  #",
+    "comprehension of the name": "d = cfg.DEBUG.AMP\ny = [d for d in x if d]\nif d: say()  # AMP",
+    "lambda of the name": "d = cfg.DEBUG.AMP\ny = lambda d: d and print(1)  #\nif d: say()  # AMP",
+    "one name in two classes": (
+        "class A:\n  def __init__(self): self.d = cfg.DEBUG.AMP\n  def g(self):\n    if self.d: say()  # AMP\n"
+        "class B:\n  def __init__(self): self.d = cfg.DEBUG.LR\n  def g(self):\n    if self.d: say()  # LR"
+    ),
+    "attribute reassigned": (
+        "class A:\n  def g(self):\n    self.d = cfg.DEBUG.AMP\n    if self.d: say()  # AMP\n"
+        "    self.d = cfg.DEBUG.LR\n    if self.d: say()  # LR"
+    ),
+    "attribute that a method sets": (
+        "class A:\n  def g(self):\n    self.d = False\n    self.h()\n    if self.d: say()  # AMP\n"
+        "  def h(self): self.d = cfg.DEBUG.AMP"
+    ),
+    "global": "D = False\ndef f():\n  global D\n  D = cfg.DEBUG.AMP\ndef g():\n  if D: say()  # AMP\nif D: say()  # AMP",
+    "nonlocal": (
+        "def f():\n  d = False\n  def g():\n    nonlocal d\n    d = cfg.DEBUG.AMP\n  g()\n  if d: say()  # AMP"
+    ),
+    "parameter set in the function": "def f(d=None):\n  d = cfg.DEBUG.AMP\n  if d: say()  # AMP",
+    "not": "quiet = not cfg.DEBUG.AMP\nif not quiet: say()  # AMP\nif quiet: say()  #",
+    "answer of no": "def q(): return not cfg.DEBUG.AMP\nif not q(): say()  # AMP\nif q(): say()  #",
+    "answer by return": "def d():\n  if cfg.DEBUG.AMP: return True\n  return False\nif d(): say()  # AMP",
+    "answer of no by return": "def q():\n  if not cfg.DEBUG.AMP: return 1\n  return 0\nif not q(): say()  # AMP",
+    "or into a name": "d = False\nd |= cfg.DEBUG.AMP\nd = d or cfg.DEBUG.LR\nif d: say()  # AMP LR",
+    "any of some": "if any(check_debug_flag(cfg, n) for n in ('AMP', 'LR')): say()  # AMP LR",
+    "all of some": "if all([cfg.DEBUG.LR, x]): say()  # LR",
+    "name of a flag": "F = 'DEBUG.AMP'\nif check_debug_flag(cfg, F): say()  # AMP",
+    "not in": "if 'AMP' not in cfg.DEBUG: pass\nelse: say()  # AMP",
+    "return in every branch": ("def f():\n  if not cfg.DEBUG.AMP:\n    if x: return\n    else: return\n  say()  # AMP"),
+    "return in a with": "def f():\n  if not cfg.DEBUG.AMP:\n    with x: return\n  say()  # AMP",
+    "return in a try": "def f():\n  if not cfg.DEBUG.AMP:\n    try: y()\n    finally: return\n  say()  # AMP",
+    "try that returns": "def f():\n  try:\n    if not cfg.DEBUG.AMP: return\n    say()  # AMP\n  except E: pass\n  say()  # AMP",
+    "try that raises": "def f():\n  try:\n    if not cfg.DEBUG.AMP: raise E\n    say()  # AMP\n  except E: pass\n  say()  #",
+    "return in a nested condition": "def f():\n  if x:\n    if not cfg.DEBUG.AMP: return\n    say()  # AMP\n  say()  # ?AMP",
+    "nested returns": "def f():\n  if not cfg.DEBUG.AMP:\n    if not cfg.DEBUG.LR: return\n  say()  # AMP LR",
+    "return after more": "def f():\n  if not cfg.DEBUG.AMP:\n    print(1)\n    return\n    print(2)\n  say()  # AMP",
+    "return in else": "def f():\n  if cfg.DEBUG.AMP: y()\n  else: return\n  say()  # AMP",
+    "return in elif": "def f():\n  if cfg.DEBUG.AMP: y()\n  elif x: return\n  else: return\n  say()  # AMP",
+    "return in a match": "def f():\n  match cfg.DEBUG.AMP:\n    case False: return\n  say()  # AMP",
+    "match of a flag": "match cfg.DEBUG.AMP:\n  case True:\n    say()  # AMP\n  case _:\n    say()  #",
+    "match whose rest returns": "def f():\n  match cfg.DEBUG.AMP:\n    case True: y()\n    case _: return\n  say()  # AMP",
+    "endless loop": "while True:\n  if not cfg.DEBUG.AMP: break\n  say()  # AMP\nsay()  #",
+    "loop left by a flag": "while True:\n  if cfg.DEBUG.AMP: break\nsay()  # AMP",
+    "loop until": "while not cfg.DEBUG.AMP: y()\nsay()  # AMP",
+    "loop perhaps left by a flag": "for i in x:\n  if cfg.DEBUG.AMP: break\nsay()  #",
+    "loop with else": "def f():\n  for i in x:\n    if cfg.DEBUG.AMP: break\n  else: return\n  say()  # AMP",
+    "loop that never ends": "def f():\n  if not cfg.DEBUG.AMP:\n    while True: y()\n  say()  # AMP",
+    "assert": "assert cfg.DEBUG.AMP\nsay()  # AMP",
+    "exit": "if not cfg.DEBUG.AMP: sys.exit(0)\nsay()  # AMP",
+    "two early returns": "def f():\n  if not cfg.DEBUG.AMP: return\n  if not cfg.DEBUG.LR: return\n  say()  # AMP LR",
+    "early return over functions": (
+        "def f():\n  if not cfg.DEBUG.AMP: return\n  g()\ndef g():\n  if not cfg.DEBUG.LR: return\n  say()  # AMP LR"
+    ),
+    "lambda": "f = lambda: print(1)  # AMP\nif cfg.DEBUG.AMP: f()",
     "logging.DEBUG": "if level == logging.DEBUG: say()  #",
     "debug method": "if logger.debug('x'): say()  #",
     "many lines": "if cfg.DEBUG.AMP:\n  say(\n    1,  # AMP\n    2)  # AMP",
@@ -116,6 +187,53 @@ def test_functions_that_pass_a_message_on() -> None:
     found = link({"a": read(textwrap.dedent(text).encode())})["a"]
     assert (found.passing_on, found.passed_on) == ({"log0"}, {3})
     assert [(call.shape, call.flags) for call in found.calls] == [(["behind ", ""], ["AMP"]), (["free"], [])]
+
+
+CALLS = {
+    "getattr": "getattr(logger, level.lower())('its text %s', x)",
+    "getattr of a name": "m = 'info'\ngetattr(logger, m)('its text %s', x)",
+    "getattr of log": "getattr(logger, 'log')(10, 'its text %s', x)",
+    "method": "log = logger.info\nlog('its text %s', x)",
+    "method by getattr": "say = getattr(logger, level)\nsay('its text %s', x)",
+    "print by another name": "say = print\nsay('its text', x)",
+    "print by a condition": "say = print if x else logger.info\nsay(f'its text {x}')",
+    "log": "logging.getLogger(x).log(level, 'its text %s', x)",
+    "log of a name": "l = logging.getLogger(x)\nl.log(level, 'its text %s', x)",
+    "keyword": "logger.log(level=10, msg='its text %s' % x)",
+    "table": "{'info': logger.info, 'debug': logger.debug}[level]('its text %s', x)",
+    "table by name": "T = {'info': logger.info}\nT[level]('its text %s', x)",
+    "table by get": "T = {'info': logger.info}\nT.get(level, print)('its text %s', x)",
+    "list": "[logger.debug, logger.info][x]('its text %s', x)",
+    "partial of print": "say = functools.partial(print, flush=True)\nsay('its text', x)",
+    "partial of log": "say = partial(logger.log, 20)\nsay('its text %s', x)",
+    "partial with text": "say = partial(print, 'its')\nsay('text', x)",
+    "attribute": "class A:\n  def __init__(self): self.say = logger.info\n  def f(self):\n    self.say('its text %s', x)",
+    "lambda": "say = lambda m: logger.info(m)\nsay(f'its text {x}')",
+    "loop": "for say in (print, logger.info): say(f'its text {x}')",
+    "default": "def f(say=print):\n  say('its text', x)",
+    "parameter": "def f(log_fn):\n  log_fn(f'its text {x}')",
+    "function of all": "def say(*args): print(*args)\nsay('its text', x)",
+    "function with more": "def say(*args): print('[0]', *args)\nsay('its text', x)",
+    "text by name": "m = f'its text {x}'\nlogger.info(m)",
+    "text in parts": "m = 'its '\nm += f'text {x}'\nlogger.info(m)",
+    "text by format": "M = 'its text {}'\nlogger.info(M.format(x))",
+    "text without spaces": "print('its ', 'text ', x, sep='')",
+    "line goes on": "print('its text ', end='')",
+}
+
+
+@pytest.mark.parametrize("text", CALLS.values(), ids=CALLS.keys())
+def test_calls(text: str) -> None:
+    found = link({"a": read(text.encode())})["a"]
+    said = ["{}".join(part for part in call.shape) for call in found.calls]
+    assert [text for text in said if "its text {}" in text]
+
+
+def test_each_text_has_the_flags_of_its_place() -> None:
+    text = "m = 'a text'\nif cfg.DEBUG.AMP: m = 'its text'\nlogger.info(m)\nlogger.info('b' if cfg.DEBUG.LR else m)"
+    found = link({"a": read(text.encode())})["a"]
+    said = {(*call.shape, *call.flags) for call in found.calls}
+    assert {("a text",), ("its text", "AMP")} <= said
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,8 @@ def made(*lines: str) -> TagMap:
         ("log.info(f'value {a:.3f}, {b!r}')", "value {}, {}"),
         ("log.info('value {} of {{it}}'.format(a))", "value {} of {{it}}"),
         ("log.info('value ' + str(a) + ' seen')", "value {} seen"),
-        ("log.info('value\\n%s', a)", "value"),
+        ("log.info('value\\n%s', a)", "value\n{}"),
+        ("log.info('value\\n\\nmore\\n')", "value\n\nmore"),
         ("log.log(10, 'value %s', a)", "value {}"),
         ("print('value', a, 'seen')", "value {} seen"),
         ("tqdm.write(f'value {a}')", "value {}"),
@@ -160,3 +161,17 @@ def test_a_file_that_cannot_be_parsed_is_named(tmp_path: Path, capsys: pytest.Ca
         assert main(["flags", "scan", str(tmp_path)]) == 0
         said = capsys.readouterr().err
         assert "bad.py cannot be parsed (line 2: unterminated string literal" in said and "good.py" not in said
+
+
+def test_a_flag_that_no_record_fits_is_told_of_the_map(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "train.log").write_text("INFO:root:its text\n")
+    (tmp_path / "a.py").write_text("if cfg.DEBUG.AMP: log.info('its text')\n")
+    log, target = str(tmp_path / "train.log"), str(tmp_path / "map.toml")
+    for more in ([], ["--count"]):
+        assert main(["filter-logs", log, "-f", "AMP", *more]) == 1
+        assert "`tdbg flags scan SRC -o map.toml`, then add --map map.toml" in capsys.readouterr().err
+    assert main(["filter-logs", log, "-e", "nothing like this"]) == 1
+    assert "--map" not in capsys.readouterr().err
+    assert main(["flags", "scan", str(tmp_path), "-o", target]) == 0
+    assert main(["filter-logs", log, "-f", "LR", "--map", target]) == 1
+    assert "add --map" not in capsys.readouterr().err

@@ -1,11 +1,26 @@
 """What a test says of flags: which are on where it is true, and where it is false."""
 
 import ast
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Sequence
 
 from tdbg.logs.guards.flagsets import NONE, Flags, Pair, either, flag_name, flag_of
-from tdbg.logs.guards.names import Names, Scope
-from tdbg.logs.guards.syntax import is_off, name_of, text_of
+from tdbg.logs.guards.names import Definition, Names, Place
+from tdbg.logs.guards.syntax import is_off, is_on, name_of
+
+UNKNOWN: Pair = (NONE, NONE)
+COMPARISONS: dict[type[ast.cmpop], Callable[[object, object], object]] = {
+    ast.Is: operator.is_,
+    ast.IsNot: operator.is_not,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+}
+ORDER: dict[type[ast.cmpop], Callable[[float, float], bool]] = {
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+}
 
 
 class Asking:
@@ -15,88 +30,189 @@ class Asking:
         self.flags: set[str] = set()  # every flag that was asked for so far
         self._names = names
         self._checkers = frozenset(checkers)
-        self._aliases: dict[tuple[Scope | None, str], Flags] = {}
 
-    def test(self, node: ast.expr, scope: Scope) -> Pair:
+    def test(self, node: ast.expr, place: Place) -> Pair:
         """What an expression says of flags where it is true, and where it is false."""
+        if isinstance(node, ast.Constant):
+            return UNKNOWN
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-            true, false = self.test(node.operand, scope)
+            true, false = self.test(node.operand, place)
             return false, true
         if isinstance(node, ast.BoolOp):
-            pairs = [self.test(part, scope) for part in node.values]
-            trues, falses = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-            if isinstance(node.op, ast.And):
-                return NONE.union(*trues), either(*falses)
-            return either(*trues), NONE.union(*falses)
+            return self._several(isinstance(node.op, ast.And), node.values, place)
+        if isinstance(node, ast.BinOp):  # dbg |= cfg.DEBUG.X
+            if not isinstance(node.op, ast.BitAnd | ast.BitOr):
+                return UNKNOWN
+            return self._several(isinstance(node.op, ast.BitAnd), (node.left, node.right), place)
         if isinstance(node, ast.NamedExpr):
-            return self.test(node.value, scope)
+            return self.test(node.value, place)
         if isinstance(node, ast.IfExp):
-            true, false = self.test(node.test, scope)
-            body, other = self.test(node.body, scope)[0], self.test(node.orelse, scope)[0]
-            if is_off(node.orelse):
-                return true | body, NONE
-            return either(true | body, false | other), NONE
-        if isinstance(node, ast.Compare) and len(node.ops) == 1:
-            return self._compare(node, scope)
-        return self._asked(node, scope), NONE
+            return self._either_value(node, place)
+        if isinstance(node, ast.Compare):
+            return self._compare(node, place) if len(node.ops) == 1 else UNKNOWN
+        return self._asked(node, place)
 
-    def _compare(self, node: ast.Compare, scope: Scope) -> Pair:
+    def _several(self, is_and: bool, parts: Sequence[ast.expr], place: Place) -> Pair:
+        if not is_and:
+            parts = [part for part in parts if not self._is_never_on(part, place)]
+        return self._joined(is_and, [self.test(part, place) for part in parts])
+
+    def _is_never_on(self, node: ast.expr, place: Place) -> bool:
+        """True for ``False``, and for a name that has it there."""
+        if not isinstance(node, ast.Name):
+            return is_off(node)
+        found, exact = self._names.of(node, place)
+        return exact and all(one.value is not None and not one.param and is_off(one.value) for one in found)
+
+    @staticmethod
+    def _joined(is_and: bool, pairs: Sequence[Pair]) -> Pair:
+        trues, falses = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+        return (NONE.union(*trues), either(*falses)) if is_and else (either(*trues), NONE.union(*falses))
+
+    def _either_value(self, node: ast.IfExp, place: Place) -> Pair:
+        known = self.test(node.test, place)
+        trues, falses = [], []
+        for value, reached in zip((node.body, node.orelse), known, strict=True):
+            true, false = self.test(value, place)
+            if not is_off(value):
+                trues.append(reached | true)
+            if not (isinstance(value, ast.Constant) and value.value):
+                falses.append(reached | false)
+        return either(*trues), either(*falses)
+
+    def _compare(self, node: ast.Compare, place: Place) -> Pair:
         left, op, right = node.left, node.ops[0], node.comparators[0]
-        if isinstance(op, ast.In):
-            path = self._names.path(right, scope)
-            text = text_of(left)
-            return (flag_of([*path, text]) if path and text else NONE), NONE
+        if isinstance(op, ast.In | ast.NotIn):
+            path = self._names.path(right, place)
+            text = self._names.text(left, place) if path else None
+            true = self._ask(flag_of([*path, text])) if text else NONE
+            return (true, NONE) if isinstance(op, ast.In) else (NONE, true)
         if isinstance(left, ast.Constant):
             left, right = right, left
-        true, false = self.test(left, scope)
-        off = is_off(right)
-        if isinstance(op, ast.Eq | ast.Is):
-            return (false, true) if off else (true, NONE)
-        if isinstance(op, ast.NotEq | ast.IsNot):
-            return (true, false) if off else (false, true)
-        return true, NONE
+            op = {ast.Lt: ast.Gt, ast.Gt: ast.Lt, ast.LtE: ast.GtE, ast.GtE: ast.LtE}.get(type(op), type(op))()
+        off, on = is_off(right), is_on(right)
 
-    def _asked(self, node: ast.expr, scope: Scope) -> Flags:
+        def outcome(true: Flags, false: Flags) -> Pair:
+            """What the comparison says, from what the value itself says as a condition."""
+            if isinstance(op, ast.Eq | ast.Is):
+                return (false, true) if off else (true, false if on else NONE)
+            if isinstance(op, ast.NotEq | ast.IsNot):
+                return (true, false) if off else (false if on else NONE, true)
+            return true, NONE
+
+        if isinstance(left, ast.Name | ast.Attribute) and isinstance(right, ast.Constant):
+            found, exact = self._names.of(left, place)
+            if found and not flag_of(self._names.path(left, place)):
+                return self._of_definitions(found, exact, lambda value: _decided(value, op, right.value), outcome)
+        return outcome(*self.test(left, place))
+
+    def _asked(self, node: ast.expr, place: Place) -> Pair:
         """The flags that a value stands for: asked directly, by another name, or by a function."""
         if isinstance(node, ast.Call):
-            name = name_of(node.func)
-            words = [item for item in (*node.args, *(key.value for key in node.keywords)) if text_of(item)]
-            is_tdbg = name == "flag" and (isinstance(node.func, ast.Name) or name_of(node.func.value) == "tdbg")  # type: ignore[attr-defined]
-            if words and (name in self._checkers or name.endswith("debug_flag") or is_tdbg):
-                return self._ask(frozenset({flag_name(text_of(words[0]) or "")}))
-            if name in ("bool", "int", "any", "all") and len(node.args) == 1:
-                inner = node.args[0]
-                sides = inner.elts if isinstance(inner, ast.Tuple | ast.List) else [inner]
-                found = [self.test(side, scope)[0] for side in sides]
-                return NONE.union(*found) if name == "all" else either(*found)
-        found_flag = flag_of(self._names.path(node, scope))
+            return self._call(node, place)
+        if not isinstance(node, ast.Name | ast.Attribute | ast.Subscript):
+            return UNKNOWN
+        found_flag = flag_of(self._names.path(node, place))
         if found_flag:
-            return self._ask(found_flag)
-        if isinstance(node, ast.Call):
-            return frozenset({f"@{name_of(node.func)}()"}) if name_of(node.func) else NONE
-        if isinstance(node, ast.Name):
-            home = scope.find(node.id)
-            if home is None:
-                return NONE
-            if node.id not in home.assigned:
-                return frozenset({f"@{home.name}:{node.id}"})
-            return self._alias((home, node.id), [(value, home) for value in home.assigned[node.id]])
+            return self._ask(found_flag), NONE
+        definitions, exact = self._names.of(node, place)
+        if definitions:
+            return self._of_definitions(definitions, exact, bool, lambda true, false: (true, false))
         if isinstance(node, ast.Attribute):
-            if node.attr in self._names.attributes:
-                return self._alias((None, node.attr), self._names.attributes[node.attr])
-            return frozenset({f"@{node.attr}()"})  # perhaps a property
-        return NONE
+            return frozenset({f"@{node.attr}()"}), NONE  # perhaps a property
+        return UNKNOWN
+
+    def _call(self, node: ast.Call, place: Place) -> Pair:
+        name = name_of(node.func)
+        is_tdbg = name == "flag" and (isinstance(node.func, ast.Name) or name_of(node.func.value) == "tdbg")  # type: ignore[attr-defined]
+        if name in self._checkers or name.endswith("debug_flag") or is_tdbg:
+            given = (*node.args, *(key.value for key in node.keywords))
+            text = next(filter(None, (self._names.text(item, place) for item in given)), None)
+            if text:
+                return self._ask(frozenset({flag_name(text)})), NONE
+        if name in ("bool", "int", "any", "all") and len(node.args) == 1:
+            return self._joined(name == "all", self._parts(node.args[0], place))
+        found_flag = flag_of(self._names.path(node, place))
+        if found_flag:
+            return self._ask(found_flag), NONE
+        if not name:
+            return UNKNOWN
+        return frozenset({f"@{name}()"}), frozenset({f"@!{name}()"} if name in self._names.functions else ())
+
+    def _parts(self, node: ast.expr, place: Place) -> list[Pair]:
+        """What each of several values says: of a list, or of an expression that goes through one."""
+        if isinstance(node, ast.Tuple | ast.List | ast.Set):
+            return [self.test(item, place) for item in node.elts]
+        if isinstance(node, ast.GeneratorExp | ast.ListComp) and len(node.generators) == 1:
+            loop = node.generators[0]
+            known = self._names.single(loop.iter, place)
+            items = loop.iter if known is None or known.value is None else known.value
+            if isinstance(items, ast.Tuple | ast.List | ast.Set) and isinstance(loop.target, ast.Name) and not loop.ifs:
+                within = [
+                    Place(place.scope, {**(place.env or {}), loop.target.id: (Definition(item, place),)})
+                    for item in items.elts
+                ]
+                return [self.test(node.elt, each) for each in within]
+        return [self.test(node, place)]
 
     def _ask(self, found: Flags) -> Flags:
         self.flags |= found
         return found
 
-    def _alias(self, key: tuple[Scope | None, str], values: Sequence[tuple[ast.expr | None, Scope]]) -> Flags:
-        """What all values of a variable stand for; ``dbg = False`` to begin with says nothing."""
-        if key not in self._aliases:
-            self._aliases[key] = NONE  # while it is looked up: an alias may lead back to itself
-            sides = []
-            if not any(value is None for value, _ in values):
-                sides = [self.test(value, scope)[0] for value, scope in values if value and not is_off(value)]
-            self._aliases[key] = either(*sides) if sides and all(sides) else NONE
-        return self._aliases[key]
+    def _of_definitions(
+        self,
+        found: Sequence[Definition],
+        exact: bool,
+        decided: Callable[[object], bool | None],
+        outcome: Callable[[Flags, Flags], Pair],
+    ) -> Pair:
+        """What a variable says that was given one of these values; ``dbg = False`` to begin with says nothing.
+
+        exact: one of them it was; otherwise there may be others, and all have to say something.
+        decided: what the test makes of a constant. outcome: what it makes of any other value.
+        """
+        trues: list[Pair] = []  # what the value says, and what is known where it is given
+        falses: list[Pair] = []
+        for one in found:
+            if not one.param and isinstance(one.value, ast.Constant):
+                result = decided(one.value.value)
+                if result is not False:
+                    trues.append((NONE, one.flags))
+                if result is not True:
+                    falses.append((NONE, one.flags))
+            else:
+                true, false = outcome(*self.pair_of(one))
+                trues.append((true, one.flags))
+                falses.append((false, one.flags))
+        return _of_sides(trues, exact), _of_sides(falses, exact)
+
+    def pair_of(self, found: Definition) -> Pair:
+        """What the value of a definition says as a condition."""
+        if found.param:
+            return frozenset({found.param}), NONE
+        if found.pair is None:
+            if found.value is None or found.open:
+                return UNKNOWN
+            found.open = True
+            found.pair = self.test(found.value, found.place)
+            found.open = False
+        return found.pair
+
+
+def _of_sides(sides: Sequence[Pair], exact: bool) -> Flags:
+    """What all the values of a variable say; where a value is given counts only if that tells them all from others."""
+    whole = [said | where for said, where in sides]
+    if all(whole):
+        return either(*whole)
+    return either(*(said for said, _ in sides)) if exact else NONE
+
+
+def _decided(value: object, op: ast.cmpop, other: object) -> bool | None:
+    """The outcome of a comparison of two constants; None if it has none."""
+    compare = COMPARISONS.get(type(op))
+    if compare is not None:
+        return bool(compare(value, other))
+    order = ORDER.get(type(op))
+    if order is None or not isinstance(value, int | float) or not isinstance(other, int | float):
+        return None
+    return order(value, other)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-VERSION = 1  # of Facts: a new one leaves what older versions kept on disk alone
+VERSION = 2  # of Facts: a new one leaves what older versions kept on disk alone
 
 
 @dataclass(slots=True)
@@ -15,7 +15,8 @@ class Function:
     params: list[str]
     is_method: bool = False
     told: bool = True
-    returns: list[str] = field(default_factory=list)  # flags that what it gives back stands for
+    returns: list[str] = field(default_factory=list)  # flags that are on where what it gives back is true
+    denies: list[str] = field(default_factory=list)  # and where it is false
 
 
 @dataclass(slots=True)
@@ -39,6 +40,7 @@ class LogCall:
     inside: str
     callee: str = ""  # of a call of a function that may only pass a message on: its name
     given: list[list[str]] = field(default_factory=list)  # and the shapes of what it is given
+    printed: bool = False  # it has no header of a logger's in front of it
 
 
 @dataclass(slots=True)
@@ -49,9 +51,9 @@ class Facts:
     functions: dict[str, list[Function]] = field(default_factory=dict)
     references: dict[str, list[Reference]] = field(default_factory=dict)
     calls: list[LogCall] = field(default_factory=list)
-    wrappers: dict[str, list[int]] = field(
-        default_factory=dict
-    )  # a function -> place and line of the message it passes on, 1 if it adds to it
+    # A function -> place and line of the message it passes on, 1 if it adds to it, 1 if it prints all that follows too,
+    # 1 if it prints.
+    wrappers: dict[str, list[int]] = field(default_factory=dict)
     flags: list[str] = field(default_factory=list)  # every flag the file asks for
     broken: str = ""  # why it could not be parsed
 

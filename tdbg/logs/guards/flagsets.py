@@ -34,7 +34,8 @@ def either(*sides: Flags) -> Flags:
     union = NONE.union(*sides)
     if all(side and not any(name[0] in "?@" for name in side) for side in sides):
         return union
-    return frozenset(name if name[0] in "?@" else f"?{name}" for name in union)
+    sure = sides[0].intersection(*sides[1:]) if sides else NONE
+    return frozenset(name if name[0] in "?@" or name in sure else f"?{name}" for name in union)
 
 
 @cache

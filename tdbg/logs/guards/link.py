@@ -3,11 +3,22 @@
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from tdbg.logs.guards.facts import Facts, Function, LogCall, Reference
 from tdbg.logs.guards.flagsets import NONE, Flags, either, resolved
+from tdbg.logs.guards.shapes import joined
 
 MAX_ROUNDS = 12  # how far a guard is handed on from function to function
+
+
+class Passing(NamedTuple):
+    """A function that passes a message on: where it stands among what a caller gives; what is said of the rest."""
+
+    place: int
+    adds: bool  # something is put before it
+    spread: bool  # all that is given behind it is printed too
+    printed: bool  # no logger puts a header in front of it
 
 
 @dataclass(slots=True)
@@ -46,10 +57,10 @@ def link(
             references.setdefault(name, []).extend(made)
     single = {name: found[0] for name, found in functions.items() if len(found) == 1 and found[0].told}
     symbols = _symbols(single, references, pause)
-    passing = {  # where the message stands among what a caller gives, and whether something is put before it
-        name: (place - single[name].is_method, adds)
+    passing = {
+        name: Passing(place - single[name].is_method, bool(adds), bool(spread), bool(printed))
         for facts in files.values()
-        for name, (place, _, adds) in facts.wrappers.items()
+        for name, (place, _, adds, spread, printed) in facts.wrappers.items()
         if name in single
     }
     guards: dict[str, Flags] = {}
@@ -96,6 +107,9 @@ def _symbols(
             sides = [_settled(text.split(), found) for text in function.returns]
             if sides and all(sides):
                 found[f"@{name}()"] = either(*sides)
+            sides = [_settled(text.split(), found) for text in function.denies]
+            if sides and all(sides):
+                found[f"@!{name}()"] = either(*sides)
             places = [place for place in references.get(name, []) if place.args >= 0]
             for index, param in enumerate(function.params):
                 sides = []
@@ -116,7 +130,7 @@ def _map(
     facts: Facts,
     guards: Mapping[str, Flags],
     symbols: Mapping[str, Flags],
-    passing: Mapping[str, tuple[int, int]],
+    passing: Mapping[str, Passing],
 ) -> GuardMap:
     lines = {line: _settled(flags, symbols) for line, flags in facts.lines.items()}
     for name, flags in guards.items():
@@ -128,14 +142,17 @@ def _map(
     for call in facts.calls:
         if call.first in passed_on and call.inside in passing:
             continue  # its text is the caller's
-        shape = call.shape
+        shape, printed = call.shape, call.printed
         if call.callee:
-            place, adds = passing.get(call.callee, (0, 0))
-            if call.callee not in passing or place >= len(call.given):
+            known_as = passing.get(call.callee)
+            if known_as is None or known_as.place >= len(call.given):
                 continue
-            shape = ["", *call.given[place]][1 - adds :]
+            texts = call.given[known_as.place :] if known_as.spread else [call.given[known_as.place]]
+            said = joined(*(part for text in texts for part in ((" ",), tuple(text))))
+            shape = ["", said[0][1:], *said[1:]][0 if known_as.adds else 1 :]
+            printed = known_as.printed
         known = _settled(call.flags, symbols) | guards.get(call.inside, NONE)
-        calls.append(LogCall(call.first, call.last, list(shape), sorted(known), call.inside))
+        calls.append(LogCall(call.first, call.last, list(shape), sorted(known), call.inside, printed=printed))
     return GuardMap(
         {line: flags for line, flags in lines.items() if flags},
         calls,

@@ -1,16 +1,45 @@
 """What a log call says: which of its arguments is the message, and the constant parts of it."""
 
 import ast
+import textwrap
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from tdbg.flags import tag
-from tdbg.logs.guards.flagsets import flag_name
-from tdbg.logs.guards.names import Names, Scope
+from tdbg.logs.guards.flagsets import NONE, Flags, flag_name
+from tdbg.logs.guards.names import Definition, Names, Place
 from tdbg.logs.guards.shapes import GAP, Shape, braces, joined, percent
-from tdbg.logs.guards.syntax import name_of, text_of
+from tdbg.logs.guards.syntax import is_off, name_of, text_of
 
 LOG_METHODS = {
     "_log", "debug", "stats", "info", "warning", "warn", "error", "exception", "critical", "fatal", "log", "trace",
 }  # fmt: skip
+PRINTS = {"print", "pprint"}
+PARAMETERS = {"log", "logger", "log_fn", "log_func", "logging_fn", "print_fn", "print_func", "printer", "echo"}
+MESSAGE_KEYWORDS = ("msg", "message", "event", "text")
+MAX_TEXTS = 4  # that one message may have
+LONGEST_CONSTANT = 10_000  # of "=" * n
+
+
+class Callee(NamedTuple):
+    """What is called in the end: a method of a logger, or ``print``; bound: arguments that it was given before."""
+
+    name: str
+    bound: tuple[ast.expr, ...] = ()
+
+
+class Said(NamedTuple):
+    """A call that logs or prints: what is called, all its arguments, and which is the message."""
+
+    name: str
+    args: Sequence[ast.expr]
+    keywords: Sequence[ast.keyword]
+    message: ast.expr
+
+    @property
+    def is_printed(self) -> bool:
+        """True if no logger puts a header in front of it."""
+        return self.name in PRINTS or self.name == "write"
 
 
 class Messages:
@@ -19,69 +48,207 @@ class Messages:
     def __init__(self, names: Names) -> None:
         self._names = names
 
-    def shape_of(self, node: ast.Call, message: ast.expr, scope: Scope) -> Shape:
-        """The constant parts of what a call that prints or logs this message says."""
-        name = name_of(node.func)
-        if name in LOG_METHODS and node.args and message is not node.args[-1]:
-            return self._logged(node, message, scope)
-        if name == "print":
-            shape = joined(*(part for item in node.args for part in ((" ",), self.shape(item, scope))))
-            return (shape[0][1:], *shape[1:])
-        return self.shape(message, scope)
-
-    def of(self, node: ast.Call) -> ast.expr | None:
-        """The message of a call that logs or prints; None for other calls."""
-        name = name_of(node.func)
-        if isinstance(node.func, ast.Name):
-            return node.args[0] if name in ("print", "pprint") and node.args else None
-        if not isinstance(node.func, ast.Attribute) or name not in LOG_METHODS | {"write"} or not node.args:
+    def of(self, node: ast.Call, place: Place) -> Said | None:
+        """What a call says that logs or prints; None for other calls."""
+        callee = self._callee(node.func, place)
+        if callee is None:
             return None
-        owner = name_of(node.func.value) or (
-            name_of(node.func.value.func) if isinstance(node.func.value, ast.Call) else ""
-        )
-        if name == "write":
-            return node.args[0] if owner in ("stdout", "tqdm") else None
-        if name in ("log", "_log"):
-            is_logger = name == "_log" or "log" in owner.lower()
-            return node.args[1] if is_logger and len(node.args) > 1 else None
-        return node.args[0]
+        args, name = (*callee.bound, *node.args), callee.name
+        index = int(name in ("log", "_log"))
+        message = args[index] if len(args) > index else None
+        if message is None:
+            message = next((key.value for key in node.keywords if key.arg in MESSAGE_KEYWORDS), None)
+        return None if message is None else Said(name, args, node.keywords, message)
 
-    def _logged(self, node: ast.Call, message: ast.expr, scope: Scope) -> Shape:
+    def _callee(self, func: ast.expr, place: Place) -> Callee | None:
+        """What an expression that is called stands for, also by another name, in a table, or with arguments bound to it."""
+        if isinstance(func, ast.Attribute):
+            return self._method(func, place)
+        if isinstance(func, ast.Name):
+            if func.id in PRINTS:
+                return Callee(func.id)
+            return self._named(func, place)
+        if isinstance(func, ast.Call):
+            return self._made(func, place)
+        if isinstance(func, ast.IfExp):
+            return self._callee(func.body, place) or self._callee(func.orelse, place)
+        if isinstance(func, ast.BoolOp):
+            return next(filter(None, (self._callee(item, place) for item in func.values)), None)
+        if isinstance(func, ast.NamedExpr):
+            return self._callee(func.value, place)
+        if isinstance(func, ast.Subscript):
+            return self._in_table(func.value, place)
+        return None
+
+    def _named(self, func: ast.Name | ast.Attribute, place: Place) -> Callee | None:
+        found, _ = self._names.of(func, place)
+        for one in found:
+            callee = self._of_definition(one)
+            if callee is not None:
+                return callee
+        is_param = isinstance(func, ast.Name) and func.id in PARAMETERS and any(one.param for one in found)
+        return Callee("info") if is_param else None
+
+    def _of_definition(self, found: Definition) -> Callee | None:
+        if found.callee is found:
+            if found.open or found.value is None:
+                return None
+            found.open = True
+            found.callee = self._callee(found.value, found.place)
+            found.open = False
+        return found.callee if isinstance(found.callee, Callee) else None
+
+    def _method(self, func: ast.Attribute, place: Place) -> Callee | None:
+        name, owner = func.attr, func.value
+        if name == "write":
+            return Callee(name) if name_of(owner) in ("stdout", "stderr", "tqdm") else None
+        if name == "log":
+            return Callee(name) if self._is_logger(owner, place) else self._named(func, place)
+        return Callee(name) if name in LOG_METHODS else self._named(func, place)
+
+    def _is_logger(self, node: ast.expr, place: Place) -> bool:
+        word = name_of(node.func) if isinstance(node, ast.Call) else name_of(node)
+        if "log" in word.lower():
+            return True
+        known = self._names.single(node, place)
+        return known is not None and isinstance(known.value, ast.Call) and "log" in name_of(known.value.func).lower()
+
+    def _made(self, call: ast.Call, place: Place) -> Callee | None:
+        """A function that a call gives back: ``getattr(logger, level)``, ``partial(print, ...)``, ``table.get(level)``."""
+        name, args = name_of(call.func), call.args
+        if name == "getattr" and len(args) > 1:
+            text = self._names.text(args[1], place)
+            if text is not None:
+                return self._method(ast.Attribute(args[0], text, ast.Load()), place) if text in LOG_METHODS else None
+            return Callee("info") if self._is_logger(args[0], place) else None
+        if name == "partial" and args:
+            found = self._callee(args[0], place)
+            return found and found._replace(bound=(*found.bound, *args[1:]))
+        if isinstance(call.func, ast.Attribute) and name == "get" and args:
+            return self._in_table(call.func.value, place) or (self._callee(args[1], place) if len(args) > 1 else None)
+        return None
+
+    def _in_table(self, node: ast.expr, place: Place) -> Callee | None:
+        known = self._names.single(node, place)
+        if known is not None and known.value is not None:
+            node, place = known.value, known.place
+        values = node.values if isinstance(node, ast.Dict) else getattr(node, "elts", ())
+        return next(filter(None, (self._callee(item, place) for item in values)), None)
+
+    # texts
+
+    def shapes_of(self, said: Said, place: Place) -> list[tuple[Shape, Flags]]:
+        """The texts that a call may say, in constant parts, and the flags that are on where it says them."""
+        name = said.name
+        if name in LOG_METHODS and said.args and said.message is not said.args[-1]:
+            return [(self._logged(said, place), NONE)]
+        if name in PRINTS:
+            if len(said.args) == 1 and not said.keywords:
+                return self._texts(said.message, place)
+            return [(self._printed(said, place), NONE)]
+        return self._texts(said.message, place)
+
+    def _texts(self, message: ast.expr, place: Place) -> list[tuple[Shape, Flags]]:
+        """One text, or those of each alternative."""
+        if isinstance(message, ast.IfExp):
+            sides = [*self._texts(message.body, place), *self._texts(message.orelse, place)]
+            return sides if len(sides) <= MAX_TEXTS else [(GAP, NONE)]
+        if isinstance(message, ast.Name):
+            found, exact = self._names.of(message, place)
+            if (exact or len(found) == 1) and 0 < len(found) <= MAX_TEXTS:
+                sides = [(shape, flags | one.flags) for one in found for shape, flags in self._texts_of(one)]
+                return sides if len(sides) <= MAX_TEXTS else [(GAP, NONE)]
+        return [(self.shape(message, place), NONE)]
+
+    def _texts_of(self, found: Definition) -> list[tuple[Shape, Flags]]:
+        if found.open or found.param or not isinstance(found.value, ast.IfExp | ast.Name):
+            return [(self._of_text(found), NONE)]
+        found.open = True
+        texts = self._texts(found.value, found.place)
+        found.open = False
+        return texts
+
+    def _printed(self, said: Said, place: Place) -> Shape:
+        """``print`` puts its arguments together."""
+        options = {key.arg: key.value for key in said.keywords}
+        between = self.shape(options["sep"], place) if "sep" in options and not is_off(options["sep"]) else (" ",)
+        if "sep" in options and text_of(options["sep"]) == "":
+            between = ("",)
+        parts = [part for item in said.args for part in (between, self.shape(item, place))]
+        end = options.get("end")
+        if end is not None and not (text_of(end) or "").endswith("\n"):
+            parts.append(GAP)  # the line goes on
+        return joined(*parts[1:])
+
+    def _logged(self, said: Said, place: Place) -> Shape:
         """`logging` fills ``%s`` where there are arguments; where they are constant, so is the text."""
-        text = text_of(message)
+        text = self._names.text(said.message, place)
         if text is None:
-            return self.shape(message, scope)
+            return self.shape(said.message, place)
         parts = percent(text)
-        values = node.args[node.args.index(message) + 1 :]
+        values = said.args[list(said.args).index(said.message) + 1 :]
         if len(values) != len(parts) - 1:
             return parts
         return joined(
-            (parts[0],), *(x for v, p in zip(values, parts[1:], strict=True) for x in (self.shape(v, scope), (p,)))
+            (parts[0],), *(x for v, p in zip(values, parts[1:], strict=True) for x in (self.shape(v, place), (p,)))
         )
 
-    def shape(self, node: ast.expr, scope: Scope) -> Shape:
+    def shape(self, node: ast.expr, place: Place) -> Shape:
         """The constant parts of a text that an expression makes."""
         if isinstance(node, ast.Constant):
             return (str(node.value),)
         if isinstance(node, ast.JoinedStr):
-            return joined(*(self.shape(part, scope) for part in node.values))
+            return joined(*(self.shape(part, place) for part in node.values))
         if isinstance(node, ast.FormattedValue):
-            found = self.shape(node.value, scope)
+            found = self.shape(node.value, place)
             return found if len(found) == 1 and node.conversion == -1 and node.format_spec is None else GAP
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-            return joined(self.shape(node.left, scope), self.shape(node.right, scope))
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod) and text_of(node.left) is not None:
-            return percent(text_of(node.left) or "")
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "format":
-            text = text_of(node.func.value)
-            return GAP if text is None else braces(text)
-        if isinstance(node, ast.Call) and name_of(node.func) == "tag" and node.args and text_of(node.args[0]):
-            return (tag(flag_name(text_of(node.args[0]) or ""), *filter(None, map(text_of, node.args[1:2]))),)
-        values: list[ast.expr | None] = []
-        if isinstance(node, ast.Name):
-            home = scope.find(node.id)
-            values = home.assigned.get(node.id, []) if home else []
-        elif isinstance(node, ast.Attribute):
-            values = [value for value, _ in self._names.attributes.get(node.attr, [])]
-        text = text_of(values[0]) if len(values) == 1 and values[0] is not None else None
-        return GAP if text is None else (text,)
+        if isinstance(node, ast.BinOp):
+            return self._operated(node, place)
+        if isinstance(node, ast.Call):
+            return self._called(node, place)
+        if isinstance(node, ast.Name | ast.Attribute):
+            known = self._names.single(node, place)
+            return GAP if known is None else self._of_text(known)
+        return GAP
+
+    def _of_text(self, found: Definition) -> Shape:
+        if found.shape is None:
+            if found.open or found.value is None or found.param:
+                return GAP
+            found.open = True
+            found.shape = GAP if _is_number(found.value) else self.shape(found.value, found.place)
+            found.open = False
+        return found.shape
+
+    def _operated(self, node: ast.BinOp, place: Place) -> Shape:
+        if isinstance(node.op, ast.Add):
+            return joined(self.shape(node.left, place), self.shape(node.right, place))
+        if isinstance(node.op, ast.Mod):
+            text = self._names.text(node.left, place)
+            return GAP if text is None else percent(text)
+        if isinstance(node.op, ast.Mult):
+            unit, times = (node.left, node.right) if text_of(node.left) is not None else (node.right, node.left)
+            word, count = text_of(unit), times.value if isinstance(times, ast.Constant) else None
+            if word and isinstance(count, int) and len(word) * count <= LONGEST_CONSTANT:
+                return (word * count,)
+        return GAP
+
+    def _called(self, node: ast.Call, place: Place) -> Shape:
+        name, args = name_of(node.func), node.args
+        if isinstance(node.func, ast.Attribute):
+            text = self._names.text(node.func.value, place)
+            if name == "format" and text is not None:
+                return braces(text)
+            if name == "join" and text is not None and len(args) == 1 and isinstance(args[0], ast.List | ast.Tuple):
+                parts = [part for item in args[0].elts for part in ((text,), self.shape(item, place))]
+                return joined(*parts[1:]) if not any(isinstance(item, ast.Starred) for item in args[0].elts) else GAP
+        if name == "dedent" and args and self._names.text(args[0], place) is not None:
+            return (textwrap.dedent(self._names.text(args[0], place) or ""),)
+        if name == "tag" and args and text_of(args[0]):
+            return (tag(flag_name(text_of(args[0]) or ""), *filter(None, map(text_of, args[1:2]))),)
+        return GAP
+
+
+def _is_number(node: ast.expr) -> bool:
+    """True for a constant that is no text: a counter begins with one."""
+    return isinstance(node, ast.Constant) and not isinstance(node.value, str)

@@ -1,7 +1,9 @@
 """Questions about single nodes of a syntax tree."""
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+
+ENDS = {"sys.exit", "exit", "quit", "os._exit", "os.abort"}
 
 
 def name_of(node: ast.AST) -> str:
@@ -21,6 +23,11 @@ def is_on(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and node.value is True
 
 
+def is_true(node: ast.expr) -> bool:
+    """True for a constant that always counts as true."""
+    return isinstance(node, ast.Constant) and bool(node.value)
+
+
 def has_decorator(node: ast.FunctionDef | ast.AsyncFunctionDef, decorator: str) -> bool:
     return any(name_of(item) == decorator for item in node.decorator_list)
 
@@ -31,9 +38,23 @@ def first_line(body: Sequence[ast.AST]) -> int:
     return min(lines, default=0)
 
 
-def leaves(body: Sequence[ast.stmt]) -> bool:
-    """True if a block never reaches its end."""
-    end = body[-1]
-    if isinstance(end, ast.Expr) and isinstance(end.value, ast.Call):
-        return ast.unparse(end.value.func) in ("sys.exit", "exit", "os._exit")
-    return isinstance(end, ast.Return | ast.Raise | ast.Continue | ast.Break)
+def statements_in(statement: ast.AST) -> Iterator[ast.AST]:
+    """A statement with all those in it and what they bind names by, but not those of functions and classes in it."""
+    waiting = [statement]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            continue
+        for name in ("body", "orelse", "handlers", "finalbody", "cases", "items"):
+            waiting += getattr(node, name, ())
+
+
+def ends_program(node: ast.stmt) -> bool:
+    """True for a call that never returns, such as ``sys.exit()``."""
+    if not isinstance(node, ast.Expr) or not isinstance(node.value, ast.Call):
+        return False
+    func = node.value.func
+    if isinstance(func, ast.Attribute) and isinstance(func.value, ast.Name):
+        return f"{func.value.id}.{func.attr}" in ENDS
+    return isinstance(func, ast.Name) and func.id in ENDS

@@ -1,0 +1,459 @@
+"""Programs made at random whose log calls stand behind flags in every style, and that know which flags those are.
+
+Before each record the program notes the flags that guard the call, by construction of the program, and the text. What
+tdbg takes from the source, or writes down at the call, can be compared with that.
+"""
+
+import json
+import random
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+FLAGS = ("AMP", "LR", "GRADIENTS", "OWN.ALPHA", "OWN.BETA")
+WORDS = """
+loss gradient norm batch epoch weight decay sample labels mask tensor shape queue worker seed scaler momentum buffer cache
+token window stride kernel anchor target logits prior masked fused shard bucket
+"""
+HEADERS = {
+    "full": "%(asctime)s - %(name)s - %(levelname)s - %(message)s",
+    "level": "%(levelname)s:%(name)s:%(message)s",
+    "none": "%(message)s",
+}
+PRELUDE = """
+import argparse, contextlib, functools, json, logging, sys
+from types import SimpleNamespace
+logger = logging.getLogger("train")
+_notes = open(sys.argv[2], "w")
+def note(style, flags, text):
+    _notes.write(json.dumps([style, flags, text]) + "\\n")
+class Section(SimpleNamespace):
+    def get(self, name, default=None):
+        return getattr(self, name, default)
+    def __contains__(self, name):
+        return hasattr(self, name) and getattr(self, name)
+    def __getitem__(self, name):
+        return getattr(self, name)
+cfg = Section(DEBUG=Section(AMP=True, LR=True, GRADIENTS=True, OWN=Section(ALPHA=True, BETA=True)))
+args = SimpleNamespace(debug_amp=True, debug_lr=True, debug_gradients=True)
+def check_debug_flag(config, name):
+    found = config.DEBUG
+    for word in name.removeprefix("DEBUG.").split("."):
+        found = getattr(found, word)
+    return found
+if sys.argv[3:]:
+    import torch
+level, yes, no, some = "INFO", len(sys.argv) > 1, len(sys.argv) > 9, [1, 2]
+handler = logging.StreamHandler(sys.stdout)
+handler.setFormatter(logging.Formatter(sys.argv[1]))
+logging.basicConfig(level=logging.DEBUG, handlers=[handler])
+def log_all(*texts):
+    if yes:
+        print(*texts)
+def log_first(msg, *args):
+    if yes: logger.info(msg, *args)
+STATE = False
+def set_state(value):
+    global STATE
+    STATE = value
+"""
+
+
+class Program:
+    """One program. source: its text; lines are added at the depth of `indent`."""
+
+    def __init__(self, seed: int, functions: int = 12) -> None:
+        self.random = random.Random(seed)
+        self.off = [flag for flag in FLAGS if self.random.random() < 0.15]
+        prelude = PRELUDE
+        for flag in self.off:
+            leaf = flag.rpartition(".")[2]
+            prelude = prelude.replace(f"{leaf}=True", f"{leaf}=False").replace(f"{leaf.lower()}=True", f"{leaf.lower()}=False")  # fmt: skip
+        self.lines = prelude.splitlines()
+        self.indent = 0
+        self.count = 0
+        self.texts: list[str] = []
+        self.words = WORDS.split()
+        self._style = ""
+        names = [self._function() for _ in range(functions)]
+        for name in names:
+            self.add(f"{name}()")
+
+    @property
+    def source(self) -> str:
+        """The text of the program."""
+        return "\n".join(self.lines) + "\n"
+
+    def add(self, *lines: str) -> None:
+        """Append lines at the current depth."""
+        self.lines += ["    " * self.indent + line for line in lines]
+
+    def block(self, head: str, body: Callable[[], None]) -> None:
+        """A statement with a block."""
+        self.add(head)
+        self.indent += 1
+        body()
+        self.indent -= 1
+
+    def name(self, stem: str) -> str:
+        """A name that nothing else has."""
+        self.count += 1
+        return f"{stem}_{self.count}"
+
+    # guards
+
+    def ask(self, *, on: bool = False) -> tuple[str, str]:
+        """A flag, and an expression that asks for it. on: one without which the program could not go on."""
+        flag = self.random.choice([flag for flag in FLAGS if flag not in self.off] if on else FLAGS)
+        forms = [f"cfg.DEBUG.{flag}", f"check_debug_flag(cfg, 'DEBUG.{flag}')", f"bool(cfg.DEBUG.{flag})"]
+        if "." not in flag:
+            forms += [f"cfg['DEBUG']['{flag}']", f"getattr(cfg.DEBUG, '{flag}', False)", f"cfg.DEBUG.get('{flag}')"]
+            forms += [f"args.debug_{flag.lower()}", f"'{flag}' in cfg.DEBUG"]
+        return flag, self.random.choice(forms)
+
+    def _function(self) -> str:
+        name = self.name("work")
+        style = self.random.choice(STYLES)
+        self._style = style.__name__.strip("_")
+
+        def body() -> None:
+            for _ in range(self.random.randint(0, 2)):
+                self.record([])
+            style(self)
+
+        self.block(f"def {name}():", body)
+        return name
+
+    # records
+
+    def text(self) -> str:
+        """A text that no other has, but perhaps much like one: with a word before it or behind it."""
+        while True:
+            if self.texts and self.random.random() < 0.2:
+                near = self.random.choice(self.texts)
+                word = self.random.choice(self.words)
+                found = self.random.choice((f"{word} {near}", f"{near} {word}"))
+            else:
+                found = " ".join(self.random.sample(self.words, self.random.randint(2, 4)))
+            if found not in self.texts and len(found.split()) < 7:
+                self.texts.append(found)
+                return found
+
+    def message(self) -> tuple[str, str]:
+        """A message of one or several lines, as the expression of its text, and how it is made: a format and its value."""
+        lines = [self.text()]
+        if self.random.random() < 0.4:
+            for _ in range(self.random.randint(1, 4)):
+                lines.append(self.random.choice(("", "---", self.text(), self.text(), f"  {self.text()}")))
+            lines[-1] = lines[-1] or self.text()
+            if self.random.random() < 0.2:
+                lines.insert(0, "")
+        gap = self.random.randrange(len(lines)) if self.random.random() < 0.6 else -1
+        value = self.random.choice(("3", "0.25", "[1, 2]", "'word'"))
+        if self.random.random() < 0.1:  # a value of several lines, alone on its line
+            rows = [f"{self.random.choice(self.words)} {self.random.randrange(99)}" for _ in range(3)]
+            return "\n".join([self.text(), "@"]), f"{chr(92)}n".join(rows).join("''")
+        if gap >= 0 and lines[gap] not in ("", "---"):
+            lines[gap] += self.random.choice((" @", " @ of it", ": @"))
+        return "\n".join(lines), value
+
+    def record(self, flags: list[str]) -> None:
+        """A call that logs or prints, with the note of it."""
+        template, value = self.message()
+        has_gap = "@" in template
+        text = template.replace("@", "{}")
+        whole = f"{text!r}.format({value})" if has_gap else repr(text)
+        forms = [whole]
+        if has_gap:
+            forms.append(f"{template.replace('@', '%s')!r} % ({value},)")
+            if "\\" not in value:  # before Python 3.12 an f-string's expression has none
+                forms.append("f" + repr(template.replace("@", "{" + value.replace("'", '"') + "}")))
+        said = self.random.choice(forms)
+        lazy = f"{template.replace('@', '%s')!r}, {value}" if has_gap else said
+        self.add(f"note({self._style!r}, {sorted(set(flags))}, {whole})")
+        call = self.random.choice(CALLS)
+        name = self.name("say")
+        self.add(*(line.replace("SAID", said).replace("LAZY", lazy).replace("NAME", name) for line in call))
+
+    def records(self, flags: list[str]) -> None:
+        """One or two of them."""
+        for _ in range(self.random.randint(1, 2)):
+            self.record(flags)
+
+
+CALLS = (
+    ("print(SAID)",),
+    ("print(SAID)",),
+    ("logger.info(LAZY)",),
+    ("logger.info(SAID)",),
+    ("logger.debug(LAZY)",),
+    ("logging.getLogger('x').log(logging.INFO, LAZY)",),
+    ("getattr(logger, level.lower())(LAZY)",),
+    ("getattr(logger, 'warning')(SAID)",),
+    ("NAME = logger.info", "NAME(LAZY)"),
+    ("NAME = functools.partial(print, flush=True)", "NAME(SAID)"),
+    ("NAME = functools.partial(logger.log, 20)", "NAME(LAZY)"),
+    ("{'INFO': logger.info, 'DEBUG': logger.debug}[level](LAZY)",),
+    ("NAME = {'INFO': logger.info}", "NAME.get(level, print)(SAID)"),
+    ("NAME = print if no else logger.error", "NAME(SAID)"),
+    ("NAME = SAID", "logger.info(NAME)"),
+    ("NAME = lambda text: logger.info(text)", "NAME(SAID)"),
+    ("yes and print(SAID)",),
+    ("print(SAID) if yes else None",),
+    ("print(SAID, flush=True)",),
+    ("log_all(SAID)",),
+    ("log_first(SAID)",),
+    ("NAME = functools.partial(getattr(logger, 'info'))", "NAME(SAID)"),
+    ("NAME = SAID", "NAME = 'tdbg ' + NAME if no else NAME", "print(NAME)"),
+    ("for NAME in (print,): NAME(SAID)",),
+    ("logger.log(level=10, msg=SAID)",),
+)
+
+
+def _direct(made: Program) -> None:
+    flag, ask = made.ask()
+    made.block(f"if {ask}:", lambda: made.records([flag]))
+    made.record([])
+
+
+def _alias(made: Program) -> None:
+    flag, ask = made.ask()
+    name = made.name("dbg")
+    made.add(f"{name} = {ask}")
+    made.record([])
+    made.block(f"if {name}:", lambda: made.records([flag]))
+
+
+def _reassigned(made: Program) -> None:
+    for _ in range(made.random.randint(2, 3)):
+        flag, ask = made.ask()
+        made.add(f"dbg = {ask}")
+        made.block("if dbg:", lambda flag=flag: made.records([flag]))  # type: ignore[misc]
+    made.add("dbg = yes")
+    made.block("if dbg:", lambda: made.record([]))
+
+
+def _switched(made: Program) -> None:
+    flag, ask = made.ask()
+    made.add("dbg = False")
+    made.block(f"if {ask}:", lambda: made.add("dbg = True"))
+    made.block("for i in some:", lambda: made.block("if dbg:", lambda: made.records([flag])))
+    made.record([])
+
+
+def _early(made: Program) -> None:
+    flag, ask = made.ask()
+    leave = made.random.choice(
+        (
+            ("    return",),
+            ("    if yes: return", "    else: return"),
+            ("    with contextlib.nullcontext():", "        return"),
+            ("    try: pass", "    finally: return"),
+            ("    match some:", "        case _: return"),
+            ("    while True: return",),
+        )
+    )
+    made.record([])
+    made.add(f"if not ({ask}):", *leave)
+    made.records([flag])
+
+
+def _early_else(made: Program) -> None:
+    flag, ask = made.ask()
+    made.add(f"if {ask}: pass", "elif no: return", "else: return")
+    made.records([flag])
+
+
+def _early_try(made: Program) -> None:
+    flag, ask = made.ask()
+
+    def body() -> None:
+        made.add(f"if not ({ask}): return")
+        made.records([flag])
+
+    made.block("try:", body)
+    made.add("except ValueError: pass")
+    made.records([flag])
+
+
+def _quiet(made: Program) -> None:
+    flag, ask = made.ask()
+    made.add(f"quiet = not ({ask})")
+    made.record([])
+    made.add("if quiet: return")
+    made.records([flag])
+
+
+def _loop(made: Program) -> None:
+    flag, ask = made.ask()
+
+    def body() -> None:
+        made.record([])
+        made.add(f"if not ({ask}): {made.random.choice(('continue', 'break'))}")
+        made.records([flag])
+
+    made.block(made.random.choice(("for i in some:", "for i in range(2):")), body)
+    made.record([])
+
+
+def _endless(made: Program) -> None:
+    flag, ask = made.ask(on=True)
+    made.block("while True:", lambda: (made.record([]), made.add(f"if {ask}: break"))[0])
+    made.records([flag])
+
+
+def _nested(made: Program) -> None:
+    first, ask = made.ask()
+    second, again = made.ask()
+
+    def inner() -> None:
+        made.block(f"if {again}:", lambda: made.records([first, second]))
+        made.record([first])
+
+    made.block(f"if {ask}:", inner)
+    made.record([])
+
+
+def _nested_early(made: Program) -> None:
+    first, ask = made.ask()
+    second, again = made.ask()
+
+    def inner() -> None:
+        made.add(f"if not ({again}): return")
+        made.records([first, second])
+
+    made.block(f"if {ask} and yes:", inner)
+
+
+def _several(made: Program) -> None:
+    first, ask = made.ask()
+    second, again = made.ask()
+    forms = (f"{ask} or {again}", f"any([{ask}, {again}])", f"yes and ({ask} or {again})", f"all([{ask}, {again}])")
+    made.block(f"if {made.random.choice(forms)}:", lambda: made.records([first, second]))
+    made.block(f"if not ({ask}):", lambda: made.record([]))
+    made.block("else:", lambda: made.record([first]))
+
+
+def _match(made: Program) -> None:
+    flag, ask = made.ask()
+
+    def cases() -> None:
+        made.block("case True:", lambda: made.records([flag]))
+        made.block("case _:", lambda: made.record([]))
+
+    made.block(f"match bool({ask}):", cases)
+
+
+def _assertion(made: Program) -> None:
+    flag, ask = made.ask(on=True)
+    made.record([])
+    made.add(f"assert {ask}")
+    made.records([flag])
+
+
+def _helper(made: Program) -> None:
+    flag, ask = made.ask()
+    helper, other = made.name("show"), made.name("tell")
+    made.block(f"def {helper}():", lambda: made.records([flag]))
+    made.block(f"def {other}():", lambda: made.record([]))
+    made.add(f"if {ask}: {helper}()", f"{other}()")
+
+
+def _helper_nested(made: Program) -> None:
+    first, ask = made.ask()
+    second, again = made.ask()
+    helper = made.name("show")
+
+    def body() -> None:
+        made.record([first])
+        made.add(f"if not ({again}): return")
+        made.records([first, second])
+
+    made.block(f"def {helper}():", body)
+    made.add(f"if {ask}: {helper}()")
+
+
+def _answer(made: Program) -> None:
+    flag, ask = made.ask()
+    helper = made.name("wants")
+    made.block(f"def {helper}():", lambda: made.add(f"if {ask}: return True", "return False"))
+    made.block(f"if {helper}():", lambda: made.records([flag]))
+
+
+def _attribute(made: Program) -> None:
+    """The same name in two classes."""
+    for _ in range(2):
+        flag, ask = made.ask()
+        name = made.name("Part")
+
+        def body(flag: str = flag, ask: str = ask) -> None:
+            made.add("def __init__(self):", f"    self.debug = {ask}")
+            show = made.name("show")
+            made.block(f"def {show}(self):", lambda: made.block("if self.debug:", lambda: made.records([flag])))
+            made.add(f"def run(self): self.{show}()")
+
+        made.block(f"class {name}:", body)
+        made.add(f"{name}().run()")
+
+
+def _section(made: Program) -> None:
+    flag = made.random.choice(FLAGS)
+    made.add("section = cfg.DEBUG")
+    made.block(f"if section.{flag} and yes:", lambda: made.records([flag]))
+    made.block(f"if (dbg := section.{flag}):", lambda: made.record([flag]))
+    made.record([])
+
+
+def _closure(made: Program) -> None:
+    flag, ask = made.ask()
+    inner = made.name("inner")
+    made.add(f"wanted = {ask}")
+    made.block(f"def {inner}():", lambda: (made.record([]), made.block("if wanted:", lambda: made.records([flag])))[0])
+    made.add(f"{inner}()")
+
+
+def _given(made: Program) -> None:
+    flag, ask = made.ask()
+    name = made.name("show")
+    made.block(f"def {name}(verbose=False):", lambda: made.block("if verbose:", lambda: made.records([flag])))
+    made.add(f"{name}(verbose={ask})", f"{name}()")
+
+
+def _branches(made: Program) -> None:
+    first, ask = made.ask()
+    second, again = made.ask()
+    made.add("if yes:", f"    dbg = {ask}", "else:", f"    dbg = {ask}")
+    made.block("if dbg:", lambda: made.records([first]))
+    made.add(f"dbg = {again}", "if no:", "    dbg = yes", "    return")
+    made.block("if dbg:", lambda: made.records([second]))
+
+
+def _counted(made: Program) -> None:
+    flag, ask = made.ask()
+    made.add("stats = None", f"if {ask}:", "    stats = len(some)")
+    made.block("if stats is not None:", lambda: made.records([flag]))
+    made.record([])
+
+
+def _plain(made: Program) -> None:
+    for _ in range(4):
+        made.record([])
+
+
+STYLES = (
+    _direct, _alias, _reassigned, _switched, _early, _early_else, _early_try, _quiet, _loop, _endless, _nested,
+    _nested_early, _several, _match, _assertion, _helper, _helper_nested, _answer, _attribute, _section, _closure, _given,
+    _branches, _counted, _plain,
+)  # fmt: skip
+
+
+def notes(path: Path) -> list[tuple[str, list[str], str]]:
+    """What the program noted, record by record: the style, the flags, the text."""
+    return [tuple(json.loads(line)) for line in path.read_text().splitlines()]
+
+
+def lines_of(found: list[tuple[str, list[str], str]]) -> Counter[tuple[str, str]]:
+    """(flag, line) pairs: every line of a record counts, but for the empty ones."""
+    return Counter(
+        (flag, line.strip()) for _, flags, text in found for flag in flags for line in text.split("\n") if line.strip()
+    )
