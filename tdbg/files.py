@@ -91,6 +91,17 @@ def read_lines(path: "Path") -> "Iterator[bytes]":
                 skip_hole(file)
 
 
+def read_tables(path: "Path") -> "Iterator[dict[str, Any]]":
+    """The JSON objects of a file of one to a line, streamed; a line that holds something else is passed over."""
+    for line in read_lines(path):
+        try:
+            found = parse_json(line)
+        except ValueError:  # the last line of a process that was killed
+            continue
+        if isinstance(found, dict):
+            yield found
+
+
 def is_empty(block: bytes) -> bool:
     """True for zeros alone, as a hole reads."""
     return not block.strip(b"\0")

@@ -1,5 +1,6 @@
 """`tdbg report`: the verdict of a run, derived from its files alone."""
 
+import contextlib
 import json as codec
 import os
 import time
@@ -9,7 +10,7 @@ import typer
 
 from tdbg.cli import options
 from tdbg.errors import TdbgError
-from tdbg.files import parse_json, read_lines
+from tdbg.files import read_tables
 from tdbg.output import print_json, print_lines, say
 
 if TYPE_CHECKING:
@@ -94,20 +95,9 @@ def keep(run: "RunDir", text: str) -> None:
 
 def kept(run: "RunDir") -> list[dict[str, Any]]:
     """The notes of people; torn lines are passed over."""
-
-    try:
-        lines = [line.decode("utf-8", "replace") for line in read_lines(run.path / NOTES_FILE)]
-    except OSError:
-        return []
-    found = []
-    for line in lines:
-        try:
-            item = parse_json(line)
-        except ValueError:
-            continue
-        if isinstance(item, dict):
-            found.append(item)
-    return found
+    with contextlib.suppress(OSError):
+        return list(read_tables(run.path / NOTES_FILE))
+    return []
 
 
 def when(item: dict[str, Any]) -> str:

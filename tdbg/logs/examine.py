@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tdbg.events import Injection
-from tdbg.files import parse_json, read_lines
+from tdbg.files import read_tables
 from tdbg.flags import DIAGNOSTICS, FLAGS, covers, owner
 from tdbg.logs.guards.files import files_below, maps_below
 from tdbg.logs.textlog import RECORDS
@@ -61,13 +61,7 @@ class Tally:
 def records(run: RunDir) -> Iterator[dict[str, Any]]:
     """The log records of every rank; torn lines are passed over."""
     for path in sorted(run.path.glob(f"rank*/**/{RECORDS}*")):
-        for line in read_lines(path):
-            try:
-                found = parse_json(line)
-            except ValueError:
-                continue
-            if isinstance(found, dict):
-                yield found
+        yield from read_tables(path)
 
 
 def examine(run: RunDir, roots: Sequence[Path]) -> list[Check]:

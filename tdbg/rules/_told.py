@@ -6,10 +6,10 @@ from itertools import islice
 from typing import Any
 
 from tdbg.events import Finding
-from tdbg.files import parse_json, read_lines
+from tdbg.files import read_tables
 from tdbg.rundir import FINDINGS, RunDir
 
-MAX_LINES = 1000
+MAX_FINDINGS = 1000
 PLACE = ("first_step", "rank", "phase", "module")  # what two findings of a code must have in common to agree
 
 
@@ -34,10 +34,4 @@ def _agrees(finding: Finding, told: dict[str, Any]) -> bool:
 
 def _live_findings(run: RunDir) -> Iterable[dict[str, Any]]:
     with contextlib.suppress(OSError):
-        for line in islice(read_lines(run.path / FINDINGS), MAX_LINES):
-            try:
-                told = parse_json(line)
-            except ValueError:  # not a line of tdbg's
-                continue
-            if isinstance(told, dict):
-                yield told
+        yield from islice(read_tables(run.path / FINDINGS), MAX_FINDINGS)
