@@ -11,7 +11,7 @@ import sys
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from types import CodeType, TracebackType
+    from types import CodeType, FrameType, TracebackType
     from typing import Any
 
     Report = Callable[[str, BaseException], None]
@@ -20,6 +20,7 @@ MAX_FRAMES = 2_000  # of a traceback that are looked at: one of endless recursio
 MAX_UNWRAPPED = 20
 MAX_TEXT = 500
 RAISES = ("RAISE_VARARGS", "RERAISE")
+VARARGS = 4  # inspect.CO_VARARGS
 CHECKPOINTS = ("RESUME", "JUMP_BACKWARD")  # where Python stops for signals; they raise nothing by themselves
 
 
@@ -111,28 +112,50 @@ def belongs_to_program(error: BaseException) -> bool:
     if not frames:
         return not isinstance(error, Exception)
     handlers = _signal_handlers()
-    if handlers and any(code in handlers for code, _ in frames):
+    if any(frame.f_code in handlers or _is_running_handler(frame) for frame, _ in frames):
         return True
     if isinstance(error, RecursionError | MemoryError):
         return False
-    code, offset = frames[-1]
-    operation = _operation(code, offset)
+    frame, offset = frames[-1]
+    operation = _operation(frame.f_code, offset)
     if operation in RAISES:
         return False
-    if operation in CHECKPOINTS or isinstance(error, KeyboardInterrupt):
+    if operation in CHECKPOINTS:
         return True
-    calls_exit = any("exit" in name for name in code.co_names)  # itself, or what stands in front of it (W&B)
-    return isinstance(error, SystemExit) and not calls_exit
+    if isinstance(error, SystemExit):  # by sys.exit, or by what stands in front of it (W&B)
+        return not any("exit" in name for name in frame.f_code.co_names)
+    return not isinstance(error, Exception) or _may_be_sent(error)
 
 
-def _frames(trace: "TracebackType | None") -> "Iterator[tuple[CodeType, int]]":
-    """Code and instruction of each frame, the innermost last."""
+def _frames(trace: "TracebackType | None") -> "Iterator[tuple[FrameType, int]]":
+    """Each frame with its instruction, the innermost last."""
     count, last = 0, None
     while trace is not None:
-        last = trace.tb_frame.f_code, trace.tb_lasti
+        last = trace.tb_frame, trace.tb_lasti
         trace, count = trace.tb_next, count + 1
         if count < MAX_FRAMES or trace is None:
             yield last
+
+
+def _is_running_handler(frame: "FrameType") -> bool:
+    """True for a call that was given a signal's number and the frame that it interrupted, whatever is installed by now."""
+    above, code = frame.f_back, frame.f_code
+    if above is None or code.co_argcount + bool(code.co_flags & VARARGS) < 1:
+        return False
+    local = frame.f_locals
+    given: list[Any] = []
+    for name in code.co_varnames[: code.co_argcount]:
+        given.append(local.get(name))
+    if code.co_flags & VARARGS:
+        given += local.get(code.co_varnames[code.co_argcount + code.co_kwonlyargcount]) or ()
+    return any(value is above and isinstance(before, int) for before, value in zip(given, given[1:], strict=False))  # noqa: RUF007 (no import)
+
+
+def _may_be_sent(error: BaseException) -> bool:
+    """True for what another thread sends: made of a class alone, which is written in Python. C code says what is wrong."""
+    module = sys.modules.get(type(error).__module__)
+    file = getattr(module, "__file__", None) or ""
+    return not error.args and (type(error).__module__ == "__main__" or str(file).endswith((".py", ".pyc")))
 
 
 def _operation(code: "CodeType", offset: int) -> str:

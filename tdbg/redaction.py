@@ -70,7 +70,7 @@ _HEADER = re.compile(
 # Well-known shapes that are secrets by themselves.
 _SHAPES = re.compile(
     r"\b(?:hf_[A-Za-z0-9]{20,}|gh[opusr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{20,}|sk-[\w-]{20,}|"
-    r"xox[abpr]-[\w-]{10,}|AKIA[0-9A-Z]{16}|eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]*)"
+    r"xox[abpr]-[\w-]{10,}|AKIA[0-9A-Z]{16}|eyJ[\w-]{10,1000}\.[\w-]{10,}\.[\w-]*)"
 )
 # A text without any of this holds no secret that is known: most texts are passed by one look.
 _SUSPECT = [
@@ -107,9 +107,13 @@ _SUSPECT = [
 _CLASS = re.compile(r"(?:Error|Exception|Warning|Interrupt)$")
 _WEAK = ("key", "pass", "auth", "pat", "sas", "signature")
 _CODE = re.compile(r"[(\[]|\w\.[A-Za-z_]")
-_UNLIKE_WORDS = re.compile(r"(?=\D*\d)(?=[^A-Za-z]*[A-Za-z])[^\s/\\]{8,4096}")
+# What is remembered of a secret's value: neither a path nor words with a short number, as names of columns and layers are.
+_REMEMBERED = re.compile(r"(?!/|\.{1,2}/|~|[A-Za-z]:\\)(?=\D*\d)(?=[^A-Za-z]*[A-Za-z])\S{8,4096}")
+_LONG_RANDOM = re.compile(r"(?=[^a-z]*[a-z])(?=[^A-Z]*[A-Z])\S{16,}")  # for a name that says little, such as a key
+_WORDS_AND_NUMBERS = re.compile(r"(?:[A-Za-z]*\d{0,3}[_.:/-])*[A-Za-z]*\d{0,3}")
 _MAX_REMEMBERED = 200
-_remembered: set[str] = set()  # secrets that were met by their name: without it they are blotted out too
+_remembered: tuple[str, ...] = ()  # secrets that were met by their name, the longest first: one may begin another
+_LONGEST_JUDGED = 512  # characters of a value by which it is judged: not each of many names rescans all that follows
 _SHORTEST = 6  # of a bare value in running text: `key = ids[i]` is code, no secret
 
 
@@ -128,10 +132,24 @@ def redact_value(name: str, value: str) -> str:
     From then on `redact_text` blots it out wherever it stands, unless it may be a word or a path.
     """
     if value and is_secret_name(name) and not (_is_count(name) and _COUNTED.fullmatch(value)):
-        if _UNLIKE_WORDS.fullmatch(value) and len(_remembered) < _MAX_REMEMBERED:
-            _remembered.add(value)
+        _remember(name, value)
         return MARK
     return redact_text(value, strict=True)
+
+
+def _remember(name: str, value: str) -> None:
+    global _remembered
+    if value in _remembered or len(_remembered) >= _MAX_REMEMBERED or not _REMEMBERED.fullmatch(value):
+        return
+    if _WORDS_AND_NUMBERS.fullmatch(value) or (_is_weak(name) and not _LONG_RANDOM.fullmatch(value)):
+        return
+    _remembered = tuple(sorted((*_remembered, value), key=len, reverse=True))
+
+
+def _is_weak(name: str) -> bool:
+    """True if nothing but a word that has other meanings says that the value is a secret."""
+    words = [word.lower() for word in _WORD.findall(name)]
+    return not any((word in _WORDS and word not in (*_WEAK, *_MANY)) or _WITHIN.search(word) for word in words)
 
 
 def _is_count(name: str) -> bool:
@@ -213,7 +231,7 @@ def redact_text(text: str, *, strict: bool = False) -> str:
 
     strict: for what was typed or configured; a value counts there however short it is. Cost: 1 us where nothing is suspect.
     """
-    for value in tuple(_remembered):
+    for value in _remembered:
         if value in text:
             text = text.replace(value, MARK)
     lowered = text.lower()
@@ -243,8 +261,9 @@ def _replaced(pattern: "re.Pattern[str]", text: str, is_secret: "Callable[[str, 
     done = at = 0
     while found := pattern.search(text, at):
         at = found.end()
-        value = _VALUE.match(text, at) if is_secret_name(found["name"]) else None
+        value = _VALUE.match(text, at, at + _LONGEST_JUDGED) if is_secret_name(found["name"]) else None
         if value is not None and is_secret(found["name"], value[0]):
+            value = _VALUE.match(text, at) or value
             kept += [text[done:at], _marked(value[0])]
             done = at = value.end()
     return "".join([*kept, text[done:]])

@@ -17,6 +17,10 @@ class Stop(Exception):
     """What a program's own handler raises."""
 
 
+class StopAll(BaseException):
+    """What is sent to a thread, past every ``except Exception``."""
+
+
 def shout(error: BaseException) -> Any:
     raise error
 
@@ -90,7 +94,7 @@ def test_what_means_to_end_the_run_passes() -> None:
     assert guard.on and not reports
 
 
-@pytest.fixture(params=["function", "partial", "method", "object"])
+@pytest.fixture(params=["function", "partial", "method", "object", "once", "exits once", "any arguments"])
 def handler(request: pytest.FixtureRequest) -> Iterator[None]:
     """A signal handler of the program's, in each shape it may have; it raises."""
 
@@ -106,8 +110,21 @@ def handler(request: pytest.FixtureRequest) -> Iterator[None]:
     def function(number: int, frame: Any) -> None:
         raise Stop
 
-    shapes = {"function": function, "method": Handler().method, "object": Handler()}
-    shapes["partial"] = functools.partial(Handler().method)  # type: ignore[assignment]
+    def once(number: int, frame: Any) -> None:
+        signal.signal(number, signal.SIG_DFL)  # the second signal is to end the process
+        raise Stop
+
+    def exits_once(number: int, frame: Any) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        sys.exit(3)
+
+    def any_arguments(*given: Any) -> None:
+        signal.signal(given[0], signal.SIG_DFL)
+        raise Stop
+
+    shapes: dict[str, Any] = {"once": once, "exits once": exits_once, "any arguments": any_arguments}
+    shapes |= {"function": function, "method": Handler().method, "object": Handler()}
+    shapes["partial"] = functools.partial(Handler().method)
     before = signal.signal(signal.SIGUSR1, shapes[request.param])
     yield
     signal.signal(signal.SIGUSR1, before)
@@ -117,9 +134,11 @@ def handler(request: pytest.FixtureRequest) -> Iterator[None]:
 def test_what_a_signal_handler_raises_passes() -> None:
     """A time limit, a launcher's stop: it comes up in whatever code runs, here in tdbg's."""
     guard, reports = told()
-    with pytest.raises(Stop):
+    handler = signal.getsignal(signal.SIGUSR1)
+    with pytest.raises((Stop, SystemExit)):
         guard.call(signal.raise_signal, signal.SIGUSR1)
-    with pytest.raises(Stop), guard:
+    signal.signal(signal.SIGUSR1, handler)  # it may have uninstalled itself
+    with pytest.raises((Stop, SystemExit)), guard:
         signal.raise_signal(signal.SIGUSR1)
     assert guard.on and not reports
 
@@ -135,26 +154,44 @@ def test_ctrl_c_passes() -> None:
     assert guard.on and not reports
 
 
-def test_what_another_thread_sends_passes() -> None:
+def spin(began: threading.Event) -> None:
+    began.set()
+    while True:
+        pass
+
+
+def spin_in_calls(began: threading.Event) -> None:
+    began.set()
+    while True:
+        len("x")
+
+
+def spin_until(began: threading.Event) -> None:
+    began.set()
+    done: list[int] = []
+    while not done:
+        list(map(str, range(30)))
+
+
+@pytest.mark.parametrize("spinning", [spin, spin_in_calls, spin_until])
+@pytest.mark.parametrize("sent", [Stop, StopAll])
+def test_what_another_thread_sends_passes(
+    spinning: Callable[[threading.Event], None], sent: type[BaseException]
+) -> None:
     """How some packages stop a function that takes too long."""
     guard, reports = told()
     began, caught = threading.Event(), []
 
-    def spin() -> None:
-        began.set()
-        while True:
-            pass
-
     def work() -> None:
         try:
-            guard.call(spin)
-        except Stop as error:
+            guard.call(spinning, began)
+        except sent as error:
             caught.append(error)
 
     thread = threading.Thread(target=work)
     thread.start()
     began.wait(30)
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(Stop))
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(sent))
     thread.join(30)
     assert len(caught) == 1 and guard.on and not reports
 

@@ -35,6 +35,7 @@ class Agent:
         self.run_dir = run_dir
         run_files.protect(run_dir)
         self.settings = settings
+        remember_secrets(os.environ, settings.flags)
         self.third_party = third_party or {}  # probes of other packages: name -> module:attribute
         self.speaks = speaks  # --exec: there is no supervisor to speak for the rank
         self.host = socket.gethostname()
@@ -204,7 +205,6 @@ class Agent:
 
     def hello(self) -> None:
         """Report in the run directory that this process uses torch."""
-        remember_secrets(os.environ, self.settings.flags)
         folder = self.run_dir / "hello"
         record: dict[str, Any] = {
             "pid": os.getpid(),

@@ -83,7 +83,7 @@ class Maps:
     def wait(self, seconds: float) -> None:
         """Give the thread some time to end."""
         thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
+        if thread is not None and thread.is_alive() and thread is not threading.current_thread():
             thread.join(seconds)
 
     def _request(self, root: str) -> None:

@@ -91,14 +91,26 @@ class Spelling:
         """An expression that fits its first lines, or all of its record if it has several lines."""
         if not self.is_long:
             start = BEFORE if self.parts[0] else b""
-            body = rb"[^\n]*?".join(re.escape(part.encode()) for part in self.parts)
-            return start + body + (AFTER if self.parts[-1] else b"")
+            parts = [re.escape(part.encode()) for part in self.parts]
+            return start + _in_order(parts, rb"[^\n]*?", ends=bool(parts[-1])) + (AFTER if parts[-1] else b"")
         shape = (self.parts[0].lstrip("\n"), *self.parts[1:])
         begins = rb"\A[^\n]*?" + (BEFORE if shape[0] else b"")
         if shape[0] != self.parts[0]:  # what a header stands before is an empty line
             begins = rb"(?:\A[^\n]*?" + BREAK + rb"+|" + begins + rb")"
-        body = rb"[\s\S]*?".join(BREAK.join(re.escape(line.encode()) for line in part.split("\n")) for part in shape)
-        return begins + body
+        parts = [BREAK.join(re.escape(line.encode()) for line in part.split("\n")) for part in shape]
+        return begins + _in_order(parts, rb"[\s\S]*?", ends=False)
+
+
+def _in_order(parts: Sequence[bytes], gap: bytes, *, ends: bool) -> bytes:
+    """An expression for constant parts with gaps between them. ends: something follows that only a later last part may fit.
+
+    Each part is held in its leftmost place: what follows is found from there, or not at all. Otherwise a line that fits
+    nearly would be tried in as many ways as there are places for all the parts.
+    """
+    body = parts[0]
+    for number, part in enumerate(parts[1:], 2):
+        body += gap + part if ends and number == len(parts) else b"(?>" + gap + part + b")"
+    return body
 
 
 def spelling(shape: Sequence[str], *, printed: bool = False) -> Spelling:
@@ -113,5 +125,6 @@ def spelling(shape: Sequence[str], *, printed: bool = False) -> Spelling:
 
 def alternation(lines: Iterable[Shape]) -> bytes:
     """An expression that fits a whole line of any of these shapes."""
-    found = dict.fromkeys(rb"[^\n]*?".join(re.escape(part.encode()) for part in line) for line in lines)
+    shapes = [[re.escape(part.encode()) for part in line] for line in lines]
+    found = dict.fromkeys(_in_order(parts, rb"[^\n]*?", ends=True) for parts in shapes)
     return b"|".join(b"(?:" + line.replace(rb"\ ", b" ") + rb"\s*)" for line in found)

@@ -9,6 +9,7 @@ Where gradients are reduced in place while backward runs (buckets as views), eac
 import math
 import sys
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,7 @@ from tdbg.probes.alarm import Alarm
 from tdbg.probes.budget import ALWAYS_STEPS, Budget
 from tdbg.probes.compiler import hide
 from tdbg.probes.counting import Optimizers
+from tdbg.probes.own_hooks import add_accumulation_hook, add_gradient_hook
 from tdbg.probes.roots import Names
 from tdbg.probes.roster import Roster
 from tdbg.probes.search import RootSearch
@@ -72,11 +74,11 @@ class LocalGradients:
         self._strict = strict
         self._guard = Guard("local-gradients", roster.failed)
         self.finite_at = 0  # the last step after whose backward all of this rank's own gradients were finite
-        self._parameters: list[Tensor] = []
+        self._parameters: list[weakref.ref[Tensor]] = []  # the program may let its model go
         self._key: tuple[Any, ...] = ()
         self._views = False  # DDP reduces them in place
         self._each: list[Any] = []  # handles of the hooks on single parameters
-        self._arrived: list[Tensor] = []  # parameters in the order of their hooks, while it is being learnt
+        self._last_arrived: weakref.ref[Tensor] | None = None  # while it is being learnt which that is
         self._one_bucket = False  # all gradients are reduced together, when the last of them is there
         self._running = False  # a backward that is looked at
         self._read_s = 0.0
@@ -111,7 +113,8 @@ class LocalGradients:
             return None
         self._prepare()
         self._own, self._seen, self._read_s, self._running = [], 0, 0.0, True
-        return root.register_hook(self._backward_begun)
+        self._last_arrived = None
+        return add_gradient_hook(root, self._backward_begun)
 
     def end(self, handle: Any, returned: bool) -> None:
         """Backward is over; the update has not begun, so the weights are those of the forward pass."""
@@ -130,8 +133,8 @@ class LocalGradients:
             if returned:
                 self._alarm.bad_local(self._in_order(own))
         elif returned and self._seen:
-            if self._arrived:
-                self._settle_hooks()
+            if self._last_arrived is not None:
+                self._settle_hooks(self._last_arrived())
             self.finite_at = self._state.step + 1
 
     def _is_due(self, now: float) -> bool:
@@ -151,7 +154,7 @@ class LocalGradients:
     def _prepare(self) -> None:
         """The parameters whose gradients count, anew when an optimizer comes or changes its groups."""
         key = tuple(
-            (id(optimizer), *(len(group["params"]) for group in optimizer.param_groups))
+            (id(optimizer), *((len(held := group["params"]), *map(id, held[:1])) for group in optimizer.param_groups))
             for optimizer in self._optimizers
         )
         if key == self._key:
@@ -159,17 +162,15 @@ class LocalGradients:
         self.detach()
         self._key = key
         held = {id(p): p for optimizer in self._optimizers for g in optimizer.param_groups for p in g["params"]}
-        self._parameters = [p for p in held.values() if not is_sharded(p)]
+        looked_at = [p for p in held.values() if not is_sharded(p) and tensors.on_host(p)]
+        self._parameters = [weakref.ref(p) for p in looked_at]
         roots = self._search.trained_roots()
         viewing = [root for root in roots if getattr(root, "gradient_as_bucket_view", False) is True]
         self._views = bool(viewing)
         room = min([FIRST_BUCKET_BYTES, *(getattr(root, "bucket_bytes_cap", 0) for root in viewing)])
-        self._one_bucket = sum(p.nbytes for p in self._parameters) <= room
-        self._arrived = []
+        self._one_bucket = sum(p.nbytes for p in looked_at) <= room
         if self._views and self.ranks > 1:
-            self._each = [
-                p.register_post_accumulate_grad_hook(self._accumulated) for p in self._parameters if p.requires_grad
-            ]
+            self._each = [add_accumulation_hook(p, self._accumulated) for p in looked_at if p.requires_grad]
 
     def detach(self) -> None:
         """Take the hooks on single parameters away."""
@@ -191,7 +192,7 @@ class LocalGradients:
     def _backward_done(self) -> None:
         """All gradients of this rank are there, and DDP has not copied the reduced ones back."""
         if self._running and not self._views:
-            self._guard.call(self._look_timed, self._read, self._parameters)
+            self._guard.call(self._look_timed, self._read_all, None)
 
     @hide
     def _accumulated(self, parameter: Tensor) -> None:
@@ -199,14 +200,14 @@ class LocalGradients:
         if not self._running:
             return
         if self._one_bucket:
-            self._arrived.append(parameter)
+            self._last_arrived = weakref.ref(parameter)
         self._guard.call(self._look_timed, self._read, [parameter])
 
     @hide
     def _last_accumulated(self, parameter: Tensor) -> None:
         """The last gradient of the only bucket is there: its reduction comes next."""
         if self._running:
-            self._guard.call(self._look_timed, self._read, self._parameters)
+            self._guard.call(self._look_timed, self._read_all, None)
 
     def group_ready(self, group: Any) -> None:
         """FSDP2 is about to reduce the gradients of one group of parameters."""
@@ -221,13 +222,16 @@ class LocalGradients:
         finally:
             self._read_s += time.perf_counter() - begun
 
-    def _settle_hooks(self) -> None:
+    def _settle_hooks(self, last: Tensor | None) -> None:
         """Where all gradients are reduced together, one hook on the last to arrive does for all."""
-        last = self._arrived[-1]
-        for handle in self._each:
-            handle.remove()
-        self._arrived = []
-        self._each = [last.register_post_accumulate_grad_hook(self._last_accumulated)]
+        self._last_arrived = None
+        if last is not None:
+            for handle in self._each:
+                handle.remove()
+            self._each = [add_accumulation_hook(last, self._last_accumulated)]
+
+    def _read_all(self, _: None) -> None:
+        self._read([p for ref in self._parameters if (p := ref()) is not None])
 
     def _read_group(self, group: Any) -> None:
         found = list(_unsharded_gradients(group))

@@ -74,7 +74,7 @@ def add_global_hook(table: Table, hook: Callable[..., Any]) -> HookHandle:
     return HookHandle(_place(table, hook, ""), table)
 
 
-def add_gradient_hook(tensor: Tensor, hook: Callable[[Tensor], Any], *, purpose: str = "") -> None:
+def add_gradient_hook(tensor: Tensor, hook: Callable[[Tensor], Any], *, purpose: str = "") -> HookHandle:
     """Have ``hook`` called with the gradient of a tensor, as ``Tensor.register_hook`` does.
 
     purpose: on a tensor that stays, such as a parameter that a module returns, it replaces the last hook of its purpose.
@@ -85,9 +85,19 @@ def add_gradient_hook(tensor: Tensor, hook: Callable[[Tensor], Any], *, purpose:
             table = tensor._backward_hooks = OrderedDict()
             if tensor.grad_fn is not None:
                 tensor.grad_fn._register_hook_dict(tensor)
-        _place(table, hook, reserve_key(purpose) if purpose and tensor.is_leaf else "")
-    if not hasattr(hook, "__torch_unserializable__"):  # or saving the tensor warns of it
-        hook.__torch_unserializable__ = True  # type: ignore[attr-defined]
+        key = _place(table, hook, reserve_key(purpose) if purpose and tensor.is_leaf else "")
+    held: Any = getattr(hook, "__func__", hook)  # a method takes no attribute
+    if not hasattr(held, "__torch_unserializable__"):  # or saving the tensor warns of it
+        held.__torch_unserializable__ = True
+    return HookHandle(key, table)
+
+
+def add_accumulation_hook(parameter: Tensor, hook: Callable[[Tensor], Any]) -> HookHandle:
+    """Have ``hook`` called with a parameter whose gradient is there, as ``register_post_accumulate_grad_hook`` does."""
+    table: Table = parameter._post_accumulate_grad_hooks
+    if table is None:
+        table = parameter._post_accumulate_grad_hooks = OrderedDict()
+    return HookHandle(_place(table, hook, ""), table)
 
 
 def add_node_hook(node: Any, hook: Callable[..., Any]) -> None:

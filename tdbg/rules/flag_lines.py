@@ -35,7 +35,9 @@ class Injections:
 
 def flag_lines(rows: Sequence[dict[str, Any]]) -> list[str]:
     """``MEMORY: set argparse --debug_memory_usage: False became True``."""
-    return [
-        clip(f"{row['flag']}: {RESULTS.get(row['status'], row['status'] + ' {where}').format(**row)}", 200)
-        for row in rows
-    ]
+    return [clip(f"{row['flag']}: {_result(row)}", 200) for row in rows]
+
+
+def _result(row: dict[str, Any]) -> str:
+    known = RESULTS.get(row["status"])
+    return f"{row['status']} {row['where']}" if known is None else known.format(**row)

@@ -38,8 +38,10 @@ def test_stdin_and_a_file_give_the_same(log: Path) -> None:
 
 def test_count_and_nothing_found(log: Path) -> None:
     assert call(log.name, "--count", "-f", "LR", cwd=log.parent).stdout == b"12\n"
-    nothing = call(log.name, "-f", "MEMORY", cwd=log.parent)
+    nothing = call(log.name, "-e", "nowhere", cwd=log.parent)
     assert (nothing.returncode, nothing.stdout, nothing.stderr) == (1, b"", b"tdbg: no record fits\n")
+    flag = call(log.name, "-f", "MEMORY", cwd=log.parent)
+    assert (flag.returncode, flag.stdout) == (1, b"") and b"add --map map.toml" in flag.stderr
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,10 @@ def test_under_run(tmp_path: Path) -> None:
     (path,) = (tmp_path / "run").glob("**/records.jsonl")
     said = records_at(path)
     truth = [{"flags": flags, "text": text.strip()} for _, flags, text in notes(tmp_path / "notes")]
-    assert len(said) == len(truth) > 200
+    last = max(
+        place for place, row in enumerate(truth) if row["flags"]
+    )  # it takes no step: no rank, whose records end there
+    assert 200 < last < len(said) <= len(truth)
     wanted, found = pairs(truth, "text"), pairs(said, "message")
     print("missed:", *(wanted - found), "wrong:", *(found - wanted), sep="\n  ")
     assert scores(found, wanted) == (1.0, 1.0)

@@ -1,7 +1,9 @@
 """The map of a program's own spellings, and what it finds in a plain text log."""
 
+import re
 import subprocess
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -175,3 +177,17 @@ def test_a_flag_that_no_record_fits_is_told_of_the_map(tmp_path: Path, capsys: p
     assert main(["flags", "scan", str(tmp_path), "-o", target]) == 0
     assert main(["filter-logs", log, "-f", "LR", "--map", target]) == 1
     assert "add --map" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("ending", [" (norm)", "\nnorm {}", ""])
+def test_a_line_that_nearly_fits_costs_little(ending: str) -> None:
+    """Four times as long, it takes some four times as long, not four times for every gap."""
+    text = Spelling.of("weights {}, {}, {}, {}" + ending)
+    pattern = re.compile(text.pattern)
+    took = []
+    for count in (300, 1200):
+        line = b"weights " + b"0, " * count + b"x"
+        begun = time.process_time()
+        pattern.search(line)
+        took.append(time.process_time() - begun)
+    assert took[1] < 0.1 or took[1] < 9 * took[0], took

@@ -1,7 +1,9 @@
 """A rank's own gradients, looked at before they are reduced; and weights that no gradient explains."""
 
+import gc
 import math
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.hooks import RemovableHandle
 
 from .conftest import Watch
 
@@ -90,6 +93,38 @@ def test_where_gradients_are_views_one_hook_is_left_and_none_after_the_end(watch
     assert len(hooks) == 1 and len(seen.monitor.local_gradients) == 1
     seen.monitor.detach()
     assert not any(p._post_accumulate_grad_hooks for p in model.parameters())
+
+
+@pytest.mark.parametrize("views", [False, True])
+@pytest.mark.usefixtures("group")
+def test_a_model_that_the_program_lets_go_is_gone(watch: Start, views: bool) -> None:
+    seen, model = watch(), net()
+    weight = weakref.ref(model[0].weight)
+    train(seen, DistributedDataParallel(model, gradient_as_bucket_view=views), steps=3)
+    del model
+    gc.collect()
+    assert weight() is None
+
+
+@pytest.mark.usefixtures("group")
+def test_nothing_grows_where_no_gradient_can_be_read(watch: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On an accelerator a value is not waited for."""
+    monkeypatch.setattr("tdbg.probes.tensors.on_host", lambda tensor: False)
+    seen, model = watch(), net()
+    train(seen, DistributedDataParallel(model, gradient_as_bucket_view=True), steps=6)
+    assert len(seen.monitor.local_gradients) == 0
+    assert not any(p._post_accumulate_grad_hooks for p in model.parameters())
+
+
+@pytest.mark.parametrize("views", [False, True])
+@pytest.mark.usefixtures("group")
+def test_torch_numbers_the_programs_own_hooks_as_without_tdbg(watch: Start, views: bool) -> None:
+    """A module that is saved holds the numbers of its hooks."""
+    seen, model = watch(), net()
+    wrapped = DistributedDataParallel(model, gradient_as_bucket_view=views)
+    before = RemovableHandle.next_id
+    train(seen, wrapped, steps=4)
+    assert RemovableHandle.next_id == before
 
 
 def test_without_other_ranks_nothing_is_looked_at_before_the_update(watch: Start) -> None:

@@ -9,6 +9,7 @@ from streams import HOST, Stream, bad
 
 from tdbg.events import Baseline, Cost, Observation, ProbeOff, Step, Traceback, Trigger
 from tdbg.rules import RULES, PerProcessRule, Rule
+from tdbg.rules.flag_lines import flag_lines
 from tdbg.rules.text import counted, ranges
 from tdbg.rules.verdict import VERDICT_LINES, Judge, block, judge_run
 from tdbg.rundir import EVENTS, RunDir
@@ -317,3 +318,9 @@ def test_used_up_bytes_are_answered_by_the_disk_budget(one):
     run.emit(rank, Observation(probe="profiler", flag="PROFILER", part="DONE", values=values))
     (finding,) = run.judge().findings
     assert "--disk-budget" in finding.try_next
+
+
+def test_a_status_that_nobody_knows_is_text_and_no_format() -> None:
+    row = {"flag": "LR", "where": "x", "old": 1, "new": 2, "hint": ""}
+    for status in ("{nope}", "{where:>30000000}", "{old.__class__}"):
+        assert flag_lines([{**row, "status": status}]) == [f"LR: {status} x"]

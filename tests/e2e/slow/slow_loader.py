@@ -44,7 +44,7 @@ def main() -> None:
         optimizer.zero_grad()
         nn.functional.cross_entropy(model(words), words[:, 0] % 4).backward()
         optimizer.step()
-        time.sleep(0.02)  # a step is so long that handing a batch over is next to nothing of it
+        time.sleep(0.1)  # a step is so long that handing a batch over is next to nothing of it, on a busy machine too
     print("done")
 
 

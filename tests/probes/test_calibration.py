@@ -1,0 +1,29 @@
+"""What tdbg costs besides its own clock, measured without touching anything of the program's."""
+
+from typing import Any
+
+import torch
+from torch.nn.modules import module
+
+from tdbg.probes.calibration import USUAL, measure_overhead
+
+
+def test_the_overhead_is_measured_once_and_draws_nothing() -> None:
+    before = torch.get_rng_state()
+    found = measure_overhead()
+    assert 0 <= found.call_s < 1e-3 and 0 <= found.entry_s < 1e-3 and found is measure_overhead()
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_hooks_of_the_program_for_all_modules_are_not_called() -> None:
+    called: list[Any] = []
+
+    def hook(*given: Any) -> None:
+        called.append(given)
+        raise AttributeError("an output that is no tensor")
+
+    handle = module.register_module_forward_hook(hook)
+    try:
+        assert measure_overhead() == USUAL and not called
+    finally:
+        handle.remove()
