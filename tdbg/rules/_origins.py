@@ -47,11 +47,15 @@ def find_origin(seen: Sequence[Sighting], world: int) -> Sighting:
 
 
 def _written_on_one_rank(near: Iterable[Sighting], seen: Sequence[Sighting], world: int) -> Sighting | None:
-    """The one rank whose weights went bad after a step in which the own gradients of all ranks were finite.
+    """The one rank with bad weights, or reduced gradients, of a step in which the own gradients of all ranks were finite.
 
     What reached it through the reduction would have reached the others in the same step.
     """
-    ruined = [one for one in near if one.event.weights == "updated" and not one.event.until]
+    ruined = [
+        one
+        for one in near
+        if (one.event.weights == "updated" or one.event.origin == "other-rank") and not one.event.until
+    ]
     if not ruined or len({one.process.rank for one in seen}) < world:
         return None
     step = min(one.event.step for one in ruined)
@@ -59,7 +63,7 @@ def _written_on_one_rank(near: Iterable[Sighting], seen: Sequence[Sighting], wor
     if len(first) != 1 or any(one.event.own_finite < step for one in seen):
         return None
     event = first[0].event
-    if event.tensor == MOMENT:
+    if event.tensor == MOMENT or event.weights != "updated":
         note = "every rank's own gradients were finite, and no other rank got it: it arose after the reduction"
         return replace(first[0], event=replace(event, origin="here", phase="gradient", how="check", note=note))
     note = f"the own gradients of all ranks were finite at step {step}, and no other rank's weights changed so"

@@ -286,6 +286,22 @@ def test_a_weight_that_went_bad_on_one_rank_alone_came_through_no_reduction(stre
     assert finding.title.endswith("in weight 2.weight, written between two updates")
 
 
+def test_a_gradient_that_the_program_ruins_after_the_reduction_is_that_ranks(stream):
+    """It divides by a number of tokens that is 0 on rank 1; through the weights rank 0 gets it a step later."""
+    shared = {"phase": "backward", "module": "2", "how": "bracket", "weights": "intact", "tensor": "gradient"}
+    one = bad(step=6, origin="other-rank", parameter="2.weight", **shared, own_finite=6)
+    zero = bad(step=7, origin="other-rank", parameter="2.weight", **shared, own_finite=7)
+    finding = first(seen_on_two(stream, zero, one), "TD-N001")
+    assert (finding.first_step, finding.rank, finding.phase) == (6, 1, "gradient")
+
+
+def test_a_gradient_that_all_ranks_have_after_the_reduction_is_nobodys_own(stream):
+    """An overflow of the sum, say."""
+    shared = {"phase": "backward", "module": "2", "how": "bracket", "weights": "intact", "tensor": "gradient"}
+    both = [bad(step=6, origin="other-rank", parameter="2.weight", **shared, own_finite=6) for _ in range(2)]
+    assert first(seen_on_two(stream, *both), "TD-N001").phase == "backward"
+
+
 def test_the_verdict_corrects_a_live_finding_in_words_and_confirms_one_in_silence(stream):
     run = seen_on_two(stream, bad(step=3), bad(step=3, origin="other-rank"))
     told = first(run, "TD-N001").as_dict()
