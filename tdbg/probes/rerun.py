@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from tdbg.guard import Guard
 from tdbg.probes import tensors
 from tdbg.probes.own_hooks import add_gradient_hook, add_post_hook, add_pre_hook, can_hook
+from tdbg.probes.rerun_alone import CollectiveMet, no_collectives
 from tdbg.probes.roots import Names, unwrapped
 from tdbg.probes.tensors import Bad, first_bad, is_sharded, look, version, walk
 
@@ -196,6 +197,7 @@ def as_before(call: Call, root: nn.Module) -> Iterator[None]:
             if call.autocast:
                 stack.enter_context(torch.autocast(call.autocast[0], dtype=call.autocast[1], cache_enabled=False))
             stack.enter_context(_followed_checkpoints())
+            stack.enter_context(no_collectives())
             yield
     finally:
         sys.stdout, sys.stderr = out, err
@@ -391,7 +393,10 @@ def _forward_once(call: Call, names: Names) -> Located:
         return bad_input or Located("", note=why, shared=True)
     if call.changed():
         return bad_input or Located("", note="the batch was changed in place after the forward pass")
-    located = _trace_forward(call, unwrapped(root), call.args, call.kwargs, names)
+    try:
+        located = _trace_forward(call, unwrapped(root), call.args, call.kwargs, names)
+    except CollectiveMet as met:
+        return bad_input or Located("", note=str(met), shared=True)
     if located is not None and bad_input is not None:  # a NaN that the model masks is no fault: try without it
         located = _trace_forward(call, unwrapped(root), *call.cleaned(), names) or bad_input
     return located or Located("")
@@ -399,8 +404,12 @@ def _forward_once(call: Call, names: Names) -> Located:
 
 def _trace_forward(call: Call, root: nn.Module, args: Any, kwargs: Any, names: Names) -> Located | None:
     tracer = _Tracer(root, names, backward=False)
-    with as_before(call, root), tracer.attached(), torch.set_grad_enabled(call.graded):
-        root(*args, **kwargs)
+    try:
+        with as_before(call, root), tracer.attached(), torch.set_grad_enabled(call.graded):
+            root(*args, **kwargs)
+    except CollectiveMet:
+        if tracer.strong is None:
+            raise
     located = tracer.strong or tracer.weak
     return _blame_weights(located, root, names) if located is not None else None
 
@@ -477,7 +486,10 @@ def _backward_once(call: Call, names: Names) -> Located:
     if why or call.changed():
         note = why or "the batch was changed in place after the forward pass"
         return Located("", note=note, shared=bool(why))
-    located = _trace_backward(call, unwrapped(root), names)
+    try:
+        located = _trace_backward(call, unwrapped(root), names)
+    except CollectiveMet as met:
+        return Located("", note=str(met), shared=True)
     if located.fed_bad:  # its gradient is bad since something before it was: saturated, so that the loss was finite
         before = _forward_once(call, names)
         located = before if before.found else located

@@ -124,6 +124,14 @@ def test_two_agents_of_one_job_join_one_run(tmp_path: Path, joined_by: str) -> N
     nothing_found(result)
 
 
+def test_a_batch_is_not_run_again_on_one_rank_where_its_forward_pass_communicates(watched: Runner) -> None:
+    """Its collective would meet another one's of the rank that goes on, and end the job or hang it."""
+    result = watched(torchrun("collective_forward"))
+    assert result.code == 0, result.stderr
+    finding = result.finding("TD-N001")
+    assert (finding["rank"], finding["first_step"]) == (0, 4)
+
+
 ENDINGS = [
     ("7", "TD-R002", "exited with code 7"),
     ("SIGKILL", "TD-R002", "SIGKILL"),

@@ -1,5 +1,6 @@
 """The flag DATALOADER: batches, waits, passes, labels, samplers and failing workers of real loaders."""
 
+import math
 import time
 import traceback
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 from tdbg.config import BUDGET_PCT
 from tdbg.events import Observation
-from tdbg.probes import batches, tensors
+from tdbg.probes import batches, dataloader, tensors
 from tdbg.probes.feeds import Waits, told_by
 
 FEATURES = 48
@@ -350,8 +351,9 @@ def test_waiting_for_batches_needs_twenty_of_them(watch: Any) -> None:
     assert line["share"] > 0.5 and line["median_ms"] > 5 and line["workers"] == 0 and line["count"] >= 20
 
 
-def test_the_loader_that_is_waited_for_is_named(watch: Any) -> None:
+def test_the_loader_that_is_waited_for_is_named(watch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where it is the one for validation, once that is a good part of the run; a try-out before says nothing."""
+    monkeypatch.setattr(dataloader, "LONG_EVALUATION_S", math.inf)
     watched = watch(flags={"DATALOADER": True})
     net, held_out = model(), DataLoader(Awaited(24), batch_size=1)
     with torch.no_grad():
@@ -367,7 +369,8 @@ def test_the_loader_that_is_waited_for_is_named(watch: Any) -> None:
     assert 0.5 < line.values["whole_share"] <= 1.0
 
 
-def test_a_program_that_only_evaluates_is_judged_at_its_end(watch: Any) -> None:
+def test_a_program_that_only_evaluates_is_judged_at_its_end(watch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dataloader, "LONG_EVALUATION_S", math.inf)  # on a busy machine it may take so long
     watched = watch(flags={"DATALOADER": True})
     net = model()
     with torch.no_grad():

@@ -1,0 +1,39 @@
+"""No collective while a batch is run again on one rank alone: it would meet another one's of a rank that goes on."""
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from torch.utils._python_dispatch import TorchDispatchMode
+
+NAMESPACES = frozenset(("c10d", "_c10d_functional", "c10d_functional", "_c10d_functional_autograd", "symm_mem"))
+
+
+class CollectiveMet(Exception):
+    """The program was about to communicate, in a second run that other ranks have no part in."""
+
+    def __init__(self, operation: str) -> None:
+        super().__init__(f"it communicates with other ranks ({operation}), so the batch was not run again to its end")
+
+
+class _Refusing(TorchDispatchMode):
+    """Raises before a collective is issued."""
+
+    supports_higher_order_operators = True
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "namespace", "") in NAMESPACES:
+            raise CollectiveMet(str(func).removesuffix(".default"))
+        return func(*args, **(kwargs or {}))
+
+
+@contextlib.contextmanager
+def no_collectives() -> Iterator[None]:
+    """Within it, whatever would communicate raises `CollectiveMet`; without other ranks it does nothing."""
+    dist: Any = sys.modules.get("torch.distributed")
+    if dist is None or not dist.is_available() or not dist.is_initialized() or dist.get_world_size() < 2:
+        yield
+        return
+    with _Refusing():  # type: ignore[no-untyped-call]
+        yield
