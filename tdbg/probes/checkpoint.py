@@ -440,13 +440,15 @@ class Checkpoint(EveryUpdate):
             )
 
     def _tell_resume(self, resume: Resume) -> None:
-        steps = {name: value for file in resume.files for name, value in file.steps.items()}
-        scheduler_step = next((file.scheduler_step for file in resume.files if file.scheduler_step is not None), None)
+        # The file with the optimizer's state comes first: another may hold the weights of a teacher, trained elsewhere.
+        files = sorted(resume.files, key=lambda file: not file.has_optimizer)
+        steps = dict(next((file.steps for file in files if file.steps), {}))
+        scheduler_step = next((file.scheduler_step for file in files if file.scheduler_step is not None), None)
         if resume.optimizers:
             self._recorded = steps
         restored = ["optimizer"] * bool(resume.optimizers) + ["scheduler"] * bool(resume.schedulers)
         fault = self._resume_fault(resume, scheduler_step)
-        path = next((file.path for file in resume.files if file.has_optimizer), resume.files[-1].path)
+        path = files[0].path if files[0].has_optimizer else resume.files[-1].path
         text = f"resumed from {path or 'memory'}: {' and '.join(restored)} restored"
         text += f"; recorded {saved.steps_text(steps)}" if steps else ""
         if resume.optimizer_step is not None:

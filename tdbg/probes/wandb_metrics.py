@@ -47,7 +47,8 @@ class _Line:
     calls: int = 0
     uncommitted: int = 0
     sent_as: int | None = None  # the last ``step=`` given
-    values: dict[str, Any] = field(default_factory=dict)
+    keys: set[str] = field(default_factory=set)
+    values: dict[str, Any] = field(default_factory=dict)  # of the first few keys
     new: dict[str, str] = field(default_factory=dict)
     bad: list[str] = field(default_factory=list)
 
@@ -239,6 +240,7 @@ class WandbMetrics(Probe):
                 return
             known = run.keys[key] = _Key()
         known.times += 1
+        line.keys.add(key)
         figure = number_of(value)
         kind = "number" if figure is not None else _kind(value)
         if not known.kind:
@@ -297,7 +299,7 @@ class WandbMetrics(Probe):
     def _write_line(self, name: str, line: _Line) -> None:
         values = {key: value for key, value in line.values.items() if value is not None}
         shown = [f"{key} {value}" for key, value in values.items()]
-        text = f"{len(line.values)} keys in {line.calls} calls: {', '.join(shown) or ', '.join(line.values)}"
+        text = f"{len(line.keys)} keys in {line.calls} calls: {', '.join(shown) or ', '.join(line.values)}"
         more: dict[str, Any] = {}
         if line.new:
             more["new"] = dict(list(line.new.items())[:MAX_NAMES])
@@ -312,7 +314,7 @@ class WandbMetrics(Probe):
             run=name,
             calls=line.calls,
             keys=list(line.values),
-            key_count=len(line.values),
+            key_count=len(line.keys),
             wandb_step=line.sent_as,
             values=values,
             uncommitted=line.uncommitted,

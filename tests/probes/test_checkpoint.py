@@ -402,6 +402,21 @@ def test_a_run_that_goes_on(watch: Any, tmp_path: Path, resumable: Saved) -> Non
     assert codes(watched, tmp_path) == []
 
 
+def test_the_counters_of_a_teachers_file_are_not_the_runs(watch: Any, tmp_path: Path, resumable: Saved) -> None:
+    torch.save({"model": net(2).state_dict(), "step": 300}, tmp_path / "teacher.pt")
+    watched = watch(**FLAG)
+    model = net(1)
+    optimizer, scheduler = parts_of(model)
+    kept = torch.load(resumable.path)
+    optimizer.load_state_dict(kept["optimizer"])
+    scheduler.load_state_dict(kept["scheduler"])
+    net(2).load_state_dict(torch.load(tmp_path / "teacher.pt")["model"])
+    train(model, optimizer, 5, scheduler)
+    torch.save({"model": model.state_dict(), "step": 55}, tmp_path / "next.pt")
+    (row,) = told(watched, "RESUME")
+    assert row["steps"] == {"step": 50} and codes(watched, tmp_path) == []
+
+
 def test_a_scheduler_left_behind(watch: Any, tmp_path: Path, resumable: Saved) -> None:
     watched = watch(**FLAG)
     model = net(1)

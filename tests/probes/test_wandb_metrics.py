@@ -93,6 +93,16 @@ def test_a_line_a_step(tracker: Any) -> None:
     assert "new" not in lines[1].values and lines[1].values["values"]["loss"] == 0.5
 
 
+def test_all_keys_of_a_step_are_counted(tracker: Any) -> None:
+    run = tracker.wandb.init()
+    run.log({f"loss_{number}": 0.5 for number in range(30)}, step=1)
+    run.finish()
+    (line,) = tracker.parts("LOG")
+    assert (
+        line.values["key_count"] == 30 and len(line.values["keys"]) < 30 and line.text.startswith("30 keys in 1 call")
+    )
+
+
 def test_a_step_that_has_passed_is_dropped(tracker: Any) -> None:
     run = tracker.wandb.init()
     run.log({"a": 1}, step=5)
