@@ -78,6 +78,7 @@ class Records:
         self._log.forget()
         self._aside.forget()
         self._saved = 0  # of those that wait, how many are in a file aside, should the process die before it is a rank
+        self._seen = 0  # of those that wait, how many need no second look for a flag or an exception
         self.maps.forget()
         self._held: list[Spoken] = []
         self._held_chars = self.lost = self._written_bytes = 0
@@ -118,7 +119,7 @@ class Records:
             missing = [file for spoken in self._held for file, _ in spoken.places if self.maps.pending(file)]
             if missing and not at_the_end:
                 return
-            held, self._held, self._held_chars = self._held, [], 0
+            held, self._held, self._held_chars, self._seen = self._held, [], 0, 0
             for spoken in held:
                 self._write(spoken)
             self._forget_saved()
@@ -141,13 +142,16 @@ class Records:
         if self.agent.rank is not None:
             return
         with self.agent.guard("records"), self._lock:
-            new = self._held[self._saved :]
+            new = self._held[self._saved if at_the_end else self._seen :]
             missing = [file for spoken in new for file, _ in spoken.places if self.maps.pending(file)]
             for file in set(missing) if at_the_end else ():  # the whole tree is not there in time: what each says alone
                 self.maps.known[file] = self.maps.alone(file)
-            if (missing and not at_the_end) or not any(one.raised or self.flags(one.places) for one in new):
+            if missing and not at_the_end:
                 return
-            for spoken in new:
+            self._seen = len(self._held)
+            if not any(one.raised or self.flags(one.places) for one in new):
+                return
+            for spoken in self._held[self._saved :]:
                 self._write(spoken, self._aside)
             self._saved = len(self._held)
 

@@ -7,9 +7,14 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+
+from tdbg.config import Settings
+from tdbg.guard import Guard
+from tdbg.inject.records import Records, Spoken
+from tdbg.logs.guards.flagsets import NONE
 
 STEP = """
 import logging, os, sys, warnings, threading
@@ -327,3 +332,46 @@ if __name__ == "__main__":
     assert [message.splitlines()[0] for message in told] == more
     assert all("s.py" in message and "Traceback" in message for message in told)
     assert run.errors == "" and run.events("probe_off") == []
+
+
+class Quiet:
+    """What `Records` asks of an agent, of a process that is no rank yet."""
+
+    settings = Settings(flags={"MEMORY": True})
+    rank = None
+    monitor = None
+    step = 0
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = None
+        self.folder_aside = folder
+        self.at_fork = self.at_rank = self.charge = self.note_once = lambda *args: None
+
+    def failed(self, part: str, error: BaseException) -> None:
+        raise error
+
+    def guard(self, name: str) -> Guard:
+        return Guard(name, self.failed)
+
+
+@pytest.fixture
+def waiting(tmp_path: Path) -> Records:
+    """Records of a process that is no rank yet."""
+    return Records(cast(Any, Quiet(tmp_path)))
+
+
+def spoken(text: str, *, raised: bool = False) -> Spoken:
+    return Spoken(0.0, "INFO", "train", 0, "", text, [("<nowhere>", 1)], raised=raised)
+
+
+def test_records_that_wait_for_the_first_step_are_looked_at_once(
+    waiting: Records, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    looks = []
+    monkeypatch.setattr(waiting, "flags", lambda places: looks.append(places) or NONE)
+    for number in range(200):
+        waiting.take(spoken(str(number)), 0.0)
+    assert len(looks) == 200
+    waiting.take(spoken("raised", raised=True), 0.0)
+    lines = (tmp_path / "records.jsonl").read_text().splitlines()
+    assert texts([json.loads(line) for line in lines]) == [*map(str, range(200)), "raised"]  # with those before it
