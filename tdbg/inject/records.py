@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from json.encoder import encode_basestring as quoted
-from types import FrameType
+from types import FrameType, FunctionType
 from typing import Any
 
 from tdbg.events import Traceback
@@ -460,8 +460,16 @@ def _hear_what_is_dropped(records: Records, logging: Any) -> None:
 
 
 def _is_method_of(logger: Any, frame: FrameType) -> bool:
+    """True if the class of the logger has this very function, whatever its name: the locals of a frame are not asked.
+
+    Python before 3.13 keeps a copy of asked locals as long as the frame lives, and so every tensor in it.
+    """
     code = frame.f_code
-    return code.co_argcount > 1 and frame.f_locals.get(code.co_varnames[0]) is logger
+    return code.co_argcount > 1 and any(
+        type(value) is FunctionType and value.__code__ is code
+        for owner in type(logger).__mro__
+        for value in vars(owner).values()
+    )
 
 
 def _hear_warnings(records: Records) -> None:

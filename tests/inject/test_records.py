@@ -1,11 +1,13 @@
 """Records and the program's own logging: whatever it sets, before or after torch, prints what it printed before."""
 
 import json
+import logging
 import os
 import signal
 import subprocess
 import sys
 import textwrap
+import weakref
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,6 +15,7 @@ import pytest
 
 from tdbg.config import Settings
 from tdbg.guard import Guard
+from tdbg.inject import records as records_module
 from tdbg.inject.records import Records, Spoken
 from tdbg.logs.guards.flagsets import NONE
 
@@ -375,3 +378,40 @@ def test_records_that_wait_for_the_first_step_are_looked_at_once(
     waiting.take(spoken("raised", raised=True), 0.0)
     lines = (tmp_path / "records.jsonl").read_text().splitlines()
     assert texts([json.loads(line) for line in lines]) == [*map(str, range(200)), "raised"]  # with those before it
+
+
+@pytest.fixture
+def loggers(waiting: Records, monkeypatch: pytest.MonkeyPatch) -> Records:
+    """Loggers that are listened to as in a run, until the test is over."""
+    for name in ("handle", "callHandlers", "isEnabledFor"):
+        monkeypatch.setattr(logging.Logger, name, getattr(logging.Logger, name))
+    records_module._hear_loggers(waiting, logging)
+    records_module._hear_what_is_dropped(waiting, logging)
+    return waiting
+
+
+def test_a_question_that_is_answered_no_keeps_nothing_alive(loggers: Records) -> None:
+    class Big:
+        pass
+
+    def step(log: logging.Logger, batch: object) -> bool:
+        out = Big()
+        seen = weakref.ref(out)
+        assert not log.isEnabledFor(logging.DEBUG)
+        del out
+        return seen() is None
+
+    assert step(logging.getLogger("train"), object())
+
+
+def test_a_method_that_loggers_were_given_is_told_from_a_function() -> None:
+    class Mine(logging.Logger):
+        pass
+
+    def frame(logger: Any, text: str) -> Any:
+        return sys._getframe()
+
+    log = Mine("own")
+    assert not records_module._is_method_of(log, frame(log, ""))
+    setattr(Mine, "stats", frame)  # noqa: B010 - as a program gives all loggers a level of its own
+    assert records_module._is_method_of(log, cast(Any, log).stats(""))
