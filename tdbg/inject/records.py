@@ -400,9 +400,8 @@ def spent_ms() -> float:
 
 
 def _hear_loggers(records: Records, logging: Any) -> None:
-    """``handle``, and ``callHandlers`` for logger classes with a handle of their own."""
-    for name in ("handle", "callHandlers"):
-        setattr(logging.Logger, name, passed_over_like(logging, _heard(getattr(logging.Logger, name), records)))
+    """``callHandlers``, which comes after the program's own filters: what they reject or mask was never said."""
+    logging.Logger.callHandlers = passed_over_like(logging, _heard(logging.Logger.callHandlers, records))
 
 
 def _heard(real: Callable[..., Any], records: Records) -> Callable[..., Any]:

@@ -251,7 +251,9 @@ def test_loader_workers_leave_no_file(play: Any, tmp_path: Path) -> None:
 
 
 def test_level_off_hooks_nothing(play: Any) -> None:
-    out, _, said = play("step(); print(logging.Logger.handle.__module__, 'write' in vars(sys.stdout))", level="off")
+    out, _, said = play(
+        "step(); print(logging.Logger.callHandlers.__module__, 'write' in vars(sys.stdout))", level="off"
+    )
     assert (out, said) == ("logging False\n", [])
 
 
@@ -415,3 +417,22 @@ def test_a_method_that_loggers_were_given_is_told_from_a_function() -> None:
     assert not records_module._is_method_of(log, frame(log, ""))
     setattr(Mine, "stats", frame)  # noqa: B010 - as a program gives all loggers a level of its own
     assert records_module._is_method_of(log, cast(Any, log).stats(""))
+
+
+def test_what_the_filters_of_the_program_reject_or_mask_is_not_kept(loggers: Records) -> None:
+    def mask(record: logging.LogRecord) -> bool:
+        record.msg = record.msg.replace("Ann", "***")
+        return "reject" not in record.msg
+
+    class Own(logging.Logger):
+        def handle(self, record: logging.LogRecord) -> None:
+            self.callHandlers(record)
+
+    log, own = logging.Logger("train"), Own("own")
+    for each in (log, own):
+        each.addHandler(logging.NullHandler())
+    log.addFilter(mask)
+    log.warning("patient Ann")
+    log.warning("reject this")
+    own.warning("heard")
+    assert [one.text for one in loggers._held] == ["patient ***", "heard"]
