@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from json.encoder import encode_basestring as quoted
-from types import FrameType
+from types import FrameType, FunctionType
 from typing import Any
 
 from tdbg.events import Traceback
@@ -78,6 +78,7 @@ class Records:
         self._log.forget()
         self._aside.forget()
         self._saved = 0  # of those that wait, how many are in a file aside, should the process die before it is a rank
+        self._seen = 0  # of those that wait, how many need no second look for a flag or an exception
         self.maps.forget()
         self._held: list[Spoken] = []
         self._held_chars = self.lost = self._written_bytes = 0
@@ -118,7 +119,7 @@ class Records:
             missing = [file for spoken in self._held for file, _ in spoken.places if self.maps.pending(file)]
             if missing and not at_the_end:
                 return
-            held, self._held, self._held_chars = self._held, [], 0
+            held, self._held, self._held_chars, self._seen = self._held, [], 0, 0
             for spoken in held:
                 self._write(spoken)
             self._forget_saved()
@@ -141,13 +142,16 @@ class Records:
         if self.agent.rank is not None:
             return
         with self.agent.guard("records"), self._lock:
-            new = self._held[self._saved :]
+            new = self._held[self._saved if at_the_end else self._seen :]
             missing = [file for spoken in new for file, _ in spoken.places if self.maps.pending(file)]
             for file in set(missing) if at_the_end else ():  # the whole tree is not there in time: what each says alone
                 self.maps.known[file] = self.maps.alone(file)
-            if (missing and not at_the_end) or not any(one.raised or self.flags(one.places) for one in new):
+            if missing and not at_the_end:
                 return
-            for spoken in new:
+            self._seen = len(self._held)
+            if not any(one.raised or self.flags(one.places) for one in new):
+                return
+            for spoken in self._held[self._saved :]:
                 self._write(spoken, self._aside)
             self._saved = len(self._held)
 
@@ -396,9 +400,8 @@ def spent_ms() -> float:
 
 
 def _hear_loggers(records: Records, logging: Any) -> None:
-    """``handle``, and ``callHandlers`` for logger classes with a handle of their own."""
-    for name in ("handle", "callHandlers"):
-        setattr(logging.Logger, name, passed_over_like(logging, _heard(getattr(logging.Logger, name), records)))
+    """``callHandlers``, which comes after the program's own filters: what they reject or mask was never said."""
+    logging.Logger.callHandlers = passed_over_like(logging, _heard(logging.Logger.callHandlers, records))
 
 
 def _heard(real: Callable[..., Any], records: Records) -> Callable[..., Any]:
@@ -456,8 +459,16 @@ def _hear_what_is_dropped(records: Records, logging: Any) -> None:
 
 
 def _is_method_of(logger: Any, frame: FrameType) -> bool:
+    """True if the class of the logger has this very function, whatever its name: the locals of a frame are not asked.
+
+    Python before 3.13 keeps a copy of asked locals as long as the frame lives, and so every tensor in it.
+    """
     code = frame.f_code
-    return code.co_argcount > 1 and frame.f_locals.get(code.co_varnames[0]) is logger
+    return code.co_argcount > 1 and any(
+        type(value) is FunctionType and value.__code__ is code
+        for owner in type(logger).__mro__
+        for value in vars(owner).values()
+    )
 
 
 def _hear_warnings(records: Records) -> None:

@@ -49,10 +49,12 @@ def check_path(path: Path) -> None:
 def child_env(run: RunDir, settings: Settings, environ: Mapping[str, str]) -> dict[str, str]:
     """The command's environment: the boot folder first on PYTHONPATH, and the way to the run.
 
-    In a run inside a run the inner one takes over: the outer boot folder leaves the path.
+    In a run inside a run the inner one takes over: the outer boot folder leaves the path. An empty part of the
+    path stays: it is the current folder for Python.
     """
     outer = environ.get("TDBG_RUN_DIR", "")
-    kept = [part for part in environ.get("PYTHONPATH", "").split(os.pathsep) if part]
+    before = environ.get("PYTHONPATH", "")
+    kept = before.split(os.pathsep) if before else []
     if outer:
         kept = [part for part in kept if part != str(Path(outer) / BOOT)]
     env = dict(environ)

@@ -142,7 +142,7 @@ def _is_ours(path: Path, shared: bool, restart: int, mode: int) -> bool:
 def _make(folder: Path) -> None:
     """Make ``tdbg_runs``. Whoever may rename what is in it could put a run of their own in place of ours."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o755, parents=True, exist_ok=True)  # also where the umask leaves the group its writing
         risk = "" if is_exempt(folder) else describe_risk(folder.stat())
     except OSError as error:
         raise _unwritable(folder, error) from None

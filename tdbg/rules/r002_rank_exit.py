@@ -10,6 +10,7 @@ from tdbg.rules.text import joined
 from tdbg.rules.view import View, signal_name
 
 SIGINT, SIGTERM, SIGHUP, SIGKILL = 2, 15, 1, 9
+AT_ONCE_S = 5.0  # exits so close together are noted in an order of chance
 ASKED_TO_END = (-SIGINT, -SIGTERM, -SIGHUP)
 CAUSES = {
     -SIGKILL: "someone sent SIGKILL: often the kernel, out of memory (`dmesg`, the cgroup's limit), or a scheduler",
@@ -57,9 +58,10 @@ class RankExit(Rule):
 
     def finish(self, view: View) -> Iterable[Finding]:
         exits = sorted(_bad_exits(view), key=lambda found: (found.code in ASKED_TO_END, found.t, found.rank))
-        if not exits or exits[0].explained:
+        first = _first(exits)
+        if first is None:
             return ()
-        first, rest = exits[0], exits[1:]
+        rest = [other for other in exits if other is not first]
         how = f"was ended by {signal_name(-first.code)}" if first.code < 0 else f"exited with code {first.code}"
         when = f"after step {first.step}" if first.step else "before its first step"
         others = [f"rank {other.rank} {signal_name(-other.code) if other.code < 0 else other.code}" for other in rest]
@@ -74,6 +76,14 @@ class RankExit(Rule):
                 try_next="the end of that rank's output; `--tee` keeps it" if first.code not in ASKED_TO_END else "",
             ),
         )
+
+
+def _first(exits: list[_Exit]) -> _Exit | None:
+    """The exit to name: the first, or a signal nobody explains at the same time; None where a traceback says it."""
+    if not exits or not exits[0].explained:
+        return exits[0] if exits else None
+    until = exits[0].t + AT_ONCE_S
+    return next((found for found in exits if not found.explained and found.code in CAUSES and found.t <= until), None)
 
 
 def _bad_exits(view: View) -> Iterable[_Exit]:

@@ -1,15 +1,23 @@
 """Records and the program's own logging: whatever it sets, before or after torch, prints what it printed before."""
 
 import json
+import logging
 import os
 import signal
 import subprocess
 import sys
 import textwrap
+import weakref
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+
+from tdbg.config import Settings
+from tdbg.guard import Guard
+from tdbg.inject import records as records_module
+from tdbg.inject.records import Records, Spoken
+from tdbg.logs.guards.flagsets import NONE
 
 STEP = """
 import logging, os, sys, warnings, threading
@@ -243,7 +251,9 @@ def test_loader_workers_leave_no_file(play: Any, tmp_path: Path) -> None:
 
 
 def test_level_off_hooks_nothing(play: Any) -> None:
-    out, _, said = play("step(); print(logging.Logger.handle.__module__, 'write' in vars(sys.stdout))", level="off")
+    out, _, said = play(
+        "step(); print(logging.Logger.callHandlers.__module__, 'write' in vars(sys.stdout))", level="off"
+    )
     assert (out, said) == ("logging False\n", [])
 
 
@@ -327,3 +337,102 @@ if __name__ == "__main__":
     assert [message.splitlines()[0] for message in told] == more
     assert all("s.py" in message and "Traceback" in message for message in told)
     assert run.errors == "" and run.events("probe_off") == []
+
+
+class Quiet:
+    """What `Records` asks of an agent, of a process that is no rank yet."""
+
+    settings = Settings(flags={"MEMORY": True})
+    rank = None
+    monitor = None
+    step = 0
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = None
+        self.folder_aside = folder
+        self.at_fork = self.at_rank = self.charge = self.note_once = lambda *args: None
+
+    def failed(self, part: str, error: BaseException) -> None:
+        raise error
+
+    def guard(self, name: str) -> Guard:
+        return Guard(name, self.failed)
+
+
+@pytest.fixture
+def waiting(tmp_path: Path) -> Records:
+    """Records of a process that is no rank yet."""
+    return Records(cast(Any, Quiet(tmp_path)))
+
+
+def spoken(text: str, *, raised: bool = False) -> Spoken:
+    return Spoken(0.0, "INFO", "train", 0, "", text, [("<nowhere>", 1)], raised=raised)
+
+
+def test_records_that_wait_for_the_first_step_are_looked_at_once(
+    waiting: Records, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    looks = []
+    monkeypatch.setattr(waiting, "flags", lambda places: looks.append(places) or NONE)
+    for number in range(200):
+        waiting.take(spoken(str(number)), 0.0)
+    assert len(looks) == 200
+    waiting.take(spoken("raised", raised=True), 0.0)
+    lines = (tmp_path / "records.jsonl").read_text().splitlines()
+    assert texts([json.loads(line) for line in lines]) == [*map(str, range(200)), "raised"]  # with those before it
+
+
+@pytest.fixture
+def loggers(waiting: Records, monkeypatch: pytest.MonkeyPatch) -> Records:
+    """Loggers that are listened to as in a run, until the test is over."""
+    for name in ("handle", "callHandlers", "isEnabledFor"):
+        monkeypatch.setattr(logging.Logger, name, getattr(logging.Logger, name))
+    records_module._hear_loggers(waiting, logging)
+    records_module._hear_what_is_dropped(waiting, logging)
+    return waiting
+
+
+def test_a_question_that_is_answered_no_keeps_nothing_alive(loggers: Records) -> None:
+    class Big:
+        pass
+
+    def step(log: logging.Logger, batch: object) -> bool:
+        out = Big()
+        seen = weakref.ref(out)
+        assert not log.isEnabledFor(logging.DEBUG)
+        del out
+        return seen() is None
+
+    assert step(logging.getLogger("train"), object())
+
+
+def test_a_method_that_loggers_were_given_is_told_from_a_function() -> None:
+    class Mine(logging.Logger):
+        pass
+
+    def frame(logger: Any, text: str) -> Any:
+        return sys._getframe()
+
+    log = Mine("own")
+    assert not records_module._is_method_of(log, frame(log, ""))
+    setattr(Mine, "stats", frame)  # noqa: B010 - as a program gives all loggers a level of its own
+    assert records_module._is_method_of(log, cast(Any, log).stats(""))
+
+
+def test_what_the_filters_of_the_program_reject_or_mask_is_not_kept(loggers: Records) -> None:
+    def mask(record: logging.LogRecord) -> bool:
+        record.msg = record.msg.replace("Ann", "***")
+        return "reject" not in record.msg
+
+    class Own(logging.Logger):
+        def handle(self, record: logging.LogRecord) -> None:
+            self.callHandlers(record)
+
+    log, own = logging.Logger("train"), Own("own")
+    for each in (log, own):
+        each.addHandler(logging.NullHandler())
+    log.addFilter(mask)
+    log.warning("patient Ann")
+    log.warning("reject this")
+    own.warning("heard")
+    assert [one.text for one in loggers._held] == ["patient ***", "heard"]

@@ -26,11 +26,12 @@ def test_a_folder_that_cannot_be_written_is_125(tmp_path: Path) -> None:
         boot.write(RunDir(tmp_path), Settings())
 
 
-def test_the_environment_gets_the_boot_folder_first_and_never_the_current_one(tmp_path: Path) -> None:
+def test_the_environment_gets_the_boot_folder_first_and_the_users_path_as_it_was(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
-    assert boot.child_env(run, Settings(), {})["PYTHONPATH"] == str(tmp_path / "boot")
+    for nothing in ({}, {"PYTHONPATH": ""}):
+        assert boot.child_env(run, Settings(), nothing)["PYTHONPATH"] == str(tmp_path / "boot")
     env = boot.child_env(run, Settings(), {"PYTHONPATH": "/a::/b:", "HOME": "/h"})
-    assert env["PYTHONPATH"] == f"{tmp_path / 'boot'}:/a:/b"
+    assert env["PYTHONPATH"] == f"{tmp_path / 'boot'}:/a::/b:"  # Python takes an empty part for the current folder
     assert env["HOME"] == "/h"
     assert env["TDBG_RUN_DIR"] == str(tmp_path)
     assert "TDBG_FLAGS" not in env
@@ -43,10 +44,10 @@ def test_flags_keep_their_types_on_the_way(tmp_path: Path) -> None:
 
 
 def test_in_a_run_inside_a_run_the_outer_boot_folder_leaves_the_path(tmp_path: Path) -> None:
-    outer = boot.child_env(RunDir(Path("/outer")), Settings(), {"PYTHONPATH": "/a"})
+    outer = boot.child_env(RunDir(Path("/outer")), Settings(), {"PYTHONPATH": ":/a"})
     assert boot.inside_run(outer) and not boot.inside_run({"TDBG_RUN_DIR": "/outer"})
     inner = boot.child_env(RunDir(tmp_path), Settings(), outer)
-    assert inner["PYTHONPATH"] == f"{tmp_path / 'boot'}:/a"
+    assert inner["PYTHONPATH"] == f"{tmp_path / 'boot'}::/a"
 
 
 def test_a_path_that_pythonpath_cannot_carry_is_refused() -> None:

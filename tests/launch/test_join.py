@@ -173,3 +173,12 @@ def test_a_folder_that_cannot_be_made_is_125(tmp_path: Path) -> None:
         open_run()
     assert caught.value.exit_code == 125
     assert "--run-dir" in caught.value.hint
+
+
+def test_the_folder_for_runs_is_not_for_the_group_to_write_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0o002)
+    try:
+        join._make(tmp_path / "tdbg_runs")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "tdbg_runs").stat().st_mode & 0o777 == 0o755

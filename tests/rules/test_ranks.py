@@ -141,6 +141,18 @@ def test_the_first_exception_of_several_ranks_is_named_in_any_order(stream):
     assert "TD-R002" not in run.codes(1)  # the traceback says it
 
 
+@pytest.mark.parametrize(("code", "later", "told"), [(-9, 0, True), (-7, 4, True), (-9, 30, False), (3, 0, False)])
+def test_a_signal_is_not_hidden_by_an_exit_that_followed_from_it(stream, code: int, later: int, told: bool):
+    run = stream()
+    zero, _ = pair(run, (3, 3), well=False)
+    run.emit(zero, crash(exception="RuntimeError", message="Connection reset by peer"))
+    run.child_exit(0, 1)
+    run.t += later
+    run.child_exit(1, code)
+    findings = [finding for finding in run.judge(1).findings if finding.code == "TD-R002"]
+    assert [finding.rank for finding in findings] == [1] * told
+
+
 def test_a_swallowed_exception_is_a_warning_once(one):
     run, rank = one
     run.train(rank, [2.0] * 9)

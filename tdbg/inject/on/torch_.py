@@ -263,14 +263,15 @@ def _env_int(names: tuple[str, ...]) -> int | None:
 
 
 def identity() -> tuple[int, int]:
-    """(rank, world size): what torch.distributed says, else the launcher's variables, else 0 of 1."""
+    """(rank, world size): what torch.distributed says, else the launcher's variables, else 0 of 1.
+
+    How many tasks a scheduler starts (SLURM_NTASKS) does not say how many of them train together.
+    """
     import torch.distributed as dist
 
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
-    sizes = (os.environ.get(name, "") for name in ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE"))
-    world = next((int(size) for size in sizes if size.isdigit()), 1)
-    return env_rank(os.environ) or 0, world
+    return env_rank(os.environ) or 0, _env_int(("WORLD_SIZE",)) or 1
 
 
 def describe_device() -> dict[str, Any]:

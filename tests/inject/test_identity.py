@@ -1,0 +1,25 @@
+"""Which rank of how many a process is, before a process group says so."""
+
+import pytest
+
+from tdbg.inject.on.torch_ import identity
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({}, (0, 1)),
+        ({"SLURM_NTASKS": "4"}, (0, 1)),  # one program in a job of four tasks
+        ({"SLURM_NTASKS": "3", "SLURM_PROCID": "2"}, (2, 1)),  # three programs that know nothing of each other
+        ({"OMPI_COMM_WORLD_SIZE": "3", "OMPI_COMM_WORLD_RANK": "1"}, (1, 1)),
+        ({"RANK": "1", "WORLD_SIZE": "2", "SLURM_NTASKS": "4"}, (1, 2)),
+    ],
+)
+def test_tasks_are_ranks_of_one_training_only_where_the_program_says_so(
+    monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], expected: tuple[int, int]
+) -> None:
+    for name in ("RANK", "WORLD_SIZE", "SLURM_NTASKS", "SLURM_PROCID", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    assert identity() == expected
