@@ -267,6 +267,7 @@ class ModuleLook:
 
     def begin(self, root: nn.Module) -> None:
         """A root is about to run with gradients: hook its modules, if this step is to be looked at."""
+        self.give_up_pass()  # of a root that never returned
         step = self.monitor.step + 1
         if not self._wishes or self.step == step or (step > ALWAYS_STEPS and step % self._wish.stride):
             return
@@ -324,6 +325,17 @@ class ModuleLook:
         """The root has returned: take the hooks away; gradients still arrive."""
         self.guard.call(self._end)
 
+    def give_up_pass(self, raising: nn.Module | None = None) -> None:
+        """Forget the pass that runs, if there is one: its root has raised, and the step may yet be looked at.
+
+        raising: a module whose hooks torch goes through just now; the hook there stays until the next pass or step.
+        """
+        if self._running:
+            stays = [module for module in self._hooked if module is raising]
+            self._hooked = [module for module in self._hooked if module is not raising]
+            self._clear()
+            self._hooked, self.step = stays, 0
+
     def _end(self) -> None:
         if not self._running:
             return
@@ -363,6 +375,8 @@ class ModuleLook:
 
     def output(self, module: nn.Module, place: Place, output: Any) -> None:
         """A module returned; called by its hook."""
+        if not self.step:  # the pass was given up
+            return
         begun = time.perf_counter()
         try:
             self._take(module, place, output)
