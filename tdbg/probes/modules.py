@@ -100,6 +100,14 @@ class Taken(NamedTuple):
     version: int
 
 
+class Last(NamedTuple):
+    """The output worked on last; not kept alive, as it may be large."""
+
+    row: Seen
+    tensor: "weakref.ref[Tensor]"
+    version: int
+
+
 class Figures(NamedTuple):
     """Figures on their way: a 1-D float32 tensor, and of each value whose it is, its name, and what to multiply by."""
 
@@ -201,7 +209,7 @@ class ModuleLook:
         self._looked_at: list[nn.Module] = []
         self._figures: list[Figures] = []
         self._twins: list[tuple[Seen, Seen]] = []  # a container, and the child whose output it returned
-        self._last: Taken | None = None
+        self._last: Last | None = None
         self._running = False
         self._spent_s = self._entered_s = 0.0
         self._stance: Any = None
@@ -426,12 +434,12 @@ class ModuleLook:
                 self._changed_in_place.add(row.path)
                 continue
             last = self._last
-            if last is not None and last.tensor is tensor and last.version == version:
+            if last is not None and last.tensor() is tensor and last.version == version:
                 row.sample = last.row.sample  # a container returns what its last child returned; filled in place later
                 self._twins.append((row, last.row))
             else:
                 found.append((row, local_elements(tensor.detach())))
-                self._last = Taken(row, tensor, version)
+                self._last = Last(row, weakref.ref(tensor), version)
                 if self._wish.backward and tensor.requires_grad:
                     add_gradient_hook(tensor, _GradientHook(self, row, self.step), purpose=f"gradient at {row.path}")
         for rows, data in _by_device(found):

@@ -254,6 +254,16 @@ def test_no_tensor_of_the_program_is_held_after_its_step(watch: Callable[..., Wa
     assert [ref() for ref in outputs] == [None, None, None]
 
 
+def test_the_last_output_is_not_kept_until_backward(watch: Callable[..., Watch]) -> None:
+    watch(flags={"FORWARD": True})
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1 << 18))
+    output = model(torch.randn(8, 4))
+    held, total = weakref.ref(output), output.sum()
+    del output
+    assert held() is None
+    total.backward()
+
+
 def test_large_outputs_are_estimated_from_a_sample(watch: Callable[..., Watch]) -> None:
     one = watch(level="extreme", max_overhead=100.0)
     torch.manual_seed(0)
