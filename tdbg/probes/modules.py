@@ -604,7 +604,8 @@ def _norms(
     estimated from a sample, which takes 5 us instead of 15 and more.
     """
     large = [] if exact else [index for index, data in enumerate(found) if data.numel() > LARGE]
-    small = [index for index in range(len(found)) if index not in large] if large else list(range(len(found)))
+    estimated = set(large)
+    small = [index for index in range(len(found)) if index not in estimated]
     figures = []
     if small:
         norms_S = tensors.norms([found[index] for index in small])
