@@ -417,7 +417,7 @@ class ModuleLook:
 
     def _may_hold(self, tensor: Tensor) -> bool:
         """True if this tensor can be kept for a while, at no great cost of memory."""
-        size = HELD_BYTES if tensor.is_sparse else tensor.nbytes
+        size = tensor.nbytes if tensor.layout == torch.strided else HELD_BYTES
         if size >= HELD_BYTES or self._held_bytes + size > HELD_ALL_BYTES:
             return False
         self._held_bytes += size
