@@ -75,7 +75,7 @@ class Call:
             device_rng=torch.cuda.get_rng_state() if device == "cuda" else None,
             autocast=mode,
             graded=torch.is_grad_enabled(),
-            samples=next((tensor.shape[0] for tensor in taken if tensor.dim() > 0), None),
+            samples=next((tensor.size(0) for tensor in taken if tensor.dim() > 0), None),
         )
 
     @classmethod

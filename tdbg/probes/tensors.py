@@ -147,7 +147,7 @@ def look(tensor: Tensor) -> Bad | None:
     """An exact look at one tensor: None if all of it is finite. Cost: one to three passes, one sync."""
     if not checkable(tensor):
         return None
-    data = local_elements(tensor.detach())
+    data = _elements(tensor.detach())
     if data.element_size() == 1:  # fp8 has few operators
         data = data.to(torch.float32)
     finite = torch.isfinite(data)
