@@ -61,3 +61,8 @@ def test_a_nested_batch_has_its_samples_counted() -> None:
     call = Call.of(nn.Linear(4, 4), (batch,), {})
     assert call is not None
     assert call.samples == 2
+
+
+def test_norms_of_several_devices_come_to_the_one_that_is_not_the_host() -> None:
+    assert tensors.norms([torch.ones(2), torch.ones(2, device="meta")]).device.type == "meta"
+    assert tensors.norms([torch.ones(2), torch.ones(3)]).device.type == "cpu"
