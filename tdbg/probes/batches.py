@@ -115,11 +115,16 @@ def _not_finite(tensor: Tensor, sample: Tensor) -> tensors.Bad | None:
     return tensors.look(tensor) if suspicious else None
 
 
+def _signed(data: Tensor) -> Tensor:
+    """The same numbers in a dtype that can be compared: the wide unsigned ones have few operators."""
+    return data.to(torch.int64) if data.dtype in (torch.uint16, torch.uint32, torch.uint64) else data
+
+
 def _all_equal(tensor: Tensor) -> bool:
     data = tensor.detach()
     if data.element_size() == 1 and data.is_floating_point():
         data = data.to(torch.float32)
-    low, high = torch.aminmax(data)
+    low, high = torch.aminmax(_signed(data))
     return bool(low == high)
 
 
@@ -210,7 +215,7 @@ def labels(parts: list[Part]) -> Part | None:
 
 def label_range(tensor: Tensor) -> tuple[int, int]:
     """Smallest and largest label. Cost: one pass over the labels."""
-    low, high = torch.aminmax(tensor.detach())
+    low, high = torch.aminmax(_signed(tensor.detach()))
     return int(low), int(high)
 
 

@@ -194,6 +194,7 @@ class RootCalls:
                     if call.graded:
                         self._modules.begin(module)
                     self._threads.calls.append((call, time.perf_counter()))
+                    self._threads.raised = False
             elif torch.is_grad_enabled() and not self._threads.calls:
                 self._kept.glance(module, args, kwargs)
         finally:
@@ -252,14 +253,25 @@ class RootCalls:
             self._budget.spend("call_ended", time.perf_counter() - begun, asked=self._asked)
             self._asked = self._asked and torch.is_grad_enabled()
 
+    def raised(self, module: nn.Module) -> None:
+        """A root has raised: what was kept of its call must not stay in memory, where a smaller batch may be tried next."""
+        running = self._threads.calls
+        if self._state.rerunning or not running or running[-1][0].module() is not module:
+            return
+        call, _ = running.pop()
+        self._threads.raised = True
+        if call.graded:
+            self._modules.give_up_pass(module)
+
     @property
     def running(self) -> bool:
-        """True while a watched call runs in this thread."""
-        return bool(self._threads.calls)
+        """True while a watched call runs in this thread, and after one that raised until the program goes on."""
+        return bool(self._threads.calls) or self._threads.raised
 
     def drop_running(self) -> None:
         """A backward begins: a root that raised never returned; it must not hide the calls after it."""
         self._threads.calls.clear()
+        self._threads.raised = False
 
     def watch_from_here(self) -> None:
         """The running step is watched although it was not to be: what its calls cost counts from now on."""
@@ -272,7 +284,7 @@ class RootCalls:
             self._budget.learn("watch", spent_s - self._spent_s)
             self._spent_s = spent_s
         self._asked = False
-        self._threads.calls.clear()
+        self.drop_running()
 
     def _spent_on_calls_s(self) -> float:
         return self._budget.by_part["call_begins"] + self._budget.by_part["call_ended"]
@@ -283,6 +295,7 @@ class _Threads(threading.local):
 
     def __init__(self) -> None:
         self.calls: list[tuple[Call, float]] = []
+        self.raised = False  # the last watched call has
 
 
 def _capturing() -> bool:

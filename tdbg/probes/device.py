@@ -16,7 +16,7 @@ from tdbg.probes import PROBES, Probe, where
 from tdbg.probes.compiler import hide, unseen
 from tdbg.probes.patches import Patches
 from tdbg.probes.roots import clean_path, unwrapped
-from tdbg.probes.tensors import walk
+from tdbg.probes.tensors import nbytes, walk
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -268,7 +268,7 @@ class Device(Probe):
             return
         if result.device != tensor.device:
             window.copies[line] += 1
-            window.copied_bytes += result.nbytes
+            window.copied_bytes += nbytes(result)
             if result.device.type == "cpu":
                 window.syncs[line] += 1
         if result.dtype != tensor.dtype:

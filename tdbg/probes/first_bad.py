@@ -130,7 +130,11 @@ class FirstBad(Probe):
     def call_ended(self, module: nn.Module, call: Call, output: Any) -> None:
         if call.graded or self._eval_reported:
             return
-        outputs = [local(tensor.detach()) for _, tensor in walk(output) if checkable(tensor)]
+        outputs = [
+            (tensor.values() if tensor.is_nested else local(tensor)).detach()
+            for _, tensor in walk(output)
+            if checkable(tensor)
+        ]
         if not all(map(tensors.on_host, outputs)):
             return  # reading it would make the program wait for the device
         if all(_finite(_real(tensor).sum(dtype=torch.float32)) for tensor in outputs):

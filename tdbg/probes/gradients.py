@@ -171,11 +171,10 @@ class GradientNorms(Probe):
         return bool(bad)
 
     def _keep_on_device(self, parameters: list[Tensor], indices: list[int], grads: list[Tensor], keep: bool) -> None:
-        device = grads[0].device
         norms = tensors.norms(grads)
         scale = getattr(self.monitor.in_update, "grad_scale", None)
         if isinstance(scale, Tensor):  # a fused optimizer unscales as it updates
-            norms = norms / scale.to(device)
+            norms = norms / scale.to(norms.device)
         judged = self.monitor.scaling and _scaler_will_judge(self.monitor.in_update)
         if self.monitor.settings.stop_before_update and not judged:
             values = norms.tolist()

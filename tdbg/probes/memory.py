@@ -289,20 +289,22 @@ class Memory(Probe):
 
     def _count_held(self) -> Held:
         held = Held()
+        counted: set[int] = set()  # a tied weight belongs to the first module that holds it
         roots = self.monitor.trained_roots()
         for root in roots:
             prefix = f"{type(unwrapped(root)).__name__}." if len(roots) > 1 else ""
             for path, module in unwrapped(root).named_modules():
-                own = self._count_module(module, held)
+                own = self._count_module(module, held, counted)
                 if own:
                     held.by_module[prefix + clean_path(path) or "root"] += own
         return held
 
-    def _count_module(self, module: nn.Module, held: Held) -> int:
+    def _count_module(self, module: nn.Module, held: Held, counted: set[int]) -> int:
         before = held.total
         for parameter in module._parameters.values():
-            if parameter is None or torch.nn.parameter.is_lazy(parameter):
+            if parameter is None or torch.nn.parameter.is_lazy(parameter) or id(parameter) in counted:
                 continue
+            counted.add(id(parameter))
             held.parameters += nbytes(parameter)
             held.gradients += nbytes(parameter.grad) if parameter.grad is not None else 0
             held.optimizer += sum(

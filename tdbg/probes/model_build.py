@@ -292,7 +292,8 @@ class ModelBuild(Probe):
         if not held:
             return
         data = [local(parameter.detach()) for parameter in held]
-        rows = torch.cat([samples([one]).to(data[0].device) for one in data])
+        device = tensors.common_device(data)
+        rows = torch.cat([samples([one]).to(device, non_blocking=True) for one in data])
         norms = tensors.norms(
             [one if one.numel() <= FULL_NORM_NUMEL else row for one, row in zip(data, rows, strict=True)]
         )

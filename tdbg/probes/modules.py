@@ -100,6 +100,14 @@ class Taken(NamedTuple):
     version: int
 
 
+class Last(NamedTuple):
+    """The output worked on last; not kept alive, as it may be large."""
+
+    row: Seen
+    tensor: "weakref.ref[Tensor]"
+    version: int
+
+
 class Figures(NamedTuple):
     """Figures on their way: a 1-D float32 tensor, and of each value whose it is, its name, and what to multiply by."""
 
@@ -201,7 +209,7 @@ class ModuleLook:
         self._looked_at: list[nn.Module] = []
         self._figures: list[Figures] = []
         self._twins: list[tuple[Seen, Seen]] = []  # a container, and the child whose output it returned
-        self._last: Taken | None = None
+        self._last: Last | None = None
         self._running = False
         self._spent_s = self._entered_s = 0.0
         self._stance: Any = None
@@ -267,6 +275,7 @@ class ModuleLook:
 
     def begin(self, root: nn.Module) -> None:
         """A root is about to run with gradients: hook its modules, if this step is to be looked at."""
+        self.give_up_pass()  # of a root that never returned
         step = self.monitor.step + 1
         if not self._wishes or self.step == step or (step > ALWAYS_STEPS and step % self._wish.stride):
             return
@@ -324,6 +333,17 @@ class ModuleLook:
         """The root has returned: take the hooks away; gradients still arrive."""
         self.guard.call(self._end)
 
+    def give_up_pass(self, raising: nn.Module | None = None) -> None:
+        """Forget the pass that runs, if there is one: its root has raised, and the step may yet be looked at.
+
+        raising: a module whose hooks torch goes through just now; the hook there stays until the next pass or step.
+        """
+        if self._running:
+            stays = [module for module in self._hooked if module is raising]
+            self._hooked = [module for module in self._hooked if module is not raising]
+            self._clear()
+            self._hooked, self.step = stays, 0
+
     def _end(self) -> None:
         if not self._running:
             return
@@ -363,6 +383,8 @@ class ModuleLook:
 
     def output(self, module: nn.Module, place: Place, output: Any) -> None:
         """A module returned; called by its hook."""
+        if not self.step:  # the pass was given up
+            return
         begun = time.perf_counter()
         try:
             self._take(module, place, output)
@@ -395,7 +417,7 @@ class ModuleLook:
 
     def _may_hold(self, tensor: Tensor) -> bool:
         """True if this tensor can be kept for a while, at no great cost of memory."""
-        size = HELD_BYTES if tensor.is_sparse else tensor.nbytes
+        size = tensor.nbytes if tensor.layout == torch.strided else HELD_BYTES
         if size >= HELD_BYTES or self._held_bytes + size > HELD_ALL_BYTES:
             return False
         self._held_bytes += size
@@ -412,12 +434,12 @@ class ModuleLook:
                 self._changed_in_place.add(row.path)
                 continue
             last = self._last
-            if last is not None and last.tensor is tensor and last.version == version:
+            if last is not None and last.tensor() is tensor and last.version == version:
                 row.sample = last.row.sample  # a container returns what its last child returned; filled in place later
                 self._twins.append((row, last.row))
             else:
                 found.append((row, local_elements(tensor.detach())))
-                self._last = Taken(row, tensor, version)
+                self._last = Last(row, weakref.ref(tensor), version)
                 if self._wish.backward and tensor.requires_grad:
                     add_gradient_hook(tensor, _GradientHook(self, row, self.step), purpose=f"gradient at {row.path}")
         for rows, data in _by_device(found):
@@ -582,7 +604,8 @@ def _norms(
     estimated from a sample, which takes 5 us instead of 15 and more.
     """
     large = [] if exact else [index for index, data in enumerate(found) if data.numel() > LARGE]
-    small = [index for index in range(len(found)) if index not in large] if large else list(range(len(found)))
+    estimated = set(large)
+    small = [index for index in range(len(found)) if index not in estimated]
     figures = []
     if small:
         norms_S = tensors.norms([found[index] for index in small])

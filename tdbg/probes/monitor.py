@@ -159,7 +159,7 @@ class Monitor(State):
 
     def attach(self, probes: Iterable[type[Probe]]) -> None:
         """Set every hook and patch. Nothing is hooked before, nothing is left after `detach`."""
-        self.roots.attach(self.root_calls.begins, self.root_calls.ended)
+        self.roots.attach(self.root_calls.begins, self.root_calls.ended, self.root_calls.raised)
         self.hooks.attach()
         self.use(probes)
 
@@ -544,7 +544,7 @@ class Monitor(State):
         self.profiles = []
         self.local_gradients.detach()
         self._begin_process(time.perf_counter())
-        self.roots.aim(self.root_calls.begins, self.root_calls.ended)
+        self.roots.aim(self.root_calls.begins, self.root_calls.ended, self.root_calls.raised)
         self.modules.forked()
         for probe in self.roster.probes:
             probe.guard.call(probe.forked)

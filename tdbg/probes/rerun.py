@@ -76,7 +76,7 @@ class Call:
             device_rng=torch.cuda.get_rng_state() if device == "cuda" else None,
             autocast=mode,
             graded=torch.is_grad_enabled(),
-            samples=next((tensor.shape[0] for tensor in taken if tensor.dim() > 0), None),
+            samples=next((tensor.size(0) for tensor in taken if tensor.dim() > 0), None),
         )
 
     @classmethod
@@ -97,14 +97,14 @@ class Call:
             on_host = tensors.on_host(tensor)
             if not (on_device or on_host):
                 continue
-            if on_host and tensor.nbytes <= SMALL_BYTES:
+            if on_host and tensors.nbytes(tensor) <= SMALL_BYTES:
                 self.outputs.append(tensor.detach())
             if tensor.requires_grad and tensor.grad_fn is not None:
                 add_gradient_hook(tensor, _Keep(self.output_grads, index))
 
     def is_small(self) -> bool:
         """True if keeping the arguments for one more step costs no memory worth speaking of."""
-        return sum(tensor.nbytes for _, tensor in walk((self.args, self.kwargs))) <= SMALL_BYTES
+        return sum(tensors.nbytes(tensor) for _, tensor in walk((self.args, self.kwargs))) <= SMALL_BYTES
 
     def holds_memory(self) -> bool:
         """True if keeping several such calls would keep graphs alive, or much memory of an accelerator."""

@@ -22,6 +22,7 @@ UNHOOKED = (torch.jit.ScriptModule, nn.TransformerEncoderLayer, nn.TransformerEn
 # torch's own helpers, which live while it compiles or exports and which its compiler cannot see into when hooked.
 HELPERS = ("torch._", "torch.export.")
 Target = Callable[[nn.Module, Any, Any], None]
+Raised = Callable[[nn.Module], None]
 Alive = TypeVar("Alive")
 WRAPPER_CLASSES = ("DistributedDataParallel", "DataParallel")
 ROOT_KEY: Any = reserve_key("root")
@@ -41,6 +42,7 @@ class CallHook:
 
     def __init__(self, guard: Guard, *, after: bool = False) -> None:
         self.target: Callable[..., None] | None = None
+        self.raised: Raised | None = None  # called instead where the module's call has raised
         self.guard = guard
         self._after = after
 
@@ -48,9 +50,15 @@ class CallHook:
         if torch.compiler.is_compiling():  # inside a compiled region: be a constant nothing
             return
         if self._after and more is None and repair_traceback(module):
+            self.failed(module)
             return
         if self.target is not None:
             unseen(self.guard.call, self.target, module, args, more)
+
+    def failed(self, module: nn.Module) -> None:
+        """The module's call has raised."""
+        if self.raised is not None:
+            unseen(self.guard.call, self.raised, module)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "CallHook":
         return self
@@ -81,18 +89,22 @@ class Roots:
         self._is_paused = False
         self._paused: weakref.WeakKeyDictionary[nn.Module, None] = weakref.WeakKeyDictionary()
 
-    def attach(self, before: Target, after: Target) -> None:
-        """Start watching modules being built. before, after: called around each call of a root, with (module, args, kwargs or output)."""
+    def attach(self, before: Target, after: Target, raised: Raised | None = None) -> None:
+        """Start watching modules being built.
+
+        before, after: called around each call of a root, with (module, args, kwargs or output).
+        raised: called in the place of ``after`` where the call raised.
+        """
         self._watches = [
             add_global_hook(module_registry._global_parameter_registration_hooks, self._on_parameter),
             add_global_hook(module_registry._global_module_registration_hooks, self._on_child),
         ]
-        self.aim(before, after)
+        self.aim(before, after, raised)
 
-    def aim(self, before: Target, after: Target) -> None:
+    def aim(self, before: Target, after: Target, raised: Raised | None = None) -> None:
         """From now on these are called; nothing once all hooks are removed."""
         if self._watches:
-            self._before.target, self._after.target = before, after
+            self._before.target, self._after.target, self._after.raised = before, after, raised
 
     def detach(self) -> None:
         """Remove every hook."""
@@ -103,7 +115,7 @@ class Roots:
         self._paused = weakref.WeakKeyDictionary()
         for module in alive(self._hooked):
             self._unhook(module)
-        self._before.target = self._after.target = None
+        self._before.target = self._after.target = self._after.raised = None
 
     def _on_parameter(self, module: nn.Module, name: str, parameter: Any) -> None:
         self._guard.call(self._meet, module, None)
@@ -161,6 +173,7 @@ class Roots:
             try:
                 output = compiled(*args, **kwargs)
             except BaseException as error:
+                after.failed(whose())  # type: ignore[arg-type]
                 drop_own_frames(error)
                 raise
             after(whose(), args, output)  # type: ignore[arg-type]

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 Shape = tuple[int, ...]
 Shapes = dict[str, Shape]
@@ -46,10 +47,10 @@ def shapes_of(mapping: Mapping[Any, Any]) -> Shapes:
 
 def module_shapes(module: nn.Module) -> Shapes:
     """The shapes of what a module's state dict holds. ``state_dict`` is not called: its hooks may communicate."""
-    found = {name: tuple(p.shape) for name, p in module.named_parameters(remove_duplicate=False)}
+    found = {name: tuple(p.shape) for name, p in module.named_parameters(remove_duplicate=False) if not is_lazy(p)}
     for path, owner in module.named_modules(remove_duplicate=False):
         for name, buffer in owner._buffers.items():
-            if buffer is not None and name not in owner._non_persistent_buffers_set:
+            if buffer is not None and not is_lazy(buffer) and name not in owner._non_persistent_buffers_set:
                 found[f"{path}.{name}" if path else name] = tuple(buffer.shape)
     return found
 

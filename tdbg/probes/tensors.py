@@ -147,7 +147,7 @@ def look(tensor: Tensor) -> Bad | None:
     """An exact look at one tensor: None if all of it is finite. Cost: one to three passes, one sync."""
     if not checkable(tensor):
         return None
-    data = local_elements(tensor.detach())
+    data = _elements(tensor.detach())
     if data.element_size() == 1:  # fp8 has few operators
         data = data.to(torch.float32)
     finite = torch.isfinite(data)
@@ -275,7 +275,7 @@ def measure(found: Sequence[Tensor]) -> list[Figures | None]:
 
 
 def norms(found: Sequence[Tensor]) -> Tensor:
-    """The L2 norm of each tensor as a float32 vector on the first one's device; nothing is read, nothing waits.
+    """The L2 norm of each tensor as a float32 vector on their `common_device`; nothing is read, nothing waits.
 
     A norm that is not finite may be an overflow (elements above 1e19): `measure` tells. Empty for no tensors.
     Cost: one pass, few kernels (`torch._foreach_norm`).
@@ -291,8 +291,14 @@ def norms(found: Sequence[Tensor]) -> Tensor:
             if chosen:
                 for index, norm in zip(chosen, torch._foreach_norm([data[i] for i in chosen], 2, dtype), strict=True):
                     result[index] = norm
-        device = data[0].device
-        return torch.stack([norm.to(device, torch.float32) for norm in result])
+        device = common_device(data)
+        return torch.stack([norm.to(device, torch.float32, non_blocking=True) for norm in result])
+
+
+def common_device(found: Sequence[Tensor]) -> torch.device:
+    """The first device of these that is not the CPU, if there is one: a copy from there to the CPU would wait."""
+    devices = [tensor.device for tensor in found]
+    return next((device for device in devices if device.type != "cpu"), devices[0])
 
 
 def _real(data: Tensor) -> Tensor:

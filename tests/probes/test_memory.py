@@ -191,6 +191,18 @@ def test_parameters_gradients_and_optimizer_state_are_counted_by_module(watch: S
     assert outputs == pytest.approx({"0": 16 * 64 * 4 / 1e6, "1": 16 * 64 * 4 / 1e6, "2": 16 * 4 * 4 / 1e6}, abs=1e-3)
 
 
+def test_a_tied_weight_is_counted_once(watch: Start) -> None:
+    seen = watch(flags={"MEMORY": True})
+    model = nn.Sequential(nn.Linear(32, 32, bias=False), nn.Linear(32, 32, bias=False))
+    model[1].weight = model[0].weight
+    train(4, model=model)
+    probe = seen.monitor.probe("memory")
+    assert isinstance(probe, memory.Memory)
+    held = probe._count_held()
+    assert held.parameters == 32 * 32 * 4
+    assert held.by_module["1"] == 0
+
+
 def test_each_looked_at_step_has_its_line(watch: Start) -> None:
     seen = watch(flags={"MEMORY": True})
     train(5)

@@ -1,5 +1,6 @@
 """The look at all modules: right figures, hooks only for one pass, and nothing of the program's changed."""
 
+import contextlib
 import math
 import weakref
 from collections.abc import Callable
@@ -91,6 +92,34 @@ def test_a_forward_that_raises_leaves_no_hook(watch: Callable[..., Watch]) -> No
     assert one.monitor.modules.count() == 0
     assert not model[0]._forward_hooks
     assert observed(one, "forward")
+
+
+def test_a_caught_failure_leaves_nothing_and_the_retry_is_looked_at(watch: Callable[..., Watch]) -> None:
+    one = watch(flags=FLAGS)
+    outputs: list[weakref.ref[Tensor]] = []
+
+    class Tight(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+
+        def forward(self, batch: Tensor) -> Tensor:
+            output: Tensor = self.layer(batch)
+            outputs.append(weakref.ref(output))
+            if len(batch) > 8:
+                raise MemoryError("too large")
+            return output.relu()
+
+    model = Tight()
+    with contextlib.suppress(MemoryError):
+        model(torch.randn(16, 4))
+    assert outputs[0]() is None
+    assert one.monitor.modules.count() <= 1  # torch goes through the root's hooks as it raises
+    assert not model.layer._forward_hooks
+    train(model, torch.randn(8, 4), steps=1)
+    assert one.monitor.modules.count() == 0
+    (seen,) = observed(one, "forward")
+    assert seen.step == 1
 
 
 def test_non_finite_and_zero_outputs_are_named(watch: Callable[..., Watch]) -> None:
@@ -223,6 +252,16 @@ def test_no_tensor_of_the_program_is_held_after_its_step(watch: Callable[..., Wa
     train(model, torch.randn(16, 8), steps=3)
     assert len(observed(one, "forward")) == 3
     assert [ref() for ref in outputs] == [None, None, None]
+
+
+def test_the_last_output_is_not_kept_until_backward(watch: Callable[..., Watch]) -> None:
+    watch(flags={"FORWARD": True})
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1 << 18))
+    output = model(torch.randn(8, 4))
+    held, total = weakref.ref(output), output.sum()
+    del output
+    assert held() is None
+    total.backward()
 
 
 def test_large_outputs_are_estimated_from_a_sample(watch: Callable[..., Watch]) -> None:
