@@ -9,13 +9,13 @@ from tdbg.rules import RULES, Rule
 from tdbg.rules.text import joined
 from tdbg.rules.view import View, signal_name
 
-SIGINT, SIGTERM, SIGHUP, SIGKILL = 2, 15, 1, 9
+SIGINT, SIGTERM, SIGHUP, SIGKILL, SIGABRT = 2, 15, 1, 9, 6
 AT_ONCE_S = 5.0  # exits so close together are noted in an order of chance
 ASKED_TO_END = (-SIGINT, -SIGTERM, -SIGHUP)
 CAUSES = {
     -SIGKILL: "someone sent SIGKILL: often the kernel, out of memory (`dmesg`, the cgroup's limit), or a scheduler",
     -11: "a crash in native code: an extension, a driver, a wrong index in a custom kernel",
-    -6: "native code gave up (abort): a failed assertion, a collective that timed out",
+    -SIGABRT: "native code gave up (abort): a failed assertion, a collective that timed out",
     -7: "a memory-mapped file or shared memory ran out (/dev/shm)",
 }
 
@@ -83,7 +83,8 @@ def _first(exits: list[_Exit]) -> _Exit | None:
     if not exits or not exits[0].explained:
         return exits[0] if exits else None
     until = exits[0].t + AT_ONCE_S
-    return next((found for found in exits if not found.explained and found.code in CAUSES and found.t <= until), None)
+    causes = CAUSES.keys() - {-SIGABRT}  # a collective that another rank left aborts: that follows from the traceback
+    return next((found for found in exits if not found.explained and found.code in causes and found.t <= until), None)
 
 
 def _bad_exits(view: View) -> Iterable[_Exit]:

@@ -141,7 +141,9 @@ def test_the_first_exception_of_several_ranks_is_named_in_any_order(stream):
     assert "TD-R002" not in run.codes(1)  # the traceback says it
 
 
-@pytest.mark.parametrize(("code", "later", "told"), [(-9, 0, True), (-7, 4, True), (-9, 30, False), (3, 0, False)])
+@pytest.mark.parametrize(
+    ("code", "later", "told"), [(-9, 0, True), (-7, 4, True), (-6, 0, False), (-9, 30, False), (3, 0, False)]
+)
 def test_a_signal_is_not_hidden_by_an_exit_that_followed_from_it(stream, code: int, later: int, told: bool):
     run = stream()
     zero, _ = pair(run, (3, 3), well=False)
