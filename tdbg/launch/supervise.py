@@ -11,7 +11,9 @@ from typing import Protocol
 from tdbg.errors import CommandNotFoundError, LaunchError, NotExecutableError
 from tdbg.launch import orphans
 
-# Sent on to the child. One that tdbg inherited as ignored stays ignored here and there.
+# Sent on to the child. One that tdbg inherited as ignored stays ignored here and there. Where the sender reaches the
+# child too (`timeout` signals its group) it comes twice, as it does to a command of `timeout` without tdbg; to hold it
+# back would lose it under SLURM's cgroup tracking, which signals only what slurmstepd itself started.
 FORWARDED = (
     signal.SIGHUP,
     signal.SIGINT,
@@ -25,6 +27,9 @@ FORWARDED = (
 # closed sends SIGHUP to the leader of its session alone.)
 BY_KEYBOARD = (signal.SIGINT, signal.SIGQUIT)
 STOP_GRACE_S = 10.0
+# How long the end of the child may go unseen. SIGCHLD goes to any one thread that does not block it, so in a process
+# with threads of others it may be spent elsewhere between a look at the child and the wait for a signal.
+LOOK_AGAIN_S = 1.0
 
 
 class Output(Protocol):
@@ -79,7 +84,9 @@ class Child:
         """Pass signals on until the command has ended; returns its code, or minus the signal's number."""
         try:
             while not self._has_ended():
-                self._attend(*_next_signal({*self._watched, *self._resize, signal.SIGCHLD}))
+                found = _next_signal({*self._watched, *self._resize, signal.SIGCHLD})
+                if found is not None:
+                    self._attend(*found)
             return int(self._process.returncode)
         finally:
             self._restore()
@@ -115,10 +122,12 @@ class Child:
         last.start()
 
 
-def _next_signal(wanted: set[signal.Signals]) -> tuple[int, bool]:
-    """The next signal, and whether a key at the terminal sent it, in which case the command has it too."""
-    if hasattr(signal, "sigwaitinfo"):
-        info = signal.sigwaitinfo(wanted)
+def _next_signal(wanted: set[signal.Signals]) -> tuple[int, bool] | None:
+    """The next signal, and whether the command has it too (a key at the terminal sent it); None after a second."""
+    if hasattr(signal, "sigtimedwait"):
+        info = signal.sigtimedwait(wanted, LOOK_AGAIN_S)
+        if info is None:
+            return None
         return info.si_signo, info.si_signo in BY_KEYBOARD and info.si_code > 0  # the kernel, not some process
     number = signal.sigwait(wanted)  # macOS
     return number, number in BY_KEYBOARD and _in_foreground()

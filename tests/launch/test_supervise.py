@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,27 @@ time.sleep(0.3)  # a signal that is sent twice would come now
 print("total", len(heard), flush=True)
 sys.exit(42)
 """
+
+
+@pytest.fixture
+def woken() -> Iterator[list[int]]:
+    """Wakes a wait in this thread that would last for ever; empty if it was not needed.
+
+    A child supervised in this process has SIGALRM blocked, by which pytest-timeout ends a test.
+    """
+    times: list[int] = []
+    over, main = threading.Event(), threading.get_ident()
+
+    def wake() -> None:
+        while not over.wait(15 if not times else 0.1):
+            times.append(signal.SIGCHLD)
+            signal.pthread_kill(main, signal.SIGCHLD)
+
+    waker = threading.Thread(target=wake)
+    waker.start()
+    yield times
+    over.set()
+    waker.join()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -124,7 +146,9 @@ def test_a_script_without_an_interpreter_line_goes_to_sh(shell) -> None:
     assert (done.returncode, done.stdout) == (3, "one word\n")
 
 
-def test_stop_ends_the_child_by_term_and_a_deaf_one_by_kill(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_stop_ends_the_child_by_term_and_a_deaf_one_by_kill(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, woken: list[int]
+) -> None:
     monkeypatch.setattr(supervise, "STOP_GRACE_S", 0.5)
     deaf = "import signal,sys,time; signal.signal(15, signal.SIG_IGN); open(sys.argv[1], 'w'); time.sleep(60)"
     for text, expected in (("import sys,time; open(sys.argv[1], 'w'); time.sleep(60)", -15), (deaf, -9)):
@@ -134,9 +158,12 @@ def test_stop_ends_the_child_by_term_and_a_deaf_one_by_kill(monkeypatch: pytest.
             pass
         child.stop()
         assert child.wait() == expected
+    assert not woken, "it waited for ever"
 
 
-def test_a_child_that_ends_while_another_thread_stops_it_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_that_ends_while_another_thread_stops_it_is_seen(
+    monkeypatch: pytest.MonkeyPatch, woken: list[int]
+) -> None:
     """The other thread asks the system for the child, which has just ended, as SIGCHLD comes: no second one will."""
     child = supervise.Child([sys.executable, "-c", "import time; time.sleep(60)"], dict(os.environ))
     process, next_signal, real = child._process, supervise._next_signal, child._process._waitpid_lock
@@ -163,7 +190,7 @@ def test_a_child_that_ends_while_another_thread_stops_it_is_seen(monkeypatch: py
         def __exit__(self, *error: object) -> None:
             real.release()
 
-    def stop_meanwhile(wanted: Any) -> tuple[int, bool]:
+    def stop_meanwhile(wanted: Any) -> tuple[int, bool] | None:
         if not stops.ident:
             stops.start()
         return next_signal(wanted)
@@ -171,19 +198,41 @@ def test_a_child_that_ends_while_another_thread_stops_it_is_seen(monkeypatch: py
     stops = threading.Thread(target=child.stop)
     monkeypatch.setattr(process, "_waitpid_lock", Asked())
     monkeypatch.setattr(supervise, "_next_signal", stop_meanwhile)
-    woken: list[int] = []
-    alarm = threading.Timer(10, lambda: (woken.append(1), os.kill(os.getpid(), signal.SIGCHLD)))
-    alarm.start()
     assert child.wait() == -signal.SIGKILL
-    alarm.cancel()
     stops.join()
     assert not woken, "it waited for ever"
 
 
-def test_signal_state_of_tdbg_is_as_before_afterwards() -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="only there the system tells how long to wait for a signal")
+def test_a_child_whose_end_was_told_to_another_thread_is_seen(
+    monkeypatch: pytest.MonkeyPatch, woken: list[int]
+) -> None:
+    """A thread from before the child blocks nothing: SIGCHLD is its own, while the main thread is between look and wait."""
+    over, next_signal = threading.Event(), supervise._next_signal
+    other = threading.Thread(target=over.wait, daemon=True)
+    other.start()
+    child = supervise.Child([sys.executable, "-c", "import time; time.sleep(60)"], dict(os.environ))
+
+    def end_before_the_wait(wanted: Any) -> tuple[int, bool] | None:
+        if not over.is_set():
+            os.kill(child.pid, signal.SIGKILL)
+            os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+            while signal.SIGCHLD in signal.sigpending():  # until the other thread has it
+                pass
+            over.set()
+        return next_signal(wanted)
+
+    monkeypatch.setattr(supervise, "_next_signal", end_before_the_wait)
+    assert child.wait() == -signal.SIGKILL
+    other.join()
+    assert not woken, "it waited for ever"
+
+
+def test_signal_state_of_tdbg_is_as_before_afterwards(woken: list[int]) -> None:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, []), signal.getsignal(signal.SIGCHLD)
     assert supervise.Child(["true"], dict(os.environ)).wait() == 0
     assert (signal.pthread_sigmask(signal.SIG_BLOCK, []), signal.getsignal(signal.SIGCHLD)) == before
     with pytest.raises(Exception, match="not found"):
         supervise.Child(["no-such-command-here"], dict(os.environ))
     assert (signal.pthread_sigmask(signal.SIG_BLOCK, []), signal.getsignal(signal.SIGCHLD)) == before
+    assert not woken, "it waited for ever"
