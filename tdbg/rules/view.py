@@ -63,6 +63,17 @@ def exit_text(code: int) -> str:
     return signal_name(-code) if code < 0 else f"exit {code}"
 
 
+def round_of(process: ProcessDir, start: Start | None) -> int:
+    """Which launch of the job a process belongs to: ranks of one round ran together.
+
+    The number of its folder alone does not say it: a rank that ended before its first step has none of that round.
+    Nor does the launcher's count: torch elastic counts the restarts of each node by itself.
+    """
+    env = start.env if start is not None else {}
+    counts = [int(count) for count in (str(env.get(name, "")) for name in RESTART_ENV) if count.isdecimal()]
+    return max(process.attempt, *counts[:1], 0)
+
+
 @dataclass(slots=True)
 class Looks:
     """What one flag's probe said in one process."""
@@ -108,6 +119,11 @@ class ProcessView:
     def rank(self) -> int | None:
         """The global rank, if it became one."""
         return self.process.rank
+
+    @property
+    def round(self) -> int:
+        """Which launch of the job it belongs to."""
+        return round_of(self.process, self.start)
 
     @property
     def who(self) -> str:

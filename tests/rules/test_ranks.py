@@ -67,6 +67,32 @@ def test_a_restart_with_fewer_ranks_is_compared_among_itself(stream):
     assert next(row for row in run.judge().ranks if row["rank"] == 0)["attempts"] == 2
 
 
+def counted(restarts: int) -> dict[str, dict[str, str]]:
+    """What torch elastic tells a rank."""
+    return {"env": {"TORCHELASTIC_RESTART_COUNT": str(restarts)}}
+
+
+def test_a_rank_that_died_before_its_first_step_is_compared_after_the_restart(stream):
+    """Its first folder is of the second round: the numbers of the folders differ, the launcher's count does not."""
+    run = stream()
+    run.train(run.rank(0, world=2, **counted(0)), [2.0] * 3)
+    for folder, steps in ((run.rank(0, 2, 1, **counted(1)), 70), (run.rank(1, 2, 0, **counted(1)), 40)):
+        run.train(folder, [2.0] * steps)
+        run.end(folder, steps)
+    assert first(run, "TD-R001", 1).title == "ranks stopped at different steps: rank 1 at 40, rank 0 at 70"
+    assert first(run, "TD-R001", 1).evidence == []
+
+
+def test_nodes_that_count_different_restarts_are_compared(stream):
+    """torch elastic counts on each node what failed there; the others restart with it."""
+    run = stream()
+    pair(run, (3, 3), well=False)
+    for folder, steps in ((run.rank(0, 2, 1, **counted(1)), 70), (run.rank(1, 2, 1, **counted(0)), 40)):
+        run.train(folder, [2.0] * steps)
+        run.end(folder, steps)
+    assert first(run, "TD-R001", 1).title == "ranks stopped at different steps: rank 1 at 40, rank 0 at 70"
+
+
 def test_a_ranks_own_code_is_named_through_its_launcher(stream):
     run = stream()
     pair(run, (12, 12), well=False)
