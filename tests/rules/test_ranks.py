@@ -6,6 +6,8 @@ import pytest
 from streams import HOST, Stream
 
 from tdbg.events import Note, Observation, Plan, Traceback
+from tdbg.rules.verdict import Judge
+from tdbg.rundir import ProcessDir
 
 
 def first(run: Stream, code: str, exit_code: int = 0):
@@ -129,6 +131,45 @@ def test_the_command_itself(one):
     assert finding.title == "rank 0 exited with code 7 after step 5"
     assert run.judge(7).ranks[0]["ended"] == "exit 7"
     assert first(run, "TD-R002", -11).title == "rank 0 was ended by SIGSEGV after step 5"
+
+
+@pytest.mark.parametrize(
+    ("pid", "well", "code", "ended", "title"),
+    [
+        (1000, True, 7, "exit 7", "rank 0 exited with code 7 after step 5"),
+        (1000, False, -9, "SIGKILL", "rank 0 was ended by SIGKILL after step 5"),
+        (1000, True, 137, "exit 137", "rank 0 exited with code 137 after step 5"),
+        (1, True, 7, "ended", None),
+        (1, False, 0, "cut off", None),  # `python train.py || true`
+        (1, False, 137, "SIGKILL", "rank 0 was ended by SIGKILL after step 5"),
+        (1, True, 137, "ended", None),
+        (1, False, 255, "cut off", None),
+        (1, False, -15, "cut off", None),
+    ],
+)
+def test_what_a_script_ends_with_is_not_its_trainings_exit(one, pid, well, code, ended, title):
+    """The command's process is noted: it is the rank only where the pids agree."""
+    run, rank = one
+    run.run.update(child={"pid": pid, "host": HOST})
+    run.train(rank, [2.0] * 5)
+    if well:
+        run.end(rank, 5)
+    verdict = run.judge(code)
+    assert verdict.ranks[0]["ended"] == ended
+    assert [found.title for found in verdict.findings if found.code == "TD-R002"] == [title] * bool(title)
+
+
+def test_a_program_that_replaced_itself_ended_once(one):
+    run, rank = one
+    run.run.update(child={"pid": 1000, "host": HOST})
+    again = run.rank(attempt=1, pid=1000)
+    for folder in (rank, again):
+        run.train(folder, [2.0] * 5)
+    view = Judge(run.run).view
+    for folder, event in run.log:
+        view.take(ProcessDir(run.run, run.run.path / folder), event)
+    view.close(7)
+    assert [view.own_exit(view.processes[folder]) for folder in (rank, again)] == [None, 7]
 
 
 def test_a_request_to_end_is_info(one):
