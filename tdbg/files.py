@@ -45,8 +45,13 @@ def why_unreadable(path: "Path") -> str:
     try:
         open_regular(path).close()
     except (OSError, ValueError) as error:
-        return (error.strerror if isinstance(error, OSError) else "") or str(error)
+        return describe_failure(error)
     return ""
+
+
+def describe_failure(error: OSError | ValueError) -> str:
+    """What a failed read says of why, without the file's name."""
+    return (error.strerror if isinstance(error, OSError) else "") or str(error)
 
 
 def is_readable(path: "Path") -> bool:

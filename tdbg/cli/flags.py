@@ -1,5 +1,6 @@
 """`tdbg flags`: the table of debug flags; which lines of a program they open; what those of a run really did."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -8,6 +9,8 @@ import typer
 from tdbg.cli import options
 from tdbg.flags import FLAGS, PRESETS, Flag, expand
 from tdbg.output import print_json, print_table, say
+
+MAX_TOLD = 10  # files that cannot be read
 
 app = options.group(
     """List the debug flags, what they open and what they did.
@@ -92,24 +95,37 @@ def scan(
     """
     from tdbg.errors import TdbgError
     from tdbg.logs import tagmap
-    from tdbg.logs.guards.files import maps_below
+    from tdbg.logs.guards.files import files_below, maps_below
     from tdbg.logs.guards.reader import CHECKERS
 
     if not source.exists():
         raise TdbgError(f"there is no {source}", "name the folder of the program's Python files")
-    maps = maps_below(source, (*CHECKERS, *(function or ())))
+    unreadable: dict[str, str] = {}
+    maps = maps_below(source, (*CHECKERS, *(function or ())), on_unreadable=unreadable.__setitem__)
+    if unreadable and all(path in unreadable for path in files_below(source)):
+        path, why = next(iter(unreadable.items()))
+        more = f" (nor can {len(unreadable) - 1:,} more below {source})" if len(unreadable) > 1 else ""
+        raise TdbgError(f"{path} cannot be read: {why}{more}", "name a folder of Python files that you may read")
     found = tagmap.build(maps.values())
     text = tagmap.dump(found)
     if output == "-":
         print(text, end="")
     else:
         _write_map(Path(output), text)
+    _tell_unreadable(unreadable)
     for path, item in maps.items():
         if item.broken:
             say(f"{path} cannot be parsed ({item.broken}): its lines are not in the map")
     calls = sum(bool(call.flags) for item in maps.values() for call in item.calls)
     say(f"{calls:,} log calls under {len(found.entries):,} flags; {len(found.ambiguous):,} ambiguous texts")
     return 0 if found.entries else 1
+
+
+def _tell_unreadable(unreadable: Mapping[str, str]) -> None:
+    for path, why in list(unreadable.items())[:MAX_TOLD]:
+        say(f"{path} cannot be read ({why}): its lines are not in the map")
+    if len(unreadable) > MAX_TOLD:
+        say(f"and {len(unreadable) - MAX_TOLD:,} more cannot be read")
 
 
 def _write_map(path: Path, text: str) -> None:

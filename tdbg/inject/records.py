@@ -400,7 +400,11 @@ def spent_ms() -> float:
 
 
 def _hear_loggers(records: Records, logging: Any) -> None:
-    """``callHandlers``, which comes after the program's own filters: what they reject or mask was never said."""
+    """``callHandlers``, which comes after the program's own filters: what they reject or mask was never said.
+
+    A ``handle`` of the program's that does not come here is not heard: before it, nothing says what it will reject, and
+    ``Handler.handle`` is also where queues and buffers hand on what was heard already, in other threads and processes.
+    """
     logging.Logger.callHandlers = passed_over_like(logging, _heard(logging.Logger.callHandlers, records))
 
 

@@ -35,6 +35,8 @@ MEETING_POINT = (
     "deepspeed-multinode-launcher",
 )
 NODE_COUNT = ("nnodes", "num-machines")
+# Agents that start together come within this time, though torch elastic may count different restarts on each node.
+ONE_ROUND_S = 60.0
 
 
 def job_from_env(environ: Mapping[str, str]) -> str:
@@ -96,7 +98,8 @@ def open_run(
     if not joined:
         return run, True
     _enter_node(run)
-    return run, bool(before) and _has_ended(before) and _takes_over(run, restart)
+    is_leaderless = bool(before) and (_has_ended(before) or _is_left_behind(run, before, restart))
+    return run, is_leaderless and _takes_over(run, restart)
 
 
 def intended_path(settings: Settings, command: Sequence[str], environ: Mapping[str, str]) -> Path:
@@ -179,6 +182,17 @@ def _has_ended(state: Mapping[str, Any]) -> bool:
     if state.get("end") is not None:
         return True
     return lives(chief.get("pid"), chief.get("host"), chief.get("started")) is False
+
+
+def _is_left_behind(run: RunDir, state: Mapping[str, Any], restart: int) -> bool:
+    """True if the leader was of an earlier attempt on another host: one that died with its host noted no end."""
+    chief = state.get("supervisor") or {}
+    if restart <= int(state.get("restart", 0)) or lives(chief.get("pid"), chief.get("host"), chief.get("started")):
+        return False
+    try:
+        return all(time.time() - mark.stat().st_mtime > ONE_ROUND_S for mark in run.path.glob(".leader-*"))
+    except OSError:  # the file system says nothing: follow, which spoils no other agent's verdict
+        return False
 
 
 def _takes_over(run: RunDir, restart: int) -> bool:

@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import socket
 import sys
 import threading
 import time
@@ -164,6 +165,7 @@ class Supervision:
         copies = uploading.Uploading(self.run, self.settings) if uploading.is_wanted(self.settings) else None
         patience = presence.Patience(self.run) if self._minds_silence() else None
         if self.leads:
+            self._note_child(child.pid)
             git.start()
         follower.start()
         if copies:
@@ -238,6 +240,10 @@ class Supervision:
         state = provenance.git_state(GIT_PATIENCE_S)
         if state:
             _record(self.run, git=state)
+
+    def _note_child(self, pid: int) -> None:
+        """The command's own process: its exit code is that of no other."""
+        _record(self.run, child={"pid": pid, "host": socket.gethostname()})
 
     def _note_end(self, code: int) -> None:
         _record(

@@ -6,19 +6,22 @@ are one and the same (a terminal, ``2>&1``) stay one, in order, and their copy i
 """
 
 import fcntl
+import math
 import os
 import select
 import struct
 import sys
 import termios
 import threading
+import time
 from pathlib import Path
 
 from tdbg import run_files
 from tdbg.output import say
 
 CHUNK = 65536
-# How long the last words of processes that outlive the command are waited for: until silence, or at most.
+# How long the last words of processes that outlive the command are waited for: until silence, or at most. What the
+# command itself wrote is in the pipe when it ends, and is passed on however long the reader takes.
 SILENCE_S = 0.5
 AT_MOST_S = 10.0
 
@@ -31,6 +34,7 @@ class Stream:
         self.is_terminal = os.isatty(target)
         self._log_path = log
         self._left = limit
+        self._to_read = math.inf
         self._log = run_files.open_append(log)
         self.source, self.child_end = os.openpty() if self.is_terminal else os.pipe()
         if self.is_terminal:
@@ -53,13 +57,18 @@ class Stream:
         """The command holds it now; without ours, its end is seen."""
         os.close(self.child_end)
 
+    def limit_to_buffered(self) -> None:
+        """Copy no more than what may be on its way now: what a pipe can hold."""
+        self._to_read = min(self._to_read, _capacity(self.source))
+
     def copy(self) -> bool:
-        """Pass on what has come; False when the stream has ended, or nobody listens any more."""
+        """Pass on what has come; False when the stream has ended, its limit is reached, or nobody listens any more."""
         try:
-            data = os.read(self.source, CHUNK)
+            data = os.read(self.source, int(min(CHUNK, self._to_read)))
         except OSError:  # how a pseudo terminal says that its last writer is gone
             data = b""
-        return bool(data) and self._keep(data) and self._pass_on(data)
+        self._to_read -= len(data)
+        return bool(data) and self._keep(data) and self._pass_on(data) and self._to_read > 0
 
     def _pass_on(self, data: bytes) -> bool:
         view = memoryview(data)
@@ -106,6 +115,7 @@ class Tee:
     def __init__(self, folder: Path, limit: int, suffix: str = "") -> None:
         self._streams: list[Stream] = []
         self._ended_read, self._ended_write = os.pipe()
+        self._late_from = math.inf  # when the time of processes that outlive the command is over
         self._thread = threading.Thread(target=self._work, name="tdbg-tee", daemon=True)
         self.stdout = self._open(1, folder / f"stdout{suffix}.log", limit)
         same = self.stdout is not None and _same_file(1, 2)
@@ -136,25 +146,50 @@ class Tee:
                 continue
 
     def finish(self) -> None:
-        """The command has ended: copy what is still on its way, and stop."""
+        """The command has ended: copy what is still on its way, as fast as it is read, and stop."""
+        self._late_from = time.monotonic() + AT_MOST_S
         os.close(self._ended_write)
-        self._thread.join(AT_MOST_S + SILENCE_S)
+        self._thread.join()
 
     def _work(self) -> None:
         streams = {stream.source: stream for stream in self._streams}
-        ended = False
-        while streams:
-            ready, _, _ = select.select(
-                [*streams, *([] if ended else [self._ended_read])], [], [], SILENCE_S if ended else None
-            )
-            if ended and not ready:
-                break
-            ended = ended or self._ended_read in ready
-            for source in ready:
-                if source in streams and not streams[source].copy():
-                    streams.pop(source).close()
+        self._copy_while_running(streams)
+        self._copy_rest(streams)
         for stream in streams.values():
             stream.close()
+
+    def _copy_while_running(self, streams: dict[int, Stream]) -> None:
+        ready: list[int] = []
+        while streams and self._ended_read not in ready:
+            ready, _, _ = select.select([*streams, self._ended_read], [], [])
+            _copy_ready(streams, ready)
+
+    def _copy_rest(self, streams: dict[int, Stream]) -> None:
+        """What is still in the pipes, then what processes that outlive the command write, within their time."""
+        while streams:
+            is_late = time.monotonic() > self._late_from
+            if is_late:
+                for stream in streams.values():
+                    stream.limit_to_buffered()
+            ready, _, _ = select.select([*streams], [], [], 0.0 if is_late else SILENCE_S)
+            if not ready:
+                break
+            _copy_ready(streams, ready)
+
+
+def _copy_ready(streams: dict[int, Stream], ready: list[int]) -> None:
+    """Pass on what has come on these streams; one that has ended is let go of."""
+    for source in ready:
+        if source in streams and not streams[source].copy():
+            streams.pop(source).close()
+
+
+def _capacity(source: int) -> int:
+    """Bytes that a pipe can hold; 16 pages on Linux, so more than usual where pages are large."""
+    try:
+        return fcntl.fcntl(source, fcntl.F_GETPIPE_SZ)
+    except (AttributeError, OSError):  # not on Linux; a pseudo terminal, which holds less
+        return CHUNK
 
 
 def _same_file(one: int, other: int) -> bool:

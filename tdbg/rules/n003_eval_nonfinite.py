@@ -1,11 +1,12 @@
 """TD-N003: NaN or Inf in evaluation."""
 
+from collections import defaultdict
 from collections.abc import Iterable
 
-from tdbg.events import Event, Finding, NonFinite
+from tdbg.events import Event, Finding, NonFinite, Start
 from tdbg.rules import RULES, Rule
 from tdbg.rules.text import counted, kept_in, kind_name
-from tdbg.rules.view import View
+from tdbg.rules.view import View, round_of
 from tdbg.rundir import ProcessDir
 
 
@@ -14,7 +15,8 @@ class EvalNonFinite(Rule):
     """Names the module whose output turned NaN or Inf during evaluation.
 
     What it does: Reports the first non-finite output that a rank saw outside training (no gradients recorded).
-    Where training had a NaN before, it is told as `info`: a consequence, not a finding of its own.
+    Where training had a NaN before, since the last restart, it is told as `info`: a consequence, not a finding of
+    its own.
 
     Why it matters: Metrics swallow NaN: an accuracy computed from NaN logits is a plausible, wrong number, and
     an average over a validation set with one NaN batch is NaN or, worse, skips it. Best-checkpoint logic then
@@ -33,27 +35,33 @@ class EvalNonFinite(Rule):
     code = "TD-N003"
     title = "NaN or Inf in evaluation"
     severity = "error"
-    listens = (NonFinite,)
+    listens = (Start, NonFinite)
 
     def __init__(self) -> None:
-        self._given: list[Finding] = []
-        self._train_step: int | None = None
+        # By round of the job: a restart goes on from a checkpoint that the NaN before it may not have touched.
+        self._given: defaultdict[int, list[Finding]] = defaultdict(list)
+        self._train_steps: dict[int, int] = {}
+        self._rounds: dict[str, int] = {}
 
     def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
+        if isinstance(event, Start):
+            self._rounds[process.label] = round_of(process, event)
         if not isinstance(event, NonFinite):
             return ()
+        ran_in = self._rounds.get(process.label, process.attempt)
         if not event.eval:
-            self._train_step = min(self._train_step or event.step, event.step)
+            self._train_steps[ran_in] = min(self._train_steps.get(ran_in, event.step), event.step)
             return ()
         named = f"{event.module} ({event.module_class})" if event.module_class else event.module
         size = f": {event.count:,} of {counted(event.numel, 'element')}" if event.count and event.numel else ""
         evidence = [f"{event.phase} {event.tensor}{size}, {event.dtype.removeprefix('torch.')} {event.shape}"]
         evidence += [f"batch kept: {kept_in(process.label, event.batch)}"] if event.batch else []
         evidence += [f"note: {event.note}"] if event.note else []
+        again = f" attempt {process.attempt}" if process.attempt else ""
         new = self.found(
-            f"first {kind_name(event.kind)} in evaluation at step {event.step}, rank {process.rank}"
+            f"first {kind_name(event.kind)} in evaluation at step {event.step}, rank {process.rank}{again}"
             + (f", {named}" if named else ""),
-            severity=self._severity(event.step),
+            severity=self._severity(ran_in, event.step),
             first_step=event.step,
             rank=process.rank,
             phase=event.phase,
@@ -61,14 +69,16 @@ class EvalNonFinite(Rule):
             evidence=evidence,
             try_next="look at the saved batch: empty samples, rows that are masked throughout, half precision",
         )
-        return self.once(self._given, new)
+        return self.once(self._given[ran_in], new)
 
     def finish(self, view: View) -> Iterable[Finding]:
-        for finding in self._given:
-            finding.severity = self._severity(finding.first_step or 0)
-            if finding.severity == "info":
-                finding.cause = f"training had a NaN or Inf at step {self._train_step} (TD-N001): this follows from it"
+        for ran_in, given in self._given.items():
+            for finding in given:
+                finding.severity = self._severity(ran_in, finding.first_step or 0)
+                if finding.severity == "info":
+                    trained = self._train_steps[ran_in]
+                    finding.cause = f"training had a NaN or Inf at step {trained} (TD-N001): this follows from it"
         return ()
 
-    def _severity(self, step: int) -> str:
-        return "info" if self._train_step is not None and self._train_step <= step else self.severity
+    def _severity(self, ran_in: int, step: int) -> str:
+        return "info" if ran_in in self._train_steps and self._train_steps[ran_in] <= step else self.severity

@@ -37,7 +37,8 @@ class RankExit(Rule):
     What it does: A launcher reports one code for all its ranks, and turns signals into 1. tdbg notes each
     child's own status as its parent sees it and joins it with the rank. The first that ended badly is named;
     those the launcher then terminated are evidence. Silent where a traceback of that rank tells the reason
-    (TD-R003).
+    (TD-R003). The exit code of a shell script may be that of another of its commands, and is not taken for the
+    rank's; 128 and a signal's number is, where the rank was cut off.
 
     Why it matters: Exit code 1 of a launcher says nothing; SIGKILL of rank 5 on one host says: memory.
 

@@ -5,10 +5,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tdbg.events import Event, Finding, Observation
+from tdbg.events import Event, Finding, Observation, Start
 from tdbg.rules import RULES, Rule
 from tdbg.rules.text import joined, ranges
-from tdbg.rules.view import View
+from tdbg.rules.view import View, round_of
 from tdbg.rundir import ProcessDir
 
 MAX_CHUNKS = 20_000  # of one group that are kept until every rank has reported
@@ -16,7 +16,7 @@ MAX_TEXTS = 1_000
 SHOWN_BEFORE = 2
 
 Ops = list[list[Any]]  # [call, times in a row]
-Key = tuple[int, str, int, tuple[int, ...]]  # attempt, group, since, its ranks
+Key = tuple[int, str, int, tuple[int, ...]]  # round, group, since, its ranks
 
 
 @dataclass(slots=True)
@@ -68,9 +68,10 @@ class OutOfStep(Rule):
     code = "TD-R005"
     title = "ranks out of step"
     severity = "error"
-    listens = (Observation,)
+    listens = (Start, Observation)
 
     def __init__(self) -> None:
+        self._rounds: dict[str, int] = {}
         self._chunks: defaultdict[Key, dict[int, dict[int, _Chunk]]] = defaultdict(dict)
         self._texts: defaultdict[tuple[Key, int], dict[str, Ops]] = defaultdict(dict)
         self._sizes: dict[Key, int] = {}
@@ -78,13 +79,16 @@ class OutOfStep(Rule):
         self._given: list[Finding] = []
 
     def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
+        if isinstance(event, Start):
+            self._rounds[process.label] = round_of(process, event)
         if not isinstance(event, Observation) or event.probe != "distributed" or event.part != "ORDER":
             return ()
         if process.rank is None or not process.is_rank:
             return ()
         found: list[Finding] = []
+        ran_in = self._rounds.get(process.label, process.attempt)
         for group in event.values.get("groups", ()):
-            key = (process.attempt, group["group"], group["since"], tuple(group.get("ranks", ())))
+            key = (ran_in, group["group"], group["since"], tuple(group.get("ranks", ())))
             self._sizes[key] = group["size"]
             found += self._take(key, process.rank, group)
         return found

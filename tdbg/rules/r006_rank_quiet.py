@@ -4,11 +4,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from tdbg.events import SEVERITIES, Event, Finding, Observation
+from tdbg.events import SEVERITIES, Event, Finding, Observation, Start
 from tdbg.ranges import MAX_RANKS
 from tdbg.rules import RULES, Rule
 from tdbg.rules.text import joined, kept_in, ranges
-from tdbg.rules.view import View
+from tdbg.rules.view import View, round_of
 from tdbg.rundir import ProcessDir
 
 MAX_EPISODES = 64  # of one process
@@ -22,7 +22,7 @@ class _Episode:
     """A time in which one rank was quiet, as it last told of it."""
 
     rank: int
-    attempt: int
+    round: int
     folder: str
     began_t: float
     told_t: float
@@ -65,8 +65,8 @@ class _Episode:
         return found
 
     def meets(self, other: "_Episode") -> bool:
-        """True if both were quiet at the same time, in the same attempt, on different ranks."""
-        if self.rank == other.rank or self.attempt != other.attempt:
+        """True if both were quiet at the same time, in the same round, on different ranks."""
+        if self.rank == other.rank or self.round != other.round:
             return False
         return self.known_until_t >= other.began_t and other.known_until_t >= self.began_t
 
@@ -132,13 +132,16 @@ class RankQuiet(Rule):
     code = "TD-R006"
     title = "a rank keeps others waiting"
     severity = "warning"
-    listens = (Observation,)
+    listens = (Start, Observation)
 
     def __init__(self) -> None:
+        self._rounds: dict[str, int] = {}
         self._episodes: dict[str, list[_Episode]] = {}
         self._finding: Finding | None = None
 
     def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
+        if isinstance(event, Start):
+            self._rounds[process.label] = round_of(process, event)
         if not isinstance(event, Observation) or event.probe != "distributed":
             return ()
         if process.rank is None or not process.is_rank or event.part not in ("QUIET", "RESUMED"):
@@ -159,9 +162,8 @@ class RankQuiet(Rule):
         elif len(kept) < MAX_EPISODES:
             lasted_s = float(event.values.get("quiet_s", 0.0))
             rank = process.rank or 0
-            kept.append(
-                _Episode(rank, process.attempt, process.label, began_t, event.t, event.values, event.step, lasted_s)
-            )
+            ran_in = self._rounds.get(process.label, process.attempt)
+            kept.append(_Episode(rank, ran_in, process.label, began_t, event.t, event.values, event.step, lasted_s))
 
     def _went_on(self, kept: list[_Episode], event: Observation) -> None:
         if kept and kept[-1].over_t is None:

@@ -63,6 +63,17 @@ def exit_text(code: int) -> str:
     return signal_name(-code) if code < 0 else f"exit {code}"
 
 
+def round_of(process: ProcessDir, start: Start | None) -> int:
+    """Which launch of the job a process belongs to: ranks of one round ran together.
+
+    The number of its folder alone does not say it: a rank that ended before its first step has none of that round.
+    Nor does the launcher's count: torch elastic counts the restarts of each node by itself.
+    """
+    env = start.env if start is not None else {}
+    counts = [int(count) for count in (str(env.get(name, "")) for name in RESTART_ENV) if count.isdecimal()]
+    return max(process.attempt, *counts[:1], 0)
+
+
 @dataclass(slots=True)
 class Looks:
     """What one flag's probe said in one process."""
@@ -108,6 +119,11 @@ class ProcessView:
     def rank(self) -> int | None:
         """The global rank, if it became one."""
         return self.process.rank
+
+    @property
+    def round(self) -> int:
+        """Which launch of the job it belongs to."""
+        return round_of(self.process, self.start)
 
     @property
     def who(self) -> str:
@@ -295,14 +311,43 @@ class View:
         return any(found.step for found in self.processes.values() if rank is None or found.rank == rank)
 
     def own_exit(self, found: ProcessView) -> int | None:
-        """The process's own exit code (minus the signal), if it is known: its parent said so, or it was the command."""
+        """The process's own exit code (minus the signal), if it is known: its parent said so, or it was the command.
+
+        What a shell script ends with may be the code of another of its commands: that is not told as the process's.
+        """
         if found.start is not None:
             reported = self.child_exits.get((found.start.host, found.start.pid))
             if reported is not None:
                 return reported[1]
-        return self.exit_code if self._is_command(found) else None
+        command = self._command()
+        if command is None:  # an older run, whose command's process was not noted
+            return self.exit_code if self._is_only_training(found) else None
+        if _is_process(found, *command):
+            return None if self._was_replaced(found) else self.exit_code
+        return self._signal_through_shell(found) if self._is_only_training(found) else None
 
-    def _is_command(self, found: ProcessView) -> bool:
+    def _command(self) -> tuple[str, int] | None:
+        """Host and pid of the command's own process, as far as run.json says."""
+        child = self.info.get("child")
+        if not isinstance(child, dict) or not isinstance(child.get("pid"), int):
+            return None
+        return str(child.get("host", "")), child["pid"]
+
+    def _was_replaced(self, found: ProcessView) -> bool:
+        """True if the same process began anew (``os.execv``): how it ended is the last one's."""
+        start = found.start
+        return start is not None and any(
+            _is_process(one, start.host, start.pid) and one.process.attempt > found.process.attempt
+            for one in self.processes.values()
+        )
+
+    def _signal_through_shell(self, found: ProcessView) -> int | None:
+        """Minus the signal, where a shell ended with 128+N and the process it ran was cut off; else nothing is known."""
+        number = (self.exit_code or 0) - 128
+        was_cut_off = found.end is None and found.crash is None
+        return -number if was_cut_off and number in set(signal.Signals) else None
+
+    def _is_only_training(self, found: ProcessView) -> bool:
         """True for the one process that trains: of several attempts the last, of several trainings none."""
         same = [one for one in self.processes.values() if one.rank == found.rank and one is not found]
         last = not any(one.process.is_rank and one.process.attempt > found.process.attempt for one in same)
@@ -332,6 +377,10 @@ class View:
         if self.gone(found):
             return "cut off"
         return "no end seen" if self.over else "running"
+
+
+def _is_process(found: ProcessView, host: str, pid: int) -> bool:
+    return found.start is not None and (found.start.host, found.start.pid) == (host, pid)
 
 
 def _stands_before(found: ProcessView, other: ProcessView) -> bool:

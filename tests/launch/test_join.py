@@ -167,6 +167,49 @@ def test_a_restart_of_the_job_goes_on_in_its_directory_and_one_agent_leads() -> 
     assert (state["restart"], state["end"], state["command"]) == (1, None, ["python", "train.py"])
 
 
+ELSEWHERE = {**DEAD, "host": "elsewhere"}
+
+
+@pytest.mark.parametrize("variable", ["TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"])
+def test_a_restart_leads_where_the_host_of_the_first_leader_was_lost(variable: str) -> None:
+    """Nothing says that the run has ended: its leader was killed together with its host."""
+    env = SHARED[2]
+    first, _ = open_run(env)
+    end(first.path, end=None, supervisor=ELSEWHERE)
+    assert open_run(env)[1] is False
+    found = [open_run({**env, variable: "1"}) for _ in range(3)]
+    assert {run.path for run, _ in found} == {first.path}
+    assert [leads for _, leads in found] == [True, False, False]
+    assert (first.info()["restart"], first.info()["supervisor"]) == (1, join.me())
+
+
+def test_of_agents_that_read_the_state_at_the_same_time_one_leads(monkeypatch: pytest.MonkeyPatch) -> None:
+    env = {**SHARED[2], "SLURM_RESTART_COUNT": "1"}
+    first, _ = open_run(SHARED[2])
+    end(first.path, end=None, supervisor=ELSEWHERE)
+    state = first.info()
+    monkeypatch.setattr(join, "_state", lambda path: state)
+    assert [open_run(env)[1] for _ in range(3)] == [True, False, False]
+
+
+def test_agents_of_one_round_that_count_different_restarts_have_one_leader() -> None:
+    """torch elastic counts the failures of each node by itself."""
+    first, _ = open_run(SHARED[0])
+    end(first.path, end=None, supervisor=ELSEWHERE)
+    assert open_run({**SHARED[0], "TORCHELASTIC_RESTART_COUNT": "1"})[1] is True
+    end(first.path, end=None, supervisor=ELSEWHERE)  # the one that leads now is on another host than the next
+    again = {**SHARED[0], "TORCHELASTIC_RESTART_COUNT": "2"}
+    assert open_run(again)[1] is False
+    long_ago = join.time.time() - 2 * join.ONE_ROUND_S
+    os.utime(first.path / ".leader-1", (long_ago, long_ago))
+    assert open_run(again)[1] is True
+
+
+def test_a_living_leader_of_this_host_keeps_the_lead() -> None:
+    open_run(SHARED[0])
+    assert open_run({**SHARED[0], "TORCHELASTIC_RESTART_COUNT": "1"})[1] is False
+
+
 def test_a_folder_that_cannot_be_made_is_125(tmp_path: Path) -> None:
     (tmp_path / "tdbg_runs").write_text("a file")
     with pytest.raises(LaunchError, match="cannot write the run directory") as caught:

@@ -27,13 +27,17 @@ def test_run_json_says_what_was_run_and_how_it_ended(shell) -> None:
         check=True,
     )
     done = shell.python(
-        "import sys; sys.exit(7)", "--api-key=abc", options=("-l", "advanced"), env={"RANK": "0", "MY_TOKEN": "x"}
+        "import os, sys; print(os.getpid()); sys.exit(7)",
+        "--api-key=abc",
+        options=("-l", "advanced"),
+        env={"RANK": "0", "MY_TOKEN": "x"},
     )
     assert done.returncode == 7
     run = state(shell)
     assert run["command"] == [sys.executable, "x.py", "--api-key=***"]
     assert run["cwd"] == str(shell.folder)
     assert run["exit"] == {"code": 7, "signal": None}
+    assert run["child"] == {"pid": int(done.stdout), "host": run["host"]}
     assert run["end"] > run["start"]
     assert run["settings"]["level"] == "advanced" and run["origin"]["level"] == "option"
     assert len(run["git"]["commit"]) == 40 and run["git"]["dirty"] is False

@@ -132,6 +132,45 @@ def test_tdbg_ends_with_the_command_even_if_a_grandchild_keeps_the_stream(shell)
     assert time.monotonic() - begun < 10
 
 
+IMPATIENT = (
+    "import sys; from tdbg.launch import tee; tee.AT_MOST_S = 1.0; from tdbg.__main__ import main; sys.exit(main())"
+)
+
+
+def read_late(shell, text: str, wait_s: float) -> tuple[bytes, float]:
+    """What a reader gets that begins to read after ``wait_s`` seconds, and after how many more tdbg has ended.
+
+    tdbg waits 1 s, not 10, for processes that outlive the command.
+    """
+    options = ("--tee", "--quiet")
+    words = [sys.executable, "-c", IMPATIENT, *shell.words(sys.executable, shell.script(text), options=options)[3:]]
+    with subprocess.Popen(words, cwd=shell.folder, stdout=subprocess.PIPE) as run:
+        time.sleep(wait_s)
+        begun = time.monotonic()
+        return run.communicate(timeout=60)[0], time.monotonic() - begun
+
+
+def test_a_slow_reader_gets_everything(shell) -> None:
+    """What fits into the pipes is written at once, so the command ends long before its output is read."""
+    size = 3 * 65536 - 1000
+    assert read_late(shell, f"print('x' * {size})", 4.0)[0] == b"x" * size + b"\n"
+    assert (newest(shell) / "stdout.log").stat().st_size == size + 1
+
+
+@pytest.mark.parametrize(("size", "pause_s", "wait_s"), [(10, 0.1, 0.0), (65536, 0.002, 0.0), (65536, 0.002, 4.0)])
+def test_tdbg_ends_although_a_grandchild_goes_on_writing(shell, size: int, pause_s: float, wait_s: float) -> None:
+    """Whether it writes a little now and then or all the time, and whether the reader is slow or not."""
+    text = (
+        "import os, time\n"
+        "if os.fork() == 0:\n"
+        f"    while True: os.write(1, b'y' * {size}); time.sleep({pause_s})\n"
+        "time.sleep(0.5)\n"
+    )
+    output, took_s = read_late(shell, text, wait_s)
+    assert set(output) == set(b"y")
+    assert took_s < 8.0
+
+
 def test_last_words_of_a_grandchild_are_kept(shell) -> None:
     text = (
         "import os, time\n"

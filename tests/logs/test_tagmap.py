@@ -1,5 +1,7 @@
 """The map of a program's own spellings, and what it finds in a plain text log."""
 
+import errno
+import os
 import re
 import subprocess
 import sys
@@ -191,3 +193,61 @@ def test_a_line_that_nearly_fits_costs_little(ending: str) -> None:
         pattern.search(line)
         took.append(time.process_time() - begun)
     assert took[1] < 0.1 or took[1] < 9 * took[0], took
+
+
+def test_scan_of_a_file_that_cannot_be_read_is_refused(capsys) -> None:
+    assert main(["flags", "scan", "/dev/zero"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.splitlines() == [
+        "tdbg: /dev/zero cannot be read: it is a device, not a regular file",
+        "tdbg: name a folder of Python files that you may read",
+    ]
+
+
+@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="no /proc")
+def test_scan_of_a_file_that_opens_and_fails_to_be_read_is_refused(capsys) -> None:
+    assert main(["flags", "scan", "/proc/self/mem"]) == 2
+    assert "/proc/self/mem cannot be read: Input/output error" in capsys.readouterr().err
+
+
+def test_scan_of_a_folder_in_which_no_file_can_be_read_is_refused(tmp_path: Path, capsys) -> None:
+    for name in ("a.py", "b.py"):
+        os.mkfifo(tmp_path / name)
+    assert main(["flags", "scan", str(tmp_path)]) == 2
+    first = capsys.readouterr().err.splitlines()[0]
+    assert (
+        first
+        == f"tdbg: {tmp_path / 'a.py'} cannot be read: it is a pipe, not a regular file (nor can 1 more below {tmp_path})"
+    )
+
+
+def test_scan_names_the_files_it_cannot_read(tmp_path: Path, capsys) -> None:
+    (tmp_path / "a.py").write_text("if cfg.DEBUG.LOSS.NULL_MASKING:\n    log.debug('the mask of nulls')\n")
+    for number in range(12):
+        (tmp_path / f"b{number:02}.py").symlink_to(tmp_path / "gone.py")
+    (tmp_path / "c.py").write_text("x" * (2 << 20) + "x")
+    assert main(["flags", "scan", str(tmp_path)]) == 0
+    told = [line for line in capsys.readouterr().err.splitlines() if "cannot be read" in line]
+    assert (
+        told[0]
+        == f"tdbg: {tmp_path / 'b00.py'} cannot be read (No such file or directory): its lines are not in the map"
+    )
+    assert (len(told), told[-1]) == (11, "tdbg: and 3 more cannot be read")
+
+
+def test_scan_names_a_folder_that_cannot_be_listed(tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever is root may list all: scandir answers here as it does to others."""
+    (tmp_path / "closed").mkdir()
+    (tmp_path / "a.py").write_text("if cfg.DEBUG.LOSS.NULL_MASKING:\n    log.debug('the mask of nulls')\n")
+    scandir = os.scandir
+
+    def refuse(path: str) -> object:
+        if str(path).endswith("closed"):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    assert main(["flags", "scan", str(tmp_path)]) == 0
+    assert f"{tmp_path / 'closed'} cannot be read (Permission denied)" in capsys.readouterr().err
+    assert main(["flags", "scan", str(tmp_path / "closed")]) == 2

@@ -177,6 +177,24 @@ def test_a_restart_is_compared_among_itself(stream):
     assert "TD-R005" not in run.codes(1)
 
 
+@pytest.mark.parametrize("differ", [False, True])
+def test_ranks_of_one_round_are_compared_whatever_the_numbers_of_their_folders(stream, differ):
+    """Rank 1 died before its first step, so its first folder is of the restart."""
+    run = stream()
+    counted = [{"env": {"TORCHELASTIC_RESTART_COUNT": str(count)}} for count in (0, 1)]
+    before = run.rank(0, world=2, **counted[0])
+    zero, one = run.rank(0, 2, 1, **counted[1]), run.rank(1, 2, 0, **counted[1])
+    run.emit(before, order(chunk(1, ["barrier"])))
+    run.emit(zero, order(chunk(1, ["broadcast int64[1]"])))
+    run.emit(one, order(chunk(1, ["broadcast int64[2]" if differ else "broadcast int64[1]"])))
+    close(run, [zero, one])
+    told = [found.title for found in run.judge().findings if found.code == "TD-R005"]
+    what = (
+        "rank 1 called broadcast int64[2] where rank 0 called broadcast int64[1]: call 1 on the world's group, step 1"
+    )
+    assert told == [what] * differ
+
+
 def test_a_difference_is_told_once(stream):
     run = stream()
     zero, one = ranks(run, 2)
@@ -217,6 +235,15 @@ def hang(run: Stream, went_on: bool) -> list[str]:
             run.emit(folder, resumed(run, 40.0))
             run.end(folder, 5)
     return [zero, one]
+
+
+def test_a_rank_that_first_steps_after_a_restart_is_waited_for(stream):
+    run = stream()
+    run.rank(0, world=2)
+    zero, one = (run.rank(rank, 2, 1 - rank, env={"SLURM_RESTART_COUNT": "1"}) for rank in (0, 1))
+    run.emit(zero, quiet(run, "collective", number=5, counts={"world": 5}))
+    run.emit(one, quiet(run, "elsewhere", counts={"world": 4}))
+    assert only(run, "TD-R006", 1).title.startswith("rank 1 does not come to all_reduce, where rank 0 has waited")
 
 
 def test_the_rank_that_does_not_come_is_named(stream):

@@ -184,6 +184,34 @@ def test_nan_in_evaluation_after_one_in_training_is_a_consequence(stream):
     assert first(run, "TD-N003").severity == "info"
 
 
+@pytest.mark.parametrize("evaluated_before", [False, True])
+def test_nan_in_evaluation_after_a_restart_follows_from_no_nan_before_it(stream, evaluated_before):
+    """The restart went on from a checkpoint that the training's NaN had not touched."""
+    run = stream()
+    before, again = run.rank(0), run.rank(0, attempt=1, env={"TORCHELASTIC_RESTART_COUNT": "1"})
+    run.emit(before, bad(step=3))
+    if evaluated_before:
+        run.emit(before, bad(eval=True, during="eval", phase="forward", step=9))
+    run.emit(again, bad(eval=True, during="eval", phase="forward", step=20))
+    told = [(found.severity, found.title) for found in run.judge().findings if found.code == "TD-N003"]
+    titles = [
+        ("error", "first NaN in evaluation at step 20, rank 0 attempt 1, blocks.2.act (Act)"),
+        ("info", "first NaN in evaluation at step 9, rank 0, blocks.2.act (Act)"),
+    ]
+    assert told == titles[: 1 + evaluated_before]
+
+
+def test_nan_in_training_of_a_rank_of_the_same_round_explains_it_whatever_its_folder(stream):
+    """Rank 1 died before its first step, so its first folder is of the restart."""
+    run = stream()
+    counted = {"env": {"TORCHELASTIC_RESTART_COUNT": "1"}}
+    run.rank(0, world=2)
+    zero, one = run.rank(0, 2, 1, **counted), run.rank(1, 2, 0, **counted)
+    run.emit(zero, bad(eval=True, during="eval", phase="forward", step=9))
+    run.emit(one, bad(step=3))
+    assert first(run, "TD-N003").severity == "info"
+
+
 def test_loss_that_jumps_and_stays_up(one):
     run, rank = one
     noise = random.Random(1)

@@ -6,6 +6,8 @@ import pytest
 from streams import HOST, Stream
 
 from tdbg.events import Note, Observation, Plan, Traceback
+from tdbg.rules.verdict import Judge
+from tdbg.rundir import ProcessDir
 
 
 def first(run: Stream, code: str, exit_code: int = 0):
@@ -67,6 +69,32 @@ def test_a_restart_with_fewer_ranks_is_compared_among_itself(stream):
     assert next(row for row in run.judge().ranks if row["rank"] == 0)["attempts"] == 2
 
 
+def counted(restarts: int) -> dict[str, dict[str, str]]:
+    """What torch elastic tells a rank."""
+    return {"env": {"TORCHELASTIC_RESTART_COUNT": str(restarts)}}
+
+
+def test_a_rank_that_died_before_its_first_step_is_compared_after_the_restart(stream):
+    """Its first folder is of the second round: the numbers of the folders differ, the launcher's count does not."""
+    run = stream()
+    run.train(run.rank(0, world=2, **counted(0)), [2.0] * 3)
+    for folder, steps in ((run.rank(0, 2, 1, **counted(1)), 70), (run.rank(1, 2, 0, **counted(1)), 40)):
+        run.train(folder, [2.0] * steps)
+        run.end(folder, steps)
+    assert first(run, "TD-R001", 1).title == "ranks stopped at different steps: rank 1 at 40, rank 0 at 70"
+    assert first(run, "TD-R001", 1).evidence == []
+
+
+def test_nodes_that_count_different_restarts_are_compared(stream):
+    """torch elastic counts on each node what failed there; the others restart with it."""
+    run = stream()
+    pair(run, (3, 3), well=False)
+    for folder, steps in ((run.rank(0, 2, 1, **counted(1)), 70), (run.rank(1, 2, 1, **counted(0)), 40)):
+        run.train(folder, [2.0] * steps)
+        run.end(folder, steps)
+    assert first(run, "TD-R001", 1).title == "ranks stopped at different steps: rank 1 at 40, rank 0 at 70"
+
+
 def test_a_ranks_own_code_is_named_through_its_launcher(stream):
     run = stream()
     pair(run, (12, 12), well=False)
@@ -103,6 +131,45 @@ def test_the_command_itself(one):
     assert finding.title == "rank 0 exited with code 7 after step 5"
     assert run.judge(7).ranks[0]["ended"] == "exit 7"
     assert first(run, "TD-R002", -11).title == "rank 0 was ended by SIGSEGV after step 5"
+
+
+@pytest.mark.parametrize(
+    ("pid", "well", "code", "ended", "title"),
+    [
+        (1000, True, 7, "exit 7", "rank 0 exited with code 7 after step 5"),
+        (1000, False, -9, "SIGKILL", "rank 0 was ended by SIGKILL after step 5"),
+        (1000, True, 137, "exit 137", "rank 0 exited with code 137 after step 5"),
+        (1, True, 7, "ended", None),
+        (1, False, 0, "cut off", None),  # `python train.py || true`
+        (1, False, 137, "SIGKILL", "rank 0 was ended by SIGKILL after step 5"),
+        (1, True, 137, "ended", None),
+        (1, False, 255, "cut off", None),
+        (1, False, -15, "cut off", None),
+    ],
+)
+def test_what_a_script_ends_with_is_not_its_trainings_exit(one, pid, well, code, ended, title):
+    """The command's process is noted: it is the rank only where the pids agree."""
+    run, rank = one
+    run.run.update(child={"pid": pid, "host": HOST})
+    run.train(rank, [2.0] * 5)
+    if well:
+        run.end(rank, 5)
+    verdict = run.judge(code)
+    assert verdict.ranks[0]["ended"] == ended
+    assert [found.title for found in verdict.findings if found.code == "TD-R002"] == [title] * bool(title)
+
+
+def test_a_program_that_replaced_itself_ended_once(one):
+    run, rank = one
+    run.run.update(child={"pid": 1000, "host": HOST})
+    again = run.rank(attempt=1, pid=1000)
+    for folder in (rank, again):
+        run.train(folder, [2.0] * 5)
+    view = Judge(run.run).view
+    for folder, event in run.log:
+        view.take(ProcessDir(run.run, run.run.path / folder), event)
+    view.close(7)
+    assert [view.own_exit(view.processes[folder]) for folder in (rank, again)] == [None, 7]
 
 
 def test_a_request_to_end_is_info(one):

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from tdbg.files import read_json, read_small
+from tdbg.files import describe_failure, read_json, read_small
 from tdbg.logs.guards.facts import VERSION, Facts, decode
 from tdbg.logs.guards.link import GuardMap, link
 from tdbg.logs.guards.reader import CHECKERS, read
 
-MAX_FILE_BYTES = 2_000_000
+MAX_FILE_BYTES = 2 << 20
 MAX_FILES = 5_000
 MAX_FOLDERS = 20_000
 SKIPPED = {"__pycache__", "node_modules", "site-packages", "dist-packages", "tdbg_runs", "wandb", "build", "dist"}
@@ -30,13 +30,26 @@ PROMISING = tuple(
 )
 
 
-def files_below(root: str | os.PathLike[str]) -> Iterator[str]:
-    """The Python files of a source tree: no environments, caches or hidden folders; a bounded number of them."""
-    if os.path.isfile(root):
+def ignore_unreadable(path: str, why: str) -> None:
+    """What is told of files that cannot be read where nobody asked for them: nothing."""
+
+
+def files_below(
+    root: str | os.PathLike[str], on_unreadable: Callable[[str, str], object] = ignore_unreadable
+) -> Iterator[str]:
+    """The Python files of a source tree: no environments, caches or hidden folders; a bounded number of them.
+
+    ``on_unreadable`` is called with the path of a folder that cannot be listed, and why.
+    """
+    if not os.path.isdir(root):
         yield str(root)
         return
+
+    def report(error: OSError) -> None:
+        on_unreadable(str(error.filename), describe_failure(error))
+
     count = 0
-    for folders_seen, (folder, folders, names) in enumerate(os.walk(root)):
+    for folders_seen, (folder, folders, names) in enumerate(os.walk(root, onerror=report)):
         folders[:] = sorted(
             name
             for name in folders
@@ -52,15 +65,24 @@ def files_below(root: str | os.PathLike[str]) -> Iterator[str]:
 
 
 def maps_below(
-    root: str | os.PathLike[str], checkers: Sequence[str] = CHECKERS, pause: Callable[[], object] = bool
+    root: str | os.PathLike[str],
+    checkers: Sequence[str] = CHECKERS,
+    pause: Callable[[], object] = bool,
+    on_unreadable: Callable[[str, str], object] = ignore_unreadable,
 ) -> dict[str, GuardMap]:
-    """The maps of all files of a source tree that ask for flags. ``pause`` is called again and again."""
+    """The maps of all files of a source tree that ask for flags.
+
+    pause: called again and again.
+    on_unreadable: called with the path of what cannot be read, a file or a folder, and why.
+    """
     facts: dict[str, Facts] = {}
     others: list[str] = []
-    for path in files_below(root):
+    for path in files_below(root, on_unreadable):
         pause()
-        source = source_of(path)
-        if source is None:
+        try:
+            source = read_small(path, MAX_FILE_BYTES)
+        except (OSError, ValueError) as error:
+            on_unreadable(path, describe_failure(error))
             continue
         if is_promising(source, checkers):
             facts[path] = facts_of(path, checkers, source)
