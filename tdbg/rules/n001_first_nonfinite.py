@@ -41,6 +41,7 @@ TRIES = {
     "weights": "look for what writes parameters after optimizer.step(): .data, copy_, load_state_dict, EMA or swap code",
 }
 WRITTEN = {"optimizer": ", written by the update", "weights": ", written between two updates"}
+SKIPPED = "GradScaler skipped this update: the weights stayed good"
 UNWATCHED = "run it again with these steps watched: another --window, or a higher --max-overhead"
 
 
@@ -115,10 +116,13 @@ class FirstNonFinite(Rule):
     def _nonfinite(self, process: ProcessDir, state: _State, event: NonFinite) -> Iterable[Finding]:
         if event.eval:
             return ()
+        # A rank tells of a second value only after it recovered from the first: that update was skipped.
+        before, state.waiting = state.waiting, None
+        new = [*self._admit(Sighting(process, before, recovered=True))] if before and "nan" in before.kind else []
         if event.phase not in ("input", "optimizer", "") and (state.scale is not None or state.step == 0):
             state.waiting = event
-            return ()
-        return self._admit(Sighting(process, event))
+            return new
+        return [*new, *self._admit(Sighting(process, event))]
 
     def _step(self, process: ProcessDir, state: _State, event: Step) -> Iterable[Finding]:
         state.step = event.step
@@ -140,7 +144,8 @@ class FirstNonFinite(Rule):
 
     def _admit(self, sighting: Sighting) -> Iterable[Finding]:
         known = self._seen.get(sighting.process.label)
-        if known is None or known.recovered or known.event.how == "record":
+        # Of several skipped updates the first is the first NaN; one that reached the weights matters more.
+        if known is None or (known.recovered and not sighting.recovered) or known.event.how == "record":
             self._seen[sighting.process.label] = sighting
         if self._given is not None:
             _copy(self._finding(), self._given)
@@ -170,10 +175,8 @@ class FirstNonFinite(Rule):
             rank=rank,
             phase=event.phase,
             module=event.module,
-            evidence=[*_evidence(best), *self._others(best), *_further(event)],
-            cause="GradScaler skipped this update: the weights stayed good"
-            if best.recovered
-            else CAUSES.get(event.phase, ""),
+            evidence=[*_evidence(best), *([SKIPPED] if best.recovered else []), *self._others(best), *_further(event)],
+            cause=CAUSES.get(event.phase, ""),
             try_next=UNWATCHED if event.until else TRIES.get(event.phase, ""),
         )
 

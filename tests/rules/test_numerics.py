@@ -127,6 +127,25 @@ def test_a_nan_that_the_scaler_skipped_is_only_told(one):
     assert first(run, "TD-N001").severity == "info"
 
 
+def test_of_nans_in_updates_that_the_scaler_skips_the_first_is_named_and_its_cause(one):
+    """As written by a loss that divides by 0 from step 3 on, whose first bad record the budget left out."""
+    run, rank = one
+    run.emit(rank, scaled(1), scaled(2), bad(phase="loss"), bad(step=4, phase="loss"))
+    run.emit(rank, Step(step=4, loss="nan", scale=32768.0, skipped=True, finite=False))
+    run.emit(rank, bad(step=5, phase="loss"), Step(step=5, loss="nan", scale=16384.0, skipped=True, finite=False))
+    finding = first(run, "TD-N001")
+    assert (finding.severity, finding.first_step) == ("info", 3)
+    assert [said.first_step for said in run.live()] == [3]
+    assert "loss" in finding.cause and any("GradScaler skipped" in line for line in finding.evidence)
+
+
+def test_overflows_that_the_scaler_skips_in_a_row_are_no_finding(one):
+    run, rank = one
+    run.emit(rank, scaled(1), scaled(2), bad(kind="inf"), bad(step=4, kind="inf"))
+    run.emit(rank, scaled(4, skipped=True, finite=False), scaled(5))
+    assert run.codes() == []
+
+
 def test_a_later_nan_that_was_not_skipped_replaces_it(one):
     run, rank = one
     run.emit(rank, scaled(1), scaled(2), bad(), scaled(3, skipped=True, finite=False), scaled(4))
