@@ -180,6 +180,33 @@ def test_a_dead_run_is_said_once_and_counted_to_its_end(one):
     assert first(run, "TD-N002").evidence[0] == "60 steps without a finite loss, from step 3 on"
 
 
+def test_a_dead_run_begins_where_the_first_bad_loss_was_located(one):
+    """The rule of the first NaN and this one name the same step, although the budget left out its record."""
+    run, rank = one
+    run.train(rank, [2.5])
+    run.emit(rank, bad(step=3, phase="loss", loss="nan"))
+    run.train(rank, [2.4], first=2)  # written late
+    run.train(rank, ["nan"] * 60, first=4)
+    finding = first(run, "TD-N002")
+    assert finding.first_step == first(run, "TD-N001").first_step == 3
+    assert finding.evidence == ["61 steps without a finite loss, from step 3 on", "loss at step 3: NaN"]
+
+
+def test_a_dead_run_after_a_recovery_begins_anew(one):
+    run, rank = one
+    run.emit(rank, bad(step=3, phase="loss", loss="nan"))
+    run.train(rank, [2.4, 2.3], first=4)
+    run.train(rank, ["inf"] * 30, first=6)
+    assert (first(run, "TD-N002").first_step, first(run, "TD-N002").evidence[1]) == (6, "loss at step 6: Inf")
+
+
+def test_a_dead_run_whose_updates_the_scaler_skips_does_not_blame_its_weights(one):
+    run, rank = one
+    run.train(rank, [2.5], scale=65536.0)
+    run.train(rank, ["nan"] * 30, first=2, scale=65536.0, skipped=True)
+    assert "no weight changes" in first(run, "TD-N002").cause
+
+
 def test_nineteen_bad_steps_are_not_yet_a_dead_run(one):
     run, rank = one
     run.train(rank, [2.5] + ["nan"] * 19 + [2.4])
