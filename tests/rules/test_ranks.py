@@ -129,6 +129,33 @@ def test_the_full_stop_of_a_message_does_not_stand_before_a_comma(stream):
     assert first(run, "TD-R003", 1).title.startswith("rank 0: ValueError: Expected a mask for each output, uncaught")
 
 
+def test_what_a_loader_worker_raised_is_named_by_its_own_words(one):
+    """torch raises it again, with the worker's whole traceback as its text."""
+    run, rank = one
+    wrapped = [
+        "ValueError: Caught ValueError in DataLoader worker process 1.",
+        "Original Traceback (most recent call last):",
+        '  File "/torch/utils/data/_utils/worker.py", line 374, in _worker_loop',
+        "    data = fetcher.fetch(index)",
+        '  File "data.py", line 20, in __getitem__',
+        "    raise ValueError(i)",
+        "ValueError: corrupt sample 3000:",
+        "cannot decode.",
+    ]
+    lines = [
+        "Traceback (most recent call last):",
+        '  File "train.py", line 43, in <module>',
+        "    for x in dl:",
+        *wrapped,
+    ]
+    message = "\n".join(wrapped).removeprefix("ValueError: ")
+    run.emit(rank, crash(message=message, lines=lines, where="data.py:20"))
+    finding = first(run, "TD-R003", 1)
+    told = "ValueError: corrupt sample 3000: cannot decode, in DataLoader worker process 1"
+    assert finding.title == f"rank 0: {told}, uncaught, after step 3 (data.py:20)"
+    assert finding.evidence[0].strip() == 'File "data.py", line 20, in __getitem__'
+
+
 def test_the_first_exception_of_several_ranks_is_named_in_any_order(stream):
     run = stream()
     zero, one = pair(run, (3, 3), well=False)
