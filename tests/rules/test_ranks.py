@@ -73,7 +73,7 @@ def test_a_ranks_own_code_is_named_through_its_launcher(stream):
     run.child_exit(1, -9)
     run.child_exit(0, -15)
     finding = first(run, "TD-R002", 1)
-    assert finding.title == "rank 1 was ended by SIGKILL after step 12"
+    assert finding.title == "rank 1 was ended by SIGKILL, last recorded at step 12"
     assert "then: rank 0 SIGTERM" in finding.evidence
     assert [row["ended"] for row in run.judge(1).ranks] == ["SIGTERM", "SIGKILL"]
 
@@ -103,6 +103,17 @@ def test_the_command_itself(one):
     assert finding.title == "rank 0 exited with code 7 after step 5"
     assert run.judge(7).ranks[0]["ended"] == "exit 7"
     assert first(run, "TD-R002", -11).title == "rank 0 was ended by SIGSEGV after step 5"
+
+
+def test_a_killed_rank_comes_first_and_its_step_is_that_of_its_record(stream):
+    """As written by two DDP ranks in step 119: the budget left out the last records of the one that was killed."""
+    run = stream()
+    zero, _ = pair(run, (60, 60), well=False)
+    run.end(zero, 119)
+    run.child_exit(1, -9)
+    findings = run.judge(1).findings
+    assert [finding.code for finding in findings] == ["TD-R002", "TD-R001"]
+    assert findings[0].title == "rank 1 was ended by SIGKILL, last recorded at step 60"
 
 
 def test_a_request_to_end_is_info(one):
