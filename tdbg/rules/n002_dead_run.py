@@ -57,7 +57,7 @@ class DeadRun(PerProcessRule[_Streak]):
 
     def follows(self, event: Event) -> bool:
         """True for a training step, and for the first bad value of training."""
-        return isinstance(event, NonFinite) and not event.eval or super().follows(event)
+        return (isinstance(event, NonFinite) and not event.eval) or super().follows(event)
 
     def see(self, process: ProcessDir, state: _Streak, event: Step | NonFinite) -> Finding | None:
         if isinstance(event, NonFinite):

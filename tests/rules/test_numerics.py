@@ -22,7 +22,9 @@ def test_first_nan_is_said_at_once_with_where_and_what(one):
     assert finding.title == 'first NaN at step 3 on rank 0, in backward of module "blocks.2.act" (Act)'
     assert (finding.severity, finding.first_step, finding.rank) == ("critical", 3, 0)
     text = "\n".join(block(finding))
-    assert "12 of 4,096 elements" in text and "last good: step 2, loss 2.3" in text and "batch_step00000003" in text
+    assert (
+        "12 of 4,096 elements" in text and "last good record: step 2, loss 2.3" in text and "batch_step00000003" in text
+    )
     assert len(block(finding)) <= 6
 
 
@@ -103,6 +105,25 @@ def test_the_earlier_step_wins_among_independent_ranks(stream):
     run.emit(zero, bad(step=40))
     run.emit(one, bad(step=7))
     assert first(run, "TD-N001").first_step == 7
+
+
+@pytest.mark.parametrize(
+    ("losses", "told"),
+    [
+        ([2.3, 1.1, 0.4, 0.9, 3341.0, 2.9e6, 1.5e24], True),
+        ([2.3, 1.1, 0.4, 0.9, 0.4, 0.7, 1.2], False),
+        ([1e-7, 1e-7, 1e-7, 1e-7, 1e-3, 1e-3, 2e-3], False),  # noise of a loss that is next to nothing
+        ([1e6, 3e6, 2e6, 1e6, 3e6, 2e6, 4e6], False),  # a sum over many elements
+    ],
+)
+def test_an_overflow_after_a_rise_of_the_loss_is_a_run_that_diverged(one, losses, told):
+    run, rank = one
+    run.train(rank, losses)
+    ring = [{"step": step, "loss": loss} for step, loss in enumerate(losses, 1)]
+    run.emit(rank, bad(step=8, phase="forward", kind="inf", ring=ring, last_good={"step": 7, "loss": losses[-1]}))
+    finding = first(run, "TD-N001")
+    assert ("the run had diverged: loss 1.5e+24 at step 7" in finding.cause) == told
+    assert ("learning rate" in finding.try_next) == told
 
 
 def scaled(step: int, **more) -> Step:
