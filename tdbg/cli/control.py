@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 def command(
     run: options.Run = None,
     level: Annotated[
-        str | None, typer.Option("--level", "-l", metavar="LEVEL", help="How much is looked at from then on.")
+        str | None,
+        typer.Option(
+            "--level", "-l", metavar="LEVEL", help="How much is recorded from then on: off, basic, advanced or extreme."
+        ),
     ] = None,
     flag: Annotated[
         list[str] | None, typer.Option("--flag", "-f", metavar="FLAG", help="Switch a debug flag on; repeatable.")

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     AnyRule = type[Rule] | type[MetricsRule] | type[TraceRule]
 
+MAX_TITLES = 8
+
 
 def command(
     code: Annotated[
@@ -79,6 +81,10 @@ def rule_of(code: str) -> "AnyRule":
     for word in (name, code.strip()):
         if word in rules:
             return rules[word]
+    titled = [f"{rule.code} ({rule.title})" for rule in rules.values() if code.strip().lower() in rule.title.lower()]
+    if titled:
+        more = f" and {len(titled) - MAX_TITLES} more" if len(titled) > MAX_TITLES else ""
+        raise TdbgError(f"no finding has the code {code!r}", f"in titles: {', '.join(titled[:MAX_TITLES])}{more}")
     near = difflib.get_close_matches(name, rules, n=1)
     hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(rules)}"
     raise TdbgError(f"no finding has the code {code!r}", hint)

@@ -24,7 +24,10 @@ NoFlags = Annotated[
 Presets = Annotated[
     list[str] | None, typer.Option("--preset", metavar="PRESET", help="Switch on flags often wanted together.")
 ]
-Level = Annotated[str | None, typer.Option("--level", "-l", metavar="LEVEL", help="How much is looked at.")]
+Level = Annotated[
+    str | None,
+    typer.Option("--level", "-l", metavar="LEVEL", help="How much is recorded: off, basic, advanced or extreme."),
+]
 MaxOverhead = Annotated[
     str | None, typer.Option("--max-overhead", metavar="PCT", help="Share of the wall time tdbg may cost, in percent.")
 ]

@@ -6,6 +6,7 @@ Those that nobody catches in the main thread are not seen here: they are read fr
 import atexit
 import functools
 import os
+import re
 import sys
 import threading
 import traceback
@@ -23,10 +24,13 @@ from tdbg.inject.identity import rank_of_process
 from tdbg.inject.imports import passed_over_like
 
 MESSAGE_CHARS = 2_000
+WORKER_CHARS = 20_000
 LINES = 60
 PER_PLACE = 3  # the same failure in every step is written three times, and counted
 PLACES = 50
 TOLD_PLACES = 5
+RAISED_AGAIN = "\nOriginal Traceback (most recent call last):\n"  # torch, of a loader's worker or a replica
+FRAME = re.compile(r'^ *File "(.+)", line (\d+),', re.MULTILINE)
 NO_CRASH = (KeyboardInterrupt, SystemExit, GeneratorExit, StopIteration)
 
 
@@ -113,9 +117,9 @@ def describe(error: BaseException, how: str, step: int) -> Traceback:
     )
 
 
-def _message(error: BaseException) -> str:
+def _message(error: BaseException, chars: int = MESSAGE_CHARS) -> str:
     try:
-        return str(error)[:MESSAGE_CHARS]
+        return str(error)[:chars]
     except BaseException as second:  # the program's own class
         if belongs_to_program(second):
             raise
@@ -126,12 +130,19 @@ def where(error: BaseException) -> str:
     """``file:line`` of the innermost frame of the program; empty if the exception was never raised.
 
     What is installed beside Python is not the program's own, unless there is nothing else; then torch's frames, which say
-    only that a module was called, give way to its caller's.
+    only that a module was called, give way to its caller's. What a loader's worker raised has its line there.
     """
     frames = [(tb.tb_frame.f_code.co_filename, tb.tb_lineno) for tb in walk_traceback(error.__traceback__)]
+    frames += [frame for frame in _frames_of_worker(error) if _is_programs(frame[0])]
     theirs = [frame for frame in frames if not _is_ours(frame[0])] or frames
     own = [frame for frame in theirs if _is_programs(frame[0])] or [frame for frame in theirs if _is_beside(frame[0])]
     return "{}:{}".format(*(own or theirs)[-1]) if theirs else ""
+
+
+def _frames_of_worker(error: BaseException) -> list[tuple[str, int]]:
+    """Frames of the traceback that torch writes into the text of what a loader's worker or a replica raised."""
+    _, again, text = _message(error, WORKER_CHARS).partition(RAISED_AGAIN)
+    return [(file, int(line)) for file, line in FRAME.findall(text)] if again else []
 
 
 def _is_ours(file: str) -> bool:

@@ -10,6 +10,8 @@ from tdbg.rules.view import finite
 from tdbg.rundir import ProcessDir
 
 LOOKS = 5
+CUT = "something between them multiplies by 0 (a mask, a zero weight or scale, dead units), or it underflows on the way"
+LOOK_BETWEEN = "look for what is exactly 0 in the forward pass between them: --flag FORWARD"
 
 
 @dataclass(slots=True)
@@ -89,6 +91,8 @@ class GradientFlow(ObservingRule[_State]):
             phase="backward",
             module=str(values.get("first_module", "")),
             evidence=[f"{LOOKS} looks in a row, from step {state.since} to {event.step}"],
-            cause="too many saturating or shrinking layers in a row",
-            try_next="residual connections, normalisation, or another initialisation; flow shows where it falls",
+            cause=CUT if first == 0 else "too many saturating or shrinking layers in a row",
+            try_next=LOOK_BETWEEN
+            if first == 0
+            else "residual connections, normalisation, or another initialisation; flow shows where it falls",
         )

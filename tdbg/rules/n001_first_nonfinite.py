@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
+from statistics import median
 
 from tdbg.events import Event, Finding, NonFinite, Start, Step
 from tdbg.rules import RULES, Rule
@@ -22,7 +23,7 @@ HOW = {
 CAUSES = {
     "input": "the batch held it before the first module saw it",
     "forward": "the module made it out of finite inputs: overflow, log or division at 0, or a bad weight of its own",
-    "loss": "every module's output was finite: it arises in the loss, outside the model",
+    "loss": "NaN or Inf among the targets or loss weights, or log, exp or a division in the loss at its edge",
     "backward": "likely: the forward result is finite but its derivative is not (sqrt or norm at 0, 0 * inf, log of 0"
     " under where())",
     "gradient": "this parameter's gradient is the first that is seen bad; what made it lies there or just after it in the model",
@@ -33,7 +34,8 @@ CAUSES = {
 TRIES = {
     "input": "look at the saved batch; check decoding, normalisation (division by a zero std) and missing labels",
     "forward": "clamp or rescale what enters the module, or run it in float32; the saved batch repeats it",
-    "loss": "clamp the loss's inputs (log, exp, division), or reduce in float32; the saved batch repeats it",
+    "loss": "check the targets; clamp the loss's inputs (log, exp, division), or reduce in float32; the saved batch"
+    " repeats it",
     "backward": "add an eps inside the root or norm, or use a safe where() on the input, not the output",
     "gradient": "check what multiplies this parameter: custom backward, hooks, loss scale; --flag AUTOGRAD_ANOMALY=raise "
     "ends a run at the operation and prints its line",
@@ -41,6 +43,10 @@ TRIES = {
     "weights": "look for what writes parameters after optimizer.step(): .data, copy_, load_state_dict, EMA or swap code",
 }
 WRITTEN = {"optimizer": ", written by the update", "weights": ", written between two updates"}
+# Before an overflow: a last loss so far above the median of the records kept is no noise of a healthy run.
+DIVERGED_RATIO, DIVERGED_LOSS = 1000.0, 1000.0
+CALM = "lower the learning rate or warm it up, clip gradients; check that zero_grad() is called"
+SKIPPED = "GradScaler skipped this update: the weights stayed good"
 UNWATCHED = "run it again with these steps watched: another --window, or a higher --max-overhead"
 
 
@@ -76,10 +82,12 @@ class FirstNonFinite(Rule):
     parameter. `optimizer`: the update before. `weights`: what writes the parameter between two updates. The batch
     is kept beside the events, so the step can be repeated without the run. Steps that a profiler recorded are only
     counted: a value from there is told with all of them, without module and batch. `tdbg run --stop-before-update`
-    ends the run while the weights are still good.
+    ends the run while the weights are still good. Where the loss had risen far before an overflow, that rise is
+    named as the cause, and not the module that gave way.
 
     Thresholds: None: any NaN, any Inf. A tensor of -Inf alone in a module without weights is a softmax mask and
-    does not count. A value of unclear origin waits 2 steps for a rank that knows better.
+    does not count. A value of unclear origin waits 2 steps for a rank that knows better. A rise of the loss is one
+    to 1,000 or more that is also 1,000 times the median of the records kept.
     """
 
     code = "TD-N001"
@@ -115,10 +123,13 @@ class FirstNonFinite(Rule):
     def _nonfinite(self, process: ProcessDir, state: _State, event: NonFinite) -> Iterable[Finding]:
         if event.eval:
             return ()
+        # A rank tells of a second value only after it recovered from the first: that update was skipped.
+        before, state.waiting = state.waiting, None
+        new = [*self._admit(Sighting(process, before, recovered=True))] if before and "nan" in before.kind else []
         if event.phase not in ("input", "optimizer", "") and (state.scale is not None or state.step == 0):
             state.waiting = event
-            return ()
-        return self._admit(Sighting(process, event))
+            return new
+        return [*new, *self._admit(Sighting(process, event))]
 
     def _step(self, process: ProcessDir, state: _State, event: Step) -> Iterable[Finding]:
         state.step = event.step
@@ -140,7 +151,8 @@ class FirstNonFinite(Rule):
 
     def _admit(self, sighting: Sighting) -> Iterable[Finding]:
         known = self._seen.get(sighting.process.label)
-        if known is None or known.recovered or known.event.how == "record":
+        # Of several skipped updates the first is the first NaN; one that reached the weights matters more.
+        if known is None or (known.recovered and not sighting.recovered) or known.event.how == "record":
             self._seen[sighting.process.label] = sighting
         if self._given is not None:
             _copy(self._finding(), self._given)
@@ -170,11 +182,9 @@ class FirstNonFinite(Rule):
             rank=rank,
             phase=event.phase,
             module=event.module,
-            evidence=[*_evidence(best), *self._others(best), *_further(event)],
-            cause="GradScaler skipped this update: the weights stayed good"
-            if best.recovered
-            else CAUSES.get(event.phase, ""),
-            try_next=UNWATCHED if event.until else TRIES.get(event.phase, ""),
+            evidence=[*_evidence(best), *([SKIPPED] if best.recovered else []), *self._others(best), *_further(event)],
+            cause=_diverged(event) or CAUSES.get(event.phase, ""),
+            try_next=UNWATCHED if event.until else CALM if _diverged(event) else TRIES.get(event.phase, ""),
         )
 
     def _others(self, best: Sighting) -> list[str]:
@@ -201,6 +211,18 @@ def _from_record(step: Step) -> NonFinite:
         how="record",
         loss=step.loss,
     )
+
+
+def _diverged(event: NonFinite) -> str:
+    """What to say of a forward pass or loss that overflowed at the end of a rise of the loss; empty if it is none."""
+    last = finite(event.last_good.get("loss")) if event.last_good else None
+    losses = [loss for row in event.ring or () if (loss := finite(row.get("loss"))) is not None]
+    if last is None or not losses or event.phase not in ("forward", "loss"):
+        return ""
+    usual = median(losses)
+    if last < DIVERGED_LOSS or last < DIVERGED_RATIO * abs(usual):
+        return ""
+    return f"the run had diverged: loss {figure(last)} at step {event.last_good.get('step')}, {figure(usual)} at the median"
 
 
 def _when(event: NonFinite) -> str:
@@ -237,7 +259,7 @@ def _evidence(seen: Sighting) -> list[str]:
     parts = []
     if good:
         parts.append(
-            f"last good: step {good.get('step')}, loss {figure(good.get('loss'))},"
+            f"last good record: step {good.get('step')}, loss {figure(good.get('loss'))},"
             f" grad norm {figure(good.get('grad_norm'))}, lr {figure(good.get('lr'))}"
         )
     if event.batch:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tdbg.events import Finding, Step
+from tdbg.events import Event, Finding, NonFinite, Step
 from tdbg.rules import RULES, PerProcessRule
 from tdbg.rules.text import counted, figure
 from tdbg.rules.view import View, non_finite
@@ -11,6 +11,8 @@ from tdbg.rundir import ProcessDir
 
 DEAD_STEPS = 20
 DEAD_RECORDS = 3  # the budget may leave most steps without a record
+RUINED = "weights that hold a NaN give a NaN for every batch: no further step can mend them"
+SKIPPED = "GradScaler skips every update, so no weight changes: the loss itself is NaN or Inf for every batch"
 
 
 @dataclass(slots=True)
@@ -19,6 +21,8 @@ class _Streak:
     kind: str = ""
     steps: int = 0
     records: int = 0
+    skipped: int = 0  # records of updates that GradScaler skipped
+    first_bad: int = 0  # step of the first bad loss, as located; its own record may be left out
     said: bool = False
 
 
@@ -26,8 +30,8 @@ class _Streak:
 class DeadRun(PerProcessRule[_Streak]):
     """Says that a run goes on although its loss has been NaN or Inf for many steps.
 
-    What it does: Counts training steps in a row whose loss is not finite. At 20 it speaks; at the end it says
-    how many steps went to waste.
+    What it does: Counts training steps in a row whose loss is not finite, from the first one that was located or
+    recorded. At 20 it speaks; at the end it says how many steps went to waste.
 
     Why it matters: A dead run looks alive: it uses the machines, writes checkpoints over good ones and may end
     with "done" and exit code 0.
@@ -45,19 +49,31 @@ class DeadRun(PerProcessRule[_Streak]):
     title = "dead run: the loss stays NaN or Inf"
     severity = "critical"
     kept = _Streak
+    listens = (Step, NonFinite)
 
     def __init__(self) -> None:
         super().__init__()
         self._longest = _Streak()
 
-    def see(self, process: ProcessDir, state: _Streak, event: Step) -> Finding | None:
+    def follows(self, event: Event) -> bool:
+        """True for a training step, and for the first bad value of training."""
+        return (isinstance(event, NonFinite) and not event.eval) or super().follows(event)
+
+    def see(self, process: ProcessDir, state: _Streak, event: Step | NonFinite) -> Finding | None:
+        if isinstance(event, NonFinite):
+            if non_finite(event.loss) and not state.first_bad and not state.records:
+                state.first_bad, state.kind = event.step, str(event.loss)
+            return None
         if not non_finite(event.loss):
-            if event.loss is not None and state.records:
-                del self._states[process.label]
+            # Records are written a step late: one of before the bad step says nothing against it.
+            if event.loss is not None and event.step >= state.first_bad:
+                self._states.pop(process.label, None)
             return None
         if state.records == 0:
-            state.since, state.kind = event.step, str(event.loss)
+            state.kind = state.kind or str(event.loss)
+            state.since = min(event.step, state.first_bad or event.step)
         state.records += 1
+        state.skipped += bool(event.skipped)
         state.steps = event.step - state.since + 1
         if state.steps < DEAD_STEPS or state.records < DEAD_RECORDS:
             return None
@@ -73,6 +89,8 @@ class DeadRun(PerProcessRule[_Streak]):
         return ()
 
     def _dead(self, process: ProcessDir, streak: _Streak) -> Finding:
+        skips = streak.skipped == streak.records
+        again = "mend what TD-N001 names" if skips else "restart from a checkpoint older than that step"
         return self.found(
             f"the loss has not been finite for {DEAD_STEPS} steps and training goes on,"
             f" rank {process.rank}, since step {streak.since}",
@@ -80,6 +98,6 @@ class DeadRun(PerProcessRule[_Streak]):
             rank=process.rank,
             phase="loss",
             evidence=[f"loss at step {streak.since}: {figure(streak.kind)}"],
-            cause="weights that hold a NaN give a NaN for every batch: no further step can mend them",
-            try_next="stop; restart from a checkpoint older than that step (--stop-on TD-N002 stops by itself)",
+            cause=SKIPPED if skips else RUINED,
+            try_next=f"stop; {again} (--stop-on TD-N002 stops by itself)",
         )

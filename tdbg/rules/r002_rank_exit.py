@@ -28,6 +28,7 @@ class _Exit:
     step: int
     host: str
     explained: bool  # a traceback tells more (TD-R003)
+    unsaid: bool = False  # it wrote no end: steps after its last record are not known of
 
 
 @RULES.add
@@ -36,14 +37,15 @@ class RankExit(Rule):
 
     What it does: A launcher reports one code for all its ranks, and turns signals into 1. tdbg notes each
     child's own status as its parent sees it and joins it with the rank. The first that ended badly is named;
-    those the launcher then terminated are evidence. Silent where a traceback of that rank tells the reason
+    those the launcher then terminated are evidence. A process that was killed cannot say how far it came: the step
+    is that of its last record, and it may have taken more. Silent where a traceback of that rank tells the reason
     (TD-R003). The exit code of a shell script may be that of another of its commands, and is not taken for the
     rank's; 128 and a signal's number is, where the rank was cut off.
 
     Why it matters: Exit code 1 of a launcher says nothing; SIGKILL of rank 5 on one host says: memory.
 
     Example:
-        TD-R002 error: rank 1 was ended by SIGKILL after step 12
+        TD-R002 error: rank 1 was ended by SIGKILL, last recorded at step 12
 
     What to do: SIGKILL: look for the out-of-memory killer (`dmesg -T`), the cgroup's or the scheduler's limit.
     SIGSEGV, SIGABRT: run with `python -X faulthandler`. SIGBUS: /dev/shm is full; give loader workers less or
@@ -55,6 +57,7 @@ class RankExit(Rule):
     code = "TD-R002"
     title = "rank ended by its own exit code or signal"
     severity = "error"
+    leads_to = ("TD-R001",)
     listens = (ChildExit,)
 
     def finish(self, view: View) -> Iterable[Finding]:
@@ -64,11 +67,12 @@ class RankExit(Rule):
             return ()
         rest = [other for other in exits if other is not first]
         how = f"was ended by {signal_name(-first.code)}" if first.code < 0 else f"exited with code {first.code}"
-        when = f"after step {first.step}" if first.step else "before its first step"
+        last = f", last recorded at step {first.step}" if first.unsaid else f" after step {first.step}"
+        when = last if first.step else " before its first step"
         others = [f"rank {other.rank} {signal_name(-other.code) if other.code < 0 else other.code}" for other in rest]
         return (
             self.found(
-                f"rank {first.rank} {how} {when}",
+                f"rank {first.rank} {how}{when}",
                 severity="info" if first.code in ASKED_TO_END else self.severity,
                 first_step=first.step,
                 rank=first.rank,
@@ -100,7 +104,8 @@ def _bad_exits(view: View) -> Iterable[_Exit]:
         if code:
             host, pid = (found.start.host, found.start.pid) if found.start else (socket.gethostname(), 0)
             t = view.child_exits.get((host, pid), (found.t, 0))[0]
-            yield _Exit(t, code, found.rank or 0, found.step, host, found.crash is not None and code > 0)
+            explained = found.crash is not None and code > 0
+            yield _Exit(t, code, found.rank or 0, found.step, host, explained, unsaid=found.end is None)
     yield from _never_stepped(view, {found.rank for found in stepped}, known)
 
 

@@ -16,6 +16,8 @@ MAX_SWALLOWED = 5
 CAPPED = "tracebacks-capped"  # the note of a process in which the same came more often than it wrote down
 SHOWN_LINES = 24
 FULL_STOP = re.compile(r"(?<!\.)\.$")
+# What torch raises again of a loader's worker, its pinning thread or a replica: the text holds the whole traceback.
+RAISED_AGAIN = re.compile(r"Caught \w+ (in [^\n]+?)\.?\nOriginal Traceback ")
 
 
 @dataclass(slots=True)
@@ -114,7 +116,7 @@ class ExceptionRule(Rule):
 
     def _uncaught(self, process: ProcessDir, event: Traceback) -> Iterable[Finding]:
         if len(self._crashed) < 1000:
-            self._crashed.append((event.t, clip(f"{_who(process, event)}: {event.exception}: {event.message}", 160)))
+            self._crashed.append((event.t, clip(f"{_who(process, event)}: {_error(event, 140)}", 160)))
         if self._crash is None:
             logged = self._swallowed.pop((event.exception, event.where), None)
             finding = logged.finding if logged else Finding(code=self.code, severity=self.severity, title="")
@@ -175,9 +177,8 @@ class ExceptionRule(Rule):
         finding.severity = "warning"
 
     def _fill(self, finding: Finding, process: ProcessDir, event: Traceback, how: str) -> None:
-        message = f": {clip(FULL_STOP.sub('', event.message), 100)}" if event.message else ""  # a comma follows
         at = f" ({event.where})" if event.where else ""
-        finding.title = f"{_who(process, event)}: {event.exception}{message}, {how}, after step {event.step}{at}"
+        finding.title = f"{_who(process, event)}: {_error(event)}, {how}, after step {event.step}{at}"
         finding.severity = self.severity
         finding.first_step = event.step
         finding.rank = process.rank if process.rank is not None else event.rank
@@ -190,6 +191,17 @@ def _went_on(found: ProcessView, kept: _Swallowed) -> bool:
     """True if a step or an evaluation call came after the exception."""
     evaluated = found.last_eval.t if found.last_eval is not None else 0.0
     return found.step > kept.last_step or evaluated > kept.last_t
+
+
+def _error(event: Traceback, width: int = 100) -> str:
+    """Class and text of an exception, at most ``width`` characters of text; a comma may follow."""
+    again = RAISED_AGAIN.match(event.message)
+    if again is None or not event.lines:
+        text = clip(FULL_STOP.sub("", event.message), width)
+        return f"{event.exception}: {text}" if text else event.exception
+    lines = [line for line in event.lines if line.strip()]
+    after = next((n for n in range(len(lines) - 1, 0, -1) if lines[n - 1].startswith("  ")), len(lines) - 1)
+    return f"{clip(FULL_STOP.sub('', ' '.join(lines[after:])), width)}, {again[1]}"
 
 
 def _own_lines(lines: list[str], event: Traceback) -> list[str]:

@@ -63,3 +63,11 @@ def test_an_unknown_code_is_told_in_the_words_of_its_user(code, near, capsys):
     assert main(["explain", code]) == 2
     what, hint = capsys.readouterr().err.splitlines()
     assert what.endswith(f"no finding has the code '{code}'") and near in hint
+
+
+def test_a_word_is_looked_for_in_the_titles(capsys):
+    assert main(["explain", "nan"]) == 2
+    told = capsys.readouterr().err
+    assert "in titles: " in told and "TD-N001 (first NaN or Inf)" in told and "TD-N005" not in told
+    assert main(["explain", "e"]) == 2
+    assert capsys.readouterr().err.rstrip().endswith("more")

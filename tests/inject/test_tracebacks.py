@@ -207,3 +207,23 @@ def test_the_wrappers_of_tdbg_are_not_in_the_programs_traceback(make_run: Any) -
     names = [[line.rpartition(" in ")[2] for line in event["lines"] if line.startswith("  File")] for event in found]
     assert names == [["<module>", "outer", "inner", "fail", "<module>"], ["<module>", "raises"]]
     assert "hooks.py" not in found[1]["where"]
+
+
+def test_what_a_loader_worker_raised_has_its_own_line(make_run: Any) -> None:
+    """torch raises it again in the main process, where no frame of the worker is."""
+    text = """
+    from torch.utils.data import DataLoader, Dataset
+    class Data(Dataset):
+        def __len__(self): return 4
+        def __getitem__(self, i): raise ValueError("cannot decode")
+    try:
+        for _ in DataLoader(Data(), num_workers=1): pass
+    except ValueError: traceback.print_exc()
+    """
+    (event,) = events(make_run(), text)
+    line = (
+        (SETUP + textwrap.dedent(text))
+        .splitlines()
+        .index('    def __getitem__(self, i): raise ValueError("cannot decode")')
+    )
+    assert event["where"].endswith(f"s.py:{line + 1}")

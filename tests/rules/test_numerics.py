@@ -22,7 +22,9 @@ def test_first_nan_is_said_at_once_with_where_and_what(one):
     assert finding.title == 'first NaN at step 3 on rank 0, in backward of module "blocks.2.act" (Act)'
     assert (finding.severity, finding.first_step, finding.rank) == ("critical", 3, 0)
     text = "\n".join(block(finding))
-    assert "12 of 4,096 elements" in text and "last good: step 2, loss 2.3" in text and "batch_step00000003" in text
+    assert (
+        "12 of 4,096 elements" in text and "last good record: step 2, loss 2.3" in text and "batch_step00000003" in text
+    )
     assert len(block(finding)) <= 6
 
 
@@ -105,6 +107,25 @@ def test_the_earlier_step_wins_among_independent_ranks(stream):
     assert first(run, "TD-N001").first_step == 7
 
 
+@pytest.mark.parametrize(
+    ("losses", "told"),
+    [
+        ([2.3, 1.1, 0.4, 0.9, 3341.0, 2.9e6, 1.5e24], True),
+        ([2.3, 1.1, 0.4, 0.9, 0.4, 0.7, 1.2], False),
+        ([1e-7, 1e-7, 1e-7, 1e-7, 1e-3, 1e-3, 2e-3], False),  # noise of a loss that is next to nothing
+        ([1e6, 3e6, 2e6, 1e6, 3e6, 2e6, 4e6], False),  # a sum over many elements
+    ],
+)
+def test_an_overflow_after_a_rise_of_the_loss_is_a_run_that_diverged(one, losses, told):
+    run, rank = one
+    run.train(rank, losses)
+    ring = [{"step": step, "loss": loss} for step, loss in enumerate(losses, 1)]
+    run.emit(rank, bad(step=8, phase="forward", kind="inf", ring=ring, last_good={"step": 7, "loss": losses[-1]}))
+    finding = first(run, "TD-N001")
+    assert ("the run had diverged: loss 1.5e+24 at step 7" in finding.cause) == told
+    assert ("learning rate" in finding.try_next) == told
+
+
 def scaled(step: int, **more) -> Step:
     return Step(step=step, loss=2.0, lr=[1e-3], scale=65536.0, **more)
 
@@ -125,6 +146,25 @@ def test_a_nan_that_the_scaler_skipped_is_only_told(one):
     run, rank = one
     run.emit(rank, scaled(1), scaled(2), bad(), scaled(3, skipped=True, finite=False), scaled(4))
     assert first(run, "TD-N001").severity == "info"
+
+
+def test_of_nans_in_updates_that_the_scaler_skips_the_first_is_named_and_its_cause(one):
+    """As written by a loss that divides by 0 from step 3 on, whose first bad record the budget left out."""
+    run, rank = one
+    run.emit(rank, scaled(1), scaled(2), bad(phase="loss"), bad(step=4, phase="loss"))
+    run.emit(rank, Step(step=4, loss="nan", scale=32768.0, skipped=True, finite=False))
+    run.emit(rank, bad(step=5, phase="loss"), Step(step=5, loss="nan", scale=16384.0, skipped=True, finite=False))
+    finding = first(run, "TD-N001")
+    assert (finding.severity, finding.first_step) == ("info", 3)
+    assert [said.first_step for said in run.live()] == [3]
+    assert "loss" in finding.cause and any("GradScaler skipped" in line for line in finding.evidence)
+
+
+def test_overflows_that_the_scaler_skips_in_a_row_are_no_finding(one):
+    run, rank = one
+    run.emit(rank, scaled(1), scaled(2), bad(kind="inf"), bad(step=4, kind="inf"))
+    run.emit(rank, scaled(4, skipped=True, finite=False), scaled(5))
+    assert run.codes() == []
 
 
 def test_a_later_nan_that_was_not_skipped_replaces_it(one):
@@ -159,6 +199,33 @@ def test_a_dead_run_is_said_once_and_counted_to_its_end(one):
     run.train(rank, [2.5, 2.4] + ["nan"] * 60)
     assert [finding.code for finding in run.live()].count("TD-N002") == 1
     assert first(run, "TD-N002").evidence[0] == "60 steps without a finite loss, from step 3 on"
+
+
+def test_a_dead_run_begins_where_the_first_bad_loss_was_located(one):
+    """The rule of the first NaN and this one name the same step, although the budget left out its record."""
+    run, rank = one
+    run.train(rank, [2.5])
+    run.emit(rank, bad(step=3, phase="loss", loss="nan"))
+    run.train(rank, [2.4], first=2)  # written late
+    run.train(rank, ["nan"] * 60, first=4)
+    finding = first(run, "TD-N002")
+    assert finding.first_step == first(run, "TD-N001").first_step == 3
+    assert finding.evidence == ["61 steps without a finite loss, from step 3 on", "loss at step 3: NaN"]
+
+
+def test_a_dead_run_after_a_recovery_begins_anew(one):
+    run, rank = one
+    run.emit(rank, bad(step=3, phase="loss", loss="nan"))
+    run.train(rank, [2.4, 2.3], first=4)
+    run.train(rank, ["inf"] * 30, first=6)
+    assert (first(run, "TD-N002").first_step, first(run, "TD-N002").evidence[1]) == (6, "loss at step 6: Inf")
+
+
+def test_a_dead_run_whose_updates_the_scaler_skips_does_not_blame_its_weights(one):
+    run, rank = one
+    run.train(rank, [2.5], scale=65536.0)
+    run.train(rank, ["nan"] * 30, first=2, scale=65536.0, skipped=True)
+    assert "no weight changes" in first(run, "TD-N002").cause
 
 
 def test_nineteen_bad_steps_are_not_yet_a_dead_run(one):

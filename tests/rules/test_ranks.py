@@ -101,7 +101,7 @@ def test_a_ranks_own_code_is_named_through_its_launcher(stream):
     run.child_exit(1, -9)
     run.child_exit(0, -15)
     finding = first(run, "TD-R002", 1)
-    assert finding.title == "rank 1 was ended by SIGKILL after step 12"
+    assert finding.title == "rank 1 was ended by SIGKILL, last recorded at step 12"
     assert "then: rank 0 SIGTERM" in finding.evidence
     assert [row["ended"] for row in run.judge(1).ranks] == ["SIGTERM", "SIGKILL"]
 
@@ -137,11 +137,11 @@ def test_the_command_itself(one):
     ("pid", "well", "code", "ended", "title"),
     [
         (1000, True, 7, "exit 7", "rank 0 exited with code 7 after step 5"),
-        (1000, False, -9, "SIGKILL", "rank 0 was ended by SIGKILL after step 5"),
+        (1000, False, -9, "SIGKILL", "rank 0 was ended by SIGKILL, last recorded at step 5"),
         (1000, True, 137, "exit 137", "rank 0 exited with code 137 after step 5"),
         (1, True, 7, "ended", None),
         (1, False, 0, "cut off", None),  # `python train.py || true`
-        (1, False, 137, "SIGKILL", "rank 0 was ended by SIGKILL after step 5"),
+        (1, False, 137, "SIGKILL", "rank 0 was ended by SIGKILL, last recorded at step 5"),
         (1, True, 137, "ended", None),
         (1, False, 255, "cut off", None),
         (1, False, -15, "cut off", None),
@@ -172,6 +172,17 @@ def test_a_program_that_replaced_itself_ended_once(one):
     assert [view.own_exit(view.processes[folder]) for folder in (rank, again)] == [None, 7]
 
 
+def test_a_killed_rank_comes_first_and_its_step_is_that_of_its_record(stream):
+    """As written by two DDP ranks in step 119: the budget left out the last records of the one that was killed."""
+    run = stream()
+    zero, _ = pair(run, (60, 60), well=False)
+    run.end(zero, 119)
+    run.child_exit(1, -9)
+    findings = run.judge(1).findings
+    assert [finding.code for finding in findings] == ["TD-R002", "TD-R001"]
+    assert findings[0].title == "rank 1 was ended by SIGKILL, last recorded at step 60"
+
+
 def test_a_request_to_end_is_info(one):
     run, rank = one
     run.train(rank, [2.0] * 5)
@@ -194,6 +205,33 @@ def test_the_full_stop_of_a_message_does_not_stand_before_a_comma(stream):
     zero, _ = pair(run, (3, 3), well=False)
     run.emit(zero, crash(message="Expected a mask for each output."))
     assert first(run, "TD-R003", 1).title.startswith("rank 0: ValueError: Expected a mask for each output, uncaught")
+
+
+def test_what_a_loader_worker_raised_is_named_by_its_own_words(one):
+    """torch raises it again, with the worker's whole traceback as its text."""
+    run, rank = one
+    wrapped = [
+        "ValueError: Caught ValueError in DataLoader worker process 1.",
+        "Original Traceback (most recent call last):",
+        '  File "/torch/utils/data/_utils/worker.py", line 374, in _worker_loop',
+        "    data = fetcher.fetch(index)",
+        '  File "data.py", line 20, in __getitem__',
+        "    raise ValueError(i)",
+        "ValueError: corrupt sample 3000:",
+        "cannot decode.",
+    ]
+    lines = [
+        "Traceback (most recent call last):",
+        '  File "train.py", line 43, in <module>',
+        "    for x in dl:",
+        *wrapped,
+    ]
+    message = "\n".join(wrapped).removeprefix("ValueError: ")
+    run.emit(rank, crash(message=message, lines=lines, where="data.py:20"))
+    finding = first(run, "TD-R003", 1)
+    told = "ValueError: corrupt sample 3000: cannot decode, in DataLoader worker process 1"
+    assert finding.title == f"rank 0: {told}, uncaught, after step 3 (data.py:20)"
+    assert finding.evidence[0].strip() == 'File "data.py", line 20, in __getitem__'
 
 
 def test_the_first_exception_of_several_ranks_is_named_in_any_order(stream):

@@ -143,3 +143,12 @@ def test_a_trainers_plan_tells_it_early(one: Any, planned: int, advanced: int, t
     run.emit(rank, Plan(steps=100, source="Trainer"))
     run.emit(rank, look("schedule", "STEP", scheduler="OneCycleLR", planned=planned, advanced=advanced, updates=45))
     assert ("TD-S005" in [finding.code for finding in run.live()]) == told
+
+
+@pytest.mark.parametrize(("first", "told"), [(0.0, "multiplies by 0"), (1e-12, "saturating")])
+def test_a_gradient_of_exactly_zero_is_not_blamed_on_saturation_alone(one: Any, first: float, told: str) -> None:
+    run, rank = one
+    flow = {"first": first, "last": 0.2, "first_module": "enc.0", "last_module": "head", "vanishes": True}
+    run.emit(rank, *(look("backward", step=step, **flow) for step in range(1, 7)))
+    (finding,) = run.judge().findings
+    assert finding.code == "TD-G005" and told in finding.cause
