@@ -40,6 +40,7 @@ class Watcher(Protocol):
     def hush(self, quiet: bool) -> None: ...
     def switch(self, on: bool) -> None: ...
     def failed(self, probe: str, error: BaseException) -> None: ...
+    def note(self, code: str, text: str) -> None: ...
     def when_imported(self, name: str, then: Callable[[Any], None]) -> None: ...
 
 
@@ -106,6 +107,14 @@ class TorchHooks:
         self.monitor.update_ended(optimizer)
         for tell in listeners:
             tell(optimizer)
+
+    def unseen_update(self, optimizer: Any) -> None:
+        """An update was made although its hooks were not called: those of a compiled ``optimizer.step`` are not."""
+        self.monitor.note(
+            "compiled-step",
+            f"{type(optimizer).__name__}.step is compiled: its steps are counted; gradients and updates are not seen",
+        )
+        self._step.call(self._update_ended, optimizer)
 
     def __len__(self) -> int:
         return len(self._handles) + len(self.patches)
@@ -202,7 +211,9 @@ class TorchHooks:
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
             if torch.compiler.is_compiling() or not monitor.active or self._depth or monitor.rerunning:
                 return original(tensors, *args, **kwargs)
-            if issubclass(type(tensors), Iterator):  # type(): an object of the program's may have a say in isinstance
+            if unseen(
+                issubclass, type(tensors), Iterator
+            ):  # type(): an object of the program's may have a say in isinstance
                 tensors = tuple(tensors)  # looking must not use it up
             watched = monitor.plan.watch or not unseen(guard.call, monitor.losses.glance, tensors)
             if watched:
