@@ -78,7 +78,7 @@ class Seen:
 
     def describe(self, tensor: Tensor) -> None:
         """Take over what the output is like."""
-        self.shape, self.dtype, self.device = tensor.shape, tensor.dtype, tensor.device
+        self.shape, self.dtype, self.device = tensors.shape_of(tensor), tensor.dtype, tensor.device
         self.numel, self.graded = tensor.numel(), tensor.requires_grad
 
     @property
@@ -402,7 +402,7 @@ class ModuleLook:
         if known is not None:
             known.calls += 1
             return
-        tensor = output if isinstance(output, Tensor) else next((t for _, t in tensors.walk(output)), None)
+        tensor = output if type(output) is Tensor else next((t for _, t in tensors.walk(output)), None)
         if tensor is None:
             return
         row = self._rows[id(module)] = Seen(place, module.training)
