@@ -15,6 +15,7 @@ from tdbg.probes.compiler import hide, unseen
 from tdbg.probes.counting import Optimizers
 from tdbg.probes.local_gradients import FSDP_GROUP, LocalGradients
 from tdbg.probes.loss_watch import LossWatch
+from tdbg.probes.modules import ModuleLook
 from tdbg.probes.own_hooks import add_global_hook, put_back, take_away
 from tdbg.probes.patches import Patches
 from tdbg.probes.plan import Plan
@@ -29,6 +30,7 @@ class Watcher(Protocol):
     plan: Plan
     optimizers: Optimizers
     roots: Roots
+    modules: ModuleLook
     losses: LossWatch
     local_gradients: LocalGradients
 
@@ -166,6 +168,7 @@ class TorchHooks:
     def _around_compile(self, original: Any) -> Any:
         def compile(module: Any, *args: Any, **kwargs: Any) -> None:
             roots = self.monitor.roots
+            self._compile.call(self.monitor.modules.before_compile)
             was_hooked = self._compile.call(roots.before_compile, module)
             original(module, *args, **kwargs)
             if was_hooked:

@@ -338,13 +338,19 @@ class ModuleLook:
     def give_up_pass(self, raising: nn.Module | None = None) -> None:
         """Forget the pass that runs, if there is one: its root has raised, and the step may yet be looked at.
 
-        raising: a module whose hooks torch goes through just now; the hook there stays until the next pass or step.
+        raising: a module whose hooks torch goes through just now; the hook there stays until the next pass or step, and for no
+            copy, pickle or compilation.
         """
         if self._running:
             stays = [module for module in self._hooked if module is raising]
             self._hooked = [module for module in self._hooked if module is not raising]
             self._clear()
             self._hooked, self.step = stays, 0
+
+    def before_compile(self) -> None:
+        """A module is about to be compiled: a hook that stayed after a raise would be traced in, and be gone later."""
+        if not self._running:
+            self._unhook()
 
     def _end(self) -> None:
         if not self._running:
