@@ -78,7 +78,7 @@ class GradCAM(BaseDebugger):
 
     def __call__(self, datapoint: Mapping[str, Any], model: nn.Module) -> Any:
         layer = hookable(self.target_layer, get_layer_by_name(model, self.target_layer))
-        with gradients_on(model, datapoint["inputs"]):
+        with gradients_on(model):
             with _cuts_at(self.target_layer, layer) as cuts:
                 output = run_again(model, datapoint["inputs"])
             if not cuts:

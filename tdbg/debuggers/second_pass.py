@@ -2,8 +2,6 @@
 
 import contextlib
 import inspect
-import random
-import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -12,22 +10,22 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from tdbg.debuggers.hooks import seen_through, unwatched
+from tdbg.probes.random_states import same_random_states
 from tdbg.probes.roots import unwrapped
-from tdbg.probes.tensors import walk
 
 
 @contextlib.contextmanager
-def gradients_on(model: nn.Module, inputs: Any) -> Iterator[None]:
+def gradients_on(model: nn.Module) -> Iterator[None]:
     """Inside, autograd records, also within ``torch.no_grad()`` and ``torch.inference_mode()``; all is put back.
 
     The model is in eval mode, as a whole. Put back are: the modes of all its modules, the random states of torch (of
-    the host and of the devices that the model and the inputs are on), Python and numpy, the caller's gradient and
-    inference mode. Debuggers do not look, and a compiled model runs uncompiled.
+    the host and of every device in use), Python and numpy, the caller's gradient and inference mode. Debuggers do not
+    look, and a compiled model runs uncompiled.
     """
     with contextlib.ExitStack() as stack:
         stack.enter_context(unwatched())
         stack.enter_context(seen_through(model))
-        stack.enter_context(_same_random_states(model, inputs))
+        stack.enter_context(same_random_states())
         stack.enter_context(_eval_mode(model))
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
@@ -46,25 +44,6 @@ def _eval_mode(model: nn.Module) -> Iterator[None]:
     finally:
         for module in training:
             module.training = True
-
-
-@contextlib.contextmanager
-def _same_random_states(model: nn.Module, inputs: Any) -> Iterator[None]:
-    tensors = [*model.parameters(), *model.buffers(), *(tensor for _, tensor in walk(inputs))]
-    devices = {tensor.device for tensor in tensors if tensor.device.type not in ("cpu", "meta")}
-    own, numpy = random.getstate(), sys.modules.get("numpy")
-    theirs = numpy.random.get_state() if numpy is not None else None
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(torch.random.fork_rng(devices=[]))
-        for kind in {device.type for device in devices}:
-            found = [device for device in devices if device.type == kind]
-            stack.enter_context(torch.random.fork_rng(devices=found, device_type=kind))
-        try:
-            yield
-        finally:
-            random.setstate(own)
-            if numpy is not None and theirs is not None:
-                numpy.random.set_state(theirs)
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from tdbg.events import Step, as_float, number
 from tdbg.probes import PROBES, Probe, tensors
 from tdbg.probes.forward import short
+from tdbg.probes.scaler import ScaledUpdate
 from tdbg.probes.spread import evenly, spread
 from tdbg.probes.tensors import Bad, look
 
@@ -101,7 +102,7 @@ class MixedPrecision(Probe):
         self._on_host = False  # the scaler's scale can be read without waiting
         self._scale: float | None = None
         self._skipped = self._streak = self._nan_streak = self._growths = self._backoffs = 0
-        self._before: tuple[int, int, float | None] | None = None  # step, updates and loss as scaler.step begins
+        self._before: tuple[int, ScaledUpdate, float | None] | None = None  # step and loss as scaler.step begins
         self._bad: list[tuple[str, Bad]] = []
         self._told = 0
 
@@ -207,14 +208,15 @@ class MixedPrecision(Probe):
         scaler, optimizer = args[0], args[1] if len(args) > 1 else kwargs.get("optimizer")
         self._before = None
         if scaler.is_enabled() and optimizer is not None and self.monitor.is_main(optimizer):
-            self._before = self.monitor.step + 1, self.monitor.updates, self.monitor.recorder.loss
+            update = ScaledUpdate(self.monitor, scaler, optimizer)
+            self._before = self.monitor.step + 1, update, self.monitor.recorder.loss
 
     def _step_ended(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         if self._before is None:
             return
-        (step, updates, loss), self._before = self._before, None
+        (step, update, loss), self._before = self._before, None
         bad, self._bad = self._bad, []
-        if self.monitor.updates != updates:
+        if update.was_made():
             self._streak = self._nan_streak = 0
             return
         self._skipped += 1

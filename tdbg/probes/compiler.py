@@ -8,7 +8,19 @@ Both functions are private API of torch; tests pin the counts, and without them 
 """
 
 from collections.abc import Callable
+from types import CodeType
 from typing import Any
+
+
+def _skipper(eval_frame: Any) -> Callable[[CodeType], None] | None:
+    """What newer versions of torch have instead of ``skip_code``: no frame of this code, those it calls as ever."""
+    set_strategy = getattr(eval_frame, "set_code_exec_strategy", None)
+    if set_strategy is None:
+        return None
+    action = eval_frame._FrameAction
+    strategy = eval_frame._FrameExecStrategy(action.SKIP, action.DEFAULT)
+    return lambda code: set_strategy(code, strategy)
+
 
 set_eval_frame: Any
 skip_code: Any
@@ -18,7 +30,7 @@ except ImportError:  # another torch: frames may be counted, nothing breaks
     set_eval_frame = skip_code = None
 else:
     set_eval_frame = getattr(eval_frame, "set_eval_frame", None)
-    skip_code = getattr(eval_frame, "skip_code", None)
+    skip_code = getattr(eval_frame, "skip_code", None) or _skipper(eval_frame)
 
 
 def hide(function: Any) -> Any:

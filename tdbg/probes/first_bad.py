@@ -10,7 +10,7 @@ from tdbg.probes import PROBES, Probe, tensors
 from tdbg.probes.refuting import refute_gradient, trace_of_gradient, update_explains
 from tdbg.probes.rerun import Call, Located, locate_backward, locate_forward
 from tdbg.probes.roots import Names
-from tdbg.probes.tensors import Bad, checkable, first_bad, local, look, walk
+from tdbg.probes.tensors import Bad, as_real, checkable, first_bad, local_elements, look, walk
 
 if TYPE_CHECKING:
     from tdbg.probes.oplevel import Operation
@@ -130,14 +130,10 @@ class FirstBad(Probe):
     def call_ended(self, module: nn.Module, call: Call, output: Any) -> None:
         if call.graded or self._eval_reported:
             return
-        outputs = [
-            (tensor.values() if tensor.is_nested else local(tensor)).detach()
-            for _, tensor in walk(output)
-            if checkable(tensor)
-        ]
+        outputs = [local_elements(tensor.detach()) for _, tensor in walk(output) if checkable(tensor)]
         if not all(map(tensors.on_host, outputs)):
             return  # reading it would make the program wait for the device
-        if all(_finite(_real(tensor).sum(dtype=torch.float32)) for tensor in outputs):
+        if all(_finite(as_real(tensor).sum(dtype=torch.float32)) for tensor in outputs):
             return
         found = first_bad(output)
         if found is None or found[1].only_minus_inf:
@@ -339,10 +335,6 @@ def _describe(event: NonFinite, bad: Bad) -> None:
         bad.shape,
         bad.dtype,
     )
-
-
-def _real(tensor: torch.Tensor) -> torch.Tensor:
-    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
 def _finite(value: torch.Tensor) -> bool:

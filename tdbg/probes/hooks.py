@@ -15,6 +15,7 @@ from tdbg.probes.compiler import hide, unseen
 from tdbg.probes.counting import Optimizers
 from tdbg.probes.local_gradients import FSDP_GROUP, LocalGradients
 from tdbg.probes.loss_watch import LossWatch
+from tdbg.probes.modules import ModuleLook
 from tdbg.probes.own_hooks import add_global_hook, put_back, take_away
 from tdbg.probes.patches import Patches
 from tdbg.probes.plan import Plan
@@ -29,6 +30,7 @@ class Watcher(Protocol):
     plan: Plan
     optimizers: Optimizers
     roots: Roots
+    modules: ModuleLook
     losses: LossWatch
     local_gradients: LocalGradients
 
@@ -40,6 +42,7 @@ class Watcher(Protocol):
     def hush(self, quiet: bool) -> None: ...
     def switch(self, on: bool) -> None: ...
     def failed(self, probe: str, error: BaseException) -> None: ...
+    def note(self, code: str, text: str) -> None: ...
     def when_imported(self, name: str, then: Callable[[Any], None]) -> None: ...
 
 
@@ -107,6 +110,14 @@ class TorchHooks:
         for tell in listeners:
             tell(optimizer)
 
+    def unseen_update(self, optimizer: Any) -> None:
+        """An update was made although its hooks were not called: those of a compiled ``optimizer.step`` are not."""
+        self.monitor.note(
+            "compiled-step",
+            f"{type(optimizer).__name__}.step is compiled: its steps are counted; gradients and updates are not seen",
+        )
+        self._step.call(self._update_ended, optimizer)
+
     def __len__(self) -> int:
         return len(self._handles) + len(self.patches)
 
@@ -157,6 +168,7 @@ class TorchHooks:
     def _around_compile(self, original: Any) -> Any:
         def compile(module: Any, *args: Any, **kwargs: Any) -> None:
             roots = self.monitor.roots
+            self._compile.call(self.monitor.modules.before_compile)
             was_hooked = self._compile.call(roots.before_compile, module)
             original(module, *args, **kwargs)
             if was_hooked:
@@ -202,7 +214,9 @@ class TorchHooks:
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
             if torch.compiler.is_compiling() or not monitor.active or self._depth or monitor.rerunning:
                 return original(tensors, *args, **kwargs)
-            if issubclass(type(tensors), Iterator):  # type(): an object of the program's may have a say in isinstance
+            if unseen(
+                issubclass, type(tensors), Iterator
+            ):  # type(): an object of the program's may have a say in isinstance
                 tensors = tuple(tensors)  # looking must not use it up
             watched = monitor.plan.watch or not unseen(guard.call, monitor.losses.glance, tensors)
             if watched:

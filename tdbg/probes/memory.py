@@ -289,7 +289,7 @@ class Memory(Probe):
 
     def _count_held(self) -> Held:
         held = Held()
-        counted: set[int] = set()  # a tied weight belongs to the first module that holds it
+        counted: set[int] = set()  # a tied weight or buffer belongs to the first module that holds it
         roots = self.monitor.trained_roots()
         for root in roots:
             prefix = f"{type(unwrapped(root)).__name__}." if len(roots) > 1 else ""
@@ -313,7 +313,11 @@ class Memory(Probe):
                 for value in optimizer.state.get(parameter, {}).values()
                 if isinstance(value, Tensor)
             )
-        held.buffers += sum(nbytes(buffer) for buffer in module._buffers.values() if buffer is not None)
+        for buffer in module._buffers.values():
+            if buffer is None or torch.nn.parameter.is_lazy(buffer) or id(buffer) in counted:
+                continue
+            counted.add(id(buffer))
+            held.buffers += nbytes(buffer)
         return held.total - before
 
     def _tell_held(self, step: int) -> None:

@@ -78,7 +78,7 @@ class Seen:
 
     def describe(self, tensor: Tensor) -> None:
         """Take over what the output is like."""
-        self.shape, self.dtype, self.device = tensor.shape, tensor.dtype, tensor.device
+        self.shape, self.dtype, self.device = tensors.shape_of(tensor), tensor.dtype, tensor.device
         self.numel, self.graded = tensor.numel(), tensor.requires_grad
 
     @property
@@ -142,6 +142,7 @@ class Tour:
     stops: list[tuple["weakref.ref[nn.Module]", Place]]
     ends: tuple[int, ...] = ()  # the first and the last layer: in every look, for the flow between them
     looks: int = 0
+    root_compiled: bool = False  # by `module.compile()`; the root is no stop, as its hook is called after the pass
 
     @property
     def turns(self) -> int:
@@ -156,7 +157,7 @@ class Tour:
     @property
     def compiled(self) -> bool:
         """True if a module has been compiled since: a hook of ours there would have it compiled anew."""
-        return any(getattr(module(), "_compiled_call_impl", None) is not None for module, _ in self.stops)
+        return any(_is_compiled(module()) for module, _ in self.stops)
 
     @property
     def fresh(self) -> bool:
@@ -260,7 +261,7 @@ class ModuleLook:
     def _drop_compiled(self, root: nn.Module) -> None:
         """Forget what is known of a root one of whose modules has been compiled since."""
         for known in (self._tours, self._known):
-            if root in known and known[root].compiled:
+            if root in known and (known[root].compiled or known[root].root_compiled != _is_compiled(root)):
                 del known[root]
 
     def turns_told(self) -> dict[str, int]:
@@ -322,7 +323,8 @@ class ModuleLook:
             if id(module) not in compiled and not isinstance(module, torch.jit.ScriptModule) and can_hook(module)
         ]
         if self._stance is None:
-            self._known[root] = Tour([(weakref.ref(module), place) for module, place in found], looks=1)
+            stops = [(weakref.ref(module), place) for module, place in found]
+            self._known[root] = Tour(stops, looks=1, root_compiled=_is_compiled(root))
         return found
 
     def _place(self, path: str, module: nn.Module) -> Place:
@@ -336,13 +338,19 @@ class ModuleLook:
     def give_up_pass(self, raising: nn.Module | None = None) -> None:
         """Forget the pass that runs, if there is one: its root has raised, and the step may yet be looked at.
 
-        raising: a module whose hooks torch goes through just now; the hook there stays until the next pass or step.
+        raising: a module whose hooks torch goes through just now; the hook there stays until the next pass or step, and for no
+            copy, pickle or compilation.
         """
         if self._running:
             stays = [module for module in self._hooked if module is raising]
             self._hooked = [module for module in self._hooked if module is not raising]
             self._clear()
             self._hooked, self.step = stays, 0
+
+    def before_compile(self) -> None:
+        """A module is about to be compiled: a hook that stayed after a raise would be traced in, and be gone later."""
+        if not self._running:
+            self._unhook()
 
     def _end(self) -> None:
         if not self._running:
@@ -370,7 +378,7 @@ class ModuleLook:
         if root is not None and len(stops) > IN_TURN:
             before = self._tours.get(root)
             looks = before.looks if before is not None else 0
-            self._tours[root] = Tour(stops, tuple(layers[:1] + layers[-1:]), looks + 1)
+            self._tours[root] = Tour(stops, tuple(layers[:1] + layers[-1:]), looks + 1, _is_compiled(root))
 
     def _unhook(self) -> None:
         for module in self._hooked:
@@ -402,7 +410,7 @@ class ModuleLook:
         if known is not None:
             known.calls += 1
             return
-        tensor = output if isinstance(output, Tensor) else next((t for _, t in tensors.walk(output)), None)
+        tensor = output if type(output) is Tensor else next((t for _, t in tensors.walk(output)), None)
         if tensor is None:
             return
         row = self._rows[id(module)] = Seen(place, module.training)
@@ -630,6 +638,11 @@ def _sampled(rows: list[Seen], rows_NS: Tensor) -> Figures:
     # amin and amax take half the time of aminmax
     columns = [mean_N, spread_of(norm_N, mean_N), rows_NS.amin(1), rows_NS.amax(1), zero_N]
     return Figures(torch.stack(columns, dim=1).flatten(), [(row, name, 1.0) for row in rows for name in FIGURES])
+
+
+def _is_compiled(module: nn.Module | None) -> bool:
+    """True after ``module.compile()``."""
+    return getattr(module, "_compiled_call_impl", None) is not None
 
 
 def _compiled_parts(root: nn.Module) -> set[int]:

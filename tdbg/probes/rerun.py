@@ -8,7 +8,6 @@ its own) happens once more. What cannot be repeated that way (FSDP shards, SyncB
 
 import contextlib
 import io
-import random
 import sys
 import threading
 import weakref
@@ -23,6 +22,7 @@ from torch import Tensor, nn
 from tdbg.guard import Guard
 from tdbg.probes import tensors
 from tdbg.probes.own_hooks import add_gradient_hook, add_post_hook, add_pre_hook, can_hook
+from tdbg.probes.random_states import DeviceStates, device_states, same_random_states, set_device_states
 from tdbg.probes.rerun_alone import CollectiveMet, no_collectives
 from tdbg.probes.roots import Names, unwrapped
 from tdbg.probes.tensors import Bad, first_bad, is_sharded, look, version, walk
@@ -44,7 +44,7 @@ class Call:
     kwargs: dict[str, Any]
     versions: list[int] | None  # None: not taken
     rng: Tensor | None
-    device_rng: Tensor | None
+    device_rng: DeviceStates
     autocast: tuple[str, Any] | None
     graded: bool
     output_grads: dict[int, Tensor] = field(default_factory=dict)
@@ -73,7 +73,7 @@ class Call:
             kwargs=kwargs,
             versions=[version(tensor) for tensor in taken],
             rng=torch.get_rng_state(),
-            device_rng=torch.cuda.get_rng_state() if device == "cuda" else None,
+            device_rng=device_states(),
             autocast=mode,
             graded=torch.is_grad_enabled(),
             samples=next((tensor.size(0) for tensor in taken if tensor.dim() > 0), None),
@@ -83,7 +83,7 @@ class Call:
     def light(cls, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> "Call":
         """As little as a second run needs, for steps between samples: about 2 us."""
         mode = ("cpu", torch.get_autocast_dtype("cpu")) if torch.is_autocast_enabled("cpu") else None
-        return cls(weakref.ref(module), args, kwargs, None, torch.get_rng_state(), None, mode, graded=True)
+        return cls(weakref.ref(module), args, kwargs, None, torch.get_rng_state(), {}, mode, graded=True)
 
     def watch(self, output: Any, *, on_device: bool) -> None:
         """Keep small outputs, and the gradients that will arrive at them (references again).
@@ -177,21 +177,14 @@ def refusal(root: nn.Module) -> str:
 def as_before(call: Call, root: nn.Module) -> Iterator[None]:
     """The surroundings of the original call; everything is put back afterwards."""
     buffers: list[tuple[nn.Module, str, Tensor]] = []
-    python_rng = random.getstate()
-    numpy_random = getattr(sys.modules.get("numpy"), "random", None)
-    numpy_rng = numpy_random.get_state() if numpy_random is not None else None
-    rng, device_rng = torch.get_rng_state(), None
-    if call.device_rng is not None:
-        device_rng = torch.cuda.get_rng_state()
-        torch.cuda.set_rng_state(call.device_rng)
-    if call.rng is not None:
-        torch.set_rng_state(call.rng)
     out = sys.stdout
     err = sys.stderr
     sys.stdout, sys.stderr = _Muted(out), _Muted(err)  # a forward that prints must not print twice
     try:
         _lend_buffers(root, buffers)
         with contextlib.ExitStack() as stack:
+            stack.enter_context(same_random_states())
+            _draw_as(call)
             if "torch._dynamo" in sys.modules:
                 stack.enter_context(torch.compiler.set_stance("force_eager"))
             if call.autocast:
@@ -201,14 +194,15 @@ def as_before(call: Call, root: nn.Module) -> Iterator[None]:
             yield
     finally:
         sys.stdout, sys.stderr = out, err
-        random.setstate(python_rng)
-        if numpy_random is not None:
-            numpy_random.set_state(numpy_rng)
-        torch.set_rng_state(rng)
-        if device_rng is not None:
-            torch.cuda.set_rng_state(device_rng)
         for owner, name, buffer in buffers:
             owner._buffers[name] = buffer
+
+
+def _draw_as(call: Call) -> None:
+    """Have the second run draw the numbers of the first, where the states were kept."""
+    if call.rng is not None:
+        torch.set_rng_state(call.rng)
+    set_device_states(call.device_rng)
 
 
 @contextlib.contextmanager

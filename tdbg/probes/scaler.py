@@ -3,13 +3,52 @@
 import time
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from tdbg.events import Step, number
 from tdbg.probes import PROBES, Probe, tensors
+from tdbg.probes.compiler import hide, unseen
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
+
+    from tdbg.probes.monitor import Monitor
+
+
+class ScaledUpdate:
+    """One call of ``GradScaler.step``: made as it begins, it tells afterwards whether the optimizer was called.
+
+    The hooks of a compiled ``optimizer.step`` are nothing, so an update that no hook has seen may have been made.
+    """
+
+    def __init__(self, monitor: "Monitor", scaler: Any, optimizer: Any) -> None:
+        self.optimizer = optimizer
+        self._monitor, self._scaler = monitor, scaler
+        self._updates = monitor.updates
+        held = (p for group in optimizer.param_groups for p in group["params"] if p.grad is not None)
+        self._weight: Tensor | None = next(held, None)
+        self._version = self._weight_version()
+
+    @property
+    def was_seen(self) -> bool:
+        """True if an optimizer's own hooks were called."""
+        return self._monitor.updates != self._updates
+
+    def was_made(self) -> bool:
+        """False if the scaler left the update out.
+
+        Cost: nothing waits for a device where the optimizer was called, unless its writes are not counted (`version`).
+        """
+        if self.was_seen or self._weight_version() != self._version:
+            return True
+        if getattr(self.optimizer, "_step_supports_amp_scaling", False):
+            return True  # a fused optimizer is always called, and leaves the update out by itself
+        state = self._scaler._per_optimizer_states.get(id(self.optimizer), {})
+        return not any(float(found) for found in state.get("found_inf_per_device", {}).values())
+
+    def _weight_version(self) -> int:
+        return -1 if self._weight is None else tensors.version(self._weight)
 
 
 @PROBES.add
@@ -32,34 +71,44 @@ class LossScaler(Probe):
         self._scale: float | None = None
 
     def attach(self) -> None:
-        import torch
-
         scaler = torch.amp.GradScaler
         self.patches.wrap(scaler, "scale", self._around_scale)
         self.patches.wrap(scaler, "step", self._around_step)
 
     def _around_scale(self, original: Any) -> Any:
         def scale(scaler: Any, outputs: Any) -> Any:
-            if not self.on:
-                return original(scaler, outputs)
             scaled = original(scaler, outputs)
-            self.guard.call(self._note_loss, scaler, outputs, scaled)
+            if self.on and not torch.compiler.is_compiling():
+                unseen(self.guard.call, self._note_loss, scaler, outputs, scaled)
             return scaled
 
-        return scale
+        return hide(scale)
 
     def _around_step(self, original: Any) -> Any:
         def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            if not self.on or not scaler.is_enabled():
+            if not self.on or torch.compiler.is_compiling():
                 return original(scaler, optimizer, *args, **kwargs)
-            before = self.monitor.updates
-            self.guard.call(self._note_scale, scaler)
+            update = unseen(self.guard.call, self._step_begins, scaler, optimizer)
             result = original(scaler, optimizer, *args, **kwargs)
-            if self.monitor.updates == before:
-                self.guard.call(self.monitor.skipped_update, optimizer, time.perf_counter())
+            if update is not None:
+                unseen(self.guard.call, self._step_ends, update)
             return result
 
-        return step
+        return hide(step)
+
+    def _step_begins(self, scaler: Any, optimizer: Any) -> "ScaledUpdate | None":
+        if not scaler.is_enabled():
+            return None
+        self._note_scale(scaler)
+        return ScaledUpdate(self.monitor, scaler, optimizer)
+
+    def _step_ends(self, update: "ScaledUpdate") -> None:
+        if update.was_seen:
+            return
+        if update.was_made():
+            self.monitor.hooks.unseen_update(update.optimizer)
+        else:
+            self.monitor.skipped_update(update.optimizer, time.perf_counter())
 
     def _note_loss(self, scaler: Any, outputs: Any, scaled: Any) -> None:
         if scaler.is_enabled() and isinstance(outputs, Tensor) and isinstance(scaled, Tensor):

@@ -38,7 +38,8 @@ def walk(value: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, Tens
             raise
         return
     if items is None:
-        yield name or "tensor", value
+        if not torch.nn.parameter.is_lazy(value):  # such a one answers no question
+            yield name or "tensor", value
         return
     for path, item in items:
         yield from walk(item, path, depth + 1)
@@ -67,12 +68,13 @@ def local(tensor: Tensor) -> Tensor:
 
 
 def local_elements(tensor: Tensor) -> Tensor:
-    """The elements that are on this rank; those of a sparse tensor that are not stored are zero, and left out.
+    """The elements that are on this rank, of any layout, as a dense tensor of a dtype that has the usual operators.
 
+    Those of a sparse tensor that are not stored are zero, and left out; fp8 comes as float32.
     Cost: of an uncoalesced sparse tensor a sort of its indices and a copy of its values; the tensor stays as it is.
     """
-    tensor = _shard_of(tensor)
-    return _summed_values(tensor) if tensor.is_sparse else tensor
+    data = _elements(tensor)
+    return data.to(torch.float32) if data.element_size() == 1 and data.is_floating_point() else data
 
 
 def _shard_of(tensor: Tensor) -> Tensor:
@@ -115,6 +117,11 @@ def on_host(tensor: Tensor) -> bool:
     return tensor.device.type == "cpu"
 
 
+def shape_of(tensor: Tensor) -> torch.Size:
+    """The shape; of a nested tensor, whose parts differ in theirs, the number of parts alone."""
+    return torch.Size([tensor.size(0)]) if tensor.is_nested else tensor.shape
+
+
 def has_no_data(tensor: Any) -> bool:
     """True for a tensor that stands for another and holds nothing: on the meta device, or fake. Cost: 0.2 us."""
     return bool(tensor.is_meta) or type(tensor).__name__ == "FakeTensor"
@@ -127,7 +134,7 @@ def is_sharded(tensor: Tensor) -> bool:
 
 def checkable(tensor: Tensor) -> bool:
     """True if the tensor can hold NaN or Inf and holds data of its own."""
-    return (tensor.is_floating_point() or tensor.is_complex()) and not tensor.is_meta and tensor.numel() > 0
+    return (tensor.is_floating_point() or tensor.is_complex()) and not has_no_data(tensor) and tensor.numel() > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,9 +154,7 @@ def look(tensor: Tensor) -> Bad | None:
     """An exact look at one tensor: None if all of it is finite. Cost: one to three passes, one sync."""
     if not checkable(tensor):
         return None
-    data = _elements(tensor.detach())
-    if data.element_size() == 1:  # fp8 has few operators
-        data = data.to(torch.float32)
+    data = local_elements(tensor.detach())
     finite = torch.isfinite(data)
     if bool(finite.all()):
         return None
@@ -235,19 +240,19 @@ def nbytes(tensor: Tensor) -> int:
 
 
 def _elements(tensor: Tensor) -> Tensor:
-    """The elements that are on this rank, of any layout; as `local_elements`."""
+    """The elements that are on this rank, of any layout and in their own dtype."""
     tensor = _shard_of(tensor)
     return _summed_values(tensor) if tensor.is_sparse else _parts(tensor)[0]
 
 
 def _parts(tensor: Tensor) -> list[Tensor]:
-    """The dense tensors that a tensor is made of, its values first."""
+    """The dense tensors that a tensor is made of, its values first; as views, complex ones would have no real part."""
     if tensor.layout == torch.sparse_coo:
         return [tensor._values(), tensor._indices()]
     if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
-        return [tensor.values(), tensor.crow_indices(), tensor.col_indices()]
+        return [tensor.values().detach(), tensor.crow_indices(), tensor.col_indices()]
     if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
-        return [tensor.values(), tensor.ccol_indices(), tensor.row_indices()]
+        return [tensor.values().detach(), tensor.ccol_indices(), tensor.row_indices()]
     if tensor.is_nested:
         return [tensor.values()]
     if tensor.is_mkldnn:
@@ -283,7 +288,7 @@ def norms(found: Sequence[Tensor]) -> Tensor:
     if not found:
         return torch.zeros(0)
     with torch.no_grad():
-        data = [_real(_elements(tensor.detach())) for tensor in found]
+        data = [as_real(_elements(tensor.detach())) for tensor in found]
         halves = [i for i, part in enumerate(data) if part.element_size() <= 2]
         wide = [i for i, part in enumerate(data) if part.element_size() > 2]
         result: list[Tensor] = [torch.zeros(())] * len(data)
@@ -301,7 +306,7 @@ def common_device(found: Sequence[Tensor]) -> torch.device:
     return next((device for device in devices if device.type != "cpu"), devices[0])
 
 
-def _real(data: Tensor) -> Tensor:
+def as_real(data: Tensor) -> Tensor:
     """The same elements as plain floating-point numbers."""
     if data.is_complex():
         data = torch.view_as_real(data.resolve_conj())

@@ -203,6 +203,19 @@ def test_a_tied_weight_is_counted_once(watch: Start) -> None:
     assert held.by_module["1"] == 0
 
 
+def test_a_tied_buffer_is_counted_once(watch: Start) -> None:
+    """As a table of positions that every layer of a model holds."""
+    seen = watch(flags={"MEMORY": True})
+    model = nn.Sequential(nn.Linear(32, 32), nn.Linear(32, 32))
+    table = torch.zeros(64, 32)
+    for layer in model:
+        layer.register_buffer("table", table)
+    train(4, model=model)
+    held = seen.monitor.probe("memory")._count_held()
+    assert held.buffers == 64 * 32 * 4
+    assert held.by_module["0"] - held.by_module["1"] == 64 * 32 * 4
+
+
 def test_each_looked_at_step_has_its_line(watch: Start) -> None:
     seen = watch(flags={"MEMORY": True})
     train(5)

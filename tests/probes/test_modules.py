@@ -1,8 +1,11 @@
 """The look at all modules: right figures, hooks only for one pass, and nothing of the program's changed."""
 
 import contextlib
+import copy
+import io
 import math
 import weakref
+import zipfile
 from collections.abc import Callable
 
 import pytest
@@ -204,15 +207,28 @@ def test_without_a_flag_modules_have_their_turn(watch: Callable[..., Watch]) -> 
     assert one.failures == []
 
 
+class Deep(nn.Module):
+    """As `deep`, of a class of its own: torch compiles nothing of a Sequential that is the root."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = deep()
+
+    def forward(self, x_NF: Tensor) -> Tensor:
+        found: Tensor = self.layers(x_NF)
+        return found
+
+
 def test_a_model_compiled_between_looks_is_let_alone(watch: Callable[..., Watch]) -> None:
     one = watch(level="advanced", max_overhead=100.0)
-    model = deep()
+    model = Deep()
     train(model, torch.randn(16, 8), steps=4)
     torch._dynamo.reset()
     model.compile(backend="eager")
     before = len(observed(one, "forward"))
     train(model, torch.randn(16, 8), steps=4)
-    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+    stats = torch._dynamo.utils.counters["stats"]
+    assert (stats["unique_graphs"], stats["calls_captured"]) == (1, 20), "hooks on the layers would break the graph"
     assert len(observed(one, "forward")) == before
     torch._dynamo.reset()
 
@@ -331,3 +347,70 @@ def test_the_line_tells_shapes_dtypes_devices_and_loss_anew_when_they_change(wat
     assert "outputs: 0 (Linear) float32[32, 16], 1 (ReLU) float32[32, 16]" in texts[0] and "on cpu" in texts[0]
     assert "outputs:" not in texts[1]
     assert "outputs: 0 (Linear) float32[4, 16], 1 (ReLU) float32[4, 16]" in texts[2]
+
+
+class Fails(Deep):
+    """Raises in its forward pass when it is told to."""
+
+    fails = False
+
+    def forward(self, x_NF: Tensor) -> Tensor:
+        found_NF = super().forward(x_NF)
+        if self.fails:
+            raise ArithmeticError("mine")
+        return found_NF
+
+
+def after_a_raise(one: Watch) -> Fails:
+    """A model that has trained, and whose last pass has raised while its modules were looked at."""
+    model = Fails()
+    train(model, torch.randn(16, 8), steps=1)
+    model.fails = True
+    with pytest.raises(ArithmeticError):
+        model(torch.randn(16, 8))
+    assert one.monitor.modules.count() == 1, "torch goes through the hooks of the root when it raises"
+    model.fails = False
+    return model
+
+
+def saved(model: nn.Module) -> bytes:
+    """What `torch.save` says of a module beside its numbers."""
+    file = io.BytesIO()
+    torch.save(model, file)
+    with zipfile.ZipFile(file) as archive:
+        return archive.read(next(name for name in archive.namelist() if name.endswith("data.pkl")))
+
+
+def test_a_model_that_raised_is_saved_and_copied_as_without_tdbg(watch: Callable[..., Watch]) -> None:
+    one = watch(level="extreme", max_overhead=100.0)
+    model = after_a_raise(one)
+    kept, copied = saved(model), copy.deepcopy(model)
+    assert not any("look" in str(key) for module in copied.modules() for key in module._forward_hooks)
+    one.monitor.detach()
+    assert kept == saved(model)
+    assert b"tdbg" not in kept.replace(Fails.__module__.encode(), b"")
+
+
+def test_a_model_that_raised_is_compiled_once(watch: Callable[..., Watch]) -> None:
+    one = watch(level="extreme", max_overhead=100.0)
+    model = after_a_raise(one)
+    torch._dynamo.reset()
+    model.compile(backend="eager")
+    assert one.monitor.modules.count() == 0
+    train(model, torch.randn(16, 8), steps=4)
+    stats = torch._dynamo.utils.counters["stats"]
+    assert (stats["unique_graphs"], stats["calls_captured"]) == (1, 20)
+
+
+def test_the_programs_stance_is_back_after_a_raise(watch: Callable[..., Watch]) -> None:
+    """The look at a compiled model runs it uncompiled; its next passes are compiled again."""
+    watch(flags={"FORWARD": True}, max_overhead=100.0)
+    model = Fails()
+    compiled = torch.compile(model, backend="eager")
+    model.fails = True
+    with pytest.raises(ArithmeticError):
+        compiled(torch.randn(16, 8))
+    assert torch._dynamo.eval_frame._stance.stance == "default"
+    with torch.compiler.set_stance("force_eager"), pytest.raises(ArithmeticError):
+        compiled(torch.randn(16, 8))
+    assert torch._dynamo.eval_frame._stance.stance == "default"

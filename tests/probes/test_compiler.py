@@ -1,0 +1,27 @@
+"""Functions that the compiler must not see: whichever way this version of torch has for that."""
+
+import torch
+from torch import Tensor
+from torch._dynamo import convert_frame
+
+from tdbg.probes import compiler
+from tdbg.probes.compiler import hide
+
+
+def _seen(x_N: Tensor) -> Tensor:
+    torch._dynamo.graph_break()
+    return x_N + 1
+
+
+def _hidden(x_N: Tensor) -> Tensor:
+    torch._dynamo.graph_break()
+    return x_N + 1
+
+
+def test_no_frame_is_made_of_a_hidden_function() -> None:
+    """After a graph break inside of it a function runs by itself: there the compiler looks at it once more."""
+    assert compiler.skip_code is not None, "torch offers it by another name"
+    for function in (_seen, hide(_hidden)):
+        torch.compile(lambda x_N, function=function: function(x_N) * 2, backend="eager")(torch.ones(2))
+    frames = {ref() for ref in convert_frame.input_codes.seen}
+    assert _seen.__code__ in frames and _hidden.__code__ not in frames
