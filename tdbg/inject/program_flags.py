@@ -1,7 +1,7 @@
 """Debug flags that the program's own configuration has on, whether or not anybody asked tdbg for them.
 
 A configuration is looked at once it is final: frozen, composed or parsed. A library without such a moment has its
-last configuration looked at before the first step, or at exit. Each flag found is an Injection event (status
+last configuration looked at before the first step (of evaluation, too), or at exit. Each flag found is an Injection event (status
 ``own``), so `tdbg flags doctor` knows it was on; with ``--forbid-flags`` the first one ends the process.
 """
 
@@ -104,19 +104,33 @@ def _settle_at_exit(guard: Guard) -> None:
 
 
 def _before_first_step() -> None:
-    """At level off nobody watches for the first step: one hook of torch's does, and leaves."""
+    """At level off nobody watches for the first step: two hooks of torch's do, and leave.
+
+    A call without gradients is a step of evaluation.
+    """
     from tdbg.inject.imports import when_imported
 
     guard = guard_of("program-flags")
 
-    def arrive(module: Any) -> None:
-        def settle_once() -> None:
-            handle.remove()
-            settle()
+    handles: list[Any] = []
 
-        def before_step(*_: Any) -> None:
+    def settle_once() -> None:
+        while handles:
+            handles.pop().remove()
+        settle()
+
+    def before_step(*_: Any) -> None:
+        guard.call(settle_once)
+
+    def before_call(*_: Any) -> None:
+        import torch
+
+        if not torch.is_grad_enabled():
             guard.call(settle_once)
 
-        handle = module.register_optimizer_step_pre_hook(before_step)
-
-    when_imported("torch.optim.optimizer", arrive)
+    when_imported(
+        "torch.optim.optimizer", lambda module: handles.append(module.register_optimizer_step_pre_hook(before_step))
+    )
+    when_imported(
+        "torch.nn.modules.module", lambda module: handles.append(module.register_module_forward_pre_hook(before_call))
+    )

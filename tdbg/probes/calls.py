@@ -88,7 +88,11 @@ class KeptCalls:
 
 
 class Evaluations:
-    """Calls without gradients: each is a step of evaluation. due: brings changes into force that were asked for."""
+    """Calls without gradients: each is a step of evaluation.
+
+    due: brings changes into force that were asked for. first: called before the first one of a process that has not
+    trained.
+    """
 
     def __init__(
         self,
@@ -98,13 +102,21 @@ class Evaluations:
         outbox: Outbox,
         emit: Callable[[Event], None],
         due: Callable[[], None],
+        first: Callable[[], None],
     ) -> None:
         self._state = state
+        self._first = first
         self._budget = budget
         self._costs = costs
         self._outbox = outbox
         self._emit = emit
         self._due = due
+
+    def begins(self) -> None:
+        """A call begins, watched or not."""
+        state = self._state
+        if not (state.eval_calls or state.updates or _is_loader_worker()):
+            self._first()
 
     def watched(self, call: Call, seconds: float) -> None:
         """A call that was watched has returned: its record, if that can be afforded."""
@@ -217,6 +229,7 @@ class RootCalls:
                 self._asked = self._asked or not affordable  # by an earlier call of this step
                 self._plan.watch, self._plan.deaf = True, 0
             return self._plan.watch
+        self._evaluations.begins()
         self._asked = asked and not affordable
         if not asked and not affordable:
             self._evaluations.unwatched(now)

@@ -59,7 +59,7 @@ class Monitor(State):
     emit: where events go. become_rank: called once, before the first record. save_batch: (step, parts) ->
     file name. failed: told of every exception of tdbg's own. note: (code, text), said once per code.
     started: when tdbg woke up, the beginning of the wall time its budget is a share of. first_update: called
-    before the first update of a process that is no rank yet. log: (level letter, step, tag, text) into the
+    before the first update of a process that is no rank yet, and before its first evaluation call. log: (level letter, step, tag, text) into the
     rank's own logs. when_imported: call back with a module once the program has it. requests: what `tdbg control`
     asked for, read at most twice a second. keep: (name, plain data) -> file name, in the rank's folder. folder: that
     folder, once there is one. rank: as far as it is known before the first step.
@@ -131,7 +131,9 @@ class Monitor(State):
         self.optimizers = Optimizers(settings.step_optimizer, self.note)
         self.search = RootSearch(self.roots, self.optimizers, self.note)
         self.calls = KeptCalls()
-        evaluations = Evaluations(self, self.budget, self._costs, self.outbox, self.emit, self.changes.due)
+        evaluations = Evaluations(
+            self, self.budget, self._costs, self.outbox, self.emit, self.changes.due, self._first_update
+        )
         shared = self, self.plan, self.budget, self.recorder, self.roster
         self.root_calls = RootCalls(
             *shared, self.modules, self.search, self.calls, evaluations, self.duty, on_device=at_once

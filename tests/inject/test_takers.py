@@ -658,6 +658,31 @@ def test_forbid_flags_takes_a_config_that_is_never_final_as_it_is_at_the_first_s
     assert ("omegaconf debug.loss.null_masking" in done.stderr) == last
 
 
+@pytest.mark.parametrize("level", ["off", "basic"])
+@pytest.mark.parametrize("last", [True, False])
+def test_forbid_flags_takes_a_config_that_is_never_final_as_it_is_at_the_first_evaluation(
+    make_run: Any, level: str, last: bool
+) -> None:
+    """At exit it would be too late: the evaluation had run with the flag on."""
+    run = make_run(forbid_flags=True, level=level)
+    done = run_script(
+        run,
+        f"""
+        import torch
+        from yacs.config import CfgNode
+        cfg = CfgNode(dict(DEBUG=dict(MEMORY={not last})))
+        cfg.merge_from_list(["DEBUG.MEMORY", {last}])
+        model = torch.nn.Linear(2, 2)
+        print("made")
+        with torch.no_grad():
+            model(torch.ones(1, 2))
+        print("evaluated", cfg.is_frozen(), cfg.DEBUG.MEMORY)
+        """,
+    )
+    assert (done.returncode, done.stdout) == ((2, "made\n") if last else (0, "made\nevaluated False False\n"))
+    assert ("yacs DEBUG.MEMORY" in done.stderr) == last
+
+
 @pytest.mark.parametrize("value", ["10", "'no'", "None", "'logs'", "False", "0"])
 def test_what_is_no_flag_that_is_on_forbids_nothing(make_run: Any, value: str) -> None:
     run = make_run(forbid_flags=True)
