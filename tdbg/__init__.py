@@ -1,5 +1,7 @@
 """tdbg debugs PyTorch training and evaluation runs, with no change to their code."""
 
+from tdbg.version import __version__ as __version__
+
 TYPE_CHECKING = False  # what `typing` says, without its import: this file loads in every process of a run
 if TYPE_CHECKING:
     from tdbg.api.asynchronous import AsyncTrainingLogger as AsyncTrainingLogger
@@ -31,8 +33,6 @@ if TYPE_CHECKING:
     from tdbg.api.tracking import shared_run_id as shared_run_id
     from tdbg.api.training import StepInfo as StepInfo
     from tdbg.api.training import TrainingDebugger as TrainingDebugger
-
-__version__ = "0.1.0"
 
 API = (  # the names of tdbg.api; any other is a submodule or an error
     "flag",

@@ -90,7 +90,7 @@ def _metrics(words: list[str]) -> int | None:
 def _ready_text(args: list[str]) -> str:
     """The answer, if it is known without parsing; else an empty string."""
     if args == ["--version"]:
-        from tdbg import __version__
+        from tdbg.version import __version__
 
         return f"tdbg {__version__}\n"
     if args in ([], ["--help"], ["-h"]):

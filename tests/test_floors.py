@@ -13,7 +13,7 @@ import tdbg
 
 ROOT = Path(tdbg.__file__).parent
 FLOORS = (
-    ("errors", "guard"),
+    ("errors", "guard", "version"),
     (
         "flags",
         "registry",
@@ -45,7 +45,7 @@ FLOORS = (
 )
 FLOOR = {part: number for number, parts in enumerate(FLOORS) for part in parts}
 SEPARATE = 3  # the six domains never import each other
-ANYWHERE = ("__version__", "API")  # names of the package itself
+ANYWHERE = ("API",)  # names of the package itself
 HEAVY = {"torch", "numpy", "rich", "wandb", "yacs", "msgspec", "psutil", "safetensors", "pydantic", "fsspec"}
 
 

@@ -110,7 +110,7 @@ def load(entry: Entry) -> options.Command | options.Group:
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from tdbg import __version__
+        from tdbg.version import __version__
 
         print(f"tdbg {__version__}")
         raise typer.Exit

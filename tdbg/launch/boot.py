@@ -4,8 +4,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-import tdbg
-from tdbg import run_files
+from tdbg import run_files, version
 from tdbg.config import Settings, flags_to_env
 from tdbg.errors import LaunchError, TdbgError
 from tdbg.inject import boot_source, watch_table
@@ -24,7 +23,7 @@ def write(run: RunDir, settings: Settings) -> Path:
     Agents that join a run write the same text, each by replacement.
     """
     folder = run.path / BOOT
-    text = boot_source(str(run.path), str(Path(tdbg.__file__).parents[1]), watch_table(settings))
+    text = boot_source(str(run.path), str(Path(version.__file__).parents[1]), watch_table(settings))
     try:
         run_files.make_folder(folder)
         run_files.write_whole(folder / BOOT_FILE, text.encode())

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import tdbg
 from tdbg.config import Settings
 from tdbg.events import Start
 from tdbg.launch.git_state import read_state
@@ -16,6 +15,7 @@ from tdbg.launch.join import me
 from tdbg.redaction import count_blotted, redact_argv, redact_flags
 from tdbg.registry import points_of
 from tdbg.rundir import RunDir, allowed_env
+from tdbg.version import __version__
 
 
 def record(
@@ -27,7 +27,7 @@ def record(
         "cwd": os.getcwd(),
         "settings": {**settings.as_dict(), "flags": redact_flags(settings.flags)},
         "origin": dict(origin),
-        "versions": {"tdbg": tdbg.__version__, "python": platform.python_version(), "platform": platform.platform()},
+        "versions": {"tdbg": __version__, "python": platform.python_version(), "platform": platform.platform()},
         "host": socket.gethostname(),
         "start": time.time(),
         "end": None,

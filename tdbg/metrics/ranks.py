@@ -1,85 +1,15 @@
-"""The states of several ranks as one: over the user's process group when asked, or offline over saved states."""
+"""The saved states of several ranks as one, offline; over a process group `tdbg.metrics.reducing` does it."""
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tdbg.directions import direction_of
 from tdbg.errors import TdbgError
-from tdbg.metrics import saved
 from tdbg.metrics.fields import StateError
 from tdbg.metrics.metric import Metric, Point
-from tdbg.metrics.partial import Partial
 from tdbg.metrics.phase import Phase
-
-
-def reduce(phase: Phase, group: Any = None) -> None:
-    """Add up the sums of a phase's pass under way over a process group; every rank then holds the same.
-
-    A collective: every rank of the group calls it for the same phase. A metric that a rank does not have counts there
-    as no samples. Without a process group, or with one of one rank, nothing is sent. Cost: two all-gathers of a few
-    kB. Raises TdbgError if this pass is reduced already, or if the ranks speak of different phases.
-    """
-    if phase.reduced:
-        raise TdbgError(f"the sums of {phase.name!r} are those of all ranks already", "reduce a pass once")
-    states = _gather(_sums_of(phase), group)
-    names = sorted({str(state["phase"]) for state in states})
-    if len(names) > 1:
-        raise TdbgError(
-            f"ranks reduce different phases: {', '.join(names)}", "call it for the same phase on every rank"
-        )
-    _check_units(phase.name, [(tuple(slot), unit) for state in states for slot, unit, _ in state["sums"]])
-    phase.samples = phase.batches = 0
-    for metric in phase.metrics.values():
-        metric.partial = Partial()  # not `start`: what was left out is among everybody's
-    for state in states:
-        phase.samples += state["samples"]
-        phase.batches += state["batches"]
-        for (name, task, subset), unit, row in state["sums"]:
-            own = phase.metric(name, task, subset)
-            own.unit = own.unit or unit
-            own.partial.merge(saved.partial_of(row, f"{phase.name}/{name}"))
-    phase.reduced = True
-
-
-def _sums_of(phase: Phase) -> dict[str, Any]:
-    return {
-        "phase": phase.name,
-        "samples": phase.samples,
-        "batches": phase.batches,
-        "sums": [(slot, metric.unit, metric.partial.state()) for slot, metric in phase.metrics.items()],
-    }
-
-
-def _gather(mine: dict[str, Any], group: Any) -> list[dict[str, Any]]:
-    """Everybody's, by rank: as JSON in byte tensors, since the collectives of objects would pickle them."""
-    try:
-        import torch
-        import torch.distributed as dist
-    except ImportError:
-        return [mine]
-    if not dist.is_available() or not dist.is_initialized() or dist.get_world_size(group) == 1:
-        return [mine]
-    device = _device_of(str(dist.get_backend(group)))
-    data = torch.frombuffer(bytearray(json.dumps(mine).encode()), dtype=torch.uint8).to(device)
-    sizes = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(dist.get_world_size(group))]
-    dist.all_gather(sizes, torch.tensor([data.numel()], dtype=torch.int64, device=device), group=group)
-    longest = max(int(size) for size in sizes)
-    padded = torch.zeros(longest, dtype=torch.uint8, device=device)
-    padded[: data.numel()] = data
-    parts = [torch.empty(longest, dtype=torch.uint8, device=device) for _ in sizes]
-    dist.all_gather(parts, padded, group=group)
-    return [json.loads(bytes(part[: int(size)].tolist())) for part, size in zip(parts, sizes, strict=True)]
-
-
-def _device_of(backend: str) -> Any:
-    """Where a backend wants its tensors: on the host for gloo and MPI, else on this rank's accelerator."""
-    import torch
-
-    kind = torch.accelerator.current_accelerator()
-    if kind is None or ("gloo" in backend and "nccl" not in backend) or "mpi" in backend:
-        return torch.device("cpu")
-    return torch.device(kind.type, getattr(torch, kind.type).current_device())
+from tdbg.metrics.reducing import check_units
+from tdbg.metrics.tracker import MetricsTracker
 
 
 def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -89,8 +19,6 @@ def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     made of them anew, so bests older than the histories are not known. A phase that was reduced over the ranks is
     taken once. Last values (learning rates, ...) are those of the first. Raises StateError for an unsound state.
     """
-    from tdbg.metrics.tracker import MetricsTracker
-
     if not states:
         raise TdbgError("no state was given to merge", "hand over the state_dict of every rank")
     trackers = []
@@ -122,7 +50,7 @@ def _merge_phase(name: str, phases: Sequence[Phase]) -> Phase:
     merged.samples, merged.batches = sum(one.samples for one in phases), sum(one.batches for one in phases)
     merged.of_all_ranks = True
     finished = phases[:1] if all(phase.of_all_ranks for phase in phases) else phases
-    _check_units(name, [(slot, metric.unit) for phase in phases for slot, metric in phase.metrics.items()])
+    check_units(name, [(slot, metric.unit) for phase in phases for slot, metric in phase.metrics.items()])
     for slot in sorted({slot for phase in phases for slot in phase.metrics}):
         own = merged.metrics[slot] = _like(next(one.metrics[slot] for one in phases if slot in one.metrics))
         for phase in phases:
@@ -139,15 +67,6 @@ def _merge_phase(name: str, phases: Sequence[Phase]) -> Phase:
     }
     merged.empty = [str(key) for key, _ in merged if key not in merged.snapshot] if merged.finished else []
     return merged
-
-
-def _check_units(phase: str, units: Iterable[tuple[tuple[str, ...], str]]) -> None:
-    """A metric has one unit on all ranks; sums of two are never added. Raises TdbgError, naming both."""
-    known: dict[tuple[str, ...], str] = {}
-    for slot, unit in units:
-        if unit and known.setdefault(slot, unit) != unit:
-            both = " and ".join(sorted((known[slot], unit)))
-            raise TdbgError(f"{phase}/{slot[0]} is in {both} on different ranks", "say the same units on every rank")
 
 
 def _like(metric: Metric) -> Metric:
@@ -177,8 +96,6 @@ def differing(states: Mapping[int, Mapping[str, Any]]) -> list[dict[str, Any]]:
 
     states: rank -> `MetricsTracker.state_dict`.
     """
-    from tdbg.metrics.tracker import MetricsTracker
-
     values: dict[int, dict[str, float]] = {}
     for rank, state in states.items():
         tracker = MetricsTracker()

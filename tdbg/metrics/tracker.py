@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tdbg.metrics import dumping, ranks, saved
+from tdbg.metrics import dumping, reducing, saved
 from tdbg.metrics.chain import ChainCounts, chain_counts, top_counts
 from tdbg.metrics.holding import Epoch, Holding, Values
 from tdbg.metrics.keys import Key
@@ -129,7 +129,7 @@ class MetricsTracker(Holding):
         A collective of yours: every rank of ``group`` calls it for the same phase. Raises TdbgError if this pass is
         reduced already.
         """
-        ranks.reduce(self._open(phase), group)
+        reducing.reduce(self._open(phase), group)
 
     def update_learning_rates(self, source: Any, epoch: Epoch = None, step: int | None = None) -> None:
         """Take the learning rates of an optimizer, a scheduler, a mapping or a sequence (`lr_dict`)."""

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
 
 from tdbg.errors import TdbgError
-from tdbg.pages.tables import short
+from tdbg.tables import short
 
 ENDS = (":", "/", ".")  # what may follow the name of a layer in the path of its tensor
 

@@ -14,9 +14,9 @@ from tdbg.pages.layout import UnstorableError
 from tdbg.pages.legacy import LegacyPages
 from tdbg.pages.progress import Progress
 from tdbg.pages.reader import Datapoint, PageSet
-from tdbg.pages.tables import short
 from tdbg.pages.tree import note_of
 from tdbg.pages.writer import Item, PageWriter
+from tdbg.tables import short
 
 LONG = 1 << 16  # characters: a longer text is stored as a tensor of its bytes, a journal's record is not for it
 LOST = 100  # that are told

@@ -18,8 +18,8 @@ from tdbg.pages.measure import measure
 from tdbg.pages.picks import Picks
 from tdbg.pages.preview import Preview, preview, wanted_bytes
 from tdbg.pages.progress import Progress
-from tdbg.pages.tables import counted, finite
 from tdbg.pages.values import shown, value_count
+from tdbg.tables import counted, finite
 from tdbg.webpage import as_json, content_hash, filled
 
 BARS = 64

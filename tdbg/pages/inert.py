@@ -12,7 +12,7 @@ from tdbg.pages.bytesource import Latin1, Source, Window
 from tdbg.pages.dtypes import DTYPES
 from tdbg.pages.layout import DIMENSIONS, LARGEST
 from tdbg.pages.strided import gather, span
-from tdbg.pages.tables import short
+from tdbg.tables import short
 
 EXPANDED_BYTES = 256 << 20  # of a view that repeats its storage: what may be made of it
 FLIPPED = bytes(byte ^ 0x80 for byte in range(256))

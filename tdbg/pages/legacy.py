@@ -20,9 +20,9 @@ from tdbg.pages.inert import Array, Named, Refused, Sparse
 from tdbg.pages.ledger import Ledger
 from tdbg.pages.machine import Machine, Unbuilt
 from tdbg.pages.rebuild import RULES
-from tdbg.pages.tables import short
 from tdbg.pages.tree import Bytes, Flat, Leaf, Tree, flatten
 from tdbg.pages.unpickle import load
+from tdbg.tables import short
 
 __all__ = [
     "Array",

@@ -7,8 +7,8 @@ from tdbg.output import say
 from tdbg.pages import groups
 from tdbg.pages.numbers import Known
 from tdbg.pages.places import Grouped, chosen
-from tdbg.pages.tables import counted, safe
 from tdbg.pages.walk import samples
+from tdbg.tables import counted, safe
 
 if TYPE_CHECKING:
     from tdbg.pages.datapoint import Datapoint

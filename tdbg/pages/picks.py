@@ -8,7 +8,7 @@ from tdbg.errors import TdbgError
 from tdbg.pages.choose import by_layer, no_layer, words
 from tdbg.pages.places import SELECTION, Selected, chosen, opened
 from tdbg.pages.reader import Datapoint, PageSet, Tensor
-from tdbg.pages.tables import short
+from tdbg.tables import short
 
 PICKING: Options = {
     "layer": (("--layer",), "TEXT", "Only paths like this glob; repeatable."),

@@ -76,7 +76,7 @@ def opened(paths: "Sequence[str]") -> "PageSet":
 def _of_another_tool(where: str) -> TdbgError | None:
     """The error for pages that have to be converted; None if there are none either."""
     from tdbg.pages import legacy
-    from tdbg.pages.tables import counted, short
+    from tdbg.tables import counted, short
     from tdbg.urls import Url, located
 
     found: list[str] = []
@@ -130,7 +130,7 @@ def chosen(found: "Iterable[Datapoint]", question: Selected) -> "Iterator[Datapo
 
 def there_is(pages: "PageSet") -> str:
     """What can be selected, in words: ``there are: ranks 0 to 3, steps 1 to 20, epochs 0 to 1, phases train, val``."""
-    from tdbg.pages.tables import safe
+    from tdbg.tables import safe
 
     numbers: dict[str, set[int]] = {"rank": set(), "step": set(), "epoch": set()}
     phases: dict[str, None] = {}

@@ -7,7 +7,7 @@ from tdbg.pages.datapoint import Datapoint, Tensor
 from tdbg.pages.places import Selected, chosen
 from tdbg.pages.progress import Progress
 from tdbg.pages.reader import PageSet
-from tdbg.pages.tables import safe
+from tdbg.tables import safe
 
 TOLD = 20
 

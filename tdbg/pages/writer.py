@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tdbg import __version__, run_files
+from tdbg import run_files
 from tdbg.errors import TdbgError
 from tdbg.pages import disk, manifest, record
 from tdbg.pages.form import ALIGN, HEADER_LIMIT, MAJOR, MINOR, aligned, journal_name
@@ -24,6 +24,7 @@ from tdbg.pages.header import Entries, Placed, cost
 from tdbg.pages.journal import HEAD, JournalFile, frame, pack
 from tdbg.pages.layout import NO_NOTE, Layout, Spec, UnstorableError
 from tdbg.pages.page import Page, least_header_bytes
+from tdbg.version import __version__
 
 LAYOUTS = 256  # kept; a structure that comes back later is laid out and recorded again
 HEADER_BYTES = 1 << 20

@@ -1,6 +1,6 @@
 """A tree of calls on a terminal: a row a node, its bar below that of its caller."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tdbg.output import say
 from tdbg.tables import counted, safe, short
@@ -8,18 +8,19 @@ from tdbg.traces.figures import ms
 from tdbg.traces.flames import Row, cut, largest, ordered, ways
 from tdbg.traces.summary import Summary
 
-if TYPE_CHECKING:
-    from tdbg.traces.commands.flame import Question
-
 ROWS = 40  # that are shown where nobody says how many
 WIDE = 30  # signs of the bar of all
 
 
-def show(label: str, read: Summary, root: Row, question: "Question") -> None:
-    """The rows with most time, and how much was left out."""
-    steps, way = max(len(read.steps), 1), question.by or next(iter(ways(read)), "operator")
-    rows = [row for row in ordered(root) if not question.depth or row.depth <= question.depth]
-    kept = largest(root, question.top or ROWS)
+def show(label: str, read: Summary, root: Row, *, by: str, depth: int, top: int) -> None:
+    """The rows with most time, and how much was left out.
+
+    by: what the rows are, "" for the first that the trace can tell; depth: of the lowest row, 0 for all; top: how many
+    rows, 0 for 40.
+    """
+    steps, way = max(len(read.steps), 1), by or next(iter(ways(read)), "operator")
+    rows = [row for row in ordered(root) if not depth or row.depth <= depth]
+    kept = largest(root, top or ROWS)
     shown = [row for row in rows if id(row) in kept]
     print(safe(f"{label}: calls by {way}, ms of a step (a mean of {counted(steps, 'step')})"))
     begins = _begins(root)
@@ -29,7 +30,7 @@ def show(label: str, read: Summary, root: Row, question: "Question") -> None:
     left = len(ordered(root)) - len(shown)
     if left:
         say(f"{counted(left, 'row')} with less time left out: --top and --depth choose")
-    lost = cut(read, question.by)
+    lost = cut(read, by)
     if lost:
         say(f"{counted(lost, 'call')} found no room in the tree: their time is their caller's own")
 

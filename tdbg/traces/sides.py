@@ -149,9 +149,9 @@ def _shares(works: Any, count: int) -> list[Share]:
 
 def save(kept: Side, path: Path) -> None:
     """Write a baseline. Raises TdbgError where it cannot be written, and where the file is something else."""
-    from tdbg import __version__
     from tdbg.rundir import write_json
     from tdbg.tables import finite
+    from tdbg.version import __version__
 
     if path.exists() and not _says_so(path):
         raise TdbgError(f"{path} is there already, and no baseline", "name another file with --save")

@@ -2,9 +2,10 @@
 
 from dataclasses import fields
 
-from tdbg import __version__, config
+from tdbg import config
 from tdbg.cli import options, pages
 from tdbg.cli.generate import words
+from tdbg.version import __version__
 
 STATUS = (
     ("0", "Done."),

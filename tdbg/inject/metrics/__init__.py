@@ -1,1 +1,42 @@
 """Metrics with no code at all: what tdbg sees of a program, as rows of the rank's ``metrics.jsonl``."""
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any, Protocol
+
+    from tdbg.guard import Guard
+    from tdbg.inject.agent import Agent
+    from tdbg.metrics.rows import Row
+    from tdbg.probes.monitor import Monitor
+
+    class RowFeed(Protocol):
+        """What `tdbg.inject.metrics.feed` is to those who hand rows to it."""
+
+        me: Agent
+        monitor: Monitor
+        guard: Guard
+        is_off: bool
+        rehearses: bool  # Lightning tries out the validation: nothing of it counts
+
+        @property
+        def hears(self) -> bool:
+            """False while nothing that the program logs is to be taken."""
+
+        def logged(
+            self,
+            source: str,
+            data: Mapping[Any, Any],
+            *,
+            own_step: int | None = None,
+            epoch: float | None = None,
+            phase: str | None = None,
+            gather: bool = False,
+        ) -> None:
+            """Take what the program logged."""
+
+        def book(self, seconds: float) -> None:
+            """Count time that went into it."""
+
+        def say(self, row: Row) -> None:
+            """Write a row of tdbg's own."""

@@ -15,7 +15,7 @@ from tdbg.inject.imports import when_imported
 from tdbg.metrics.rows import COUNT_0, MOST_NAMED, Row
 
 if TYPE_CHECKING:
-    from tdbg.inject.metrics.feed import Feed
+    from tdbg.inject.metrics import RowFeed
 
 FOLDER = "metrics_state"
 PROBE = "metrics-state"
@@ -28,7 +28,7 @@ SHOWN = 12  # values in a line of the log
 class Dumps:
     """Listens to every tracker of the process, and writes dumps while a flag is on."""
 
-    def __init__(self, feed: "Feed") -> None:
+    def __init__(self, feed: "RowFeed") -> None:
         self.feed = feed
         self._own: Any = None  # the feed's tracker, while a flag is on
         self._foreign = False  # the program has finalised a phase of a tracker of its own

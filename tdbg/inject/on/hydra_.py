@@ -4,7 +4,8 @@ import sys
 from types import ModuleType
 
 from tdbg.inject.on.omegaconf_ import Omega
-from tdbg.inject.take import after, offer
+from tdbg.inject.set_flags import set_flags
+from tdbg.inject.take import after
 
 
 class Hydra(Omega):
@@ -19,6 +20,6 @@ def arrive(module: ModuleType) -> None:
     after(
         module.ConfigLoaderImpl,
         "load_configuration",
-        lambda _, config: offer(config, tree, unknown="refuse"),
+        lambda _, config: set_flags(config, tree, unknown="refuse"),
         "inject-hydra",
     )

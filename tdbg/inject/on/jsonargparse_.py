@@ -4,7 +4,8 @@ import functools
 from types import ModuleType
 from typing import Any
 
-from tdbg.inject.take import after, offer
+from tdbg.inject.set_flags import set_flags
+from tdbg.inject.take import after
 
 DEEPEST = 3  # fit.model.init_args.debug_x
 PARSERS = ("parse_args", "parse_object", "parse_string", "parse_path", "parse_env")
@@ -59,7 +60,7 @@ def _offer(config: Any, tree: Json, path: str = "", *, final: bool) -> None:
     """Also below: an argument of LightningCLI's model is ``model.debug_x``, of a subcommand ``fit.model.debug_x``."""
     if not hasattr(config, "__dict__") or path.count(".") > DEEPEST:
         return
-    offer(config, tree, unknown="doubt", final=final)
+    set_flags(config, tree, unknown="doubt", final=final)
     for key in tree.sections(config):
         if not key.lower().startswith("debug"):
             below = f"{path}.{key}" if path else key

@@ -8,7 +8,8 @@ from types import ModuleType
 from typing import Any
 
 from tdbg.frames import without_own_frames
-from tdbg.inject.take import guard_of, offer
+from tdbg.inject.set_flags import set_flags
+from tdbg.inject.take import guard_of
 
 MAKERS = ("create", "load", "structured", "merge", "unsafe_merge")
 
@@ -61,7 +62,7 @@ def _after(owner: Any, name: str, tree: Omega) -> None:
     @without_own_frames
     def make(*args: Any, **kwargs: Any) -> Any:
         config = real(*args, **kwargs)
-        guard.call(offer, config, tree, unknown="doubt")
+        guard.call(set_flags, config, tree, unknown="doubt")
         return config
 
     setattr(owner, name, staticmethod(make))

@@ -7,7 +7,8 @@ import functools
 from types import ModuleType
 from typing import Any
 
-from tdbg.inject.take import after, guard_of, offer
+from tdbg.inject.set_flags import set_flags
+from tdbg.inject.take import after, guard_of
 
 MERGES = ("merge_from_file", "merge_from_other_cfg", "merge_from_list")
 
@@ -40,8 +41,8 @@ def arrive(module: ModuleType) -> None:
     _before_freeze(node)
     _before_read(node)
     for name in MERGES:
-        after(node, name, lambda self, _: offer(self, TREE, unknown="doubt"), "inject-yacs")
-    after(node, "clone", lambda _, copy: offer(copy, TREE, unknown="doubt"), "inject-yacs")
+        after(node, name, lambda self, _: set_flags(self, TREE, unknown="doubt"), "inject-yacs")
+    after(node, "clone", lambda _, copy: set_flags(copy, TREE, unknown="doubt"), "inject-yacs")
 
 
 def _before_freeze(node: Any) -> None:
@@ -49,7 +50,7 @@ def _before_freeze(node: Any) -> None:
 
     @functools.wraps(real)
     def freeze(self: Any) -> Any:
-        guard.call(offer, self, TREE, unknown="refuse")
+        guard.call(set_flags, self, TREE, unknown="refuse")
         return real(self)
 
     node.freeze = freeze
@@ -61,7 +62,7 @@ def _before_read(node: Any) -> None:
 
     def offer_thawed(config: Any) -> None:
         if not config.is_frozen():
-            offer(config, TREE, unknown="ignore")
+            set_flags(config, TREE, unknown="ignore")
 
     @functools.wraps(real)
     def read(self: Any, name: str) -> Any:

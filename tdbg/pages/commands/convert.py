@@ -85,7 +85,7 @@ def _bytes(text: str) -> int:
 
 def _tell(found: "Conversion") -> None:
     from tdbg.output import say
-    from tdbg.pages.tables import counted, short, size
+    from tdbg.tables import counted, short, size
 
     what = f"{counted(found.datapoints, 'datapoint')}, {counted(found.tensors, 'tensor')}, {size(found.nbytes)}"
     say(f"converted {what} to {short(found.target, 1000)}")

@@ -51,14 +51,15 @@ def answer(question: Question) -> int:
     from tdbg.output import print_json
     from tdbg.pages.choose import by_layer
     from tdbg.pages.divergence import Divergence
-    from tdbg.pages.tables import finite, tell
+    from tdbg.pages.problems import say_problems
+    from tdbg.tables import finite
 
     allowed = _tolerance(question.tolerance)
     a, b = _sides(question)
     found = Divergence(a, b, by_layer(question.layer), allowed).run()
     _check(found, question)
     for pages in {id(side.pages): side.pages for side in (a, b)}.values():
-        tell(pages)
+        say_problems(pages)
     if question.json:
         print_json("pages-diff", finite(_as_json(found, question.top)))
     else:
@@ -152,7 +153,7 @@ def _called(side: "Side") -> str:
 
 
 def _named(entry: "Entry") -> str:
-    from tdbg.pages.tables import short
+    from tdbg.tables import short
 
     epoch = f"epoch {entry.place[0]}, " if entry.place[0] >= 0 else ""
     return f"{short(entry.datapoint.key)} ({epoch}rank {entry.datapoint.rank}, step {entry.datapoint.step})"
@@ -166,7 +167,7 @@ def _print(found: "Divergence", top: int) -> None:
         print(line)
     worst = found.worst(top)
     if worst:
-        from tdbg.pages.tables import print_rows
+        from tdbg.tables import print_rows
 
         print()
         columns = ("path", "type", "differ", "first at", "error", "allowed", "worst at", "largest difference")
@@ -174,7 +175,7 @@ def _print(found: "Divergence", top: int) -> None:
 
 
 def _lines(found: "Divergence") -> list[str]:
-    from tdbg.pages.tables import short
+    from tdbg.tables import short
 
     lines = [f"A: {short(_called(found.a), 1000)}", f"B: {short(_called(found.b), 1000)}"]
     what = f"{found.datapoints:,} datapoints, {found.tensors:,} tensors compared"
@@ -196,8 +197,8 @@ def _lines(found: "Divergence") -> list[str]:
 
 
 def _first(finding: "Finding") -> list[str]:
-    from tdbg.pages.tables import short
     from tdbg.pages.values import shown
+    from tdbg.tables import short
 
     gap = finding.gap
     name = short(finding.path) + (f" (in B {short(finding.path_b)})" if finding.path != finding.path_b else "")
@@ -219,7 +220,7 @@ def _first(finding: "Finding") -> list[str]:
 
 def _told(what: str, names: dict[str, int]) -> list[str]:
     """A line that names some of many."""
-    from tdbg.pages.tables import short
+    from tdbg.tables import short
 
     if not names:
         return []
@@ -228,7 +229,7 @@ def _told(what: str, names: dict[str, int]) -> list[str]:
 
 
 def _row(found: "Divergence", finding: "Finding") -> list[Any]:
-    from tdbg.pages.tables import short
+    from tdbg.tables import short
 
     about, gap = found.paths[finding.path], finding.gap
     first = about.first.a if about.first else finding.a

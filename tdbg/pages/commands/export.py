@@ -45,14 +45,14 @@ def answer(question: Question) -> int:
     from tdbg.errors import TdbgError
     from tdbg.pages.export import Export
     from tdbg.pages.picks import Picks
-    from tdbg.pages.tables import tell
+    from tdbg.pages.problems import say_problems
 
     if not question.output:
         raise TdbgError("there is no -o", "name the file or folder to write: -o captured.npz")
     paths, kind = _format(question)
     picks = Picks(paths, question)
     found = Export(picks, kind, Path(question.output), question.force).run()
-    tell(picks.pages)
+    say_problems(picks.pages)
     _tell(found)
     if question.json:
         _print_json(found)
@@ -65,7 +65,7 @@ def _format(question: Question) -> tuple[list[str], str]:
 
     from tdbg.errors import TdbgError
     from tdbg.pages.export import FORMATS
-    from tdbg.pages.tables import short
+    from tdbg.tables import short
 
     words = list(question.paths)
     named = [word for word in words[-1:] if word in FORMATS] or [word for word in words[:1] if word in FORMATS]
@@ -80,7 +80,7 @@ def _format(question: Question) -> tuple[list[str], str]:
 
 def _tell(found: "Export") -> None:
     from tdbg.output import say
-    from tdbg.pages.tables import counted, short, size
+    from tdbg.tables import counted, short, size
 
     total = size(sum(written.tensor.nbytes for written in found.written))
     figures = f" and {counted(found.figures, 'figure')}" if found.figures else ""

@@ -120,8 +120,9 @@ def answer(question: Question) -> int:
     from tdbg.pages.members import Members
     from tdbg.pages.numbers import Known
     from tdbg.pages.places import is_place, opened, place_and_word
-    from tdbg.pages.tables import counted, safe, tell
+    from tdbg.pages.problems import say_problems
     from tdbg.pages.walk import Troubles
+    from tdbg.tables import counted, safe
 
     if question.limit < 0:
         raise _wrong("--limit cannot be negative", "write --limit 0 or more")
@@ -135,7 +136,7 @@ def answer(question: Question) -> int:
         known = Known(pages)
         members = Members(pages, question) if question.group_by or question.scores else None
         found = _found(pages, question, (condition, order), troubles, looked, known, members)
-        tell(pages, drops=False)
+        say_problems(pages, drops=False)
     for name in known.in_vain():
         say(f"no datapoint has a scalar {safe(name)}; what they have: {safe(', '.join(known.names)) or 'none'}")
     names = list(dict.fromkeys([*condition.names, *(order.names if order else ())]))
@@ -249,7 +250,7 @@ def _shares(found: Sequence[Facts], looked: Counter[str]) -> dict[str, tuple[int
 
 
 def _print(found: Sequence[Facts], names: Sequence[str], *, grouped: bool) -> None:
-    from tdbg.pages.tables import print_rows, shape
+    from tdbg.tables import print_rows, shape
 
     more = [name for name in names if name not in (*BASE, *PLACES)]
     head = ("group", *PLACE) if grouped else PLACE
@@ -279,7 +280,7 @@ def _place(facts: Facts) -> tuple[Any, ...]:
 
 def _print_json(found: Sequence[Facts], names: Sequence[str], shares: dict[str, tuple[int, int]]) -> None:
     from tdbg.output import print_json
-    from tdbg.pages.tables import finite
+    from tdbg.tables import finite
 
     rows = []
     for facts in found:

@@ -51,7 +51,7 @@ def answer(question: Question) -> int:
     from tdbg.pages.exporters import new_file
     from tdbg.pages.html import Document
     from tdbg.pages.picks import Picks
-    from tdbg.pages.tables import tell
+    from tdbg.pages.problems import say_problems
 
     if not question.output:
         raise TdbgError("there is no -o", "name the file to write: -o captured.html")
@@ -62,7 +62,7 @@ def answer(question: Question) -> int:
         raise picks.nothing()
     with new_file(target, question.force) as file:
         report = document.write(file)
-    tell(picks.pages)
+    say_problems(picks.pages)
     _tell(report, target)
     if question.json:
         from tdbg.output import print_json
@@ -73,7 +73,7 @@ def answer(question: Question) -> int:
 
 def _tell(report: "Report", target: "Path") -> None:
     from tdbg.output import say
-    from tdbg.pages.tables import counted, short, size
+    from tdbg.tables import counted, short, size
 
     what = f"{counted(report.datapoints, 'datapoint')}, {counted(report.tensors, 'tensor')}"
     say(f"wrote {what} ({size(target.stat().st_size)}) to {short(target, 1000)}")

@@ -43,8 +43,9 @@ def answer(question: Question) -> int:
     from tdbg.output import say
     from tdbg.pages.listing import Listing
     from tdbg.pages.places import chosen, is_selected, opened, there_is
+    from tdbg.pages.problems import say_problems
     from tdbg.pages.shared import Shared
-    from tdbg.pages.tables import counted, safe, tell
+    from tdbg.tables import counted, safe
 
     with opened(question.paths) as pages:
         found, shared = Listing(), Shared()
@@ -56,7 +57,7 @@ def answer(question: Question) -> int:
         elif found.datapoints:
             print(summary(found))
             _print(pages, found, question)
-        tell(pages)
+        say_problems(pages)
         for what, count in found.refused.most_common(TOLD):
             say(safe(f"not stored, of {counted(count, 'datapoint')}: {what}"))
         if len(found.refused) > TOLD:
@@ -74,7 +75,7 @@ def answer(question: Question) -> int:
 
 def _print(pages: "PageSet", found: "Listing", question: Question) -> None:
     from tdbg.pages.places import chosen
-    from tdbg.pages.tables import print_rows, shape
+    from tdbg.tables import print_rows, shape
 
     if question.datapoints:
         print_rows(DATAPOINT_COLUMNS, map(datapoint_row, chosen(pages, question)))
@@ -99,7 +100,7 @@ def datapoint_row(datapoint: "Datapoint") -> tuple[Any, ...]:
 
 def summary(found: "Listing") -> str:
     """One line: how much of what."""
-    from tdbg.pages.tables import counted, size
+    from tdbg.tables import counted, size
 
     layers = found.layers()
     tensors, nbytes = sum(row.datapoints for row in layers if row.dtypes), sum(row.nbytes for row in layers)
@@ -117,7 +118,7 @@ def _span(name: str, values: "Collection[int]") -> str:
 def _print_json(pages: "PageSet", found: "Listing", question: Question) -> None:
     from tdbg.output import print_json
     from tdbg.pages.places import chosen
-    from tdbg.pages.tables import finite
+    from tdbg.tables import finite
 
     layers = found.layers()
     data: dict[str, Any] = {

@@ -32,7 +32,7 @@ def answer(question: Question) -> int:
     from tdbg.pages.commands.verify import as_dicts, print_problems
     from tdbg.pages.mend import recover
     from tdbg.pages.places import place
-    from tdbg.pages.tables import safe
+    from tdbg.tables import safe
 
     where = place(question.paths)
     found = recover(where, force=question.force)

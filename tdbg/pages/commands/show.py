@@ -55,8 +55,8 @@ def answer(question: Question) -> int:
     """Print it; 1 if there is no such key or tensor."""
     from tdbg.errors import TdbgError
     from tdbg.pages.places import is_place, opened, place_and_word
+    from tdbg.pages.problems import say_problems
     from tdbg.pages.screen import Screen
-    from tdbg.pages.tables import tell
     from tdbg.pages.target import resolve
 
     screen = Screen(question.image)
@@ -75,15 +75,15 @@ def answer(question: Question) -> int:
             code = _no_path(target)
         else:
             code = _show(target, question, screen)
-        tell(pages, drops=False)
+        say_problems(pages, drops=False)
     return code
 
 
 def _no_key(pages: "PageSet", word: str, question: Question) -> int:
     from tdbg.output import say
     from tdbg.pages.places import is_place, is_selected, there_is
-    from tdbg.pages.tables import safe
     from tdbg.pages.target import near_keys
+    from tdbg.tables import safe
 
     near = ", ".join(map(safe, near_keys(pages, word, question)))
     among = " among those that are selected" if is_selected(question) else ""
@@ -97,8 +97,8 @@ def _no_key(pages: "PageSet", word: str, question: Question) -> int:
 def _no_path(target: "Target") -> int:
     from tdbg.output import say
     from tdbg.pages.figures import recorded
-    from tdbg.pages.tables import safe
     from tdbg.pages.target import near_paths
+    from tdbg.tables import safe
 
     say(f"datapoint {safe(target.key)} has no tensor {safe(target.path)!r}")
     near = near_paths(target.datapoints, target.path)
@@ -134,7 +134,7 @@ def _show(target: "Target", question: Question, screen: "Screen") -> int:
 def _print_list(found: "Sequence[Datapoint]") -> int:
     from tdbg.output import say
     from tdbg.pages.commands.ls import DATAPOINT_COLUMNS, datapoint_row
-    from tdbg.pages.tables import print_rows
+    from tdbg.tables import print_rows
 
     print_rows(("nth", *DATAPOINT_COLUMNS), ((nth, *datapoint_row(one)) for nth, one in enumerate(found, 1)))
     say(f"{len(found)} datapoints have this key: choose with --rank, --step, --epoch or --nth")
@@ -145,7 +145,7 @@ def _print_all(shown: "Sequence[tuple[Datapoint, list[Tensor]]]", question: Ques
     """A line a tensor, or a layer of which figures alone were kept."""
     from tdbg.output import say
     from tdbg.pages.figures import recorded
-    from tdbg.pages.tables import print_rows, shape
+    from tdbg.tables import print_rows, shape
 
     several = len(shown) > 1
     columns = ("rank", "step", "epoch") if several else ()
@@ -187,8 +187,8 @@ def _measured(
     from tdbg.pages.figures import PURE
     from tdbg.pages.measure import measure
     from tdbg.pages.progress import Progress
-    from tdbg.pages.tables import safe
     from tdbg.pages.values import value_count
+    from tdbg.tables import safe
 
     every = [tensor for _, tensors in shown for tensor in tensors]
     lists = PURE if sum(value_count(tensor.dtype, tensor.shape) for tensor in every) <= 2 * PURE else 0
@@ -209,7 +209,7 @@ def _measured(
 
 def _print_head(datapoint: "Datapoint", *, scalars: bool = True) -> None:
     from tdbg.pages.figures import recorded
-    from tdbg.pages.tables import safe
+    from tdbg.tables import safe
 
     places = (("rank", datapoint.rank), ("step", datapoint.step), ("epoch", datapoint.epoch))
     named = [*places, ("phase", datapoint.phase or None), ("page", datapoint.page), ("row", datapoint.row)]
@@ -230,7 +230,7 @@ def _print_tensor(datapoint: "Datapoint", tensor: "Tensor", question: Question, 
     from tdbg.pages import pictures
     from tdbg.pages.measure import EXACT, measure
     from tdbg.pages.progress import Progress
-    from tdbg.pages.tables import safe, shape, size
+    from tdbg.tables import safe, shape, size
 
     with Progress("reading", tensor.nbytes) as progress:
         figures, bars, part = measure(tensor, question.slice, 40, progress.add)
@@ -257,7 +257,7 @@ def _print_tensor(datapoint: "Datapoint", tensor: "Tensor", question: Question, 
 def figure_lines(figures: "Figures", *, exact: bool) -> "Iterator[str]":
     """The figures in three lines."""
     from tdbg.pages.figures import QUANTILE_NAMES
-    from tdbg.pages.tables import cell
+    from tdbg.tables import cell
 
     share = "" if figures.zero_share is None else f", zero {figures.zero:,} ({figures.zero_share:.1%})"
     yield (f"{figures.count:,} values: nan {figures.nan:,}, inf {figures.inf:,}{share}")
@@ -302,7 +302,7 @@ def tokens(datapoint: "Datapoint", shape: "Sequence[int]") -> "list[str]":
 def _print_json(shown: "Sequence[tuple[Datapoint, list[Tensor]]]", question: Question, *, whole: bool) -> int:
     from tdbg.output import print_json
     from tdbg.pages.commands.ls import DATAPOINT_COLUMNS, datapoint_row
-    from tdbg.pages.tables import finite
+    from tdbg.tables import finite
 
     found: list[dict[str, Any]] = []
     for datapoint, tensors in shown:

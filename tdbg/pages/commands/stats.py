@@ -47,14 +47,14 @@ def answer(question: Question) -> int:
     from tdbg.output import say
     from tdbg.pages.members import Members
     from tdbg.pages.places import opened
-    from tdbg.pages.tables import tell
+    from tdbg.pages.problems import say_problems
     from tdbg.pages.walk import Troubles
 
     troubles = Troubles()
     grouped = bool(question.group_by or question.scores)
     with opened(question.paths) as pages:
         found = _gathered(pages, question, troubles, Members(pages, question) if grouped else None)
-        tell(pages)
+        say_problems(pages)
     if question.json:
         _print_json(found)
     elif grouped:
@@ -94,7 +94,7 @@ def _gathered(pages: "PageSet", question: Question, troubles: "Troubles", member
 
 
 def _print(found: "Gathered") -> None:
-    from tdbg.pages.tables import print_rows
+    from tdbg.tables import print_rows
 
     print_rows(COLUMNS, (_row(found, path, "") for path in found.paths()))
 
@@ -109,7 +109,7 @@ def _row(found: "Gathered", path: str, group: str) -> tuple[Any, ...]:
 
 def _print_groups(found: "Gathered") -> None:
     """Two groups side by side; of more a line for each."""
-    from tdbg.pages.tables import print_rows
+    from tdbg.tables import print_rows
 
     groups = found.groups()
     paths = sorted(found.paths(), key=lambda path: -(found.apart(path)[0] or 0.0))
@@ -137,7 +137,7 @@ def _side(found: "Gathered", path: str, group: str, name: str) -> Any:
 
 def _print_json(found: "Gathered") -> None:
     from tdbg.output import print_json
-    from tdbg.pages.tables import finite
+    from tdbg.tables import finite
 
     data = []
     for path in found.paths():

@@ -35,8 +35,8 @@ def answer(question: Question) -> int:
     from tdbg.pages.folder import find
     from tdbg.pages.places import place, place_and_word
     from tdbg.pages.progress import Progress
-    from tdbg.pages.tables import counted, short, size
     from tdbg.pages.upload import Upload, pages_bytes
+    from tdbg.tables import counted, short, size
     from tdbg.urls import check_url, is_url
 
     example = "tdbg inspect-pages upload tdbg_runs/train s3://bucket/train"

@@ -50,7 +50,7 @@ def answer(question: Question) -> int:
 
 def print_problems(problems: "Sequence[Problem]") -> None:
     """A line each."""
-    from tdbg.pages.tables import safe
+    from tdbg.tables import safe
 
     for problem in problems:
         print(safe(f"{'' if problem.grave else 'note: '}{problem}"))

@@ -4,10 +4,10 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from tdbg import __version__
 from tdbg.errors import TdbgError
 from tdbg.pages.datapoint import Tensor
 from tdbg.pages.exporters import new_file
+from tdbg.version import __version__
 
 HEADER_LIMIT = 100_000_000  # bytes that readers take
 

@@ -70,7 +70,8 @@ def answer(question: Question) -> int:
                 print(line)
     else:
         one, read = slowest_first(every)[0]
-        show(label(one, read), read, next(root for _, other, root in trees if other is read), question)
+        root = next(root for _, other, root in trees if other is read)
+        show(label(one, read), read, root, by=question.by, depth=question.depth, top=question.top)
     if is_empty(every):
         return 1
     if not any(root.below for _, _, root in trees):

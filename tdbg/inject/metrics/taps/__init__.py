@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tdbg.inject.imports import when_imported
 
 if TYPE_CHECKING:
-    from tdbg.inject.metrics.feed import Feed
+    from tdbg.inject.metrics import RowFeed
 
 # Watched module -> the file here that taps it. Named here, so that no file is loaded before its library is.
 TAPS = {
@@ -34,7 +34,7 @@ After = Callable[[tuple[Any, ...], dict[str, Any], Any], None]
 class Tap:
     """Stands in front of functions of a library, which keep their arguments, results and exceptions."""
 
-    def __init__(self, feed: "Feed") -> None:
+    def __init__(self, feed: "RowFeed") -> None:
         from tdbg.probes.patches import Patches
 
         self.feed = feed

@@ -1,17 +1,13 @@
-"""What a terminal shows of pages, beside what it shows of anything (`tdbg.tables`)."""
+"""What is wrong with pages, and what their writers left out, in words."""
 
 from tdbg.output import say
-from tdbg.tables import cell, counted, finite, print_rows, safe, shape, short, size, width
+from tdbg.pages.reader import PageSet
+from tdbg.tables import counted, safe
 
-TYPE_CHECKING = False  # what `typing` says, without its import
-if TYPE_CHECKING:
-    from tdbg.pages.reader import PageSet
-
-__all__ = ["cell", "counted", "finite", "print_rows", "safe", "shape", "short", "size", "tell", "width"]
 TOLD = 20  # problems, before the rest is a number
 
 
-def tell(pages: "PageSet", *, drops: bool = True) -> None:
+def say_problems(pages: PageSet, *, drops: bool = True) -> None:
     """What the writers left out, and what is wrong with the files, on stderr."""
     for drop in pages.drops if drops else ():
         steps = "" if drop.first is None else f" (steps {drop.first} to {drop.last})"

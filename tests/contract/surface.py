@@ -1,0 +1,143 @@
+"""What others rely on: commands, options, flags, codes, events, files of a run, names and signatures in Python.
+
+``python -m tests.contract.surface`` prints what differs from ``surface.json``, which is never written again: what was
+added since stands in ``additions.txt``, as ``surface path.to.the.key  # why``.
+"""
+
+import dataclasses
+import inspect
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import tdbg
+import tdbg.api
+from tdbg import cli, errors, events, rundir
+from tdbg.debuggers import DEBUGGERS
+from tdbg.debuggers.base import BaseDebugger
+from tdbg.flags import FLAGS, LEVELS, PRESETS
+from tdbg.logs.formats import FORMATS, Format
+from tdbg.metrics.sinks import SINKS
+from tdbg.metrics.sinks.base import MetricSink
+from tdbg.probes import PROBES, Probe
+from tdbg.rules import RULES, Rule
+from tdbg.traces.rules import RULES as TRACE_RULES
+from tdbg.traces.rules import Rule as TraceRule
+
+KEPT = Path(__file__).parent / "surface.json"
+OVERRIDDEN = (Probe, Rule, TraceRule, BaseDebugger, Format, MetricSink)  # what third parties derive from
+
+
+def surface() -> dict[str, Any]:
+    """All of it, as a tree whose leaves are texts, numbers and lists."""
+    return {
+        "commands": {entry.name: _parameters(cli.load(entry)) for entry in cli.COMMANDS},
+        "flags": {flag.name: _flag(flag) for flag in FLAGS},
+        "levels": list(LEVELS),
+        "presets": {name: sorted(flags) for name, flags in PRESETS.items()},
+        "exit_codes": {name: found.exit_code for name, found in _classes(errors) if issubclass(found, Exception)},
+        "findings": {rule.code: rule.severity for rule in RULES},
+        "advice": {rule.code: {"thresholds": rule.thresholds} for rule in TRACE_RULES},
+        "events": {name: _event(found) for name, found in events.EVENT_TYPES.items()},
+        "observations": {probe.name: _names(probe.fields) for probe in PROBES},
+        "files": {name: value for name, value in vars(rundir).items() if name.isupper() and isinstance(value, str)},
+        "entry_points": {one.group: _names(_named(one)) for one in (PROBES, DEBUGGERS, FORMATS, SINKS)},
+        "python": {name: _value(getattr(tdbg, name)) for name in tdbg.API},
+        "overridden": {f"{found.__module__}.{found.__name__}": _members(found) for found in OVERRIDDEN},
+    }
+
+
+def _named(registry: Any) -> list[str]:
+    return [one.name for one in registry]
+
+
+def _names(found: Any) -> dict[str, str]:
+    """Names as keys, so that one more is an addition and not another list."""
+    return dict.fromkeys(sorted(found), "")
+
+
+def _parameters(command: Any) -> dict[str, Any]:
+    if getattr(command, "commands", None):
+        return {name: _parameters(found) for name, found in command.commands.items()}
+    found = {}
+    for parameter in command.params:
+        names = [*parameter.opts, *parameter.secondary_opts] if parameter.param_type_name == "option" else []
+        about = {
+            "many": parameter.multiple or parameter.nargs == -1,
+            "flag": getattr(parameter, "is_flag", False),
+            "default": _plain(parameter.default),
+            "required": parameter.required,
+        }
+        found["/".join(sorted(names)) or parameter.metavar or parameter.name] = about
+    return found
+
+
+def _flag(flag: Any) -> dict[str, Any]:
+    return {
+        "tag": flag.tag,
+        "group": flag.group,
+        "default": flag.default,
+        "aliases": _names(flag.aliases),
+        "thresholds": {found.name: found.default for found in flag.thresholds},
+    }
+
+
+def _classes(module: Any) -> list[tuple[str, type[Any]]]:
+    return [
+        (name, found)
+        for name, found in vars(module).items()
+        if inspect.isclass(found) and found.__module__ == module.__name__ and not name.startswith("_")
+    ]
+
+
+def _event(found: Any) -> dict[str, Any]:
+    fields = {one.name: _plain(getattr(found(), one.name)) for one in dataclasses.fields(found)}
+    return {"class": found.__name__, "version": found.VERSION, "fields": fields}
+
+
+def _value(found: Any) -> Any:
+    return _members(found) if inspect.isclass(found) else _signature(found)
+
+
+def _members(found: type[Any]) -> dict[str, Any]:
+    told: dict[str, Any] = {}
+    for name in dir(found):
+        value = inspect.getattr_static(found, name)
+        if (name.startswith("_") and name != "__init__") or (name == "__init__" and found.__init__ is object.__init__):
+            continue
+        function = value.__func__ if isinstance(value, classmethod | staticmethod) else value
+        told[name] = _signature(function) if inspect.isfunction(function) else type(value).__name__
+    return told
+
+
+def _signature(function: Any) -> list[str]:
+    """Each parameter by name, kind and default; what it is annotated with is free."""
+    return [
+        f"{one.kind.description} {one.name}{'' if one.default is one.empty else f' = {_plain(one.default)!r}'}"
+        for one in inspect.signature(function).parameters.values()
+    ]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, str | int | float | bool | None):
+        return value
+    if isinstance(value, tuple | list):
+        return [_plain(one) for one in value]
+    return value if value == {} else type(value).__name__
+
+
+def differences() -> list[str]:
+    """What differs from what was kept, and is no listed addition."""
+    from tests.contract.questions import differences as compared
+
+    now = json.loads(json.dumps(surface()))
+    return compared("surface", json.loads(KEPT.read_text(encoding="utf-8")), now)
+
+
+if __name__ == "__main__":
+    if not KEPT.exists():
+        KEPT.write_text(json.dumps(surface(), indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    for line in differences():
+        print(line)
+    sys.exit(bool(differences()))
