@@ -54,6 +54,7 @@ OF_SOME = (
     "trace compare profiled second --json",
 )
 AGES = ("last_seen_s",)
+PROSE = ("title", "evidence", "cause", "try_next", "headline", "help", "summary")  # for people: their wording is free
 QUESTIONS = [*(text.format(name) for name in NAMES for text in OF_EVERY_RUN), *OF_SOME]
 
 
@@ -125,7 +126,7 @@ def _differ(path: str, then: Any, now: Any) -> Iterator[tuple[str, str]]:
         for key in then:
             if key not in now:
                 yield path, f"- {path}.{key}: {_short(then[key])}"
-            else:
+            elif key not in PROSE or type(then[key]) is not type(now[key]):
                 yield from _differ(f"{path}.{key}".lstrip("."), then[key], now[key])
         for key in now:
             if key not in then:

@@ -28,18 +28,18 @@ def test_what_differs_is_told_unless_it_is_a_listed_addition(monkeypatch, tmp_pa
     listed = tmp_path / "additions.txt"
     listed.write_text("report answer.data.ranks[].more  # for a test\n")
     monkeypatch.setattr(questions, "ADDITIONS", listed)
-    then = {"exit": 0, "answer": {"data": {"ranks": [{"rank": 0, "step": 1}]}}}
+    then = {"exit": 0, "answer": {"title": "one", "data": {"ranks": [{"rank": 0, "step": 1}]}}}
     told = {
-        "report a": {"exit": 0, "answer": {"data": {"ranks": [{"rank": 0, "step": 1, "more": 2}]}}},
-        "status a": {"exit": 0, "answer": {"data": {"ranks": [{"rank": 0, "step": 1, "more": 2}]}}},
-        "report b": {"exit": 0, "answer": {"data": {"ranks": [{"rank": 0}]}}},
-        "report c": {"exit": 1, "answer": {"data": {"ranks": [{"rank": 0, "step": 1}]}}},
-        "report d": {"exit": 0, "answer": {"data": {"ranks": []}}},
+        "report a": {"exit": 0, "answer": {"title": "other", "data": {"ranks": [{"rank": 0, "step": 1, "more": 2}]}}},
+        "status a": {"exit": 0, "answer": {"title": "other", "data": {"ranks": [{"rank": 0, "step": 1, "more": 2}]}}},
+        "report b": {"exit": 0, "answer": {"title": "one", "data": {"ranks": [{"rank": 0}]}}},
+        "report c": {"exit": 1, "answer": {"title": "one", "data": {"ranks": [{"rank": 0, "step": 1}]}}},
+        "report d": {"exit": 0, "answer": {"title": 1, "data": {"ranks": []}}},
     }
     assert [questions.differences(question, then, now) for question, now in told.items()] == [
         [],
         ["+ answer.data.ranks[].more: 2"],
         ["- answer.data.ranks[].step: 1"],
         ["! exit: 0 became 1"],
-        ['! answer.data.ranks: [{"rank": 0, "step": 1}] became []'],
+        ['! answer.title: "one" became 1', '! answer.data.ranks: [{"rank": 0, "step": 1}] became []'],
     ]
