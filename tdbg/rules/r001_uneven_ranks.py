@@ -9,6 +9,8 @@ from tdbg.rules import RULES, Rule
 from tdbg.rules.text import counted, ranges
 from tdbg.rules.view import View
 
+GROWTH = 2  # of the distance between two records: the budget doubles it at a time
+
 
 @RULES.add
 class UnevenRanks(Rule):
@@ -16,8 +18,9 @@ class UnevenRanks(Rule):
 
     What it does: At the end compares the steps of all ranks that are known to have ended, and names ranks that
     never took a step. In a run that was killed, one step of difference is chance and stays silent, and so is
-    as much as may be missing from the record of a rank that could not say how far it came. Processes without a
-    process group (world size 1) are no ranks of one job and are not compared.
+    as much as may be missing from the record of a rank that could not say how far it came: beside such a rank
+    the last records are compared, and not the last steps. Processes without a process group (world size 1) are
+    no ranks of one job and are not compared.
 
     Why it matters: Ranks train in step. One that stops early leaves the others waiting in a collective until
     its timeout, often half an hour later, with an error that names the wrong rank.
@@ -28,8 +31,8 @@ class UnevenRanks(Rule):
     What to do: Look at the rank that stopped first: its own exit (TD-R002), its traceback (TD-R003). If it
     ended well, its data ran out: use DistributedSampler with drop_last, or the Join context manager.
 
-    Thresholds: One step after a good end; after a bad one two, and as many more as the budget left out between two
-    records.
+    Thresholds: One step after a good end; after a bad one two, and twice as many more as the budget left out
+    between two records.
     """
 
     code = "TD-R001"
@@ -45,22 +48,24 @@ class UnevenRanks(Rule):
             return ()
         world = max(found.start.world_size for found in ranks if found.start)
         missing = sorted(set(range(min(world, MAX_RANKS))) - {found.rank for found in ranks if found.rank is not None})
+        unsure = max((found.gap for found in ranks if found.end is None), default=0)
         steps: dict[int, list[int]] = defaultdict(list)
         for found in ranks:
-            steps[found.step].append(found.rank or 0)
+            # Beside a rank that could not say how far it came, the others' last records count and not their last steps.
+            steps[found.step if not unsure else found.last.step if found.last else 0].append(found.rank or 0)
         well = all(view.ending(found) == "ended" for found in ranks)
-        unsure = max((found.gap for found in ranks if found.end is None), default=0)
-        tolerated = 0 if well and not unsure else 1 + unsure
+        tolerated = 0 if well and not unsure else 1 + GROWTH * unsure
         uneven = max(steps) - min(steps) > tolerated
         # Without a failure a rank without steps may have another job (a parameter server): no matter of ours.
         if not uneven and not (missing and view.exit_code and max(steps) > 0):
             return ()
-        return (self._finding(steps, missing if view.exit_code else [], uneven),)
+        return (self._finding(steps, missing if view.exit_code else [], uneven, recorded=unsure > 0),)
 
-    def _finding(self, steps: dict[int, list[int]], missing: list[int], uneven: bool) -> Finding:
+    def _finding(self, steps: dict[int, list[int]], missing: list[int], uneven: bool, *, recorded: bool) -> Finding:
         told = [f"{ranges(steps[step])} at {step}" for step in sorted(steps)[:4]]
         absent = f"{ranges(missing)} never took a step" if missing else ""
-        title = f"ranks stopped at different steps: {', '.join(told)}" if uneven else absent
+        what = "the last records of ranks are of different steps" if recorded else self.title
+        title = f"{what}: {', '.join(told)}" if uneven else absent
         laggard = missing[0] if missing else min(steps[min(steps)])
         last = 0 if missing else min(steps)
         return self.found(

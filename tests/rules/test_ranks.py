@@ -179,8 +179,23 @@ def test_a_killed_rank_comes_first_and_its_step_is_that_of_its_record(stream):
     run.end(zero, 119)
     run.child_exit(1, -9)
     findings = run.judge(1).findings
-    assert [finding.code for finding in findings] == ["TD-R002", "TD-R001"]
+    assert [finding.code for finding in findings] == ["TD-R002"], "the records of both end at step 60"
     assert findings[0].title == "rank 1 was ended by SIGKILL, last recorded at step 60"
+
+
+@pytest.mark.parametrize(("last", "told"), [(30, False), (61, False), (62, True)])
+def test_beside_a_killed_rank_last_records_are_compared(stream, last, told):
+    """Records at every 15th step, of which the budget then makes every 30th: one may be missing, or both."""
+    run = stream()
+    for rank, steps in ((0, last), (1, 0)):
+        folder = run.rank(rank, world=2)
+        for step in (15, 30, *((steps,) if steps > 30 else ())):
+            run.train(folder, [2.0], first=step)
+        if rank == 0:
+            run.end(folder, 200)
+    run.child_exit(1, -9)
+    titles = [found.title for found in run.judge(1).findings if found.code == "TD-R001"]
+    assert titles == ["the last records of ranks are of different steps: rank 1 at 30, rank 0 at 62"] * told
 
 
 def test_a_request_to_end_is_info(one):
