@@ -1,7 +1,5 @@
 """tdbg debugs PyTorch training and evaluation runs, with no change to their code."""
 
-from tdbg.version import __version__ as __version__
-
 TYPE_CHECKING = False  # what `typing` says, without its import: this file loads in every process of a run
 if TYPE_CHECKING:
     from tdbg.api.asynchronous import AsyncTrainingLogger as AsyncTrainingLogger
@@ -33,6 +31,7 @@ if TYPE_CHECKING:
     from tdbg.api.tracking import shared_run_id as shared_run_id
     from tdbg.api.training import StepInfo as StepInfo
     from tdbg.api.training import TrainingDebugger as TrainingDebugger
+    from tdbg.version import __version__ as __version__
 
 API = (  # the names of tdbg.api; any other is a submodule or an error
     "flag",
@@ -69,6 +68,10 @@ API = (  # the names of tdbg.api; any other is a submodule or an error
 
 def __getattr__(name: str) -> object:
     """Load a name of the Python API on first use: ``import tdbg`` alone stays free of cost."""
+    if name == "__version__":
+        from tdbg.version import __version__
+
+        return __version__
     if name not in API:
         raise AttributeError(f"module 'tdbg' has no attribute {name!r}")
     import tdbg.api

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from types import CodeType
 from typing import Any
 
+from tdbg.frames import is_own
+
 
 def _skipper(eval_frame: Any) -> Callable[[CodeType], None] | None:
     """What newer versions of torch have instead of ``skip_code``: no frame of this code, those it calls as ever."""
@@ -34,10 +36,15 @@ else:
 
 
 def hide(function: Any) -> Any:
-    """Mark a function so that the compiler never makes a frame of it (a decorator)."""
+    """Mark a function of ours so that the compiler never makes a frame of it (a decorator).
+
+    Also what it wraps, if that is ours: the code of the program and of its packages is compiled as ever.
+    """
     if skip_code is not None:
-        skip_code(getattr(function, "__wrapped__", function).__code__)
-        skip_code(function.__code__)
+        for one in (function, getattr(function, "__wrapped__", None)):
+            code = getattr(one, "__code__", None)
+            if code is not None and is_own(code):
+                skip_code(code)
     return function
 
 

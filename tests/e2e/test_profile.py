@@ -167,6 +167,7 @@ def test_a_crash_in_a_window_has_its_step(profiled: Runner) -> None:
     assert "rank 0: step 3, ValueError, loss " in result.stderr and " at step 2\n" in result.stderr
 
 
+@pytest.mark.cold  # its own exit is known by its process id
 def test_a_process_killed_in_a_window_has_its_step(profiled: Runner) -> None:
     result = profiled([sys.executable, "-c", ENDS.format(how="os.kill(os.getpid(), signal.SIGTERM)")])
     finding = result.finding("TD-P004")
