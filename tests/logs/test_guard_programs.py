@@ -60,7 +60,8 @@ def test_with_a_map_of_the_source(tmp_path: Path) -> None:
             log = run(tmp_path, program, header)
             wanted += lines_of(notes(tmp_path / "notes"))
             for flag in FLAGS:
-                found += found_in(log, flag)
+                if flag in (tmp_path / "map.toml").read_text():  # else the program never names it, and tdbg says so
+                    found += found_in(log, flag)
     recall, precision = scores(found, wanted)
     print(f"{wanted.total()} lines, recall {recall:.2%}, precision {precision:.2%}")
     print("missed:", *(wanted - found), "wrong:", *(found - wanted), sep="\n  ")
