@@ -41,6 +41,10 @@ class Budget:
         """Add so many seconds to each booking of these parts: the way into the hook and out of it."""
         self._entry_s = entry_s
 
+    def entry_s(self, part: str) -> float:
+        """What each booking of a part costs besides, as it was calibrated."""
+        return self._entry_s.get(part, 0.0)
+
     def earned_s(self, now: float) -> float:
         """What the shares in force so far allow."""
         return self._banked_s + self.share * (now - self._since)

@@ -1,16 +1,17 @@
-"""Stretches without hooks on root modules, where even a hook that does nothing costs more than the budget."""
+"""Stretches in which root modules are hardly watched, or have no hooks, as even a glance costs more than the budget."""
 
 import math
 import time
 
 from tdbg.probes.budget import ALWAYS_STEPS, Budget
-from tdbg.probes.roots import Roots
+from tdbg.probes.roots import Roots, Target
 from tdbg.probes.roster import Roster
 from tdbg.probes.search import is_anything_compiled
 from tdbg.probes.state import State
 
 CEILING = 0.05  # a glance at each step and call may cost this share, beyond a budget that is smaller by default
-SHORT_STEP_S = 0.5e-3  # only steps shorter than this: of others the origin of a bad value is worth more than the budget
+KEEPING_SHARE = 0.02  # so much of a step may go into keeping its calls, with which a bad value's origin is found
+KEEPING_S = 5e-6  # what that costs besides the way into a hook and out of it
 IDLE_STEPS = 3  # so many steps, or
 IDLE_CALLS = 8  # calls without gradients, in a row show what a glance costs
 SHORTEST_S, LONGEST_S = 0.05, 2.0
@@ -19,11 +20,12 @@ SEEN_CALLS = frozenset(("first-bad", "loader-wait"))  # probes of the default le
 
 
 class DutyCycle:
-    """Takes the hooks of root modules away for a stretch when they cost too much, and puts them back.
+    """Has root modules watched less for a stretch when that costs too much, and as before after it.
 
-    The length of a stretch is what the budget needs to earn what was overspent. While the hooks are away, updates
-    are counted and losses checked; neither goes through a module. In a stretch without updates (``for_calls``)
-    nothing but a backward pass, an update or a batch brings the hooks back: calls are not seen, nor counted.
+    The length of a stretch is what the budget needs to earn what was overspent. In it updates are counted and losses
+    checked; neither goes through a module. Where a step is long enough its calls are still kept, so that a bad loss can
+    be located; else the hooks are away. In a stretch without updates (``for_calls``) they always are, and nothing but
+    a backward pass, an update or a batch brings them back: calls are not seen, nor counted.
 
     strict: the user named a budget; a glance may then cost no more than that.
     """
@@ -34,8 +36,10 @@ class DutyCycle:
         self._roots = roots
         self._roster = roster
         self._strict = strict
-        self.is_away = False
+        self.keep_call: Target | None = None  # called before each call of a root in a stretch that keeps them
+        self.is_away = False  # a stretch has begun
         self.for_calls = False
+        self.keeps_calls = False
         self.until = 0.0
         self.steps = 0  # counted while the hooks were away
         self._away_s = 0.0
@@ -49,7 +53,7 @@ class DutyCycle:
 
     def away_s(self, now: float) -> float:
         """Seconds in which the hooks were away."""
-        return self._away_s + (now - self._left_at if self.is_away else 0.0)
+        return self._away_s + (now - self._left_at if self.is_away and not self.keeps_calls else 0.0)
 
     def step_ended(self, now: float, *, glanced: bool, planned: bool) -> None:
         """A step has ended. glanced: no more than that was done in it. planned: the next one is to be watched."""
@@ -62,13 +66,9 @@ class DutyCycle:
         self._step_at, self._step_own_s = now, own_s
         if planned or self._idle_steps < IDLE_STEPS or self._state.step < ALWAYS_STEPS:
             return
-        if (
-            self._state.world_size == 1
-            and self._step_s < SHORT_STEP_S
-            and self._is_too_dear(self._share)
-            and self._may_leave(now)
-        ):
-            self._leave(now, for_calls=False)
+        if self._state.world_size == 1 and self._is_too_dear(self._share) and self._may_leave(now):
+            keeping_s = self._budget.entry_s("call_begins") + KEEPING_S
+            self._leave(now, for_calls=False, keep=keeping_s <= KEEPING_SHARE * self._step_s)
 
     def training_continues(self) -> None:
         """A call with gradients, or a backward pass: calls without are no longer in a row."""
@@ -93,7 +93,7 @@ class DutyCycle:
                 probe.name for point in ("call_begins", "call_ended") for probe, _ in self._roster.subscribers[point]
             }
             if seen <= SEEN_CALLS and self._is_too_dear(share) and self._may_leave(now):
-                self._leave(now, for_calls=True)
+                self._leave(now, for_calls=True, keep=False)
 
     def batch_taken(self, now: float) -> None:
         """The program's loader handed out a batch."""
@@ -103,11 +103,12 @@ class DutyCycle:
     def come_back(self, now: float) -> None:
         """Put the hooks back."""
         if self.is_away:
-            self._away_s += now - self._left_at
-            self.is_away = self.for_calls = False
+            self._away_s = self.away_s(now)
+            self.is_away = self.for_calls = self.keeps_calls = False
             self._idle_steps = self._calls = 0
             self._step_s = math.inf
             self._step_at, self._step_own_s = now, self._budget.own_s
+            self._roots.keep_only(None)
             self._roots.pause(False)
 
     def _is_too_dear(self, share: float) -> bool:
@@ -122,9 +123,13 @@ class DutyCycle:
             self._budget.own_s > self._budget.earned_s(now) and not is_anything_compiled()
         )  # a graph may hold our hooks
 
-    def _leave(self, now: float, *, for_calls: bool) -> None:
+    def _leave(self, now: float, *, for_calls: bool, keep: bool) -> None:
         debt_s = self._budget.own_s - self._budget.earned_s(now)
         stretch_s = min(max(debt_s / max(self._budget.share, 1e-9), SHORTEST_S), LONGEST_S)
         self.is_away, self.for_calls = True, for_calls
         self._left_at, self.until = now, now + stretch_s
-        self._roots.pause(True)
+        if keep and self.keep_call is not None:
+            self.keeps_calls = True
+            self._roots.keep_only(self.keep_call)
+        else:
+            self._roots.pause(True)

@@ -214,14 +214,14 @@ class TorchHooks:
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
             if torch.compiler.is_compiling() or not monitor.active or self._depth or monitor.rerunning:
                 return original(tensors, *args, **kwargs)
-            if unseen(
-                issubclass, type(tensors), Iterator
-            ):  # type(): an object of the program's may have a say in isinstance
+            # type(): an object of the program's may have a say in isinstance
+            if type(tensors) is not Tensor and unseen(issubclass, type(tensors), Iterator):
                 tensors = tuple(tensors)  # looking must not use it up
             watched = monitor.plan.watch or not unseen(guard.call, monitor.losses.glance, tensors)
             if watched:
                 unseen(guard.call, monitor.losses.begins, tensors)
-            look = unseen(guard.call, monitor.local_gradients.begin, tensors)
+            looks = monitor.local_gradients.ranks > 1
+            look = unseen(guard.call, monitor.local_gradients.begin, tensors) if looks else None
             if not watched and look is None:
                 return original(tensors, *args, **kwargs)
             self._depth += 1

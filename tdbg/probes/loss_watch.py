@@ -20,6 +20,8 @@ from tdbg.probes.roster import Roster
 from tdbg.probes.search import RootSearch
 from tdbg.probes.state import State
 
+LEARN_EVERY = 8  # steps, in a stretch that is hardly watched: what a usual loss is changes slowly
+
 
 class LossWatch:
     """Stands around every backward. A loss on the host is read at once, one on an accelerator a step late.
@@ -128,8 +130,9 @@ class LossWatch:
         suspects = self._state.suspects
         if suspects is None or self._glances or self._state.scaling or isinstance(loss, complex):
             return False
+        learn = not self._duty.is_away or self._state.step % LEARN_EVERY == 0
         triggers = self._roster.probe("triggers")
-        if not (triggers.guard.call(suspects, loss) if triggers is not None else suspects(loss)):
+        if not (triggers.guard.call(suspects, loss, learn) if triggers is not None else suspects(loss, learn)):
             return False
         self._plan.watch = self._plan.record = True
         self._recorder.began_at = 0.0  # nobody timed this step's beginning

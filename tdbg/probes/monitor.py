@@ -408,7 +408,7 @@ class Monitor(State):
             self.budget.spend("step_ended", time.perf_counter() - begun)
 
     def _away_step(self, optimizer: Optimizer, begun: float) -> None:
-        """A step in a stretch without hooks: counted, with an eye on the learning rate."""
+        """A step in a stretch that is hardly watched: counted, with an eye on the learning rate."""
         self.in_update = None
         if not self.optimizers.is_main(optimizer):
             self.optimizers.other_stepped()
@@ -416,9 +416,10 @@ class Monitor(State):
             return
         self.optimizers.main_stepped()
         self.step += 1
-        self.duty.steps += 1
+        self.duty.steps += not self.duty.keeps_calls
         self.losses.last.end_step(self.step)
         self.losses.forget()
+        self.calls.clear()
         self.last_full = False
         if self._attention.rate_jumped(optimizer, self.step):
             self.recorder.began_at = 0.0

@@ -86,6 +86,7 @@ class Roots:
         self._tops: weakref.WeakKeyDictionary[nn.Module, None] = weakref.WeakKeyDictionary()
         self._compiled: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # by module.compile()
         self._watches: list[Any] = []
+        self._aimed: tuple[Target, Target, Raised | None] | None = None
         self._is_paused = False
         self._paused: weakref.WeakKeyDictionary[nn.Module, None] = weakref.WeakKeyDictionary()
 
@@ -104,7 +105,15 @@ class Roots:
     def aim(self, before: Target, after: Target, raised: Raised | None = None) -> None:
         """From now on these are called; nothing once all hooks are removed."""
         if self._watches:
+            self._aimed = before, after, raised
             self._before.target, self._after.target, self._after.raised = before, after, raised
+
+    def keep_only(self, before: Target | None) -> None:
+        """Call this alone before each call of a root, and nothing after it; with None all as it was aimed."""
+        if before is not None:
+            self._before.target, self._after.target, self._after.raised = before, None, None
+        elif self._aimed is not None:
+            self.aim(*self._aimed)
 
     def detach(self) -> None:
         """Remove every hook."""

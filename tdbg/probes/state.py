@@ -16,7 +16,7 @@ class State:
     """
 
     world_size = 1  # as far as it is known: from the first record on
-    suspects: Callable[[float], bool] | None = None  # is a loss between samples worth a record?
+    suspects: Callable[[float, bool], bool] | None = None  # is a loss between samples worth a record? and learn from it
 
     def begin(self) -> None:
         """A new process, in which nothing was seen yet."""

@@ -140,12 +140,16 @@ class Triggers(Probe):
         self.monitor.suspects = None
         super().detach()
 
-    def suspects(self, loss: float) -> bool:
-        """True if a trigger will go off at the running step, of which no record was planned, for its loss alone."""
+    def suspects(self, loss: float, learn: bool) -> bool:
+        """True if a trigger will go off at the running step, of which no record was planned, for its loss alone.
+
+        learn: count it among the losses that a spike stands out from, which is most of the cost.
+        """
         step = self.monitor.step + 1
         if self._fuses["loss spike"].ready(step) and self._spike.far(loss):
             return True
-        self._spike.see(loss)
+        if learn:
+            self._spike.see(loss)
         ready = [condition for condition, _, fuse in self._users if fuse.ready(step)]
         if not ready:
             return False

@@ -25,7 +25,10 @@ class Played:
         self.budget = Budget(budget_pct, now=0.0)
         self.paused: list[bool] = []
         self.roster = cast(Any, SimpleNamespace(subscribers={"must_watch": [], "call_begins": [], "call_ended": []}))
-        roots = cast(Any, SimpleNamespace(pause=self.paused.append))
+        self.kept: list[bool] = []
+        roots = cast(
+            Any, SimpleNamespace(pause=self.paused.append, keep_only=lambda keep: self.kept.append(keep is not None))
+        )
         self.duty = DutyCycle(self.state, self.budget, roots, self.roster, strict=strict)
         self.now = 0.0
 
@@ -129,7 +132,7 @@ def short_steps(watch: Start, monkeypatch: pytest.MonkeyPatch) -> Watch:
     """A watch that finds every glance too dear, and stays away for 50 ms at most."""
     monkeypatch.setattr("tdbg.probes.duty.CEILING", 0.0)
     monkeypatch.setattr("tdbg.probes.duty.LONGEST_S", 0.05)
-    monkeypatch.setattr("tdbg.probes.duty.SHORT_STEP_S", 1.0)
+    monkeypatch.setattr("tdbg.probes.duty.KEEPING_SHARE", 0.0)
     seen = watch(max_overhead=None)
     seen.monitor.budget.change_share(1e-4, time.perf_counter())
     return seen
@@ -163,6 +166,84 @@ def test_a_bad_loss_is_seen_without_hooks_and_brings_them_back(short_steps: Watc
     (bad,) = short_steps.bad
     assert (bad.step, bad.loss) == (done + 3, "nan")
     assert "no hooks" in bad.note
+
+
+def test_of_longer_steps_the_calls_are_kept() -> None:
+    played = Played()
+    played.duty.keep_call = print
+    played.steps(20_000, step_s=2e-3, cost_s=1.5e-4)
+    share = played.budget.own_s / played.now
+    assert 0.5 * 0.01 < share < 1.1 * 0.01, "7.5 % of each step that is glanced at, 1 % in all"
+    assert played.kept[:4] == [True, False, True, False] and True not in played.paused
+    assert played.duty.away_s(played.now) == 0.0, "modules had hooks all the time"
+
+
+@pytest.fixture
+def kept_steps(watch: Start, monkeypatch: pytest.MonkeyPatch) -> Watch:
+    """A watch that finds every glance too dear, and keeping a call never."""
+    monkeypatch.setattr("tdbg.probes.duty.CEILING", 0.0)
+    monkeypatch.setattr("tdbg.probes.duty.KEEPING_SHARE", 1e9)
+    seen = watch(max_overhead=None)
+    seen.monitor.budget.change_share(1e-4, time.perf_counter())
+    return seen
+
+
+def until_calls_are_kept(seen: Watch, model: nn.Module, optimizer: Any) -> None:
+    train(model, optimizer, 20)
+    while not seen.monitor.duty.keeps_calls:
+        train(model, optimizer, 1)
+    seen.monitor.duty.until = float("inf")
+
+
+class Logarithm(nn.Module):
+    """Takes the logarithm of its input, between a layer that changes nothing and one that does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.same = nn.Linear(4, 4, bias=False)
+        self.out = nn.Linear(4, 4)
+        with torch.no_grad():
+            self.same.weight.copy_(torch.eye(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.out(self.same(x).log())
+
+
+def test_a_bad_loss_is_located_where_only_calls_are_kept(kept_steps: Watch) -> None:
+    model = Logarithm()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    until_calls_are_kept(kept_steps, model, optimizer)
+    done = kept_steps.monitor.step
+    for value in (1.0, 1.0, -1.0, 1.0):
+        optimizer.zero_grad()
+        model(torch.full((2, 4), value)).square().mean().backward()
+        assert bool(kept_steps.bad) == (value < 0 or kept_steps.monitor.step > done + 2), "before the update"
+        optimizer.step()
+    (bad,) = kept_steps.bad
+    assert (bad.step, bad.how, bad.weights) == (done + 3, "rerun", "intact")
+    assert (bad.phase, bad.module_class) == ("forward", "Logarithm")
+
+
+def test_an_evaluation_pass_is_watched_from_its_first_call(kept_steps: Watch) -> None:
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    until_calls_are_kept(kept_steps, model, optimizer)
+    with torch.no_grad():
+        for _ in range(3):
+            model(torch.ones(2, 4))
+    assert kept_steps.monitor.eval_calls == 3 and not kept_steps.monitor.duty.is_away
+    train(model, optimizer, 3)
+    assert not kept_steps.bad and not kept_steps.monitor.calls
+
+
+def test_kept_calls_are_let_go_at_the_end_of_the_step(kept_steps: Watch) -> None:
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    until_calls_are_kept(kept_steps, model, optimizer)
+    model(torch.ones(2, 4)).sum().backward()
+    assert len(kept_steps.monitor.calls) == 1
+    optimizer.step()
+    assert len(kept_steps.monitor.calls) == 0 and kept_steps.monitor.duty.keeps_calls
 
 
 def test_calls_booked_cost_what_they_cost(watch: Start) -> None:
