@@ -91,6 +91,12 @@ class Budget:
         self.own_s += used
         self.by_part[part] += used
 
+    def book_times(self, part: str, seconds: float, times: int) -> None:
+        """The same for so many entries, of which one was timed."""
+        used = times * (seconds + self._entry_s.get(part, 0.0))
+        self.own_s += used
+        self.by_part[part] += used
+
     def ask(self, seconds: float) -> None:
         """Leave out time that goes into what the user asked for by name, whatever it costs: told apart, as it would
         use up what pays for watching the run."""

@@ -40,6 +40,7 @@ class DutyCycle:
         self.is_away = False  # a stretch has begun
         self.for_calls = False
         self.keeps_calls = False
+        self.hurries = False  # a stretch of steps: most of them are counted, and no more
         self.until = 0.0
         self.steps = 0  # counted while the hooks were away
         self._away_s = 0.0
@@ -104,7 +105,7 @@ class DutyCycle:
         """Put the hooks back."""
         if self.is_away:
             self._away_s = self.away_s(now)
-            self.is_away = self.for_calls = self.keeps_calls = False
+            self.is_away = self.for_calls = self.keeps_calls = self.hurries = False
             self._idle_steps = self._calls = 0
             self._step_s = math.inf
             self._step_at, self._step_own_s = now, self._budget.own_s
@@ -126,7 +127,7 @@ class DutyCycle:
     def _leave(self, now: float, *, for_calls: bool, keep: bool) -> None:
         debt_s = self._budget.own_s - self._budget.earned_s(now)
         stretch_s = min(max(debt_s / max(self._budget.share, 1e-9), SHORTEST_S), LONGEST_S)
-        self.is_away, self.for_calls = True, for_calls
+        self.is_away, self.for_calls, self.hurries = True, for_calls, not for_calls
         self._left_at, self.until = now, now + stretch_s
         if keep and self.keep_call is not None:
             self.keeps_calls = True

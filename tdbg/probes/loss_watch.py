@@ -20,7 +20,8 @@ from tdbg.probes.roster import Roster
 from tdbg.probes.search import RootSearch
 from tdbg.probes.state import State
 
-LEARN_EVERY = 8  # steps, in a stretch that is hardly watched: what a usual loss is changes slowly
+LEARN_EVERY = 8  # losses, in a stretch that is hardly watched: what a usual loss is changes slowly
+SHORT_CHECK_S = 1.5e-6  # what a look at another one costs
 
 
 class LossWatch:
@@ -58,6 +59,8 @@ class LossWatch:
         self.last = LastLoss()
         self._in_closure: int | None = None  # the number of the update whose closure has sent its first loss backward
         self._evaluated = False  # a closure has computed its loss once
+        self._checks = 0  # losses in stretches that are hardly watched
+        self._usual = -math.inf  # a loss that did not stand out
         self._glances = 0  # losses of the running step that were sent backward between samples
         self._begun_at = 0.0
 
@@ -91,7 +94,24 @@ class LossWatch:
         return fine
 
     def check(self, losses: Any) -> bool:
-        """Between samples, while modules have no hooks: as `glance`, with the loss's finite check alone."""
+        """Between samples, in a stretch that is hardly watched: as `glance`, with the loss's finite check alone.
+
+        Most losses are no higher than one that was found usual: no more is done with those. Every eighth is looked at
+        as a whole, and pays for all.
+        """
+        self._checks += 1
+        if self._checks % LEARN_EVERY and type(losses) is Tensor and losses.is_cpu and losses.numel() == 1:
+            value = losses.item()
+            if type(value) is float and -math.inf < value <= self._usual and not self._state.scaling:
+                self._glances += 1
+                self._state.attended = self._state.step + 1
+                if self._state.in_update is None:
+                    self.last.add_value(value)
+                return True
+        return self._check_whole(losses)
+
+    def _check_whole(self, losses: Any) -> bool:
+        """A loss in such a stretch that is higher, or the eighth."""
         begun = time.perf_counter()
         fine = True
         try:
@@ -107,6 +127,8 @@ class LossWatch:
         finally:
             self._glances += 1
             self._budget.book("backward_begins", time.perf_counter() - begun)
+            if self._checks % LEARN_EVERY == 0:
+                self._budget.book_times("backward_begins", SHORT_CHECK_S, LEARN_EVERY - 1)
         return fine
 
     def _keep_last(self, losses: Any) -> None:
@@ -130,9 +152,12 @@ class LossWatch:
         suspects = self._state.suspects
         if suspects is None or self._glances or self._state.scaling or isinstance(loss, complex):
             return False
-        learn = not self._duty.is_away or self._state.step % LEARN_EVERY == 0
+        learn = not self._duty.is_away or self._checks % LEARN_EVERY == 0
         triggers = self._roster.probe("triggers")
         if not (triggers.guard.call(suspects, loss, learn) if triggers is not None else suspects(loss, learn)):
+            # What stands out does so from a bound on, unless a condition of the user's speaks of the loss.
+            bounded = triggers is not None and triggers.has_bound
+            self._usual = (loss if learn else max(loss, self._usual)) if bounded else -math.inf
             return False
         self._plan.watch = self._plan.record = True
         self._recorder.began_at = 0.0  # nobody timed this step's beginning

@@ -140,6 +140,11 @@ class Triggers(Probe):
         self.monitor.suspects = None
         super().detach()
 
+    @property
+    def has_bound(self) -> bool:
+        """True if a loss that does not stand out says the same of every lower one."""
+        return not self._users
+
     def suspects(self, loss: float, learn: bool) -> bool:
         """True if a trigger will go off at the running step, of which no record was planned, for its loss alone.
 
