@@ -44,7 +44,7 @@ class Optimizers:
         wanted = self._wanted
         return not wanted or type(optimizer).__name__.lower() == wanted.lower()
 
-    def is_surely_main(self, optimizer: Optimizer) -> bool:
+    def is_surely_main(self, optimizer: Optimizer | None) -> bool:
         """True for the one that is counted already; the first step of any is not sure."""
         return self._main is not None and self._main() is optimizer
 

@@ -1,8 +1,10 @@
 """Stretches in which root modules are hardly watched, or have no hooks, as even a glance costs more than the budget."""
 
 import math
+import threading
 import time
 
+from tdbg.guard import Guard
 from tdbg.probes.budget import ALWAYS_STEPS, Budget
 from tdbg.probes.roots import Roots, Target
 from tdbg.probes.roster import Roster
@@ -13,6 +15,7 @@ CEILING = 0.05  # a glance at each step and call may cost this share, beyond a b
 KEEPING_SHARE = 0.02  # so much of a step may go into keeping its calls, with which a bad value's origin is found
 KEEPING_S = 5e-6  # what that costs besides the way into a hook and out of it
 IDLE_STEPS = 3  # so many steps, or
+EVALUATION_CALLS = 1000  # so many are seen at least in a program that only evaluates
 IDLE_CALLS = 8  # calls without gradients, in a row show what a glance costs
 SHORTEST_S, LONGEST_S = 0.05, 2.0
 SMOOTHING = 0.3
@@ -25,7 +28,8 @@ class DutyCycle:
     The length of a stretch is what the budget needs to earn what was overspent. In it updates are counted and losses
     checked; neither goes through a module. Where a step is long enough its calls are still kept, so that a bad loss can
     be located; else the hooks are away. In a stretch without updates (``for_calls``) they always are, and nothing but
-    a backward pass, an update or a batch brings them back: calls are not seen, nor counted.
+    a backward pass, an update or a batch brings them back, and a timer where nothing has been trained: calls are not
+    seen, nor counted.
 
     strict: the user named a budget; a glance may then cost no more than that.
     """
@@ -51,6 +55,8 @@ class DutyCycle:
         self._step_at = self._step_own_s = 0.0
         self._calls = 0  # in a row, without gradients and not affordable
         self._calls_at = self._calls_own_s = 0.0
+        self._coming_back = threading.Lock()
+        self._guard = Guard("duty")
 
     def away_s(self, now: float) -> float:
         """Seconds in which the hooks were away."""
@@ -80,9 +86,9 @@ class DutyCycle:
     def call_glanced(self, now: float) -> None:
         """A call without gradients begins that is only counted.
 
-        Where nothing is trained such calls are the steps of the run, and are seen.
+        Where nothing is trained such calls are the steps of the run: many of them are seen first.
         """
-        if not self._state.step:
+        if not self._state.step and self._state.eval_calls < EVALUATION_CALLS:
             return
         self._calls += 1
         if self._calls == 1:
@@ -95,6 +101,8 @@ class DutyCycle:
             }
             if seen <= SEEN_CALLS and self._is_too_dear(share) and self._may_leave(now):
                 self._leave(now, for_calls=True, keep=False)
+                if not self._state.step:  # nothing of what brings the hooks back need ever come
+                    self._wake_up_in(self.until - now)
 
     def batch_taken(self, now: float) -> None:
         """The program's loader handed out a batch."""
@@ -103,7 +111,9 @@ class DutyCycle:
 
     def come_back(self, now: float) -> None:
         """Put the hooks back."""
-        if self.is_away:
+        if not self.is_away or not self._coming_back.acquire(blocking=False):
+            return  # the timer's thread is at it, or a signal handler came in between
+        try:
             self._away_s = self.away_s(now)
             self.is_away = self.for_calls = self.keeps_calls = self.hurries = False
             self._idle_steps = self._calls = 0
@@ -111,6 +121,25 @@ class DutyCycle:
             self._step_at, self._step_own_s = now, self._budget.own_s
             self._roots.keep_only(None)
             self._roots.pause(False)
+        finally:
+            self._coming_back.release()
+
+    def forked(self) -> None:
+        """In a forked child: the thread that was to bring the hooks back is not there."""
+        self._coming_back = threading.Lock()
+        self.come_back(time.perf_counter())
+
+    def _wake_up_in(self, seconds: float) -> None:
+        """Have the hooks put back by a thread that sleeps so long, unless they are back by then."""
+        stretch = self._left_at
+
+        def wake() -> None:
+            if self.is_away and self._left_at == stretch:
+                self.come_back(time.perf_counter())
+
+        timer = threading.Timer(seconds, self._guard.call, [wake])
+        timer.daemon = True
+        timer.start()
 
     def _is_too_dear(self, share: float) -> bool:
         allowed = self._budget.share

@@ -571,7 +571,7 @@ class Monitor(State):
     def forked(self) -> None:
         """In a forked child: a new process, with the same hooks and nothing seen yet."""
         self.changes.forked()
-        self.duty.come_back(time.perf_counter())
+        self.duty.forked()
         self.profiles = []
         self.local_gradients.detach()
         self._begin_process(time.perf_counter())

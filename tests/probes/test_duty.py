@@ -20,7 +20,15 @@ class Played:
     """A duty cycle whose clock, costs and program are made up."""
 
     def __init__(self, budget_pct: float = 1.0, *, strict: bool = False, **state: Any) -> None:
-        seen = {"world_size": 1, "active": True, "quiet": False, "rerunning": False, "step": ALWAYS_STEPS, **state}
+        seen = {
+            "world_size": 1,
+            "active": True,
+            "quiet": False,
+            "rerunning": False,
+            "step": ALWAYS_STEPS,
+            "eval_calls": 0,
+            **state,
+        }
         self.state = cast(Any, SimpleNamespace(**seen))
         self.budget = Budget(budget_pct, now=0.0)
         self.paused: list[bool] = []
@@ -105,6 +113,22 @@ def test_calls_without_gradients_go_unseen_until_training_goes_on() -> None:
     played.duty.batch_taken(played.duty.until - 1e-6)
     assert played.duty.is_away, "the budget has not earned it yet"
     played.duty.training_continues()
+    assert played.paused == [True, False]
+
+
+def test_a_program_that_only_evaluates_gets_its_hooks_back_by_a_timer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tdbg.probes.duty.EVALUATION_CALLS", 100)
+    played = Played(eval_calls=0, step=0)
+    for _ in range(200):
+        played.now += 5e-5
+        played.state.eval_calls += 1
+        if not played.duty.is_away:
+            played.budget.spend("glance", 2e-5)
+            played.duty.call_glanced(played.now)
+    assert played.paused[0] and played.duty.for_calls
+    until = time.monotonic() + 30
+    while played.duty.is_away and time.monotonic() < until:
+        time.sleep(0.01)
     assert played.paused == [True, False]
 
 
