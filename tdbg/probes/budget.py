@@ -91,9 +91,9 @@ class Budget:
         self.own_s += used
         self.by_part[part] += used
 
-    def book_times(self, part: str, seconds: float, times: int) -> None:
-        """The same for so many entries, of which one was timed."""
-        used = times * (seconds + self._entry_s.get(part, 0.0))
+    def book_times(self, part: str, times: int) -> None:
+        """The same for so many entries that are too short to be timed: what they cost as calibrated."""
+        used = times * self._entry_s.get(part, 0.0)
         self.own_s += used
         self.by_part[part] += used
 

@@ -184,7 +184,6 @@ class RootCalls:
         self._duty = duty
         self._on_device = on_device
         self._threads = _Threads()
-        duty.keep_call = self.kept
         self._asked = False  # the call that runs is watched for a probe alone, which asked for it
         self._spent_s = 0.0  # on calls, before the step that is watched
 

@@ -44,10 +44,6 @@ class Optimizers:
         wanted = self._wanted
         return not wanted or type(optimizer).__name__.lower() == wanted.lower()
 
-    def is_surely_main(self, optimizer: Optimizer | None) -> bool:
-        """True for the one that is counted already; the first step of any is not sure."""
-        return self._main is not None and self._main() is optimizer
-
     def claim(self, optimizer: Optimizer) -> None:
         """The main optimizer steps: from now on no other one is it, while this one lives."""
         if self._main is None or self._main() is None:

@@ -3,10 +3,11 @@
 import math
 import threading
 import time
+from collections.abc import Callable
 
 from tdbg.guard import Guard
 from tdbg.probes.budget import ALWAYS_STEPS, Budget
-from tdbg.probes.roots import Roots, Target
+from tdbg.probes.roots import Passes, Roots, Target
 from tdbg.probes.roster import Roster
 from tdbg.probes.search import is_anything_compiled
 from tdbg.probes.state import State
@@ -14,6 +15,7 @@ from tdbg.probes.state import State
 CEILING = 0.05  # a glance at each step and call may cost this share, beyond a budget that is smaller by default
 KEEPING_SHARE = 0.02  # so much of a step may go into keeping its calls, with which a bad value's origin is found
 KEEPING_S = 5e-6  # what that costs besides the way into a hook and out of it
+PASSED_STEPS = 32  # of a stretch at a time
 IDLE_STEPS = 3  # so many steps, or
 EVALUATION_CALLS = 1000  # so many are seen at least in a program that only evaluates
 IDLE_CALLS = 8  # calls without gradients, in a row show what a glance costs
@@ -40,11 +42,13 @@ class DutyCycle:
         self._roots = roots
         self._roster = roster
         self._strict = strict
-        self.keep_call: Target | None = None  # called before each call of a root in a stretch that keeps them
+        # Called before each call of a root in a stretch that keeps them, where the other does not say that this is all.
+        self.keep_call: Target | None = None
+        self.passes_call: Passes | None = None
+        self.ended: Callable[[], None] = lambda: None
         self.is_away = False  # a stretch has begun
         self.for_calls = False
         self.keeps_calls = False
-        self.hurries = False  # a stretch of steps: most of them are counted, and no more
         self.until = 0.0
         self.steps = 0  # counted while the hooks were away
         self._away_s = 0.0
@@ -76,6 +80,10 @@ class DutyCycle:
         if self._state.world_size == 1 and self._is_too_dear(self._share) and self._may_leave(now):
             keeping_s = self._budget.entry_s("call_begins") + KEEPING_S
             self._leave(now, for_calls=False, keep=keeping_s <= KEEPING_SHARE * self._step_s)
+
+    def steps_to_pass(self, now: float) -> int:
+        """So many steps of a stretch need not be looked at as a whole: not beyond its end."""
+        return max(int(min((self.until - now) / max(self._step_s, 1e-9), PASSED_STEPS)), 0)
 
     def training_continues(self) -> None:
         """A call with gradients, or a backward pass: calls without are no longer in a row."""
@@ -115,11 +123,12 @@ class DutyCycle:
             return  # the timer's thread is at it, or a signal handler came in between
         try:
             self._away_s = self.away_s(now)
-            self.is_away = self.for_calls = self.keeps_calls = self.hurries = False
+            self.ended()
+            self.is_away = self.for_calls = self.keeps_calls = False
             self._idle_steps = self._calls = 0
             self._step_s = math.inf
             self._step_at, self._step_own_s = now, self._budget.own_s
-            self._roots.keep_only(None)
+            self._roots.keep_only(None, None)
             self._roots.pause(False)
         finally:
             self._coming_back.release()
@@ -156,10 +165,10 @@ class DutyCycle:
     def _leave(self, now: float, *, for_calls: bool, keep: bool) -> None:
         debt_s = self._budget.own_s - self._budget.earned_s(now)
         stretch_s = min(max(debt_s / max(self._budget.share, 1e-9), SHORTEST_S), LONGEST_S)
-        self.is_away, self.for_calls, self.hurries = True, for_calls, not for_calls
+        self.is_away, self.for_calls = True, for_calls
         self._left_at, self.until = now, now + stretch_s
         if keep and self.keep_call is not None:
             self.keeps_calls = True
-            self._roots.keep_only(self.keep_call)
+            self._roots.keep_only(self.keep_call, self.passes_call)
         else:
             self._roots.pause(True)

@@ -20,9 +20,6 @@ from tdbg.probes.roster import Roster
 from tdbg.probes.search import RootSearch
 from tdbg.probes.state import State
 
-LEARN_EVERY = 8  # losses, in a stretch that is hardly watched: what a usual loss is changes slowly
-SHORT_CHECK_S = 1.5e-6  # what a look at another one costs
-
 
 class LossWatch:
     """Stands around every backward. A loss on the host is read at once, one on an accelerator a step late.
@@ -59,9 +56,6 @@ class LossWatch:
         self.last = LastLoss()
         self._in_closure: int | None = None  # the number of the update whose closure has sent its first loss backward
         self._evaluated = False  # a closure has computed its loss once
-        self._checks = 0  # losses in stretches that are hardly watched
-        self._usual = -math.inf  # a loss that did not stand out
-        self._glances = 0  # losses of the running step that were sent backward between samples
         self._begun_at = 0.0
 
     def glance(self, losses: Any) -> bool:
@@ -89,29 +83,12 @@ class LossWatch:
                 if fine:
                     state.attended = state.step + 1  # up to here the weights were good
         finally:
-            self._glances += 1
+            self._state.glances += 1
             self._budget.spend("backward_begins", time.perf_counter() - begun)
         return fine
 
     def check(self, losses: Any) -> bool:
-        """Between samples, in a stretch that is hardly watched: as `glance`, with the loss's finite check alone.
-
-        Most losses are no higher than one that was found usual: no more is done with those. Every eighth is looked at
-        as a whole, and pays for all.
-        """
-        self._checks += 1
-        if self._checks % LEARN_EVERY and type(losses) is Tensor and losses.is_cpu and losses.numel() == 1:
-            value = losses.item()
-            if type(value) is float and -math.inf < value <= self._usual and not self._state.scaling:
-                self._glances += 1
-                self._state.attended = self._state.step + 1
-                if self._state.in_update is None:
-                    self.last.add_value(value)
-                return True
-        return self._check_whole(losses)
-
-    def _check_whole(self, losses: Any) -> bool:
-        """A loss in such a stretch that is higher, or the eighth."""
+        """Between samples, in a stretch that is hardly watched: as `glance`, with the loss's finite check alone."""
         begun = time.perf_counter()
         fine = True
         try:
@@ -122,13 +99,13 @@ class LossWatch:
                     self._state.attended = self._state.step + 1
                 if self._state.in_update is None and not self._state.scaling and not isinstance(value, complex):
                     self.last.add_value(value)
+                else:
+                    self._keep_last(losses)
             else:
                 self._keep_last(losses)
         finally:
-            self._glances += 1
+            self._state.glances += 1
             self._budget.book("backward_begins", time.perf_counter() - begun)
-            if self._checks % LEARN_EVERY == 0:
-                self._budget.book_times("backward_begins", SHORT_CHECK_S, LEARN_EVERY - 1)
         return fine
 
     def _keep_last(self, losses: Any) -> None:
@@ -150,14 +127,10 @@ class LossWatch:
         The first of a step only: the others would make a record of a part of its losses.
         """
         suspects = self._state.suspects
-        if suspects is None or self._glances or self._state.scaling or isinstance(loss, complex):
+        if suspects is None or self._state.glances or self._state.scaling or isinstance(loss, complex):
             return False
-        learn = not self._duty.is_away or self._checks % LEARN_EVERY == 0
         triggers = self._roster.probe("triggers")
-        if not (triggers.guard.call(suspects, loss, learn) if triggers is not None else suspects(loss, learn)):
-            # What stands out does so from a bound on, unless a condition of the user's speaks of the loss.
-            bounded = triggers is not None and triggers.has_bound
-            self._usual = (loss if learn else max(loss, self._usual)) if bounded else -math.inf
+        if not (triggers.guard.call(suspects, loss) if triggers is not None else suspects(loss)):
             return False
         self._plan.watch = self._plan.record = True
         self._recorder.began_at = 0.0  # nobody timed this step's beginning
@@ -229,4 +202,4 @@ class LossWatch:
 
     def forget(self) -> None:
         """The step has ended."""
-        self._glances = 0
+        self._state.glances = 0

@@ -16,7 +16,7 @@ class State:
     """
 
     world_size = 1  # as far as it is known: from the first record on
-    suspects: Callable[[float, bool], bool] | None = None  # is a loss between samples worth a record? and learn from it
+    suspects: Callable[[float], bool] | None = None  # is a loss between samples worth a record?
 
     def begin(self) -> None:
         """A new process, in which nothing was seen yet."""
@@ -32,6 +32,7 @@ class State:
         self._turn = RLock()  # of whoever changes the two
         self.quiet = False  # torch.profiler records: tdbg's own looks must not stand in the trace
         self.hushed_at = 0  # the last step known to have been recorded so
+        self.glances = 0  # losses of the running step that were sent backward between samples
         self.bad_seen = False
         self.scaling = False  # a GradScaler scaled a loss in this step
         self.last_full = True  # all gradients of the last step were looked at

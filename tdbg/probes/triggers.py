@@ -52,10 +52,16 @@ class LossSpike:
         self.window.push(loss)
         return far
 
+    def bound(self) -> float:
+        """A loss up to this one does not stand out from those seen."""
+        if self.silent or len(self.window) < WARM_RECORDS:
+            return math.inf
+        return max(RATIO * self.window.median, self.window.highest)
+
     def far(self, loss: float) -> bool:
         """True if one call's loss stands out from those seen."""
         window, base = self.window, self.window.median
-        if self.silent or len(window) < WARM_RECORDS or loss <= RATIO * base or loss <= window.highest:
+        if loss <= self.bound():
             return False
         return loss > base + MADS * window.mad() and math.log(loss / base) > LOG_SIGMAS * window.log_sigma()
 
@@ -140,21 +146,16 @@ class Triggers(Probe):
         self.monitor.suspects = None
         super().detach()
 
-    @property
-    def has_bound(self) -> bool:
-        """True if a loss that does not stand out says the same of every lower one."""
-        return not self._users
+    def loss_bound(self) -> float:
+        """A loss up to this one makes no trigger go off."""
+        return -math.inf if self._users else self._spike.bound()
 
-    def suspects(self, loss: float, learn: bool) -> bool:
-        """True if a trigger will go off at the running step, of which no record was planned, for its loss alone.
-
-        learn: count it among the losses that a spike stands out from, which is most of the cost.
-        """
+    def suspects(self, loss: float) -> bool:
+        """True if a trigger will go off at the running step, of which no record was planned, for its loss alone."""
         step = self.monitor.step + 1
         if self._fuses["loss spike"].ready(step) and self._spike.far(loss):
             return True
-        if learn:
-            self._spike.see(loss)
+        self._spike.see(loss)
         ready = [condition for condition, _, fuse in self._users if fuse.ready(step)]
         if not ready:
             return False
