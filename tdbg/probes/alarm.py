@@ -48,14 +48,23 @@ class Attention:
     def rate_jumped(self, optimizer: Optimizer, step: int) -> bool:
         """True if the learning rate jumped: worth a record of this step and of each that follows."""
         rate = optimizer.param_groups[0].get("lr")
-        if not isinstance(rate, float):
+        if not isinstance(rate, float) or self.expects(rate):
             return False
-        jumped = 0.0 < self._rate * RATE_JUMP < rate and step >= self._jump_seen
         self._rate = rate
-        if jumped:
-            self.draw()
-            self._jump_seen = step + JUMP_REST_STEPS  # a rate that swings all the time is no news
-        return jumped
+        if step < self._jump_seen:
+            return False
+        self.draw()
+        self._jump_seen = step + JUMP_REST_STEPS  # a rate that swings all the time is no news
+        return True
+
+    def expects(self, rate: Any) -> bool:
+        """True if a learning rate is no jump from the one before; the next is then compared with it."""
+        if not isinstance(rate, float):
+            return True
+        if 0.0 < self._rate * RATE_JUMP < rate:
+            return False
+        self._rate = rate
+        return True
 
 
 class Alarm:

@@ -41,6 +41,10 @@ class Budget:
         """Add so many seconds to each booking of these parts: the way into the hook and out of it."""
         self._entry_s = entry_s
 
+    def entry_s(self, part: str) -> float:
+        """What each booking of a part costs besides, as it was calibrated."""
+        return self._entry_s.get(part, 0.0)
+
     def earned_s(self, now: float) -> float:
         """What the shares in force so far allow."""
         return self._banked_s + self.share * (now - self._since)
@@ -84,6 +88,12 @@ class Budget:
     def book(self, part: str, seconds: float) -> None:
         """The same as `spend`, for paths of a few microseconds in which nothing is excused."""
         used = seconds + self._entry_s.get(part, 0.0)
+        self.own_s += used
+        self.by_part[part] += used
+
+    def book_times(self, part: str, times: int) -> None:
+        """The same for so many entries that are too short to be timed: what they cost as calibrated."""
+        used = times * self._entry_s.get(part, 0.0)
         self.own_s += used
         self.by_part[part] += used
 

@@ -50,12 +50,12 @@ class KeptCalls:
             self._calls.clear()
         self._calls.append(call)
 
-    def glance(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+    def glance(self, module: nn.Module, args: Any, kwargs: Any, *, random_state: bool = True) -> None:
         """Hold on to a call that nobody watches."""
         self._unused += 1
         if self._unused > MAX_UNUSED_CALLS:
             self._calls.clear()
-        self._calls.append(Call.light(module, args, kwargs or {}))
+        self._calls.append(Call.light(module, args, kwargs or {}, random_state=random_state))
 
     def glance_ended(self, module: nn.Module, output: Any) -> None:
         """Of a call that nobody watches the outputs tell forward from loss, and their gradients repeat its backward."""
@@ -211,6 +211,20 @@ class RootCalls:
                 self._kept.glance(module, args, kwargs)
         finally:
             self._budget.spend("call_begins", time.perf_counter() - begun, asked=self._asked)
+
+    def kept(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        """A root is called in a stretch in which calls are only kept: the hook before it."""
+        state = self._state
+        if state.rerunning or not state.active or torch.jit._trace.is_tracing() or _capturing():
+            return
+        begun = time.perf_counter()
+        if not torch.is_grad_enabled():  # an evaluation pass begins, of which nothing is to be missed
+            self._duty.come_back(begun)
+            self.begins(module, args, kwargs)
+            return
+        if not is_criterion(module, args, kwargs or {}):
+            self._kept.glance(module, args, kwargs, random_state=False)
+        self._budget.book("call_begins", time.perf_counter() - begun)
 
     def _may_watch(self, module: nn.Module, now: float) -> bool:
         """True if this call of a root is to be watched: an outer one, and affordable."""

@@ -1,17 +1,23 @@
-"""Stretches without hooks on root modules, where even a hook that does nothing costs more than the budget."""
+"""Stretches in which root modules are hardly watched, or have no hooks, as even a glance costs more than the budget."""
 
 import math
+import threading
 import time
+from collections.abc import Callable
 
+from tdbg.guard import Guard
 from tdbg.probes.budget import ALWAYS_STEPS, Budget
-from tdbg.probes.roots import Roots
+from tdbg.probes.roots import Passes, Roots, Target
 from tdbg.probes.roster import Roster
 from tdbg.probes.search import is_anything_compiled
 from tdbg.probes.state import State
 
 CEILING = 0.05  # a glance at each step and call may cost this share, beyond a budget that is smaller by default
-SHORT_STEP_S = 0.5e-3  # only steps shorter than this: of others the origin of a bad value is worth more than the budget
+KEEPING_SHARE = 0.02  # so much of a step may go into keeping its calls, with which a bad value's origin is found
+KEEPING_S = 5e-6  # what that costs besides the way into a hook and out of it
+PASSED_STEPS = 32  # of a stretch at a time
 IDLE_STEPS = 3  # so many steps, or
+EVALUATION_CALLS = 1000  # so many are seen at least in a program that only evaluates
 IDLE_CALLS = 8  # calls without gradients, in a row show what a glance costs
 SHORTEST_S, LONGEST_S = 0.05, 2.0
 SMOOTHING = 0.3
@@ -19,11 +25,13 @@ SEEN_CALLS = frozenset(("first-bad", "loader-wait"))  # probes of the default le
 
 
 class DutyCycle:
-    """Takes the hooks of root modules away for a stretch when they cost too much, and puts them back.
+    """Has root modules watched less for a stretch when that costs too much, and as before after it.
 
-    The length of a stretch is what the budget needs to earn what was overspent. While the hooks are away, updates
-    are counted and losses checked; neither goes through a module. In a stretch without updates (``for_calls``)
-    nothing but a backward pass, an update or a batch brings the hooks back: calls are not seen, nor counted.
+    The length of a stretch is what the budget needs to earn what was overspent. In it updates are counted and losses
+    checked; neither goes through a module. Where a step is long enough its calls are still kept, so that a bad loss can
+    be located; else the hooks are away. In a stretch without updates (``for_calls``) they always are, and nothing but
+    a backward pass, an update or a batch brings them back, and a timer where nothing has been trained: calls are not
+    seen, nor counted.
 
     strict: the user named a budget; a glance may then cost no more than that.
     """
@@ -34,8 +42,13 @@ class DutyCycle:
         self._roots = roots
         self._roster = roster
         self._strict = strict
-        self.is_away = False
+        # Called before each call of a root in a stretch that keeps them, where the other does not say that this is all.
+        self.keep_call: Target | None = None
+        self.passes_call: Passes | None = None
+        self.ended: Callable[[], None] = lambda: None
+        self.is_away = False  # a stretch has begun
         self.for_calls = False
+        self.keeps_calls = False
         self.until = 0.0
         self.steps = 0  # counted while the hooks were away
         self._away_s = 0.0
@@ -46,10 +59,12 @@ class DutyCycle:
         self._step_at = self._step_own_s = 0.0
         self._calls = 0  # in a row, without gradients and not affordable
         self._calls_at = self._calls_own_s = 0.0
+        self._coming_back = threading.Lock()
+        self._guard = Guard("duty")
 
     def away_s(self, now: float) -> float:
         """Seconds in which the hooks were away."""
-        return self._away_s + (now - self._left_at if self.is_away else 0.0)
+        return self._away_s + (now - self._left_at if self.is_away and not self.keeps_calls else 0.0)
 
     def step_ended(self, now: float, *, glanced: bool, planned: bool) -> None:
         """A step has ended. glanced: no more than that was done in it. planned: the next one is to be watched."""
@@ -62,13 +77,13 @@ class DutyCycle:
         self._step_at, self._step_own_s = now, own_s
         if planned or self._idle_steps < IDLE_STEPS or self._state.step < ALWAYS_STEPS:
             return
-        if (
-            self._state.world_size == 1
-            and self._step_s < SHORT_STEP_S
-            and self._is_too_dear(self._share)
-            and self._may_leave(now)
-        ):
-            self._leave(now, for_calls=False)
+        if self._state.world_size == 1 and self._is_too_dear(self._share) and self._may_leave(now):
+            keeping_s = self._budget.entry_s("call_begins") + KEEPING_S
+            self._leave(now, for_calls=False, keep=keeping_s <= KEEPING_SHARE * self._step_s)
+
+    def steps_to_pass(self, now: float) -> int:
+        """So many steps of a stretch need not be looked at as a whole: not beyond its end."""
+        return max(int(min((self.until - now) / max(self._step_s, 1e-9), PASSED_STEPS)), 0)
 
     def training_continues(self) -> None:
         """A call with gradients, or a backward pass: calls without are no longer in a row."""
@@ -79,9 +94,9 @@ class DutyCycle:
     def call_glanced(self, now: float) -> None:
         """A call without gradients begins that is only counted.
 
-        Where nothing is trained such calls are the steps of the run, and are seen.
+        Where nothing is trained such calls are the steps of the run: many of them are seen first.
         """
-        if not self._state.step:
+        if not self._state.step and self._state.eval_calls < EVALUATION_CALLS:
             return
         self._calls += 1
         if self._calls == 1:
@@ -93,7 +108,9 @@ class DutyCycle:
                 probe.name for point in ("call_begins", "call_ended") for probe, _ in self._roster.subscribers[point]
             }
             if seen <= SEEN_CALLS and self._is_too_dear(share) and self._may_leave(now):
-                self._leave(now, for_calls=True)
+                self._leave(now, for_calls=True, keep=False)
+                if not self._state.step:  # nothing of what brings the hooks back need ever come
+                    self._wake_up_in(self.until - now)
 
     def batch_taken(self, now: float) -> None:
         """The program's loader handed out a batch."""
@@ -102,13 +119,36 @@ class DutyCycle:
 
     def come_back(self, now: float) -> None:
         """Put the hooks back."""
-        if self.is_away:
-            self._away_s += now - self._left_at
-            self.is_away = self.for_calls = False
+        if not self.is_away or not self._coming_back.acquire(blocking=False):
+            return  # the timer's thread is at it, or a signal handler came in between
+        try:
+            self._away_s = self.away_s(now)
+            self.ended()
+            self.is_away = self.for_calls = self.keeps_calls = False
             self._idle_steps = self._calls = 0
             self._step_s = math.inf
             self._step_at, self._step_own_s = now, self._budget.own_s
+            self._roots.keep_only(None, None)
             self._roots.pause(False)
+        finally:
+            self._coming_back.release()
+
+    def forked(self) -> None:
+        """In a forked child: the thread that was to bring the hooks back is not there."""
+        self._coming_back = threading.Lock()
+        self.come_back(time.perf_counter())
+
+    def _wake_up_in(self, seconds: float) -> None:
+        """Have the hooks put back by a thread that sleeps so long, unless they are back by then."""
+        stretch = self._left_at
+
+        def wake() -> None:
+            if self.is_away and self._left_at == stretch:
+                self.come_back(time.perf_counter())
+
+        timer = threading.Timer(seconds, self._guard.call, [wake])
+        timer.daemon = True
+        timer.start()
 
     def _is_too_dear(self, share: float) -> bool:
         allowed = self._budget.share
@@ -122,9 +162,13 @@ class DutyCycle:
             self._budget.own_s > self._budget.earned_s(now) and not is_anything_compiled()
         )  # a graph may hold our hooks
 
-    def _leave(self, now: float, *, for_calls: bool) -> None:
+    def _leave(self, now: float, *, for_calls: bool, keep: bool) -> None:
         debt_s = self._budget.own_s - self._budget.earned_s(now)
         stretch_s = min(max(debt_s / max(self._budget.share, 1e-9), SHORTEST_S), LONGEST_S)
         self.is_away, self.for_calls = True, for_calls
         self._left_at, self.until = now, now + stretch_s
-        self._roots.pause(True)
+        if keep and self.keep_call is not None:
+            self.keeps_calls = True
+            self._roots.keep_only(self.keep_call, self.passes_call)
+        else:
+            self._roots.pause(True)

@@ -13,6 +13,7 @@ from torch.optim import optimizer as optimizer_module
 from tdbg.guard import Guard
 from tdbg.probes.compiler import hide, unseen
 from tdbg.probes.counting import Optimizers
+from tdbg.probes.hurry import Hurry
 from tdbg.probes.local_gradients import FSDP_GROUP, LocalGradients
 from tdbg.probes.loss_watch import LossWatch
 from tdbg.probes.modules import ModuleLook
@@ -27,6 +28,7 @@ class Watcher(Protocol):
 
     active: bool
     rerunning: bool
+    hurry: Hurry
     plan: Plan
     optimizers: Optimizers
     roots: Roots
@@ -73,8 +75,12 @@ class TorchHooks:
     def attach(self) -> None:
         """Set them all."""
         self._handles = [
-            add_global_hook(optimizer_module._global_optimizer_pre_hooks, _step_hook(self._step, self._update_begins)),
-            add_global_hook(optimizer_module._global_optimizer_post_hooks, _step_hook(self._step, self._update_ended)),
+            add_global_hook(
+                optimizer_module._global_optimizer_pre_hooks, self._step_hook(self._update_begins, Hurry.begins_update)
+            ),
+            add_global_hook(
+                optimizer_module._global_optimizer_post_hooks, self._step_hook(self._update_ended, Hurry.ends_update)
+            ),
         ]
         self.patches.wrap(Optimizer, "__init__", self._around_optimizer_init)
         self.patches.wrap(torch.autograd, "backward", self._around_backward)
@@ -109,6 +115,19 @@ class TorchHooks:
         self.monitor.update_ended(optimizer)
         for tell in listeners:
             tell(optimizer)
+
+    def _step_hook(
+        self, target: Callable[[Any], None], passes: Callable[[Hurry, Any], bool]
+    ) -> Callable[[Any, Any, Any], None]:
+        monitor, guard = self.monitor, self._step
+
+        def hook(optimizer: Any, args: Any, kwargs: Any) -> None:
+            if monitor.hurry.left and passes(monitor.hurry, optimizer):
+                return
+            if not torch.compiler.is_compiling():
+                unseen(guard.call, target, optimizer)
+
+        return cast("Callable[[Any, Any, Any], None]", hide(hook))
 
     def unseen_update(self, optimizer: Any) -> None:
         """An update was made although its hooks were not called: those of a compiled ``optimizer.step`` are not."""
@@ -198,6 +217,11 @@ class TorchHooks:
             if not isinstance(parameters, Tensor):
                 parameters = list(parameters)  # a generator must not be used up by looking
             clipped = [parameters] if isinstance(parameters, Tensor) else parameters
+            if monitor.hurry.left:
+                total = original(parameters, *args, **kwargs)
+                if not monitor.hurry.passes_norm(total):
+                    unseen(guard.call, monitor.clip_glanced, clipped, total)
+                return total
             if unseen(guard.call, monitor.clip_begins, clipped):
                 total = original(parameters, *args, **kwargs)
                 unseen(guard.call, monitor.clip_ended, total)
@@ -212,16 +236,18 @@ class TorchHooks:
         monitor, guard = self.monitor, self._backward
 
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+            if monitor.hurry.left and not self._depth and monitor.hurry.passes_loss(tensors):
+                return original(tensors, *args, **kwargs)
             if torch.compiler.is_compiling() or not monitor.active or self._depth or monitor.rerunning:
                 return original(tensors, *args, **kwargs)
-            if unseen(
-                issubclass, type(tensors), Iterator
-            ):  # type(): an object of the program's may have a say in isinstance
+            # type(): an object of the program's may have a say in isinstance
+            if type(tensors) is not Tensor and unseen(issubclass, type(tensors), Iterator):
                 tensors = tuple(tensors)  # looking must not use it up
             watched = monitor.plan.watch or not unseen(guard.call, monitor.losses.glance, tensors)
             if watched:
                 unseen(guard.call, monitor.losses.begins, tensors)
-            look = unseen(guard.call, monitor.local_gradients.begin, tensors)
+            looks = monitor.local_gradients.ranks > 1
+            look = unseen(guard.call, monitor.local_gradients.begin, tensors) if looks else None
             if not watched and look is None:
                 return original(tensors, *args, **kwargs)
             self._depth += 1
@@ -238,11 +264,3 @@ class TorchHooks:
             return result
 
         return hide(backward)
-
-
-def _step_hook(guard: Guard, target: Callable[[Any], None]) -> Callable[[Any, Any, Any], None]:
-    def hook(optimizer: Any, args: Any, kwargs: Any) -> None:
-        if not torch.compiler.is_compiling():
-            unseen(guard.call, target, optimizer)
-
-    return cast("Callable[[Any, Any, Any], None]", hide(hook))

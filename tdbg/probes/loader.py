@@ -54,10 +54,37 @@ class LoaderWait(Probe):
             begun = time.perf_counter()
             batch = original(iterator)
             ended = time.perf_counter()
-            guard.call(monitor.dispatch, "batch_taken", ended, batch, ended - begun, iterator)
+            if monitor.hurry.left and guard.call(self._passes_over, batch, ended - begun, iterator):
+                return batch
+            if monitor.duty.is_away and len(monitor.roster.subscribers["batch_taken"]) == 1:
+                guard.call(self._taken_unwatched, ended, batch, ended - begun, iterator)
+            else:
+                guard.call(monitor.dispatch, "batch_taken", ended, batch, ended - begun, iterator)
             return batch
 
         return __next__
+
+    def _passes_over(self, batch: Any, wait_s: float, loader_iter: Any) -> bool:
+        """True for one more batch of a pass that is known, where nobody else is to be told and the step is passed over."""
+        taken = loader_iter._num_yielded
+        if (
+            taken < 2
+            or id(loader_iter._dataset) != self._key
+            or len(self.monitor.roster.subscribers["batch_taken"]) > 1
+        ):
+            return False
+        self._wait_s += wait_s
+        self._waited = True
+        self.batch = batch
+        epoch, _, length = self._now
+        self._now = epoch, taken, length
+        return True
+
+    def _taken_unwatched(self, begun: float, *taken: Any) -> None:
+        """The same in a stretch that is hardly watched, where nobody else is to be told."""
+        if self.on and self.monitor.active:
+            self.batch_taken(*taken)
+            self.monitor.budget.book("batch_taken", time.perf_counter() - begun)
 
     def batch_taken(self, batch: Any, wait_s: float, loader_iter: Any) -> None:
         if get_ident() == self.monitor.update_thread:  # another thread may fetch batches while the update runs

@@ -56,7 +56,6 @@ class LossWatch:
         self.last = LastLoss()
         self._in_closure: int | None = None  # the number of the update whose closure has sent its first loss backward
         self._evaluated = False  # a closure has computed its loss once
-        self._glances = 0  # losses of the running step that were sent backward between samples
         self._begun_at = 0.0
 
     def glance(self, losses: Any) -> bool:
@@ -84,12 +83,12 @@ class LossWatch:
                 if fine:
                     state.attended = state.step + 1  # up to here the weights were good
         finally:
-            self._glances += 1
+            self._state.glances += 1
             self._budget.spend("backward_begins", time.perf_counter() - begun)
         return fine
 
     def check(self, losses: Any) -> bool:
-        """Between samples, while modules have no hooks: as `glance`, with the loss's finite check alone."""
+        """Between samples, in a stretch that is hardly watched: as `glance`, with the loss's finite check alone."""
         begun = time.perf_counter()
         fine = True
         try:
@@ -100,10 +99,12 @@ class LossWatch:
                     self._state.attended = self._state.step + 1
                 if self._state.in_update is None and not self._state.scaling and not isinstance(value, complex):
                     self.last.add_value(value)
+                else:
+                    self._keep_last(losses)
             else:
                 self._keep_last(losses)
         finally:
-            self._glances += 1
+            self._state.glances += 1
             self._budget.book("backward_begins", time.perf_counter() - begun)
         return fine
 
@@ -126,7 +127,7 @@ class LossWatch:
         The first of a step only: the others would make a record of a part of its losses.
         """
         suspects = self._state.suspects
-        if suspects is None or self._glances or self._state.scaling or isinstance(loss, complex):
+        if suspects is None or self._state.glances or self._state.scaling or isinstance(loss, complex):
             return False
         triggers = self._roster.probe("triggers")
         if not (triggers.guard.call(suspects, loss) if triggers is not None else suspects(loss)):
@@ -201,4 +202,4 @@ class LossWatch:
 
     def forget(self) -> None:
         """The step has ended."""
-        self._glances = 0
+        self._state.glances = 0

@@ -31,6 +31,7 @@ from tdbg.probes.costs import CostReports
 from tdbg.probes.counting import Optimizers
 from tdbg.probes.duty import DutyCycle
 from tdbg.probes.hooks import TorchHooks
+from tdbg.probes.hurry import Hurry
 from tdbg.probes.late import Then
 from tdbg.probes.local_gradients import LocalGradients
 from tdbg.probes.loss_watch import LossWatch
@@ -114,7 +115,8 @@ class Monitor(State):
         self.budget = Budget(settings.budget_pct, now)
         overhead = measure_overhead()
         self.budget.calibrate(
-            {"call_begins": overhead.call_s, "step_ended": 2 * overhead.entry_s}  # two hooks each, booked once
+            # Two hooks each, booked once; a step passed over has a loss, two hooks of the optimizer's and a clipping.
+            {"call_begins": overhead.call_s, "step_ended": 2 * overhead.entry_s, "passed_over": 4 * overhead.entry_s}
             | dict.fromkeys(
                 ("backward_begins", "backward_ended", "clip_begins", "clip_ended", "batch_taken"), overhead.entry_s
             )
@@ -150,6 +152,9 @@ class Monitor(State):
             self.alarm,
             strict=settings.max_overhead is not None,
         )
+        self.hurry = Hurry(self, self._attention, self.calls, self.losses.last)
+        self.duty.keep_call, self.duty.passes_call = self.root_calls.kept, self.hurry.keeps
+        self.duty.ended = self._end_hurry
         self.records = RecordWriter(
             self, self.budget, self.recorder, self.roster, self._costs, emit=self.emit, late_loss=self.losses.arrived
         )
@@ -261,7 +266,8 @@ class Monitor(State):
 
         So the running one counts once its forward pass has begun, and until then the last one done.
         """
-        return self.running_step if self.calls or self.root_calls.running or not self.step else self.step
+        begun = self.calls or self.hurry.has_calls or self.root_calls.running
+        return self.running_step if begun or not self.step else self.step
 
     @property
     def epoch(self) -> int | None:
@@ -407,8 +413,22 @@ class Monitor(State):
             self._costs.tell(begun)
             self.budget.spend("step_ended", time.perf_counter() - begun)
 
+    def _end_hurry(self) -> None:
+        """A stretch ends, maybe in the middle of a step."""
+        self.hurry.stop()
+        self._count_passed()
+
+    def _count_passed(self) -> None:
+        """Book the steps that were passed over."""
+        passed = self.hurry.take_passed()
+        self.budget.book_times("passed_over", passed)
+        if self.duty.keeps_calls:
+            self.budget.book_times("call_begins", passed)
+        else:
+            self.duty.steps += passed
+
     def _away_step(self, optimizer: Optimizer, begun: float) -> None:
-        """A step in a stretch without hooks: counted, with an eye on the learning rate."""
+        """A step in a stretch that is hardly watched: counted, with an eye on the learning rate."""
         self.in_update = None
         if not self.optimizers.is_main(optimizer):
             self.optimizers.other_stepped()
@@ -416,9 +436,11 @@ class Monitor(State):
             return
         self.optimizers.main_stepped()
         self.step += 1
-        self.duty.steps += 1
+        self.duty.steps += not self.duty.keeps_calls
+        self._count_passed()
         self.losses.last.end_step(self.step)
         self.losses.forget()
+        self.calls.clear()
         self.last_full = False
         if self._attention.rate_jumped(optimizer, self.step):
             self.recorder.began_at = 0.0
@@ -430,7 +452,12 @@ class Monitor(State):
             self._boundary()
             self.budget.spend("step_ended", time.perf_counter() - begun)
         else:
-            self.budget.book("step_ended", time.perf_counter() - begun)
+            now = time.perf_counter()
+            self.budget.book("step_ended", now - begun)
+            if not (self.hooks.before_each or self.hooks.after_each or self.local_gradients.ranks > 1):
+                triggers = self.probe("triggers")
+                bound = math.inf if triggers is None or not triggers.on else triggers.loss_bound()
+                self.hurry.begin(self.duty.steps_to_pass(now), optimizer, bound)
 
     def _idle_step(self, optimizer: Optimizer) -> None:
         """A step between samples is only counted."""
@@ -542,7 +569,7 @@ class Monitor(State):
     def forked(self) -> None:
         """In a forked child: a new process, with the same hooks and nothing seen yet."""
         self.changes.forked()
-        self.duty.come_back(time.perf_counter())
+        self.duty.forked()
         self.profiles = []
         self.local_gradients.detach()
         self._begin_process(time.perf_counter())

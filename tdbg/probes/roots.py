@@ -23,6 +23,7 @@ UNHOOKED = (torch.jit.ScriptModule, nn.TransformerEncoderLayer, nn.TransformerEn
 HELPERS = ("torch._", "torch.export.")
 Target = Callable[[nn.Module, Any, Any], None]
 Raised = Callable[[nn.Module], None]
+Passes = Callable[[nn.Module, Any, Any], bool]  # True: there is no more to do
 Alive = TypeVar("Alive")
 WRAPPER_CLASSES = ("DistributedDataParallel", "DataParallel")
 ROOT_KEY: Any = reserve_key("root")
@@ -42,12 +43,15 @@ class CallHook:
 
     def __init__(self, guard: Guard, *, after: bool = False) -> None:
         self.target: Callable[..., None] | None = None
+        self.passes: Passes | None = None  # asked first; it raises nothing
         self.raised: Raised | None = None  # called instead where the module's call has raised
         self.guard = guard
         self._after = after
 
     def __call__(self, module: nn.Module, args: Any, more: Any = None) -> None:
         if torch.compiler.is_compiling():  # inside a compiled region: be a constant nothing
+            return
+        if self.passes is not None and self.passes(module, args, more):
             return
         if self._after and more is None and repair_traceback(module):
             self.failed(module)
@@ -86,6 +90,7 @@ class Roots:
         self._tops: weakref.WeakKeyDictionary[nn.Module, None] = weakref.WeakKeyDictionary()
         self._compiled: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # by module.compile()
         self._watches: list[Any] = []
+        self._aimed: tuple[Target, Target, Raised | None] | None = None
         self._is_paused = False
         self._paused: weakref.WeakKeyDictionary[nn.Module, None] = weakref.WeakKeyDictionary()
 
@@ -104,7 +109,16 @@ class Roots:
     def aim(self, before: Target, after: Target, raised: Raised | None = None) -> None:
         """From now on these are called; nothing once all hooks are removed."""
         if self._watches:
+            self._aimed = before, after, raised
             self._before.target, self._after.target, self._after.raised = before, after, raised
+
+    def keep_only(self, before: Target | None, passes: Passes | None) -> None:
+        """Call this alone before each call of a root, and nothing after it; with None all as it was aimed."""
+        self._before.passes = passes
+        if before is not None:
+            self._before.target, self._after.target, self._after.raised = before, None, None
+        elif self._aimed is not None:
+            self.aim(*self._aimed)
 
     def detach(self) -> None:
         """Remove every hook."""

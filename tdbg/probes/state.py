@@ -32,6 +32,7 @@ class State:
         self._turn = RLock()  # of whoever changes the two
         self.quiet = False  # torch.profiler records: tdbg's own looks must not stand in the trace
         self.hushed_at = 0  # the last step known to have been recorded so
+        self.glances = 0  # losses of the running step that were sent backward between samples
         self.bad_seen = False
         self.scaling = False  # a GradScaler scaled a loss in this step
         self.last_full = True  # all gradients of the last step were looked at

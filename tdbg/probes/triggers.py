@@ -52,10 +52,16 @@ class LossSpike:
         self.window.push(loss)
         return far
 
+    def bound(self) -> float:
+        """A loss up to this one does not stand out from those seen."""
+        if self.silent or len(self.window) < WARM_RECORDS:
+            return math.inf
+        return max(RATIO * self.window.median, self.window.highest)
+
     def far(self, loss: float) -> bool:
         """True if one call's loss stands out from those seen."""
         window, base = self.window, self.window.median
-        if self.silent or len(window) < WARM_RECORDS or loss <= RATIO * base or loss <= window.highest:
+        if loss <= self.bound():
             return False
         return loss > base + MADS * window.mad() and math.log(loss / base) > LOG_SIGMAS * window.log_sigma()
 
@@ -139,6 +145,10 @@ class Triggers(Probe):
     def detach(self) -> None:
         self.monitor.suspects = None
         super().detach()
+
+    def loss_bound(self) -> float:
+        """A loss up to this one makes no trigger go off."""
+        return -math.inf if self._users else self._spike.bound()
 
     def suspects(self, loss: float) -> bool:
         """True if a trigger will go off at the running step, of which no record was planned, for its loss alone."""

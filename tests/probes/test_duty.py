@@ -20,12 +20,26 @@ class Played:
     """A duty cycle whose clock, costs and program are made up."""
 
     def __init__(self, budget_pct: float = 1.0, *, strict: bool = False, **state: Any) -> None:
-        seen = {"world_size": 1, "active": True, "quiet": False, "rerunning": False, "step": ALWAYS_STEPS, **state}
+        seen = {
+            "world_size": 1,
+            "active": True,
+            "quiet": False,
+            "rerunning": False,
+            "step": ALWAYS_STEPS,
+            "eval_calls": 0,
+            **state,
+        }
         self.state = cast(Any, SimpleNamespace(**seen))
         self.budget = Budget(budget_pct, now=0.0)
         self.paused: list[bool] = []
         self.roster = cast(Any, SimpleNamespace(subscribers={"must_watch": [], "call_begins": [], "call_ended": []}))
-        roots = cast(Any, SimpleNamespace(pause=self.paused.append))
+        self.kept: list[bool] = []
+        roots = cast(
+            Any,
+            SimpleNamespace(
+                pause=self.paused.append, keep_only=lambda keep, passes: self.kept.append(keep is not None)
+            ),
+        )
         self.duty = DutyCycle(self.state, self.budget, roots, self.roster, strict=strict)
         self.now = 0.0
 
@@ -105,6 +119,22 @@ def test_calls_without_gradients_go_unseen_until_training_goes_on() -> None:
     assert played.paused == [True, False]
 
 
+def test_a_program_that_only_evaluates_gets_its_hooks_back_by_a_timer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tdbg.probes.duty.EVALUATION_CALLS", 100)
+    played = Played(eval_calls=0, step=0)
+    for _ in range(200):
+        played.now += 5e-5
+        played.state.eval_calls += 1
+        if not played.duty.is_away:
+            played.budget.spend("glance", 2e-5)
+            played.duty.call_glanced(played.now)
+    assert played.paused[0] and played.duty.for_calls
+    until = time.monotonic() + 30
+    while played.duty.is_away and time.monotonic() < until:
+        time.sleep(0.01)
+    assert played.paused == [True, False]
+
+
 def test_probes_that_look_at_calls_keep_the_hooks() -> None:
     played = Played()
     played.roster.subscribers["call_begins"] = [(SimpleNamespace(name="validation"), print)]
@@ -129,7 +159,7 @@ def short_steps(watch: Start, monkeypatch: pytest.MonkeyPatch) -> Watch:
     """A watch that finds every glance too dear, and stays away for 50 ms at most."""
     monkeypatch.setattr("tdbg.probes.duty.CEILING", 0.0)
     monkeypatch.setattr("tdbg.probes.duty.LONGEST_S", 0.05)
-    monkeypatch.setattr("tdbg.probes.duty.SHORT_STEP_S", 1.0)
+    monkeypatch.setattr("tdbg.probes.duty.KEEPING_SHARE", 0.0)
     seen = watch(max_overhead=None)
     seen.monitor.budget.change_share(1e-4, time.perf_counter())
     return seen
@@ -163,6 +193,84 @@ def test_a_bad_loss_is_seen_without_hooks_and_brings_them_back(short_steps: Watc
     (bad,) = short_steps.bad
     assert (bad.step, bad.loss) == (done + 3, "nan")
     assert "no hooks" in bad.note
+
+
+def test_of_longer_steps_the_calls_are_kept() -> None:
+    played = Played()
+    played.duty.keep_call = print
+    played.steps(20_000, step_s=2e-3, cost_s=1.5e-4)
+    share = played.budget.own_s / played.now
+    assert 0.5 * 0.01 < share < 1.1 * 0.01, "7.5 % of each step that is glanced at, 1 % in all"
+    assert played.kept[:4] == [True, False, True, False] and True not in played.paused
+    assert played.duty.away_s(played.now) == 0.0, "modules had hooks all the time"
+
+
+@pytest.fixture
+def kept_steps(watch: Start, monkeypatch: pytest.MonkeyPatch) -> Watch:
+    """A watch that finds every glance too dear, and keeping a call never."""
+    monkeypatch.setattr("tdbg.probes.duty.CEILING", 0.0)
+    monkeypatch.setattr("tdbg.probes.duty.KEEPING_SHARE", 1e9)
+    seen = watch(max_overhead=None)
+    seen.monitor.budget.change_share(1e-4, time.perf_counter())
+    return seen
+
+
+def until_calls_are_kept(seen: Watch, model: nn.Module, optimizer: Any) -> None:
+    train(model, optimizer, 20)
+    while not seen.monitor.duty.keeps_calls:
+        train(model, optimizer, 1)
+    seen.monitor.duty.until = float("inf")
+
+
+class Logarithm(nn.Module):
+    """Takes the logarithm of its input, between a layer that changes nothing and one that does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.same = nn.Linear(4, 4, bias=False)
+        self.out = nn.Linear(4, 4)
+        with torch.no_grad():
+            self.same.weight.copy_(torch.eye(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.out(self.same(x).log())
+
+
+def test_a_bad_loss_is_located_where_only_calls_are_kept(kept_steps: Watch) -> None:
+    model = Logarithm()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    until_calls_are_kept(kept_steps, model, optimizer)
+    done = kept_steps.monitor.step
+    for value in (1.0, 1.0, -1.0, 1.0):
+        optimizer.zero_grad()
+        model(torch.full((2, 4), value)).square().mean().backward()
+        assert bool(kept_steps.bad) == (value < 0 or kept_steps.monitor.step > done + 2), "before the update"
+        optimizer.step()
+    (bad,) = kept_steps.bad
+    assert (bad.step, bad.how, bad.weights) == (done + 3, "rerun", "intact")
+    assert (bad.phase, bad.module_class) == ("forward", "Logarithm")
+
+
+def test_an_evaluation_pass_is_watched_from_its_first_call(kept_steps: Watch) -> None:
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    until_calls_are_kept(kept_steps, model, optimizer)
+    with torch.no_grad():
+        for _ in range(3):
+            model(torch.ones(2, 4))
+    assert kept_steps.monitor.eval_calls == 3 and not kept_steps.monitor.duty.is_away
+    train(model, optimizer, 3)
+    assert not kept_steps.bad and not kept_steps.monitor.calls
+
+
+def test_kept_calls_are_let_go_at_the_end_of_the_step(kept_steps: Watch) -> None:
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    until_calls_are_kept(kept_steps, model, optimizer)
+    model(torch.ones(2, 4)).sum().backward()
+    assert kept_steps.monitor.hurry.has_calls
+    optimizer.step()
+    assert not kept_steps.monitor.hurry.has_calls and kept_steps.monitor.duty.keeps_calls
 
 
 def test_calls_booked_cost_what_they_cost(watch: Start) -> None:
