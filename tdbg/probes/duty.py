@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from tdbg.guard import Guard
 from tdbg.probes.budget import ALWAYS_STEPS, Budget
-from tdbg.probes.roots import Passes, Roots, Target
+from tdbg.probes.roots import Roots, Skip, Target
 from tdbg.probes.roster import Roster
 from tdbg.probes.search import is_anything_compiled
 from tdbg.probes.state import State
@@ -15,7 +15,7 @@ from tdbg.probes.state import State
 CEILING = 0.05  # a glance at each step and call may cost this share, beyond a budget that is smaller by default
 KEEPING_SHARE = 0.02  # so much of a step may go into keeping its calls, with which a bad value's origin is found
 KEEPING_S = 5e-6  # what that costs besides the way into a hook and out of it
-PASSED_STEPS = 32  # of a stretch at a time
+SKIPPED_STEPS = 32  # of a stretch at a time
 IDLE_STEPS = 3  # so many steps, or
 EVALUATION_CALLS = 1000  # so many are seen at least in a program that only evaluates
 IDLE_CALLS = 8  # calls without gradients, in a row show what a glance costs
@@ -44,7 +44,7 @@ class DutyCycle:
         self._strict = strict
         # Called before each call of a root in a stretch that keeps them, where the other does not say that this is all.
         self.keep_call: Target | None = None
-        self.passes_call: Passes | None = None
+        self.skip_call: Skip | None = None
         self.ended: Callable[[], None] = lambda: None
         self.is_away = False  # a stretch has begun
         self.for_calls = False
@@ -81,9 +81,9 @@ class DutyCycle:
             keeping_s = self._budget.entry_s("call_begins") + KEEPING_S
             self._leave(now, for_calls=False, keep=keeping_s <= KEEPING_SHARE * self._step_s)
 
-    def steps_to_pass(self, now: float) -> int:
+    def steps_to_skip(self, now: float) -> int:
         """So many steps of a stretch need not be looked at as a whole: not beyond its end."""
-        return max(int(min((self.until - now) / max(self._step_s, 1e-9), PASSED_STEPS)), 0)
+        return max(int(min((self.until - now) / max(self._step_s, 1e-9), SKIPPED_STEPS)), 0)
 
     def training_continues(self) -> None:
         """A call with gradients, or a backward pass: calls without are no longer in a row."""
@@ -169,6 +169,6 @@ class DutyCycle:
         self._left_at, self.until = now, now + stretch_s
         if keep and self.keep_call is not None:
             self.keeps_calls = True
-            self._roots.keep_only(self.keep_call, self.passes_call)
+            self._roots.keep_only(self.keep_call, self.skip_call)
         else:
             self._roots.pause(True)

@@ -13,7 +13,7 @@ from torch.optim import optimizer as optimizer_module
 from tdbg.guard import Guard
 from tdbg.probes.compiler import hide, unseen
 from tdbg.probes.counting import Optimizers
-from tdbg.probes.hurry import Hurry
+from tdbg.probes.fast_path import FastPath
 from tdbg.probes.local_gradients import FSDP_GROUP, LocalGradients
 from tdbg.probes.loss_watch import LossWatch
 from tdbg.probes.modules import ModuleLook
@@ -28,7 +28,7 @@ class Watcher(Protocol):
 
     active: bool
     rerunning: bool
-    hurry: Hurry
+    fast_path: FastPath
     plan: Plan
     optimizers: Optimizers
     roots: Roots
@@ -76,10 +76,12 @@ class TorchHooks:
         """Set them all."""
         self._handles = [
             add_global_hook(
-                optimizer_module._global_optimizer_pre_hooks, self._step_hook(self._update_begins, Hurry.begins_update)
+                optimizer_module._global_optimizer_pre_hooks,
+                self._step_hook(self._update_begins, FastPath.skip_update_begin),
             ),
             add_global_hook(
-                optimizer_module._global_optimizer_post_hooks, self._step_hook(self._update_ended, Hurry.ends_update)
+                optimizer_module._global_optimizer_post_hooks,
+                self._step_hook(self._update_ended, FastPath.skip_update_end),
             ),
         ]
         self.patches.wrap(Optimizer, "__init__", self._around_optimizer_init)
@@ -117,12 +119,12 @@ class TorchHooks:
             tell(optimizer)
 
     def _step_hook(
-        self, target: Callable[[Any], None], passes: Callable[[Hurry, Any], bool]
+        self, target: Callable[[Any], None], skip: Callable[[FastPath, Any], bool]
     ) -> Callable[[Any, Any, Any], None]:
         monitor, guard = self.monitor, self._step
 
         def hook(optimizer: Any, args: Any, kwargs: Any) -> None:
-            if monitor.hurry.left and passes(monitor.hurry, optimizer):
+            if monitor.fast_path.steps_left and skip(monitor.fast_path, optimizer):
                 return
             if not torch.compiler.is_compiling():
                 unseen(guard.call, target, optimizer)
@@ -217,9 +219,9 @@ class TorchHooks:
             if not isinstance(parameters, Tensor):
                 parameters = list(parameters)  # a generator must not be used up by looking
             clipped = [parameters] if isinstance(parameters, Tensor) else parameters
-            if monitor.hurry.left:
+            if monitor.fast_path.steps_left:
                 total = original(parameters, *args, **kwargs)
-                if not monitor.hurry.passes_norm(total):
+                if not monitor.fast_path.skip_clipping(total):
                     unseen(guard.call, monitor.clip_glanced, clipped, total)
                 return total
             if unseen(guard.call, monitor.clip_begins, clipped):
@@ -236,7 +238,7 @@ class TorchHooks:
         monitor, guard = self.monitor, self._backward
 
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-            if monitor.hurry.left and not self._depth and monitor.hurry.passes_loss(tensors):
+            if monitor.fast_path.steps_left and not self._depth and monitor.fast_path.skip_loss(tensors):
                 return original(tensors, *args, **kwargs)
             if torch.compiler.is_compiling() or not monitor.active or self._depth or monitor.rerunning:
                 return original(tensors, *args, **kwargs)

@@ -54,7 +54,7 @@ class LoaderWait(Probe):
             begun = time.perf_counter()
             batch = original(iterator)
             ended = time.perf_counter()
-            if monitor.hurry.left and guard.call(self._passes_over, batch, ended - begun, iterator):
+            if monitor.fast_path.steps_left and guard.call(self._skip_batch, batch, ended - begun, iterator):
                 return batch
             if monitor.duty.is_away and len(monitor.roster.subscribers["batch_taken"]) == 1:
                 guard.call(self._taken_unwatched, ended, batch, ended - begun, iterator)
@@ -64,8 +64,8 @@ class LoaderWait(Probe):
 
         return __next__
 
-    def _passes_over(self, batch: Any, wait_s: float, loader_iter: Any) -> bool:
-        """True for one more batch of a pass that is known, where nobody else is to be told and the step is passed over."""
+    def _skip_batch(self, batch: Any, wait_s: float, loader_iter: Any) -> bool:
+        """Note one more batch of a known pass on the fast path; False if another probe listens, or a pass begins."""
         taken = loader_iter._num_yielded
         if (
             taken < 2

@@ -30,8 +30,8 @@ from tdbg.probes.changes import Changes
 from tdbg.probes.costs import CostReports
 from tdbg.probes.counting import Optimizers
 from tdbg.probes.duty import DutyCycle
+from tdbg.probes.fast_path import FastPath
 from tdbg.probes.hooks import TorchHooks
-from tdbg.probes.hurry import Hurry
 from tdbg.probes.late import Then
 from tdbg.probes.local_gradients import LocalGradients
 from tdbg.probes.loss_watch import LossWatch
@@ -115,8 +115,8 @@ class Monitor(State):
         self.budget = Budget(settings.budget_pct, now)
         overhead = measure_overhead()
         self.budget.calibrate(
-            # Two hooks each, booked once; a step passed over has a loss, two hooks of the optimizer's and a clipping.
-            {"call_begins": overhead.call_s, "step_ended": 2 * overhead.entry_s, "passed_over": 4 * overhead.entry_s}
+            # Two hooks each, booked once; a skipped step has a loss, two hooks of the optimizer's and a clipping.
+            {"call_begins": overhead.call_s, "step_ended": 2 * overhead.entry_s, "skipped_step": 4 * overhead.entry_s}
             | dict.fromkeys(
                 ("backward_begins", "backward_ended", "clip_begins", "clip_ended", "batch_taken"), overhead.entry_s
             )
@@ -152,9 +152,9 @@ class Monitor(State):
             self.alarm,
             strict=settings.max_overhead is not None,
         )
-        self.hurry = Hurry(self, self._attention, self.calls, self.losses.last)
-        self.duty.keep_call, self.duty.passes_call = self.root_calls.kept, self.hurry.keeps
-        self.duty.ended = self._end_hurry
+        self.fast_path = FastPath(self, self._attention, self.calls, self.losses.last)
+        self.duty.keep_call, self.duty.skip_call = self.root_calls.kept, self.fast_path.skip_call
+        self.duty.ended = self._leave_fast_path
         self.records = RecordWriter(
             self, self.budget, self.recorder, self.roster, self._costs, emit=self.emit, late_loss=self.losses.arrived
         )
@@ -266,7 +266,7 @@ class Monitor(State):
 
         So the running one counts once its forward pass has begun, and until then the last one done.
         """
-        begun = self.calls or self.hurry.has_calls or self.root_calls.running
+        begun = self.calls or self.fast_path.has_calls or self.root_calls.running
         return self.running_step if begun or not self.step else self.step
 
     @property
@@ -413,19 +413,19 @@ class Monitor(State):
             self._costs.tell(begun)
             self.budget.spend("step_ended", time.perf_counter() - begun)
 
-    def _end_hurry(self) -> None:
+    def _leave_fast_path(self) -> None:
         """A stretch ends, maybe in the middle of a step."""
-        self.hurry.stop()
-        self._count_passed()
+        self.fast_path.leave()
+        self._book_skipped()
 
-    def _count_passed(self) -> None:
-        """Book the steps that were passed over."""
-        passed = self.hurry.take_passed()
-        self.budget.book_times("passed_over", passed)
+    def _book_skipped(self) -> None:
+        """Book the steps skipped since the last time."""
+        skipped = self.fast_path.take_skipped()
+        self.budget.book_times("skipped_step", skipped)
         if self.duty.keeps_calls:
-            self.budget.book_times("call_begins", passed)
+            self.budget.book_times("call_begins", skipped)
         else:
-            self.duty.steps += passed
+            self.duty.steps += skipped
 
     def _away_step(self, optimizer: Optimizer, begun: float) -> None:
         """A step in a stretch that is hardly watched: counted, with an eye on the learning rate."""
@@ -437,7 +437,7 @@ class Monitor(State):
         self.optimizers.main_stepped()
         self.step += 1
         self.duty.steps += not self.duty.keeps_calls
-        self._count_passed()
+        self._book_skipped()
         self.losses.last.end_step(self.step)
         self.losses.forget()
         self.calls.clear()
@@ -457,7 +457,7 @@ class Monitor(State):
             if not (self.hooks.before_each or self.hooks.after_each or self.local_gradients.ranks > 1):
                 triggers = self.probe("triggers")
                 bound = math.inf if triggers is None or not triggers.on else triggers.loss_bound()
-                self.hurry.begin(self.duty.steps_to_pass(now), optimizer, bound)
+                self.fast_path.enter(self.duty.steps_to_skip(now), optimizer, bound)
 
     def _idle_step(self, optimizer: Optimizer) -> None:
         """A step between samples is only counted."""

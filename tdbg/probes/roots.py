@@ -23,7 +23,7 @@ UNHOOKED = (torch.jit.ScriptModule, nn.TransformerEncoderLayer, nn.TransformerEn
 HELPERS = ("torch._", "torch.export.")
 Target = Callable[[nn.Module, Any, Any], None]
 Raised = Callable[[nn.Module], None]
-Passes = Callable[[nn.Module, Any, Any], bool]  # True: there is no more to do
+Skip = Callable[[nn.Module, Any, Any], bool]  # True: there is no more to do
 Alive = TypeVar("Alive")
 WRAPPER_CLASSES = ("DistributedDataParallel", "DataParallel")
 ROOT_KEY: Any = reserve_key("root")
@@ -43,7 +43,7 @@ class CallHook:
 
     def __init__(self, guard: Guard, *, after: bool = False) -> None:
         self.target: Callable[..., None] | None = None
-        self.passes: Passes | None = None  # asked first; it raises nothing
+        self.skip: Skip | None = None  # asked first; it raises nothing
         self.raised: Raised | None = None  # called instead where the module's call has raised
         self.guard = guard
         self._after = after
@@ -51,7 +51,7 @@ class CallHook:
     def __call__(self, module: nn.Module, args: Any, more: Any = None) -> None:
         if torch.compiler.is_compiling():  # inside a compiled region: be a constant nothing
             return
-        if self.passes is not None and self.passes(module, args, more):
+        if self.skip is not None and self.skip(module, args, more):
             return
         if self._after and more is None and repair_traceback(module):
             self.failed(module)
@@ -112,9 +112,9 @@ class Roots:
             self._aimed = before, after, raised
             self._before.target, self._after.target, self._after.raised = before, after, raised
 
-    def keep_only(self, before: Target | None, passes: Passes | None) -> None:
+    def keep_only(self, before: Target | None, skip: Skip | None) -> None:
         """Call this alone before each call of a root, and nothing after it; with None all as it was aimed."""
-        self._before.passes = passes
+        self._before.skip = skip
         if before is not None:
             self._before.target, self._after.target, self._after.raised = before, None, None
         elif self._aimed is not None:

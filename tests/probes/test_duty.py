@@ -268,9 +268,9 @@ def test_kept_calls_are_let_go_at_the_end_of_the_step(kept_steps: Watch) -> None
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     until_calls_are_kept(kept_steps, model, optimizer)
     model(torch.ones(2, 4)).sum().backward()
-    assert kept_steps.monitor.hurry.has_calls
+    assert kept_steps.monitor.fast_path.has_calls
     optimizer.step()
-    assert not kept_steps.monitor.hurry.has_calls and kept_steps.monitor.duty.keeps_calls
+    assert not kept_steps.monitor.fast_path.has_calls and kept_steps.monitor.duty.keeps_calls
 
 
 def test_calls_booked_cost_what_they_cost(watch: Start) -> None:

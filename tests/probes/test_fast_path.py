@@ -1,4 +1,4 @@
-"""Steps that are passed over: what is seen in them all the same, and what ends the hurry."""
+"""Steps on the fast path: what is seen in them all the same, and what leaves it."""
 
 import time
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from tdbg.events import Trigger
-from tdbg.probes.duty import PASSED_STEPS
+from tdbg.probes.duty import SKIPPED_STEPS
 from tdbg.probes.triggers import WARM_RECORDS
 from tests.probes.conftest import Watch
 
@@ -35,10 +35,10 @@ class Program:
         self.optimizer.step()
         return float(loss.detach())
 
-    def hurry(self, left: int = 5) -> None:
-        """Train until steps are passed over, and so many are left."""
+    def enter(self, left: int = 5) -> None:
+        """Train until this many steps may be skipped."""
         end = time.monotonic() + 60
-        while not (self.monitor.hurry.left >= left and len(self.spike().window) >= WARM_RECORDS):
+        while not (self.monitor.fast_path.steps_left >= left and len(self.spike().window) >= WARM_RECORDS):
             assert time.monotonic() < end
             if self.monitor.duty.is_away:
                 self.monitor.duty.until = time.perf_counter() + FAR_AWAY_S
@@ -60,36 +60,36 @@ def seen(request: pytest.FixtureRequest, watch: Start, monkeypatch: pytest.Monke
 
 def test_every_step_is_counted_and_its_loss_known(seen: Watch) -> None:
     program = Program(seen)
-    program.hurry(left=PASSED_STEPS)
+    program.enter(left=SKIPPED_STEPS)
     monitor = program.monitor
     done, updates, booked = monitor.step, monitor.updates, monitor.budget.own_s
-    for number in range(1, PASSED_STEPS + 1):
+    for number in range(1, SKIPPED_STEPS + 1):
         loss = program.step(1.0 - number / 1000)
         assert monitor.step == monitor.losses.last.step == done + number
         assert monitor.losses.last.read() == pytest.approx(loss)
-        assert monitor.hurry.left == PASSED_STEPS - number, "none was looked at"
+        assert monitor.fast_path.steps_left == SKIPPED_STEPS - number, "none was looked at"
     assert monitor.budget.own_s == booked
     program.step()
-    assert monitor.hurry.left == PASSED_STEPS and monitor.updates == updates + PASSED_STEPS + 1
+    assert monitor.fast_path.steps_left == SKIPPED_STEPS and monitor.updates == updates + SKIPPED_STEPS + 1
     assert monitor.budget.own_s > booked, "the next pays for all"
-    assert not monitor.calls and not monitor.hurry.has_calls
+    assert not monitor.calls and not monitor.fast_path.has_calls
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 def test_a_bad_loss_is_found_in_its_own_step(seen: Watch, bad: float) -> None:
     program = Program(seen)
-    program.hurry()
+    program.enter()
     done = program.monitor.step
     program.step()
     program.step(bad)
     (found,) = seen.bad
     assert (found.step, found.weights) == (done + 2, "intact")
-    assert program.monitor.hurry.left == 0
+    assert program.monitor.fast_path.steps_left == 0
 
 
 def test_a_loss_that_stands_out_gets_a_record(seen: Watch) -> None:
     program = Program(seen)
-    program.hurry()
+    program.enter()
     program.step(50.0)
     assert seen.steps[-1].step == program.monitor.step
     assert [event.condition for event in seen.events if isinstance(event, Trigger)] == ["loss spike"]
@@ -97,25 +97,29 @@ def test_a_loss_that_stands_out_gets_a_record(seen: Watch) -> None:
 
 def test_a_loss_twice_as_high_is_looked_at_and_no_more(seen: Watch) -> None:
     program = Program(seen)
-    program.hurry()
+    program.enter()
     window = program.spike().window
     for number in range(window.size):
         window.push(1.0 + number / window.size)
-    program.monitor.hurry.left = 1
+    program.monitor.fast_path.steps_left = 1
     for _ in range(2):  # what is usual is asked for anew
         program.step()
     recorded = len(seen.steps)
     program.step(3.2)  # above twice the median, and below 8 deviations
-    assert program.monitor.hurry.left > 0 and len(seen.steps) == recorded and window.highest == pytest.approx(3.2)
+    assert (
+        program.monitor.fast_path.steps_left > 0
+        and len(seen.steps) == recorded
+        and window.highest == pytest.approx(3.2)
+    )
 
 
 def test_a_jump_of_the_learning_rate_gets_a_record(seen: Watch) -> None:
     program = Program(seen)
-    program.hurry()
+    program.enter()
     program.optimizer.param_groups[0]["lr"] = 2e-3
     program.step()
     recorded = len(seen.steps)
-    assert program.monitor.hurry.left > 0, "not a jump"
+    assert program.monitor.fast_path.steps_left > 0, "not a jump"
     program.optimizer.param_groups[0]["lr"] = 2e-2
     program.step()
     assert len(seen.steps) == recorded + 1 and seen.steps[-1].lr == [2e-2]
@@ -123,7 +127,7 @@ def test_a_jump_of_the_learning_rate_gets_a_record(seen: Watch) -> None:
 
 def test_a_bad_norm_while_clipping_is_reported(seen: Watch) -> None:
     program = Program(seen)
-    program.hurry()
+    program.enter()
     done = program.monitor.step
     program.model(torch.ones(2, 4)).sum().backward()
     assert program.model.weight.grad is not None
@@ -136,7 +140,7 @@ def test_a_bad_norm_while_clipping_is_reported(seen: Watch) -> None:
 def test_another_optimizer_does_not_count(seen: Watch) -> None:
     program = Program(seen)
     other = torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1)
-    program.hurry()
+    program.enter()
     done, updates = program.monitor.step, program.monitor.updates
     other.step()
     assert (program.monitor.step, program.monitor.updates) == (done, updates + 1)
@@ -147,7 +151,7 @@ def test_another_optimizer_does_not_count(seen: Watch) -> None:
 def test_a_rehearsal_on_meta_tensors_loses_no_later_step(seen: Watch) -> None:
     program = Program(seen)
     rehearsal = torch.optim.SGD(nn.Linear(2, 2, device="meta").parameters(), lr=0.1)
-    program.hurry()
+    program.enter()
     done = program.monitor.step
     rehearsal.step()
     for _ in range(3):
@@ -165,7 +169,7 @@ def test_an_optimizer_within_an_optimizer_counts_once(seen: Watch) -> None:
             self.inner.step()
 
     program = Program(seen, Wrapper)
-    program.hurry()
+    program.enter()
     done = program.monitor.step
     for _ in range(3):
         program.step()
@@ -184,7 +188,7 @@ def test_a_closure_is_one_step_with_one_loss(seen: Watch) -> None:
         return cast(torch.Tensor, loss)
 
     end = time.monotonic() + 60
-    while program.monitor.hurry.left < 2 and time.monotonic() < end:
+    while program.monitor.fast_path.steps_left < 2 and time.monotonic() < end:
         program.optimizer.step(closure)
         if program.monitor.duty.is_away:
             program.monitor.duty.until = time.perf_counter() + FAR_AWAY_S
@@ -197,23 +201,23 @@ def test_a_closure_is_one_step_with_one_loss(seen: Watch) -> None:
 
 def test_parameter_groups_of_another_kind_are_left_to_the_usual_way(seen: Watch) -> None:
     program = Program(seen)
-    program.hurry()
-    hurry, groups = program.monitor.hurry, program.optimizer.param_groups
-    assert hurry.begins_update(program.optimizer)
+    program.enter()
+    path, groups = program.monitor.fast_path, program.optimizer.param_groups
+    assert path.skip_update_begin(program.optimizer)
     program.optimizer.param_groups = []
-    assert not hurry.ends_update(program.optimizer) and not hurry.left
+    assert not path.skip_update_end(program.optimizer) and not path.steps_left
     program.optimizer.param_groups = groups
     program.monitor.in_update = None
 
 
 def test_switching_off_in_the_middle_of_a_step(seen: Watch) -> None:
     program = Program(seen)
-    program.hurry()
+    program.enter()
     monitor = program.monitor
     done = monitor.step
     loss = program.model(torch.ones(2, 4)).sum()
     monitor.switch(False)
-    assert monitor.hurry.left == 0
+    assert monitor.fast_path.steps_left == 0
     loss.backward()
     program.optimizer.step()
     assert monitor.step == done + 1 and not seen.failures
@@ -222,12 +226,12 @@ def test_switching_off_in_the_middle_of_a_step(seen: Watch) -> None:
     assert monitor.step == done + 2
 
 
-def test_an_epoch_begun_in_a_hurry_is_known(seen: Watch) -> None:
+def test_an_epoch_begun_on_the_fast_path_is_known(seen: Watch) -> None:
     program = Program(seen)
     loader: DataLoader[Any] = DataLoader(TensorDataset(torch.arange(6.0)), batch_size=2)
     end = time.monotonic() + 60
     epochs = 0
-    while program.monitor.hurry.left < 10 and time.monotonic() < end:
+    while program.monitor.fast_path.steps_left < 10 and time.monotonic() < end:
         for _ in loader:
             program.step()
             if program.monitor.duty.is_away:
