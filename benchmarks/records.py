@@ -19,8 +19,8 @@ from types import ModuleType
 
 import torch  # noqa: F401 - a rank has it
 
-from tdbg.config import Settings
-from tdbg.events import Start
+from tdbg.core.config import Settings
+from tdbg.core.events import Start
 from tdbg.inject import records
 from tdbg.inject.agent import Agent
 

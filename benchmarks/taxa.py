@@ -39,7 +39,7 @@ from loss import interval
 from train import Training
 
 import tdbg
-from tdbg.flags import FLAGS
+from tdbg.core.flags import FLAGS
 from tdbg.probes import host
 from tdbg.probes.loss import report
 

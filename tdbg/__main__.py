@@ -45,7 +45,7 @@ def _front(args: list[str]) -> int:
 
 def _guarded(answer: "Callable[[list[str]], int | None]", args: list[str]) -> int | None:
     """What a quick command answers; None where the whole command line has to look at it."""
-    from tdbg.output import escaped_output
+    from tdbg.core.output import escaped_output
 
     with escaped_output():
         try:

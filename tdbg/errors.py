@@ -1,31 +1,5 @@
-"""Every way tdbg fails, and the exit code of each."""
+"""The errors that tdbg raises, under the module name that the documentation gives them."""
 
+from tdbg.core.errors import CommandNotFoundError, LaunchError, NotExecutableError, TdbgError
 
-class TdbgError(Exception):
-    """A failure the user can act on: what went wrong, and what to do next."""
-
-    exit_code = 2
-
-    def __init__(self, what: str, hint: str = "") -> None:
-        super().__init__(what)
-        self.hint = hint
-        if hint:
-            self.add_note(hint)  # a Python traceback shows both lines; str() is the first alone
-
-
-class LaunchError(TdbgError):
-    """tdbg could not start the command; the command itself has not run."""
-
-    exit_code = 125
-
-
-class NotExecutableError(TdbgError):
-    """The command was found but may not be executed (a shell says 126 too)."""
-
-    exit_code = 126
-
-
-class CommandNotFoundError(TdbgError):
-    """There is no such command (a shell says 127 too)."""
-
-    exit_code = 127
+__all__ = ["CommandNotFoundError", "LaunchError", "NotExecutableError", "TdbgError"]

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tdbg.config import Settings
-from tdbg.events import ChildExit, End, Event, Finding, NonFinite, Params, Start, Step
+from tdbg.core.config import Settings
+from tdbg.core.events import ChildExit, End, Event, Finding, NonFinite, Params, Start, Step
+from tdbg.core.rundir import EventWriter, ProcessDir, RunDir
 from tdbg.rules.verdict import Judge, Verdict, judge_run
-from tdbg.rundir import EventWriter, ProcessDir, RunDir
 
 HOST = socket.gethostname()
 

@@ -3,7 +3,7 @@
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -13,32 +13,32 @@ import tdbg
 
 ROOT = Path(tdbg.__file__).parent
 FLOORS = (
-    ("errors", "guard", "version"),
+    ("version", "core.errors", "core.guard"),
     (
-        "flags",
-        "registry",
-        "events",
-        "frames",
-        "lines",
-        "output",
-        "escapes",
-        "files",
-        "redaction",
-        "window",
-        "conditions",
-        "directions",
-        "ranges",
-        "asked",
-        "capture",
-        "profiling",
-        "urls",
-        "tables",
-        "webpage",
-        "ownership",
-        "run_files",
+        "core.flags",
+        "core.registry",
+        "core.events",
+        "core.frames",
+        "core.lines",
+        "core.output",
+        "core.escapes",
+        "core.files",
+        "core.redaction",
+        "core.window",
+        "core.conditions",
+        "core.directions",
+        "core.ranges",
+        "core.asked",
+        "core.capture",
+        "core.profiling",
+        "core.urls",
+        "core.tables",
+        "core.webpage",
+        "core.ownership",
+        "core.run_files",
     ),
-    ("config", "config_files", "rundir", "control", "flag_variable"),
-    ("logs", "metrics", "pages", "probes", "rules", "traces"),
+    ("core.config", "core.config_files", "core.rundir", "core.control", "core.flag_variable"),
+    ("errors", "core", "logs", "metrics", "pages", "probes", "rules", "traces"),
     ("launch", "inject", "debuggers", "compare", "viewer", "api"),
     ("cli",),
     ("__main__",),
@@ -50,7 +50,13 @@ HEAVY = {"torch", "numpy", "rich", "wandb", "yacs", "msgspec", "psutil", "safete
 
 
 def part_of(path: Path) -> str:
-    return path.relative_to(ROOT).parts[0].removesuffix(".py")
+    return part_named(path.relative_to(ROOT).with_suffix("").parts)
+
+
+def part_named(words: Sequence[str]) -> str:
+    """The part that a module belongs to: a folder, or in the shared core a file."""
+    known = [word for word in words[:2] if word != "__init__"]
+    return ".".join(known) if known[0] == "core" else known[0]
 
 
 def imports(path: Path) -> Iterator[str]:
@@ -64,7 +70,9 @@ def imports(path: Path) -> Iterator[str]:
         else:
             continue
         words = [name.split(".") for name in names]
-        yield from (word[1] for word in words if word[0] == "tdbg" and len(word) > 1 and word[1] not in ANYWHERE)
+        yield from (
+            part_named(word[1:]) for word in words if word[0] == "tdbg" and len(word) > 1 and word[1] not in ANYWHERE
+        )
 
 
 def sources() -> list[Path]:

@@ -18,7 +18,7 @@ from tdbg.api.anomaly import AnomalyMode
 from tdbg.api.debugger import HISTORY, PyTorchDebugger
 from tdbg.api.levels import DebugLevel
 from tdbg.api.session import current
-from tdbg.events import plain
+from tdbg.core.events import plain
 
 T = TypeVar("T")
 LOG = logging.getLogger("tdbg.training")

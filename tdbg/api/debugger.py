@@ -19,9 +19,9 @@ from tdbg.api.anomaly import AnomalyMode
 from tdbg.api.levels import DebugLevel
 from tdbg.api.lines import say
 from tdbg.api.session import Session
-from tdbg.events import plain
-from tdbg.flags import tag
-from tdbg.guard import Guard
+from tdbg.core.events import plain
+from tdbg.core.flags import tag
+from tdbg.core.guard import Guard
 from tdbg.probes.tensors import Figures, measure, nbytes, norms, walk
 
 EXPLOSION = 10.0

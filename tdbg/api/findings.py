@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from tdbg.api.session import Session
-from tdbg.events import End
-from tdbg.redaction import redact_argv
-from tdbg.rundir import ProcessDir, RunDir
+from tdbg.core.events import End
+from tdbg.core.redaction import redact_argv
+from tdbg.core.rundir import ProcessDir, RunDir
 
 
 class _Remembered(RunDir):

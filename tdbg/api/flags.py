@@ -5,8 +5,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from tdbg.api.session import current, run_agent
-from tdbg.flag_variable import read_flag_variable
-from tdbg.flags import DIAGNOSTICS, Value, canonical, covers
+from tdbg.core.flag_variable import read_flag_variable
+from tdbg.core.flags import DIAGNOSTICS, Value, canonical, covers
 from tdbg.probes.host import Watched, enter
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def report(name: str, value: Value) -> None:
 
 def default_of(name: str) -> Value:
     """What the flag would be without the run."""
-    from tdbg.flags import FLAGS
+    from tdbg.core.flags import FLAGS
 
     return next((item.default for item in FLAGS if item.name == name), False)
 

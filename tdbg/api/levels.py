@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
 
 
 class DebugLevel(StrEnum):

@@ -6,7 +6,7 @@ from typing import Any
 from tdbg.api.compiling import compiling
 from tdbg.api.flags import is_on, live, report
 from tdbg.api.session import LOG, Session, current
-from tdbg.flags import canonical, tag
+from tdbg.core.flags import canonical, tag
 
 
 def log(flag: str, msg: str | Callable[[], str], part: str = "") -> None:

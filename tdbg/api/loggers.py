@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tdbg.api.session import current
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
 from tdbg.logs.textlog import LEVELS, ROTATE_BYTES, STATS, RankLogs
 
 

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from tdbg.api.compiling import compiling
 from tdbg.api.session import LOG, Session, current
-from tdbg.events import Metric, number
+from tdbg.core.events import Metric, number
 
 if TYPE_CHECKING:
-    from tdbg.events import Step
+    from tdbg.core.events import Step
 
 MAX_NAMES = 1000
 MAX_NAME = 200

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from tdbg.api.flop_count import FlopCount
 from tdbg.api.session import current
-from tdbg.errors import TdbgError
-from tdbg.events import Trace
+from tdbg.core.errors import TdbgError
+from tdbg.core.events import Trace
+from tdbg.core.profiling import KINDS, MAX_STEPS, Span
 from tdbg.probes.guest import Guest
 from tdbg.probes.kineto import Press, Session, somebody_records
-from tdbg.profiling import KINDS, MAX_STEPS, Span
 
 if TYPE_CHECKING:
     from tdbg.probes.monitor import Monitor
@@ -230,7 +230,7 @@ def _told(read: "Summary") -> dict[str, Any]:
     """Plain data of a summary; docs/api.md explains each key."""
     from dataclasses import asdict
 
-    from tdbg.tables import finite
+    from tdbg.core.tables import finite
     from tdbg.traces import figures
     from tdbg.traces.rules import RULES, consult
 

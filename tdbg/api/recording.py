@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tdbg.api.session import LOG, Session
-from tdbg.errors import LaunchError, TdbgError
-from tdbg.rundir import STATE_FILE, RunDir
+from tdbg.core.errors import LaunchError, TdbgError
+from tdbg.core.rundir import STATE_FILE, RunDir
 
 if TYPE_CHECKING:
-    from tdbg.config import Settings
+    from tdbg.core.config import Settings
 
 
 def record(owner: str, settings: "Settings") -> Session | None:

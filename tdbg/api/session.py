@@ -9,8 +9,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from tdbg.events import Cost, End, Event, Note, ProbeOff, Start, Step
-from tdbg.guard import Guard, describe_error
+from tdbg.core.events import Cost, End, Event, Note, ProbeOff, Start, Step
+from tdbg.core.guard import Guard, describe_error
 
 if TYPE_CHECKING:
     from torch import nn
@@ -102,10 +102,10 @@ class Session:
     def events(self) -> list[Event]:
         """The events so far, oldest first: the last ones kept in memory, or all on disk. Needs msgspec."""
         if self.memory is not None:
-            from tdbg.events import decode, encode
+            from tdbg.core.events import decode, encode
 
             return [event for event in map(decode, map(encode, tuple(self.memory.events))) if event is not None]
-        from tdbg.rundir import EVENTS, read_events
+        from tdbg.core.rundir import EVENTS, read_events
 
         folder = self.agent.folder if self.agent is not None else None
         return list(read_events(folder / EVENTS)) if folder is not None and (folder / EVENTS).exists() else []
@@ -129,7 +129,7 @@ def run_agent() -> "Agent | None":
     if _outside:
         return None
     if os.environ.get("TDBG_RUN_DIR"):
-        from tdbg.errors import TdbgError
+        from tdbg.core.errors import TdbgError
         from tdbg.inject.agent import agent
 
         try:
@@ -164,7 +164,7 @@ def start(owner: str, level: str, *, run_dir: str = "", modules: "Iterable[nn.Mo
     """
     global _own
     from tdbg.api.flags import live
-    from tdbg.config import Settings
+    from tdbg.core.config import Settings
 
     settings = Settings(level=level, flags=live(), keep_steps=KEPT_STEPS, run_dir=run_dir)
     session = None

@@ -6,8 +6,8 @@ from typing import Any
 
 from tdbg.api.flags import live
 from tdbg.api.session import LOG, Session, current, run_agent, start, stop
-from tdbg.errors import TdbgError
-from tdbg.flags import FLAGS, Value, expand, parse
+from tdbg.core.errors import TdbgError
+from tdbg.core.flags import FLAGS, Value, expand, parse
 
 ANOMALY = "AUTOGRAD_ANOMALY"
 _anomaly: Any = None  # torch's own mode, as `enable_debugging` left it

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from tdbg.api.debugger import EXPLOSION, VANISHING, PyTorchDebugger, TensorInfo, parameters_of
 from tdbg.api.levels import DebugLevel
-from tdbg.config import BUDGET_PCT
-from tdbg.events import Step
+from tdbg.core.config import BUDGET_PCT
+from tdbg.core.events import Step
 from tdbg.probes.budget import ALWAYS_STEPS, Budget
 from tdbg.probes.tensors import local, norms
 from tdbg.probes.triggers import LossSpike

@@ -27,8 +27,8 @@ from typing import Annotated, Any, NamedTuple, cast
 import typer
 
 from tdbg.cli import options
-from tdbg.errors import TdbgError
-from tdbg.output import close_quietly, escaped_output, say
+from tdbg.core.errors import TdbgError
+from tdbg.core.output import close_quietly, escaped_output, say
 
 INTERRUPTED = 130
 

@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tdbg.cli import options
-from tdbg.errors import TdbgError
-from tdbg.output import print_json, print_lines, say
+from tdbg.core.errors import TdbgError
+from tdbg.core.output import print_json, print_lines, say
 
 if TYPE_CHECKING:
-    from tdbg.config import Settings
-    from tdbg.control import Request
+    from tdbg.core.config import Settings
+    from tdbg.core.control import Request
     from tdbg.launch.ask import Answer
 
 
@@ -59,9 +59,9 @@ def command(
 
     Exit code: 1 if a rank has not answered within the time.
     """
+    from tdbg.core.rundir import RunDir
     from tdbg.launch.ask import ask, check
     from tdbg.launch.live import look
-    from tdbg.rundir import RunDir
 
     found = RunDir.open(run, writes=True)
     snapshot = look(found)
@@ -85,9 +85,9 @@ def wished(
     profile: int | None = None,
 ) -> "Request":
     """What was typed as a request; TdbgError for what is wrong with it."""
-    from tdbg.config import check as check_setting
-    from tdbg.config import read_flags
-    from tdbg.control import Request
+    from tdbg.core.config import check as check_setting
+    from tdbg.core.config import read_flags
+    from tdbg.core.control import Request
 
     known = tuple(settings.flags)  # the program's own among them
     switched = {**read_flags(flags, known), **read_flags([f"{name}=false" for name in no_flags], known)}
@@ -113,7 +113,7 @@ def wished(
 
 
 def _mention_flags_without_probe(flags: dict[str, bool | str]) -> None:
-    from tdbg.flags import FLAGS
+    from tdbg.core.flags import FLAGS
 
     woken = {flag.name for flag in FLAGS if flag.works_alone}
     deaf = [name for name in flags if name not in woken]

@@ -30,9 +30,9 @@ def command(fault: Fault = "none", steps: Steps = 200, seed: Seed = 0, run_dir: 
     from pathlib import Path
 
     import tdbg.launch
-    from tdbg.config import resolve
+    from tdbg.core.config import resolve
+    from tdbg.core.output import say
     from tdbg.launch.start import launch
-    from tdbg.output import say
 
     script = Path(tdbg.launch.__file__).with_name("demo_train.py")
     words = [sys.executable, str(script), "--steps", str(steps), "--seed", str(seed), "--fault", check(fault)]
@@ -49,7 +49,7 @@ def check(fault: str) -> str:
     """The fault, if there is such a one; TdbgError with the nearest name if not."""
     import difflib
 
-    from tdbg.errors import TdbgError
+    from tdbg.core.errors import TdbgError
 
     if fault in FAULTS:
         return fault

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
 
 
 def command(

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from tdbg.cli import options
-from tdbg.errors import TdbgError
-from tdbg.output import plain, print_json, print_table
+from tdbg.core.errors import TdbgError
+from tdbg.core.output import plain, print_json, print_table
 
 OLDEST_TORCH = (2, 6)
 NEEDED = ("typer", "rich", "yacs", "msgspec", "numpy", "safetensors", "psutil", "ijson")
@@ -67,7 +67,7 @@ def _value(value: Any) -> str:
 
 def resolved() -> tuple[list[dict[str, Any]], list[Check]]:
     """The settings a run started here would have; or the first thing that is wrong with their sources."""
-    from tdbg import config
+    from tdbg.core import config
 
     try:
         settings, origin = config.resolve({})
@@ -151,7 +151,7 @@ def folder() -> Iterator[Check]:
     """Whether a run directory could be made here, and the room for it."""
     import shutil
 
-    from tdbg.rundir import RUNS
+    from tdbg.core.rundir import RUNS
 
     place = Path(os.environ.get("TDBG_RUN_DIR") or RUNS).absolute()
     there = next(parent for parent in (place, *place.parents) if parent.exists())
@@ -169,7 +169,7 @@ def variables() -> Iterator[Check]:
     import difflib
     from dataclasses import fields
 
-    from tdbg.config import Settings
+    from tdbg.core.config import Settings
 
     known = [*(f"TDBG_{item.name.upper()}" for item in fields(Settings)), *OTHER_VARIABLES]
     for name in sorted(os.environ):

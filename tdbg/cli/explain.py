@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tdbg.cli import options
-from tdbg.errors import TdbgError
-from tdbg.output import print_json, print_table
+from tdbg.core.errors import TdbgError
+from tdbg.core.output import print_json, print_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tdbg.core.registry import Registry
     from tdbg.metrics.sanity import Rule as MetricsRule
-    from tdbg.registry import Registry
     from tdbg.rules import Rule
     from tdbg.traces.rules import Rule as TraceRule
 

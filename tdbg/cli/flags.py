@@ -7,8 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from tdbg.cli import options
-from tdbg.flags import FLAGS, PRESETS, Flag, expand
-from tdbg.output import print_json, print_table, say
+from tdbg.core.flags import FLAGS, PRESETS, Flag, expand
+from tdbg.core.output import print_json, print_table, say
 
 MAX_TOLD = 10  # files that cannot be read
 
@@ -93,7 +93,7 @@ def scan(
         tdbg flags scan . -o map.toml
         tdbg flags scan src/train --function debug_on
     """
-    from tdbg.errors import TdbgError
+    from tdbg.core.errors import TdbgError
     from tdbg.logs import tagmap
     from tdbg.logs.guards.files import files_below, maps_below
     from tdbg.logs.guards.reader import CHECKERS
@@ -130,7 +130,7 @@ def _tell_unreadable(unreadable: Mapping[str, str]) -> None:
 
 def _write_map(path: Path, text: str) -> None:
     """Write it; never over anything but a map."""
-    from tdbg.errors import TdbgError
+    from tdbg.core.errors import TdbgError
 
     first = text.partition("\n")[0].encode()
     try:
@@ -158,9 +158,9 @@ def doctor(
     """
     from dataclasses import asdict
 
+    from tdbg.core.rundir import RunDir
     from tdbg.launch.scan import roots
     from tdbg.logs.examine import examine
-    from tdbg.rundir import RunDir
 
     found = RunDir.open(run)
     info = found.info()

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from tdbg.cli import options
-from tdbg.output import print_lines
+from tdbg.core.output import print_lines
 
 app = options.group(
     """Install or remove the hook for Pythons that ignore PYTHONPATH.

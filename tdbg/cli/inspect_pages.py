@@ -3,9 +3,9 @@
 from difflib import get_close_matches
 from typing import Any
 
-from tdbg.asked import load
 from tdbg.cli import options
-from tdbg.errors import TdbgError
+from tdbg.core.asked import load
+from tdbg.core.errors import TdbgError
 from tdbg.pages import commands
 from tdbg.pages.places import is_place
 

@@ -1,7 +1,7 @@
 """`tdbg metrics`: the numbers of a run."""
 
-from tdbg.asked import load
 from tdbg.cli import options
+from tdbg.core.asked import load
 from tdbg.metrics import commands
 
 app = options.group(

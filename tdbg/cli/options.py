@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from tdbg.asked import Asked
 from tdbg.cli import pages
+from tdbg.core.asked import Asked
 
 if TYPE_CHECKING:
-    from tdbg.asked import Subcommand
+    from tdbg.core.asked import Subcommand
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tdbg.cli import options
-from tdbg.errors import TdbgError
-from tdbg.files import read_tables
-from tdbg.output import print_json, print_lines, say
+from tdbg.core.errors import TdbgError
+from tdbg.core.files import read_tables
+from tdbg.core.output import print_json, print_lines, say
 
 if TYPE_CHECKING:
-    from tdbg.rundir import RunDir
+    from tdbg.core.rundir import RunDir
 
 NOTES_FILE = "notes.jsonl"
 
@@ -39,10 +39,10 @@ def command(
         tdbg report tdbg_runs/20261121-031500-train --json
         tdbg report train --note "batch 12 holds an empty image"
     """
+    from tdbg.core.rundir import RunDir
     from tdbg.launch import metrics
     from tdbg.rules import view
     from tdbg.rules.verdict import judge_run
-    from tdbg.rundir import RunDir
 
     floor = severity(fail_on)
     found = RunDir.open(run, writes=note is not None)
@@ -69,7 +69,7 @@ def command(
 
 def severity(word: str) -> str:
     """A severity as the rules spell it; TdbgError with the nearest one."""
-    from tdbg.config import check
+    from tdbg.core.config import check
 
     return str(check("fail_on", word))
 
@@ -79,7 +79,7 @@ def keep(run: "RunDir", text: str) -> None:
     if not text.strip():
         raise TdbgError("the note is empty", 'write --note "what you found"')
     line = codec.dumps({"t": time.time(), "text": text}) + "\n"
-    from tdbg import run_files
+    from tdbg.core import run_files
 
     path = run.path / NOTES_FILE
     try:

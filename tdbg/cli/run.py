@@ -9,7 +9,7 @@ import typer
 from tdbg.cli import options
 
 if TYPE_CHECKING:
-    from tdbg.config import Settings
+    from tdbg.core.config import Settings
 
 SETTINGS = options.WRAPS_A_COMMAND
 
@@ -241,8 +241,8 @@ def settle(typed: dict[str, Any], words: list[str], profile: str) -> "tuple[Sett
     """The settings of all sources; the program's source is scanned for flags only where flags are asked for."""
     import os
 
-    from tdbg.config import resolve
-    from tdbg.errors import TdbgError
+    from tdbg.core.config import resolve
+    from tdbg.core.errors import TdbgError
     from tdbg.launch import boot
 
     environ = dict(os.environ)

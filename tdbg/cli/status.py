@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tdbg.cli import options
-from tdbg.output import print_json, print_lines, print_styled, print_table, say
+from tdbg.core.output import print_json, print_lines, print_styled, print_table, say
 
 if TYPE_CHECKING:
     from tdbg.launch.live import RankState, Snapshot
@@ -33,8 +33,8 @@ def command(
     out of the record, step and rate come from the sign of life that each rank gives every 5 s. `last seen` is the
     age of a rank's last event.
     """
+    from tdbg.core.rundir import RunDir
     from tdbg.launch.live import look
-    from tdbg.rundir import RunDir
 
     found = RunDir.open(run)
     say(*found.unreadable())

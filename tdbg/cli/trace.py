@@ -1,7 +1,7 @@
 """`tdbg trace`: traces of torch.profiler, offline."""
 
-from tdbg.asked import load
 from tdbg.cli import options
+from tdbg.core.asked import load
 from tdbg.traces import commands
 
 app = options.group(

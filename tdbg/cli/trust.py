@@ -7,7 +7,7 @@ import typer
 from tdbg.cli import options
 
 if TYPE_CHECKING:
-    from tdbg.config_files import Trusted
+    from tdbg.core.config_files import Trusted
 
 Folder = Annotated[
     str | None, typer.Argument(metavar="DIR", help="The folder; everything below it is allowed with it.")
@@ -28,8 +28,8 @@ def command(folder: Folder = None, remove: Remove = False, list_all: List = Fals
     would let run code as you. It counts until the folder gets another owner. The list is kept in trusted.json of
     ~/.config/tdbg.
     """
-    from tdbg import config_files
-    from tdbg.errors import TdbgError
+    from tdbg.core import config_files
+    from tdbg.core.errors import TdbgError
 
     if folder is not None and list_all:
         raise TdbgError("--list takes no folder", "leave out --list, or the folder")
@@ -48,8 +48,8 @@ def command(folder: Folder = None, remove: Remove = False, list_all: List = Fals
 
 
 def _show(records: "list[Trusted]", json: bool) -> int:
-    from tdbg.output import print_json, print_table
-    from tdbg.ownership import user_name
+    from tdbg.core.output import print_json, print_table
+    from tdbg.core.ownership import user_name
 
     if json:
         print_json("trust", [{"path": record.path, "owner": record.owner} for record in records])

@@ -6,7 +6,7 @@ Every public class of the package can be imported from here; it is loaded when i
 import sys
 from typing import TYPE_CHECKING
 
-from tdbg.registry import Registry
+from tdbg.core.registry import Registry
 
 if TYPE_CHECKING:
     from tdbg.debuggers.base import BaseDebugger

@@ -18,8 +18,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from tdbg.core.frames import drop_own_frames
 from tdbg.debuggers.hooks import Removable, watching
-from tdbg.frames import drop_own_frames
 from tdbg.probes.compiler import hide
 from tdbg.probes.patches import Patches
 

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, ParamSpec, TypeVar
 import torch
 from torch import nn
 
-from tdbg.capture import NOT_THE_LAST_EPOCH, SAMPLED, Epochs, Spec
-from tdbg.config import Selection
+from tdbg.core.capture import NOT_THE_LAST_EPOCH, SAMPLED, Epochs, Spec
+from tdbg.core.config import Selection
+from tdbg.core.errors import TdbgError
 from tdbg.debuggers.batches import Batches
 from tdbg.debuggers.hooks import seen_through
 from tdbg.debuggers.ids import batch_ids
@@ -24,7 +25,6 @@ from tdbg.debuggers.pool import Pool
 from tdbg.debuggers.recording import Pass, Recording
 from tdbg.debuggers.tap import Copied, Tap, Target
 from tdbg.debuggers.waiting import Ended, Waiting
-from tdbg.errors import TdbgError
 from tdbg.pages.writer import BudgetExceeded, PageWriter
 from tdbg.probes import Probe
 from tdbg.probes.feeds import Feeds, in_whole, padded_rows

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from tdbg.core.errors import TdbgError
 from tdbg.debuggers import DEBUGGERS
 from tdbg.debuggers.base import BaseDebugger, joined
 from tdbg.debuggers.copies import snapshot
@@ -18,7 +19,6 @@ from tdbg.debuggers.figures import channel_dim, spatial_dims, stats, time_first
 from tdbg.debuggers.hooks import hookable
 from tdbg.debuggers.layers import get_layer_by_name
 from tdbg.debuggers.second_pass import gradients_on, run_again
-from tdbg.errors import TdbgError
 from tdbg.probes.own_hooks import add_post_hook
 from tdbg.probes.tensors import walk
 

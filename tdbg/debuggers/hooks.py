@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
 
 # No hook that can be done without: a scripted module takes none, torch's encoder layer leaves its fused path with one.
 BARE = (torch.jit.ScriptModule, nn.TransformerEncoderLayer)

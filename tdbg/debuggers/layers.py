@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
 from tdbg.probes.roots import WRAPPER_PARTS, clean_path, unwrapped
 
 SHOWN = 8  # names that an error lists

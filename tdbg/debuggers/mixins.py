@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tdbg.core.urls import Url, located
 from tdbg.debuggers.sequential import SequentialDebugger, checkpoint_indices
-from tdbg.urls import Url, located
 
 
 class ValidationDebugging:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
 
 RING_BYTES = 256_000_000
 PATIENCE_S = 60.0  # of a training step for a disk that does not take what is captured

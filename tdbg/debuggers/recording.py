@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tdbg.core.errors import TdbgError
 from tdbg.debuggers.plain import raw
 from tdbg.debuggers.pool import Pool
 from tdbg.debuggers.tap import Copied, Form
-from tdbg.errors import TdbgError
 from tdbg.pages.layout import UnstorableError
 from tdbg.pages.writer import BudgetExceeded, Item, PageWriter
 from tdbg.probes.tensors import checkable, measure

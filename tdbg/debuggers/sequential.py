@@ -13,17 +13,17 @@ from typing import Any
 import torch
 from torch import nn
 
-from tdbg.capture import Epochs
+from tdbg.core.capture import Epochs
+from tdbg.core.errors import TdbgError
+from tdbg.core.urls import Url, located
 from tdbg.debuggers.base import BaseDebugger, ForwardDebugger
 from tdbg.debuggers.hooks import Hooks
 from tdbg.debuggers.ids import batch_ids
 from tdbg.debuggers.outputs import Outputs
 from tdbg.debuggers.pool import RING_BYTES, Pool
 from tdbg.debuggers.recording import Recording
-from tdbg.errors import TdbgError
 from tdbg.pages.form import JOURNAL_NAME, MANIFEST, PAGE_NAME
 from tdbg.pages.writer import PageWriter
-from tdbg.urls import Url, located
 
 LOG = logging.getLogger("tdbg")
 

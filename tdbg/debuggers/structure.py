@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from tdbg.guard import belongs_to_program
+from tdbg.core.guard import belongs_to_program
 
 MAX_DEPTH = 32
 MAX_ITEMS = 4096

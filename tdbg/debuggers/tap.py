@@ -20,11 +20,11 @@ import torch
 from torch import Tensor, nn
 from torch.compiler import is_dynamo_compiling
 
+from tdbg.core.errors import TdbgError
+from tdbg.core.guard import Guard, belongs_to_program
 from tdbg.debuggers.plain import PLAIN, RAW, Note, NotPlain, Part, parts, raw
 from tdbg.debuggers.pool import Full, Pool
 from tdbg.debuggers.structure import Left, leaves
-from tdbg.errors import TdbgError
-from tdbg.guard import Guard, belongs_to_program
 from tdbg.pages.layout import Layout, Spec
 from tdbg.probes.compiler import hide, unseen
 from tdbg.probes.own_hooks import add_gradient_hook, can_hook, reserve_key

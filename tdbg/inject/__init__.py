@@ -5,7 +5,7 @@ Every rank imports this file, so it imports nothing.
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from tdbg.config import Settings
+    from tdbg.core.config import Settings
 
 # What takes debug flags into the program's own config: watched module -> handler, by `--inject` mode.
 TAKERS: "dict[str, dict[str, str]]" = {

@@ -12,13 +12,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tdbg import events, run_files
-from tdbg.config import Settings, unblotted_flags
-from tdbg.escapes import escape_controls, safe
-from tdbg.guard import Guard, describe_error, ignore_failure, report_to
+from tdbg.core import events, run_files
+from tdbg.core.config import Settings, unblotted_flags
+from tdbg.core.escapes import escape_controls, safe
+from tdbg.core.guard import Guard, describe_error, ignore_failure, report_to
+from tdbg.core.redaction import redact_argv, remember_secrets
+from tdbg.core.rundir import STATE_FILE, EventWriter, RunDir, allowed_env, claim, env_rank, mark_unwritten
 from tdbg.logs.textlog import RankLogs
-from tdbg.redaction import redact_argv, remember_secrets
-from tdbg.rundir import STATE_FILE, EventWriter, RunDir, allowed_env, claim, env_rank, mark_unwritten
 
 MAX_ERRORS_SAID = 3
 

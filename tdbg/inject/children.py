@@ -5,7 +5,7 @@ import signal
 import sys
 from typing import Any
 
-from tdbg.events import ChildExit
+from tdbg.core.events import ChildExit
 from tdbg.inject.agent import Agent
 
 LAUNCHERS = ("torch.distributed.launcher.api", "accelerate.commands.launch", "deepspeed.launcher.launch")

@@ -13,8 +13,8 @@ import sysconfig
 from types import ModuleType
 from typing import Any
 
-from tdbg.frames import without_own_frames
-from tdbg.guard import Guard
+from tdbg.core.frames import without_own_frames
+from tdbg.core.guard import Guard
 
 PART = "log-level"
 STATS = 15

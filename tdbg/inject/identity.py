@@ -3,8 +3,8 @@
 import os
 import sys
 
+from tdbg.core.rundir import env_rank
 from tdbg.inject.children import LAUNCHERS
-from tdbg.rundir import env_rank
 
 
 def rank_of_process() -> int | None:

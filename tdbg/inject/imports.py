@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from tdbg.frames import disguised
+from tdbg.core.frames import disguised
 
 
 def when_imported(name: str, then: Callable[[Any], None]) -> None:

@@ -7,11 +7,11 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tdbg.guard import Guard
+from tdbg.core.guard import Guard
+from tdbg.core.profiling import rest
 from tdbg.inject.console import PACKAGES
 from tdbg.logs.guards.files import map_of, maps_below
 from tdbg.logs.guards.link import GuardMap
-from tdbg.profiling import rest
 
 OWN = os.path.join(Path(__file__).parents[1], "")
 

@@ -11,10 +11,10 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tdbg.flags import FLAGS
-from tdbg.guard import EndRun, Guard
+from tdbg.core.flags import FLAGS
+from tdbg.core.guard import EndRun, Guard
+from tdbg.core.output import say
 from tdbg.inject.take import Tree, guard_of, leaves, ledger, spellings
-from tdbg.output import say
 
 OFF_WORDS = ("", "0", "no", "off", "false", "none", "null")
 ON_WORDS = ("1", "yes", "on", "true")

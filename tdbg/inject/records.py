@@ -20,9 +20,10 @@ from json.encoder import encode_basestring as quoted
 from types import FrameType, FunctionType
 from typing import Any
 
-from tdbg.events import Traceback
-from tdbg.frames import drop_own_frames
-from tdbg.guard import belongs_to_program
+from tdbg.core.events import Traceback
+from tdbg.core.frames import drop_own_frames
+from tdbg.core.guard import belongs_to_program
+from tdbg.core.redaction import redact_text
 from tdbg.inject.agent import Agent
 from tdbg.inject.identity import is_child, rank_of_process
 from tdbg.inject.imports import passed_over_like
@@ -30,7 +31,6 @@ from tdbg.inject.maps import Maps
 from tdbg.logs.guards.flagsets import NONE, Flags
 from tdbg.logs.guards.link import GuardMap
 from tdbg.logs.textlog import KEPT_PARTS, RECORDS, ROTATE_BYTES, STATS, TextLog, stamp
-from tdbg.redaction import redact_text
 
 MAX_HELD = 10_000
 MAX_HELD_CHARS = 8_000_000

@@ -3,7 +3,7 @@
 import difflib
 from typing import Any
 
-from tdbg.flags import Value
+from tdbg.core.flags import Value
 from tdbg.inject import program_flags
 from tdbg.inject.take import PREFIXES, Ledger, MisfitError, Tree, fit, leaves, ledger, may_set, spellings, wants_config
 

@@ -12,14 +12,14 @@ from ast import literal_eval
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-from tdbg import flags as flag_table
-from tdbg.events import Injection
-from tdbg.flags import Value
-from tdbg.frames import without_own_frames
-from tdbg.guard import EndRun, Guard
+from tdbg.core import flags as flag_table
+from tdbg.core.events import Injection
+from tdbg.core.flags import Value
+from tdbg.core.frames import without_own_frames
+from tdbg.core.guard import EndRun, Guard
+from tdbg.core.output import say
+from tdbg.core.rundir import env_rank
 from tdbg.inject.agent import Agent, agent
-from tdbg.output import say
-from tdbg.rundir import env_rank
 
 MAX_DEPTH = 8
 PREFIXES = ("debug", "enable_")  # how a config's debug keys begin

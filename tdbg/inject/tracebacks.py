@@ -14,9 +14,9 @@ from collections import Counter
 from types import FrameType
 from typing import Any
 
-from tdbg.events import Note, Traceback
-from tdbg.frames import OWN_FOLDER, drop_own_frames, walk_traceback
-from tdbg.guard import belongs_to_program
+from tdbg.core.events import Note, Traceback
+from tdbg.core.frames import OWN_FOLDER, drop_own_frames, walk_traceback
+from tdbg.core.guard import belongs_to_program
 from tdbg.inject import records
 from tdbg.inject.agent import Agent
 from tdbg.inject.console import PACKAGES, SITE

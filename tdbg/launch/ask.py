@@ -11,14 +11,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tdbg import control, run_files
-from tdbg.control import CONTROL_FILE, Request
-from tdbg.errors import TdbgError
-from tdbg.events import Switch
+from tdbg.core import control, run_files
+from tdbg.core.control import CONTROL_FILE, Request
+from tdbg.core.errors import TdbgError
+from tdbg.core.events import Switch
+from tdbg.core.output import say
+from tdbg.core.rundir import EVENTS, RunDir
 from tdbg.launch.follow import Tail
 from tdbg.launch.live import RankState, Snapshot, look
-from tdbg.output import say
-from tdbg.rundir import EVENTS, RunDir
 
 LOCK_FILE = ".control.lock"
 LOCK_PATIENCE_S = 10.0

@@ -4,12 +4,13 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from tdbg import run_files, version
-from tdbg.config import Settings, flags_to_env
-from tdbg.errors import LaunchError, TdbgError
+from tdbg import version
+from tdbg.core import run_files
+from tdbg.core.config import Settings, flags_to_env
+from tdbg.core.errors import LaunchError, TdbgError
+from tdbg.core.rundir import RunDir
 from tdbg.inject import boot_source, watch_table
 from tdbg.launch.bytecode import precompile
-from tdbg.rundir import RunDir
 
 BOOT = "boot"
 BOOT_FILE = "sitecustomize.py"

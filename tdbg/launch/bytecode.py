@@ -5,7 +5,7 @@ import importlib.util
 import marshal
 from importlib.machinery import SourceFileLoader
 
-from tdbg import run_files
+from tdbg.core import run_files
 
 
 def precompile(boot_file: str) -> None:

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tdbg.errors import CommandNotFoundError, NotExecutableError, TdbgError
+from tdbg.core.errors import CommandNotFoundError, NotExecutableError, TdbgError
 
 
 def check(command: Sequence[str], environ: Mapping[str, str]) -> None:

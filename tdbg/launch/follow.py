@@ -6,16 +6,16 @@ import threading
 import time
 from collections.abc import Callable
 
-from tdbg import events, run_files
-from tdbg.config import Settings
-from tdbg.events import Event, Finding, Trigger
-from tdbg.files import open_regular
+from tdbg.core import events, run_files
+from tdbg.core.config import Settings
+from tdbg.core.events import Event, Finding, Trigger
+from tdbg.core.files import open_regular
+from tdbg.core.output import say
+from tdbg.core.rundir import EVENTS, FINDINGS, ProcessDir, RunDir
 from tdbg.launch import metrics
 from tdbg.launch.progress import Progress
-from tdbg.output import say
 from tdbg.rules import wanted
 from tdbg.rules.verdict import BLOCK_LINES, Judge, Verdict, block, judge_run, title_line
-from tdbg.rundir import EVENTS, FINDINGS, ProcessDir, RunDir
 
 PART_OFF = "TD-C005"
 POLL_S = 0.25

@@ -10,7 +10,7 @@ import sys
 import sysconfig
 from pathlib import Path
 
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
 
 MODULE = "tdbg_startup"
 FILE = "tdbg_hook.pth"

@@ -16,13 +16,13 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from tdbg import run_files
-from tdbg.config import Settings
-from tdbg.errors import LaunchError, TdbgError
-from tdbg.files import read_json
+from tdbg.core import run_files
+from tdbg.core.config import Settings
+from tdbg.core.errors import LaunchError, TdbgError
+from tdbg.core.files import read_json
+from tdbg.core.ownership import TRUST, describe_risk, is_exempt
+from tdbg.core.rundir import RUNS, STATE_FILE, RunDir, lives, process_start
 from tdbg.launch.command import short_name
-from tdbg.ownership import TRUST, describe_risk, is_exempt
-from tdbg.rundir import RUNS, STATE_FILE, RunDir, lives, process_start
 
 # Options by which the agents of one multi-node job find each other, as torchrun and accelerate spell them.
 MEETING_POINT = (

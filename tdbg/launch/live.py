@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tdbg import events
-from tdbg.config import Settings
-from tdbg.events import Cost, End, Event, Number, Start, Step, Switch
-from tdbg.files import open_regular, parse_json, read_json
+from tdbg.core import events
+from tdbg.core.config import Settings
+from tdbg.core.events import Cost, End, Event, Number, Start, Step, Switch
+from tdbg.core.files import open_regular, parse_json, read_json
+from tdbg.core.rundir import EVENTS, FINDINGS, ProcessDir, RunDir, lives
 from tdbg.launch.follow import Tail
 from tdbg.rules.view import SILENT_S, ProcessView, View
-from tdbg.rundir import EVENTS, FINDINGS, ProcessDir, RunDir, lives
 
 TAIL_BYTES = 64 << 10
 MAX_TAIL_BYTES = 16 << 20  # where single events are long

@@ -1,8 +1,8 @@
 """The findings on a run's metrics, joined to its verdict: rules of two domains that do not know each other."""
 
+from tdbg.core.rundir import RunDir
 from tdbg.rules._order import sort_findings
 from tdbg.rules.verdict import Verdict
-from tdbg.rundir import RunDir
 
 FILE_BYTES = 200_000_000  # more rows are not read for a verdict: `tdbg metrics sanity` does
 
@@ -12,7 +12,7 @@ NOT_FINITE = "TD-K011"  # a metric is not finite
 
 def join(verdict: Verdict, run: RunDir) -> Verdict:
     """Add what the rules of `tdbg metrics sanity` say. Nothing is raised; cost: about 3 us a row."""
-    from tdbg.errors import TdbgError
+    from tdbg.core.errors import TdbgError
 
     try:
         from tdbg.metrics.sanity import judge

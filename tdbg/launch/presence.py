@@ -2,9 +2,9 @@
 
 import threading
 
-from tdbg.output import say
+from tdbg.core.output import say
+from tdbg.core.rundir import RunDir
 from tdbg.rules.silence import silence
-from tdbg.rundir import RunDir
 
 PATIENCE_S = 60.0
 CODE = "TD-C003"  # the rule that says the same in a verdict

@@ -3,8 +3,8 @@
 import threading
 import time
 
-from tdbg.config import Settings
-from tdbg.output import PREFIX, redraw_stderr, say, stderr_columns, stderr_is_terminal
+from tdbg.core.config import Settings
+from tdbg.core.output import PREFIX, redraw_stderr, say, stderr_columns, stderr_is_terminal
 from tdbg.rules.text import clip, counted, figure
 from tdbg.rules.view import ProcessView, View, finite
 

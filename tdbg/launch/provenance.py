@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tdbg.config import Settings
-from tdbg.events import Start
+from tdbg.core.config import Settings
+from tdbg.core.events import Start
+from tdbg.core.redaction import count_blotted, redact_argv, redact_flags
+from tdbg.core.registry import points_of
+from tdbg.core.rundir import RunDir, allowed_env
 from tdbg.launch.git_state import read_state
 from tdbg.launch.join import me
-from tdbg.redaction import count_blotted, redact_argv, redact_flags
-from tdbg.registry import points_of
-from tdbg.rundir import RunDir, allowed_env
 from tdbg.version import __version__
 
 

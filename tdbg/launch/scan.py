@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from tdbg.files import read_small
+from tdbg.core.files import read_small
 
 MAX_FILES = 2_000
 MAX_BYTES = 20_000_000

@@ -10,20 +10,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tdbg.conditions import parse_action
-from tdbg.config import Settings
-from tdbg.control import Request
-from tdbg.errors import LaunchError, TdbgError
+from tdbg.core.conditions import parse_action
+from tdbg.core.config import Settings
+from tdbg.core.control import Request
+from tdbg.core.errors import LaunchError, TdbgError
+from tdbg.core.output import print_lines, say
+from tdbg.core.rundir import RunDir
 from tdbg.launch import boot, command, join, orphans, presence, provenance, uploading
 from tdbg.launch.follow import Follower
 from tdbg.launch.orphans import Guard
 from tdbg.launch.supervise import Child, start_error
 from tdbg.launch.tee import Tee
-from tdbg.output import print_lines, say
 from tdbg.rules import check_words, wanted
 from tdbg.rules.silence import silence
 from tdbg.rules.verdict import Verdict
-from tdbg.rundir import RunDir
 
 GIT_PATIENCE_S = 10.0
 CAPTURED_STEPS = 20  # after a finding that --capture-on waits for

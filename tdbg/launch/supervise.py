@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from tdbg.errors import CommandNotFoundError, LaunchError, NotExecutableError
+from tdbg.core.errors import CommandNotFoundError, LaunchError, NotExecutableError
 from tdbg.launch import orphans
 
 # Sent on to the child. One that tdbg inherited as ignored stays ignored here and there. Where the sender reaches the

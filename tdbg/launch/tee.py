@@ -16,8 +16,8 @@ import threading
 import time
 from pathlib import Path
 
-from tdbg import run_files
-from tdbg.output import say
+from tdbg.core import run_files
+from tdbg.core.output import say
 
 CHUNK = 65536
 # How long the last words of processes that outlive the command are waited for: until silence, or at most. What the

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from tdbg import run_files
-from tdbg.capture import Epochs
-from tdbg.config import Settings
-from tdbg.errors import TdbgError
-from tdbg.output import say
-from tdbg.rundir import UPLOAD, RunDir, write_json
+from tdbg.core import run_files
+from tdbg.core.capture import Epochs
+from tdbg.core.config import Settings
+from tdbg.core.errors import TdbgError
+from tdbg.core.output import say
+from tdbg.core.rundir import UPLOAD, RunDir, write_json
 
 if TYPE_CHECKING:
     from tdbg.pages.upload import Upload

@@ -3,11 +3,11 @@
 import os
 import sys
 
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
+from tdbg.core.output import say
 from tdbg.logs import parallel, sources
 from tdbg.logs.parallel import Output
 from tdbg.logs.question import JSONL, STDOUT, Question, check, query_of
-from tdbg.output import say
 
 TYPE_CHECKING = False  # what `typing` says, without its import
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def as_json(record: "Record") -> bytes:
     """The record as one JSON object: time, rank, level, step, tag and flag where known, file, text."""
     import json
 
-    from tdbg import flags
+    from tdbg.core import flags
     from tdbg.logs.tables import level_name
 
     if sources.is_records(record.source.path):
@@ -154,7 +154,7 @@ def _escaped(data: bytes) -> bytes:
     """JSON that means the same, without a character that a terminal obeys."""
     if data.isascii() and b"\x7f" not in data:
         return data
-    from tdbg.escapes import escape_controls
+    from tdbg.core.escapes import escape_controls
 
     return escape_controls(data.decode("utf-8", "replace")).encode()
 
@@ -249,10 +249,10 @@ def _diverge(asked: Asked, output: Output, handle: int) -> int:
 
 
 def _silent(asked: Asked, output: Output, handle: int) -> int:
+    from tdbg.core.ranges import shown_ranges
     from tdbg.logs.records import logs_of
     from tdbg.logs.silent import missing, signs
     from tdbg.logs.tables import level_name
-    from tdbg.ranges import shown_ranges
 
     found = signs(logs_of(asked.looked_at()), asked.form, asked.query)
     rows = []
@@ -305,7 +305,7 @@ def _earliest(found: "Sequence[Sign]") -> str:
 
 
 def _errors(asked: Asked, output: Output, handle: int) -> int:
-    from tdbg.escapes import safe
+    from tdbg.core.escapes import safe
     from tdbg.logs.collapse import span
     from tdbg.logs.errors import clusters
     from tdbg.logs.merge import ended
@@ -362,11 +362,11 @@ VIEWS: "dict[str, Callable[[Asked, Output, int], int]]" = {
 
 
 def table(handle: int, columns: "Sequence[str]", rows: "Sequence[Sequence[object]]", form: str) -> None:
-    """A table to a file descriptor: as `tdbg.output.print_table` writes it, or a JSON object a row."""
+    """A table to a file descriptor: as `tdbg.core.output.print_table` writes it, or a JSON object a row."""
     import contextlib
     import json
 
-    from tdbg.output import print_table
+    from tdbg.core.output import print_table
 
     with contextlib.ExitStack() as stack:
         if handle > 2:
@@ -383,7 +383,7 @@ def world_size(found: "Sequence[Source]") -> int | None:
     """How many ranks there were, where a run directory says so."""
     import pathlib
 
-    from tdbg.files import read_json
+    from tdbg.core.files import read_json
 
     for folder in {parent for source in found for parent in pathlib.Path(source.path).parents[:3]}:
         try:
@@ -410,7 +410,7 @@ def _named(name: str) -> "type[Format] | None":
 
 def newest() -> str:
     """The newest run's directory."""
-    from tdbg.rundir import RunDir
+    from tdbg.core.rundir import RunDir
 
     return str(RunDir.open(None).path)
 

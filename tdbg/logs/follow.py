@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
 from tdbg.logs.formats import Format, sniff
 from tdbg.logs.query import Matcher, Query
 from tdbg.logs.records import split

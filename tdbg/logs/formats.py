@@ -8,9 +8,9 @@ import re
 from collections.abc import Sequence
 from typing import ClassVar, cast
 
-from tdbg.flags import tag
+from tdbg.core.flags import tag
+from tdbg.core.registry import Registry
 from tdbg.logs.textlog import LEVELS
-from tdbg.registry import Registry
 
 # What launchers, tees and terminals put before a line: colours, `[rank3]:`, `[default3]:` (a local rank), `3: `.
 # Atomic: what is behind the prefix is judged once, never with a part of the prefix. (No possessive groups below:

@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
 from tdbg.logs.engine import Filter, Workspace
 from tdbg.logs.formats import Format, sniff
 from tdbg.logs.query import Matcher, Query

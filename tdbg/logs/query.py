@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from tdbg import flags
+from tdbg.core import flags
 from tdbg.logs.formats import ERROR, TRACEBACK, Format, sortable
 
 Buffer = bytes | bytearray

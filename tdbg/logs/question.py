@@ -1,7 +1,7 @@
-"""What can be asked of logs: the options of `tdbg filter-logs`, declared once (see `tdbg.asked`)."""
+"""What can be asked of logs: the options of `tdbg filter-logs`, declared once (see `tdbg.core.asked`)."""
 
-from tdbg.asked import Asked, read
-from tdbg.errors import TdbgError
+from tdbg.core.asked import Asked, read
+from tdbg.core.errors import TdbgError
 
 TYPE_CHECKING = False  # what `typing` says, without its import
 if TYPE_CHECKING:
@@ -100,8 +100,8 @@ def query_of(question: Question) -> "Query":
     import os
     import re
 
+    from tdbg.core.ranges import parse_ranges
     from tdbg.logs.query import Query, family
-    from tdbg.ranges import parse_ranges
 
     try:
         pattern = re.compile(os.fsencode(question.regex), re.MULTILINE) if question.regex else None
@@ -140,7 +140,7 @@ def _with_map(query: "Query", question: Question) -> "Query":
 
 def _flags(words: "Sequence[str]", known: "Iterable[str]" = ()) -> "Iterator[str]":
     if words:
-        from tdbg.flags import expand
+        from tdbg.core.flags import expand
 
         for word in words:
             yield from expand(word, known)

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
 from tdbg.logs.engine import Filter
 from tdbg.logs.formats import LAUNCHED, Format, sortable
 from tdbg.logs.query import Matcher, Query
@@ -70,7 +70,7 @@ class Record:
 
 
 def _message(data: bytes) -> bytes | None:
-    from tdbg.files import parse_json
+    from tdbg.core.files import parse_json
 
     try:
         row = parse_json(data[data.index(b"{") :])

@@ -6,9 +6,9 @@
 import os
 from typing import Any
 
-from tdbg import flags
-from tdbg.escapes import safe
-from tdbg.files import parse_json
+from tdbg.core import flags
+from tdbg.core.escapes import safe
+from tdbg.core.files import parse_json
 from tdbg.logs.formats import WORDS
 from tdbg.logs.textlog import INDENT, LEVELS
 

@@ -4,13 +4,13 @@ import contextlib
 import os
 from collections.abc import Callable, Sequence
 
+from tdbg.core.ranges import gaps
 from tdbg.logs.collapse import alike, kind_of
 from tdbg.logs.formats import Format
 from tdbg.logs.parallel import Readable, opened
 from tdbg.logs.query import Matcher, Query
 from tdbg.logs.records import Record, seconds, split
 from tdbg.logs.sources import Source
-from tdbg.ranges import gaps
 
 TAIL_BYTES = 1 << 18
 LOOKED_AT = 200  # of a rank's last records

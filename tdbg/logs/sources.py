@@ -16,8 +16,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import IO, Any, NamedTuple
 
-from tdbg import run_files
-from tdbg.errors import TdbgError
+from tdbg.core import run_files
+from tdbg.core.errors import TdbgError
 from tdbg.logs.textlog import RECORDS
 
 STDIN = "-"

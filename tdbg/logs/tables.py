@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable
 
-from tdbg import flags
+from tdbg.core import flags
 from tdbg.logs.records import Record
 
 NAMES = {5: "TRACE", 10: "DEBUG", 15: "STATS", 20: "INFO", 30: "WARNING", 40: "ERROR", 50: "CRITICAL"}

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from tdbg.errors import TdbgError
-from tdbg.files import read_small
-from tdbg.flags import covers
+from tdbg.core.errors import TdbgError
+from tdbg.core.files import read_small
+from tdbg.core.flags import covers
 from tdbg.logs.guards.facts import LogCall
 from tdbg.logs.guards.flagsets import NONE, Flags, resolved
 from tdbg.logs.guards.link import GuardMap

@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable
 from weakref import WeakSet
 
-from tdbg.escapes import escape_controls
-from tdbg.guard import Guard
-from tdbg.redaction import redact_text
+from tdbg.core.escapes import escape_controls
+from tdbg.core.guard import Guard
+from tdbg.core.redaction import redact_text
 
 TYPE_CHECKING = False  # what `typing` says, without its import: a filter of logs reads the header's levels here
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class TextLog:
         self._pid, self._size = os.getpid(), 0
         self._at = self._path()
         if self._at is not None:
-            from tdbg import run_files
+            from tdbg.core import run_files
 
             fd = run_files.open_append(self._at, makes=True)
             found = os.fstat(fd)
@@ -130,7 +130,7 @@ class TextLog:
                 os.close(fd)
 
     def _rotate(self) -> None:
-        from tdbg import run_files
+        from tdbg.core import run_files
 
         if self._at is None:
             return

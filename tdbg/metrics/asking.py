@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tdbg.asked import Asked, Options
+from tdbg.core.asked import Asked, Options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -31,7 +31,7 @@ ARGUMENTS = ("PATH", "A run, or a metrics.jsonl, or a folder of them; the newest
 
 def place_of(question: Selected) -> "Place":
     """The files that are meant. Raises TdbgError for none, and for several paths."""
-    from tdbg.errors import TdbgError
+    from tdbg.core.errors import TdbgError
     from tdbg.metrics.sources import find
 
     if len(question.paths) > 1:
@@ -54,7 +54,7 @@ def check_keys(globs: Sequence[str], known: "Iterable[str]") -> None:
     """TdbgError for a glob that no key fits, with the nearest keys."""
     from fnmatch import fnmatchcase
 
-    from tdbg.errors import TdbgError
+    from tdbg.core.errors import TdbgError
 
     keys = sorted(set(known))
     for one in globs:
@@ -75,15 +75,15 @@ def nearest(word: str, keys: Sequence[str]) -> str:
 
 def label(key: str, letters: int = 80) -> str:
     """A key as a person reads it; an empty one as two quotes."""
-    from tdbg.tables import short
+    from tdbg.core.tables import short
 
     return short(key, letters) or "''"
 
 
 def tell_counts(name: str, counts: "Counts") -> None:
     """Say on stderr what was passed over."""
-    from tdbg.output import say
-    from tdbg.tables import counted, safe
+    from tdbg.core.output import say
+    from tdbg.core.tables import counted, safe
 
     if counts.broken:
         torn = "a kill tears the last one" if counts.broken == 1 else "they are torn, or no rows of metrics"
@@ -94,9 +94,9 @@ def tell_counts(name: str, counts: "Counts") -> None:
 
 def tell_left_out(tally: "Tally") -> None:
     """Say on stderr, of each rank, which rows were never written, and why."""
+    from tdbg.core.output import say
+    from tdbg.core.tables import counted, short
     from tdbg.metrics.rows import LEFT_OUT
-    from tdbg.output import say
-    from tdbg.tables import counted, short
 
     alone = len(tally.last) <= 1
     for (rank, why), those in sorted(tally.unwritten.items())[:MOST_TOLD]:
@@ -115,7 +115,7 @@ def is_place(word: str) -> bool:
     import glob
     from pathlib import Path
 
-    from tdbg.rundir import RUNS
+    from tdbg.core.rundir import RUNS
 
     if Path(word).exists() or (Path(RUNS) / word).exists():
         return True

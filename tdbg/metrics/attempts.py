@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from tdbg.files import MAX_LINE_BYTES, is_empty, open_regular, skip_hole
+from tdbg.core.files import MAX_LINE_BYTES, is_empty, open_regular, skip_hole
 from tdbg.metrics import wire
 from tdbg.metrics.rows import Header
 from tdbg.metrics.sources import RowsFile

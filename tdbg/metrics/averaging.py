@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
 from tdbg.metrics.keys import Key, core_alias
 from tdbg.metrics.partial import Partial
 from tdbg.metrics.values import as_float

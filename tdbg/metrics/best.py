@@ -3,8 +3,8 @@
 import math
 from typing import Any, NamedTuple
 
-from tdbg.directions import direction_of, told
-from tdbg.errors import TdbgError
+from tdbg.core.directions import direction_of, told
+from tdbg.core.errors import TdbgError
 from tdbg.metrics.keys import Key
 
 

@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tdbg import run_files
-from tdbg.errors import TdbgError
-from tdbg.flags import LEVELS
-from tdbg.rundir import write_json
-from tdbg.tables import finite
+from tdbg.core import run_files
+from tdbg.core.errors import TdbgError
+from tdbg.core.flags import LEVELS
+from tdbg.core.rundir import write_json
+from tdbg.core.tables import finite
 
 if TYPE_CHECKING:
     from tdbg.metrics.holding import Holding

@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any
 from weakref import WeakSet
 
-from tdbg.guard import Guard
+from tdbg.core.guard import Guard
 
 Handler = Callable[[int, FrameType | None], Any] | int | None
 

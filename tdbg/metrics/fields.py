@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
 
 Table = Mapping[str, Any]
 MAX_WHOLE = 1 << 63

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
 from tdbg.metrics.keys import is_key
 from tdbg.metrics.rows import Row
 

@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 from weakref import WeakSet
 
-from tdbg.directions import direction_of, told
-from tdbg.errors import TdbgError
+from tdbg.core.directions import direction_of, told
+from tdbg.core.errors import TdbgError
+from tdbg.core.output import say
 from tdbg.metrics.best import BestEpochs
 from tdbg.metrics.chain import Null
 from tdbg.metrics.keys import Key, core_alias, unit_named
@@ -13,7 +14,6 @@ from tdbg.metrics.metric import HISTORY, Metric
 from tdbg.metrics.partial import Partial
 from tdbg.metrics.phase import Phase
 from tdbg.metrics.stores import STORES, Store
-from tdbg.output import say
 
 Values = Mapping[str, Any]
 Epoch = int | float | None

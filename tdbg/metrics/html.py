@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import IO, Any
 
-from tdbg.tables import counted, finite, short
-from tdbg.webpage import write_graphs
+from tdbg.core.tables import counted, finite, short
+from tdbg.core.webpage import write_graphs
 
 GRAPHS = 400  # of a page: a browser draws no more
 LETTERS = 160  # of a name

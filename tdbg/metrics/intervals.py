@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
 
 KINDS = ("steps", "epochs", "fraction")
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
 
 WORD = r"\w[\w.:@%+=\-]*"
 PATTERN = re.compile(rf"(?P<prefix>{WORD})/(?:(?P<middle>{WORD})/)?(?P<name>{WORD})")

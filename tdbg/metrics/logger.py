@@ -5,7 +5,8 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
+from tdbg.core.output import say
 from tdbg.metrics.ending import ENDING
 from tdbg.metrics.finals import final_results, is_best
 from tdbg.metrics.schedule import OpsSchedule
@@ -15,7 +16,6 @@ from tdbg.metrics.stores import lr_dict
 from tdbg.metrics.tracker import MetricsTracker
 from tdbg.metrics.values import as_count
 from tdbg.metrics.writing import Writing
-from tdbg.output import say
 
 VERSION = 1
 Epoch = int | float | None

@@ -4,7 +4,7 @@ import math
 from collections import deque
 from typing import Any, NamedTuple
 
-from tdbg.directions import told
+from tdbg.core.directions import told
 from tdbg.metrics.keys import unit_of
 from tdbg.metrics.partial import Partial
 from tdbg.metrics.values import as_count, as_float

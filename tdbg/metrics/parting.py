@@ -5,10 +5,10 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from tdbg.core.window import Window
 from tdbg.metrics.reading import Batch, Counts, Reading
 from tdbg.metrics.series import Point, Series
 from tdbg.metrics.sources import Place, RowsFile
-from tdbg.window import Window
 
 SPREAD = "spread"
 WITHIN = 3.0  # of its own spread a series may differ

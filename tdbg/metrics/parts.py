@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
 from tdbg.metrics.values import MetricValueError, as_count
 
 Values = Mapping[str, Any]

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tdbg.directions import direction_of
-from tdbg.errors import TdbgError
+from tdbg.core.directions import direction_of
+from tdbg.core.errors import TdbgError
 from tdbg.metrics.fields import StateError
 from tdbg.metrics.metric import Metric, Point
 from tdbg.metrics.phase import Phase

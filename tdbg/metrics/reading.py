@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from tdbg.files import MAX_LINE_BYTES, open_regular
+from tdbg.core.files import MAX_LINE_BYTES, open_regular
 from tdbg.metrics import foreign, wire
 from tdbg.metrics.attempts import MARK, Attempt, Limits, attempts
 from tdbg.metrics.rows import Row
@@ -173,7 +173,7 @@ class Reading:
 
 def raise_too_long(path: Path) -> None:
     """A file that has no lines is none of ours."""
-    from tdbg.errors import TdbgError
+    from tdbg.core.errors import TdbgError
 
     raise TdbgError(f"{path}: a line is longer than {LONGEST >> 20} MiB", "is it a file of metrics?")
 

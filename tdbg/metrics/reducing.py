@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
 from tdbg.metrics import saved
 from tdbg.metrics.partial import Partial
 from tdbg.metrics.phase import Phase

@@ -9,7 +9,7 @@ import sys
 from datetime import timedelta
 from typing import Any
 
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
 
 ENV = "WANDB_RUN_ID"
 LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"

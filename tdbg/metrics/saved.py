@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable, Container, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
 from tdbg.metrics import fields
 from tdbg.metrics.fields import StateError
 from tdbg.metrics.keys import Key

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
+from tdbg.core.tables import cell
 from tdbg.metrics.curves import Curve
 from tdbg.metrics.series import WILD
-from tdbg.tables import cell
 
 DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))  # of a letter: by column, then by row
 BLANK = 0x2800

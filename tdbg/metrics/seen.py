@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tdbg.files import read_json
+from tdbg.core.files import read_json
 from tdbg.metrics.rows import COUNT_0
 from tdbg.metrics.series import Tally
 

@@ -111,7 +111,7 @@ class Series:
 @lru_cache(4096)
 def direction(key: str) -> bool | None:
     """True if higher is better, False if lower is, None if the name of the metric does not say."""
-    from tdbg.directions import direction_of
+    from tdbg.core.directions import direction_of
     from tdbg.metrics.keys import Key, KeyGrammarError
 
     try:

@@ -4,12 +4,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tdbg import run_files
-from tdbg.errors import TdbgError
+from tdbg.core import run_files
+from tdbg.core.errors import TdbgError
+from tdbg.core.ranges import parse_ranges
+from tdbg.core.rundir import STATE_FILE, ProcessDir, RunDir
 from tdbg.metrics.foreign import states_below
 from tdbg.metrics.rows import FILE
-from tdbg.ranges import parse_ranges
-from tdbg.rundir import STATE_FILE, ProcessDir, RunDir
 
 RUN_FIRST = "`tdbg run -- python train.py` writes metrics of every rank; a run at level off has none"
 

@@ -4,8 +4,8 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from tdbg.directions import direction_of, told
-from tdbg.flags import LEVELS
+from tdbg.core.directions import direction_of, told
+from tdbg.core.flags import LEVELS
 from tdbg.metrics import fields
 from tdbg.metrics.intervals import ScheduleError
 from tdbg.metrics.keys import Key

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
 from tdbg.metrics.keys import Key
 from tdbg.metrics.tracker import MetricsTracker
 from tdbg.metrics.values import MetricValueError, as_float, as_list

@@ -10,8 +10,8 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
-from tdbg.errors import TdbgError
-from tdbg.tables import finite
+from tdbg.core.errors import TdbgError
+from tdbg.core.tables import finite
 
 BLOCK = 50_000  # rows of a group in Parquet
 # Column -> its type in Parquet.

@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
 
 
 class MetricValueError(TdbgError):

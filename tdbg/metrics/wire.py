@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
 from tdbg.metrics.rows import SCHEMA, Header, Row
 
 HEADER = b'{"schema":'  # how the line of a header begins, and no row's

@@ -168,7 +168,7 @@ def _rank() -> int:
     import os
     import sys
 
-    from tdbg.rundir import env_rank
+    from tdbg.core.rundir import env_rank
 
     distributed = getattr(sys.modules.get("torch"), "distributed", None)
     if distributed is not None and distributed.is_available() and distributed.is_initialized():

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Protocol
 
-from tdbg import run_files
-from tdbg.errors import TdbgError
+from tdbg.core import run_files
+from tdbg.core.errors import TdbgError
 
 BLOCK_BYTES = 1 << 13  # small: behind every big block of data a page has a few hundred bytes of opcodes
 TEXT_BLOCK_BYTES = 1 << 16

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
 
-from tdbg.errors import TdbgError
-from tdbg.tables import short
+from tdbg.core.errors import TdbgError
+from tdbg.core.tables import short
 
 ENDS = (":", "/", ".")  # what may follow the name of a layer in the path of its tensor
 

@@ -7,7 +7,8 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
+from tdbg.core.tables import short
 from tdbg.pages import legacy
 from tdbg.pages.inert import Array
 from tdbg.pages.layout import UnstorableError
@@ -16,7 +17,6 @@ from tdbg.pages.progress import Progress
 from tdbg.pages.reader import Datapoint, PageSet
 from tdbg.pages.tree import note_of
 from tdbg.pages.writer import Item, PageWriter
-from tdbg.tables import short
 
 LONG = 1 << 16  # characters: a longer text is stored as a tensor of its bytes, a journal's record is not for it
 LOST = 100  # that are told

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
 from tdbg.pages.dtypes import Dtype
 from tdbg.pages.folder import PageFile
 from tdbg.pages.form import unmarked

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tdbg import run_files
+from tdbg.core import run_files
 
 KEEP_SIZE = 1  # FALLOC_FL_KEEP_SIZE
 PIECES = min(os.sysconf("SC_IOV_MAX"), 1024) if os.sysconf_names.get("SC_IOV_MAX") else 16

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
 from tdbg.pages.align import Alignment, Form, align
 from tdbg.pages.closeness import Gap, compare, compare_scalars
 from tdbg.pages.pairs import Entry, Pairs, Side

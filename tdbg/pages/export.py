@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
 from tdbg.pages.datapoint import Datapoint, Tensor
 from tdbg.pages.dtypes import DTYPES
 from tdbg.pages.exporters import NotForThisFormat, ThereAlready, csv, is_full, new_file, npy, png, refuse, safetensors

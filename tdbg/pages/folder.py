@@ -7,8 +7,8 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePath
 
-from tdbg import run_files
-from tdbg.errors import TdbgError
+from tdbg.core import run_files
+from tdbg.core.errors import TdbgError
 from tdbg.pages.form import JOURNAL_NAME, PAGE_NAME
 
 OPEN_FILES = 8

@@ -2,7 +2,7 @@
 
 import math
 
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
 from tdbg.pages.datapoint import Datapoint, Tensor
 from tdbg.pages.dtypes import Dtype
 from tdbg.pages.figures import Figures

@@ -7,8 +7,8 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from tdbg.errors import TdbgError
-from tdbg.files import read_small
+from tdbg.core.errors import TdbgError
+from tdbg.core.files import read_small
 from tdbg.pages.datapoint import Datapoint
 from tdbg.pages.numbers import Known
 from tdbg.pages.values import real

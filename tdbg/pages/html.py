@@ -12,15 +12,15 @@ from collections.abc import Iterator
 from importlib import resources
 from typing import IO, Any, NamedTuple
 
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
+from tdbg.core.tables import counted, finite
+from tdbg.core.webpage import as_json, content_hash, filled
 from tdbg.pages.datapoint import Datapoint, Tensor
 from tdbg.pages.measure import measure
 from tdbg.pages.picks import Picks
 from tdbg.pages.preview import Preview, preview, wanted_bytes
 from tdbg.pages.progress import Progress
 from tdbg.pages.values import shown, value_count
-from tdbg.tables import counted, finite
-from tdbg.webpage import as_json, content_hash, filled
 
 BARS = 64
 TEXT = 500  # characters of a text, a name or a key

@@ -7,12 +7,12 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
+from tdbg.core.tables import short
 from tdbg.pages.bytesource import Latin1, Source, Window
 from tdbg.pages.dtypes import DTYPES
 from tdbg.pages.layout import DIMENSIONS, LARGEST
 from tdbg.pages.strided import gather, span
-from tdbg.tables import short
 
 EXPANDED_BYTES = 256 << 20  # of a view that repeats its storage: what may be made of it
 FLIPPED = bytes(byte ^ 0x80 for byte in range(256))

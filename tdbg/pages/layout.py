@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeGuard
 
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
 from tdbg.pages.dtypes import DTYPES, Dtype
 from tdbg.pages.form import ALIGN, FRAME_LIMIT, aligned, encoded, unmarked
 

@@ -12,7 +12,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
+from tdbg.core.tables import short
 from tdbg.pages import packed, torchsave
 from tdbg.pages.bytesource import File, Reader, Source, Torn
 from tdbg.pages.epochs import EPOCH, epoch_of
@@ -22,7 +23,6 @@ from tdbg.pages.machine import Machine, Unbuilt
 from tdbg.pages.rebuild import RULES
 from tdbg.pages.tree import Bytes, Flat, Leaf, Tree, flatten
 from tdbg.pages.unpickle import load
-from tdbg.tables import short
 
 __all__ = [
     "Array",

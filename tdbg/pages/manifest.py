@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tdbg import run_files
-from tdbg.errors import TdbgError
-from tdbg.files import open_regular
+from tdbg.core import run_files
+from tdbg.core.errors import TdbgError
+from tdbg.core.files import open_regular
 from tdbg.pages import disk
 from tdbg.pages.form import FORMAT, JOURNAL_NAME, MAJOR, MANIFEST, MINOR, PAGE_NAME
 

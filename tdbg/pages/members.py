@@ -2,13 +2,13 @@
 
 from typing import TYPE_CHECKING, Any
 
-from tdbg.errors import TdbgError
-from tdbg.output import say
+from tdbg.core.errors import TdbgError
+from tdbg.core.output import say
+from tdbg.core.tables import counted, safe
 from tdbg.pages import groups
 from tdbg.pages.numbers import Known
 from tdbg.pages.places import Grouped, chosen
 from tdbg.pages.walk import samples
-from tdbg.tables import counted, safe
 
 if TYPE_CHECKING:
     from tdbg.pages.datapoint import Datapoint

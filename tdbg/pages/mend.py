@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
-from tdbg import run_files
-from tdbg.errors import TdbgError
+from tdbg.core import run_files
+from tdbg.core.errors import TdbgError
+from tdbg.core.rundir import RunDir
+from tdbg.core.urls import Url, located
 from tdbg.pages import disk, header, manifest
 from tdbg.pages.datapoint import Datapoint
 from tdbg.pages.folder import Folder
@@ -22,8 +24,6 @@ from tdbg.pages.layout import Layout, tensor_names
 from tdbg.pages.page import finish
 from tdbg.pages.reader import PageSet
 from tdbg.pages.sources import JournalSource, Problem, Problems, SealedSource
-from tdbg.rundir import RunDir
-from tdbg.urls import Url, located
 
 SILENT_S = 60.0  # a writer on another host that wrote nothing for so long is taken for dead
 
@@ -97,7 +97,7 @@ def _lasts(problem: Problem) -> bool:
 
 def alive(source: JournalSource | SealedSource) -> bool:
     """True if the writer of these files may still write them."""
-    from tdbg.rundir import lives
+    from tdbg.core.rundir import lives
 
     if isinstance(source, JournalSource) and source.ended is not None:
         return False

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tdbg.tables import short
+from tdbg.core.tables import short
 
 CONTAINERS = ("list", "tuple", "set", "dict", "sparse")
 Notes = Mapping[str, Mapping[str, Any]]

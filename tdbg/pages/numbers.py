@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tdbg.files import read_lines
+from tdbg.core.files import read_lines
 from tdbg.pages.datapoint import Datapoint
 from tdbg.pages.reader import PageSet
 

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
+from tdbg.core.urls import is_url
 from tdbg.pages import values
 from tdbg.pages.dtypes import DTYPES, Dtype
-from tdbg.urls import is_url
 
 if TYPE_CHECKING:
     from tdbg.pages.datapoint import Datapoint

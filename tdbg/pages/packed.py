@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
 from tdbg.pages.bytesource import Source, Spool
 
 BLOCK_BYTES = 1 << 20

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tdbg import run_files
+from tdbg.core import run_files
 from tdbg.pages import disk, header
 from tdbg.pages.form import ALIGN, PAGE_NAME, page_name
 from tdbg.pages.header import Entries, Placed

@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from tdbg.asked import Options
-from tdbg.errors import TdbgError
+from tdbg.core.asked import Options
+from tdbg.core.errors import TdbgError
+from tdbg.core.tables import short
 from tdbg.pages.choose import by_layer, no_layer, words
 from tdbg.pages.places import SELECTION, Selected, chosen, opened
 from tdbg.pages.reader import Datapoint, PageSet, Tensor
-from tdbg.tables import short
 
 PICKING: Options = {
     "layer": (("--layer",), "TEXT", "Only paths like this glob; repeatable."),

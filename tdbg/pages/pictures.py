@@ -2,10 +2,10 @@
 
 import math
 
+from tdbg.core.tables import safe, width
 from tdbg.pages import pixels
 from tdbg.pages.figures import magnitudes, plain
 from tdbg.pages.screen import Screen, shade
-from tdbg.tables import safe, width
 
 TYPE_CHECKING = False  # what `typing` says, without its import
 if TYPE_CHECKING:

@@ -2,8 +2,8 @@
 
 import os
 
-from tdbg.asked import Asked, Options
-from tdbg.errors import TdbgError
+from tdbg.core.asked import Asked, Options
+from tdbg.core.errors import TdbgError
 
 TYPE_CHECKING = False  # what `typing` says, without its import
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ GROUPING: Options = {
 
 def newest() -> str:
     """The newest run under ./tdbg_runs that has pages; the newest, if none has."""
-    from tdbg.rundir import RunDir
+    from tdbg.core.rundir import RunDir
 
     runs = (run.path for run in reversed(RunDir.all_here()))
     found = next((path for path in runs if any((*path.glob("rank*/pages"), *path.glob("rank*/*/pages")))), None)
@@ -75,9 +75,9 @@ def opened(paths: "Sequence[str]") -> "PageSet":
 
 def _of_another_tool(where: str) -> TdbgError | None:
     """The error for pages that have to be converted; None if there are none either."""
+    from tdbg.core.tables import counted, short
+    from tdbg.core.urls import Url, located
     from tdbg.pages import legacy
-    from tdbg.tables import counted, short
-    from tdbg.urls import Url, located
 
     found: list[str] = []
     base = located(where)
@@ -100,7 +100,7 @@ def _of_another_tool(where: str) -> TdbgError | None:
 
 def is_place(word: str) -> bool:
     """True if a word names something on the disk or on a store rather than a key."""
-    from tdbg.urls import is_url
+    from tdbg.core.urls import is_url
 
     return is_url(word) or os.path.exists(word)
 
@@ -130,7 +130,7 @@ def chosen(found: "Iterable[Datapoint]", question: Selected) -> "Iterator[Datapo
 
 def there_is(pages: "PageSet") -> str:
     """What can be selected, in words: ``there are: ranks 0 to 3, steps 1 to 20, epochs 0 to 1, phases train, val``."""
-    from tdbg.tables import safe
+    from tdbg.core.tables import safe
 
     numbers: dict[str, set[int]] = {"rank": set(), "step": set(), "epoch": set()}
     phases: dict[str, None] = {}
@@ -159,7 +159,7 @@ def _tests(question: Selected) -> "list[Callable[[Datapoint], bool]]":
     """One for each option that is given: a listing asks them of every datapoint."""
     if not is_selected(question):
         return []
-    from tdbg.ranges import parse_ranges
+    from tdbg.core.ranges import parse_ranges
 
     def within(value: int | None, bounds: "Sequence[tuple[float, float]]") -> bool:
         return value is not None and any(low <= value <= high for low, high in bounds)

@@ -1,8 +1,8 @@
 """What is wrong with pages, and what their writers left out, in words."""
 
-from tdbg.output import say
+from tdbg.core.output import say
+from tdbg.core.tables import counted, safe
 from tdbg.pages.reader import PageSet
-from tdbg.tables import counted, safe
 
 TOLD = 20  # problems, before the rest is a number
 

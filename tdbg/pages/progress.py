@@ -2,7 +2,7 @@
 
 import time
 
-from tdbg.output import PREFIX, redraw_stderr, stderr_columns, stderr_is_terminal
+from tdbg.core.output import PREFIX, redraw_stderr, stderr_columns, stderr_is_terminal
 
 EVERY_S = 0.1
 SILENT_S = 0.5  # work that ends before shows nothing

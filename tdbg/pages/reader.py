@@ -7,14 +7,14 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
+from tdbg.core.urls import Url, located
 from tdbg.pages import manifest
 from tdbg.pages.datapoint import Datapoint, Tensor
 from tdbg.pages.folder import Folder, look
 from tdbg.pages.form import JOURNAL_NAME, MANIFEST, PAGE_NAME
 from tdbg.pages.listing import Layer, Listing
 from tdbg.pages.sources import Drop, JournalSource, Problem, Problems, SealedSource, Source, needles
-from tdbg.urls import Url, located
 
 __all__ = ["Datapoint", "Drop", "NoPagesError", "PageSet", "Problem", "Tensor"]
 

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
+from tdbg.core.urls import Url, check_url
 from tdbg.pages.folder import DEPTH, Folder, holds_pages
 from tdbg.pages.form import JOURNAL_NAME, MANIFEST, PAGE_NAME
-from tdbg.urls import Url, check_url
 
 JOURNAL_BYTES = 64 << 20  # a journal up to this size is fetched at once, and kept
 FIRST_BYTES = 1 << 20, 64 << 20  # files and all files that are fetched side by side when a place is opened

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from tdbg import run_files
+from tdbg.core import run_files
 
 if TYPE_CHECKING:
     from torch import Tensor

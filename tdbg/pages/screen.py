@@ -3,7 +3,7 @@
 import os
 import sys
 
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
 from tdbg.pages import pixels
 
 TYPE_CHECKING = False  # what `typing` says, without its import

@@ -3,7 +3,7 @@
 import math
 from itertools import product
 
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
 from tdbg.pages import values
 from tdbg.pages.figures import PURE
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
 from tdbg.pages import header, layout, manifest
 from tdbg.pages.datapoint import Datapoint
 from tdbg.pages.dtypes import BY_STORED, DTYPES

@@ -7,7 +7,7 @@ bounded in depth and in number, so that whoever walks over it needs no care.
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
 from tdbg.pages.bytesource import Memory
 from tdbg.pages.dtypes import DTYPES
 from tdbg.pages.inert import Array, Blob, Global, Named, Refused, Sparse, Storage

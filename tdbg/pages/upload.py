@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
 from tdbg.pages.folder import Folder, find
 from tdbg.pages.form import JOURNAL_NAME, MANIFEST, PAGE_NAME, page_name
 from tdbg.pages.mend import alive

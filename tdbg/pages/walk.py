@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Iterable, Iterator
 
-from tdbg.output import say, stderr_is_terminal
+from tdbg.core.output import say, stderr_is_terminal
+from tdbg.core.tables import safe
 from tdbg.pages.datapoint import Datapoint, Tensor
 from tdbg.pages.places import Selected, chosen
 from tdbg.pages.progress import Progress
 from tdbg.pages.reader import PageSet
-from tdbg.tables import safe
 
 TOLD = 20
 

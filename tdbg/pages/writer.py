@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tdbg import run_files
-from tdbg.errors import TdbgError
+from tdbg.core import run_files
+from tdbg.core.errors import TdbgError
 from tdbg.pages import disk, manifest, record
 from tdbg.pages.form import ALIGN, HEADER_LIMIT, MAJOR, MINOR, aligned, journal_name
 from tdbg.pages.header import Entries, Placed, cost
@@ -216,7 +216,7 @@ class PageWriter:
         return self._journal
 
     def _begin(self) -> None:
-        from tdbg.rundir import process_start
+        from tdbg.core.rundir import process_start
 
         self._afford(0)
         run_files.make_folder(self.folder)

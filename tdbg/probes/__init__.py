@@ -5,12 +5,12 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tdbg.events import Step
-from tdbg.flags import FLAGS, flag_of
-from tdbg.guard import Guard
+from tdbg.core.events import Step
+from tdbg.core.flags import FLAGS, flag_of
+from tdbg.core.guard import Guard
+from tdbg.core.registry import Registry
 from tdbg.probes.budget import ALWAYS_STEPS
 from tdbg.probes.patches import Patches
-from tdbg.registry import Registry
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

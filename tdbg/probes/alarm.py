@@ -5,8 +5,8 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from tdbg.events import Step
-from tdbg.guard import EndRun
+from tdbg.core.events import Step
+from tdbg.core.guard import EndRun
 from tdbg.probes.budget import Budget
 from tdbg.probes.roster import Roster
 from tdbg.probes.state import State

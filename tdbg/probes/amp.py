@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from tdbg.events import Step, as_float, number
+from tdbg.core.events import Step, as_float, number
 from tdbg.probes import PROBES, Probe, tensors
 from tdbg.probes.forward import short
 from tdbg.probes.scaler import ScaledUpdate

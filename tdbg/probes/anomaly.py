@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
 
-    from tdbg.events import Step
+    from tdbg.core.events import Step
     from tdbg.probes.rerun import Call
 
 RAISES = "raise"  # the flag's value that lets torch check, and raise, at each node

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from tdbg.config import Selection
-from tdbg.events import Step, number
+from tdbg.core.config import Selection
+from tdbg.core.events import Step, number
 from tdbg.probes import PROBES, Probe
 from tdbg.probes.feeds import ENOUGH, Waits, device_idle, in_worker, start_method
 from tdbg.probes.forward import short

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch.optim import optimizer as optimizer_module
 
-from tdbg.events import Baseline
-from tdbg.guard import Guard
+from tdbg.core.events import Baseline
+from tdbg.core.guard import Guard
 from tdbg.probes.own_hooks import add_global_hook
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from torch import nn
 from torch.nn.modules import module as module_registry
 
-from tdbg.guard import Guard
+from tdbg.core.guard import Guard
 from tdbg.probes.budget import Budget
 from tdbg.probes.compiler import hide, unseen
 from tdbg.probes.roots import CallHook

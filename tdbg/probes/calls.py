@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from tdbg.events import Event, Step
+from tdbg.core.events import Event, Step
 from tdbg.probes.budget import ALWAYS_STEPS, Budget
 from tdbg.probes.costs import CostReports
 from tdbg.probes.criteria import is_criterion

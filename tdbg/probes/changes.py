@@ -4,8 +4,8 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from tdbg.control import Request
-from tdbg.events import Switch
+from tdbg.core.control import Request
+from tdbg.core.events import Switch
 from tdbg.probes.aside import aside
 
 if TYPE_CHECKING:

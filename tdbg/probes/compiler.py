@@ -11,7 +11,7 @@ from collections.abc import Callable
 from types import CodeType
 from typing import Any
 
-from tdbg.frames import is_own
+from tdbg.core.frames import is_own
 
 
 def _skipper(eval_frame: Any) -> Callable[[CodeType], None] | None:

@@ -3,8 +3,8 @@
 import time
 from collections.abc import Callable
 
-from tdbg.config import Settings
-from tdbg.events import Cost, Event
+from tdbg.core.config import Settings
+from tdbg.core.events import Cost, Event
 from tdbg.probes.budget import Budget
 from tdbg.probes.duty import DutyCycle
 from tdbg.probes.state import State

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
-from tdbg.events import Step
+from tdbg.core.events import Step
 from tdbg.probes import PROBES, Probe, batches, tensors
 from tdbg.probes.batches import Part, Prints
 from tdbg.probes.budget import ALWAYS_STEPS

@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
+from tdbg.core.rundir import env_rank
 from tdbg.probes import PROBES, Probe, stacks
 from tdbg.probes.collectives import (
     COLLECTIVES,
@@ -28,7 +29,6 @@ from tdbg.probes.collectives import (
 )
 from tdbg.probes.roots import alive
 from tdbg.probes.watchdog import Watchdog
-from tdbg.rundir import env_rank
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer

@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from tdbg.guard import Guard
+from tdbg.core.guard import Guard
 from tdbg.probes.budget import ALWAYS_STEPS, Budget
 from tdbg.probes.roots import Roots, Skip, Target
 from tdbg.probes.roster import Roster

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from torch.optim import Optimizer
 
-from tdbg.events import number
+from tdbg.core.events import number
 from tdbg.probes import PROBES
 from tdbg.probes.stoppers import METHODS, Course, State, as_number, metric_of, parameters, state_of
 from tdbg.probes.updates import EveryUpdate

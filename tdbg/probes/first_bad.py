@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from tdbg.events import NonFinite, Step, as_float, number
+from tdbg.core.events import NonFinite, Step, as_float, number
 from tdbg.probes import PROBES, Probe, tensors
 from tdbg.probes.refuting import refute_gradient, trace_of_gradient, update_explains
 from tdbg.probes.rerun import Call, Located, locate_backward, locate_forward

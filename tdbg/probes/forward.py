@@ -3,7 +3,7 @@
 import math
 from typing import Any, ClassVar
 
-from tdbg.events import Number, as_float, number
+from tdbg.core.events import Number, as_float, number
 from tdbg.probes import PROBES, Probe
 from tdbg.probes.modules import STRIDE, TURNS, ModuleLook, Seen, Wish
 

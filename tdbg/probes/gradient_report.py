@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor, nn
 
-from tdbg.events import Step, as_float
+from tdbg.core.events import Step, as_float
 from tdbg.probes import PROBES, Probe
 from tdbg.probes.forward import short
 from tdbg.probes.gradients import NO_GRADIENT

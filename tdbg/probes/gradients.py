@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from tdbg.events import Number, Params, Step, number
+from tdbg.core.events import Number, Params, Step, number
 from tdbg.probes import PROBES, Probe, tensors
 from tdbg.probes.roots import Names
 from tdbg.probes.tensors import is_sharded, local_elements, look

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from torch.autograd import profiler as autograd_profiler
 
-from tdbg import run_files
-from tdbg.events import Trace
+from tdbg.core import run_files
+from tdbg.core.events import Trace
+from tdbg.core.profiling import trace_name
 from tdbg.probes.kineto import is_own
-from tdbg.profiling import trace_name
 
 if TYPE_CHECKING:
     from tdbg.probes.profiler import Profiler

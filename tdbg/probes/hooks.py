@@ -10,7 +10,7 @@ from torch.autograd import profiler as autograd_profiler
 from torch.optim import Optimizer
 from torch.optim import optimizer as optimizer_module
 
-from tdbg.guard import Guard
+from tdbg.core.guard import Guard
 from tdbg.probes.compiler import hide, unseen
 from tdbg.probes.counting import Optimizers
 from tdbg.probes.fast_path import FastPath

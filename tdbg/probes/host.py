@@ -10,9 +10,9 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tdbg.config import Selection
-from tdbg.flag_variable import read_flag_variable
-from tdbg.flags import Value, tag
+from tdbg.core.config import Selection
+from tdbg.core.flag_variable import read_flag_variable
+from tdbg.core.flags import Value, tag
 
 if TYPE_CHECKING:
     from tdbg.probes import Probe

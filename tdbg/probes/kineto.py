@@ -18,10 +18,10 @@ from torch.autograd.profiler import record_function
 from torch.profiler import ProfilerActivity, supported_activities
 from torch.profiler.profiler import _KinetoProfile
 
-from tdbg import run_files
-from tdbg.guard import Guard
+from tdbg.core import run_files
+from tdbg.core.guard import Guard
+from tdbg.core.profiling import KINDS, Span, quieten, trace_name
 from tdbg.probes.memory_history import MemoryHistory, name_beside, save
-from tdbg.profiling import KINDS, Span, quieten, trace_name
 
 COMPRESSION = 6  # a seventh larger than 9, in a fifth of the time: 25 ms for the 4 MB that a step with everything makes
 BLOCK_BYTES = 1 << 20

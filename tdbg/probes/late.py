@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tdbg.events import Step
+from tdbg.core.events import Step
 from tdbg.probes.tensors import local
 
 Then = Callable[[list[float], Step | None], None]

@@ -4,8 +4,8 @@ import time
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
-from tdbg.events import Step
-from tdbg.guard import Guard
+from tdbg.core.events import Step
+from tdbg.core.guard import Guard
 from tdbg.probes import PROBES, Probe
 
 if TYPE_CHECKING:

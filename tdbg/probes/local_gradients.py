@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tdbg.guard import Guard
+from tdbg.core.guard import Guard
 from tdbg.probes import tensors
 from tdbg.probes.alarm import Alarm
 from tdbg.probes.budget import ALWAYS_STEPS, Budget

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from torch import Tensor
 
-from tdbg.events import Step, number
+from tdbg.core.events import Step, number
 from tdbg.probes import tensors
 from tdbg.probes.alarm import Alarm
 from tdbg.probes.budget import Budget

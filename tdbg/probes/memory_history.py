@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from tdbg import run_files
+from tdbg.core import run_files
 
 MAX_ENTRIES = 50_000  # of the history, some 500 bytes each before compression: a few steps of a large model
 COMPRESSION = 3

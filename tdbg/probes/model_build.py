@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.nn.modules import module as module_registry
 from torch.nn.parameter import is_lazy
 
-from tdbg.events import Step, number
-from tdbg.guard import Guard
+from tdbg.core.events import Step, number
+from tdbg.core.guard import Guard
 from tdbg.probes import PROBES, Probe, module_tree, tensors
 from tdbg.probes.forward import short
 from tdbg.probes.live_tensors import is_out_of_memory

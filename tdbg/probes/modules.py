@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from tdbg.events import Step
-from tdbg.guard import Guard
+from tdbg.core.events import Step
+from tdbg.core.guard import Guard
 from tdbg.probes import tensors
 from tdbg.probes.budget import ALWAYS_STEPS
 from tdbg.probes.compiler import hide, unseen

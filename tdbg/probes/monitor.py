@@ -17,9 +17,10 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from tdbg.config import Selection, Settings
-from tdbg.control import Request
-from tdbg.events import Cost, Event
+from tdbg.core.config import Selection, Settings
+from tdbg.core.control import Request
+from tdbg.core.events import Cost, Event
+from tdbg.core.profiling import MAX_STEPS
 from tdbg.probes import PROBES, Probe
 from tdbg.probes.alarm import Alarm, Attention
 from tdbg.probes.aside import aside
@@ -44,7 +45,6 @@ from tdbg.probes.roots import Roots
 from tdbg.probes.roster import Roster
 from tdbg.probes.search import RootSearch
 from tdbg.probes.state import State
-from tdbg.profiling import MAX_STEPS
 
 
 def if_imported(name: str, then: Callable[[Any], None]) -> None:

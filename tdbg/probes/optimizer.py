@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from tdbg.events import Step
+from tdbg.core.events import Step
 from tdbg.probes import PROBES, Probe, tensors
 from tdbg.probes.forward import short
 from tdbg.probes.spread import evenly, spread

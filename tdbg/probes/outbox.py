@@ -5,8 +5,8 @@ from collections.abc import Callable
 from threading import RLock
 from typing import Any
 
-from tdbg.events import Event, Observation
-from tdbg.flags import tag
+from tdbg.core.events import Event, Observation
+from tdbg.core.flags import tag
 from tdbg.probes import Probe
 from tdbg.probes.budget import Budget
 

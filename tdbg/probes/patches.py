@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from tdbg.frames import without_own_frames
+from tdbg.core.frames import without_own_frames
 
 BELOW = "_tdbg_below"  # on a wrapper that could not be taken away, since another lay above it: what it replaced
 

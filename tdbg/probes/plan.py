@@ -4,7 +4,7 @@ import math
 import time
 from dataclasses import dataclass, field
 
-from tdbg.config import Selection
+from tdbg.core.config import Selection
 from tdbg.probes.budget import ALWAYS_STEPS, Budget
 
 CHEAP_SHARE = 0.8  # of the budget; the rest is kept for steps whose gradients are all looked at

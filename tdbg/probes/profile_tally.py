@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from tdbg.events import Trace
-from tdbg.window import Window
+from tdbg.core.events import Trace
+from tdbg.core.window import Window
 
 
 @dataclass(slots=True)

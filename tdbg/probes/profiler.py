@@ -5,15 +5,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from tdbg.config import Selection
-from tdbg.events import Trace
+from tdbg.core.config import Selection
+from tdbg.core.events import Trace
+from tdbg.core.profiling import Span, Windows
 from tdbg.probes import PROBES
 from tdbg.probes.guest import Guest
 from tdbg.probes.kineto import Press, Session, forget_in_child, is_own, somebody_records
 from tdbg.probes.profile_tally import Tally, count, rounded
 from tdbg.probes.span_marks import SpanMarks
 from tdbg.probes.updates import EveryUpdate
-from tdbg.profiling import Span, Windows
 
 if TYPE_CHECKING:
     from torch import nn

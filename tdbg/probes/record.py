@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from tdbg.events import Step, as_float, number
+from tdbg.core.events import Step, as_float, number
 from tdbg.probes.late import LateReads, Then
 
 MEMORY_EVERY = 10

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from torch import Tensor
 from torch.optim import Optimizer
 
-from tdbg.events import Event, Step
-from tdbg.guard import belongs_to_program
+from tdbg.core.events import Event, Step
+from tdbg.core.guard import belongs_to_program
 from tdbg.probes import Probe
 from tdbg.probes.budget import Budget
 from tdbg.probes.costs import CostReports

@@ -3,7 +3,7 @@
 import threading
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tdbg.events import Step
+from tdbg.core.events import Step
 from tdbg.probes import PROBES, Probe
 
 if TYPE_CHECKING:

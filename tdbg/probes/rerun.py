@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from tdbg.guard import Guard
+from tdbg.core.guard import Guard
 from tdbg.probes import tensors
 from tdbg.probes.own_hooks import add_gradient_hook, add_post_hook, add_pre_hook, can_hook
 from tdbg.probes.random_states import DeviceStates, device_states, same_random_states, set_device_states

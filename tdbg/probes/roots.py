@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torch.nn.modules import module as module_registry
 
-from tdbg.frames import drop_own_frames
-from tdbg.guard import Guard, belongs_to_program
+from tdbg.core.frames import drop_own_frames
+from tdbg.core.guard import Guard, belongs_to_program
 from tdbg.probes.compiler import hide, unseen
 from tdbg.probes.own_hooks import add_global_hook, add_post_hook, add_pre_hook, can_hook, reserve_key
 from tdbg.probes.unhooked import repair_traceback

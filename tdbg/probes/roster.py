@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from tdbg.flags import FLAGS
-from tdbg.guard import Guard
+from tdbg.core.flags import FLAGS
+from tdbg.core.guard import Guard
 from tdbg.probes import BASIC, PROBES, Probe
 from tdbg.probes.state import State
 

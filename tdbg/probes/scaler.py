@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from tdbg.events import Step, number
+from tdbg.core.events import Step, number
 from tdbg.probes import PROBES, Probe, tensors
 from tdbg.probes.compiler import hide, unseen
 

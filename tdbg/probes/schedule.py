@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from torch import Tensor
 from torch.optim import lr_scheduler
 
-from tdbg.events import Step, number
+from tdbg.core.events import Step, number
 from tdbg.probes import PROBES, Probe, tensors
 from tdbg.probes.forward import short
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from tdbg.directions import certain_direction
+from tdbg.core.directions import certain_direction
 
 COUNTERS = (
     "counter",

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tdbg.guard import belongs_to_program
+from tdbg.core.guard import belongs_to_program
 
 PLAIN = (str, bytes, int, float, bool)
 MAX_DEPTH = 6

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tdbg.frames import without_own_frames
-from tdbg.guard import belongs_to_program
+from tdbg.core.frames import without_own_frames
+from tdbg.core.guard import belongs_to_program
 from tdbg.probes import tensors
 from tdbg.probes.batches import spread
 from tdbg.probes.compiler import hide

@@ -5,10 +5,10 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tdbg.conditions import Action, Condition, glimpse, pairs
-from tdbg.events import Step, Trigger, as_float
+from tdbg.core.conditions import Action, Condition, glimpse, pairs
+from tdbg.core.events import Step, Trigger, as_float
+from tdbg.core.window import Window
 from tdbg.probes import PROBES, Probe
-from tdbg.window import Window
 
 if TYPE_CHECKING:
     from tdbg.probes.monitor import Monitor

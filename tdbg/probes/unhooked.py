@@ -10,7 +10,7 @@ from types import TracebackType
 from torch import nn
 from torch.nn.modules import module as module_registry
 
-from tdbg.frames import walk_traceback
+from tdbg.core.frames import walk_traceback
 from tdbg.probes.own_hooks import has_foreign_hooks
 
 CALL = nn.Module._call_impl.__code__

@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from tdbg.guard import Guard
+from tdbg.core.guard import Guard
 
 MAX_TOLD = 12  # the time doubles each time: 30 s becomes 17 hours
 

@@ -13,10 +13,10 @@ from collections.abc import Iterable
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-from tdbg.errors import TdbgError
-from tdbg.events import SEVERITIES, Event, Finding, Observation, Step
-from tdbg.registry import Registry
-from tdbg.rundir import ProcessDir
+from tdbg.core.errors import TdbgError
+from tdbg.core.events import SEVERITIES, Event, Finding, Observation, Step
+from tdbg.core.registry import Registry
+from tdbg.core.rundir import ProcessDir
 
 if TYPE_CHECKING:
     from tdbg.rules.view import View

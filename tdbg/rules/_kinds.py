@@ -5,9 +5,9 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import ClassVar
 
-from tdbg.events import Event, Finding, Observation
+from tdbg.core.events import Event, Finding, Observation
+from tdbg.core.rundir import ProcessDir
 from tdbg.rules import Rule
-from tdbg.rundir import ProcessDir
 
 
 class KindsRule(Rule, ABC):

@@ -4,9 +4,9 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
-from tdbg.events import SEVERITIES, Event, Finding, Observation
+from tdbg.core.events import SEVERITIES, Event, Finding, Observation
+from tdbg.core.rundir import ProcessDir
 from tdbg.rules import Rule
-from tdbg.rundir import ProcessDir
 
 
 class LossRule(Rule):

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from tdbg.events import SEVERITIES, Finding
+from tdbg.core.events import SEVERITIES, Finding
 from tdbg.rules import RULES
 
 Weight = tuple[int, float, str, int]

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from tdbg.events import NonFinite
-from tdbg.rundir import ProcessDir
+from tdbg.core.events import NonFinite
+from tdbg.core.rundir import ProcessDir
 
 # From the surest to the weakest. A rank that saw the value after the reduction, or in its weights a step later, says
 # nothing against one that saw it in what is its own.

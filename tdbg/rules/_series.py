@@ -2,7 +2,7 @@
 
 import math
 
-from tdbg.window import Window
+from tdbg.core.window import Window
 
 __all__ = ["Surge", "Window"]
 

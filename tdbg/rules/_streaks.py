@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from tdbg.events import Observation
+from tdbg.core.events import Observation
 
 
 @dataclass(slots=True)

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Any
 
-from tdbg.events import Finding
-from tdbg.files import read_tables
-from tdbg.rundir import FINDINGS, RunDir
+from tdbg.core.events import Finding
+from tdbg.core.files import read_tables
+from tdbg.core.rundir import FINDINGS, RunDir
 
 MAX_FINDINGS = 1000
 PLACE = ("first_step", "rank", "phase", "module")  # what two findings of a code must have in common to agree

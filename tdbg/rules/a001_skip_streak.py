@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from tdbg.events import Finding, Step
+from tdbg.core.events import Finding, Step
+from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, PerProcessRule
 from tdbg.rules.text import counted, figure
-from tdbg.rundir import ProcessDir
 
 STREAK = 5
 START_STEPS = 20  # in which the scaler may come down from its first scale

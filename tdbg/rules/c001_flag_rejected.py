@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 
-from tdbg.events import Event, Finding, Injection
+from tdbg.core.events import Event, Finding, Injection
+from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, Rule
-from tdbg.rundir import ProcessDir
 
 
 @RULES.add

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable
 
-from tdbg.events import Event, Finding, Injection
-from tdbg.flags import FLAGS, covers
+from tdbg.core.events import Event, Finding, Injection
+from tdbg.core.flags import FLAGS, covers
+from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, Rule
 from tdbg.rules.text import joined
 from tdbg.rules.view import View
-from tdbg.rundir import ProcessDir
 
 
 def _is_loss(flag: str) -> bool:

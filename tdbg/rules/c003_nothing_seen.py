@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from tdbg.events import Finding
+from tdbg.core.events import Finding
 from tdbg.rules import RULES, Rule
 from tdbg.rules.silence import silence
 from tdbg.rules.text import counted

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable
 
-from tdbg.events import Event, Finding, ProbeOff
+from tdbg.core.events import Event, Finding, ProbeOff
+from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, Rule
 from tdbg.rules.silence import ERRORS_LOG, boot_error
 from tdbg.rules.text import clip
 from tdbg.rules.view import View
-from tdbg.rundir import ProcessDir
 
 MAX_TOLD = 20
 

@@ -4,11 +4,11 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from tdbg.events import Cost, Event, Finding, Note
+from tdbg.core.events import Cost, Event, Finding, Note
+from tdbg.core.rundir import ProcessDir, unwritten
 from tdbg.rules import RULES, Rule
 from tdbg.rules.text import counted
 from tdbg.rules.view import View
-from tdbg.rundir import ProcessDir, unwritten
 
 FULL_BYTES = 1_000_000  # less than that is free
 CODES = ("disk-vectors", "disk-steps")

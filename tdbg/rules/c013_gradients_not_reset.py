@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable
 
-from tdbg.events import Finding, Observation
+from tdbg.core.events import Finding, Observation
+from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES
 from tdbg.rules._kinds import KindsRule
-from tdbg.rundir import ProcessDir
 
 
 @RULES.add

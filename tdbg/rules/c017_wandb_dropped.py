@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable
 
-from tdbg.events import Event, Finding, Observation
+from tdbg.core.events import Event, Finding, Observation
+from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, Rule
 from tdbg.rules.text import counted, joined
-from tdbg.rundir import ProcessDir
 
 KEYS_SHOWN = 4
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 
-from tdbg.events import Event, Finding, Observation
+from tdbg.core.events import Event, Finding, Observation
+from tdbg.core.rundir import ProcessDir
 from tdbg.rules import MAX_EVIDENCE, RULES, Rule
-from tdbg.rundir import ProcessDir
 
 WHY = {
     "text": "its numbers are written as text",

@@ -3,10 +3,10 @@
 import re
 from collections.abc import Iterable
 
-from tdbg.events import Event, Finding, Observation
+from tdbg.core.events import Event, Finding, Observation
+from tdbg.core.rundir import ProcessDir
 from tdbg.rules import MAX_EVIDENCE, RULES, Rule
 from tdbg.rules.text import clip
-from tdbg.rundir import ProcessDir
 
 # Of what wandb prints as an error only this is about the run's data: it also prints the program's own errors.
 OF_DATA = re.compile(r"sync|upload|network|connect|finishing run", re.IGNORECASE)

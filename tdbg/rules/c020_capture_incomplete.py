@@ -2,15 +2,15 @@
 
 from collections.abc import Iterable
 
-from tdbg.capture import ASKED_FOR
-from tdbg.config import Settings
-from tdbg.events import Finding, Observation
+from tdbg.core.capture import ASKED_FOR
+from tdbg.core.config import Settings
+from tdbg.core.events import Finding, Observation
+from tdbg.core.rundir import ProcessDir, copies_of
 from tdbg.rules import RULES
 from tdbg.rules._kinds import KindsRule
 from tdbg.rules.silence import silence
 from tdbg.rules.text import counted, joined
 from tdbg.rules.view import View
-from tdbg.rundir import ProcessDir, copies_of
 
 
 @RULES.add

@@ -1,9 +1,9 @@
 """TD-D001: NaN or Inf in the data itself."""
 
-from tdbg.events import Finding, Observation
+from tdbg.core.events import Finding, Observation
+from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, ObservingRule
 from tdbg.rules.text import counted, joined, kind_name
-from tdbg.rundir import ProcessDir
 
 
 @RULES.add

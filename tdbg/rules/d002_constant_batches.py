@@ -1,9 +1,9 @@
 """TD-D002: batches whose samples are all the same."""
 
-from tdbg.events import Finding, Observation
+from tdbg.core.events import Finding, Observation
+from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, ObservingRule
 from tdbg.rules.text import figure
-from tdbg.rundir import ProcessDir
 
 
 @RULES.add

@@ -1,9 +1,9 @@
 """TD-D003: batches that come again within a pass."""
 
-from tdbg.events import Finding, Observation
+from tdbg.core.events import Finding, Observation
+from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, ObservingRule
 from tdbg.rules.text import counted
-from tdbg.rundir import ProcessDir
 
 
 @RULES.add

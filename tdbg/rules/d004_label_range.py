@@ -3,10 +3,10 @@
 import re
 from dataclasses import dataclass
 
-from tdbg.events import Event, Finding, Observation, Traceback
+from tdbg.core.events import Event, Finding, Observation, Traceback
+from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, Rule
 from tdbg.rules.text import clip, joined
-from tdbg.rundir import ProcessDir
 
 # What cross-entropy and gather say on the host, and what is left of it on an accelerator.
 ERROR = re.compile(r"out of bounds|device-side assert|n_classes|class values must be", re.IGNORECASE)

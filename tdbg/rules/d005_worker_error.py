@@ -1,9 +1,9 @@
 """TD-D005: a data loader failed."""
 
-from tdbg.events import Finding, Observation
+from tdbg.core.events import Finding, Observation
+from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, ObservingRule
 from tdbg.rules.text import clip, counted
-from tdbg.rundir import ProcessDir
 
 HINTS = (
     ("bus error", "shared memory is full", "enlarge /dev/shm, or use fewer workers or smaller batches"),

@@ -1,8 +1,8 @@
 """TD-D006: every epoch takes the samples in the same order."""
 
-from tdbg.events import Finding, Observation
+from tdbg.core.events import Finding, Observation
+from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, ObservingRule
-from tdbg.rundir import ProcessDir
 
 
 @RULES.add

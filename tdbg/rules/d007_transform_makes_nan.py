@@ -1,9 +1,9 @@
 """TD-D007: a transform makes NaN or Inf."""
 
-from tdbg.events import Finding, Observation
+from tdbg.core.events import Finding, Observation
+from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, ObservingRule
 from tdbg.rules.text import figure
-from tdbg.rundir import ProcessDir
 
 
 @RULES.add

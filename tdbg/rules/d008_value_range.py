@@ -1,9 +1,9 @@
 """TD-D008: a transform gets values of a range it was not made for."""
 
-from tdbg.events import Finding, Observation
+from tdbg.core.events import Finding, Observation
+from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, ObservingRule
 from tdbg.rules.text import figure
-from tdbg.rundir import ProcessDir
 
 CAUSES = {
     "normalised-twice": ("the dataset and the model's own preprocessing both normalise", "take one of them out"),

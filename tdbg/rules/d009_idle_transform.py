@@ -1,8 +1,8 @@
 """TD-D009: a transform that never changes anything."""
 
-from tdbg.events import Finding, Observation
+from tdbg.core.events import Finding, Observation
+from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, ObservingRule
-from tdbg.rundir import ProcessDir
 
 
 @RULES.add

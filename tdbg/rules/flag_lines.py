@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from tdbg.events import Injection
+from tdbg.core.events import Injection
 from tdbg.rules.text import clip
 
 MAX_INJECTIONS = 200

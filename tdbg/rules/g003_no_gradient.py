@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 from typing import Any
 
-from tdbg.events import Event, Finding, Observation
+from tdbg.core.events import Event, Finding, Observation
+from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, Rule
 from tdbg.rules.text import counted, joined
-from tdbg.rundir import ProcessDir
 
 PROBES = ("gradient-report", "optimizer")  # both know which gradients are not there
 KINDS = {

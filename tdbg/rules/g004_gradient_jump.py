@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from tdbg.events import Finding, Observation
+from tdbg.core.events import Finding, Observation
+from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, ObservingRule
 from tdbg.rules.text import counted, figure, joined
-from tdbg.rundir import ProcessDir
 
 
 @dataclass(slots=True)

@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass, field
 
-from tdbg.events import Finding, Observation
+from tdbg.core.events import Finding, Observation
+from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, ObservingRule
 from tdbg.rules._streaks import Streaks
 from tdbg.rules.text import figure, joined
 from tdbg.rules.view import finite
-from tdbg.rundir import ProcessDir
 
 LOOKS = 5
 CUT = "something between them multiplies by 0 (a mask, a zero weight or scale, dead units), or it underflows on the way"

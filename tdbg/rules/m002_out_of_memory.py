@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
-from tdbg.events import Finding, Observation
+from tdbg.core.events import Finding, Observation
+from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, ObservingRule
 from tdbg.rules.text import figure
 from tdbg.rules.view import finite
-from tdbg.rundir import ProcessDir
 
 HELD = ("parameters_mb", "gradients_mb", "optimizer_mb", "activations_mb")
 MAX_KINDS = 5

@@ -4,12 +4,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from statistics import median
 
-from tdbg.events import Event, Finding, NonFinite, Start, Step
+from tdbg.core.events import Event, Finding, NonFinite, Start, Step
+from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, Rule
 from tdbg.rules._origins import REDUCED, Sighting, find_origin
 from tdbg.rules.text import counted, figure, joined, kept_in, kind_name, ranges
 from tdbg.rules.view import View, finite, non_finite
-from tdbg.rundir import ProcessDir
 
 # A value not known to come from here waits this many steps for the rank it came from. Ranks run in step, so
 # two are enough; where it certainly came from another rank, that rank's file may be slow to appear.

@@ -3,11 +3,11 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tdbg.events import Event, Finding, NonFinite, Step
+from tdbg.core.events import Event, Finding, NonFinite, Step
+from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, PerProcessRule
 from tdbg.rules.text import counted, figure
 from tdbg.rules.view import View, non_finite
-from tdbg.rundir import ProcessDir
 
 DEAD_STEPS = 20
 DEAD_RECORDS = 3  # the budget may leave most steps without a record

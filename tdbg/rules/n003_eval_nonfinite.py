@@ -3,11 +3,11 @@
 from collections import defaultdict
 from collections.abc import Iterable
 
-from tdbg.events import Event, Finding, NonFinite, Start
+from tdbg.core.events import Event, Finding, NonFinite, Start
+from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, Rule
 from tdbg.rules.text import counted, kept_in, kind_name
 from tdbg.rules.view import View, round_of
-from tdbg.rundir import ProcessDir
 
 
 @RULES.add

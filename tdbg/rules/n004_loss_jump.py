@@ -3,12 +3,12 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from tdbg.events import Event, Finding, Params, Step
+from tdbg.core.events import Event, Finding, Params, Step
+from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, PerProcessRule
 from tdbg.rules._series import Surge, Window
 from tdbg.rules.text import figure
 from tdbg.rules.view import finite
-from tdbg.rundir import ProcessDir
 
 RATIO = 2.0
 MADS = 10.0

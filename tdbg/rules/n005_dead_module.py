@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass, field
 
-from tdbg.events import Finding, Observation
+from tdbg.core.events import Finding, Observation
+from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, ObservingRule
 from tdbg.rules._streaks import Streaks
 from tdbg.rules.text import joined
-from tdbg.rundir import ProcessDir
 
 LOOKS = 5
 FIRST_STEPS = 3  # a module whose weights start at zero (LoRA, a residual's last layer) is past that by then

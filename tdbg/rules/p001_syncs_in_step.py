@@ -3,10 +3,10 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
-from tdbg.events import Finding, Observation
+from tdbg.core.events import Finding, Observation
+from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, ObservingRule
 from tdbg.rules.text import joined
-from tdbg.rundir import ProcessDir
 
 LOOKS = 3
 

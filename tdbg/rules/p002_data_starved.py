@@ -4,10 +4,10 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
-from tdbg.events import Event, Finding, Observation
+from tdbg.core.events import Event, Finding, Observation
+from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, Rule
 from tdbg.rules.text import counted
-from tdbg.rundir import ProcessDir
 
 
 @RULES.add

@@ -3,12 +3,12 @@
 from collections import Counter
 from collections.abc import Iterable
 
-from tdbg.events import Finding, Observation
+from tdbg.core.events import Finding, Observation
+from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES
 from tdbg.rules._kinds import KindsRule
 from tdbg.rules.text import counted
 from tdbg.rules.view import View
-from tdbg.rundir import ProcessDir
 
 
 @RULES.add

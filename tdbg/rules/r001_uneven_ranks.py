@@ -3,8 +3,8 @@
 from collections import defaultdict
 from collections.abc import Iterable
 
-from tdbg.events import Finding, Start
-from tdbg.ranges import MAX_RANKS
+from tdbg.core.events import Finding, Start
+from tdbg.core.ranges import MAX_RANKS
 from tdbg.rules import RULES, Rule
 from tdbg.rules.text import counted, ranges
 from tdbg.rules.view import View

@@ -4,7 +4,7 @@ import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tdbg.events import ChildExit, Finding
+from tdbg.core.events import ChildExit, Finding
 from tdbg.rules import RULES, Rule
 from tdbg.rules.text import joined
 from tdbg.rules.view import View, signal_name

@@ -4,11 +4,11 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tdbg.events import Event, Finding, Note, Traceback
+from tdbg.core.events import Event, Finding, Note, Traceback
+from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, Rule
 from tdbg.rules.text import TRACEBACK, clip, counted
 from tdbg.rules.view import ProcessView, View
-from tdbg.rundir import ProcessDir
 
 # How a program leaves on purpose is no failure.
 ON_PURPOSE = ("KeyboardInterrupt", "SystemExit", "GeneratorExit")

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable
 
-from tdbg.events import Event, Finding, Observation, Plan
+from tdbg.core.events import Event, Finding, Observation, Plan
+from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, Rule
 from tdbg.rules.text import counted
 from tdbg.rules.view import ProcessView, View
-from tdbg.rundir import ProcessDir
 
 
 @RULES.add

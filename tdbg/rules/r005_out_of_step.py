@@ -5,11 +5,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tdbg.events import Event, Finding, Observation, Start
+from tdbg.core.events import Event, Finding, Observation, Start
+from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, Rule
 from tdbg.rules.text import joined, ranges
 from tdbg.rules.view import View, round_of
-from tdbg.rundir import ProcessDir
 
 MAX_CHUNKS = 20_000  # of one group that are kept until every rank has reported
 MAX_TEXTS = 1_000

@@ -4,12 +4,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from tdbg.events import SEVERITIES, Event, Finding, Observation, Start
-from tdbg.ranges import MAX_RANKS
+from tdbg.core.events import SEVERITIES, Event, Finding, Observation, Start
+from tdbg.core.ranges import MAX_RANKS
+from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, Rule
 from tdbg.rules.text import joined, kept_in, ranges
 from tdbg.rules.view import View, round_of
-from tdbg.rundir import ProcessDir
 
 MAX_EPISODES = 64  # of one process
 MAX_COUNTS = 8  # groups whose calls a rank tells

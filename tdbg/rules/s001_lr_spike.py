@@ -3,12 +3,12 @@
 import math
 from dataclasses import dataclass, field
 
-from tdbg.events import Finding, Step
+from tdbg.core.events import Finding, Step
+from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, PerProcessRule
 from tdbg.rules._series import Window
 from tdbg.rules.text import figure
 from tdbg.rules.view import finite
-from tdbg.rundir import ProcessDir
 
 RATIO = 10.0
 OVER_HIGHEST = 2.0

@@ -3,11 +3,11 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tdbg.events import Finding, Step
+from tdbg.core.events import Finding, Step
+from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, PerProcessRule
 from tdbg.rules.text import counted, figure
 from tdbg.rules.view import View, finite
-from tdbg.rundir import ProcessDir
 
 ZERO_STEPS = 20
 # Recursive schedulers may end a hair below zero; that is rounding, not a negative rate.

@@ -4,11 +4,11 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from tdbg.events import Event, Finding, Observation, ProbeOff, Switch
+from tdbg.core.events import Event, Finding, Observation, ProbeOff, Switch
+from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, Rule
 from tdbg.rules.text import counted, figure
 from tdbg.rules.view import ProcessView, View
-from tdbg.rundir import ProcessDir
 
 LEAST_STEPS = 20
 LEAST_EPOCH = 1  # passes begun before the last one: within its first epoch a scheduler may have to wait

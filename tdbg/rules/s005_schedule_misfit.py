@@ -4,11 +4,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tdbg.events import Event, Finding, Observation, Plan
+from tdbg.core.events import Event, Finding, Observation, Plan
+from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, ObservingRule
 from tdbg.rules.text import counted, figure
 from tdbg.rules.view import View
-from tdbg.rundir import ProcessDir
 
 LEAST_PLANNED = 20
 NEAR = 0.1  # the schedule's length is the number of updates, but for so much

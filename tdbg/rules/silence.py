@@ -1,8 +1,8 @@
 """What it means that no process of a run reported: the words for people, live and in a verdict."""
 
-from tdbg.files import open_regular
+from tdbg.core.files import open_regular
+from tdbg.core.rundir import RunDir
 from tdbg.rules.text import clip
-from tdbg.rundir import RunDir
 
 ERRORS_LOG = "boot/errors.log"
 IMPORTING = "boot/importing"  # a process has begun to import torch

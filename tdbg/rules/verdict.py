@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tdbg.events import SEVERITIES, Cost, Event, Finding
-from tdbg.flags import FLAGS
+from tdbg.core.events import SEVERITIES, Cost, Event, Finding
+from tdbg.core.flags import FLAGS
+from tdbg.core.rundir import ProcessDir, RunDir, write_json
 from tdbg.rules import RULES, Rule, at_least
 from tdbg.rules._order import sort_findings
 from tdbg.rules._told import correct_live_findings
@@ -15,7 +16,6 @@ from tdbg.rules.flag_lines import flag_lines
 from tdbg.rules.profiled import together
 from tdbg.rules.text import TRACEBACK, clip, counted, figure, joined, kept_in, ranges
 from tdbg.rules.view import MAX_TRIGGERS, ProcessView, View, exit_text, finite
-from tdbg.rundir import ProcessDir, RunDir, write_json
 
 REPORT_FILE = "report.json"
 VERSION = 1

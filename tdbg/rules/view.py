@@ -7,9 +7,9 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
-from tdbg.config import Settings
-from tdbg.errors import TdbgError
-from tdbg.events import (
+from tdbg.core.config import Settings
+from tdbg.core.errors import TdbgError
+from tdbg.core.events import (
     Baseline,
     ChildExit,
     Cost,
@@ -27,8 +27,8 @@ from tdbg.events import (
     Traceback,
     Trigger,
 )
+from tdbg.core.rundir import ProcessDir, RunDir, lives
 from tdbg.rules.flag_lines import Injections
-from tdbg.rundir import ProcessDir, RunDir, lives
 
 MAX_NOTES = 50
 MAX_TRIGGERS = 50

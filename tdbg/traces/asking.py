@@ -4,8 +4,8 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tdbg.asked import Asked, Options
-from tdbg.errors import TdbgError
+from tdbg.core.asked import Asked, Options
+from tdbg.core.errors import TdbgError
 from tdbg.traces.sets import Found
 from tdbg.traces.summary import Summary
 
@@ -40,8 +40,8 @@ def worth_reading(found: "list[Found]", question: Selected) -> "tuple[list[Found
     """Of many ranks those that matter, where the question names none; which are left out is said, and returned."""
     if question.ranks:
         return found, []
-    from tdbg.output import say
-    from tdbg.tables import safe
+    from tdbg.core.output import say
+    from tdbg.core.tables import safe
     from tdbg.traces.telling import picked, unprofiled
 
     some = picked(found)
@@ -54,7 +54,7 @@ def worth_reading(found: "list[Found]", question: Selected) -> "tuple[list[Found
 def _ranks(text: str) -> "Callable[[int], bool] | None":
     if not text:
         return None
-    from tdbg.ranges import parse_ranges
+    from tdbg.core.ranges import parse_ranges
 
     bounds = parse_ranges("--ranks", text, "-")
     return lambda rank: any(low <= rank <= high for low, high in bounds)
@@ -68,7 +68,7 @@ def check_top(top: int) -> None:
 
 def target(option: str, name: str, found: Sequence[Found], *, force: bool) -> Path:
     """The file that is to be written. TdbgError for one that is there, without force, and always for a trace that is read."""
-    from tdbg.tables import safe
+    from tdbg.core.tables import safe
 
     path, other = Path(name), f"name another file with {option}"
     if name == "-":
@@ -95,8 +95,8 @@ def share(option: str, text: str) -> float:
 
 def summaries(found: Sequence[Found], *, trees: bool = False) -> list[tuple[Found, Summary]]:
     """Each with its summary (trees: also of which operator called which); what cannot be read is told, and TdbgError if that is all of them."""
-    from tdbg.output import say
-    from tdbg.tables import safe
+    from tdbg.core.output import say
+    from tdbg.core.tables import safe
 
     good: list[tuple[Found, Summary]] = []
     for one in found:
@@ -117,7 +117,7 @@ def summaries(found: Sequence[Found], *, trees: bool = False) -> list[tuple[Foun
 
 def is_empty(every: Sequence[tuple[Found, Summary]]) -> bool:
     """True if there is no event in any of them, which is said: every command then exits with 1."""
-    from tdbg.output import say
+    from tdbg.core.output import say
 
     if any(read.events for _, read in every):
         return False

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tdbg import run_files
-from tdbg.events import Event, Observation, Step, Trace
-from tdbg.rundir import ProcessDir, RunDir
+from tdbg.core import run_files
+from tdbg.core.events import Event, Observation, Step, Trace
+from tdbg.core.rundir import ProcessDir, RunDir
 
 MAX_POINTS = 5_000  # of a curve: TensorBoard itself shows 1,000 of them; each takes 50 us to write
 PREFIX = "tdbg"

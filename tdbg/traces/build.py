@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tdbg.tables import counted
+from tdbg.core.tables import counted
 from tdbg.traces import kinds, merged
 from tdbg.traces.devices import Devices
 from tdbg.traces.heap import Heap

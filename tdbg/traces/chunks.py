@@ -5,8 +5,8 @@ import zlib
 from collections.abc import Iterator
 from typing import Any
 
-from tdbg.errors import TdbgError
-from tdbg.files import open_regular
+from tdbg.core.errors import TdbgError
+from tdbg.core.files import open_regular
 
 GZIP = b"\x1f\x8b"
 READ = 1 << 18  # bytes that are asked of the disk at once

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from tdbg.tables import counted
+from tdbg.core.tables import counted
 from tdbg.traces import kinds
 from tdbg.traces.sides import Share, Side
 from tdbg.traces.spread import Shift, ratio, shift

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
 from tdbg.traces import kinds
 from tdbg.traces.calls import FRAME, MODULE, OPERATOR, SPAN, THREAD
 from tdbg.traces.summary import Flame, Summary
@@ -105,7 +105,7 @@ def folded(root: Row, above: Sequence[str] = (), *, top: int = 0, depth: int = 0
 
 def _folded(root: Row, above: Sequence[str], depth: int) -> Iterable[tuple[str, int]]:
     """Each stack and its own microseconds, where there are any."""
-    from tdbg.tables import safe
+    from tdbg.core.tables import safe
 
     names = list(above)
     for row in ordered(root):

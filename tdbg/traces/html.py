@@ -7,13 +7,13 @@ page may load nothing and run only the two scripts whose hashes it names.
 from collections.abc import Sequence
 from typing import IO, Any
 
-from tdbg.tables import counted, finite, short, size
+from tdbg.core.tables import counted, finite, short, size
+from tdbg.core.webpage import write_graphs
 from tdbg.traces import figures, flames, kinds
 from tdbg.traces.asking import label
 from tdbg.traces.ranks import slowest_first
 from tdbg.traces.sets import Found
 from tdbg.traces.summary import Memory, Step, Summary, Work
-from tdbg.webpage import write_graphs
 
 WHOLE = 8  # traces that are shown whole, the slowest first
 LANES = 64  # traces beside each other

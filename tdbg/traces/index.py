@@ -5,8 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tdbg import run_files
-from tdbg.errors import TdbgError
+from tdbg.core import run_files
+from tdbg.core.errors import TdbgError
 from tdbg.traces.summary import VERSION, Summary
 
 if TYPE_CHECKING:

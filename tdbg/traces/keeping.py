@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
 from tdbg.traces import kinds, merged
 from tdbg.traces.raws import Whole, WholeTrace
 from tdbg.traces.stream import Event, Number

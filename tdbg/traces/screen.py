@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
-from tdbg.tables import counted, print_rows, safe, short, size
+from tdbg.core.tables import counted, print_rows, safe, short, size
 from tdbg.traces import figures, kinds, screen_memory
 from tdbg.traces.asking import label
 from tdbg.traces.figures import counted_flops, ms

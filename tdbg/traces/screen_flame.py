@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from tdbg.output import say
-from tdbg.tables import counted, safe, short
+from tdbg.core.output import say
+from tdbg.core.tables import counted, safe, short
 from tdbg.traces.figures import ms
 from tdbg.traces.flames import Row, cut, largest, ordered, ways
 from tdbg.traces.summary import Summary

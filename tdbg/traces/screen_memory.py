@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from tdbg.tables import print_rows, short, size
+from tdbg.core.tables import print_rows, short, size
 from tdbg.traces.figures import ms
 from tdbg.traces.summary import Memory, Summary
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tdbg.errors import TdbgError
-from tdbg.rundir import RUNS
+from tdbg.core.errors import TdbgError
+from tdbg.core.rundir import RUNS
 from tdbg.traces.merged import PARTS
 
 ENDINGS = (".json", ".json.gz")
@@ -120,15 +120,15 @@ def run_of(path: Path) -> str:
 
 def run_folder(path: Path) -> Path | None:
     """The folder of the run that a trace is of; None where it is of none."""
-    from tdbg.rundir import STATE_FILE
+    from tdbg.core.rundir import STATE_FILE
 
     return next((folder for folder in path.parents if (folder / STATE_FILE).is_file()), None)
 
 
 def _of_one_run(files: list[Path]) -> list[Path]:
     """Of the traces of several runs those of the newest: ranks of two runs never met."""
-    from tdbg.output import say
-    from tdbg.rundir import STATE_FILE
+    from tdbg.core.output import say
+    from tdbg.core.rundir import STATE_FILE
 
     of: dict[Path, Path | None] = {}  # a folder is looked up once
     for path in files:
@@ -143,7 +143,7 @@ def _of_one_run(files: list[Path]) -> list[Path]:
 
 
 def _place(where: str) -> Path:
-    from tdbg.rundir import RunDir
+    from tdbg.core.rundir import RunDir
 
     if not where:
         return _newest_run()
@@ -160,8 +160,8 @@ def _place(where: str) -> Path:
 
 def _newest_run() -> Path:
     """The newest run here that has traces; one without is passed over, and it is said."""
-    from tdbg.output import say
-    from tdbg.rundir import RunDir
+    from tdbg.core.output import say
+    from tdbg.core.rundir import RunDir
 
     runs = RunDir.all_here()
     for run in reversed(runs):
@@ -176,7 +176,7 @@ def _newest_run() -> Path:
 
 def _files(base: Path) -> list[Path]:
     """Files whose name says trace; where there is none, every JSON file that begins as one."""
-    from tdbg import run_files
+    from tdbg.core import run_files
 
     run_files.protect_run_of(base)
     named: list[Path] = []

@@ -8,8 +8,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from tdbg.errors import TdbgError
-from tdbg.files import open_regular
+from tdbg.core.errors import TdbgError
+from tdbg.core.files import open_regular
 from tdbg.traces import figures
 from tdbg.traces.sets import Found
 from tdbg.traces.summary import Summary
@@ -149,8 +149,8 @@ def _shares(works: Any, count: int) -> list[Share]:
 
 def save(kept: Side, path: Path) -> None:
     """Write a baseline. Raises TdbgError where it cannot be written, and where the file is something else."""
-    from tdbg.rundir import write_json
-    from tdbg.tables import finite
+    from tdbg.core.rundir import write_json
+    from tdbg.core.tables import finite
     from tdbg.version import __version__
 
     if path.exists() and not _says_so(path):

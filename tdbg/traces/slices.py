@@ -12,7 +12,7 @@ from typing import IO, Any
 
 import msgspec
 
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
 from tdbg.traces import merged
 from tdbg.traces.keeping import Keeping
 from tdbg.traces.sets import Found

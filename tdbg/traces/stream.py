@@ -15,8 +15,8 @@ from typing import Any
 
 import msgspec
 
-from tdbg.errors import TdbgError
-from tdbg.tables import counted, safe
+from tdbg.core.errors import TdbgError
+from tdbg.core.tables import counted, safe
 from tdbg.traces import kinds
 from tdbg.traces.chunks import Blocks
 

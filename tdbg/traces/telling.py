@@ -12,8 +12,8 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from tdbg.errors import TdbgError
-from tdbg.files import open_regular
+from tdbg.core.errors import TdbgError
+from tdbg.core.files import open_regular
 from tdbg.traces.sets import Found, run_folder
 
 MOST = 8  # ranks that are all read where nobody says which
@@ -81,7 +81,7 @@ def unprofiled(found: Sequence[Found]) -> str:
     run = run_folder(found[0].path) if found else None
     if run is None or any(one.rank is None for one in found):
         return ""
-    from tdbg.rundir import RunDir
+    from tdbg.core.rundir import RunDir
 
     traced = {one.rank for one in found}
     folders = {process.rank: process.path for process in RunDir(run).processes() if process.is_rank}
@@ -105,7 +105,7 @@ def unprofiled(found: Sequence[Found]) -> str:
 
 def _recorded(folder: Path) -> Pace | None:
     """How fast a rank was in the last steps that its events tell of; None where they tell of too few."""
-    from tdbg.events import Step
+    from tdbg.core.events import Step
 
     rows = [event for event in _tail(folder) if isinstance(event, Step) and event.phase == "train"][-LAST:]
     timed = [(row.step_ms, row.backward_ms or 0.0) for row in rows if row.step_ms is not None]
@@ -115,8 +115,8 @@ def _recorded(folder: Path) -> Pace | None:
 
 
 def _tail(folder: Path) -> Iterator[object]:
-    from tdbg.events import decode
-    from tdbg.rundir import EVENTS
+    from tdbg.core.events import decode
+    from tdbg.core.rundir import EVENTS
 
     try:
         with open_regular(folder / EVENTS) as file:

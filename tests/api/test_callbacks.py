@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from tdbg.errors import TdbgError
-from tdbg.events import Cost, End, Params, Plan, Start, Step
+from tdbg.core.errors import TdbgError
+from tdbg.core.events import Cost, End, Params, Plan, Start, Step
+from tdbg.core.rundir import RunDir
 from tdbg.rules.verdict import judge_run
-from tdbg.rundir import RunDir
 
 LIGHTNING = """
 import json, sys, warnings, logging

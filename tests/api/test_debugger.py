@@ -12,7 +12,7 @@ from forks import child_of_a_held_lock
 from torch import nn
 
 from tdbg import DebugLevel, PyTorchDebugger, TensorInfo
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
 
 from .conftest import small_model
 

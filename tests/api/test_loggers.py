@@ -11,7 +11,7 @@ import pytest
 
 import tdbg
 from tdbg.api.loggers import RankFiles
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
 from tdbg.logs.formats import FORMATS, sniff
 
 

@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 import tdbg
 from tdbg.api import session
-from tdbg.events import Metric, encode
+from tdbg.core.events import Metric, encode
 from tdbg.probes import tensors
 
 from .conftest import train

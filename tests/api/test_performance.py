@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import tdbg
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
 from tests.api.conftest import Done, small_model
 from tests.probes.test_profiler import marks
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import tdbg
-from tdbg.events import Observation
+from tdbg.core.events import Observation
 from tdbg.probes.regions import MAX_NAMES, REST, TOTALS
 
 from .conftest import train

@@ -11,9 +11,9 @@ from torch.optim import optimizer as optimizer_module
 
 import tdbg
 from tdbg.api import session
-from tdbg.errors import TdbgError
-from tdbg.events import Cost, End, NonFinite, Observation, Start, Step, Switch
-from tdbg.flags import FLAGS
+from tdbg.core.errors import TdbgError
+from tdbg.core.events import Cost, End, NonFinite, Observation, Start, Step, Switch
+from tdbg.core.flags import FLAGS
 
 from .conftest import small_model, train
 

@@ -144,7 +144,7 @@ def offers_of_bash(words: list[str], place: Path) -> list[str]:
 
 
 def test_a_family_and_all_its_flags_are_offered(place):
-    from tdbg.flags import FLAGS
+    from tdbg.core.flags import FLAGS
 
     offers = offers_of_bash(["tdbg", "run", "-f", ""], place)
     assert set(offers) == {"LOSS"} | {flag.name for flag in FLAGS}

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tdbg.cli import main
-from tdbg.flags import FLAGS, tag
+from tdbg.core.flags import FLAGS, tag
 
 
 def test_the_list_has_a_line_per_flag(capsys):

@@ -8,8 +8,8 @@ import pytest
 
 from tdbg.cli import generate, main, options, pages
 from tdbg.cli.generate import man, markdown, words
-from tdbg.events import EVENT_TYPES
-from tdbg.flags import FLAGS
+from tdbg.core.events import EVENT_TYPES
+from tdbg.core.flags import FLAGS
 from tdbg.rules import RULES
 
 ROOT = Path(__file__).parents[2]

@@ -11,7 +11,7 @@ import typer
 
 from tdbg import __version__, cli
 from tdbg.cli import options
-from tdbg.errors import CommandNotFoundError, LaunchError, TdbgError
+from tdbg.core.errors import CommandNotFoundError, LaunchError, TdbgError
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 

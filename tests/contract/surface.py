@@ -13,10 +13,11 @@ from typing import Any
 
 import tdbg
 import tdbg.api
-from tdbg import cli, errors, events, rundir
+from tdbg import cli
+from tdbg.core import errors, events, rundir
+from tdbg.core.flags import FLAGS, LEVELS, PRESETS
 from tdbg.debuggers import DEBUGGERS
 from tdbg.debuggers.base import BaseDebugger
-from tdbg.flags import FLAGS, LEVELS, PRESETS
 from tdbg.logs.formats import FORMATS, Format
 from tdbg.metrics.sinks import SINKS
 from tdbg.metrics.sinks.base import MetricSink

@@ -10,10 +10,10 @@ from torch import nn
 from torch._dynamo.testing import CompileCounter
 from torch.utils.checkpoint import checkpoint
 
+from tdbg.core.errors import TdbgError
 from tdbg.debuggers import ActivationStats, Attention, BaseDebugger, FeatureMap, ForwardDebugger
 from tdbg.debuggers.base import MAX_CALLS
 from tdbg.debuggers.hooks import AROUND_OWN_PASSES, unwatched
-from tdbg.errors import TdbgError
 from tests.debuggers.conftest import Branches, Gives, small_cnn
 
 

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from tdbg.config import Settings
+from tdbg.core.config import Settings
+from tdbg.core.events import Observation
 from tdbg.debuggers.capture import Capture
 from tdbg.debuggers.pool import PATIENCE_S
 from tdbg.debuggers.waiting import MOST
-from tdbg.events import Observation
 from tdbg.pages.reader import PageSet
 from tdbg.pages.writer import PageWriter
 from tdbg.probes.roster import probes_for
@@ -88,7 +88,7 @@ def test_a_pass_in_another_thread_does_not_end_this_one(watched: Watch, tmp_path
     ],
 )
 def test_specs(text: str, pattern: str, kinds: tuple[str, ...]) -> None:
-    from tdbg.capture import Spec
+    from tdbg.core.capture import Spec
 
     assert Spec.parse(text) == (pattern, kinds)
 

@@ -12,11 +12,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tdbg.core.errors import TdbgError
 from tdbg.debuggers import pool as pools
 from tdbg.debuggers.pool import Full, Pool
 from tdbg.debuggers.recording import Pass, Recording, parts
 from tdbg.debuggers.tap import Clock, Copied, Tap, Target
-from tdbg.errors import TdbgError
 from tdbg.pages.reader import PageSet
 from tdbg.pages.writer import PageWriter
 from tdbg.probes.budget import Budget

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torch._dynamo.testing import CompileCounter
 
+from tdbg.core.errors import TdbgError
 from tdbg.debuggers import FeatureMap, GradCAM
-from tdbg.errors import TdbgError
 from tests.debuggers.conftest import small_cnn
 
 

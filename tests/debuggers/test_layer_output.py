@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
+from tdbg.core.errors import TdbgError
 from tdbg.debuggers import LayerOutput
-from tdbg.errors import TdbgError
 from tests.debuggers.conftest import Gives
 
 

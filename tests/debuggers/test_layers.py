@@ -5,8 +5,8 @@ import torch
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
+from tdbg.core.errors import TdbgError
 from tdbg.debuggers.layers import get_layer_by_name, inner, layers_of, place_of, scripted_parts, select
-from tdbg.errors import TdbgError
 from tdbg.probes.roots import unwrapped
 
 

@@ -6,10 +6,10 @@ import sys
 import pytest
 
 import tdbg.debuggers
+from tdbg.core.errors import TdbgError
 from tdbg.debuggers import DEBUGGERS
 from tdbg.debuggers.base import BaseDebugger
 from tdbg.debuggers.feature_map import FeatureMap
-from tdbg.errors import TdbgError
 
 NAMES = {
     "feature-map": "FeatureMap",

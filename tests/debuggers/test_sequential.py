@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from tdbg.cli import main
+from tdbg.core.errors import TdbgError
 from tdbg.debuggers.base import BaseDebugger, ForwardDebugger
 from tdbg.debuggers.mixins import EvaluationDebugging, ValidationDebugging
 from tdbg.debuggers.sequential import SequentialDebugger, checkpoint_indices
-from tdbg.errors import TdbgError
 from tdbg.pages.outputs import load_debug_outputs
 from tdbg.pages.reader import PageSet
 from tests.stores import counted

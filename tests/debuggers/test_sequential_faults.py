@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import nn
 
+from tdbg.core.errors import TdbgError
 from tdbg.debuggers.sequential import SequentialDebugger
-from tdbg.errors import TdbgError
 from tdbg.pages.mend import verify
 from tdbg.pages.reader import PageSet
 from tdbg.pages.writer import PageWriter

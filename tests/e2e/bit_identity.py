@@ -8,7 +8,7 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from tdbg.events import Observation, Step, Trigger
+from tdbg.core.events import Observation, Step, Trigger
 from tdbg.pages.reader import PageSet
 from tests.e2e.conftest import PROGRAMS, Result, call
 

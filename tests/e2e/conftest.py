@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from tdbg.events import Event, Step
+from tdbg.core.events import Event, Step
+from tdbg.core.rundir import RunDir
 from tdbg.rules.verdict import judge_run
-from tdbg.rundir import RunDir
 from tests.warm import WARMTH
 
 PROGRAMS = Path(__file__).parent / "programs"

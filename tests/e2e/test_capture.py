@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from tdbg.events import Cost, Observation
+from tdbg.core.events import Cost, Observation
 from tdbg.pages.reader import PageSet
 from tests.e2e.conftest import Result, Runner, program, same_output, torchrun
 from tests.e2e.programs.common import tokens

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tdbg.events import ProbeOff
+from tdbg.core.events import ProbeOff
 from tdbg.pages.mend import verify
 from tdbg.pages.reader import PageSet
 from tests.e2e.conftest import Result, Runner, call, program, same_output, torchrun

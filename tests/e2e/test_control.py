@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from tdbg.control import CONTROL_FILE
-from tdbg.errors import TdbgError
-from tdbg.events import Cost, Note, Observation, ProbeOff, Switch, Trigger
+from tdbg.core.control import CONTROL_FILE
+from tdbg.core.errors import TdbgError
+from tdbg.core.events import Cost, Note, Observation, ProbeOff, Switch, Trigger
+from tdbg.core.rundir import RunDir
 from tdbg.launch.live import Snapshot, look
-from tdbg.rundir import RunDir
 from tests.e2e.conftest import (
     EVERY_STEP,
     PATIENCE_S,

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tdbg.events import NonFinite
+from tdbg.core.events import NonFinite
 from tests.e2e.conftest import Result, Runner, nothing_found, program, same_output, torchrun
 
 MODELS = ("gpt", "conv", "rnn")

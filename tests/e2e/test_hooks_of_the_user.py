@@ -2,7 +2,7 @@
 
 import pytest
 
-from tdbg.events import Traceback
+from tdbg.core.events import Traceback
 from tests.e2e.conftest import PROGRAMS, Result, Runner, program, same_output
 
 OWN_SITE = {"PYTHONPATH": str(PROGRAMS / "own_site")}

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tdbg.events import Step
-from tdbg.rundir import RunDir
+from tdbg.core.events import Step
+from tdbg.core.rundir import RunDir
 from tests.e2e.conftest import BIN, call, environment, program
 
 KILLS = int(os.environ.get("TDBG_TEST_KILLS", "6"))  # 50 by hand: TDBG_TEST_KILLS=50 pytest tests/e2e/test_kill.py

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tdbg.events import Observation
+from tdbg.core.events import Observation
 from tests.e2e.conftest import Runner, torchrun
 
 OPTIONS = ("--flag", "DISTRIBUTED", "--threshold", "DISTRIBUTED.quiet_s=3")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tdbg.events import Injection, Observation
+from tdbg.core.events import Injection, Observation
 from tests.e2e.conftest import Runner, nothing_found, program, same_output, torchrun
 
 FLAG = ("--flag", "LOSS.NULL_MASKING")

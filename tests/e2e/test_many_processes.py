@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tdbg.events import Start
+from tdbg.core.events import Start
 from tests.e2e.conftest import (
     PATIENCE_S,
     Result,

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from tdbg.events import Observation, Trace
-from tdbg.profiling import is_trace_name
+from tdbg.core.events import Observation, Trace
+from tdbg.core.profiling import is_trace_name
 from tdbg.traces import sets
 from tdbg.traces.index import summary
 from tests.e2e.conftest import Result, Runner, call, environment, program, same_output, torchrun

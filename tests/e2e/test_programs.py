@@ -2,7 +2,7 @@
 
 import pytest
 
-from tdbg.events import End, Params, Start
+from tdbg.core.events import End, Params, Start
 from tests.e2e.conftest import EVERY_STEP, PROGRAMS, Runner, nothing_found, program, same_output, same_steps
 
 

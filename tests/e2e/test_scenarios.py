@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tdbg.core.rundir import RunDir
 from tdbg.launch import metrics
 from tdbg.rules.verdict import judge_run
-from tdbg.rundir import RunDir
 from tests.e2e.conftest import Result, call
 
 ROOT = Path(__file__).parents[2]

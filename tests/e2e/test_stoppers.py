@@ -2,7 +2,7 @@
 
 import pytest
 
-from tdbg.events import Observation
+from tdbg.core.events import Observation
 from tests.e2e.conftest import Result, Runner, nothing_found, program, same_output
 
 FLAG = ("--flag", "EARLY_STOPPING")

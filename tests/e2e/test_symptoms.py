@@ -2,8 +2,8 @@
 
 import pytest
 
-from tdbg.events import Observation
-from tdbg.flags import FLAGS, tag
+from tdbg.core.events import Observation
+from tdbg.core.flags import FLAGS, tag
 from tests.e2e.conftest import Result, Runner, nothing_found
 from tests.e2e.symptoms import Symptom, symptoms
 

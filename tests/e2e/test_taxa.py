@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tdbg.flags import FLAGS, tag
+from tdbg.core.flags import FLAGS, tag
 from tdbg.launch import metrics
 from tdbg.rules.verdict import judge_run
 from tests.e2e.conftest import Result, call

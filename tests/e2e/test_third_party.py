@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tdbg.events import Observation
+from tdbg.core.events import Observation
 from tests.e2e.conftest import EVERY_STEP, Runner, program
 
 PROBE = """

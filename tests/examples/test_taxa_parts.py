@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from tdbg.flags import FLAGS
+from tdbg.core.flags import FLAGS
 from tests.e2e.conftest import call, environment
 from tests.metrics.wandb_files import runs
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import tdbg
-from tdbg.config import Settings, flags_to_env
+from tdbg.core.config import Settings, flags_to_env
+from tdbg.core.rundir import RunDir
 from tdbg.inject import boot_source, watch_table
-from tdbg.rundir import RunDir
 
 PARENT = str(Path(tdbg.__file__).parents[1])
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from tdbg.config import Settings
-from tdbg.events import ChildExit, Note, Plan, Start
+from tdbg.core.config import Settings
+from tdbg.core.events import ChildExit, Note, Plan, Start
+from tdbg.core.rundir import EVENTS, read_events
 from tdbg.inject.agent import Agent
 from tdbg.inject.tracebacks import Recorder
-from tdbg.rundir import EVENTS, read_events
 
 WAIT_S = 0.3  # for a thread that is to be held up; one that is not is back much sooner
 

@@ -179,7 +179,7 @@ def test_environment_without_tdbg(make_run: Any, bare_venv: Path, tmp_path: Path
     run = make_run(watch={"yacs.config": "tdbg.inject.on"})
     code = (
         "import yacs.config, sys; print('tdbg.inject.on' in sys.modules, len(sys.path))\n"
-        "import tdbg.flags, importlib.util\n"
+        "import tdbg.core.flags, importlib.util\n"
         "print([importlib.util.find_spec(name) for name in ('torch', 'pytest', 'tests')])"
     )
     python = str(bare_venv / "bin/python")

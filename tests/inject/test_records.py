@@ -13,8 +13,8 @@ from typing import Any, cast
 
 import pytest
 
-from tdbg.config import Settings
-from tdbg.guard import Guard
+from tdbg.core.config import Settings
+from tdbg.core.guard import Guard
 from tdbg.inject import records as records_module
 from tdbg.inject.records import Records, Spoken
 from tdbg.logs.guards.flagsets import NONE

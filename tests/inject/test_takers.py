@@ -171,7 +171,7 @@ def test_flags_that_wake_tdbg_itself_need_no_key(make_run: Any) -> None:
 
 
 def test_a_family_needs_one_member(make_run: Any) -> None:
-    from tdbg.flags import parse
+    from tdbg.core.flags import parse
 
     run = make_run(flags=parse("LOSS"), strict_flags=True)
     assert run_script(run, YACS + "cfg = get(); cfg.freeze(); print(cfg.DEBUG.LOSS.NULL_MASKING)").stdout == "True\n"
@@ -415,7 +415,7 @@ def test_argparse_loads_nothing_without_a_match(make_run: Any) -> None:
         "tdbg",
         "tdbg.inject",
         "tdbg.inject.on",
-        "tdbg.guard",
+        "tdbg.core.guard",
         "tdbg.inject.on.argparse_",
     ]
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tdbg.config import Settings, flags_from_env
-from tdbg.errors import LaunchError, TdbgError
+from tdbg.core.config import Settings, flags_from_env
+from tdbg.core.errors import LaunchError, TdbgError
+from tdbg.core.rundir import RunDir
 from tdbg.launch import boot
-from tdbg.rundir import RunDir
 
 
 def test_the_boot_file_is_one_python_can_read_and_names_the_run(tmp_path: Path) -> None:

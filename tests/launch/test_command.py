@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from tdbg.errors import CommandNotFoundError, NotExecutableError, TdbgError
+from tdbg.core.errors import CommandNotFoundError, NotExecutableError, TdbgError
 from tdbg.launch import command
 
 

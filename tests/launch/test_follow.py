@@ -9,11 +9,11 @@ import time
 import pytest
 from streams import Stream, bad
 
-from tdbg.config import Settings
-from tdbg.events import End, Plan, Step, Trigger, encode
+from tdbg.core.config import Settings
+from tdbg.core.events import End, Plan, Step, Trigger, encode
+from tdbg.core.rundir import EVENTS, ProcessDir
 from tdbg.launch.follow import FINDINGS, Follower, Tail
 from tdbg.launch.progress import Progress
-from tdbg.rundir import EVENTS, ProcessDir
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
 from tdbg.launch import hook
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tdbg.config import Settings
-from tdbg.errors import LaunchError, TdbgError
+from tdbg.core.config import Settings
+from tdbg.core.errors import LaunchError, TdbgError
 from tdbg.launch import join
 
 RECORD = {"command": ["python", "train.py"], "start": 1.0, "end": None}

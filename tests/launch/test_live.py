@@ -15,17 +15,17 @@ from typing import Any
 import pytest
 from streams import HOST, Stream
 
-from tdbg import control
 from tdbg.cli import main
-from tdbg.control import CONTROL_FILE, Request
-from tdbg.errors import TdbgError
-from tdbg.events import Cost, End, Finding, Observation, Plan, Step, Switch
+from tdbg.core import control
+from tdbg.core.control import CONTROL_FILE, Request
+from tdbg.core.errors import TdbgError
+from tdbg.core.events import Cost, End, Finding, Observation, Plan, Step, Switch
+from tdbg.core.rundir import process_start
 from tdbg.launch import ask as ask_module
 from tdbg.launch.ask import LOCK_FILE, ask, common_step
 from tdbg.launch.follow import FINDINGS, Follower
 from tdbg.launch.join import me
 from tdbg.launch.live import TAIL_BYTES, RankState, look
-from tdbg.rundir import process_start
 
 
 def begin(folder: Path, **settings: Any) -> Stream:

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from tdbg.core.rundir import RunDir
 from tdbg.launch import presence
 from tdbg.rules.silence import silence
-from tdbg.rundir import RunDir
 
 
 @pytest.fixture

@@ -8,11 +8,11 @@ import sys
 
 import pytest
 
-from tdbg.config import Settings
-from tdbg.events import Finding
+from tdbg.core.config import Settings
+from tdbg.core.events import Finding
+from tdbg.core.rundir import RunDir
 from tdbg.launch.start import Supervision
 from tdbg.rules.verdict import Verdict
-from tdbg.rundir import RunDir
 
 
 def state(shell) -> dict:
@@ -180,8 +180,8 @@ def test_a_second_agent_of_the_job_joins_and_stays_silent(shell, eventually) -> 
 RANK = """
 import os, time
 from pathlib import Path
-from tdbg.events import Step
-from tdbg.rundir import EventWriter, claim
+from tdbg.core.events import Step
+from tdbg.core.rundir import EventWriter, claim
 folder, _ = claim(Path(os.environ["TDBG_RUN_DIR"]), 0)
 writer = EventWriter(lambda: folder, 0, print)
 Path("pid").write_text(str(os.getpid()))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tdbg.cli import main
-from tdbg.events import Injection
+from tdbg.core.events import Injection
 from tdbg.logs.examine import Check, examine
 from tests.logs.test_records import FLAGS, folder  # noqa: F401 - the project's run
 from tests.streams import Stream

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
 from tdbg.logs.engine import whole
 from tdbg.logs.formats import FORMATS, Format, sniff, sortable
 from tdbg.logs.query import Matcher, Query, family

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from logs.test_filter import records
 
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
 from tdbg.logs import engine, parallel
 from tdbg.logs.query import Query, family
 from tdbg.logs.sources import Source, find

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tdbg.cli import COMMANDS, filter_logs, load
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
 from tdbg.logs import answer
 from tdbg.logs.question import OPTIONS, Question, check, parse
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tdbg.cli import main
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
 from tdbg.logs.guards.files import maps_below
 from tdbg.logs.guards.link import link
 from tdbg.logs.guards.reader import read

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from forks import child_of_a_held_lock
 
-from tdbg.flags import tag
+from tdbg.core.flags import tag
 from tdbg.logs.textlog import RankLogs, TextLog, header, line
 
 

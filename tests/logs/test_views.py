@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
 from tdbg.logs import collapse, follow, silent, sources
 from tdbg.logs.answer import answer
 from tdbg.logs.collapse import span

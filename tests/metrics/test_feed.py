@@ -13,8 +13,8 @@ import pytest
 import torch
 from torch import nn
 
-from tdbg.config import Settings
-from tdbg.events import Metric, Step
+from tdbg.core.config import Settings
+from tdbg.core.events import Metric, Step
 from tdbg.inject.agent import Agent
 from tdbg.inject.metrics import dumps
 from tdbg.inject.metrics import feed as feeds

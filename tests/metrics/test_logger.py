@@ -8,7 +8,7 @@ import pytest
 import torch
 from metrics.rows_of import lines, raw
 
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
 from tdbg.metrics.averaging import AveragingWindow
 from tdbg.metrics.keys import Key, is_key
 from tdbg.metrics.logger import StepMetricsLogger

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tdbg.directions import direction_of
-from tdbg.errors import TdbgError
+from tdbg.core.directions import direction_of
+from tdbg.core.errors import TdbgError
 from tdbg.metrics.best import BestEpochs
 from tdbg.metrics.metric import HISTORY, Metric
 from tdbg.metrics.stopping import EarlyStop

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
 from tdbg.metrics.fields import StateError
 from tdbg.metrics.ranks import differing, merge_states
 from tdbg.metrics.tracker import MetricsTracker
@@ -118,7 +118,7 @@ def test_sums_in_two_units_are_never_added():
 RANKS = """
 import os
 import torch.distributed as dist
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
 from tdbg.metrics.tracker import MetricsTracker
 dist.init_process_group("gloo")
 rank = dist.get_rank()

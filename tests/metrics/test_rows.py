@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from metrics.rows_of import lines, raw, row, write
 
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
 from tdbg.metrics import wire
 from tdbg.metrics.rows import Header, Row
 

@@ -7,7 +7,7 @@ import sys
 import pytest
 from metrics.rows_of import run
 
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
 from tdbg.metrics.run_ids import shared_run_id
 
 RANK = """
@@ -36,7 +36,7 @@ def test_a_rank_that_never_comes_is_told(tmp_path):
 import sys
 from datetime import timedelta
 import torch.distributed as dist
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
 from tdbg.metrics import run_ids
 store = dist.FileStore(sys.argv[1], 2)
 try: run_ids._through(store, 1, 0.5)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tdbg.errors import TdbgError
-from tdbg.events import Finding
+from tdbg.core.errors import TdbgError
+from tdbg.core.events import Finding
 from tdbg.metrics.commands import sanity
 from tdbg.metrics.rows import FILE, Row
 from tdbg.metrics.sanity import RULES, judge

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
 from tdbg.metrics.fields import StateError
 from tdbg.metrics.tracker import MetricsTracker
 

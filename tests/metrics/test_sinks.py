@@ -6,7 +6,7 @@ import os
 import pytest
 from metrics.rows_of import lines, raw, read_csv, row, run
 
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
 from tdbg.metrics.logger import StepMetricsLogger
 from tdbg.metrics.sinks import SINKS, MetricSink
 from tdbg.metrics.sinks.by_name import plain_sinks
@@ -199,7 +199,7 @@ def test_a_full_disk_loses_rows_and_comes_back(tmp_path, monkeypatch):
     def half(fd, data):
         return write(fd, data[: len(data) // 2]) if full[0] and b'"step"' in data else write(fd, data)
 
-    monkeypatch.setattr("tdbg.lines.os.write", half)
+    monkeypatch.setattr("tdbg.core.lines.os.write", half)
     fan.write(row(2, {"train/loss": 2.0}))
     full[0] = False
     fan.write(row(3, {"train/loss": 3.0}))

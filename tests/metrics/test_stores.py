@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
 from tdbg.metrics.best import BestEpochs
 from tdbg.metrics.keys import Key, KeyGrammarError
 from tdbg.metrics.stores import Store, lr_dict

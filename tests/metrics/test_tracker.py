@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
 from tdbg.metrics import keys, tracker
 from tdbg.metrics.holding import MADE, MAX_FINDINGS, Holding, UnknownPhaseError
 from tdbg.metrics.keys import Key, KeyGrammarError

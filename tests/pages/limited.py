@@ -101,7 +101,7 @@ def _answered(words: Sequence[str]) -> Answer:
 def main() -> None:
     import numpy  # noqa: F401 - not what a command needs for a file
 
-    from tdbg.asked import load
+    from tdbg.core.asked import load
     from tdbg.pages import commands
 
     for name in commands.NAMES:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy
 import pytest
 
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
 from tdbg.pages import gather, groups
 from tdbg.pages.writer import Item, PageWriter
 from tests.pages.samples import Commands, item, run

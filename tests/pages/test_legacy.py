@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import tdbg
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
 from tdbg.pages import legacy, packed
 from tdbg.pages.inert import Array, Refused, Sparse
 from tdbg.pages.legacy import Datapoint, LegacyPages, flatten

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from safetensors import safe_open
 
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
 from tdbg.pages import header
 from tdbg.pages.form import MANIFEST
 from tdbg.pages.header import Placed

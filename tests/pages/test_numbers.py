@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tdbg.events import Step, encode
+from tdbg.core.events import Step, encode
 from tdbg.pages.numbers import Known
 from tdbg.pages.reader import PageSet
 from tdbg.pages.writer import PageWriter

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
 from tdbg.pages.conversion import Conversion
 from tdbg.pages.nesting import nested
 from tdbg.pages.outputs import load_debug_outputs

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
 from tdbg.pages import datapoint as datapoint_module
 from tdbg.pages.form import HEADER_LIMIT, MANIFEST
 from tdbg.pages.journal import pack, scan
@@ -685,8 +685,8 @@ print(sum(1 for _ in PageSet.open(sys.argv[1])), PEAK_MB)
 
 def test_the_newest_run_with_pages_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As with traces: a later run without any is passed over."""
+    from tdbg.core.rundir import RunDir
     from tdbg.pages.places import newest
-    from tdbg.rundir import RunDir
 
     monkeypatch.chdir(tmp_path)
     first, _ = RunDir.create(tmp_path / "tdbg_runs" / "a", {})

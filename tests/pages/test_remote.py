@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 from tdbg import cli
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
+from tdbg.core.urls import Url, is_url, located
 from tdbg.pages.outputs import load_debug_outputs
 from tdbg.pages.reader import NoPagesError, PageSet
 from tdbg.pages.upload import Upload
 from tdbg.pages.writer import Item, PageWriter
-from tdbg.urls import Url, is_url, located
 from tests.pages.material import assert_whole, sealed, written
 from tests.pages.samples import Commands, run
 from tests.stores import BUCKET, Counted, counted, s3

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
 from tdbg.pages import slices
 from tdbg.pages.datapoint import Tensor
 from tdbg.pages.dtypes import DTYPES

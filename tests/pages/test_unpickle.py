@@ -20,12 +20,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tdbg
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
+from tdbg.core.tables import short
 from tdbg.pages import strided
 from tdbg.pages.bytesource import Latin1, Memory, Reader, Torn, Window
 from tdbg.pages.inert import Array, Named, Refused, Sparse, Storage
 from tdbg.pages.ledger import Exhausted, Ledger
-from tdbg.tables import short
 from tests.pages.foreign import HOSTILE, TENSORS, Point, calls, joblibbed, new_zip, old_row, raw, read, saved, tensor
 
 PROTOCOLS = range(6)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tdbg import cli
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
 from tdbg.pages.journal import Frames
 from tdbg.pages.mend import recover
 from tdbg.pages.reader import PageSet

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
 from tdbg.pages.dtypes import DTYPES, Dtype
 from tdbg.pages.values import array, numbers, shown
 

@@ -19,7 +19,7 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
 from tdbg.pages import disk
 from tdbg.pages.dtypes import DTYPES
 from tdbg.pages.form import ALIGN, MANIFEST

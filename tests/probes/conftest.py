@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from tdbg.config import Settings
-from tdbg.control import Request
-from tdbg.events import Event, NonFinite, Step
+from tdbg.core.config import Settings
+from tdbg.core.control import Request
+from tdbg.core.events import Event, NonFinite, Step
 from tdbg.probes.monitor import Monitor
 from tdbg.probes.roster import probes_for
 

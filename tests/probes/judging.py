@@ -5,7 +5,7 @@ from typing import Any
 
 from streams import Stream
 
-from tdbg.events import Finding, Observation
+from tdbg.core.events import Finding, Observation
 from tdbg.probes import PROBES
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, Subset
 
-from tdbg.events import Observation
+from tdbg.core.events import Observation
 from tdbg.probes import tensors
 from tdbg.probes.transforms import Meter, find, glimpse, name_of, steps_of
 from tdbg.probes.worker_pipe import LIMIT, WorkerPipe

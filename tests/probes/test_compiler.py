@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch._dynamo import convert_frame
 
-from tdbg import frames as frames_of_tdbg
+from tdbg.core import frames as frames_of_tdbg
 from tdbg.probes import compiler
 from tdbg.probes.compiler import hide
 

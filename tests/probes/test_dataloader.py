@@ -12,8 +12,8 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, TensorDataset, random_split
 from torch.utils.data.distributed import DistributedSampler
 
-from tdbg.config import BUDGET_PCT
-from tdbg.events import Observation
+from tdbg.core.config import BUDGET_PCT
+from tdbg.core.events import Observation
 from tdbg.probes import batches, dataloader, tensors
 from tdbg.probes.feeds import Waits, told_by
 

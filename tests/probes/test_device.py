@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from tdbg.events import Observation
+from tdbg.core.events import Observation
 from tdbg.probes import device
 
 from .conftest import Watch

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from tdbg.events import Observation
+from tdbg.core.events import Observation
 from tdbg.probes.collectives import COLLECTIVES, FIRST_CUTS, FUNCTIONAL, LONG_CHUNK, LONG_CUTS, Kind, Order
 from tdbg.probes.distributed import Distributed, flight_entries
 from tdbg.probes.watchdog import Watchdog

@@ -10,7 +10,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard, init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from tdbg.events import Observation
+from tdbg.core.events import Observation
 
 from .conftest import Watch
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from tdbg.events import Trigger
+from tdbg.core.events import Trigger
 from tdbg.probes.duty import SKIPPED_STEPS
 from tdbg.probes.triggers import WARM_RECORDS
 from tests.probes.conftest import Watch

@@ -13,7 +13,7 @@ from chance import RANDOM
 from probes import healthy
 from probes.judging import findings
 
-from tdbg.flags import FLAGS
+from tdbg.core.flags import FLAGS
 
 EVERYTHING = {flag.name: True for flag in FLAGS if flag.probe and flag.name not in ("PROFILER", "AUTOGRAD_ANOMALY")}
 HOW = {

@@ -10,7 +10,7 @@ import torch
 from streams import Stream
 from torch import Tensor, nn
 
-from tdbg.events import End, Step
+from tdbg.core.events import End, Step
 
 
 def model() -> nn.Sequential:

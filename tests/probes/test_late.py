@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from tdbg.events import Step
+from tdbg.core.events import Step
 from tdbg.probes import Probe, tensors
 from tdbg.probes.late import LateReads
 from tdbg.probes.roster import probes_for

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
 from tdbg.probes.loss import class_losses, class_weighting
 from tdbg.probes.loss.class_weighting import effective_numbers
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
 from tdbg.probes.loss import forget, gradnorm_metrics, gradnorm_values
 
 pytestmark = pytest.mark.usefixtures("loss_flags")

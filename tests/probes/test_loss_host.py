@@ -15,8 +15,8 @@ from torch import nn
 
 import tdbg
 from tdbg.api import flags as api_flags
-from tdbg.errors import TdbgError
-from tdbg.events import Observation
+from tdbg.core.errors import TdbgError
+from tdbg.core.events import Observation
 from tdbg.probes import host, loss
 from tdbg.probes.loss.report import STATES
 from tdbg.rules import RULES

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
 from tdbg.probes.loss import NullMasking, null_masking
 from tdbg.probes.loss.figures import surprise, wilson
 from tdbg.probes.loss.null_targets import format_of

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn.functional import one_hot
 
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
 from tdbg.probes import loss
 
 NAN, INF = float("nan"), float("inf")

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
 from tdbg.probes.loss import taxonomy_distances, taxonomy_forward, taxonomy_hierarchy, taxonomy_matrix
 
 pytestmark = pytest.mark.usefixtures("loss_flags")

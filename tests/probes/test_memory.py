@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from tdbg.events import Observation
+from tdbg.core.events import Observation
 from tdbg.probes import host_memory, live_tensors, memory
 from tdbg.probes.creep import Series
 

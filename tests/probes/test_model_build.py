@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tdbg.events import Observation
+from tdbg.core.events import Observation
 from tdbg.probes import module_tree
 
 from .conftest import Watch

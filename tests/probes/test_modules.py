@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tdbg.events import Observation
+from tdbg.core.events import Observation
 from tdbg.probes import modules, tensors
 from tdbg.probes.budget import ALWAYS_STEPS
 from tdbg.probes.spread import SAMPLE, samples

@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
-from tdbg.config import Settings
+from tdbg.core.config import Settings
 from tdbg.probes.monitor import Monitor
 from tdbg.probes.roster import probes_for
 

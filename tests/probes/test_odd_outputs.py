@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tdbg.flags import FLAGS
+from tdbg.core.flags import FLAGS
 
 from .conftest import Watch
 

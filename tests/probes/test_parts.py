@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from tdbg.events import Step
-from tdbg.flags import FLAGS
+from tdbg.core.events import Step
+from tdbg.core.flags import FLAGS
 from tdbg.probes import PROBES
 from tdbg.probes.baseline import Alternation
 from tdbg.probes.budget import Budget

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from tdbg.config import Selection
-from tdbg.errors import TdbgError
-from tdbg.events import Observation, ProbeOff
+from tdbg.core.config import Selection
+from tdbg.core.errors import TdbgError
+from tdbg.core.events import Observation, ProbeOff
 from tdbg.probes import PROBES, Probe
 from tdbg.probes.budget import ALWAYS_STEPS, EXTRAS_SHARE, Budget
 from tdbg.probes.plan import LEAST_EVERY_S, MAX_DEAF, Planner

@@ -14,9 +14,9 @@ import pytest
 import torch
 from torch import nn
 
-from tdbg.events import Observation, Trace
+from tdbg.core.events import Observation, Trace
+from tdbg.core.profiling import MAX_STEPS, rest, trace_name
 from tdbg.probes.memory_history import MemoryHistory, name_beside, save
-from tdbg.profiling import MAX_STEPS, rest, trace_name
 from tests.probes.conftest import Watch
 
 Start = Callable[..., Watch]

@@ -12,7 +12,7 @@ from probes.judging import codes, seen
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from tdbg.config import Settings
+from tdbg.core.config import Settings
 from tdbg.probes import Probe, collectives
 from tdbg.probes.budget import Budget
 from tdbg.probes.collectives import Group, Order

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from tdbg.events import Observation, Step, Switch, Trigger
+from tdbg.core.events import Observation, Step, Switch, Trigger
 from tdbg.probes.triggers import COOL_STEPS, ESCALATE_STEPS, MAX_DUMPS, LossSpike, SkipStreak, not_finite
 from tests.probes.conftest import Watch
 

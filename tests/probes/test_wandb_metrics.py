@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from tdbg.events import Observation
+from tdbg.core.events import Observation
 from tdbg.probes.wandb_metrics import WandbMetrics, number_of
 
 

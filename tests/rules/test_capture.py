@@ -4,7 +4,7 @@ from typing import Any
 
 from streams import Stream
 
-from tdbg.events import Observation
+from tdbg.core.events import Observation
 
 
 def done(**dropped: int) -> Observation:

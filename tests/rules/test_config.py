@@ -4,7 +4,7 @@ import json
 
 from streams import Stream
 
-from tdbg.events import Cost, Injection, Note, ProbeOff
+from tdbg.core.events import Cost, Injection, Note, ProbeOff
 
 
 def only(run: Stream, code: int = 0):

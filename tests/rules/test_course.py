@@ -4,7 +4,7 @@ import random
 
 from streams import Stream, bad
 
-from tdbg.events import Step
+from tdbg.core.events import Step
 
 
 def first(run: Stream, code: str):

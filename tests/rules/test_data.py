@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from streams import Stream
 
-from tdbg.events import Finding, Observation, Traceback
+from tdbg.core.events import Finding, Observation, Traceback
 
 WAIT = {"dataset": "Images", "share": 0.71, "median_ms": 48.2, "p95_ms": 60.0, "max_ms": 91.0, "count": 20, "cores": 8}
 RANGE = {"pipeline": "Compose", "step_name": "Normalize", "order": [3], "count": 4, "low_in": [-2.1], "high_in": [2.6]}

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from streams import Stream
 
-from tdbg.events import Event, Finding, Observation
+from tdbg.core.events import Event, Finding, Observation
+from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES
 from tdbg.rules.verdict import Judge
-from tdbg.rundir import ProcessDir
 
 
 def seen(part: str, step: int, t: float = 0.0, **values: Any) -> Observation:

@@ -6,7 +6,7 @@ import random
 import pytest
 from streams import Stream
 
-from tdbg.events import Params, Plan, Step
+from tdbg.core.events import Params, Plan, Step
 
 STEPS = 1500
 SEEDS = range(4)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tdbg.events import Observation
+from tdbg.core.events import Observation
 
 
 def look(probe: str, part: str, step: int = 20, **values: Any) -> Observation:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from streams import Stream
 
-from tdbg.events import Finding, Observation
+from tdbg.core.events import Finding, Observation
 
 
 def seen(probe: str, part: str = "", step: int = 9, **values: Any) -> Observation:

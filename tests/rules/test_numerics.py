@@ -6,7 +6,7 @@ import random
 import pytest
 from streams import Stream, bad
 
-from tdbg.events import Params, Step
+from tdbg.core.events import Params, Step
 from tdbg.rules.verdict import block
 
 

@@ -5,10 +5,10 @@ import itertools
 import pytest
 from streams import Stream
 
-from tdbg.events import Event, Finding, Step
+from tdbg.core.events import Event, Finding, Step
+from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, Rule
 from tdbg.rules.verdict import Judge
-from tdbg.rundir import ProcessDir
 
 CAUSES = ("TD-S006", "TD-C008", "TD-S005", "TD-D002")
 CONSEQUENCES = ("TD-G003", "TD-G005", "TD-S007")

@@ -5,9 +5,9 @@ import json
 import pytest
 from streams import HOST, Stream
 
-from tdbg.events import Note, Observation, Plan, Traceback
+from tdbg.core.events import Note, Observation, Plan, Traceback
+from tdbg.core.rundir import ProcessDir
 from tdbg.rules.verdict import Judge
-from tdbg.rundir import ProcessDir
 
 
 def first(run: Stream, code: str, exit_code: int = 0):

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 import tdbg.rules
-from tdbg.errors import TdbgError
-from tdbg.events import SEVERITIES, Finding
+from tdbg.core.errors import TdbgError
+from tdbg.core.events import SEVERITIES, Finding
 from tdbg.rules import RULES, at_least, check_words, wanted
 
 LETTERS = "NGDLMSARCP"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tdbg.events import Observation
+from tdbg.core.events import Observation
 from tdbg.rules._streaks import Streaks
 
 TURNS = {1: ["first", "a"], 2: ["first", "b"]}

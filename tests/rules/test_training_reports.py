@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tdbg.events import Observation, Plan, ProbeOff, Step, Switch
+from tdbg.core.events import Observation, Plan, ProbeOff, Step, Switch
 
 LASTING = {"names": ["head.weight", "head.bias"], "count": 2, "looks": 10, "since": 3, "norm": 2e-9}
 

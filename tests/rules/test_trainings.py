@@ -3,7 +3,7 @@
 import pytest
 from streams import HOST, Stream
 
-from tdbg.events import Cost, Start
+from tdbg.core.events import Cost, Start
 
 
 def process(run: Stream, folder: str, pid: int, steps: int, evals: int = 0, *, end: bool = True, **more) -> None:

@@ -5,8 +5,8 @@ import shutil
 import pytest
 from streams import HOST, Stream
 
+from tdbg.core.rundir import ProcessDir
 from tdbg.rules.verdict import Judge
-from tdbg.rundir import ProcessDir
 
 
 def finish(run: Stream, code: int):

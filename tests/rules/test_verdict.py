@@ -7,12 +7,12 @@ import random
 import pytest
 from streams import HOST, Stream, bad
 
-from tdbg.events import Baseline, Cost, Observation, ProbeOff, Step, Traceback, Trigger
+from tdbg.core.events import Baseline, Cost, Observation, ProbeOff, Step, Traceback, Trigger
+from tdbg.core.rundir import EVENTS, RunDir
 from tdbg.rules import RULES, PerProcessRule, Rule
 from tdbg.rules.flag_lines import flag_lines
 from tdbg.rules.text import counted, ranges
 from tdbg.rules.verdict import VERDICT_LINES, Judge, block, judge_run
-from tdbg.rundir import EVENTS, RunDir
 
 
 def ruined(run: Stream, world: int = 2, steps: int = 60) -> None:

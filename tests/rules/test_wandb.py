@@ -4,7 +4,7 @@ from typing import Any
 
 from streams import Stream
 
-from tdbg.events import Finding, Observation
+from tdbg.core.events import Finding, Observation
 
 
 def seen(part: str, step: int = 3, **values: Any) -> Observation:

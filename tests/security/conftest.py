@@ -48,7 +48,7 @@ class Place:
     def _ask(self, words: tuple[str, ...], cwd: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
         from tdbg.cli import main
 
-        said = sys.modules.get("tdbg.config_files")
+        said = sys.modules.get("tdbg.core.config_files")
         if said is not None:
             said._said.clear()  # what is said once a process
         out, err = io.StringIO(), io.StringIO()

@@ -1,4 +1,4 @@
-"""What may lie in a run directory is opened in one place, `tdbg.run_files`; other ways stand here, each with its reason."""
+"""What may lie in a run directory is opened in one place, `tdbg.core.run_files`; other ways stand here, each with its reason."""
 
 import ast
 from pathlib import Path
@@ -8,9 +8,9 @@ import tdbg
 ROOT = Path(tdbg.__file__).parent
 # Files that open, make or move something by themselves: what it is.
 OTHER_WAYS = {
-    "run_files.py": "the one place",
-    "config_files.py": "the user's own folder, by a private draft",
-    "rundir.py": "the run directory itself, and the folder it is in",
+    "core/run_files.py": "the one place",
+    "core/config_files.py": "the user's own folder, by a private draft",
+    "core/rundir.py": "the run directory itself, and the folder it is in",
     "launch/join.py": "the run directory itself, and tdbg_runs",
     "launch/hook.py": "site-packages, which the user names",
     "launch/orphans.py": "/dev/null",
@@ -71,4 +71,4 @@ def test_what_lies_in_a_run_directory_is_opened_in_one_place() -> None:
         calls = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)]
         if any(writes(call) for call in calls):
             found.add(path.relative_to(ROOT).as_posix())
-    assert found == set(OTHER_WAYS), "write below a run directory with tdbg.run_files"
+    assert found == set(OTHER_WAYS), "write below a run directory with tdbg.core.run_files"

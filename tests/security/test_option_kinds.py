@@ -3,7 +3,7 @@
 import re
 from dataclasses import fields
 
-from tdbg.config import ACT, LOCAL, PLACE, SETTING_KINDS, Settings
+from tdbg.core.config import ACT, LOCAL, PLACE, SETTING_KINDS, Settings
 
 # Words in the help of a setting that runs, sends, loads or places something.
 SUSPICIOUS = re.compile(

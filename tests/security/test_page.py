@@ -6,7 +6,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import tdbg
-from tdbg.config import Settings
+from tdbg.core.config import Settings
 
 TESTS = Path(__file__).parents[1]
 PAGE = TESTS.parent / "docs" / "security.md"

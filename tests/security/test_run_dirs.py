@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from tdbg.errors import TdbgError
-from tdbg.events import Note, Start
-from tdbg.lines import LineWriter
+from tdbg.core.errors import TdbgError
+from tdbg.core.events import Note, Start
+from tdbg.core.lines import LineWriter
+from tdbg.core.rundir import EventWriter, RunDir, claim, write_json
 from tdbg.logs.textlog import TextLog
 from tdbg.pages.disk import OwnFile
-from tdbg.rundir import EventWriter, RunDir, claim, write_json
 from tests.security.conftest import OTHER, Place, give_away, needs_root
 
 PROGRAM = """
@@ -145,7 +145,7 @@ def test_anothers_run_is_read_and_not_written(place: Place) -> None:
 AS_ANOTHER = """
 import os, sys
 sys.path[:0] = {path!r}
-import tdbg.events, tdbg.rundir, tdbg.cli.control, tdbg.launch.ask, tdbg.launch.live, difflib
+import tdbg.core.events, tdbg.core.rundir, tdbg.cli.control, tdbg.launch.ask, tdbg.launch.live, difflib
 from tdbg.cli import main
 main(["control", {run!r}, "--level", "nonsense"])
 os.setgid({uid}); os.setuid({uid})
@@ -228,14 +228,14 @@ def lock_requests(run: Path, path: Path) -> None:
 
 
 def write_boot(run: Path, path: Path) -> None:
-    from tdbg.config import Settings
+    from tdbg.core.config import Settings
     from tdbg.launch import boot
 
     boot.write(RunDir(run), Settings())
 
 
 def make_folder(run: Path, path: Path) -> None:
-    from tdbg import run_files
+    from tdbg.core import run_files
 
     run_files.make_folder(path)
 
@@ -354,7 +354,7 @@ def test_no_command_reads_through_a_link(place: Place, words: list[str]) -> None
 
 
 def test_a_draft_that_a_killed_process_left_is_replaced(tmp_path: Path) -> None:
-    from tdbg import run_files
+    from tdbg.core import run_files
 
     run, precious = empty_run(tmp_path / "run"), victim(tmp_path)
     draft = run / "draft"

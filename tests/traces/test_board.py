@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from tdbg.events import Observation, Step, Trace, encode
-from tdbg.profiling import trace_name
-from tdbg.rundir import RunDir
+from tdbg.core.events import Observation, Step, Trace, encode
+from tdbg.core.profiling import trace_name
+from tdbg.core.rundir import RunDir
 from tdbg.traces import board
 
 Get = Callable[[str], Any]
@@ -123,7 +123,7 @@ def test_a_long_curve_keeps_its_shape() -> None:
 def test_without_the_package_nothing_is_written(tmp_path: Path) -> None:
     make_run(tmp_path / "run")
     code = (
-        "import sys; sys.modules['tensorboard'] = None; from tdbg.rundir import RunDir; from pathlib import Path\n"
+        "import sys; sys.modules['tensorboard'] = None; from tdbg.core.rundir import RunDir; from pathlib import Path\n"
         f"from tdbg.traces import board; assert board.write(RunDir(Path({str(tmp_path / 'run')!r}))) == []\n"
         "assert not {'torch', 'tensorflow'} & set(sys.modules)"
     )
@@ -135,7 +135,7 @@ def test_neither_torch_nor_tensorflow_is_loaded(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     make_run(tmp_path / "run")
     code = (
-        "import sys; from tdbg.rundir import RunDir; from pathlib import Path; from tdbg.traces import board\n"
+        "import sys; from tdbg.core.rundir import RunDir; from pathlib import Path; from tdbg.traces import board\n"
         f"assert len(board.write(RunDir(Path({str(tmp_path / 'run')!r})))) == 1\n"
         "assert not {'torch', 'tensorflow'} & set(sys.modules)"
     )

@@ -7,7 +7,7 @@ import zlib
 
 import pytest
 
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
 from tdbg.traces import chunks
 from tdbg.traces.chunks import Blocks
 

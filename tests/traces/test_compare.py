@@ -5,7 +5,7 @@ import json
 import pytest
 from traces.material import gpu, launch, op, step, write
 
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
 from tdbg.traces.build import summarize
 from tdbg.traces.compare import compare, is_notable
 from tdbg.traces.sets import Found

@@ -6,7 +6,7 @@ from collections import defaultdict
 import pytest
 from traces.material import loaded, note, op, real, span, step, write
 
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
 from tdbg.traces import calls, flames
 from tdbg.traces.build import summarize
 from tdbg.traces.flops import per_call

@@ -5,7 +5,7 @@ import os
 import pytest
 from traces.material import gpu, launch, memory, op, step, write
 
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
 from tdbg.traces import index
 from tdbg.traces.build import summarize
 

@@ -5,7 +5,7 @@ import inspect
 import pytest
 from traces.material import gpu, launch, memory, note, op, real, span, step, write
 
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
 from tdbg.traces import figures
 from tdbg.traces.build import summarize
 from tdbg.traces.rules import RULES, Abstain, asked, consult

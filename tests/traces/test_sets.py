@@ -5,7 +5,7 @@ import os
 import pytest
 from traces.material import op, write
 
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
 from tdbg.traces.sets import newest, traces
 
 EVENTS = [op("aten::mm", 0, 1)]

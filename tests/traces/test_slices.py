@@ -8,7 +8,7 @@ import tracemalloc
 import pytest
 from traces.material import LAYOUTS, gpu, launch, loaded, memory, note, op, real, span, step, write
 
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
 from tdbg.traces import merged
 from tdbg.traces.build import summarize
 from tdbg.traces.keeping import Keeping, chosen_steps

@@ -7,7 +7,7 @@ import tracemalloc
 import pytest
 from traces.material import LAYOUTS, bare, dense, kineto, loaded, op, python, real, span, step, write
 
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
 from tdbg.traces import stream
 from tdbg.traces.kinds import category
 from tdbg.traces.stream import Event, Trace

@@ -7,7 +7,7 @@ import sys
 import pytest
 from traces.material import dense, kineto, note, op, python, step, write
 
-from tdbg.events import Step, encode
+from tdbg.core.events import Step, encode
 from tdbg.traces.sets import newest, traces
 from tdbg.traces.telling import picked, unprofiled
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 from tdbg.api.flags import live
 from tdbg.api.levels import DebugLevel
 from tdbg.api.session import LOG, Session, current, run_agent, start, stop
-from tdbg.errors import TdbgError
-from tdbg.events import Plan
-from tdbg.flags import Value, parse
+from tdbg.core.errors import TdbgError
+from tdbg.core.events import Plan
+from tdbg.core.flags import Value, parse
 
 if TYPE_CHECKING:
     from torch import nn

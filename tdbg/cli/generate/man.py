@@ -2,9 +2,9 @@
 
 from dataclasses import fields
 
-from tdbg import config
 from tdbg.cli import options, pages
 from tdbg.cli.generate import words
+from tdbg.core import config
 from tdbg.version import __version__
 
 STATUS = (

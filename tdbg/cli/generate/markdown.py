@@ -29,7 +29,7 @@ def _exit_codes() -> str:
 
 def flags() -> str:
     """docs/flags.md: the flag table and the presets."""
-    from tdbg.flags import FLAGS, PRESETS, thresholds
+    from tdbg.core.flags import FLAGS, PRESETS, thresholds
 
     parts = ["# Debug flags", NOTICE, "Switched on with `tdbg run -f FLAG`; `tdbg flags show FLAG` shows one.\n"]
     for group, members in groupby(FLAGS, key=lambda flag: flag.group):
@@ -45,7 +45,7 @@ def flags() -> str:
 
 def events() -> str:
     """docs/events.md: the schema of every event."""
-    from tdbg.events import describe
+    from tdbg.core.events import describe
 
     parts = [
         "# Events",
@@ -63,7 +63,7 @@ def events() -> str:
 
 def probes() -> str:
     """docs/probes.md: what each probe reads, what it costs, and the fields of its observations."""
-    from tdbg.flags import FLAGS
+    from tdbg.core.flags import FLAGS
     from tdbg.probes import PROBES
 
     parts = [

@@ -1,9 +1,9 @@
 """The values of each kind of option, for completions and the manual: (word, a line about it or nothing)."""
 
-from tdbg import config
-from tdbg.flags import FLAGS, PRESETS
+from tdbg.core import config
+from tdbg.core.flags import FLAGS, PRESETS
+from tdbg.core.profiling import KINDS
 from tdbg.pages.screen import IMAGES
-from tdbg.profiling import KINDS
 
 Words = list[tuple[str, str]]
 

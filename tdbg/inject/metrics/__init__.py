@@ -5,7 +5,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any, Protocol
 
-    from tdbg.guard import Guard
+    from tdbg.core.guard import Guard
     from tdbg.inject.agent import Agent
     from tdbg.metrics.rows import Row
     from tdbg.probes.monitor import Monitor

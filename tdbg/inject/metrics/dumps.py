@@ -9,8 +9,8 @@ from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tdbg.events import Observation
-from tdbg.flags import tag
+from tdbg.core.events import Observation
+from tdbg.core.flags import tag
 from tdbg.inject.imports import when_imported
 from tdbg.metrics.rows import COUNT_0, MOST_NAMED, Row
 

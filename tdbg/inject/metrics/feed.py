@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tdbg.events import Event, Metric, Plan, Step
-from tdbg.guard import Guard
+from tdbg.core.events import Event, Metric, Plan, Step
+from tdbg.core.guard import Guard
 from tdbg.inject.metrics import steps
 from tdbg.inject.metrics.dumps import Dumps
 from tdbg.inject.metrics.sorting import sort

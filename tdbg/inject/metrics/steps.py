@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from tdbg.events import Step, as_float
+from tdbg.core.events import Step, as_float
 
 MAX_GROUPS = 32
 MAX_OTHERS = 8

@@ -13,7 +13,7 @@ import os
 import sys
 from types import ModuleType
 
-from tdbg.guard import Guard
+from tdbg.core.guard import Guard
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def _after_parse(cls: "Any", name: str) -> None:
         try:
             result = real(self, args, namespace)
         except BaseException as error:
-            from tdbg.frames import drop_own_frames
+            from tdbg.core.frames import drop_own_frames
 
             drop_own_frames(error)
             raise

@@ -7,7 +7,7 @@ import functools
 from types import ModuleType
 from typing import Any
 
-from tdbg.frames import without_own_frames
+from tdbg.core.frames import without_own_frames
 from tdbg.inject.set_flags import set_flags
 from tdbg.inject.take import guard_of
 

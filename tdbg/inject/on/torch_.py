@@ -9,16 +9,16 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tdbg import run_files
-from tdbg.control import CONTROL_FILE, Request, read
-from tdbg.events import End, Metric, Start, Step, number, plain
-from tdbg.flags import DIAGNOSTICS
+from tdbg.core import run_files
+from tdbg.core.control import CONTROL_FILE, Request, read
+from tdbg.core.events import End, Metric, Start, Step, number, plain
+from tdbg.core.flags import DIAGNOSTICS
+from tdbg.core.redaction import redact_argv
+from tdbg.core.rundir import allowed_env, env_rank, rank_folder, write_json
 from tdbg.inject import children, records, tracebacks
 from tdbg.inject.agent import Agent, agent
 from tdbg.inject.identity import is_child
 from tdbg.inject.imports import when_imported
-from tdbg.redaction import redact_argv
-from tdbg.rundir import allowed_env, env_rank, rank_folder, write_json
 
 LOCAL_RANK_ENV = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")
 BATCH_LIMIT_BYTES = 256_000_000

@@ -3,8 +3,8 @@
 import functools
 from typing import Any
 
-from tdbg.events import Plan
-from tdbg.frames import without_own_frames
+from tdbg.core.events import Plan
+from tdbg.core.frames import without_own_frames
 from tdbg.inject.agent import agent
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from tdbg.files import describe_failure, read_json, read_small
+from tdbg.core.files import describe_failure, read_json, read_small
 from tdbg.logs.guards.facts import VERSION, Facts, decode
 from tdbg.logs.guards.link import GuardMap, link
 from tdbg.logs.guards.reader import CHECKERS, read

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Sequence
 from functools import cache
 
-from tdbg.flags import FLAGS, canonical, covers
+from tdbg.core.flags import FLAGS, canonical, covers
 
 Flags = frozenset[str]
 Pair = tuple[Flags, Flags]  # what is known where a test came out true, and where it came out false

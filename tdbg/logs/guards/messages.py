@@ -5,7 +5,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tdbg.flags import tag
+from tdbg.core.flags import tag
 from tdbg.logs.guards.flagsets import NONE, Flags, flag_name
 from tdbg.logs.guards.names import Definition, Names, Place
 from tdbg.logs.guards.shapes import GAP, Shape, braces, joined, percent

@@ -1,6 +1,6 @@
-"""The subcommands of `tdbg metrics`, each a file with what `tdbg.asked.Subcommand` names."""
+"""The subcommands of `tdbg metrics`, each a file with what `tdbg.core.asked.Subcommand` names."""
 
-from tdbg.asked import answer_plain, load
+from tdbg.core.asked import answer_plain, load
 
 # The order of the help page.
 NAMES = ("show", "dump", "plot", "compare", "sanity")

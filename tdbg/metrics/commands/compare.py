@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from tdbg.asked import Options
+from tdbg.core.asked import Options
 from tdbg.metrics.asking import SELECTION, Selected
 
 if TYPE_CHECKING:
@@ -46,12 +46,12 @@ class Question(Selected):
 
 def answer(question: Question) -> int:
     """Print how they differ; 1 if any series parts, or if two runs share none."""
-    from tdbg.errors import TdbgError
+    from tdbg.core.errors import TdbgError
+    from tdbg.core.output import say
+    from tdbg.core.tables import safe
     from tdbg.metrics.asking import tell_counts
     from tdbg.metrics.parting import Comparison
     from tdbg.metrics.sources import find
-    from tdbg.output import say
-    from tdbg.tables import safe
 
     paths = list(question.paths)
     if not paths:
@@ -83,7 +83,7 @@ def answer(question: Question) -> int:
 
 def _tolerance(text: str) -> float | None:
     """A share; None for the spread."""
-    from tdbg.errors import TdbgError
+    from tdbg.core.errors import TdbgError
     from tdbg.metrics.parting import SPREAD
 
     if not text:
@@ -109,9 +109,9 @@ def _wanted(globs: "Sequence[str]") -> "Callable[[str], bool]":
 
 
 def _print(first: str, other: str, found: "Comparison") -> None:
+    from tdbg.core.output import say
+    from tdbg.core.tables import counted, print_rows, short
     from tdbg.metrics.asking import label
-    from tdbg.output import say
-    from tdbg.tables import counted, print_rows, short
 
     pairs = [pair for _, pair in sorted(found.pairs.items())]
     parted = [pair for pair in pairs if pair.parted]
@@ -156,9 +156,9 @@ def _rows(pairs: "Sequence[Pair]", ranks: bool) -> "Iterator[Sequence[Any]]":
 def _print_json(first: str, found: "Sequence[tuple[str, Comparison]]", tolerance: float | None) -> None:
     from dataclasses import asdict
 
+    from tdbg.core.output import print_json
+    from tdbg.core.tables import finite
     from tdbg.metrics.parting import SPREAD
-    from tdbg.output import print_json
-    from tdbg.tables import finite
 
     def of(one: "Series | None") -> dict[str, Any] | None:
         if one is None:

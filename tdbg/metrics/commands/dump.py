@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from tdbg.asked import Options
+from tdbg.core.asked import Options
 from tdbg.metrics.asking import ARGUMENTS, SELECTION, Selected
 
 if TYPE_CHECKING:
@@ -58,11 +58,11 @@ class Question(Selected):
 
 def answer(question: Question) -> int:
     """Write it; 1 if there is nothing."""
-    from tdbg.errors import TdbgError
+    from tdbg.core.errors import TdbgError
+    from tdbg.core.output import say
+    from tdbg.core.tables import counted, safe
     from tdbg.metrics.asking import chooser, place_of, tell_counts
     from tdbg.metrics.tabling import WRITERS, write
-    from tdbg.output import say
-    from tdbg.tables import counted, safe
 
     form = question.form or "json"
     if question.json and form != "json":
@@ -97,7 +97,7 @@ def answer(question: Question) -> int:
 
 def _why_none(question: Question, place: "Place", until: int | None) -> tuple[str, ...]:
     """Which of what was asked for is not there, and what is."""
-    from tdbg.errors import TdbgError
+    from tdbg.core.errors import TdbgError
     from tdbg.metrics.asking import NO_ROWS, check_keys, nearest
     from tdbg.metrics.reading import Reading
 
@@ -123,7 +123,7 @@ def _why_none(question: Question, place: "Place", until: int | None) -> tuple[st
 
 
 def _step(text: str) -> int | None:
-    from tdbg.errors import TdbgError
+    from tdbg.core.errors import TdbgError
 
     if not text:
         return None
@@ -170,11 +170,11 @@ def _states(question: Question, until: int | None) -> int:
     """Print the states that were kept."""
     import json
 
-    from tdbg.errors import TdbgError
+    from tdbg.core.errors import TdbgError
+    from tdbg.core.output import say
+    from tdbg.core.tables import finite, safe
     from tdbg.metrics.asking import place_of
     from tdbg.metrics.tabling import place as place_for
-    from tdbg.output import say
-    from tdbg.tables import finite, safe
 
     if question.form not in ("", "json"):
         raise TdbgError("states are printed as JSON alone", "leave --format out")
@@ -239,9 +239,9 @@ def _part_of(state: dict[str, Any], globs: "Sequence[str]", phase: str) -> dict[
 
 def _kept(place: "Place") -> "Iterator[tuple[int | None, str, dict[str, Any]]]":
 
-    from tdbg.files import read_json
-    from tdbg.output import say
-    from tdbg.tables import safe
+    from tdbg.core.files import read_json
+    from tdbg.core.output import say
+    from tdbg.core.tables import safe
 
     for file in place.files:
         for path in sorted((file.path.parent / KEPT).glob("*.json")):

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from tdbg.asked import Asked, Options
+from tdbg.core.asked import Asked, Options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -46,12 +46,12 @@ class Question(Asked):
 
 def answer(question: Question) -> int:
     """Draw it; 1 if there is nothing to draw."""
-    from tdbg.errors import TdbgError
+    from tdbg.core.errors import TdbgError
+    from tdbg.core.output import say
+    from tdbg.core.tables import safe
     from tdbg.metrics.asking import check_keys, tell_counts
     from tdbg.metrics.reading import Reading
     from tdbg.metrics.sources import find
-    from tdbg.output import say
-    from tdbg.tables import safe
 
     if not 2 <= question.height <= 200:
         raise TdbgError(f"--height cannot be {question.height}", "write 2 to 200")
@@ -82,7 +82,7 @@ def split(words: "list[str]") -> "tuple[str, list[str]]":
 
 
 def _smooth(text: str) -> float:
-    from tdbg.errors import TdbgError
+    from tdbg.core.errors import TdbgError
 
     try:
         found = float(text or 0)
@@ -120,10 +120,10 @@ def _curves(reading: Any, globs: "Sequence[str]", smooth: float) -> "tuple[dict[
 def _print(curves: "Mapping[str, Sequence[Curve]]", height: int, most: int) -> None:
     import shutil
 
+    from tdbg.core.output import say
+    from tdbg.core.tables import safe
     from tdbg.metrics.asking import label
     from tdbg.metrics.screen import graph
-    from tdbg.output import say
-    from tdbg.tables import safe
 
     width = min(shutil.get_terminal_size((80, 24)).columns, 120)
     for number, (key, those) in enumerate(curves.items()):
@@ -138,7 +138,7 @@ def _print(curves: "Mapping[str, Sequence[Curve]]", height: int, most: int) -> N
 
 
 def _named(one: "Curve", those: "Sequence[Curve]") -> str:
-    from tdbg.tables import cell
+    from tdbg.core.tables import cell
 
     words = []
     if len({other.rank for other in those}) > 1:
@@ -150,8 +150,8 @@ def _named(one: "Curve", those: "Sequence[Curve]") -> str:
 
 
 def _print_json(name: str, curves: "Mapping[str, Sequence[Curve]]") -> None:
-    from tdbg.output import print_json
-    from tdbg.tables import finite
+    from tdbg.core.output import print_json
+    from tdbg.core.tables import finite
 
     print_json("metrics-plot", finite({"run": name, "curves": told(curves)}))
 
@@ -175,10 +175,10 @@ def told(curves: "Mapping[str, Sequence[Curve]]") -> list[dict[str, Any]]:
 
 
 def _write_html(question: Question, name: str, curves: "Mapping[str, Sequence[Curve]]") -> None:
+    from tdbg.core.output import say
+    from tdbg.core.tables import counted, safe
     from tdbg.metrics.html import write
     from tdbg.metrics.tabling import place
-    from tdbg.output import say
-    from tdbg.tables import counted, safe
 
     with place(question.html, question.force, binary=True) as file:
         write(file, told(curves), name)

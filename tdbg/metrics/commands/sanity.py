@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tdbg.asked import Options
+from tdbg.core.asked import Options
 from tdbg.metrics.asking import ARGUMENTS, SELECTION, Selected
 
 if TYPE_CHECKING:
-    from tdbg.events import Finding
+    from tdbg.core.events import Finding
 
 __all__ = ["ARGUMENTS", "HELP", "OPTIONS", "Question", "answer"]
 HELP = """Say what is wrong with the metrics of a run.
@@ -38,13 +38,13 @@ class Question(Selected):
 
 def answer(question: Question) -> int:
     """Print it; 1 if `--fail-on` is reached, or if there is no row to look at."""
-    from tdbg.errors import TdbgError
-    from tdbg.events import SEVERITIES
+    from tdbg.core.errors import TdbgError
+    from tdbg.core.events import SEVERITIES
+    from tdbg.core.output import say
+    from tdbg.core.tables import safe
     from tdbg.metrics.asking import NO_ROWS, place_of, tell_counts
     from tdbg.metrics.sanity import judge
     from tdbg.metrics.seen import look
-    from tdbg.output import say
-    from tdbg.tables import safe
 
     if question.fail_on and question.fail_on not in SEVERITIES:
         raise TdbgError(f"--fail-on cannot be {question.fail_on!r}", f"write one of: {', '.join(SEVERITIES)}")
@@ -68,7 +68,7 @@ def answer(question: Question) -> int:
 
 
 def _print(found: "Sequence[Finding]", rows: int) -> None:
-    from tdbg.tables import counted, safe
+    from tdbg.core.tables import counted, safe
 
     for one in found:
         who = f", rank {one.rank}" if one.rank is not None else ""
@@ -82,7 +82,7 @@ def _print(found: "Sequence[Finding]", rows: int) -> None:
 
 
 def _print_json(name: str, found: "Sequence[Finding]", rows: int) -> None:
-    from tdbg.output import print_json
-    from tdbg.tables import finite
+    from tdbg.core.output import print_json
+    from tdbg.core.tables import finite
 
     print_json("metrics-sanity", finite({"run": name, "rows": rows, "findings": [one.as_dict() for one in found]}))

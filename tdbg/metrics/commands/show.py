@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from tdbg.asked import Options
+from tdbg.core.asked import Options
 from tdbg.metrics.asking import ARGUMENTS, SELECTION, Selected
 
 if TYPE_CHECKING:
@@ -38,11 +38,11 @@ class Question(Selected):
 
 def answer(question: Question) -> int:
     """Print it; 1 if there is no row."""
+    from tdbg.core.output import say
+    from tdbg.core.tables import safe
     from tdbg.metrics.asking import NO_ROWS, check_keys, chooser, place_of, tell_counts, tell_left_out
     from tdbg.metrics.reading import Reading
     from tdbg.metrics.series import tally
-    from tdbg.output import say
-    from tdbg.tables import safe
 
     place = place_of(question)
     reading = Reading(place.files)
@@ -76,9 +76,9 @@ def _order(one: "Series") -> tuple[Any, ...]:
 
 
 def _print(every: "Sequence[Series]", found: "Tally", rows: int, wanted: Any) -> None:
+    from tdbg.core.output import say
+    from tdbg.core.tables import counted, print_rows, safe, short
     from tdbg.metrics.asking import label
-    from tdbg.output import say
-    from tdbg.tables import counted, print_rows, safe, short
 
     if not rows:
         return
@@ -123,7 +123,7 @@ def _epoch(point: "Point") -> str | None:
 
 def _apart(those: "Sequence[Series]") -> str:
     """What the latest values of those other ranks are that differ."""
-    from tdbg.tables import cell
+    from tdbg.core.tables import cell
 
     first, *others = those
     if not others:
@@ -142,8 +142,8 @@ def _both_nan(one: "Series", other: "Series") -> bool:
 
 
 def _print_json(name: str, every: "Sequence[Series]", found: "Tally", counts: Any) -> None:
-    from tdbg.output import print_json
-    from tdbg.tables import finite
+    from tdbg.core.output import print_json
+    from tdbg.core.tables import finite
 
     data = {
         "run": name,

@@ -8,8 +8,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tdbg.events import SEVERITIES, Finding
-from tdbg.registry import Registry
+from tdbg.core.events import SEVERITIES, Finding
+from tdbg.core.registry import Registry
 
 if TYPE_CHECKING:
     from tdbg.metrics.seen import Seen

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from tdbg.events import Finding
+from tdbg.core.events import Finding
 from tdbg.metrics.sanity import RULES, Rule, by_key, said_by
 from tdbg.metrics.seen import Seen
 from tdbg.metrics.series import Series, direction

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from tdbg.events import Finding
+from tdbg.core.events import Finding
 from tdbg.metrics.rows import COUNT_0
 from tdbg.metrics.sanity import RULES, Rule
 from tdbg.metrics.seen import Seen

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from tdbg.events import Finding
+from tdbg.core.events import Finding
 from tdbg.metrics.sanity import RULES, Rule
 
 if TYPE_CHECKING:

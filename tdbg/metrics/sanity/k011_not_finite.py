@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from tdbg.events import Finding
+from tdbg.core.events import Finding
 from tdbg.metrics.averaging import NOT_FINITE
 from tdbg.metrics.sanity import RULES, Rule, by_key, said_by, words_of
 from tdbg.metrics.seen import Seen

@@ -3,8 +3,8 @@
 Other packages add theirs under the entry-point group ``tdbg.metric_sinks``.
 """
 
+from tdbg.core.registry import Registry
 from tdbg.metrics.sinks.base import MetricSink
-from tdbg.registry import Registry
 
 SINKS: Registry[type[MetricSink]] = Registry("metric sink", package="tdbg.metrics.sinks", group="tdbg.metric_sinks")
 

@@ -4,11 +4,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, TextIO
 
+from tdbg.core.tables import cell, safe
 from tdbg.metrics.finals import results_of
 from tdbg.metrics.rows import Row
 from tdbg.metrics.sinks import SINKS
 from tdbg.metrics.sinks.base import MetricSink
-from tdbg.tables import cell, safe
 
 BAR = 10  # letters of the bar
 MOST = 12  # values of a line

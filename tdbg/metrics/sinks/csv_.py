@@ -8,9 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar
 
-from tdbg import run_files
-from tdbg.errors import TdbgError
-from tdbg.lines import LineWriter
+from tdbg.core import run_files
+from tdbg.core.errors import TdbgError
+from tdbg.core.lines import LineWriter
 from tdbg.metrics.rows import Row
 from tdbg.metrics.sinks import SINKS
 from tdbg.metrics.sinks.base import MetricSink
@@ -82,7 +82,7 @@ class CsvSink(MetricSink):
     def __init__(
         self, path: str | os.PathLike[str] | None = None, *, on_trouble: Callable[[str], None] | None = None
     ) -> None:
-        from tdbg.output import say
+        from tdbg.core.output import say
 
         self.every_rank = path is None  # in a file that was named ranks would write at once
         self._path = Path(FILE if path is None else path)

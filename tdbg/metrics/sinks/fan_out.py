@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tdbg.core.output import say
 from tdbg.metrics.rows import Row
 from tdbg.metrics.sinks.base import MetricSink
-from tdbg.output import say
 
 SENDING: list[str] = []  # the sinks that write a row now: what they send elsewhere is in the run's own file already
 STRIKES = 3  # failures in a row until a sink is switched off

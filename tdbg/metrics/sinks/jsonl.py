@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar
 
-from tdbg import run_files
-from tdbg.lines import LineWriter
+from tdbg.core import run_files
+from tdbg.core.lines import LineWriter
 from tdbg.metrics import wire
 from tdbg.metrics.rows import FILE, Header, Row
 from tdbg.metrics.sinks import SINKS
@@ -130,7 +130,7 @@ def shared(path: Path, run: str = "", rank: int = 0, on_trouble: Callable[[str],
     """The writer of this file in this process; on_trouble: told once what fails, stderr if left out."""
     whole = path.absolute()
     if whole not in _files:
-        from tdbg.output import say
+        from tdbg.core.output import say
 
         _files[whole] = RowFile(lambda: whole, run=run, rank=rank, on_trouble=on_trouble or say)
     return _files[whole]

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from tdbg import run_files
-from tdbg.errors import TdbgError
+from tdbg.core import run_files
+from tdbg.core.errors import TdbgError
 from tdbg.metrics.rows import Row
 from tdbg.metrics.sinks import SINKS
 from tdbg.metrics.sinks.base import MetricSink

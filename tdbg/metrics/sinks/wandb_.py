@@ -4,11 +4,11 @@ import copy
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
+from tdbg.core.output import say
 from tdbg.metrics.rows import Row
 from tdbg.metrics.sinks import SINKS
 from tdbg.metrics.sinks.base import MetricSink
-from tdbg.output import say
 
 STEP = "global_step"
 INIT_TIMEOUT_S = 60

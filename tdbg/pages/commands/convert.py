@@ -3,7 +3,7 @@
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from tdbg.asked import Asked, Options
+from tdbg.core.asked import Asked, Options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,7 +42,7 @@ def answer(question: Question) -> int:
     """Convert; 1 if not all of it is in the new pages."""
     from pathlib import Path
 
-    from tdbg.errors import TdbgError
+    from tdbg.core.errors import TdbgError
     from tdbg.pages.conversion import Conversion
 
     if len(question.paths) != 1:
@@ -61,13 +61,13 @@ def answer(question: Question) -> int:
 @contextmanager
 def _local(place: str) -> "Iterator[Path]":
     """The pages on this machine's disk: those of a store are copied, as all of them are read, and twice."""
-    from tdbg.urls import Url, located
+    from tdbg.core.urls import Url, located
 
     found = located(place)
     if not isinstance(found, Url):
         yield found
         return
-    from tdbg.errors import TdbgError
+    from tdbg.core.errors import TdbgError
     from tdbg.pages import remote
 
     paths = remote.legacy_pages(found)
@@ -78,14 +78,14 @@ def _local(place: str) -> "Iterator[Path]":
 
 
 def _bytes(text: str) -> int:
-    from tdbg.config import parse_bytes
+    from tdbg.core.config import parse_bytes
 
     return parse_bytes(text)
 
 
 def _tell(found: "Conversion") -> None:
-    from tdbg.output import say
-    from tdbg.tables import counted, short, size
+    from tdbg.core.output import say
+    from tdbg.core.tables import counted, short, size
 
     what = f"{counted(found.datapoints, 'datapoint')}, {counted(found.tensors, 'tensor')}, {size(found.nbytes)}"
     say(f"converted {what} to {short(found.target, 1000)}")
@@ -102,7 +102,7 @@ def _tell(found: "Conversion") -> None:
 
 
 def _print_json(found: "Conversion") -> None:
-    from tdbg.output import print_json
+    from tdbg.core.output import print_json
 
     payload = {
         "target": str(found.target),

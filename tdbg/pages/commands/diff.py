@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from tdbg.asked import Asked, Options
+from tdbg.core.asked import Asked, Options
 
 if TYPE_CHECKING:
     from tdbg.pages.divergence import Divergence, Finding
@@ -48,11 +48,11 @@ class Question(Asked):
 
 def answer(question: Question) -> int:
     """Print where the sides part; 1 if they do."""
-    from tdbg.output import print_json
+    from tdbg.core.output import print_json
+    from tdbg.core.tables import finite
     from tdbg.pages.choose import by_layer
     from tdbg.pages.divergence import Divergence
     from tdbg.pages.problems import say_problems
-    from tdbg.tables import finite
 
     allowed = _tolerance(question.tolerance)
     a, b = _sides(question)
@@ -68,7 +68,7 @@ def answer(question: Question) -> int:
 
 
 def _tolerance(text: str) -> float | None:
-    from tdbg.errors import TdbgError
+    from tdbg.core.errors import TdbgError
 
     if not text:
         return None
@@ -82,7 +82,7 @@ def _tolerance(text: str) -> float | None:
 
 
 def _sides(question: Question) -> "tuple[Side, Side]":
-    from tdbg.errors import TdbgError
+    from tdbg.core.errors import TdbgError
     from tdbg.pages.pairs import Side
     from tdbg.pages.places import opened
 
@@ -115,7 +115,7 @@ def _of_folders(pages: "PageSet") -> int | None:
 
 def _two(option: str, text: str) -> tuple[int | None, int | None]:
     """The numbers of both sides; one number is meant for both."""
-    from tdbg.errors import TdbgError
+    from tdbg.core.errors import TdbgError
 
     words = [word.strip() for word in text.split(",")] if text else []
     if len(words) > 2 or not all(word.isdecimal() for word in words):
@@ -126,7 +126,7 @@ def _two(option: str, text: str) -> tuple[int | None, int | None]:
 
 def _check(found: "Divergence", question: Question) -> None:
     """TdbgError where nothing was compared, and so nothing is known."""
-    from tdbg.errors import TdbgError
+    from tdbg.core.errors import TdbgError
     from tdbg.pages.choose import no_layer
 
     for side, name in ((found.a, "A"), (found.b, "B")):
@@ -153,7 +153,7 @@ def _called(side: "Side") -> str:
 
 
 def _named(entry: "Entry") -> str:
-    from tdbg.tables import short
+    from tdbg.core.tables import short
 
     epoch = f"epoch {entry.place[0]}, " if entry.place[0] >= 0 else ""
     return f"{short(entry.datapoint.key)} ({epoch}rank {entry.datapoint.rank}, step {entry.datapoint.step})"
@@ -167,7 +167,7 @@ def _print(found: "Divergence", top: int) -> None:
         print(line)
     worst = found.worst(top)
     if worst:
-        from tdbg.tables import print_rows
+        from tdbg.core.tables import print_rows
 
         print()
         columns = ("path", "type", "differ", "first at", "error", "allowed", "worst at", "largest difference")
@@ -175,7 +175,7 @@ def _print(found: "Divergence", top: int) -> None:
 
 
 def _lines(found: "Divergence") -> list[str]:
-    from tdbg.tables import short
+    from tdbg.core.tables import short
 
     lines = [f"A: {short(_called(found.a), 1000)}", f"B: {short(_called(found.b), 1000)}"]
     what = f"{found.datapoints:,} datapoints, {found.tensors:,} tensors compared"
@@ -197,8 +197,8 @@ def _lines(found: "Divergence") -> list[str]:
 
 
 def _first(finding: "Finding") -> list[str]:
+    from tdbg.core.tables import short
     from tdbg.pages.values import shown
-    from tdbg.tables import short
 
     gap = finding.gap
     name = short(finding.path) + (f" (in B {short(finding.path_b)})" if finding.path != finding.path_b else "")
@@ -220,7 +220,7 @@ def _first(finding: "Finding") -> list[str]:
 
 def _told(what: str, names: dict[str, int]) -> list[str]:
     """A line that names some of many."""
-    from tdbg.tables import short
+    from tdbg.core.tables import short
 
     if not names:
         return []
@@ -229,7 +229,7 @@ def _told(what: str, names: dict[str, int]) -> list[str]:
 
 
 def _row(found: "Divergence", finding: "Finding") -> list[Any]:
-    from tdbg.tables import short
+    from tdbg.core.tables import short
 
     about, gap = found.paths[finding.path], finding.gap
     first = about.first.a if about.first else finding.a

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from tdbg.asked import Options
+from tdbg.core.asked import Options
 from tdbg.pages.picks import PICKING, Picking
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def answer(question: Question) -> int:
     """Write the files; 1 if some tensors could not be written."""
     from pathlib import Path
 
-    from tdbg.errors import TdbgError
+    from tdbg.core.errors import TdbgError
     from tdbg.pages.export import Export
     from tdbg.pages.picks import Picks
     from tdbg.pages.problems import say_problems
@@ -63,9 +63,9 @@ def _format(question: Question) -> tuple[list[str], str]:
     """The paths among the words, and the format: a word of its own, or the end of the output's name."""
     from pathlib import Path
 
-    from tdbg.errors import TdbgError
+    from tdbg.core.errors import TdbgError
+    from tdbg.core.tables import short
     from tdbg.pages.export import FORMATS
-    from tdbg.tables import short
 
     words = list(question.paths)
     named = [word for word in words[-1:] if word in FORMATS] or [word for word in words[:1] if word in FORMATS]
@@ -79,8 +79,8 @@ def _format(question: Question) -> tuple[list[str], str]:
 
 
 def _tell(found: "Export") -> None:
-    from tdbg.output import say
-    from tdbg.tables import counted, short, size
+    from tdbg.core.output import say
+    from tdbg.core.tables import counted, short, size
 
     total = size(sum(written.tensor.nbytes for written in found.written))
     figures = f" and {counted(found.figures, 'figure')}" if found.figures else ""
@@ -95,7 +95,7 @@ def _tell(found: "Export") -> None:
 
 
 def _print_json(found: "Export") -> None:
-    from tdbg.output import print_json
+    from tdbg.core.output import print_json
 
     rows: list[dict[str, Any]] = []
     for file, name, datapoint, tensor, low, high in found.written:

@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tdbg.asked import Options
+from tdbg.core.asked import Options
 from tdbg.pages.places import GROUPING, SELECTION, Grouped
 
 if TYPE_CHECKING:
-    from tdbg.conditions import Test
+    from tdbg.core.conditions import Test
     from tdbg.pages.datapoint import Datapoint, Tensor
     from tdbg.pages.figures import Figures
     from tdbg.pages.members import Members
@@ -100,7 +100,7 @@ class Facts:
 
 def vocabulary() -> Any:
     """The names of a condition on tensors."""
-    from tdbg.conditions import Vocabulary
+    from tdbg.core.conditions import Vocabulary
     from tdbg.pages.figures import NAMES, QUANTILE_NAMES
 
     return Vocabulary(
@@ -115,14 +115,14 @@ def vocabulary() -> Any:
 
 def answer(question: Question) -> int:
     """Print what fits; 1 if nothing does."""
-    from tdbg.conditions import Test
-    from tdbg.output import say
+    from tdbg.core.conditions import Test
+    from tdbg.core.output import say
+    from tdbg.core.tables import counted, safe
     from tdbg.pages.members import Members
     from tdbg.pages.numbers import Known
     from tdbg.pages.places import is_place, opened, place_and_word
     from tdbg.pages.problems import say_problems
     from tdbg.pages.walk import Troubles
-    from tdbg.tables import counted, safe
 
     if question.limit < 0:
         raise _wrong("--limit cannot be negative", "write --limit 0 or more")
@@ -155,7 +155,7 @@ def answer(question: Question) -> int:
 
 
 def _wrong(what: str, hint: str) -> Exception:
-    from tdbg.errors import TdbgError
+    from tdbg.core.errors import TdbgError
 
     return TdbgError(what, hint)
 
@@ -170,7 +170,7 @@ def _found(
     members: "Members | None",
 ) -> list[Facts]:
     """What fits, in order. looked: counts what was looked at, by group."""
-    from tdbg.errors import TdbgError
+    from tdbg.core.errors import TdbgError
 
     condition, order = tests
     found: list[tuple[float, Facts]] = []
@@ -250,7 +250,7 @@ def _shares(found: Sequence[Facts], looked: Counter[str]) -> dict[str, tuple[int
 
 
 def _print(found: Sequence[Facts], names: Sequence[str], *, grouped: bool) -> None:
-    from tdbg.tables import print_rows, shape
+    from tdbg.core.tables import print_rows, shape
 
     more = [name for name in names if name not in (*BASE, *PLACES)]
     head = ("group", *PLACE) if grouped else PLACE
@@ -279,8 +279,8 @@ def _place(facts: Facts) -> tuple[Any, ...]:
 
 
 def _print_json(found: Sequence[Facts], names: Sequence[str], shares: dict[str, tuple[int, int]]) -> None:
-    from tdbg.output import print_json
-    from tdbg.tables import finite
+    from tdbg.core.output import print_json
+    from tdbg.core.tables import finite
 
     rows = []
     for facts in found:

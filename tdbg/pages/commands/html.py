@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from tdbg.asked import Options
+from tdbg.core.asked import Options
 from tdbg.pages.picks import PICKING, Picking
 
 if TYPE_CHECKING:
@@ -46,8 +46,8 @@ def answer(question: Question) -> int:
     """Write the page; 1 if some tensors could not be read."""
     from pathlib import Path
 
-    from tdbg.config import parse_bytes
-    from tdbg.errors import TdbgError
+    from tdbg.core.config import parse_bytes
+    from tdbg.core.errors import TdbgError
     from tdbg.pages.exporters import new_file
     from tdbg.pages.html import Document
     from tdbg.pages.picks import Picks
@@ -65,15 +65,15 @@ def answer(question: Question) -> int:
     say_problems(picks.pages)
     _tell(report, target)
     if question.json:
-        from tdbg.output import print_json
+        from tdbg.core.output import print_json
 
         print_json("pages-html", {"file": str(target), "bytes": target.stat().st_size, **report._asdict()})
     return 1 if report.unreadable else 0
 
 
 def _tell(report: "Report", target: "Path") -> None:
-    from tdbg.output import say
-    from tdbg.tables import counted, short, size
+    from tdbg.core.output import say
+    from tdbg.core.tables import counted, short, size
 
     what = f"{counted(report.datapoints, 'datapoint')}, {counted(report.tensors, 'tensor')}"
     say(f"wrote {what} ({size(target.stat().st_size)}) to {short(target, 1000)}")

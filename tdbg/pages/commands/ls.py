@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from tdbg.asked import Options
+from tdbg.core.asked import Options
 from tdbg.pages.places import SELECTION, Selected
 
 if TYPE_CHECKING:
@@ -40,12 +40,12 @@ class Question(Selected):
 
 def answer(question: Question) -> int:
     """Print the list; 1 if there is nothing in it."""
-    from tdbg.output import say
+    from tdbg.core.output import say
+    from tdbg.core.tables import counted, safe
     from tdbg.pages.listing import Listing
     from tdbg.pages.places import chosen, is_selected, opened, there_is
     from tdbg.pages.problems import say_problems
     from tdbg.pages.shared import Shared
-    from tdbg.tables import counted, safe
 
     with opened(question.paths) as pages:
         found, shared = Listing(), Shared()
@@ -74,8 +74,8 @@ def answer(question: Question) -> int:
 
 
 def _print(pages: "PageSet", found: "Listing", question: Question) -> None:
+    from tdbg.core.tables import print_rows, shape
     from tdbg.pages.places import chosen
-    from tdbg.tables import print_rows, shape
 
     if question.datapoints:
         print_rows(DATAPOINT_COLUMNS, map(datapoint_row, chosen(pages, question)))
@@ -100,7 +100,7 @@ def datapoint_row(datapoint: "Datapoint") -> tuple[Any, ...]:
 
 def summary(found: "Listing") -> str:
     """One line: how much of what."""
-    from tdbg.tables import counted, size
+    from tdbg.core.tables import counted, size
 
     layers = found.layers()
     tensors, nbytes = sum(row.datapoints for row in layers if row.dtypes), sum(row.nbytes for row in layers)
@@ -116,9 +116,9 @@ def _span(name: str, values: "Collection[int]") -> str:
 
 
 def _print_json(pages: "PageSet", found: "Listing", question: Question) -> None:
-    from tdbg.output import print_json
+    from tdbg.core.output import print_json
+    from tdbg.core.tables import finite
     from tdbg.pages.places import chosen
-    from tdbg.tables import finite
 
     layers = found.layers()
     data: dict[str, Any] = {

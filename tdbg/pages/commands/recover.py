@@ -1,6 +1,6 @@
 """`tdbg inspect-pages recover`: make whole again what a killed process left."""
 
-from tdbg.asked import Asked, Options
+from tdbg.core.asked import Asked, Options
 
 HELP = """Seal the pages that a killed process left, and rebuild lost journals.
 
@@ -28,11 +28,11 @@ class Question(Asked):
 
 def answer(question: Question) -> int:
     """Print what was done, and what remains; 1 if any of that is grave."""
-    from tdbg.output import print_json, say
+    from tdbg.core.output import print_json, say
+    from tdbg.core.tables import safe
     from tdbg.pages.commands.verify import as_dicts, print_problems
     from tdbg.pages.mend import recover
     from tdbg.pages.places import place
-    from tdbg.tables import safe
 
     where = place(question.paths)
     found = recover(where, force=question.force)

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from tdbg.asked import Options
+from tdbg.core.asked import Options
 from tdbg.pages.places import SELECTION, Selected
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Question(Selected):
 
 def answer(question: Question) -> int:
     """Print it; 1 if there is no such key or tensor."""
-    from tdbg.errors import TdbgError
+    from tdbg.core.errors import TdbgError
     from tdbg.pages.places import is_place, opened, place_and_word
     from tdbg.pages.problems import say_problems
     from tdbg.pages.screen import Screen
@@ -80,10 +80,10 @@ def answer(question: Question) -> int:
 
 
 def _no_key(pages: "PageSet", word: str, question: Question) -> int:
-    from tdbg.output import say
+    from tdbg.core.output import say
+    from tdbg.core.tables import safe
     from tdbg.pages.places import is_place, is_selected, there_is
     from tdbg.pages.target import near_keys
-    from tdbg.tables import safe
 
     near = ", ".join(map(safe, near_keys(pages, word, question)))
     among = " among those that are selected" if is_selected(question) else ""
@@ -95,10 +95,10 @@ def _no_key(pages: "PageSet", word: str, question: Question) -> int:
 
 
 def _no_path(target: "Target") -> int:
-    from tdbg.output import say
+    from tdbg.core.output import say
+    from tdbg.core.tables import safe
     from tdbg.pages.figures import recorded
     from tdbg.pages.target import near_paths
-    from tdbg.tables import safe
 
     say(f"datapoint {safe(target.key)} has no tensor {safe(target.path)!r}")
     near = near_paths(target.datapoints, target.path)
@@ -109,7 +109,7 @@ def _no_path(target: "Target") -> int:
 
 
 def _show(target: "Target", question: Question, screen: "Screen") -> int:
-    from tdbg.errors import TdbgError
+    from tdbg.core.errors import TdbgError
 
     found = target.datapoints
     if not 0 <= question.nth <= len(found):
@@ -132,9 +132,9 @@ def _show(target: "Target", question: Question, screen: "Screen") -> int:
 
 
 def _print_list(found: "Sequence[Datapoint]") -> int:
-    from tdbg.output import say
+    from tdbg.core.output import say
+    from tdbg.core.tables import print_rows
     from tdbg.pages.commands.ls import DATAPOINT_COLUMNS, datapoint_row
-    from tdbg.tables import print_rows
 
     print_rows(("nth", *DATAPOINT_COLUMNS), ((nth, *datapoint_row(one)) for nth, one in enumerate(found, 1)))
     say(f"{len(found)} datapoints have this key: choose with --rank, --step, --epoch or --nth")
@@ -143,9 +143,9 @@ def _print_list(found: "Sequence[Datapoint]") -> int:
 
 def _print_all(shown: "Sequence[tuple[Datapoint, list[Tensor]]]", question: Question, screen: "Screen") -> int:
     """A line a tensor, or a layer of which figures alone were kept."""
-    from tdbg.output import say
+    from tdbg.core.output import say
+    from tdbg.core.tables import print_rows, shape
     from tdbg.pages.figures import recorded
-    from tdbg.tables import print_rows, shape
 
     several = len(shown) > 1
     columns = ("rank", "step", "epoch") if several else ()
@@ -183,12 +183,12 @@ def _measured(
     shown: "Sequence[tuple[Datapoint, list[Tensor]]]", question: Question
 ) -> "Iterator[tuple[Datapoint, Tensor, tuple[Figures, list[int]] | str]]":
     """Each tensor with its figures and its histogram, or why it cannot be read."""
-    from tdbg.errors import TdbgError
+    from tdbg.core.errors import TdbgError
+    from tdbg.core.tables import safe
     from tdbg.pages.figures import PURE
     from tdbg.pages.measure import measure
     from tdbg.pages.progress import Progress
     from tdbg.pages.values import value_count
-    from tdbg.tables import safe
 
     every = [tensor for _, tensors in shown for tensor in tensors]
     lists = PURE if sum(value_count(tensor.dtype, tensor.shape) for tensor in every) <= 2 * PURE else 0
@@ -208,8 +208,8 @@ def _measured(
 
 
 def _print_head(datapoint: "Datapoint", *, scalars: bool = True) -> None:
+    from tdbg.core.tables import safe
     from tdbg.pages.figures import recorded
-    from tdbg.tables import safe
 
     places = (("rank", datapoint.rank), ("step", datapoint.step), ("epoch", datapoint.epoch))
     named = [*places, ("phase", datapoint.phase or None), ("page", datapoint.page), ("row", datapoint.row)]
@@ -226,11 +226,11 @@ def _print_head(datapoint: "Datapoint", *, scalars: bool = True) -> None:
 
 
 def _print_tensor(datapoint: "Datapoint", tensor: "Tensor", question: Question, screen: "Screen") -> None:
-    from tdbg.output import print_styled
+    from tdbg.core.output import print_styled
+    from tdbg.core.tables import safe, shape, size
     from tdbg.pages import pictures
     from tdbg.pages.measure import EXACT, measure
     from tdbg.pages.progress import Progress
-    from tdbg.tables import safe, shape, size
 
     with Progress("reading", tensor.nbytes) as progress:
         figures, bars, part = measure(tensor, question.slice, 40, progress.add)
@@ -256,8 +256,8 @@ def _print_tensor(datapoint: "Datapoint", tensor: "Tensor", question: Question, 
 
 def figure_lines(figures: "Figures", *, exact: bool) -> "Iterator[str]":
     """The figures in three lines."""
+    from tdbg.core.tables import cell
     from tdbg.pages.figures import QUANTILE_NAMES
-    from tdbg.tables import cell
 
     share = "" if figures.zero_share is None else f", zero {figures.zero:,} ({figures.zero_share:.1%})"
     yield (f"{figures.count:,} values: nan {figures.nan:,}, inf {figures.inf:,}{share}")
@@ -300,9 +300,9 @@ def tokens(datapoint: "Datapoint", shape: "Sequence[int]") -> "list[str]":
 
 
 def _print_json(shown: "Sequence[tuple[Datapoint, list[Tensor]]]", question: Question, *, whole: bool) -> int:
-    from tdbg.output import print_json
+    from tdbg.core.output import print_json
+    from tdbg.core.tables import finite
     from tdbg.pages.commands.ls import DATAPOINT_COLUMNS, datapoint_row
-    from tdbg.tables import finite
 
     found: list[dict[str, Any]] = []
     for datapoint, tensors in shown:
@@ -315,7 +315,7 @@ def _print_json(shown: "Sequence[tuple[Datapoint, list[Tensor]]]", question: Que
 
 
 def _tensor_dict(tensor: "Tensor", question: Question, *, whole: bool) -> dict[str, Any]:
-    from tdbg.errors import TdbgError
+    from tdbg.core.errors import TdbgError
     from tdbg.pages.measure import measure
 
     about: dict[str, Any] = {"path": tensor.path, "dtype": tensor.dtype.name, "shape": tensor.shape}

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from tdbg.asked import Options
+from tdbg.core.asked import Options
 from tdbg.pages.places import GROUPING, SELECTION, Grouped
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Question(Grouped):
 
 def answer(question: Question) -> int:
     """Print the figures; 1 if there is no such layer."""
-    from tdbg.output import say
+    from tdbg.core.output import say
     from tdbg.pages.members import Members
     from tdbg.pages.places import opened
     from tdbg.pages.problems import say_problems
@@ -94,7 +94,7 @@ def _gathered(pages: "PageSet", question: Question, troubles: "Troubles", member
 
 
 def _print(found: "Gathered") -> None:
-    from tdbg.tables import print_rows
+    from tdbg.core.tables import print_rows
 
     print_rows(COLUMNS, (_row(found, path, "") for path in found.paths()))
 
@@ -109,7 +109,7 @@ def _row(found: "Gathered", path: str, group: str) -> tuple[Any, ...]:
 
 def _print_groups(found: "Gathered") -> None:
     """Two groups side by side; of more a line for each."""
-    from tdbg.tables import print_rows
+    from tdbg.core.tables import print_rows
 
     groups = found.groups()
     paths = sorted(found.paths(), key=lambda path: -(found.apart(path)[0] or 0.0))
@@ -136,8 +136,8 @@ def _side(found: "Gathered", path: str, group: str, name: str) -> Any:
 
 
 def _print_json(found: "Gathered") -> None:
-    from tdbg.output import print_json
-    from tdbg.tables import finite
+    from tdbg.core.output import print_json
+    from tdbg.core.tables import finite
 
     data = []
     for path in found.paths():

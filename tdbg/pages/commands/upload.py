@@ -1,6 +1,6 @@
 """`tdbg inspect-pages upload`: what was captured, on a store."""
 
-from tdbg.asked import Asked, Options
+from tdbg.core.asked import Asked, Options
 
 HELP = """Copy what was captured to a store that a URL names.
 
@@ -30,14 +30,14 @@ def answer(question: Question) -> int:
     """Copy what is new."""
     from pathlib import Path
 
-    from tdbg.errors import TdbgError
-    from tdbg.output import print_json, say
+    from tdbg.core.errors import TdbgError
+    from tdbg.core.output import print_json, say
+    from tdbg.core.tables import counted, short, size
+    from tdbg.core.urls import check_url, is_url
     from tdbg.pages.folder import find
     from tdbg.pages.places import place, place_and_word
     from tdbg.pages.progress import Progress
     from tdbg.pages.upload import Upload, pages_bytes
-    from tdbg.tables import counted, short, size
-    from tdbg.urls import check_url, is_url
 
     example = "tdbg inspect-pages upload tdbg_runs/train s3://bucket/train"
     paths, url = place_and_word(question.paths, "URL", example, either=False)

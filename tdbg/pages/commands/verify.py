@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from tdbg.asked import Asked, Options
+from tdbg.core.asked import Asked, Options
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,7 +30,7 @@ class Question(Asked):
 
 def answer(question: Question) -> int:
     """Print the problems; 1 if any of them is grave."""
-    from tdbg.output import print_json, say
+    from tdbg.core.output import print_json, say
     from tdbg.pages.mend import verify
     from tdbg.pages.places import place
     from tdbg.pages.progress import Progress
@@ -50,7 +50,7 @@ def answer(question: Question) -> int:
 
 def print_problems(problems: "Sequence[Problem]") -> None:
     """A line each."""
-    from tdbg.tables import safe
+    from tdbg.core.tables import safe
 
     for problem in problems:
         print(safe(f"{'' if problem.grave else 'note: '}{problem}"))

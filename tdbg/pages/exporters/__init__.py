@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
 from tdbg.pages import disk, values
 from tdbg.pages.datapoint import Tensor
 

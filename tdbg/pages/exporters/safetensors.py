@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from tdbg.errors import TdbgError
+from tdbg.core.errors import TdbgError
 from tdbg.pages.datapoint import Tensor
 from tdbg.pages.exporters import new_file
 from tdbg.version import __version__

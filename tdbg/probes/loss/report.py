@@ -10,10 +10,10 @@ from typing import Any, ClassVar, ParamSpec, TypeVar
 
 import torch
 
-from tdbg.errors import TdbgError
-from tdbg.events import plain
-from tdbg.flags import expand, tag
-from tdbg.guard import Guard
+from tdbg.core.errors import TdbgError
+from tdbg.core.events import plain
+from tdbg.core.flags import expand, tag
+from tdbg.core.guard import Guard
 from tdbg.probes import PROBES, Probe, host
 
 MAX_TOLD = 1000  # kinds of findings that are handed on; each once

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tdbg.asked import Options
+from tdbg.core.asked import Options
 from tdbg.traces.asking import ARGUMENTS, SELECTION, Selected
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ class Question(Selected):
 
 def answer(question: Question) -> int:
     """Print it; 1 if `--fail-on` is reached, or the traces hold no event."""
-    from tdbg.errors import TdbgError
-    from tdbg.output import say
+    from tdbg.core.errors import TdbgError
+    from tdbg.core.output import say
     from tdbg.traces.asking import chosen, is_empty, label, summaries, worth_reading
     from tdbg.traces.ranks import beside
     from tdbg.traces.rules import RULES, SEVERITIES, asked, consult
@@ -68,8 +68,8 @@ def answer(question: Question) -> int:
 
 
 def _print(advice: "Sequence[Advice]", silent: "Sequence[Abstain]", *, several: bool) -> None:
-    from tdbg.output import say
-    from tdbg.tables import safe
+    from tdbg.core.output import say
+    from tdbg.core.tables import safe
 
     for one in advice:
         where = f", {one.trace}" if several and one.trace else ""
@@ -91,8 +91,8 @@ def _print(advice: "Sequence[Advice]", silent: "Sequence[Abstain]", *, several: 
 def _print_json(advice: "Sequence[Advice]", silent: "Sequence[Abstain]", left: "Sequence[int]") -> None:
     from dataclasses import asdict
 
-    from tdbg.output import print_json
-    from tdbg.tables import finite
+    from tdbg.core.output import print_json
+    from tdbg.core.tables import finite
 
     data = {"advice": [asdict(one) for one in advice], "abstained": [asdict(one) for one in silent]}
     print_json("trace-advise", finite({**data, "ranks_left_out": left}))

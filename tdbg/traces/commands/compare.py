@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from tdbg.asked import Options
+from tdbg.core.asked import Options
 from tdbg.traces.asking import SELECTION, Selected
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def answer(question: Question) -> int:
     from tdbg.traces.asking import check_top
 
     check_top(question.top)
-    from tdbg.errors import TdbgError
+    from tdbg.core.errors import TdbgError
 
     paths = list(question.paths)
     if question.save:
@@ -82,8 +82,8 @@ def answer(question: Question) -> int:
 
 def _check_apart(a: "Side | list[Found]", b: "Side | list[Found]") -> None:
     """TdbgError where both sides are the same traces: these never differ."""
-    from tdbg.errors import TdbgError
-    from tdbg.tables import safe
+    from tdbg.core.errors import TdbgError
+    from tdbg.core.tables import safe
     from tdbg.traces.sets import run_of
 
     if isinstance(a, list) and isinstance(b, list) and {_place(one) for one in a} == {_place(one) for one in b}:
@@ -126,8 +126,8 @@ def _side(path: str, found: "Side | list[Found]") -> "Side | None":
 def _save(question: Question, paths: list[str]) -> int:
     from pathlib import Path
 
-    from tdbg.output import say
-    from tdbg.tables import counted, safe
+    from tdbg.core.output import say
+    from tdbg.core.tables import counted, safe
     from tdbg.traces.sides import save, together
 
     sides = [_side(path, _found(question, path)) for path in paths]
@@ -143,8 +143,8 @@ def _save(question: Question, paths: list[str]) -> int:
 
 
 def _print(found: "Comparison", top: int) -> None:
-    from tdbg.output import say
-    from tdbg.tables import print_rows, safe
+    from tdbg.core.output import say
+    from tdbg.core.tables import print_rows, safe
     from tdbg.traces.compare import is_notable
     from tdbg.traces.figures import ms
 
@@ -165,7 +165,7 @@ def _print(found: "Comparison", top: int) -> None:
 
 
 def _told(one: "Side") -> str:
-    from tdbg.tables import counted, short
+    from tdbg.core.tables import counted, short
     from tdbg.traces.figures import ms
     from tdbg.traces.spread import deviation
 
@@ -204,7 +204,7 @@ def _mark(is_beyond: bool) -> str:
 
 
 def _rows(changes: "Sequence[Change]") -> "Iterator[tuple[Any, ...]]":
-    from tdbg.tables import short
+    from tdbg.core.tables import short
     from tdbg.traces.figures import ms
 
     for one in changes:
@@ -219,8 +219,8 @@ def _print_json(found: "Comparison") -> None:
     from dataclasses import asdict
     from statistics import median
 
-    from tdbg.output import print_json
-    from tdbg.tables import finite
+    from tdbg.core.output import print_json
+    from tdbg.core.tables import finite
     from tdbg.traces.compare import is_notable
 
     def told(one: "Side") -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from tdbg.asked import Options
+from tdbg.core.asked import Options
 from tdbg.traces.asking import ARGUMENTS, SELECTION, Selected
 
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ def answer(question: Question) -> int:
     from tdbg.traces.asking import check_top
 
     check_top(question.top)
-    from tdbg.errors import TdbgError
-    from tdbg.output import say
+    from tdbg.core.errors import TdbgError
+    from tdbg.core.output import say
     from tdbg.traces.asking import chosen, is_empty, label, summaries
     from tdbg.traces.flames import folded, grown
     from tdbg.traces.ranks import slowest_first
@@ -81,8 +81,8 @@ def answer(question: Question) -> int:
 
 
 def _print_json(every: "Sequence[tuple[Found, Summary]]", by: str) -> None:
-    from tdbg.output import print_json
-    from tdbg.tables import finite
+    from tdbg.core.output import print_json
+    from tdbg.core.tables import finite
     from tdbg.traces.asking import label
     from tdbg.traces.flames import cut, grown, ordered, ways
 

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from tdbg.asked import Options
+from tdbg.core.asked import Options
 from tdbg.traces.asking import ARGUMENTS, SELECTION, Selected
 
 if TYPE_CHECKING:
@@ -78,9 +78,9 @@ def answer(question: Question) -> int:
 def _write_html(every: "Sequence[tuple[Found, Summary]]", target: "Path") -> None:
     import os
 
-    from tdbg.errors import TdbgError
-    from tdbg.output import say
-    from tdbg.tables import safe, size
+    from tdbg.core.errors import TdbgError
+    from tdbg.core.output import say
+    from tdbg.core.tables import safe, size
     from tdbg.traces.html import write
 
     ready = target.with_name(f".{target.name}.{os.getpid()}.part")
@@ -100,8 +100,8 @@ def _write_html(every: "Sequence[tuple[Found, Summary]]", target: "Path") -> Non
 def _print_json(every: "Sequence[tuple[Found, Summary]]", left: "Sequence[int]") -> None:
     from dataclasses import asdict
 
-    from tdbg.output import print_json
-    from tdbg.tables import finite
+    from tdbg.core.output import print_json
+    from tdbg.core.tables import finite
     from tdbg.traces import figures
     from tdbg.traces.ranks import beside, ranks
 

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from tdbg.asked import Options
+from tdbg.core.asked import Options
 from tdbg.traces.asking import ARGUMENTS, SELECTION, Selected
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Question(Selected):
 
 def answer(question: Question) -> int:
     """Write it; 1 if the traces hold no event."""
-    from tdbg.errors import TdbgError
+    from tdbg.core.errors import TdbgError
     from tdbg.traces.asking import chosen, is_empty, summaries, target
 
     if not question.output:
@@ -61,9 +61,9 @@ def answer(question: Question) -> int:
 
 def cut(every: "Sequence[tuple[Found, Summary]]", steps: str, path: "Path") -> None:
     """Write the steps of these traces, and say what was written. Raises TdbgError where no trace holds them."""
-    from tdbg.errors import TdbgError
-    from tdbg.output import say
-    from tdbg.tables import counted, safe, size
+    from tdbg.core.errors import TdbgError
+    from tdbg.core.output import say
+    from tdbg.core.tables import counted, safe, size
     from tdbg.traces.asking import label
     from tdbg.traces.keeping import Keeping, chosen_steps
     from tdbg.traces.slices import write
@@ -97,7 +97,7 @@ def _wanted(text: str) -> "tuple[Callable[[int], bool] | None, list[tuple[str, f
     """Whether a step is meant (all where none is named), and each range as it was written with its bounds."""
     if not text:
         return None, []
-    from tdbg.ranges import parse_ranges
+    from tdbg.core.ranges import parse_ranges
 
     bounds = [(word.strip(), *found) for word in text.split(",") for found in parse_ranges("--steps", word, ":")]
     return lambda number: any(low <= number <= high for _, low, high in bounds), bounds

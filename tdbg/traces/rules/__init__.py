@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from tdbg.errors import TdbgError
-from tdbg.registry import Registry
+from tdbg.core.errors import TdbgError
+from tdbg.core.registry import Registry
 from tdbg.traces import figures
 from tdbg.traces.asking import share
 from tdbg.traces.summary import Step, Summary

@@ -1,6 +1,6 @@
 """TD-P103: copies to the accelerator that nothing hides."""
 
-from tdbg.tables import size
+from tdbg.core.tables import size
 from tdbg.traces import figures, kinds
 from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
 

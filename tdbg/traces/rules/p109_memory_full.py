@@ -1,6 +1,6 @@
 """TD-P109: the device's memory is nearly used up."""
 
-from tdbg.tables import size
+from tdbg.core.tables import size
 from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
 
 

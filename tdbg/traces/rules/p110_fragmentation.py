@@ -1,6 +1,6 @@
 """TD-P110: far more memory is reserved than allocated."""
 
-from tdbg.tables import size
+from tdbg.core.tables import size
 from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
 
 

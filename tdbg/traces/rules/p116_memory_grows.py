@@ -3,7 +3,7 @@
 from itertools import pairwise
 from statistics import median
 
-from tdbg.tables import size
+from tdbg.core.tables import size
 from tdbg.traces import figures
 from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
 from tdbg.traces.summary import Memory, Step

@@ -72,7 +72,7 @@ class Kept:
 
 def wait_for_a_datapoint() -> None:
     """Until tdbg's writer, a thread of its own, has put something on disk."""
-    from tdbg.errors import TdbgError
+    from tdbg.core.errors import TdbgError
     from tdbg.pages.reader import PageSet
 
     until = time.monotonic() + 30

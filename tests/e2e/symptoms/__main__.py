@@ -10,9 +10,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from tdbg.events import Observation
-from tdbg.flags import FLAGS
-from tdbg.rundir import RunDir
+from tdbg.core.events import Observation
+from tdbg.core.flags import FLAGS
+from tdbg.core.rundir import RunDir
 from tests.e2e.conftest import environment
 from tests.e2e.symptoms import Symptom, symptoms
 

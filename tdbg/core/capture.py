@@ -1,0 +1,86 @@
+"""What to capture, and when: `--capture` and the options around it, as data."""
+
+import re
+from typing import NamedTuple
+
+from tdbg.core.errors import TdbgError
+
+KINDS = ("output", "input", "grad")
+PHASES = ("train", "val", "eval")
+# Why passes are left out, where that is what was asked for.
+SAMPLED, OVER_BUDGET, NOT_THE_LAST_EPOCH = "sampled", "over budget", "of an epoch that was not the last"
+ASKED_FOR = frozenset((SAMPLED, OVER_BUDGET, NOT_THE_LAST_EPOCH))
+
+
+class Spec(NamedTuple):
+    """Which layers, and what of each: ``layers.*.attn:output,input``."""
+
+    pattern: str
+    kinds: tuple[str, ...] = ("output",)
+
+    @classmethod
+    def parse(cls, text: str) -> "Spec":
+        """TdbgError for a kind that there is not. Kinds stand behind the last colon; an expression may hold others."""
+        pattern, colon, kinds = text.strip().rpartition(":")
+        found = tuple(word.strip() for word in kinds.split(",") if word.strip())
+        is_expression = pattern.startswith("re:") and not re.fullmatch(r"[\w\s,]*", kinds)
+        if not colon or is_expression or pattern == "re":
+            return cls(_checked(text.strip()))
+        for kind in found:
+            if kind not in KINDS:
+                raise TdbgError(
+                    f"--capture {text!r}: a layer has no {kind!r}",
+                    f"write 'layers.*.attn:output,input,grad'; what there is: {', '.join(KINDS)}",
+                )
+        if not pattern or not found:
+            raise TdbgError(f"--capture {text!r} names no layer", "write 'layers.*.attn:output', or '*' for all")
+        return cls(_checked(pattern), found)
+
+
+def _checked(pattern: str) -> str:
+    """The pattern, if it can be one."""
+    if pattern.startswith("re:"):
+        try:
+            re.compile(pattern[3:])
+        except re.error as error:
+            raise TdbgError(
+                f"--capture: {pattern[3:]!r} is no regular expression: {error}", "see Python's re"
+            ) from None
+    return pattern
+
+
+class Epochs(NamedTuple):
+    """Which epochs: every Nth and the last, the last alone, or all (the rule of checkpoints).
+
+    every: 0 for the last alone. Which one is the last, `indices` alone knows in advance.
+    """
+
+    every: int = 1
+
+    @classmethod
+    def parse(cls, text: str, name: str = "epochs") -> "Epochs":
+        """``all``, ``latest`` or a number above 0; TdbgError for anything else. name: of the option."""
+        word = text.strip().lower()
+        if word in ("", "all"):
+            return cls(1)
+        if word == "latest":
+            return cls(0)
+        if not word.isdecimal() or int(word) == 0:
+            raise TdbgError(f"{name} cannot be {text!r}", "write a number above 0, latest or all")
+        return cls(int(word))
+
+    def indices(self, count: int) -> list[int]:
+        """Of so many epochs, from 0: (10, every 3) -> 2, 5, 8, 9."""
+        if count <= 0:
+            return []
+        chosen = set(range(self.every - 1, count, self.every)) if self.every else set()
+        return sorted(chosen | {count - 1})
+
+    def wants(self, epoch: int) -> bool:
+        """True if this epoch is one, however many there are; the last one cannot be told."""
+        return bool(self.every) and (epoch + 1) % self.every == 0
+
+
+def check_spec(text: str) -> None:
+    """TdbgError for a ``--capture`` that cannot be."""
+    Spec.parse(text)

@@ -1,0 +1,572 @@
+"""What was asked of tdbg: the settings of a run, and where each value came from."""
+
+import json
+import os
+import re
+import shlex
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from tdbg.core import flags as flag_table
+from tdbg.core.capture import PHASES, Epochs, check_spec
+from tdbg.core.conditions import check_action, check_condition, check_pairs
+from tdbg.core.config_files import Source, is_trusted, pyproject_sources, say_once, user_source, yaml_source
+from tdbg.core.errors import TdbgError
+from tdbg.core.profiling import KINDS, MAX_STEPS, parse_windows
+from tdbg.core.ranges import parse_ranges
+from tdbg.core.redaction import MARK
+from tdbg.core.urls import check_url
+
+LEVELS = flag_table.LEVELS
+INJECTS = ("auto", "yacs", "hydra", "argparse", "argv", "env", "none")
+FAIL_ON = ("never", "info", "warning", "error", "critical")
+LOG_LEVELS = ("DEBUG", "STATS", "INFO", "WARNING", "ERROR", "CRITICAL")
+CAPTURE_POLICIES = ("block", "drop", "sample")
+# Share of the wall time each level may cost, in percent, unless --max-overhead says otherwise.
+BUDGET_PCT = {"off": 0.0, "basic": 1.0, "advanced": 3.0, "extreme": 10.0}
+
+
+# Kinds of settings, by what a stranger's configuration file could do with them. Only LOCAL ones count from a file in a
+# folder that the user has not allowed with `tdbg trust`.
+LOCAL = "local"  # what is recorded and said of this run, and how it is judged
+PLACE = "place"  # where tdbg writes, and who may read it
+ACT = "act"  # names a command, a URL, an upload, a module or a class: makes tdbg run, send or load something
+SETTING_KINDS = (LOCAL, PLACE, ACT)
+
+
+def setting(kind: str, text: str, default: Any = None, *, factory: Any = None) -> Any:
+    """A dataclass field with its kind and help line; the CLI, doctor and docs read them."""
+    about = {"kind": kind, "help": text}
+    if factory is not None:
+        return field(default_factory=factory, metadata=about)
+    return field(default=default, metadata=about)
+
+
+@dataclass(slots=True, kw_only=True)
+class Settings:
+    """Everything `tdbg run` can be asked for. Field names are the keys of every source."""
+
+    flags: dict[str, flag_table.Value] = setting(LOCAL, "debug flags: name -> true, false or text", factory=dict)
+    flag_names: dict[str, str] = setting(LOCAL, "flags that were asked for by another name: flag -> name", factory=dict)
+    level: str = setting(LOCAL, "how much is looked at: off, basic, advanced or extreme", "basic")
+    inject: str = setting(LOCAL, "how flags reach the program's config", "auto")
+    max_overhead: float | None = setting(LOCAL, "share of the wall time tdbg may cost, in percent")
+    run_dir: str = setting(PLACE, "the run directory", "")
+    name: str = setting(LOCAL, "the last part of the run directory's name", "")
+    share: bool = setting(PLACE, "let other users of this machine read the run directory", False)
+    tee: bool = setting(LOCAL, "keep a copy of stdout and stderr in the run directory", False)
+    stop_on: list[str] = setting(
+        LOCAL, "stop the run at the first finding with one of these codes or severities", factory=list
+    )
+    stop_before_update: bool = setting(LOCAL, "stop before the optimizer uses a non-finite gradient", False)
+    fail_on: str = setting(LOCAL, "turn exit code 0 into 1 when there is a finding of this severity", "never")
+    strict_flags: bool = setting(
+        LOCAL, "a flag that the program's config rejects ends the rank with exit code 2", False
+    )
+    baseline: int = setting(LOCAL, "alternate blocks of N steps with tdbg off and on and report the ratio", 0)
+    records: bool = setting(LOCAL, "keep the program's own log records with the flags that guard them", True)
+    flag_functions: list[str] = setting(
+        LOCAL, "functions of the program that are asked for a flag by name", factory=lambda: ["check_debug_flag"]
+    )
+    forbid_flags: bool = setting(
+        LOCAL, "refuse to start while a debug flag is on, also in the program's own configuration", False
+    )
+    log_level: str = setting(LOCAL, "level of the program's own console log", "")
+    disk_budget: str = setting(LOCAL, "bytes a rank may write, such as 500MB", "1GB")
+    quiet: bool = setting(LOCAL, "say nothing but errors and the verdict's first line", False)
+    progress_every: float = setting(LOCAL, "seconds between progress lines where stderr is no terminal", 30.0)
+    step_optimizer: str = setting(LOCAL, "class name of the optimizer whose step counts, if not the first", "")
+    keep_steps: int = setting(LOCAL, "step records kept for the report of a bad step", 16)
+    every: int = setting(LOCAL, "flags and levels look at every Nth step; 0: as often as the budget allows", 0)
+    steps: str = setting(LOCAL, "flags and levels look at these steps only, such as 100:200,500", "")
+    ranks: str = setting(LOCAL, "flags and levels look on these ranks only, such as 0,3-5", "")
+    thresholds: dict[str, float] = setting(LOCAL, "bounds of probes and rules: FLAG.name -> number", factory=dict)
+    capture: list[str] = setting(
+        LOCAL, "layers whose tensors are kept: 'layers.*.attn:output,input,grad'", factory=list
+    )
+    capture_stats: bool = setting(LOCAL, "keep figures of captured tensors instead of the tensors", False)
+    capture_every: int = setting(LOCAL, "capture every Nth step", 1)
+    capture_steps: str = setting(LOCAL, "capture these steps only, such as 100:200,500", "")
+    capture_epochs: str = setting(LOCAL, "capture these epochs only: every Nth and the last, latest, or all", "")
+    capture_phase: list[str] = setting(LOCAL, "capture in these phases only: train, val, eval", factory=list)
+    capture_on: list[str] = setting(
+        LOCAL, "capture from the first finding with one of these codes or severities", factory=list
+    )
+    capture_budget: str = setting(LOCAL, "bytes a rank may capture, such as 2GB", "2GB")
+    capture_policy: str = setting(LOCAL, "where the disk is too slow: block, drop or sample", "block")
+    capture_upload: str = setting(ACT, "a URL that sealed pages are copied to, such as s3://bucket/runs", "")
+    profile_kind: str = setting(LOCAL, "what a profiler records: light, memory, shapes, stacks, flops or full", "light")
+    profile_wait: int = setting(LOCAL, "steps before each window in which a profiler rests", 1)
+    profile_warmup: int = setting(LOCAL, "steps before each window in which it is set up already", 1)
+    profile_active: int = setting(LOCAL, "steps of a window, all of them recorded", 3)
+    profile_repeat: int = setting(LOCAL, "how many windows are recorded; 0: until the end", 1)
+    profile_skip_first: int = setting(LOCAL, "steps before the first wait", 0)
+    profile_window: str = setting(LOCAL, "record these steps instead, such as 100:102,500:502", "")
+    profile_on: list[str] = setting(
+        LOCAL, "record a window after each finding with one of these codes or severities, and only then", factory=list
+    )
+    when: list[str] = setting(LOCAL, "conditions over a step's record", factory=list)
+    then: list[str] = setting(LOCAL, "what to do when the condition in the same place comes true", factory=list)
+
+    def threshold(self, name: str) -> float:
+        """A bound of the flag table, such as ``GRADIENTS.explosion``: as set, or its default."""
+        found = self.thresholds.get(name)
+        return flag_table.thresholds()[name].default if found is None else found
+
+    @property
+    def capture_budget_bytes(self) -> int:
+        """``capture_budget`` in bytes."""
+        return parse_bytes(self.capture_budget)
+
+    @property
+    def budget_pct(self) -> float:
+        """The share of wall time tdbg may cost, in percent."""
+        return BUDGET_PCT[self.level] if self.max_overhead is None else self.max_overhead
+
+    @property
+    def disk_budget_bytes(self) -> int:
+        """``disk_budget`` in bytes."""
+        return parse_bytes(self.disk_budget)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data, for run.json."""
+        return {item.name: getattr(self, item.name) for item in fields(self)}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "Settings":
+        """The settings stored in run.json; keys of a newer tdbg are ignored."""
+        known = {item.name for item in fields(cls)}
+        return cls(**{key: value for key, value in data.items() if key in known})
+
+
+KIND_OF: dict[str, str] = {item.name: item.metadata["kind"] for item in fields(Settings)}
+
+
+class Selection:
+    """Which steps and ranks flags and levels look at: every Nth, ranges of steps, ranges of ranks.
+
+    The answer hangs on the numbers alone, so that all ranks of a job look at the same steps.
+    """
+
+    def __init__(self, every: int = 0, steps: str = "", ranks: str = "") -> None:
+        self.every = max(every, 1)
+        self._steps = parse_ranges("steps", steps, ":")
+        self._ranks = parse_ranges("ranks", ranks, "-")
+
+    @classmethod
+    def of(cls, settings: Settings) -> "Selection":
+        """The selection that the settings ask for."""
+        return cls(settings.every, settings.steps, settings.ranks)
+
+    def step(self, number: int) -> bool:
+        """True if this step (from 1) is one to look at; of a range's steps every Nth from its first."""
+        if not self._steps:
+            return self.every == 1 or number % self.every == 0
+        return any(low <= number <= high and (number - low) % self.every == 0 for low, high in self._steps)
+
+    def rank(self, number: int) -> bool:
+        """True if this rank is one to look on."""
+        return not self._ranks or any(low <= number <= high for low, high in self._ranks)
+
+
+def parse_bytes(text: str) -> int:
+    """``500MB`` or ``1.5 GiB`` in bytes (decimal and binary units); TdbgError if it is neither."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?\s*", text, re.IGNORECASE)
+    if not match:
+        raise TdbgError(f"not a size: {text!r}", "write a number and a unit, such as 500MB or 2GiB")
+    power = " kmgt".index(match[2].lower() or " ")
+    return int(float(match[1]) * (1024 if match[3] else 1000) ** power)
+
+
+def _choice(options: Iterable[str]) -> Callable[[str, Any], str]:
+    allowed = tuple(options)
+
+    def check(key: str, value: Any) -> str:
+        import difflib
+
+        for option in allowed:
+            if str(value).lower() == option.lower():
+                return option
+        near = difflib.get_close_matches(str(value).lower(), [option.lower() for option in allowed], n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise TdbgError(f"{key} cannot be {value!r}", f"{hint}choose from: {', '.join(filter(None, allowed))}")
+
+    return check
+
+
+def _counting(key: str, value: Any) -> int:
+    found = _whole(key, value)
+    if found < 1:
+        raise TdbgError(f"{key} is a number from 1 on, not {found}", "write 1 for each of them")
+    return found
+
+
+def _boolean(key: str, value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    word = str(value).lower()
+    if word in ("1", "true", "yes", "on"):
+        return True
+    if word in ("0", "false", "no", "off", ""):
+        return False
+    raise TdbgError(f"{key} is yes or no, not {value!r}", "write true or false")
+
+
+def _whole(key: str, value: Any) -> int:
+    try:
+        found = int(value)
+    except (TypeError, ValueError):
+        raise TdbgError(f"{key} is a whole number, not {value!r}", "write 0 or more") from None
+    if found < 0:
+        raise TdbgError(f"{key} cannot be negative: {found}", "write 0 or more")
+    return found
+
+
+def _share(key: str, value: Any) -> float | None:
+    if value is None or value == "":
+        return None
+    try:
+        found = float(str(value).rstrip("%"))
+    except ValueError:
+        raise TdbgError(f"{key} is a percentage, not {value!r}", "write a number such as 1 or 0.3") from None
+    if not 0 < found <= 100:
+        raise TdbgError(f"{key} is above 0 and at most 100, not {value!r}", "write a number such as 1 or 0.3")
+    return found
+
+
+def _seconds(key: str, value: Any) -> float:
+    try:
+        found = float(value)
+    except (TypeError, ValueError):
+        raise TdbgError(f"{key} is a number of seconds, not {value!r}", "write a number such as 30") from None
+    if not found > 0:
+        raise TdbgError(f"{key} is above 0, not {value!r}", "write a number such as 30")
+    return found
+
+
+def _words(key: str, value: Any) -> list[str]:
+    parts = value.split(",") if isinstance(value, str) else value
+    if not isinstance(parts, list | tuple):
+        raise TdbgError(f"{key} is a list of words, not {value!r}", f"write {key}=A,B")
+    return [str(part).strip() for part in parts if str(part).strip()]
+
+
+def _windows(key: str, value: Any) -> str:
+    text = _ranges(":")(key, value)
+    parse_windows(text, key)
+    return text
+
+
+def _window_steps(key: str, value: Any) -> int:
+    found = _counting(key, value)
+    if found > MAX_STEPS:
+        raise TdbgError(
+            f"{key}: {found} steps make a trace that nothing could open", f"write a few, and at most {MAX_STEPS}"
+        )
+    return found
+
+
+def _size(key: str, value: Any) -> str:
+    if not parse_bytes(str(value)):
+        raise TdbgError(f"{key} is above 0, not {value!r}", "write a size above 0, such as 500MB")
+    return str(value)
+
+
+def _ranges(joint: str) -> Callable[[str, Any], str]:
+    def check(key: str, value: Any) -> str:
+        text = ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+        parse_ranges(key, text, joint)
+        return text
+
+    return check
+
+
+def _thresholds(key: str, value: Any) -> dict[str, float]:
+    if isinstance(value, Mapping):
+        value = [f"{name}={bound}" for name, bound in flatten(value).items()]
+    return dict(flag_table.threshold(word) for word in _words(key, value))
+
+
+def _texts(check_one: Callable[[str], None]) -> Callable[[str, Any], list[str]]:
+    def check(key: str, value: Any) -> list[str]:
+        found = _list_of_texts(key, value)
+        for text in found:
+            check_one(text)
+        return found
+
+    return check
+
+
+def _list_of_texts(key: str, value: Any) -> list[str]:
+    found = [value] if isinstance(value, str) else value
+    if not isinstance(found, list | tuple) or not all(isinstance(item, str) and item.strip() for item in found):
+        example = "layers.*.attn:output" if key == "capture" else "loss > 10"
+        raise TdbgError(f"{key} is a text or a list of texts, not {value!r}", f"write {key} = [{example!r}]")
+    return list(found)
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """``{"LOSS": {"NULL_MASKING": True}}`` as ``{"LOSS.NULL_MASKING": True}``."""
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        name = f"{prefix}.{key}" if prefix else str(key)
+        if isinstance(value, Mapping):
+            flat.update(flatten(value, name))
+        else:
+            flat[name] = value
+    return flat
+
+
+def read_flags(value: Any, known: Iterable[str] = ()) -> dict[str, flag_table.Value]:
+    """Flags from any source: ``"A,B=3"``, a list of such words, or a (nested) mapping."""
+    if isinstance(value, Mapping):
+        found: dict[str, flag_table.Value] = {}
+        for name, wanted in flatten(value).items():
+            setting = wanted if isinstance(wanted, bool) else str(wanted)
+            found.update(dict.fromkeys(flag_table.expand(name, known), setting))
+        return found
+    found = {}
+    for word in flag_words(value):
+        found.update(flag_table.parse(word, known))
+    return found
+
+
+def flag_words(value: Any) -> list[str]:
+    """The words of a source of flags, as they were typed; of a mapping its keys."""
+    if isinstance(value, Mapping):
+        return list(flatten(value))
+    words = value.split(",") if isinstance(value, str) else value
+    return [word for word in (str(part).strip() for part in words) if word]
+
+
+def _epochs(key: str, value: Any) -> str:
+    Epochs.parse(str(value), key)
+    return str(value).strip().lower()
+
+
+def _phases(key: str, value: Any) -> list[str]:
+    return [_choice(PHASES)(key, word) for word in _words(key, value)]
+
+
+def _url(key: str, value: Any) -> str:
+    if value:
+        try:
+            check_url(str(value))
+        except TdbgError as error:
+            raise TdbgError(f"{key}: {error}", error.hint) from None
+    return str(value)
+
+
+_CHECKS: dict[str, Callable[[str, Any], Any]] = {
+    "level": _choice(LEVELS),
+    "inject": _choice(INJECTS),
+    "max_overhead": _share,
+    "run_dir": lambda key, value: str(value),
+    "name": lambda key, value: str(value),
+    "share": _boolean,
+    "tee": _boolean,
+    "stop_on": _words,
+    "stop_before_update": _boolean,
+    "fail_on": _choice(FAIL_ON),
+    "strict_flags": _boolean,
+    "records": _boolean,
+    "flag_functions": _words,
+    "baseline": _whole,
+    "forbid_flags": _boolean,
+    "log_level": _choice(("", *LOG_LEVELS)),
+    "disk_budget": _size,
+    "quiet": _boolean,
+    "progress_every": _seconds,
+    "step_optimizer": lambda key, value: str(value),
+    "keep_steps": _whole,
+    "every": _whole,
+    "steps": _ranges(":"),
+    "ranks": _ranges("-"),
+    "thresholds": _thresholds,
+    "capture": _texts(check_spec),
+    "capture_stats": _boolean,
+    "capture_every": _counting,
+    "capture_steps": _ranges(":"),
+    "capture_epochs": _epochs,
+    "capture_phase": _phases,
+    "capture_on": _words,
+    "capture_budget": _size,
+    "capture_policy": _choice(CAPTURE_POLICIES),
+    "capture_upload": _url,
+    "profile_kind": _choice(KINDS),
+    "profile_wait": _whole,
+    "profile_warmup": _whole,
+    "profile_active": _window_steps,
+    "profile_repeat": _whole,
+    "profile_skip_first": _whole,
+    "profile_window": _windows,
+    "profile_on": _words,
+    "when": _texts(check_condition),
+    "then": _texts(check_action),
+}
+
+
+def check(key: str, value: Any, name: str = "") -> Any:
+    """One setting's value as `Settings` holds it; TdbgError says what it may be. name: what the message calls it."""
+    return _CHECKS[key](name or key.replace("_", "-"), value)
+
+
+def env_source(environ: Mapping[str, str]) -> list[Source]:
+    """``TDBG_LEVEL``, ``TDBG_MAX_OVERHEAD``, ``TDBG_FLAGS``, ...: a variable for every setting."""
+    names = {f"TDBG_{item.name.upper()}": item.name for item in fields(Settings)} | {"TDBG_PRESET": "preset"}
+    values = {names[key]: value for key, value in environ.items() if key in names}
+    return [Source("environment", values)] if values else []
+
+
+def resolve(
+    options: Mapping[str, Any],
+    *,
+    cwd: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+    profile: str = "",
+    known_flags: Iterable[str] = (),
+) -> tuple[Settings, dict[str, str]]:
+    """The settings and, per setting, where its value came from.
+
+    Growing strength: default, the user's own config.toml, pyproject.toml, tdbg.yaml, TDBG_* variables, the
+    profile asked for by name, then ``options`` (only what the user typed). Flags of all sources add up; a later
+    source wins for the same flag. In any source ``DEBUG: {...}`` is another spelling of ``flags``.
+    A file in a folder that is not trusted sets LOCAL settings only; a line says which others were passed over.
+    Raises TdbgError naming the source for an unknown key or a bad value.
+    """
+    here = cwd or Path.cwd()
+    toml = pyproject_sources(here, profile)
+    named = [source for source in toml if source.name.endswith(f" profile {profile}")] if profile else []
+    base = [source for source in toml if source not in named]
+    sources = [
+        *user_source(),
+        *base,
+        *yaml_source(here),
+        *env_source(os.environ if environ is None else environ),
+        *named,
+    ]
+    sources.append(Source("option", dict(options)))
+    for source in sources:
+        _drop_untrusted(source)
+    settings = Settings()
+    origin = {item.name: "default" for item in fields(Settings)}
+    for source in sources:
+        _apply(settings, origin, source, tuple(known_flags))
+    check_pairs(settings.when, settings.then)
+    _check_capture(settings, origin)
+    _check_profile(settings, origin)
+    return settings, origin
+
+
+def _setting_of(key: str) -> str:
+    """The setting that a key of a source means."""
+    return {"DEBUG": "flags"}.get(key, key.replace("-", "_"))
+
+
+def _drop_untrusted(source: Source) -> None:
+    """Take out of a stranger's configuration file what makes tdbg run, send or load, or says where it writes."""
+    if source.folder is None:
+        return
+    acting = [key for key in source.values if KIND_OF.get(_setting_of(key), LOCAL) != LOCAL]
+    if not acting or is_trusted(source.folder):
+        return
+    for key in acting:
+        del source.values[key]
+        text = f"{source.name}: {key} is ignored: a configuration file may not set it unless you allow its folder once"
+        say_once(f"{text}: tdbg trust {shlex.quote(str(source.folder.absolute()))}")
+
+
+def _check_capture(settings: Settings, origin: Mapping[str, str]) -> None:
+    """Options about capturing where nothing is captured are a mistake."""
+    if settings.capture and settings.level == "off":
+        raise TdbgError("at level off nothing is captured", "leave out --level off, or --capture")
+    alone = [name for name, source in origin.items() if name.startswith("capture_") and source == "option"]
+    if alone and not settings.capture:
+        raise TdbgError(
+            f"--{alone[0].replace('_', '-')} is there, and no --capture",
+            "name layers: --capture 'layers.*.attn:output'",
+        )
+
+
+def _check_profile(settings: Settings, origin: Mapping[str, str]) -> None:
+    """A profiler that cannot work, or two ways at once to say when, are a mistake."""
+    asked = settings.flags.get("PROFILER")
+    if asked and settings.level == "off" and origin["flags"] == "option":
+        raise TdbgError("at level off nothing is profiled", "leave out --level off")
+    if isinstance(asked, str):
+        parse_windows(asked, "flag PROFILER")
+    given = [name for name, source in origin.items() if name.startswith("profile_") and source == "option"]
+    cycles = [name for name in given if name in _CYCLE]
+    if "profile_window" in given and cycles:
+        raise TdbgError(f"--window names the steps, and so does {_profile_option(cycles[0])}", "leave one of them out")
+    looks = [name for name in ("steps", "every") if origin.get(name) == "option"]
+    if (
+        looks
+        and asked
+        and settings.level == "basic"
+        and not any(on for flag, on in settings.flags.items() if flag != "PROFILER")
+    ):
+        raise TdbgError(
+            f"--{looks[0]} is for what flags and levels look at, and a profiler has windows",
+            "write --window 4:6" if looks[0] == "steps" else "write --wait 10 --repeat 0",
+        )
+
+
+def _profile_option(key: str) -> str:
+    """``--kind``: the settings of `tdbg profile` bear other names than its options."""
+    return "--window-on" if key == "profile_on" else f"--{key.removeprefix('profile_').replace('_', '-')}"
+
+
+_CYCLE = ("profile_wait", "profile_active", "profile_repeat", "profile_skip_first")
+
+
+def _apply(settings: Settings, origin: dict[str, str], source: Source, known: tuple[str, ...]) -> None:
+    for raw_key, value in sorted(source.values.items(), key=lambda item: item[0] != "preset"):  # flags refine a preset
+        key = _setting_of(raw_key)
+        try:
+            if key == "preset":
+                names = _words("preset", value)
+                settings.flags.update({name: True for word in names for name in flag_table.preset(word)})
+                origin["flags"] = source.name
+            elif key == "flags":
+                settings.flags.update(read_flags(value, known))
+                settings.flag_names.update(flag_table.typed_names(flag_words(value), known))
+                origin["flags"] = source.name
+            elif key == "thresholds":
+                settings.thresholds.update(check(key, value))
+                origin[key] = source.name
+            elif key in _CHECKS:
+                typed = source.name == "option" and key.startswith("profile_")
+                setattr(settings, key, check(key, value, _profile_option(key) if typed else ""))
+                origin[key] = source.name
+            else:
+                raise TdbgError(
+                    f"unknown setting {raw_key!r}", f"known: {', '.join(sorted([*_CHECKS, 'flags', 'preset']))}"
+                )
+        except TdbgError as error:
+            if source.name == "option":
+                raise
+            raise TdbgError(f"{source.name}: {error}", error.hint) from None
+
+
+def flags_to_env(flags: Mapping[str, flag_table.Value]) -> str:
+    """The value of ``TDBG_FLAGS`` for a program's processes: JSON, so that values keep their type."""
+    return json.dumps(dict(flags), separators=(",", ":"))
+
+
+def flags_from_env(text: str) -> dict[str, flag_table.Value]:
+    """The inverse of `flags_to_env`; a hand-written ``A,B=3`` is understood too."""
+    if text.startswith("{"):
+        found: dict[str, flag_table.Value] = json.loads(text)
+        return found
+    return read_flags(text)
+
+
+def unblotted_flags(flags: Mapping[str, flag_table.Value], environ: Mapping[str, str]) -> dict[str, flag_table.Value]:
+    """The flags that run.json shows, with those values that it has blotted out as the environment has them."""
+    if MARK not in flags.values():
+        return dict(flags)
+    given = flags_from_env(environ.get("TDBG_FLAGS", ""))
+    return {name: given.get(name, value) if value == MARK else value for name, value in flags.items()}

@@ -1,0 +1,513 @@
+"""The events of a run: typed records that a rank writes and every command reads.
+
+A rank writes with the standard library alone; readers decode with msgspec. Events are facts that a
+rank saw. What they mean is a `Finding`, derived from them by rules, live and offline alike.
+JSON has no NaN: a non-finite number is written as the string ``"nan"``, ``"inf"`` or ``"-inf"``.
+"""
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar
+
+from tdbg.core.redaction import redact_text, redact_value
+
+Number = float | str  # a float, or "nan", "inf", "-inf"
+
+EVENT_TYPES: dict[str, type["Event"]] = {}
+
+
+def doc(text: str, default: Any = None, *, factory: Any = None) -> Any:
+    """A dataclass field with its line in docs/events.md."""
+    if factory is not None:
+        return field(default_factory=factory, metadata={"doc": text})
+    return field(default=default, metadata={"doc": text})
+
+
+@dataclass(slots=True, kw_only=True)
+class Event:
+    """What every event carries."""
+
+    TYPE: ClassVar[str] = ""
+    VERSION: ClassVar[int] = 1
+
+    t: float = doc("wall clock, seconds since 1970", 0.0)
+
+
+def event_type(cls: type[Event]) -> type[Event]:
+    """Enter an event class in the table of types (a decorator)."""
+    EVENT_TYPES[cls.TYPE] = cls
+    return cls
+
+
+@event_type
+@dataclass(slots=True, kw_only=True)
+class Start(Event):
+    """A process became a rank: it is about to write its first step."""
+
+    TYPE: ClassVar[str] = "start"
+
+    rank: int = doc("global rank", 0)
+    local_rank: int | None = doc("rank on its node, if a launcher said so")
+    world_size: int = doc("number of ranks", 1)
+    attempt: int = doc("0, or the number of the restart", 0)
+    host: str = doc("host name", "")
+    pid: int = doc("process id", 0)
+    argv: list[str] = doc("the program's own command line", factory=list)
+    python: str = doc("Python's version", "")
+    torch: str = doc("torch's version", "")
+    device: dict[str, Any] = doc(
+        "accelerator: name, compute capability, driver, memory_mb, cuda and cudnn versions; cpu: threads", factory=dict
+    )
+    env: dict[str, str] = doc("launcher variables, from an allow-list (RANK, WORLD_SIZE, SLURM_...)", factory=dict)
+    startup_ms: float = doc("time tdbg took to wake up in this process", 0.0)
+
+
+@event_type
+@dataclass(slots=True, kw_only=True)
+class Params(Event):
+    """The names behind the vectors of later step records; written anew when the set changes."""
+
+    TYPE: ClassVar[str] = "params"
+
+    names: list[str] = doc("parameter names, in the order of grad_norms", factory=list)
+    numel: list[int] = doc("elements of each", factory=list)
+    modules: int = doc("modules below the roots", 0)
+    roots: list[str] = doc("class names of the root modules", factory=list)
+    optimizers: list[str] = doc("class names of the optimizers seen", factory=list)
+
+
+@event_type
+@dataclass(slots=True, kw_only=True)
+class Step(Event):
+    """One step: an ``optimizer.step()`` of the first optimizer, or in evaluation a call of the root."""
+
+    TYPE: ClassVar[str] = "step"
+
+    step: int = doc("number of the step, from 1; in evaluation the training steps done, or the call's number", 0)
+    phase: str = doc("train or eval", "train")
+    epoch: int | None = doc("passes over the training loader begun, from 0, if a DataLoader is used")
+    batch: int | None = doc("batches taken from the loader in this epoch")
+    batches: int | None = doc("length of the loader, if it has one")
+    call: int | None = doc("in evaluation: number of the root's call")
+    loss: Number | None = doc(
+        "sum of the losses sent backward for this step, unscaled; of a closure's evaluations the first"
+    )
+    micro: int = doc("number of backward calls (gradient accumulation, closures)", 0)
+    other_losses: list[Number] = doc("losses of further optimizers since the previous record", factory=list)
+    lr: list[float] = doc("learning rate of each parameter group", factory=list)
+    grad_norm: Number | None = doc(
+        "total L2 norm before clipping (of this rank's shard if sharded; of a closure's evaluations the first)"
+    )
+    grad_norms: list[Number] | None = doc("L2 norm per parameter, on sampled steps; -1 where there is no gradient")
+    sharded: bool = doc("gradients are shards (FSDP): combine norms over ranks", False)
+    finite: bool | None = doc("loss and the gradients looked at are finite; None: nothing was read")
+    checked: str = doc("gradients looked at: all, some (small tensors), none", "none")
+    scale: Number | None = doc("loss scale of GradScaler")
+    skipped: bool = doc("GradScaler skipped the update", False)
+    loader_ms: float | None = doc("wait for batches")
+    forward_ms: float | None = doc("in root modules, host time")
+    backward_ms: float | None = doc("in backward, host time")
+    optimizer_ms: float | None = doc("in optimizer.step, host time (with a closure: forward and backward too)")
+    step_ms: float | None = doc("since the previous step's end")
+    host_mb: float | None = doc("resident memory of the process")
+    device_mb: float | None = doc("allocated accelerator memory")
+    device_peak_mb: float | None = doc("peak allocated accelerator memory so far")
+    samples: int | None = doc("first dimension of the root's first tensor, summed over calls")
+
+
+@event_type
+@dataclass(slots=True, kw_only=True)
+class NonFinite(Event):
+    """The first NaN or Inf of a rank, located while the weights were intact where that was possible."""
+
+    TYPE: ClassVar[str] = "nonfinite"
+
+    step: int = doc("the step in which it happened", 0)
+    until: int = doc("it happened in one of the steps up to this, none of which was watched; 0: in that step", 0)
+    phase: str = doc(
+        "where: input, forward, loss, backward, gradient, optimizer, weights (written between two updates);"
+        " empty: unknown",
+        "",
+    )
+    kind: str = doc("nan, inf or nan+inf", "")
+    module: str = doc("path of the module, if known", "")
+    module_class: str = doc("its class", "")
+    operation: str = doc("the operation in the module that made it: aten.sqrt, SqrtBackward0", "")
+    line: str = doc("file:line of the program where that operation stands (of a backward: its forward)", "")
+    code: str = doc("that line", "")
+    parameter: str = doc("the parameter whose gradient is bad, if that is what is known", "")
+    tensor: str = doc("which tensor: input[0], output, grad_input, ...", "")
+    origin: str = doc("here, other-rank (the local gradients are finite), or unknown", "unknown")
+    own_finite: int = doc("the last step after whose backward this rank's own gradients were finite; 0: not known", 0)
+    how: str = doc("how it was located: rerun, bracket, check", "check")
+    count: int | None = doc("non-finite elements in that tensor")
+    numel: int | None = doc("elements of that tensor")
+    shape: list[int] = doc("its shape", factory=list)
+    dtype: str = doc("its dtype", "")
+    loss: Number | None = doc("the step's loss")
+    bad_params: list[str] = doc("parameters with non-finite gradients, at most 8", factory=list)
+    bad_param_count: int = doc("how many parameters had them", 0)
+    last_good: dict[str, Any] = doc("step, loss, grad_norm and lr of the last finite record", factory=dict)
+    batch: str = doc("folder-relative path of the saved batch", "")
+    weights: str = doc("intact, updated or unknown when it was looked at", "unknown")
+    eval: bool = doc("seen in evaluation", False)
+    during: str = doc("train or eval", "train")
+    note: str = doc("what could not be found out, and why", "")
+    ring: list[dict[str, Any]] = doc("the last step records before it (without vectors)", factory=list)
+
+
+@event_type
+@dataclass(slots=True, kw_only=True)
+class Observation(Event):
+    """What one probe saw in one step. The keys of ``values`` are the probe's own: docs/probes.md lists them."""
+
+    TYPE: ClassVar[str] = "observation"
+
+    probe: str = doc("the probe's name", "")
+    flag: str = doc("the debug flag that wakes it; empty for a probe that only levels wake", "")
+    part: str = doc("which of the probe's lines, as in its tag: SUMMARY, PASS, ...", "")
+    step: int = doc("the step that was running, or the last one done", 0)
+    epoch: int | None = doc("passes over the training loader begun, from 0, if known")
+    text: str = doc("the line in the debug log, without header and tag", "")
+    values: dict[str, Any] = doc("what was seen, by name", factory=dict)
+
+
+@event_type
+@dataclass(slots=True, kw_only=True)
+class Switch(Event):
+    """Level or flags of this rank changed while it ran."""
+
+    TYPE: ClassVar[str] = "switch"
+
+    step: int = doc("the last step done before the change", 0)
+    level: str = doc("the level from now on", "")
+    flags: dict[str, Any] = doc("the flags that are on from now on", factory=dict)
+    why: str = doc(
+        "control, capture or profile (asked for by control or a finding), trigger, api, or end (of a change made for some steps)",
+        "",
+    )
+    asked: int = doc("for control: the number of the request", 0)
+    late: bool = doc("the step at which all ranks were to switch had passed already", False)
+
+
+@event_type
+@dataclass(slots=True, kw_only=True)
+class Trigger(Event):
+    """A condition came true: what was done about it."""
+
+    TYPE: ClassVar[str] = "trigger"
+
+    step: int = doc("the step whose record made it true", 0)
+    condition: str = doc("the condition as written, or the name of a built-in one", "")
+    values: dict[str, Any] = doc("the fields it speaks of, with their values", factory=dict)
+    action: str = doc("what was done", "")
+    batch: str = doc("folder-relative path of the saved batch", "")
+    dump: str = doc("folder-relative path of the last step records and the history of tensors", "")
+    stop: bool = doc("the command was to be ended", False)
+
+
+@event_type
+@dataclass(slots=True, kw_only=True)
+class Injection(Event):
+    """A debug flag (or another setting) reached the program's own configuration."""
+
+    TYPE: ClassVar[str] = "injection"
+
+    flag: str = doc("the flag", "")
+    status: str = doc(
+        "set (changed), already (had the value), rejected, own (on in the program, asked of nobody)", "set"
+    )
+    where: str = doc("yacs, omegaconf, argparse, jsonargparse, env, and the key", "")
+    old: Any = doc("value before")
+    new: Any = doc("value after")
+    hint: str = doc("for rejected: what the program knows instead", "")
+    rank: int | None = doc("RANK of the process, if it has one")
+    pid: int = doc("process id", 0)
+
+
+@event_type
+@dataclass(slots=True, kw_only=True)
+class Traceback(Event):
+    """An exception that ended the process, or that the program logged and swallowed."""
+
+    TYPE: ClassVar[str] = "traceback"
+
+    step: int = doc("last step done", 0)
+    exception: str = doc("class name", "")
+    message: str = doc("its text, at most 2,000 characters", "")
+    lines: list[str] = doc("the traceback, at most 60 lines", factory=list)
+    how: str = doc("uncaught, thread (it ended a thread), logged or printed", "uncaught")
+    where: str = doc("file:line of the innermost frame that is the program's own, no package's", "")
+    pid: int = doc("process id", 0)
+    rank: int | None = doc("rank of the process, where it is known before it has taken a step", None)
+
+
+@event_type
+@dataclass(slots=True, kw_only=True)
+class Cost(Event):
+    """tdbg's own cost in this process, so far."""
+
+    TYPE: ClassVar[str] = "cost"
+
+    step: int = doc("last step done", 0)
+    evals: int = doc("calls of a root module without gradients, recorded or not; in away_ms none is counted", 0)
+    own_ms: float = doc("time inside tdbg's hooks, and in the way into them and out", 0.0)
+    wall_ms: float = doc("wall time since tdbg woke up", 0.0)
+    startup_ms: float = doc("waking up and opening files: needed once, not in own_ms", 0.0)
+    report_ms: float = doc("making reports of bad steps (the batch run again): not in own_ms", 0.0)
+    checks_ms: float = doc(
+        "checks of this rank's own gradients before they are reduced, in every step: not in own_ms", 0.0
+    )
+    capture_ms: float = doc("capturing tensors (`--capture`), in the program's own threads: not in own_ms", 0.0)
+    diagnostics_ms: float = doc("diagnostics that the program calls (`tdbg.probes.loss`): not in own_ms", 0.0)
+    records_ms: float = doc("keeping the program's own log records, in the rank's last event: not in own_ms", 0.0)
+    budget_pct: float = doc("the budget now", 0.0)
+    earned_ms: float = doc("what the budgets in force so far allowed", 0.0)
+    sampled: int = doc("steps whose gradients were all looked at", 0)
+    away_ms: float = doc("time in which root modules had no hooks, as these cost more than the budget", 0.0)
+    away_steps: int = doc("steps in that time: counted, and their losses checked", 0)
+    by_part: dict[str, float] = doc("own_ms by part", factory=dict)
+    errors: int = doc("exceptions inside tdbg, swallowed", 0)
+    dropped: int = doc("events not written (disk budget, full disk)", 0)
+    level: str = doc("the level in force", "")
+    flags: list[str] = doc("the flags that are on", factory=list)
+
+
+@event_type
+@dataclass(slots=True, kw_only=True)
+class Baseline(Event):
+    """The paired ratio of blocks of steps with tdbg on and off, in this very program."""
+
+    TYPE: ClassVar[str] = "baseline"
+
+    block: int = doc("steps per block", 0)
+    pairs: int = doc("pairs of blocks", 0)
+    ratio: float | None = doc("median of on/off over the pairs")
+    low: float | None = doc("lower end of the 95 % interval of the median")
+    high: float | None = doc("upper end of it")
+
+
+@event_type
+@dataclass(slots=True, kw_only=True)
+class ProbeOff(Event):
+    """A part of tdbg raised, was switched off, and training went on."""
+
+    TYPE: ClassVar[str] = "probe_off"
+
+    probe: str = doc("which part", "")
+    error: str = doc("class and text of the exception", "")
+    lines: list[str] = doc("its traceback, at most 20 lines", factory=list)
+
+
+@event_type
+@dataclass(slots=True, kw_only=True)
+class ChildExit(Event):
+    """A launcher's child ended badly: its own exit code or signal, which the launcher may hide."""
+
+    TYPE: ClassVar[str] = "child_exit"
+
+    host: str = doc("host name", "")
+    pid: int = doc("the child's process id", 0)
+    code: int = doc("exit code, or minus the signal's number", 0)
+
+
+@event_type
+@dataclass(slots=True, kw_only=True)
+class Plan(Event):
+    """How many steps the program means to do, where a framework says so."""
+
+    TYPE: ClassVar[str] = "plan"
+
+    steps: int | None = doc("planned optimizer steps")
+    epochs: float | None = doc("planned epochs")
+    source: str = doc("who said so", "")
+
+
+@event_type
+@dataclass(slots=True, kw_only=True)
+class Note(Event):
+    """Something a reader should know: vectors sampled for the disk budget, hooks inactive, ..."""
+
+    TYPE: ClassVar[str] = "note"
+
+    code: str = doc("stable slug", "")
+    text: str = doc("one sentence", "")
+    step: int = doc("last step done", 0)
+
+
+@event_type
+@dataclass(slots=True, kw_only=True)
+class End(Event):
+    """The rank's process ends in good order (a killed one has none)."""
+
+    TYPE: ClassVar[str] = "end"
+
+    step: int = doc("steps done", 0)
+    reason: str = doc("exit, exception or stopped", "exit")
+    loss: Number | None = doc("loss of the last step whose loss was seen, recorded or not", None)
+    loss_step: int = doc("that step", 0)
+
+
+@event_type
+@dataclass(slots=True, kw_only=True)
+class Metric(Event):
+    """A number the program itself measured and gave to `tdbg.metric`."""
+
+    TYPE: ClassVar[str] = "metric"
+
+    step: int = doc("the step that was running; after an update, and in evaluation, the last one done", 0)
+    name: str = doc("the program's name for it; conditions know it as metric.NAME", "")
+    value: Number = doc("the number", 0.0)
+
+
+@event_type
+@dataclass(slots=True, kw_only=True)
+class Trace(Event):
+    """A window of torch.profiler is over, and its trace is written (or the program's own, taken over)."""
+
+    TYPE: ClassVar[str] = "trace"
+
+    file: str = doc("folder-relative path of the trace; .gz is added once it is compressed", "")
+    bytes: int = doc("its size before compression", 0)
+    phase: str = doc("train: a step is one of the first optimizer; eval: a root's call; batches: of the API", "train")
+    first_step: int = doc("the first step that was recorded", 0)
+    steps: int = doc("steps that were recorded from their beginning to their end", 0)
+    wanted: int = doc("steps that were asked for", 0)
+    kind: str = doc("light, memory, shapes, stacks, flops or full; empty for the program's own", "")
+    why: str = doc("schedule; control or finding: asked for as it ran; program: its own profiler or call", "schedule")
+    ended: str = doc("why the window ended before its last step; empty if it did not", "")
+    steps_ms: list[float] = doc("how long each recorded step took", factory=list)
+    outside_ms: float | None = doc("median of the last steps outside of any window")
+    pause_ms: float = doc("how long the program stood still while the window was closed and written", 0.0)
+
+
+SEVERITIES = ("info", "warning", "error", "critical")
+
+
+@dataclass(slots=True, kw_only=True)
+class Finding:
+    """What a rule concluded, with its evidence. Codes are stable."""
+
+    code: str
+    severity: str
+    title: str
+    first_step: int | None = None
+    rank: int | None = None
+    phase: str = ""
+    module: str = ""
+    evidence: list[str] = field(default_factory=list)
+    cause: str = ""
+    try_next: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {item.name: getattr(self, item.name) for item in fields(self)}
+
+
+def number(value: float | None) -> Number | None:
+    """A float as JSON can carry it."""
+    if value is None or math.isfinite(value):
+        return value
+    return "nan" if math.isnan(value) else ("inf" if value > 0 else "-inf")
+
+
+def as_float(value: Number | None) -> float | None:
+    """The inverse of `number`."""
+    return float(value) if value is not None else None
+
+
+_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False, check_circular=False)
+_NAMES: dict[type[Event], tuple[tuple[str, Any], ...]] = {}
+
+
+def _names(cls: type[Event]) -> tuple[tuple[str, Any], ...]:
+    if cls not in _NAMES:
+        _NAMES[cls] = tuple((item.name, item.default) for item in fields(cls))
+    return _NAMES[cls]
+
+
+def encode(event: Event) -> bytes:
+    """One JSON line. ``type`` and ``v`` come first; fields at their default are left out.
+
+    Non-finite floats may be given as floats: they are written as strings. Cost: about 10 us for a
+    step record.
+    """
+    cls = type(event)
+    record: dict[str, Any] = {"type": cls.TYPE, "v": cls.VERSION}
+    for name, default in _names(cls):
+        value = getattr(event, name)
+        if value is not default and value != default and (value or value.__class__ is not list):
+            record[name] = value
+    if cls is not Step and cls is not Params:  # they hold numbers, and names of parameters
+        record = _without_secrets(record)
+        if isinstance(event, Injection):
+            record |= {
+                name: redact_value(event.flag, value)
+                for name in ("old", "new")
+                if isinstance(value := record.get(name), str)
+            }
+    try:
+        text = _ENCODER.encode(record)
+    except (ValueError, TypeError):  # a NaN somewhere, or a value only repr can show
+        text = _ENCODER.encode(plain(record))
+    return text.encode("ascii") + b"\n"
+
+
+def _without_secrets(value: Any) -> Any:
+    """The same with what looks like a secret in its texts blotted out; names of its keys say nothing here."""
+    if isinstance(value, str):
+        return redact_text(value)
+    if isinstance(value, dict):
+        return {key: _without_secrets(item) for key, item in value.items()}
+    return [_without_secrets(item) for item in value] if isinstance(value, list) else value
+
+
+def plain(value: Any) -> Any:
+    """Nested values as JSON can carry them: non-finite numbers as words, what is no data by its repr."""
+    if isinstance(value, float):
+        return number(value)
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if value is None or isinstance(value, str | int | bool):
+        return value
+    return repr(value)[:200]
+
+
+_DECODERS: dict[str, Any] = {}
+
+
+def decode(line: bytes) -> Event | None:
+    """The event of one complete line, or None for a line of an unknown type or a torn one.
+
+    Unknown fields are ignored, so that a newer writer stays readable. Needs msgspec.
+    """
+    import msgspec
+
+    if not line.startswith(b'{"type":"'):
+        return None
+    name = line[9 : line.find(b'"', 9)].decode("ascii", "replace")
+    if name not in EVENT_TYPES:
+        return None
+    if name not in _DECODERS:
+        _DECODERS[name] = msgspec.json.Decoder(EVENT_TYPES[name])
+    try:
+        event: Event = _DECODERS[name].decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    return event
+
+
+def _type_name(kind: Any) -> str:
+    """``list[str]`` and ``float | None`` as they are written in this file."""
+    return kind.__name__ if isinstance(kind, type) else str(kind).replace("typing.", "")
+
+
+def describe() -> Iterator[tuple[type[Event], list[tuple[str, str, str]]]]:
+    """Every event type with (field, type, text) rows: the source of docs/events.md."""
+    for cls in EVENT_TYPES.values():
+        rows = [(item.name, _type_name(item.type), item.metadata["doc"]) for item in fields(cls)]
+        yield cls, rows

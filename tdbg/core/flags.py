@@ -1,0 +1,444 @@
+"""The debug flags: the one table that help, completion, filter and docs read."""
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from tdbg.core.errors import TdbgError
+
+LEVELS = ("off", "basic", "advanced", "extreme")  # how much is looked at, from nothing to everything
+
+
+class Threshold(NamedTuple):
+    """A bound that a probe or rule of a flag goes by, settable with ``--threshold FLAG.name=VALUE``."""
+
+    name: str
+    default: float
+    summary: str
+    low: float = 0.0  # the smallest value that makes sense
+    high: float = float("inf")
+
+
+class Flag(NamedTuple):
+    """A dotted name under DEBUG that a user can switch on, such as ``LOSS.NULL_MASKING``."""
+
+    name: str
+    group: str
+    summary: str
+    help: str  # when to use it
+    aliases: tuple[str, ...] = ()  # short names people know from other tools
+    probe: str = ""  # the probe it wakes; empty if it only opens the program's own log lines
+    default: bool = False
+    thresholds: tuple[Threshold, ...] = ()
+    own: bool = False  # tdbg acts on it itself, without a probe
+
+    @property
+    def works_alone(self) -> bool:
+        """True if it does something in a program that knows nothing of it."""
+        return bool(self.probe) or self.own
+
+    @property
+    def leaf(self) -> str:
+        """The last part of the name, unique over the table."""
+        return self.name.rpartition(".")[2]
+
+    @property
+    def tag(self) -> str:
+        """The mark its log lines carry."""
+        return tag(self.name)
+
+
+FLAGS: tuple[Flag, ...] = (
+    Flag(
+        "SCHEDULING",
+        "components",
+        "Log every decision of the training schedule: what is due, when, and why.",
+        "Use it when validation, checkpoints or learning-rate changes come at the wrong step, or not at all.",
+        probe="schedule",
+    ),
+    Flag(
+        "CHECKPOINT",
+        "components",
+        "Log saves and loads: path, bytes, seconds, missing, unexpected and resized keys.",
+        "Use it when a resumed run does not continue where it stopped, or a load is silently partial.",
+        probe="checkpoint",
+    ),
+    Flag(
+        "DATALOADER",
+        "components",
+        "Log loader waits, batch shapes, dtypes and ranges, workers and samplers.",
+        "Use it when the accelerator starves, batches repeat, labels leave their range or a worker dies.",
+        aliases=("data_loading",),
+        probe="dataloader",
+        thresholds=(Threshold("wait_share", 0.5, "a part of the time spent waiting that starves the step", high=1.0),),
+    ),
+    Flag(
+        "AUGMENTATION",
+        "components",
+        "Log each transform: its order, device, time, and the value range before and after.",
+        "Use it when images look wrong to the model, or the input pipeline is slow.",
+        probe="augmentation",
+        thresholds=(Threshold("slow_share", 0.6, "a part of each fetch for one transform that is too much", high=1.0),),
+    ),
+    Flag(
+        "OPTIMIZER",
+        "components",
+        "Log parameter groups, hyperparameters, update ratios and parameters nobody updates.",
+        "Use it when part of a model does not learn, or weight decay hits the wrong parameters.",
+        probe="optimizer",
+    ),
+    Flag(
+        "DISTRIBUTED",
+        "components",
+        "Log process groups and each collective's order, bytes and time, issuing none.",
+        "Use it when a job hangs, ranks drift apart, or one rank makes all others wait.",
+        probe="distributed",
+        thresholds=(
+            Threshold(
+                "quiet_s", 30.0, "seconds without a step or a collective after which a rank says where it is", low=1.0
+            ),
+        ),
+    ),
+    Flag(
+        "MODEL_BUILD",
+        "components",
+        "Log the module tree as it is built: parameters, initial statistics, shared and dead ones.",
+        "Use it when a model has an unexpected size or shape, or starts from bad initial values.",
+        probe="model-build",
+        thresholds=(
+            Threshold("init_ratio", 10.0, "a weight's standard deviation so many times He's is told", low=1.0),
+            Threshold("unused_steps", 8.0, "updates after which a parameter without any gradient is told", low=1.0),
+        ),
+    ),
+    Flag(
+        "TRAINING_LOOP",
+        "components",
+        "Log epoch and phase borders, accumulation, zero_grad and the order of calls.",
+        "Use it when a hand-written loop may forget, repeat or reorder a call.",
+        probe="training-loop",
+        thresholds=(
+            Threshold("lasting", 3.0, "so many updates in a row must show a fault before it is told", low=2.0),
+        ),
+    ),
+    Flag(
+        "VALIDATION_METRICS",
+        "metrics",
+        "Log what each validation pass computed, per phase, task and subset.",
+        "Use it when validation figures look wrong, stale or too good.",
+        own=True,
+    ),
+    Flag(
+        "DUMP_METRICS",
+        "metrics",
+        "Dump the whole state of the metrics at each validation.",
+        "Use it when an average, a best value or a count cannot be explained from the logs.",
+        own=True,
+    ),
+    Flag(
+        "WANDB_METRICS",
+        "metrics",
+        "Log what is sent to Weights & Biases: keys, types, steps, failures.",
+        "Use it when a chart stays empty, jumps back in steps, or a key goes missing.",
+        probe="wandb-metrics",
+    ),
+    Flag(
+        "LOSS.TAXONOMY_SMOOTHING",
+        "losses",
+        "Log the label hierarchy, its distance matrix and the smoothed targets.",
+        "Use it when hierarchical label smoothing puts mass on the wrong classes. "
+        "The program calls tdbg.probes.loss: the taxonomy_ functions.",
+    ),
+    Flag(
+        "LOSS.NULL_MASKING",
+        "losses",
+        "Log how null-labelled samples are found, counted and masked out of the loss.",
+        "Use it when samples without a label change the loss, or masking seems not to happen. "
+        "The program calls tdbg.probes.loss: null_masking.",
+    ),
+    Flag(
+        "LOSS.CLASS_WEIGHTING",
+        "losses",
+        "Log class weights, effective sample numbers and each class's share of the loss.",
+        "Use it when rare classes are ignored or dominate. "
+        "The program calls tdbg.probes.loss: class_weighting, class_losses.",
+    ),
+    Flag(
+        "LOSS.GRADNORM_MEMORY",
+        "losses",
+        "Log memory through GradNorm's extra passes, tensor by tensor.",
+        "Use it when GradNorm runs out of memory or leaks over steps. "
+        "The program calls tdbg.probes.loss: gradnorm_memory.",
+    ),
+    Flag(
+        "LOSS.GRADNORM_METRICS",
+        "losses",
+        "Log task losses, relative rates, gradient norms and task weights of GradNorm.",
+        "Use it when GradNorm does not balance the tasks. The program calls tdbg.probes.loss: gradnorm_metrics.",
+    ),
+    Flag(
+        "LOSS.VERBOSE_GRADNORM_LOGGING",
+        "losses",
+        "Log every intermediate value of each GradNorm update.",
+        "Use it for a few steps, when LOSS.GRADNORM_METRICS shows that something is off but not what. "
+        "The program calls tdbg.probes.loss: gradnorm_values.",
+    ),
+    Flag(
+        "AUTOGRAD_ANOMALY",
+        "torch",
+        "Run autograd's anomaly mode: an error in backward then names the line of the forward pass.",
+        "Use it with the value raise when a NaN appears in backward only: the run ends there; it costs 1.3-1.5x.",
+        aliases=("autograd_anomaly",),
+        probe="anomaly",
+    ),
+    Flag(
+        "PROFILER",
+        "torch",
+        "Capture a torch.profiler window from inside the run.",
+        "Use it when steps are slow and it is not known where the time goes.",
+        aliases=("autograd_profiler", "tensorboard_profiler"),
+        probe="profiler",
+    ),
+    Flag(
+        "MEMORY",
+        "torch",
+        "Log host and device memory per step: peaks, creep, and what holds it.",
+        "Use it before an out-of-memory error happens again.",
+        aliases=("memory_usage",),
+        probe="memory",
+        thresholds=(
+            Threshold(
+                "creep_pct", 10.0, "growth in percent over 50 steps that is told if tensors with a graph pile up"
+            ),
+            Threshold("creep_mb", 1074.0, "growth in MB over 50 steps that is told whatever it is made of", low=1.0),
+            Threshold("full_pct", 95.0, "share of the machine's or container's memory in use that is told", high=100.0),
+        ),
+    ),
+    Flag(
+        "GRADIENTS",
+        "torch",
+        "Log each parameter's gradient norm; explosion, vanishing, None and zero gradients.",
+        "Use it when the loss stalls or jumps.",
+        aliases=("gradient_norms",),
+        probe="gradient-report",
+        thresholds=(
+            Threshold(
+                "explosion",
+                10.0,
+                "a parameter's gradient norm above it is listed as exploding; a finding needs a jump as well",
+            ),
+            Threshold("vanishing", 1e-6, "a parameter's gradient norm below it vanishes"),
+            Threshold("jump", 10.0, "a norm so many times its running median is a jump", low=1.0),
+        ),
+    ),
+    Flag(
+        "FORWARD",
+        "torch",
+        "Log shapes, dtypes, devices and finite flags of each module's output.",
+        "Use it when activations saturate, die or overflow.",
+        aliases=("forward_pass",),
+        probe="forward",
+    ),
+    Flag(
+        "BACKWARD",
+        "torch",
+        "Log the gradient flow through each module, backwards.",
+        "Use it when gradients vanish or blow up part of the way back.",
+        aliases=("backward_pass",),
+        probe="backward",
+        thresholds=(
+            Threshold("ratio", 1e-6, "gradient at the first module to that at the last: below it vanishes", high=1.0),
+        ),
+    ),
+    Flag(
+        "DEVICE",
+        "torch",
+        "Log tensors on unlike devices or dtypes, and copies inside the step.",
+        "Use it when a step is slow for no visible reason or mixes devices.",
+        aliases=("device_placement",),
+        probe="device",
+        thresholds=(
+            Threshold("syncs", 16.0, "so many waits for the accelerator, or copies, from one line in a step", low=2.0),
+        ),
+    ),
+    Flag(
+        "AMP",
+        "torch",
+        "Log autocast, the loss scale, skipped steps and overflow shares.",
+        "Use it when mixed precision skips steps or loses accuracy.",
+        aliases=("mixed_precision",),
+        probe="amp",
+    ),
+    Flag(
+        "VALIDATION",
+        "torch",
+        "Log when evaluation starts and ends, its samples, mode and memory.",
+        "Use it when evaluation runs in train mode, with gradients, or on the wrong data.",
+        aliases=("validation",),
+        probe="validation",
+        thresholds=(Threshold("calls", 3.0, "so many calls with new inputs make a pass that is judged", low=2.0),),
+    ),
+    Flag(
+        "EARLY_STOPPING",
+        "torch",
+        "Log patience, best value and each decision of the early stopper.",
+        "Use it when a run stops too early, or never.",
+        aliases=("early_stopping",),
+        probe="early-stopping",
+    ),
+    Flag(
+        "LR",
+        "torch",
+        "Log the scheduler and each change of the learning rate.",
+        "Use it when the learning rate is zero, constant, or changes in the wrong order.",
+        aliases=("lr_scheduling",),
+        probe="schedule",
+        thresholds=(Threshold("high", 1.0, "a learning rate above it, with an optimizer of the Adam family, is told"),),
+    ),
+)
+
+# Flags often wanted together; the names are the documented ones.
+PRESETS: Mapping[str, tuple[str, ...]] = {
+    "hierarchical": ("VALIDATION_METRICS", "MODEL_BUILD", "LOSS.TAXONOMY_SMOOTHING"),
+    "distributed": ("DISTRIBUTED", "OPTIMIZER", "TRAINING_LOOP"),
+    "data": ("DATALOADER", "AUGMENTATION"),
+    "schedule": ("SCHEDULING", "CHECKPOINT", "TRAINING_LOOP", "VALIDATION_METRICS"),
+    "gradnorm": ("LOSS.GRADNORM_METRICS", "LOSS.VERBOSE_GRADNORM_LOGGING", "WANDB_METRICS"),
+    "numerics": ("AUTOGRAD_ANOMALY", "GRADIENTS", "FORWARD", "BACKWARD", "AMP"),
+    "memory": ("MEMORY", "LOSS.GRADNORM_MEMORY"),
+}
+
+DIAGNOSTICS = "tdbg.probes.loss"  # whose functions a program calls; it takes the flags under LOSS. too
+Value = bool | str
+
+
+def tag(flag: str, part: str = "") -> str:
+    """The mark of a log line, spelt here only: ``[DEBUG_NULL_MASKING_INPUT]``."""
+    leaf = flag.rpartition(".")[2]
+    return f"[DEBUG_{leaf}_{part}]" if part else f"[DEBUG_{leaf}]"
+
+
+def owner(mark: str) -> str | None:
+    """The flag a tag belongs to; the longest leaf wins, so VALIDATION never takes VALIDATION_METRICS."""
+    word = mark.strip("[]") + "_"
+    fits = [flag for flag in FLAGS if word.startswith(f"DEBUG_{flag.leaf}_")]
+    return max(fits, key=lambda flag: len(flag.leaf)).name if fits else None
+
+
+def flag_of(probe: str) -> str:
+    """The flag that wakes a probe; the first, if several do; empty if none does."""
+    return next((flag.name for flag in FLAGS if flag.probe == probe), "")
+
+
+def thresholds() -> dict[str, Threshold]:
+    """Every threshold of the table by its full name, such as ``GRADIENTS.explosion``."""
+    return {f"{flag.name}.{bound.name}": bound for flag in FLAGS for bound in flag.thresholds}
+
+
+def threshold(text: str) -> tuple[str, float]:
+    """``GRADIENTS.explosion=50`` as name and value; TdbgError for an unknown name or a value out of range."""
+    raw_name, equals, raw_value = text.partition("=")
+    flag, _, leaf = raw_name.strip().rpartition(".")
+    name = f"{canonical(flag)}.{leaf.lower()}"
+    table = thresholds()
+    if name not in table:
+        import difflib
+
+        near = difflib.get_close_matches(name.lower(), [known.lower() for known in table], n=1)
+        known = {known.lower(): known for known in table}
+        hint = f"did you mean {known[near[0]]}?" if near else f"known: {', '.join(table)}"
+        raise TdbgError(f"no threshold is named {raw_name.strip()!r}", hint)
+    bound = table[name]
+    try:
+        value = float(raw_value)
+    except ValueError:
+        raise TdbgError(f"threshold {name} is a number, not {raw_value!r}", f"write {name}={bound.default:g}") from None
+    if not equals or not bound.low <= value <= bound.high:  # NaN fails both
+        raise TdbgError(
+            f"threshold {name} lies between {bound.low:g} and {bound.high:g}, not {raw_value!r}",
+            f"its default is {bound.default:g}: {bound.summary}",
+        )
+    return name, value
+
+
+def covers(wanted: str, found: str) -> bool:
+    """True if ``wanted`` is ``found`` or stands above it: LOSS covers LOSS.NULL_MASKING."""
+    return found == wanted or found.startswith(f"{wanted}.")
+
+
+def canonical(name: str) -> str:
+    """``debug.loss.null_masking`` and ``enable_memory_usage`` as the table spells them."""
+    word = name.strip()
+    if word.upper().startswith("DEBUG."):
+        word = word[len("DEBUG.") :]
+    lower = word.lower()
+    for prefix in ("debug_", "enable_"):
+        lower = lower.removeprefix(prefix)
+    for flag in FLAGS:
+        if lower in flag.aliases or lower == flag.name.lower():
+            return flag.name
+    return word.upper()
+
+
+def expand(name: str, known: Iterable[str] = ()) -> tuple[str, ...]:
+    """Every flag that ``name`` covers: itself, those below it, or the one an alias or leaf stands for.
+
+    known: further flag names, such as those a scan of the program's source found.
+    Raises TdbgError with the nearest name when nothing is covered.
+    """
+    wanted = canonical(name)
+    table = [flag.name for flag in FLAGS]
+    extra = [other for other in dict.fromkeys(known) if other not in table]
+    found = tuple(other for other in (*table, *extra) if covers(wanted, other))
+    if not found:
+        found = tuple(flag.name for flag in FLAGS if flag.leaf == wanted)
+    for prefix in ("DEBUG_", "ENABLE_"):  # as an option of the program spells it: debug_null_masking
+        bare = wanted.removeprefix(prefix)
+        if not found and bare != wanted:
+            found = tuple(flag.name for flag in FLAGS if bare in (flag.leaf, flag.name.replace(".", "_")))
+            found = found or tuple(other for other in extra if other == bare)
+    if found:
+        return found
+    words = [*table, *extra, *(flag.leaf for flag in FLAGS), *(a for flag in FLAGS for a in flag.aliases)]
+    folded = {word.lower(): word for word in reversed(words)}
+    import difflib
+
+    near = difflib.get_close_matches(wanted.lower(), folded, n=1)
+    hint = f"did you mean {folded[near[0]]}?" if near else "`tdbg flags list` shows every flag"
+    raise TdbgError(f"no flag is named {name!r}", hint)
+
+
+def parse(text: str, known: Iterable[str] = ()) -> dict[str, Value]:
+    """``FLAG`` or ``FLAG=VALUE`` as written after ``--flag``; a family sets every flag below it.
+
+    ``true``/``false`` (any case) become booleans; other values stay text for the program to read.
+    """
+    name, has_value, raw = text.partition("=")
+    value: Value = True
+    if has_value:
+        value = {"true": True, "false": False}.get(raw.lower(), raw)
+        if raw == "":
+            raise TdbgError(f"flag {name!r} has an empty value", f"write --flag {name} or --flag {name}=VALUE")
+    return dict.fromkeys(expand(name, known), value)
+
+
+def typed_names(words: Iterable[str], known: Iterable[str] = ()) -> dict[str, str]:
+    """Flags that the words ask for by another name than the table's: ``{"MEMORY": "debug_memory_usage"}``."""
+    names = {}
+    for word in words:
+        name = word.partition("=")[0].strip()
+        flags = expand(name, known)
+        if len(flags) == 1 and name.upper().removeprefix("DEBUG.") != flags[0]:
+            names[flags[0]] = name
+    return names
+
+
+def preset(name: str) -> tuple[str, ...]:
+    """The flags of one preset; TdbgError with the nearest name if there is none."""
+    if name in PRESETS:
+        return PRESETS[name]
+    import difflib
+
+    near = difflib.get_close_matches(name, PRESETS, n=1)
+    raise TdbgError(
+        f"no preset is named {name!r}",
+        f"did you mean {near[0]}?" if near else f"known: {', '.join(PRESETS)}",
+    )

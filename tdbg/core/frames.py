@@ -1,0 +1,46 @@
+"""Tracebacks as they are without tdbg: a function that stands in front of another leaves no frame in them."""
+
+import os
+from collections.abc import Callable, Iterator
+from types import CodeType, TracebackType
+from typing import Any
+
+OWN_FOLDER = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
+disguised: set[CodeType] = set()  # code of ours that names another file as its own
+
+
+def is_own(code: CodeType) -> bool:
+    """True for code of tdbg."""
+    return code.co_filename.startswith(OWN_FOLDER) or code in disguised
+
+
+def drop_own_frames(error: BaseException) -> None:
+    """Take tdbg's frames off the outer end of an exception's traceback; one that tdbg raises itself keeps them.
+
+    To be followed by a bare ``raise``, which adds no frame to the traceback that the exception has.
+    """
+    first = found = error.__traceback__
+    while found is not None and is_own(found.tb_frame.f_code):
+        found = found.tb_next
+    if found is not None and found is not first:
+        error.__traceback__ = found
+
+
+def without_own_frames(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, of which an exception that passes through it shows nothing."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except BaseException as error:
+            drop_own_frames(error)
+            raise
+
+    return call
+
+
+def walk_traceback(traceback: TracebackType | None) -> Iterator[TracebackType]:
+    """Its links, the outermost first."""
+    while traceback is not None:
+        yield traceback
+        traceback = traceback.tb_next

@@ -1,0 +1,136 @@
+"""Named things of one kind, kept in the order users see them."""
+
+import importlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Generic, Protocol, TypeVar
+
+from tdbg.core.errors import TdbgError
+
+
+class Named(Protocol):
+    """Anything that can stand in a registry: an object or a class with a ``name``."""
+
+    @property
+    def name(self) -> str: ...
+
+
+T = TypeVar("T")
+
+
+class Registry(Generic[T]):
+    """The one list of a kind: probes, rules, log formats, launchers, sinks.
+
+    package: where the members live, one file each; all are imported in name order at the first
+        look-up, so that adding a member is adding a file.
+    group: the entry-point group third parties use; it is read only when a name is unknown, or by
+        `load_third_party`, because a scan costs about as much as importing a CLI library.
+    """
+
+    def __init__(self, kind: str, *, package: str = "", group: str = "") -> None:
+        self.kind = kind
+        self.package = package
+        self.group = group
+        self._items: dict[str, T] = {}
+        self._loaded = not package
+        self.broken: dict[str, Exception] = {}  # files that could not be imported
+        self._third_party_loaded = not group
+
+    def add(self, item: T) -> T:
+        """Register ``item`` under its ``name``; also serves as a class decorator."""
+        name: str = item.name  # type: ignore[attr-defined]
+        if name in self._items and self._items[name] is not item:
+            raise ValueError(f"two {self.kind}s are named {name!r}")
+        self._items[name] = item
+        return item
+
+    def load(self) -> None:
+        """Import every file of ``package`` once; each registers itself on import, or is listed in ``broken``."""
+        if self._loaded:
+            return
+        self._loaded = True  # set first: a member may read the registry while it is imported
+        import pkgutil
+
+        path = importlib.import_module(self.package).__path__
+        for module in sorted(pkgutil.iter_modules(path), key=lambda found: found.name):
+            if not module.name.startswith("_"):
+                self._import(module.name)
+
+    def some(self, files: Iterable[str]) -> list[T]:
+        """The members that these files of ``package`` hold, without loading the others."""
+        for name in files:
+            self._import(name)
+        modules = {f"{self.package}.{name}" for name in files}
+        return [item for item in self._items.values() if _module_of(item) in modules]
+
+    def _import(self, name: str) -> None:
+        whole = f"{self.package}.{name}"
+        try:
+            importlib.import_module(whole)
+        except Exception as error:  # guard: one broken file must not take the others with it
+            self.broken[whole] = error
+
+    def load_third_party(self) -> list[str]:
+        """Import what other packages registered under ``group``; returns what failed, a line each."""
+        if self._third_party_loaded:
+            return []
+        self._third_party_loaded = True
+        return self.add_points(points_of(self.group))
+
+    def add_points(self, points: Mapping[str, str]) -> list[str]:
+        """Import members by ``module:attribute``, by name; returns what failed, a line each."""
+        import functools
+        import importlib.util
+
+        failed = []
+        for name, point in points.items():
+            module, _, attribute = point.partition(":")
+            try:
+                found: Any = importlib.import_module(module)
+                item: Any = functools.reduce(getattr, attribute.split("."), found)
+                if self.package and importlib.util.find_spec(f"{self.package}.{item.name.replace('-', '_')}"):
+                    raise ValueError(f"{item.name!r} is the name of one of tdbg's own")
+                self.add(item)
+            except Exception as error:  # guard: a stranger's package must not take us down
+                self.broken[point] = error
+                failed.append(f"{self.kind} {name!r} of {point}: {error}")
+        return failed
+
+    def strangers(self) -> list[T]:
+        """The members that are not of ``package``."""
+        return [item for item in self._items.values() if not _module_of(item).startswith(f"{self.package}.")]
+
+    def names(self) -> list[str]:
+        """Every registered name, in order."""
+        self.load()
+        return list(self._items)
+
+    def __iter__(self) -> Iterator[T]:
+        self.load()
+        return iter(list(self._items.values()))
+
+    def __contains__(self, name: str) -> bool:
+        self.load()
+        return name in self._items
+
+    def __getitem__(self, name: str) -> T:
+        self.load()
+        if name not in self._items:
+            self.load_third_party()
+        if name in self._items:
+            return self._items[name]
+        import difflib
+
+        near = difflib.get_close_matches(name, self._items, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(self._items)}"
+        raise TdbgError(f"no {self.kind} is named {name!r}", hint)
+
+
+def points_of(group: str) -> dict[str, str]:
+    """What installed packages registered under an entry-point group: name -> ``module:attribute``."""
+    from importlib.metadata import entry_points
+
+    return {point.name: point.value for point in entry_points(group=group)}
+
+
+def _module_of(item: object) -> str:
+    return str(getattr(item, "__module__", ""))

@@ -1,0 +1,105 @@
+"""Settings: every source, their order, and what a bad one is answered with."""
+
+from pathlib import Path
+
+import pytest
+
+from tdbg.core.config import Settings, flags_from_env, flags_to_env, parse_bytes, read_flags, resolve
+from tdbg.core.errors import TdbgError
+
+
+def test_the_sources_grow_in_strength(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text(
+        '[tool.tdbg]\nlevel = "advanced"\nname = "toml"\nfail_on = "error"\ndisk_budget = "1MB"\nkeep_steps = 3\n'
+        "[tool.tdbg.profiles.ci]\nkeep_steps = 5\n"
+    )
+    (tmp_path / "tdbg.yaml").write_text("name: yaml\nfail_on: warning\ndisk_budget: 2MB\n")
+    environ = {"TDBG_FAIL_ON": "critical", "TDBG_DISK_BUDGET": "3MB", "UNRELATED": "1"}
+    settings, origin = resolve({"disk_budget": "4MB"}, cwd=tmp_path, environ=environ, profile="ci")
+    assert (settings.level, settings.name, settings.fail_on) == ("advanced", "yaml", "critical")
+    assert (settings.disk_budget, settings.keep_steps, settings.tee) == ("4MB", 5, False)
+    assert origin["level"].endswith("pyproject.toml")
+    assert origin["name"].endswith("tdbg.yaml")
+    assert origin["fail_on"] == "environment"
+    assert origin["disk_budget"] == "option"
+    assert origin["keep_steps"].endswith("profile ci")
+    assert origin["tee"] == "default"
+
+
+def test_pyproject_is_found_above(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text('[tool.tdbg]\nlevel = "extreme"\n')
+    below = tmp_path / "a" / "b"
+    below.mkdir(parents=True)
+    assert resolve({}, cwd=below, environ={})[0].level == "extreme"
+
+
+def test_flags_of_all_sources_add_up(tmp_path: Path) -> None:
+    (tmp_path / "tdbg.yaml").write_text("DEBUG:\n  LOSS:\n    NULL_MASKING: true\n  MEMORY: true\n")
+    settings, _ = resolve(
+        {"flags": ["AMP", "MEMORY=false"]}, cwd=tmp_path, environ={"TDBG_FLAGS": "LR", "TDBG_PRESET": "data"}
+    )
+    data = {"DATALOADER": True, "AUGMENTATION": True}
+    assert settings.flags == {"LOSS.NULL_MASKING": True, "MEMORY": False, "LR": True, "AMP": True, **data}
+    settings, _ = resolve({"flags": ["AUGMENTATION=false"], "preset": ["data"]}, cwd=tmp_path, environ={})
+    assert settings.flags["DATALOADER"] is True
+    assert settings.flags["AUGMENTATION"] is False
+
+
+@pytest.mark.parametrize(
+    ("options", "what", "hint"),
+    [
+        ({"level": "advancd"}, "level cannot be 'advancd'", "did you mean advanced?"),
+        ({"inject": "json"}, "inject cannot be", "choose from: auto"),
+        ({"max_overhead": "lots"}, "max-overhead is a percentage", "write a number"),
+        ({"max_overhead": 0}, "above 0", "write a number"),
+        ({"baseline": -1}, "cannot be negative", "0 or more"),
+        ({"baseline": "ten"}, "whole number", "0 or more"),
+        ({"disk_budget": "big"}, "not a size", "500MB"),
+        ({"disk_budget": "0"}, "disk-budget is above 0", "write a size above 0, such as 500MB"),
+        ({"disk_budget": "0.1B"}, "disk-budget is above 0", "write a size above 0, such as 500MB"),
+        ({"fail_on": "sometimes"}, "fail-on cannot be", "choose from"),
+        ({"flags": ["GRADIENT"]}, "no flag is named 'GRADIENT'", "did you mean GRADIENTS?"),
+        ({"tee": "maybe"}, "yes or no", "true or false"),
+        ({"progress_every": 0}, "above 0", "such as 30"),
+    ],
+)
+def test_a_bad_value_is_named_with_a_way_out(tmp_path: Path, options: dict[str, object], what: str, hint: str) -> None:
+    with pytest.raises(TdbgError) as caught:
+        resolve(options, cwd=tmp_path, environ={})
+    assert what in str(caught.value)
+    assert hint in caught.value.hint
+
+
+def test_a_bad_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "tdbg.yaml").write_text("level: [\n")
+    with pytest.raises(TdbgError, match=r"cannot read .*tdbg\.yaml"):
+        resolve({}, cwd=tmp_path, environ={})
+    (tmp_path / "tdbg.yaml").write_text("levle: basic\n")
+    with pytest.raises(TdbgError, match=r"tdbg\.yaml: unknown setting 'levle'"):
+        resolve({}, cwd=tmp_path, environ={})
+    (tmp_path / "tdbg.yaml").unlink()
+    (tmp_path / "pyproject.toml").write_text("[tool.tdbg\n")
+    with pytest.raises(TdbgError, match=r"cannot read .*pyproject\.toml"):
+        resolve({}, cwd=tmp_path, environ={})
+    (tmp_path / "pyproject.toml").write_text("[tool.tdbg]\n")
+    with pytest.raises(TdbgError, match="no profile is named 'ci'"):
+        resolve({}, cwd=tmp_path, environ={}, profile="ci")
+
+
+def test_a_setting_of_tdbg_that_is_no_setting_of_a_run_is_left_alone(tmp_path: Path) -> None:
+    environ = {"TDBG_RUN_ID": "x", "TDBG_DEBUG": "1"}
+    assert resolve({}, cwd=tmp_path, environ=environ)[0] == Settings()
+
+
+def test_sizes() -> None:
+    assert parse_bytes("500MB") == 500_000_000
+    assert parse_bytes("1.5 GiB") == 1_610_612_736
+    assert parse_bytes("7") == 7
+
+
+def test_settings_and_flags_travel_as_text() -> None:
+    settings = Settings(flags={"LR": True, "PROFILER": "3"}, level="advanced", stop_on=["TD-N001"])
+    assert Settings.from_dict({**settings.as_dict(), "of_a_newer_tdbg": 1}) == settings
+    assert flags_from_env(flags_to_env(settings.flags)) == settings.flags
+    assert flags_from_env("LR,PROFILER=3") == {"LR": True, "PROFILER": "3"}
+    assert read_flags({"LOSS": {"NULL_MASKING": False}}) == {"LOSS.NULL_MASKING": False}

@@ -1,0 +1,204 @@
+"""The guard: what tdbg raises ends a part of tdbg, what the program means to raise passes."""
+
+import ctypes
+import functools
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tdbg.core.guard import EndRun, Guard, describe_error, report_to
+
+
+class Stop(Exception):
+    """What a program's own handler raises."""
+
+
+class StopAll(BaseException):
+    """What is sent to a thread, past every ``except Exception``."""
+
+
+def shout(error: BaseException) -> Any:
+    raise error
+
+
+def never_ending() -> Any:
+    return never_ending()
+
+
+class Touchy:
+    """An object of the program's that tdbg touches."""
+
+    def __getattr__(self, name: str) -> Any:
+        sys.exit(name)
+
+
+class StandIn:
+    """Stands in front of ``sys.exit``, as W&B does."""
+
+    def __init__(self) -> None:
+        self._original_exit: Callable[[object], Any] = sys.exit
+
+    def exit(self, code: object) -> None:
+        self._original_exit(code)
+
+
+def told() -> tuple[Guard, list[tuple[str, BaseException]]]:
+    reports: list[tuple[str, BaseException]] = []
+    return Guard("part", lambda part, error: reports.append((part, error))), reports
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        *(functools.partial(shout, kind("x")) for kind in (RuntimeError, KeyboardInterrupt, SystemExit, MemoryError)),
+        functools.partial(shout, GeneratorExit()),
+        never_ending,
+        lambda: Touchy().shape,
+        functools.partial(StandIn().exit, 1),
+        lambda: [][0],  # type: ignore[index]
+    ],
+)
+def test_what_tdbg_raises_ends_the_part(fault: Callable[[], Any]) -> None:
+    guard, reports = told()
+    ran: list[int] = []
+    assert guard.call(fault) is None and not guard.on
+    assert guard.call(ran.append, 1) is None and not ran
+    with guard:
+        fault()
+    assert [part for part, _ in reports] == ["part"]
+
+
+def test_a_report_that_fails_as_well() -> None:
+    guard = Guard("part", lambda part, error: shout(SystemExit(1)))
+    assert guard.call(shout, RuntimeError()) is None and not guard.on
+
+
+def test_the_process_has_one_report() -> None:
+    reports: list[str] = []
+    report_to(lambda part, error: reports.append(part))
+    try:
+        Guard("part").call(shout, RuntimeError())
+    finally:
+        report_to(lambda part, error: None)
+    assert reports == ["part"]
+
+
+def test_what_means_to_end_the_run_passes() -> None:
+    guard, reports = told()
+    with pytest.raises(EndRun):
+        guard.call(shout, EndRun(1))
+    assert guard.on and not reports
+
+
+@pytest.fixture(params=["function", "partial", "method", "object", "once", "exits once", "any arguments"])
+def handler(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A signal handler of the program's, in each shape it may have; it raises."""
+
+    class Handler:
+        def method(self, number: int, frame: Any) -> None:
+            self.deeper()
+
+        def deeper(self) -> None:
+            raise Stop
+
+        __call__ = method
+
+    def function(number: int, frame: Any) -> None:
+        raise Stop
+
+    def once(number: int, frame: Any) -> None:
+        signal.signal(number, signal.SIG_DFL)  # the second signal is to end the process
+        raise Stop
+
+    def exits_once(number: int, frame: Any) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        sys.exit(3)
+
+    def any_arguments(*given: Any) -> None:
+        signal.signal(given[0], signal.SIG_DFL)
+        raise Stop
+
+    shapes: dict[str, Any] = {"once": once, "exits once": exits_once, "any arguments": any_arguments}
+    shapes |= {"function": function, "method": Handler().method, "object": Handler()}
+    shapes["partial"] = functools.partial(Handler().method)
+    before = signal.signal(signal.SIGUSR1, shapes[request.param])
+    yield
+    signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.usefixtures("handler")
+def test_what_a_signal_handler_raises_passes() -> None:
+    """A time limit, a launcher's stop: it comes up in whatever code runs, here in tdbg's."""
+    guard, reports = told()
+    handler = signal.getsignal(signal.SIGUSR1)
+    with pytest.raises((Stop, SystemExit)):
+        guard.call(signal.raise_signal, signal.SIGUSR1)
+    signal.signal(signal.SIGUSR1, handler)  # it may have uninstalled itself
+    with pytest.raises((Stop, SystemExit)), guard:
+        signal.raise_signal(signal.SIGUSR1)
+    assert guard.on and not reports
+
+
+def test_ctrl_c_passes() -> None:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    guard, reports = told()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            guard.call(signal.raise_signal, signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert guard.on and not reports
+
+
+def spin(began: threading.Event) -> None:
+    began.set()
+    while True:
+        pass
+
+
+def spin_in_calls(began: threading.Event) -> None:
+    began.set()
+    while True:
+        len("x")
+
+
+def spin_until(began: threading.Event) -> None:
+    began.set()
+    done: list[int] = []
+    while not done:
+        list(map(str, range(30)))
+
+
+@pytest.mark.parametrize("spinning", [spin, spin_in_calls, spin_until])
+@pytest.mark.parametrize("sent", [Stop, StopAll])
+def test_what_another_thread_sends_passes(
+    spinning: Callable[[threading.Event], None], sent: type[BaseException]
+) -> None:
+    """How some packages stop a function that takes too long."""
+    guard, reports = told()
+    began, caught = threading.Event(), []
+
+    def work() -> None:
+        try:
+            guard.call(spinning, began)
+        except sent as error:
+            caught.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    began.wait(30)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(sent))
+    thread.join(30)
+    assert len(caught) == 1 and guard.on and not reports
+
+
+def test_an_exception_without_words() -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise SystemExit
+
+    assert describe_error(Mute()) == "Mute" and describe_error(ValueError("x")) == "ValueError: x"

@@ -1,0 +1,83 @@
+"""Registries, errors and output."""
+
+import json
+import subprocess
+import sys
+from importlib.metadata import EntryPoint
+
+import pytest
+
+from tdbg.core import errors, output
+from tdbg.core.registry import Registry
+
+
+class Thing:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+def test_a_registry_keeps_order_and_refuses_doubles() -> None:
+    things: Registry[Thing] = Registry("thing")
+    one, two = things.add(Thing("zeta")), things.add(Thing("alpha"))
+    assert list(things) == [one, two]
+    assert things["alpha"] is two and "zeta" in things and things.names() == ["zeta", "alpha"]
+    with pytest.raises(ValueError, match="two things are named"):
+        things.add(Thing("zeta"))
+    with pytest.raises(errors.TdbgError, match="no thing is named 'zetta'") as caught:
+        things["zetta"]
+    assert caught.value.hint == "did you mean zeta?"
+    with pytest.raises(errors.TdbgError) as caught:
+        things["q"]
+    assert caught.value.hint == "known: zeta, alpha"
+
+
+def test_third_parties_join_through_entry_points(monkeypatch: pytest.MonkeyPatch) -> None:
+    points = [
+        EntryPoint("good", "tests.core.test_registry:THIRD", "tdbg.things"),
+        EntryPoint("broken", "tests.nowhere:X", "tdbg.things"),
+    ]
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: points)
+    things: Registry[Thing] = Registry("thing", group="tdbg.things")
+    assert things["third"] is THIRD
+    again: Registry[Thing] = Registry("thing", group="tdbg.things")
+    (failed,) = again.load_third_party()
+    assert failed.startswith("thing 'broken' of tests.nowhere:X:")
+    assert again.load_third_party() == []
+
+
+@pytest.mark.parametrize("name", ["model-build", "device"])
+def test_a_stranger_may_not_take_the_name_of_one_of_ours(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(THIRD, "name", name)
+    probes: Registry[Thing] = Registry("probe", package="tdbg.probes", group="tdbg.probes")
+    (failed,) = probes.add_points({"mine": "tests.core.test_registry:THIRD"})
+    assert failed.endswith(f"{name!r} is the name of one of tdbg's own")
+    assert list(probes.broken) == ["tests.core.test_registry:THIRD"] and probes.strangers() == []
+    monkeypatch.undo()
+    assert probes.add_points({"mine": "tests.core.test_registry:THIRD"}) == [] and probes.strangers() == [THIRD]
+
+
+THIRD = Thing("third")
+
+
+def test_every_error_has_its_exit_code() -> None:
+    every = (errors.TdbgError, *errors.TdbgError.__subclasses__())
+    codes = {cls.__name__: cls.exit_code for cls in every if cls.__module__ == errors.__name__}
+    assert {cls.exit_code for cls in every if cls.__name__ not in codes} <= {2}, "those of the domains are wrong use"
+    assert codes == {"TdbgError": 2, "LaunchError": 125, "NotExecutableError": 126, "CommandNotFoundError": 127}
+
+
+def test_talk_goes_to_stderr_and_data_to_stdout(capsys: pytest.CaptureFixture[str]) -> None:
+    output.say("one", "two\nname: three")
+    output.print_table(["a", "b"], [[1.23456789, None], [True, ["x", "y"]]])
+    output.print_json("thing", {"x": 1})
+    out, err = capsys.readouterr()
+    assert err == "tdbg: one\ntdbg: two\ntdbg:     name: three\n"  # what breaks a line is no line of its own
+    table, _, text = out.partition("{")
+    assert table == "a\tb\n1.235\t-\nyes\tx, y\n"
+    assert json.loads("{" + text) == {"kind": "thing", "version": 1, "data": {"x": 1}}
+
+
+def test_a_closed_stderr_is_no_error() -> None:
+    code = "import sys; from tdbg.core.output import say; sys.stderr.close(); say('x'); print('fine')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "fine\n"
