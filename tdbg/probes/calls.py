@@ -219,7 +219,7 @@ class RootCalls:
             return
         begun = time.perf_counter()
         if not torch.is_grad_enabled():  # an evaluation pass begins, of which nothing is to be missed
-            self._duty.come_back(begun)
+            self._duty.evaluation_begins(begun)
             self.begins(module, args, kwargs)
             return
         if not is_criterion(module, args, kwargs or {}):

@@ -59,6 +59,8 @@ class DutyCycle:
         self._step_at = self._step_own_s = 0.0
         self._calls = 0  # in a row, without gradients and not affordable
         self._calls_at = self._calls_own_s = 0.0
+        self._steps_until = self._calls_until = 0.0  # of a stretch that was interrupted by calls, or by steps
+        self._may_keep = False  # in a stretch of steps
         self._coming_back = threading.Lock()
         self._guard = Guard("duty")
 
@@ -75,11 +77,17 @@ class DutyCycle:
             self._idle_steps += 1
             self._step_s = min(self._step_s, now - self._step_at)
         self._step_at, self._step_own_s = now, own_s
-        if planned or self._idle_steps < IDLE_STEPS or self._state.step < ALWAYS_STEPS:
+        if planned or self._state.step < ALWAYS_STEPS:
+            return
+        if now < self._steps_until and self._may_leave(now):  # evaluation interrupted a stretch
+            self._leave(now, self._steps_until, for_calls=False)
+            return
+        if self._idle_steps < IDLE_STEPS:
             return
         if self._state.world_size == 1 and self._is_too_dear(self._share) and self._may_leave(now):
             keeping_s = self._budget.entry_s("call_begins") + KEEPING_S
-            self._leave(now, for_calls=False, keep=keeping_s <= KEEPING_SHARE * self._step_s)
+            self._may_keep = keeping_s <= KEEPING_SHARE * self._step_s
+            self._leave(now, self._stretch_end(now), for_calls=False)
 
     def steps_to_skip(self, now: float) -> int:
         """So many steps of a stretch need not be looked at as a whole: not beyond its end."""
@@ -89,7 +97,21 @@ class DutyCycle:
         """A call with gradients, or a backward pass: calls without are no longer in a row."""
         self._calls = 0
         if self.for_calls:
-            self.come_back(time.perf_counter())
+            self._interrupt(time.perf_counter())
+
+    def evaluation_begins(self, now: float) -> None:
+        """A call without gradients, in a stretch of steps that keeps their calls."""
+        self._interrupt(now)
+
+    def _interrupt(self, now: float) -> None:
+        """Put the hooks back for steps between calls, or calls between steps; the stretch goes on after the first."""
+        steps_until, calls_until, step_s = self._steps_until, self._calls_until, self._step_s
+        if self.for_calls:
+            calls_until = self.until
+        else:
+            steps_until = self.until
+        self.come_back(now)
+        self._steps_until, self._calls_until, self._step_s = steps_until, calls_until, step_s
 
     def call_glanced(self, now: float) -> None:
         """A call without gradients begins that is only counted.
@@ -97,6 +119,9 @@ class DutyCycle:
         Where nothing is trained such calls are the steps of the run: many of them are seen first.
         """
         if not self._state.step and self._state.eval_calls < EVALUATION_CALLS:
+            return
+        if now < self._calls_until and self._may_leave(now):  # steps interrupted a stretch
+            self._leave(now, self._calls_until, for_calls=True)
             return
         self._calls += 1
         if self._calls == 1:
@@ -108,7 +133,7 @@ class DutyCycle:
                 probe.name for point in ("call_begins", "call_ended") for probe, _ in self._roster.subscribers[point]
             }
             if seen <= SEEN_CALLS and self._is_too_dear(share) and self._may_leave(now):
-                self._leave(now, for_calls=True, keep=False)
+                self._leave(now, self._stretch_end(now), for_calls=True)
                 if not self._state.step:  # nothing of what brings the hooks back need ever come
                     self._wake_up_in(self.until - now)
 
@@ -126,6 +151,7 @@ class DutyCycle:
             self.ended()
             self.is_away = self.for_calls = self.keeps_calls = False
             self._idle_steps = self._calls = 0
+            self._steps_until = self._calls_until = 0.0
             self._step_s = math.inf
             self._step_at, self._step_own_s = now, self._budget.own_s
             self._roots.keep_only(None, None)
@@ -162,12 +188,15 @@ class DutyCycle:
             self._budget.own_s > self._budget.earned_s(now) and not is_anything_compiled()
         )  # a graph may hold our hooks
 
-    def _leave(self, now: float, *, for_calls: bool, keep: bool) -> None:
+    def _stretch_end(self, now: float) -> float:
+        """When the budget will have earned what was overspent."""
         debt_s = self._budget.own_s - self._budget.earned_s(now)
-        stretch_s = min(max(debt_s / max(self._budget.share, 1e-9), SHORTEST_S), LONGEST_S)
+        return now + min(max(debt_s / max(self._budget.share, 1e-9), SHORTEST_S), LONGEST_S)
+
+    def _leave(self, now: float, until: float, *, for_calls: bool) -> None:
         self.is_away, self.for_calls = True, for_calls
-        self._left_at, self.until = now, now + stretch_s
-        if keep and self.keep_call is not None:
+        self._left_at, self.until = now, until
+        if self._may_keep and not for_calls and self.keep_call is not None:
             self.keeps_calls = True
             self._roots.keep_only(self.keep_call, self.skip_call)
         else:

@@ -119,6 +119,38 @@ def test_calls_without_gradients_go_unseen_until_training_goes_on() -> None:
     assert played.paused == [True, False]
 
 
+def test_steps_and_calls_in_turn_go_on_with_their_stretches() -> None:
+    played = Played()
+    played.steps(40, step_s=4e-4, cost_s=4e-5)
+    assert played.duty.is_away and not played.duty.for_calls
+    until = played.duty.until
+    played.duty.evaluation_begins(played.now)
+    played.calls(1 + IDLE_CALLS, call_s=5e-5, cost_s=2e-5)
+    assert played.duty.for_calls, "nothing is known of calls before the first eight"
+    calls_until, own_s = played.duty.until, played.budget.own_s
+    for _ in range(20):
+        played.duty.training_continues()
+        played.steps(1, step_s=4e-4, cost_s=4e-5)
+        assert played.duty.is_away and not played.duty.for_calls and played.duty.until == until
+        played.duty.evaluation_begins(played.now)
+        played.calls(1, call_s=5e-5, cost_s=2e-5)
+        assert played.duty.for_calls and played.duty.until == calls_until
+    assert played.budget.own_s - own_s == pytest.approx(20 * 6e-5), "one glance at each, in each turn"
+    played.duty.training_continues()
+    played.duty.come_back(played.now)
+    played.steps(1, step_s=until, cost_s=4e-5)
+    assert not played.duty.is_away, "that time is over"
+
+
+def test_a_stretch_that_ended_for_a_reason_does_not_go_on() -> None:
+    played = Played()
+    played.steps(40, step_s=4e-4, cost_s=4e-5)
+    assert played.duty.is_away
+    played.duty.come_back(played.now)
+    played.steps(1, step_s=4e-4, cost_s=4e-5)
+    assert not played.duty.is_away
+
+
 def test_a_program_that_only_evaluates_gets_its_hooks_back_by_a_timer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tdbg.probes.duty.EVALUATION_CALLS", 100)
     played = Played(eval_calls=0, step=0)
