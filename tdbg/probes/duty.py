@@ -13,8 +13,8 @@ from tdbg.probes.search import is_anything_compiled
 from tdbg.probes.state import State
 
 CEILING = 0.05  # a glance at each step and call may cost this share, beyond a budget that is smaller by default
-KEEPING_SHARE = 0.02  # so much of a step may go into keeping its calls, with which a bad value's origin is found
-KEEPING_S = 5e-6  # what that costs besides the way into a hook and out of it
+KEEPING_SHARE = 0.015  # so much of a step may go into keeping its calls, with which a bad value's origin is found
+KEEPING_S = 8e-6  # what that costs besides the way into a hook and out of it
 SKIPPED_STEPS = 32  # of a stretch at a time
 IDLE_STEPS = 3  # so many steps, or
 EVALUATION_CALLS = 1000  # so many are seen at least in a program that only evaluates

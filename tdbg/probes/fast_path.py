@@ -1,9 +1,7 @@
 """The fast path of steps too short for more: compare the loss with a bound, count the update, and skip the rest."""
 
 import math
-import weakref
 from collections.abc import Callable
-from threading import get_ident
 from typing import Any
 
 import torch
@@ -14,55 +12,71 @@ from tdbg.probes.alarm import Attention
 from tdbg.probes.calls import KEPT_CALLS, KeptCalls
 from tdbg.probes.compiler import hide
 from tdbg.probes.criteria import is_criterion
-from tdbg.probes.last_loss import LastLoss
+from tdbg.probes.last_loss import MAX_PARTS, LastLoss
 from tdbg.probes.state import State
 
 
 class FastPath:
     """Decides at each entry into tdbg whether the rest of it can be skipped; one step in 32 takes the whole path.
 
-    Every hook and wrapper asks here first, and returns at once on True. Anything unusual (a loss that is not finite or
-    above the bound, a jump of the learning rate, another optimizer) leaves the fast path and returns False. Nothing here
-    may raise, wait or call much: at 0.3 ms a step every call of a function shows.
+    Every hook and wrapper asks here first. Anything unusual (a loss that is not finite or above the bound, a jump of the
+    learning rate, another optimizer) leaves the fast path. At 0.3 ms a step every call of a function shows, so nothing
+    here may raise, wait or call much, and the optimizers' hooks are methods of this class.
 
+    before_update, after_update: the whole path at an optimizer's step.
     steps_left: steps that may still be skipped; 0 outside of stretches.
     """
 
     __slots__ = (
+        "_after_update",
         "_attention",
+        "_before_update",
         "_calls",
         "_kept",
         "_last",
         "_loss_bound",
-        "_main",
+        "_losses",
+        "_main_id",
         "_rate",
         "_skipped",
         "_state",
         "steps_left",
     )
 
-    def __init__(self, state: State, attention: Attention, kept: KeptCalls, last: LastLoss) -> None:
+    def __init__(
+        self, state: State, before_update: Callable[[Optimizer], None], after_update: Callable[[Optimizer], None]
+    ) -> None:
         self._state = state
+        self._before_update, self._after_update = before_update, after_update
+        self._main_id = 0
+        self._loss_bound = -math.inf
+        self._rate: Any = None
+
+    def begin(self, attention: Attention, kept: KeptCalls, last: LastLoss) -> None:
+        """Start anew, in a process in which nothing was seen yet."""
         self._attention = attention
         self._kept = kept
         self._last = last
-        self._main: Callable[[], Optimizer | None] = lambda: None
         self._calls: list[tuple[nn.Module, Any, Any]] = []  # of the running step
-        self._loss_bound = -math.inf
-        self._rate: Any = None
+        self._losses: list[Tensor | float] = []  # of the running step
         self._skipped = 0
         self.steps_left = 0
 
     def enter(self, steps: int, optimizer: Optimizer, loss_bound: float) -> None:
         """Skip this many steps of the main optimizer. loss_bound: no trigger fires for a loss up to it."""
-        self._main = weakref.ref(optimizer)
+        self._main_id = id(optimizer)
         self._rate = optimizer.param_groups[0].get("lr")
         self._loss_bound = loss_bound
         self.steps_left = steps
 
     def leave(self) -> None:
-        """Take the whole path from here on, with the calls of the running step at hand."""
+        """Take the whole path from here on, with the calls and losses of the running step at hand."""
         self.steps_left = 0
+        losses, self._losses = self._losses, []
+        if losses:
+            self._state.glances += len(losses)
+            self._state.attended = self._state.step + 1  # up to here the weights were good
+            self._last.running += losses
         calls, self._calls = self._calls, []
         for module, args, kwargs in calls:
             if not is_criterion(module, args, kwargs or {}):
@@ -95,13 +109,10 @@ class FastPath:
         """Before backward."""
         state = self._state
         try:
-            single = type(losses) is Tensor and losses.is_cpu and losses.numel() == 1
-            if single and not state.scaling and state.in_update is None:
+            if type(losses) is Tensor and losses.is_cpu and not state.scaling and state.in_update is None:
                 value = losses.item()
-                if -math.inf < value <= self._loss_bound:
-                    state.glances += 1
-                    state.attended = state.step + 1  # up to here the weights were good
-                    self._last.add_value(value)
+                if -math.inf < value <= self._loss_bound and len(self._losses) < MAX_PARTS:
+                    self._losses.append(value)
                     return True
         except Exception:  # guard: a loss that shows no value, or one that has no order
             pass
@@ -117,45 +128,52 @@ class FastPath:
             return False
 
     @hide
-    def skip_update_begin(self, optimizer: Any) -> bool:
-        """Before an optimizer's step."""
+    def hook_before_update(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        """The hook before each step of any optimizer."""
         state = self._state
-        main = self._main()
-        if optimizer is main and state.in_update is None:
-            state.in_update, state.update_thread = optimizer, get_ident()
-            return True
-        if optimizer is not main and main is not None and state.in_update is main:
-            return True  # inside the step of one that wraps it
-        self.leave()
-        return False
+        if self.steps_left:
+            if state.in_update is None and id(optimizer) == self._main_id:
+                state.in_update = optimizer
+                return
+            if id(state.in_update) == self._main_id:
+                return  # inside the step of one that wraps it
+            self.leave()
+        self._before_update(optimizer)
 
     @hide
-    def skip_update_end(self, optimizer: Any) -> bool:
-        """After an optimizer's step."""
+    def hook_after_update(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        """The hook after each step of any optimizer."""
         state = self._state
-        if state.in_update is None or optimizer is not state.in_update:
-            if state.in_update is not None and state.in_update is self._main():
+        if self.steps_left:
+            if optimizer is not state.in_update:
+                if id(state.in_update) == self._main_id:
+                    state.updates += 1
+                    return
+                self.leave()
+            elif self._is_rate_expected(optimizer):
+                state.in_update = None
                 state.updates += 1
-                return True
-            self.leave()
-            return False
+                state.step = state.attended = step = state.step + 1
+                self._skipped += 1
+                self.steps_left -= 1
+                if self._losses:
+                    last = self._last
+                    last.step, last.done, self._losses = step, self._losses, []
+                if self._calls:
+                    self._calls.clear()
+                return
+            else:
+                self.leave()
+        self._after_update(optimizer)
+
+    @hide
+    def _is_rate_expected(self, optimizer: Any) -> bool:
         try:
             rate = optimizer.param_groups[0].get("lr")
             if rate is not self._rate:
                 if not self._attention.expects(rate):
-                    self.leave()
                     return False
                 self._rate = rate
         except Exception:  # guard: groups that the program has made into something else
-            self.leave()
             return False
-        state.in_update = None
-        state.updates += 1
-        state.step += 1
-        state.glances = 0
-        self._skipped += 1
-        self.steps_left -= 1
-        if self._calls:
-            self._calls.clear()
-        self._last.end_step(state.step)
         return True

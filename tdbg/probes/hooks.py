@@ -10,6 +10,7 @@ from torch.autograd import profiler as autograd_profiler
 from torch.optim import Optimizer
 from torch.optim import optimizer as optimizer_module
 
+from tdbg.core.frames import drop_own_frames
 from tdbg.core.guard import Guard
 from tdbg.probes.compiler import hide, unseen
 from tdbg.probes.counting import Optimizers
@@ -21,6 +22,7 @@ from tdbg.probes.own_hooks import add_global_hook, put_back, take_away
 from tdbg.probes.patches import Patches
 from tdbg.probes.plan import Plan
 from tdbg.probes.roots import Roots
+from tdbg.probes.state import State
 
 
 class Watcher(Protocol):
@@ -28,7 +30,6 @@ class Watcher(Protocol):
 
     active: bool
     rerunning: bool
-    fast_path: FastPath
     plan: Plan
     optimizers: Optimizers
     roots: Roots
@@ -56,9 +57,11 @@ class TorchHooks:
     (reentrant checkpointing) is left alone.
     """
 
-    def __init__(self, monitor: Watcher) -> None:
+    def __init__(self, monitor: Watcher, state: State) -> None:
         self.monitor = monitor
         self.patches = Patches()
+        self._step = Guard("step", self._give_up)
+        self.fast_path = FastPath(state, self._step_hook(self._update_begins), self._step_hook(self._update_ended))
         # Told of every update, watched or not. Probes must not hook optimizers themselves: level and flags change
         # while torch goes through its hooks, and it ends the program if one is added or removed meanwhile.
         self.before_each: list[Callable[[Any], None]] = []
@@ -66,7 +69,6 @@ class TorchHooks:
         self._handles: list[Any] = []
         self._depth = 0
         failed = monitor.failed
-        self._step = Guard("step", self._give_up)
         self._backward, self._clip = Guard("backward", failed), Guard("clip", failed)
         self._optimizers, self._profiled = Guard("optimizers", failed), Guard("profiled", failed)
         self._compile, self._copies = Guard("compile", failed), Guard("copies", failed)
@@ -75,19 +77,13 @@ class TorchHooks:
     def attach(self) -> None:
         """Set them all."""
         self._handles = [
-            add_global_hook(
-                optimizer_module._global_optimizer_pre_hooks,
-                self._step_hook(self._update_begins, FastPath.skip_update_begin),
-            ),
-            add_global_hook(
-                optimizer_module._global_optimizer_post_hooks,
-                self._step_hook(self._update_ended, FastPath.skip_update_end),
-            ),
+            add_global_hook(optimizer_module._global_optimizer_pre_hooks, self.fast_path.hook_before_update),
+            add_global_hook(optimizer_module._global_optimizer_post_hooks, self.fast_path.hook_after_update),
         ]
         self.patches.wrap(Optimizer, "__init__", self._around_optimizer_init)
-        self.patches.wrap(torch.autograd, "backward", self._around_backward)
+        self.patches.wrap(torch.autograd, "backward", self._around_backward, drops_frames=True)
         for owner in (nn.utils, nn.utils.clip_grad):
-            self.patches.wrap(owner, "clip_grad_norm_", self._around_clip)
+            self.patches.wrap(owner, "clip_grad_norm_", self._around_clip, drops_frames=True)
         self.patches.wrap(torch.jit._recursive, "create_script_module", self._around_script)
         self.patches.wrap(nn.Module, "__setstate__", self._around_setstate)
         self.patches.wrap(nn.Module, "compile", self._around_compile)
@@ -118,18 +114,14 @@ class TorchHooks:
         for tell in listeners:
             tell(optimizer)
 
-    def _step_hook(
-        self, target: Callable[[Any], None], skip: Callable[[FastPath, Any], bool]
-    ) -> Callable[[Any, Any, Any], None]:
-        monitor, guard = self.monitor, self._step
+    def _step_hook(self, target: Callable[[Any], None]) -> Callable[[Any], None]:
+        guard = self._step
 
-        def hook(optimizer: Any, args: Any, kwargs: Any) -> None:
-            if monitor.fast_path.steps_left and skip(monitor.fast_path, optimizer):
-                return
+        def hook(optimizer: Any) -> None:
             if not torch.compiler.is_compiling():
                 unseen(guard.call, target, optimizer)
 
-        return cast("Callable[[Any, Any, Any], None]", hide(hook))
+        return cast("Callable[[Any], None]", hide(hook))
 
     def unseen_update(self, optimizer: Any) -> None:
         """An update was made although its hooks were not called: those of a compiled ``optimizer.step`` are not."""
@@ -211,19 +203,14 @@ class TorchHooks:
         return begin_or_end
 
     def _around_clip(self, original: Any) -> Any:
-        monitor, guard = self.monitor, self._clip
+        monitor, guard, path = self.monitor, self._clip, self.fast_path
 
-        def clip_grad_norm_(parameters: Any, *args: Any, **kwargs: Any) -> Any:
+        def clip(parameters: Any, *args: Any, **kwargs: Any) -> Any:
             if torch.compiler.is_compiling() or not monitor.active:
                 return original(parameters, *args, **kwargs)
             if not isinstance(parameters, Tensor):
                 parameters = list(parameters)  # a generator must not be used up by looking
             clipped = [parameters] if isinstance(parameters, Tensor) else parameters
-            if monitor.fast_path.steps_left:
-                total = original(parameters, *args, **kwargs)
-                if not monitor.fast_path.skip_clipping(total):
-                    unseen(guard.call, monitor.clip_glanced, clipped, total)
-                return total
             if unseen(guard.call, monitor.clip_begins, clipped):
                 total = original(parameters, *args, **kwargs)
                 unseen(guard.call, monitor.clip_ended, total)
@@ -232,14 +219,29 @@ class TorchHooks:
                 unseen(guard.call, monitor.clip_glanced, clipped, total)
             return total
 
+        hide(clip)
+
+        def clip_grad_norm_(parameters: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                if not path.steps_left:
+                    return clip(parameters, *args, **kwargs)
+                if type(parameters) is not list and not isinstance(parameters, Tensor):
+                    parameters = list(parameters)
+                total = original(parameters, *args, **kwargs)
+                if not path.skip_clipping(total):
+                    clipped = parameters if type(parameters) is list else [parameters]
+                    unseen(guard.call, monitor.clip_glanced, clipped, total)
+                return total
+            except BaseException as error:
+                drop_own_frames(error)
+                raise
+
         return hide(clip_grad_norm_)
 
     def _around_backward(self, original: Any) -> Any:
-        monitor, guard = self.monitor, self._backward
+        monitor, guard, path = self.monitor, self._backward, self.fast_path
 
-        def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-            if monitor.fast_path.steps_left and not self._depth and monitor.fast_path.skip_loss(tensors):
-                return original(tensors, *args, **kwargs)
+        def look_and_go(tensors: Any, *args: Any, **kwargs: Any) -> Any:
             if torch.compiler.is_compiling() or not monitor.active or self._depth or monitor.rerunning:
                 return original(tensors, *args, **kwargs)
             # type(): an object of the program's may have a say in isinstance
@@ -264,5 +266,16 @@ class TorchHooks:
             if watched:
                 unseen(guard.call, monitor.losses.ended)
             return result
+
+        hide(look_and_go)
+
+        def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                if path.steps_left and not self._depth and path.skip_loss(tensors):
+                    return original(tensors, *args, **kwargs)
+                return look_and_go(tensors, *args, **kwargs)
+            except BaseException as error:
+                drop_own_frames(error)
+                raise
 
         return hide(backward)

@@ -23,42 +23,42 @@ class LastLoss:
 
     def __init__(self) -> None:
         self.step = 0
-        self._running: list[Tensor | float] = []
-        self._done: list[Tensor | float] = []
+        self.running: list[Tensor | float] = []
+        self.done: list[Tensor | float] = []
 
     def add(self, loss: Any) -> None:
         """A loss is sent backward."""
         if not isinstance(loss, Tensor) or loss.numel() != 1 or loss.is_complex() or tensors.has_no_data(loss):
             return
-        if len(self._running) >= MAX_PARTS:
+        if len(self.running) >= MAX_PARTS:
             return
         if tensors.on_host(loss):
-            self._running.append(loss.item())
+            self.running.append(loss.item())
             return
         held = loss.detach()
         small = held.layout == torch.strided and held.untyped_storage().nbytes() <= HELD_BYTES
-        self._running.append(held if small else held.clone())
+        self.running.append(held if small else held.clone())
 
     def add_value(self, loss: float) -> None:
         """A loss is sent backward, whose value was read for another reason."""
-        if len(self._running) < MAX_PARTS:
-            self._running.append(loss)
+        if len(self.running) < MAX_PARTS:
+            self.running.append(loss)
 
     def end_step(self, step: int) -> None:
         """The main optimizer has stepped."""
-        if self._running:
-            self.step, self._done, self._running = step, self._running, []
+        if self.running:
+            self.step, self.done, self.running = step, self.running, []
 
     def drop(self) -> None:
         """What was sent backward served another optimizer."""
-        self._running = []
+        self.running = []
 
     def read(self) -> float | None:
         """The loss of the last step done, as its record would have it; None where it is not known, or not to be had."""
-        if not self._done or not _may_read(self._done):
+        if not self.done or not _may_read(self.done):
             return None
         try:
-            values = [float(loss) for loss in self._done]
+            values = [float(loss) for loss in self.done]
         except Exception:  # a device that failed: what is known of the run is told without it
             return None
         return math.fsum(values) if all(map(math.isfinite, values)) else sum(values)

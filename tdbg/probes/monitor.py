@@ -31,7 +31,6 @@ from tdbg.probes.changes import Changes
 from tdbg.probes.costs import CostReports
 from tdbg.probes.counting import Optimizers
 from tdbg.probes.duty import DutyCycle
-from tdbg.probes.fast_path import FastPath
 from tdbg.probes.hooks import TorchHooks
 from tdbg.probes.late import Then
 from tdbg.probes.local_gradients import LocalGradients
@@ -100,7 +99,8 @@ class Monitor(State):
         self.roots = Roots(failed)
         self.roster = Roster(self, lambda cls: cls(self), failed)
         self.modules = ModuleLook(self)
-        self.hooks: TorchHooks = TorchHooks(self)
+        self.hooks: TorchHooks = TorchHooks(self, self)
+        self.fast_path = self.hooks.fast_path
         self.changes = Changes(self)
         self.lasting: list[type[Probe]] = []  # at work whatever the level and the flags are
         self.capture_until = 0  # what waits for a finding is captured before this step
@@ -152,7 +152,7 @@ class Monitor(State):
             self.alarm,
             strict=settings.max_overhead is not None,
         )
-        self.fast_path = FastPath(self, self._attention, self.calls, self.losses.last)
+        self.fast_path.begin(self._attention, self.calls, self.losses.last)
         self.duty.keep_call, self.duty.skip_call = self.root_calls.kept, self.fast_path.skip_call
         self.duty.ended = self._leave_fast_path
         self.records = RecordWriter(
