@@ -21,7 +21,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from tdbg.probes import host, loss
+from tdbg.probes import loss
+from tdbg.runtime import run_context as host
 
 torch.set_num_threads(1)
 TARGETS = {"family": torch.randint(0, 4, (64,)), "species": torch.randint(0, 9, (64,))}
@@ -122,7 +123,7 @@ def main() -> None:
     found: dict[str, Any] = {}
     for others in ({}, {"MEMORY": True, "LR": True, "GRADIENTS": True}):
         flags: dict[str, Any] = dict(others)
-        host.enter(host.Host(flags))
+        host.install(host.NullContext(flags))
         words = f"{len(others)} other flags on"
         for name, (_, call) in CALLS.items():
             found[f"{name}, loop, {words}"] = paired(bare_loop, call, args.rounds, args.calls)
@@ -130,7 +131,7 @@ def main() -> None:
         training(nothing, 50)
         found[f"null_masking, training, {words}"] = paired(training, null_masking, args.rounds, args.calls // 100)
     for name, (flag, call) in CALLS.items():
-        host.enter(host.Host({flag: True}))
+        host.install(host.NullContext({flag: True}))
         found[f"{name}, on"] = {"none_us": statistics.median(bare_loop(call, 50) for _ in range(9))}
     if args.json:
         print(json.dumps(found, indent=1))

@@ -40,8 +40,8 @@ from train import Training
 
 import tdbg
 from tdbg.core.flags import FLAGS
-from tdbg.probes import host
 from tdbg.probes.loss import report
+from tdbg.runtime import run_context as host
 
 TAXA = Path(losses.__file__).parent
 LOSS_FLAGS = [flag.name for flag in FLAGS if flag.name.startswith("LOSS.")]

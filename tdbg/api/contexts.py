@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from tdbg.api.flags import live
 from tdbg.api.levels import DebugLevel
-from tdbg.api.session import LOG, Session, current, run_agent, start, stop
+from tdbg.api.session import LOG, Session, current, run_agent
+from tdbg.api.watching import start, stop
 
 if TYPE_CHECKING:
     from tdbg.api.debugger import PyTorchDebugger
@@ -57,7 +58,7 @@ def _at_level(wanted: DebugLevel) -> Iterator[Session | None]:
 @contextlib.contextmanager
 def _changed(session: Session, wanted: DebugLevel) -> Iterator[None]:
     """Another level of a live watch, for a while."""
-    changes = session.monitor.changes
+    changes = session.monitor.level_overrides
     before = changes.level
     if before == wanted:
         yield

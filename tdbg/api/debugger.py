@@ -22,7 +22,7 @@ from tdbg.api.session import Session
 from tdbg.core.events import plain
 from tdbg.core.flags import tag
 from tdbg.core.guard import Guard
-from tdbg.probes.tensors import Figures, measure, nbytes, norms, walk
+from tdbg.runtime.tensors import Figures, measure, nbytes, norms, walk
 
 EXPLOSION = 10.0
 VANISHING = 1e-6
@@ -434,7 +434,7 @@ os.register_at_fork(after_in_child=lambda: Guard("debugger").call(_forked))
 
 def parameters_of(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Named parameters as the user knows them: without the parts that wrappers add."""
-    from tdbg.probes.roots import clean_path, unwrapped
+    from tdbg.runtime.root_modules import clean_path, unwrapped
 
     for name, parameter in unwrapped(model).named_parameters():
         yield clean_path(name), parameter

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from tdbg.api.debugger import PyTorchDebugger, TensorInfo
 from tdbg.api.levels import DebugLevel
-from tdbg.probes.tensors import walk
+from tdbg.runtime.tensors import walk
 
 GREW = 10.0  # times the largest spread so far, on the way from noise to a sample
 LATENTS = ("latents", "prev_sample", "sample", "images", "frames", "pred_original_sample")

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from tdbg.api.session import current, run_agent
 from tdbg.core.flag_variable import read_flag_variable
 from tdbg.core.flags import DIAGNOSTICS, Value, canonical, covers
-from tdbg.probes.host import Watched, enter
+from tdbg.runtime.run_context import RunContext, install
 
 if TYPE_CHECKING:
-    from tdbg.probes.monitor import Monitor
+    from tdbg.runtime.monitor import Monitor
 
 _reported: set[str] = set()
 _live: dict[str, Value] | None = None
@@ -40,7 +40,7 @@ def live() -> dict[str, Value]:
     if _live is None:
         agent = run_agent()
         _live = agent.settings.flags if agent is not None else read_flag_variable(os.environ)
-        enter(Watched(_live, _monitor, _take, _is_logged))
+        install(RunContext(_live, _monitor, _take, _is_logged))
     return _live
 
 

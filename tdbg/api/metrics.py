@@ -65,7 +65,7 @@ def _of_other(name: str, value: Any, session: Session) -> float | None:
 
 def _of_tensor(name: str, tensor: Any, session: Session) -> float | None:
     """The value of a tensor on the host; None where it comes later, or not at all."""
-    from tdbg.probes import tensors
+    from tdbg.runtime import tensors
 
     code = f"metric-{name}"
     if tensor.numel() != 1 or tensor.is_complex() or tensor.is_meta:

@@ -16,11 +16,11 @@ from tdbg.api.session import current
 from tdbg.core.errors import TdbgError
 from tdbg.core.events import Trace
 from tdbg.core.profiling import KINDS, MAX_STEPS, Span
-from tdbg.probes.guest import Guest
+from tdbg.probes.guest import ForeignProfiler
 from tdbg.probes.kineto import Press, Session, somebody_records
 
 if TYPE_CHECKING:
-    from tdbg.probes.monitor import Monitor
+    from tdbg.runtime.monitor import Monitor
     from tdbg.traces.summary import Summary
 
 TOP = 10  # lines of each table that is given back
@@ -100,13 +100,13 @@ def _identity(monitor: "Monitor | None") -> tuple[int, int]:
 
 
 @contextlib.contextmanager
-def _aside(monitor: "Monitor | None") -> Iterator[Guest | None]:
+def _aside(monitor: "Monitor | None") -> Iterator[ForeignProfiler | None]:
     """The run's own profiler makes way meanwhile, and its other probes rest: the trace shows the program alone."""
     probe: Any = monitor.probe("profiler") if monitor is not None else None
-    guest: Guest | None = probe.guest if probe is not None else None
+    guest: ForeignProfiler | None = probe.guest if probe is not None else None
     visitor = object()
     if guest is not None:
-        guest.comes(visitor)
+        guest.on_start(visitor)
     try:
         if somebody_records():
             raise TdbgError(
@@ -120,7 +120,7 @@ def _aside(monitor: "Monitor | None") -> Iterator[Guest | None]:
         if monitor is not None:
             monitor.hush(False)
         if guest is not None:
-            guest.leaves(visitor)
+            guest.on_stop(visitor)
 
 
 @contextlib.contextmanager
@@ -193,7 +193,9 @@ def _record(session: Session, call: Callable[[Any], Any], batches: Iterator[Any]
     return True
 
 
-def _tell(monitor: "Monitor", guest: Guest | None, session: Session, path: Path, size: int, begun: float) -> None:
+def _tell(
+    monitor: "Monitor", guest: ForeignProfiler | None, session: Session, path: Path, size: int, begun: float
+) -> None:
     """The run knows of the trace as of one that the program made itself."""
     seconds = time.perf_counter() - begun
     monitor.budget.excuse(seconds)

@@ -6,22 +6,21 @@ import sys
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tdbg.core.events import Cost, End, Event, Note, ProbeOff, Start, Step
+from tdbg.core.events import Event, Note, ProbeOff, Step
 from tdbg.core.guard import Guard, describe_error
 
 if TYPE_CHECKING:
     from torch import nn
 
     from tdbg.inject.agent import Agent
-    from tdbg.probes.monitor import Monitor
+    from tdbg.runtime.monitor import Monitor
 
 LOG = logging.getLogger("tdbg")
 KEPT_EVENTS = 2000
 KEPT_VECTORS = 200  # of the last so many events the long vectors are kept too
-KEPT_STEPS = 64  # step records that `tdbg.history` gives back
 
 
 class Memory:
@@ -86,7 +85,7 @@ class Session:
 
     def change(self, level: str = "", flags: "dict[str, Any] | None" = None) -> None:
         """Change level (empty: as it is) and flags of the live watch, from the next call of a hook on."""
-        self.monitor.changes.make(level, flags or {}, why="api")
+        self.monitor.level_overrides.make(level, flags or {}, why="api")
 
     def end(self, code: int) -> None:
         """Write what is pending, then take every hook and patch away. code: what the training would exit with."""
@@ -155,121 +154,15 @@ def of_run() -> Session | None:
     return _run
 
 
-def start(owner: str, level: str, *, run_dir: str = "", modules: "Iterable[nn.Module]" = ()) -> Session:
-    """Start watching this process, outside of a run; the caller has seen that there is no watch yet.
-
-    run_dir: record there, as `tdbg run` does; in memory if empty. modules: the models, where they are known;
-    without them memory is searched once for models and optimizers that exist already (0.1 s in a large program).
-    Raises TdbgError for a directory that is none of ours.
-    """
+def install(session: Session | None) -> None:
+    """Make this the watch that the program started itself; None: there is none any longer."""
     global _own
-    from tdbg.api.flags import live
-    from tdbg.core.config import Settings
-
-    settings = Settings(level=level, flags=live(), keep_steps=KEPT_STEPS, run_dir=run_dir)
-    session = None
-    if run_dir:
-        from tdbg.api.recording import record
-
-        session = record(owner, settings)
-    if session is None:
-        session = _remember(owner, settings)
     _own = session
-    _introduce(session, list(modules))
-    return session
 
 
-def stop(session: Session, code: int = 0) -> None:
-    """End a watch that `start` made; nothing of it is left. code: what the training would exit with."""
-    global _own
-    if _own is session:
-        _own = None
-    try:
-        session.end(code)
-    except Exception as error:  # guard: the program goes on
-        LOG.warning("tdbg could not end its watch: %s: %s", type(error).__name__, error)
-
-
-def _remember(owner: str, settings: Any) -> Session:
-    """A watch that keeps its events in memory."""
-    from tdbg.probes.monitor import Monitor
-    from tdbg.probes.roster import probes_for
-
-    memory = Memory()
-    monitor = Monitor(
-        settings,
-        emit=memory.emit,
-        become_rank=lambda: memory.emit(_first_event(monitor)),
-        save_batch=lambda step, parts: "",
-        failed=memory.failed,
-        note=memory.note,
-        started=time.perf_counter(),
-        log=lambda level, step, mark, text: LOG.debug("s%08d %s %s", step, mark, text),
-    )
-    session = Session(monitor, owner, memory=memory, end=lambda code: _end_memory(monitor, memory, code))
-    monitor.attach(probes_for(settings.level, settings.flags))
-    return session
-
-
-def _first_event(monitor: "Monitor") -> Start:
-    import torch
-
-    from tdbg.inject.on.torch_ import describe_device, identity
-
-    monitor.rank, monitor.world_size = identity()
-    return Start(
-        rank=monitor.rank,
-        world_size=monitor.world_size,
-        pid=os.getpid(),
-        torch=torch.__version__,
-        device=describe_device(),
-    )
-
-
-def _end_memory(monitor: "Monitor", memory: Memory, code: int) -> None:
-    monitor.finish()
-    cost: Cost = monitor.cost()
-    memory.emit(cost)
-    memory.emit(End(step=monitor.step, reason="exception" if code else "exit"))
-
-
-def _introduce(session: Session, modules: "list[nn.Module]") -> None:
-    """Make models and optimizers known that were built before the watch began."""
-    if not modules:
-        modules, optimizers = _in_memory()
-        for optimizer in optimizers:
-            session.monitor.optimizers.add(optimizer)
-    children = {id(child) for module in modules for child in module.children()}
-    for module in modules:
-        if id(module) not in children and next(module.parameters(), None) is not None:
-            _adopt(session, module)
-
-
-def _adopt(session: Session, module: "nn.Module") -> None:
-    """Hook one model; a compiled one is stood around instead: a hook would have it compiled anew, and stay silent."""
-    roots, theirs = session.monitor.roots, module._compiled_call_impl
-    roots.adopt(module)
-    if theirs is not None:
-        if roots.before_compile(module):
-            roots.after_compile(module)
-        session.compiled.append((weakref.ref(module), theirs, module._compiled_call_impl))
-
-
-def _in_memory() -> tuple[list[Any], list[Any]]:
-    """Every model and every optimizer that is alive."""
-    import gc
-
-    from torch import nn
-    from torch.optim import Optimizer
-
-    modules, optimizers = [], []
-    for item in gc.get_objects():  # type(), not isinstance(): the latter asks every object for its __class__
-        kind = type(item)
-        if issubclass(kind, nn.Module) and "_modules" in item.__dict__:
-            modules.append(item)
-        elif issubclass(kind, Optimizer) and "param_groups" in item.__dict__:
-            optimizers.append(item)
-    return modules, optimizers
+def is_own(session: Session) -> bool:
+    """True for the watch that the program started itself."""
+    return _own is session
 
 
 def _forked() -> None:

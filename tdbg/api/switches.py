@@ -5,7 +5,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from tdbg.api.flags import live
-from tdbg.api.session import LOG, Session, current, run_agent, start, stop
+from tdbg.api.session import LOG, Session, current, run_agent
+from tdbg.api.watching import start, stop
 from tdbg.core.errors import TdbgError
 from tdbg.core.flags import FLAGS, Value, expand, parse
 

@@ -12,9 +12,9 @@ from tdbg.api.debugger import EXPLOSION, VANISHING, PyTorchDebugger, TensorInfo,
 from tdbg.api.levels import DebugLevel
 from tdbg.core.config import BUDGET_PCT
 from tdbg.core.events import Step
-from tdbg.probes.budget import ALWAYS_STEPS, Budget
-from tdbg.probes.tensors import local, norms
 from tdbg.probes.triggers import LossSpike
+from tdbg.runtime.budget import ALWAYS_STEPS, Budget
+from tdbg.runtime.tensors import local, norms
 
 DETAILS = "details"
 

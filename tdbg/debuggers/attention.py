@@ -18,8 +18,8 @@ from tdbg.debuggers.copies import snapshot
 from tdbg.debuggers.figures import numbers
 from tdbg.debuggers.hooks import BARE, Hook, Hooks
 from tdbg.debuggers.layers import inner
-from tdbg.probes.own_hooks import add_post_hook, add_pre_hook
-from tdbg.probes.tensors import walk
+from tdbg.runtime.own_hooks import add_post_hook, add_pre_hook
+from tdbg.runtime.tensors import walk
 
 SURE = 1e-2  # how far from 1 the sum of a row of weights may be, in half precision
 NO_WEIGHTS = (

@@ -20,8 +20,8 @@ from torch.overrides import TorchFunctionMode
 
 from tdbg.core.frames import drop_own_frames
 from tdbg.debuggers.hooks import Removable, watching
-from tdbg.probes.compiler import hide
-from tdbg.probes.patches import Patches
+from tdbg.runtime.compiler import hide
+from tdbg.runtime.patches import Patches
 
 SDPA = F.scaled_dot_product_attention
 LIMIT_MB = 512.0  # attention weights that are larger are not worked out

@@ -12,7 +12,7 @@ from tdbg.core.errors import TdbgError
 from tdbg.debuggers.copies import snapshot
 from tdbg.debuggers.hooks import BARE, Hook, Hooks, hookable, seen_through, watching
 from tdbg.debuggers.layers import get_layer_by_name, inner
-from tdbg.probes.own_hooks import add_post_hook, add_pre_hook
+from tdbg.runtime.own_hooks import add_post_hook, add_pre_hook
 
 MAX_CALLS = 256  # calls of a layer that are kept until they are read; of more, the last ones
 

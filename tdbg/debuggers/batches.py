@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from tdbg.probes.tensors import walk
+from tdbg.runtime.tensors import walk
 
 KEPT = 64  # batches; Trainers that accumulate gradients fetch all of an update at once
 LOOKED_AT = 8  # tensors of a batch, and of a call

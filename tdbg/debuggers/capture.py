@@ -28,13 +28,13 @@ from tdbg.debuggers.waiting import Ended, Waiting
 from tdbg.pages.writer import BudgetExceeded, PageWriter
 from tdbg.probes import Probe
 from tdbg.probes.feeds import Feeds, in_whole, padded_rows
-from tdbg.probes.roots import unwrapped
+from tdbg.runtime.root_modules import unwrapped
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
-    from tdbg.probes.monitor import Monitor
-    from tdbg.probes.rerun import Call
+    from tdbg.runtime.monitor import Monitor
+    from tdbg.runtime.rerun import Call
 
 P = ParamSpec("P")
 R = TypeVar("R")

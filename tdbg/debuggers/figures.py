@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tdbg.probes.tensors import Figures, measure, walk
+from tdbg.runtime.tensors import Figures, measure, walk
 
 # Modules whose channels (features) stand last, whatever comes before.
 CHANNELS_LAST = (

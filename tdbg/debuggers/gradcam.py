@@ -19,8 +19,8 @@ from tdbg.debuggers.figures import channel_dim, spatial_dims, stats, time_first
 from tdbg.debuggers.hooks import hookable
 from tdbg.debuggers.layers import get_layer_by_name
 from tdbg.debuggers.second_pass import gradients_on, run_again
-from tdbg.probes.own_hooks import add_post_hook
-from tdbg.probes.tensors import walk
+from tdbg.runtime.own_hooks import add_post_hook
+from tdbg.runtime.tensors import walk
 
 Classes = int | Sequence[int] | Tensor | None
 

@@ -11,9 +11,9 @@ from tdbg.debuggers.copies import copy_of
 from tdbg.debuggers.figures import measured, stats
 from tdbg.debuggers.hooks import watching
 from tdbg.debuggers.layers import get_layer_by_name
-from tdbg.probes.own_hooks import add_gradient_hook
-from tdbg.probes.roots import clean_path
-from tdbg.probes.tensors import walk
+from tdbg.runtime.own_hooks import add_gradient_hook
+from tdbg.runtime.root_modules import clean_path
+from tdbg.runtime.tensors import walk
 
 Arrived = dict[str, dict[str, Any]]
 TOO_EARLY = "no gradient is here: ask between backward() and zero_grad()"

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from tdbg.core.errors import TdbgError
-from tdbg.probes.roots import WRAPPER_PARTS, clean_path, unwrapped
+from tdbg.runtime.root_modules import WRAPPER_PARTS, clean_path, unwrapped
 
 SHOWN = 8  # names that an error lists
 

@@ -18,7 +18,7 @@ from tdbg.debuggers.pool import Pool
 from tdbg.debuggers.tap import Copied, Form
 from tdbg.pages.layout import UnstorableError
 from tdbg.pages.writer import BudgetExceeded, Item, PageWriter
-from tdbg.probes.tensors import checkable, measure
+from tdbg.runtime.tensors import checkable, measure
 
 DRAIN_S = 60.0
 FIGURES = ("count", "nan", "inf", "mean", "std", "low", "high")

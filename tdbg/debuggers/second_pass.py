@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from tdbg.debuggers.hooks import seen_through, unwatched
-from tdbg.probes.random_states import same_random_states
-from tdbg.probes.roots import unwrapped
+from tdbg.runtime.random_states import same_random_states
+from tdbg.runtime.root_modules import unwrapped
 
 
 @contextlib.contextmanager

@@ -26,8 +26,8 @@ from tdbg.debuggers.plain import PLAIN, RAW, Note, NotPlain, Part, parts, raw
 from tdbg.debuggers.pool import Full, Pool
 from tdbg.debuggers.structure import Left, leaves
 from tdbg.pages.layout import Layout, Spec
-from tdbg.probes.compiler import hide, unseen
-from tdbg.probes.own_hooks import add_gradient_hook, can_hook, reserve_key
+from tdbg.runtime.compiler import hide, unseen
+from tdbg.runtime.own_hooks import add_gradient_hook, can_hook, reserve_key
 
 ALIGN = 64
 MAX_PLANS = 64

@@ -5,23 +5,16 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tdbg.core.events import Step
 from tdbg.core.flags import FLAGS, flag_of
-from tdbg.core.guard import Guard
 from tdbg.core.registry import Registry
-from tdbg.probes.budget import ALWAYS_STEPS
-from tdbg.probes.patches import Patches
+from tdbg.runtime.budget import ALWAYS_STEPS
+from tdbg.runtime.listener import Listener
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
-    from torch.optim import Optimizer
-
-    from tdbg.probes.modules import ModuleLook
-    from tdbg.probes.monitor import Monitor
-    from tdbg.probes.rerun import Call
+    from tdbg.runtime.monitor import Monitor
 
 
-class Probe:
+class Probe(Listener):
     """One thing that watches. Every method is optional; the monitor calls only those a probe overrides.
 
     Cost is booked by the monitor. An exception switches the probe off, is recorded once, and never
@@ -29,18 +22,13 @@ class Probe:
     Work beyond a few microseconds a step asks `may` first.
     """
 
-    name = ""
     levels: tuple[str, ...] = ()  # levels it belongs to without being asked for by a flag
-    ignores: frozenset[str] = frozenset()  # points it is not told of for the time being: `Monitor.ignore`
-    rests: ClassVar[bool] = True  # while a profiler records; one that does not is told of a call after all others
     every: ClassVar[int] = 1  # steps from look to look where only a level asks for it: more for what changes slowly
     fields: ClassVar[dict[str, str]] = {}  # what `see` may tell: name (with its unit) -> a line for docs/probes.md
 
     def __init__(self, monitor: "Monitor") -> None:
         self.monitor = monitor
-        self.on = True
-        self.guard = Guard(self.name, lambda part, error: self.monitor.failed(self, error))
-        self.patches = Patches()
+        super().__init__(monitor.failed)
         self.read_flags()
 
     def read_flags(self) -> None:
@@ -91,7 +79,9 @@ class Probe:
         several flags. step: if it is not the running one. values: the facts behind the text; their names stand in ``fields``. At most one a step and part.
         """
         monitor, step = self.monitor, self.monitor.running_step if step is None else step
-        monitor.outbox.observe(self, flag or self._owner, part, text, values, level, step=step, epoch=monitor.epoch)
+        monitor.event_buffer.observe(
+            self, flag or self._owner, part, text, values, level, step=step, epoch=monitor.epoch
+        )
 
     def abstain(self, reason: str) -> None:
         """Say once why this probe cannot see what it is there for; to those who asked for it by its flag."""
@@ -116,7 +106,7 @@ class Probe:
         """
         import torch
 
-        from tdbg.probes.compiler import hide, unseen
+        from tdbg.runtime.compiler import hide, unseen
 
         guard = self.guard
 
@@ -156,76 +146,6 @@ class Probe:
         """Call ``then(module)`` now if the program has imported it, else when it does."""
         guard = self.guard
         self.monitor.when_imported(name, lambda module: guard.call(self._run_timed, then, module))
-
-    def attach(self) -> None:
-        """Set up patches (`patch`).
-
-        This may happen while torch goes through the hooks of an optimizer: hook none there, neither here nor in
-        `detach` (`EveryUpdate` is told of every update).
-        """
-
-    def changed(self) -> None:
-        """Level or flags changed, and this probe stays; called after `attach` as well."""
-
-    def detach(self) -> None:
-        """Take everything away; the base class restores the patches."""
-        self.on = False
-        self.patches.restore()
-
-    def must_watch(self) -> bool:
-        """True if the next call of a root has to be watched whatever that costs: a person asked for it."""
-        return False
-
-    def batch_taken(self, batch: Any, wait_s: float, loader_iter: Any) -> None:
-        """A DataLoader handed out a batch."""
-
-    def call_begins(self, module: "nn.Module", call: "Call") -> None:
-        """A root module is about to run."""
-
-    def call_ended(self, module: "nn.Module", call: "Call", output: Any) -> None:
-        """A root module returned."""
-
-    def backward_begins(self, loss: "Tensor | None") -> None:
-        """Backward is about to run from ``loss`` (None if it is no scalar)."""
-
-    def backward_ended(self) -> None:
-        """Backward returned; gradients are there, reduced over ranks under DDP."""
-
-    def update_begins(self, optimizer: "Optimizer") -> None:
-        """An optimizer is about to update, its weights still intact."""
-
-    def clip_begins(self, parameters: "list[Tensor]") -> None:
-        """Gradients are about to be clipped."""
-
-    def clip_ended(self, total: Any) -> None:
-        """Gradients have been clipped; ``total`` is the norm before, as the program was told."""
-
-    def gradients_bad(self) -> None:
-        """Gradients are not finite, and as the backward pass left them: the first-bad report comes next."""
-
-    def step_ended(self, record: Step, optimizer: "Optimizer") -> None:
-        """A step ended: fill in the record. Only on steps whose record is written."""
-
-    def record_written(self, record: Step) -> None:
-        """A step's record is complete and written; on an accelerator this is one step late."""
-
-    def modules_seen(self, look: "ModuleLook") -> None:
-        """The modules of a step were looked at, which a probe asks for with `ModuleLook.want`."""
-
-    def history_cleared(self) -> None:
-        """The user asked to forget earlier steps."""
-
-    def after_step(self, optimizer: "Optimizer") -> None:
-        """A step ended, recorded or not: forget what belongs to it."""
-
-    def switched_off(self) -> None:
-        """tdbg is switched off for a while: leave nothing in place that costs."""
-
-    def run_ends(self) -> None:
-        """The process leaves in good order: say what is still to be said."""
-
-    def forked(self) -> None:
-        """This is a new process: forget everything."""
 
 
 # The files whose probes the default level has; the others are loaded when a flag or a higher level asks for one.

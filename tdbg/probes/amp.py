@@ -8,14 +8,15 @@ import torch
 from torch import Tensor, nn
 
 from tdbg.core.events import Step, as_float, number
-from tdbg.probes import PROBES, Probe, tensors
+from tdbg.probes import PROBES, Probe
 from tdbg.probes.forward import short
 from tdbg.probes.scaler import ScaledUpdate
-from tdbg.probes.spread import evenly, spread
-from tdbg.probes.tensors import Bad, look
+from tdbg.runtime import tensors
+from tdbg.runtime.sampling import evenly, spread
+from tdbg.runtime.tensors import Bad, look
 
 if TYPE_CHECKING:
-    from tdbg.probes.rerun import Call
+    from tdbg.runtime.rerun import Call
 
 DEVICE_TYPES = ("cuda", "cpu", "xpu", "mps")
 HALF = (torch.float16, torch.bfloat16)

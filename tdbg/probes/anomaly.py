@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from tdbg.core.events import Step
-    from tdbg.probes.rerun import Call
+    from tdbg.runtime.rerun import Call
 
 RAISES = "raise"  # the flag's value that lets torch check, and raise, at each node
 

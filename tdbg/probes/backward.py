@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 from tdbg.core.events import number
 from tdbg.probes import PROBES, Probe
 from tdbg.probes.forward import short
-from tdbg.probes.modules import STRIDE, TURNS, ModuleLook, Seen, Wish
+from tdbg.runtime.module_sampler import STRIDE, TURNS, ModuleSampler, SampleRequest, Seen
 
 MAX_NAMES = 8
 
@@ -15,7 +15,7 @@ MAX_NAMES = 8
 class Backward(Probe):
     """The L2 norm of the gradient at each module's output: the flow from the loss back to the first layer.
 
-    Reads:  the gradient that arrives at the output of every module, on steps that are sampled (`ModuleLook`).
+    Reads:  the gradient that arrives at the output of every module, on steps that are sampled (`ModuleSampler`).
     Emits:  one line and one observation a looked-at step; the names once, and again when they change. Without the
             flag at every other step; below level extreme, the first and the last layer and six modules in turn.
     Cost:   one reduction a module.
@@ -46,14 +46,16 @@ class Backward(Probe):
     def changed(self) -> None:
         asked = bool(self.flags)
         every = asked or self.monitor.settings.level == "extreme"
-        stride = STRIDE if self.by_level_alone and not self.monitor.changes.temporary else 1
-        self.monitor.modules.want(self, Wish(backward=True, every=every, stride=stride, exact=asked, force_eager=asked))
+        stride = STRIDE if self.by_level_alone and not self.monitor.level_overrides.temporary else 1
+        self.monitor.modules.request(
+            self, SampleRequest(backward=True, every=every, stride=stride, exact=asked, force_eager=asked)
+        )
 
     def detach(self) -> None:
         self.monitor.modules.forget(self)
         super().detach()
 
-    def modules_seen(self, look: ModuleLook) -> None:
+    def modules_seen(self, look: ModuleSampler) -> None:
         scaler = self.monitor.probe("loss-scaler")
         scale = (scaler.scale_now() if scaler is not None else None) or 1.0
         rows = look.seen

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tdbg.probes import tensors
+from tdbg.runtime import tensors
 
 SAMPLE = 1024  # elements a tensor for its range
 PRINTED = 4096  # elements a tensor for the fingerprint: smaller tensors are printed whole

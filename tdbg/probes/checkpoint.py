@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from tdbg.probes import PROBES, saved
-from tdbg.probes.roots import unwrapped
 from tdbg.probes.state_keys import Difference, Shapes, compare, module_shapes, shapes_of, without
-from tdbg.probes.tensors import on_host, version
 from tdbg.probes.updates import EveryUpdate
+from tdbg.runtime.root_modules import unwrapped
+from tdbg.runtime.tensors import on_host, version
 
 if TYPE_CHECKING:
-    from tdbg.probes.rerun import Call
+    from tdbg.runtime.rerun import Call
 
 LIGHTNING = ("lightning.fabric.plugins.io.torch_io", "lightning_fabric.plugins.io.torch_io")
 MAX_NAMES = 8

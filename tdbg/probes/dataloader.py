@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from tdbg.core.events import Step
-from tdbg.probes import PROBES, Probe, batches, tensors
+from tdbg.probes import PROBES, Probe, batches
 from tdbg.probes.batches import Part, Prints
-from tdbg.probes.budget import ALWAYS_STEPS
 from tdbg.probes.feeds import (
     ENOUGH,
     Feed,
@@ -18,7 +17,6 @@ from tdbg.probes.feeds import (
     Pass,
     cache_counts,
     cores,
-    device_idle,
     draws_again,
     in_order,
     in_worker,
@@ -30,9 +28,12 @@ from tdbg.probes.feeds import (
     told_by,
 )
 from tdbg.probes.forward import short
+from tdbg.runtime import tensors
+from tdbg.runtime.budget import ALWAYS_STEPS
+from tdbg.runtime.deferred_reads import device_idle
 
 if TYPE_CHECKING:
-    from tdbg.probes.rerun import Call
+    from tdbg.runtime.rerun import Call
 
 CONTENT = "dataloader"  # kinds of work in the budget: a look at a batch,
 PRINT = "dataloader-print"  # its fingerprint, the range of its labels
@@ -223,7 +224,7 @@ class DataLoading(Probe):
     def _passes_over(self) -> bool:
         """True if this batch is the only one of its step so far, and the level leaves out this step."""
         step = self.monitor.step + 1
-        rare = self.by_level_alone and not self.monitor.changes.temporary
+        rare = self.by_level_alone and not self.monitor.level_overrides.temporary
         return rare and step > ALWAYS_STEPS and step % STRIDE > 0 and self._looks == 1
 
     def _affords(self, kind: str) -> bool:

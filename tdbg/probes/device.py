@@ -12,18 +12,19 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from tdbg.probes import PROBES, Probe, where
-from tdbg.probes.compiler import hide, unseen
-from tdbg.probes.patches import Patches
-from tdbg.probes.roots import clean_path, unwrapped
-from tdbg.probes.tensors import nbytes, walk
+from tdbg.probes import PROBES, Probe
+from tdbg.runtime import code_places
+from tdbg.runtime.compiler import hide, unseen
+from tdbg.runtime.patches import Patches
+from tdbg.runtime.root_modules import clean_path, unwrapped
+from tdbg.runtime.tensors import nbytes, walk
 
 if TYPE_CHECKING:
     from types import FrameType
 
     from torch.optim import Optimizer
 
-    from tdbg.probes.rerun import Call
+    from tdbg.runtime.rerun import Call
 
 # What makes the host wait for an accelerator, and what may copy or convert.
 SYNCS = ("item", "tolist", "numpy", "__bool__", "__float__", "__int__")
@@ -252,17 +253,17 @@ class Device(Probe):
 
     def _count(self, name: str, tensor: Tensor, result: Any, caller: "FrameType") -> None:
         window = self._window
-        if window is None or window.thread != threading.get_ident() or where.is_tdbg(caller):
+        if window is None or window.thread != threading.get_ident() or code_places.is_tdbg(caller):
             return
         far = tensor.device.type != "cpu"
-        if not far and (self._accelerator or where.is_torch(caller)):
+        if not far and (self._accelerator or code_places.is_torch(caller)):
             moved = isinstance(result, Tensor) and result.device != tensor.device
             if not moved:
                 return  # on the host, or in torch's own code: nobody waits
         window.counted += 1
         if window.counted >= MAX_COUNTED:
             self._counting.restore()
-        line = f"{where.program_line(caller) or '?'} .{name}()"
+        line = f"{code_places.program_line(caller) or '?'} .{name}()"
         if not isinstance(result, Tensor):
             window.syncs[line] += 1
             return

@@ -27,8 +27,8 @@ from tdbg.probes.collectives import (
     payload,
     signature,
 )
-from tdbg.probes.roots import alive
 from tdbg.probes.watchdog import Watchdog
+from tdbg.runtime.root_modules import alive
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer

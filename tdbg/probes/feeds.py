@@ -334,16 +334,6 @@ def in_worker() -> bool:
     return torch.utils.data.get_worker_info() is not None
 
 
-def device_idle() -> bool:
-    """True unless an accelerator still has work: then waiting for a batch costs nothing."""
-    if not torch.cuda.is_initialized():
-        return True
-    try:
-        return bool(torch.cuda.current_stream().query())
-    except RuntimeError:  # an error of the program's own kernels
-        return True
-
-
 def settings(loader_iter: Any) -> dict[str, Any]:
     """How a loader was set up, as plain data."""
     chain = list(samplers(loader_iter))

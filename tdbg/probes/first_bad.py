@@ -6,14 +6,15 @@ import torch
 from torch import nn
 
 from tdbg.core.events import NonFinite, Step, as_float, number
-from tdbg.probes import PROBES, Probe, tensors
+from tdbg.probes import PROBES, Probe
 from tdbg.probes.refuting import refute_gradient, trace_of_gradient, update_explains
-from tdbg.probes.rerun import Call, Located, locate_backward, locate_forward
-from tdbg.probes.roots import Names
-from tdbg.probes.tensors import Bad, as_real, checkable, first_bad, local_elements, look, walk
+from tdbg.runtime import tensors
+from tdbg.runtime.rerun import Call, Located, locate_backward, locate_forward
+from tdbg.runtime.root_modules import Names
+from tdbg.runtime.tensors import Bad, as_real, checkable, first_bad, local_elements, look, walk
 
 if TYPE_CHECKING:
-    from tdbg.probes.oplevel import Operation
+    from tdbg.runtime.rerun import Operation
 
 MAX_RERUNS = 3
 MAX_REPORTS = 3
@@ -178,7 +179,7 @@ class FirstBad(Probe):
 
     def _operation(self, located: Located, calls: list[Call], names: Names) -> "Operation | None":
         """The operation and its line, by one more run; a module whose second run shows nothing has none."""
-        from tdbg.probes.oplevel import backward_operation, forward_operation
+        from tdbg.runtime.operators import backward_operation, forward_operation
 
         if located.phase not in ("forward", "backward", "gradient") or not located.module_class:
             return None

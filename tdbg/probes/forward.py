@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 from tdbg.core.events import Number, as_float, number
 from tdbg.probes import PROBES, Probe
-from tdbg.probes.modules import STRIDE, TURNS, ModuleLook, Seen, Wish
+from tdbg.runtime.module_sampler import STRIDE, TURNS, ModuleSampler, SampleRequest, Seen
 
 DEAD_SHARE = 0.999  # of the sample is zero
 MAX_NAMES = 8
@@ -17,7 +17,7 @@ SAMPLED = ("mean", "std", "min", "max", "zero_share")
 class Forward(Probe):
     """Shape, dtype, device and size of each module's output, and whether it is finite.
 
-    Reads:  the output of every module below the root, on steps that are sampled (`ModuleLook`).
+    Reads:  the output of every module below the root, on steps that are sampled (`ModuleSampler`).
     Emits:  one line and one observation a looked-at step; the names once, and again when they change. Of every
             module with the flag or at level extreme; else the first, the last and six others in turn. Without the
             flag at every other step.
@@ -53,14 +53,16 @@ class Forward(Probe):
     def changed(self) -> None:
         asked = bool(self.flags)
         every = asked or self.monitor.settings.level == "extreme"
-        stride = STRIDE if self.by_level_alone and not self.monitor.changes.temporary else 1
-        self.monitor.modules.want(self, Wish(sample=True, every=every, stride=stride, exact=asked, force_eager=asked))
+        stride = STRIDE if self.by_level_alone and not self.monitor.level_overrides.temporary else 1
+        self.monitor.modules.request(
+            self, SampleRequest(sample=True, every=every, stride=stride, exact=asked, force_eager=asked)
+        )
 
     def detach(self) -> None:
         self.monitor.modules.forget(self)
         super().detach()
 
-    def modules_seen(self, look: ModuleLook) -> None:
+    def modules_seen(self, look: ModuleSampler) -> None:
         rows = [row for row in look.seen if row.rms is not None]
         if not rows:
             self.abstain("no module's output holds floating-point numbers")

@@ -14,7 +14,7 @@ from tdbg.core.events import Step, as_float
 from tdbg.probes import PROBES, Probe
 from tdbg.probes.forward import short
 from tdbg.probes.gradients import NO_GRADIENT
-from tdbg.probes.tensors import Bad, look
+from tdbg.runtime.tensors import Bad, look
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from tdbg.core.events import Number, Params, Step, number
-from tdbg.probes import PROBES, Probe, tensors
-from tdbg.probes.roots import Names
-from tdbg.probes.tensors import is_sharded, local_elements, look
+from tdbg.probes import PROBES, Probe
+from tdbg.runtime import tensors
+from tdbg.runtime.root_modules import Names
+from tdbg.runtime.tensors import is_sharded, local_elements, look
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer

@@ -3,7 +3,7 @@
 import shutil
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from torch.autograd import profiler as autograd_profiler
 
@@ -13,19 +13,34 @@ from tdbg.core.profiling import trace_name
 from tdbg.probes.kineto import is_own
 
 if TYPE_CHECKING:
-    from tdbg.probes.profiler import Profiler
+    from tdbg.runtime.monitor import Monitor
 
 MAX_BYTES = 2_000_000_000  # of a trace that is copied
 
 
-class Guest:
+class ProfilerProbe(Protocol):
+    """The probe whose windows make way."""
+
+    monitor: "Monitor"
+    press: Any
+
+    @property
+    def is_over(self) -> bool: ...
+    def patch(self, owner: Any, name: str, *, before: Any = None, after: Any = None, raised: Any = None) -> None: ...
+    def see(self, text: str, part: str = "", level: str = "D") -> None: ...
+    def make_way(self) -> None: ...
+    def guest_left(self) -> None: ...
+    def took_over(self, trace: Trace) -> None: ...
+
+
+class ForeignProfiler:
     """Knows when a profiler of the program records.
 
     Torch holds one profiler at a time: of two the second wins, and the first is emptied without a word. So ours
     ends before the program's begins, and never begins while it is there.
     """
 
-    def __init__(self, probe: "Profiler") -> None:
+    def __init__(self, probe: ProfilerProbe) -> None:
         self.probe = probe
         self._active: set[int] = set()  # profilers of the program that are prepared or record
         self.was_at_work = False
@@ -45,7 +60,7 @@ class Guest:
         """True from the moment the program's profiler is prepared until it has ended."""
         return bool(self._active)
 
-    def stand_aside(self) -> None:
+    def yield_to(self) -> None:
         """A window of ours was due and cannot be: said once."""
         self.was_at_work = True
         if not self._told:
@@ -54,7 +69,7 @@ class Guest:
                 "standing aside: a profiler of the program records; the trace it writes is taken over", "ASIDE", "I"
             )
 
-    def comes(self, visitor: object) -> None:
+    def on_start(self, visitor: object) -> None:
         """Somebody else is about to record."""
         self.probe.make_way()
         self._active.add(id(visitor))
@@ -62,7 +77,7 @@ class Guest:
         self._wrote = False
         self.was_at_work = True
 
-    def leaves(self, visitor: object) -> None:
+    def on_stop(self, visitor: object) -> None:
         """They have ended."""
         if id(visitor) in self._active:
             self._active.discard(id(visitor))
@@ -70,7 +85,7 @@ class Guest:
 
     def _begins(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not is_own():
-            self.comes(args[0])
+            self.on_start(args[0])
 
     def _records(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if id(args[0]) in self._active:
@@ -78,7 +93,7 @@ class Guest:
 
     def _ended(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         if not is_own():
-            self.leaves(args[0])
+            self.on_stop(args[0])
 
     def _exported(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         """The program wrote its trace: keep a copy, since it may write the next one over it."""

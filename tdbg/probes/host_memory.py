@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tdbg.probes.record import PAGE_MB, host_memory_mb
+from tdbg.runtime.step_record import PAGE_MB, host_memory_mb
 
 MB = 1e6
 STATM = Path("/proc/self/statm")

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tdbg.probes import tensors
+from tdbg.runtime import tensors
 
 MAX_OBJECTS = 3_000_000
 MAX_TENSORS = 100_000

@@ -56,7 +56,7 @@ class LoaderWait(Probe):
             ended = time.perf_counter()
             if monitor.fast_path.steps_left and guard.call(self._skip_batch, batch, ended - begun, iterator):
                 return batch
-            if monitor.duty.is_away and len(monitor.roster.subscribers["batch_taken"]) == 1:
+            if monitor.duty.is_away and len(monitor.dispatcher.subscribers["batch_taken"]) == 1:
                 guard.call(self._taken_unwatched, ended, batch, ended - begun, iterator)
             else:
                 guard.call(monitor.dispatch, "batch_taken", ended, batch, ended - begun, iterator)
@@ -70,7 +70,7 @@ class LoaderWait(Probe):
         if (
             taken < 2
             or id(loader_iter._dataset) != self._key
-            or len(self.monitor.roster.subscribers["batch_taken"]) > 1
+            or len(self.monitor.dispatcher.subscribers["batch_taken"]) > 1
         ):
             return False
         self._wait_s += wait_s

@@ -13,14 +13,14 @@ from torch import Tensor, nn
 from tdbg.probes import PROBES, Probe, host_memory, live_tensors
 from tdbg.probes.creep import Growth, Series
 from tdbg.probes.live_tensors import Census, Kind, is_out_of_memory
-from tdbg.probes.modules import ModuleLook, Wish
-from tdbg.probes.roots import clean_path, unwrapped
-from tdbg.probes.tensors import nbytes
+from tdbg.runtime.module_sampler import ModuleSampler, SampleRequest
+from tdbg.runtime.root_modules import clean_path, unwrapped
+from tdbg.runtime.tensors import nbytes
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
-    from tdbg.probes.rerun import Call
+    from tdbg.runtime.rerun import Call
 
 MB = 1e6
 CREEP_STEPS = 50
@@ -146,7 +146,7 @@ class Memory(Probe):
 
     def changed(self) -> None:
         if self._looks < ACTIVATION_LOOKS:
-            self.monitor.modules.want(self, Wish(every=True))
+            self.monitor.modules.request(self, SampleRequest(every=True))
 
     def detach(self) -> None:
         self.monitor.modules.forget(self)
@@ -220,7 +220,7 @@ class Memory(Probe):
         self._marks.clear()
         if step >= self._parts_due and self._looks >= ACTIVATION_LOOKS:
             self._looks = 0
-            self.monitor.modules.want(self, Wish(every=True))
+            self.monitor.modules.request(self, SampleRequest(every=True))
 
     def _tell(self, step: int, now: dict[str, float]) -> None:
         now["host_peak_mb"] = max(host_memory.peak_mb(), now.get("host_mb", 0.0))  # the system counts it lazily
@@ -269,7 +269,7 @@ class Memory(Probe):
 
     # what holds memory
 
-    def modules_seen(self, look: ModuleLook) -> None:
+    def modules_seen(self, look: ModuleSampler) -> None:
         if self._looks >= ACTIVATION_LOOKS:
             return  # another probe's look
         self._looks += 1

@@ -16,19 +16,20 @@ from torch.nn.parameter import is_lazy
 
 from tdbg.core.events import Step, number
 from tdbg.core.guard import Guard
-from tdbg.probes import PROBES, Probe, module_tree, tensors
+from tdbg.probes import PROBES, Probe, module_tree
 from tdbg.probes.forward import short
 from tdbg.probes.live_tensors import is_out_of_memory
-from tdbg.probes.own_hooks import add_global_hook
-from tdbg.probes.roots import clean_path, unwrapped
-from tdbg.probes.spread import samples
-from tdbg.probes.tensors import checkable, local, walk
-from tdbg.probes.where import program_frame, short_path
+from tdbg.runtime import tensors
+from tdbg.runtime.code_places import program_frame, short_path
+from tdbg.runtime.own_hooks import add_global_hook
+from tdbg.runtime.root_modules import clean_path, unwrapped
+from tdbg.runtime.sampling import samples
+from tdbg.runtime.tensors import checkable, local, walk
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
-    from tdbg.probes.rerun import Call
+    from tdbg.runtime.rerun import Call
 
 MAX_ROOTS = 4
 MAX_BUILT = 50_000  # modules whose place is kept

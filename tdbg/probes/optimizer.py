@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from tdbg.core.events import Step
-from tdbg.probes import PROBES, Probe, tensors
+from tdbg.probes import PROBES, Probe
 from tdbg.probes.forward import short
-from tdbg.probes.spread import evenly, spread
+from tdbg.runtime import tensors
+from tdbg.runtime.sampling import evenly, spread
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer

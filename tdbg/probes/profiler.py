@@ -9,7 +9,7 @@ from tdbg.core.config import Selection
 from tdbg.core.events import Trace
 from tdbg.core.profiling import Span, Windows
 from tdbg.probes import PROBES
-from tdbg.probes.guest import Guest
+from tdbg.probes.guest import ForeignProfiler
 from tdbg.probes.kineto import Press, Session, forget_in_child, is_own, somebody_records
 from tdbg.probes.profile_tally import Tally, count, rounded
 from tdbg.probes.span_marks import SpanMarks
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
-    from tdbg.probes.monitor import Monitor
-    from tdbg.probes.rerun import Call
+    from tdbg.runtime.monitor import Monitor
+    from tdbg.runtime.rerun import Call
 
 WHILE_TRAINING = ("must_watch", "call_ended")  # only a program that evaluates alone has its calls counted
 MAX_EVAL_CALLS = 32  # without gradients in one recorded training step: beyond it is an evaluation, not a step
@@ -69,7 +69,7 @@ class Profiler(EveryUpdate):
         super().__init__(monitor)
         self.selection = Selection(ranks=monitor.settings.ranks)
         self.press = Press()
-        self.guest = Guest(self)
+        self.guest = ForeignProfiler(self)
         self._begin()
 
     def _begin(self) -> None:
@@ -228,7 +228,7 @@ class Profiler(EveryUpdate):
 
     def _open(self, span: Span) -> None:
         if self.guest.is_at_work() or somebody_records():
-            self.guest.stand_aside()
+            self.guest.yield_to()
             return
         self._why = next((why for asked, why in self._asked() if asked == span), SCHEDULE)
         self.session = Session(span, self.monitor.settings.profile_kind)

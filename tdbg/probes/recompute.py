@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from tdbg.probes import Probe
-from tdbg.probes.compiler import hide
+from tdbg.runtime.compiler import hide
 
 
 class Recomputed:

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from tdbg.probes.tensors import Bad, local, look
+from tdbg.runtime.tensors import Bad, local, look
 
 if TYPE_CHECKING:
-    from tdbg.probes.monitor import Monitor
+    from tdbg.runtime.monitor import Monitor
 
 MOMENTS = ("exp_avg", "momentum_buffer")  # a NaN or Inf of a gradient stays in them
 SQUARES = ("max_exp_avg_sq", "exp_avg_sq")

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import lr_scheduler
 
-from tdbg.probes.where import short_path
+from tdbg.runtime.code_places import short_path
 
 STEP_KEYS = ("step", "steps", "global_step", "iteration", "iter", "it", "num_updates", "epoch")
 MAX_NAMES = 8

@@ -7,13 +7,14 @@ import torch
 from torch import Tensor
 
 from tdbg.core.events import Step, number
-from tdbg.probes import PROBES, Probe, tensors
-from tdbg.probes.compiler import hide, unseen
+from tdbg.probes import PROBES, Probe
+from tdbg.runtime import tensors
+from tdbg.runtime.compiler import hide, unseen
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
-    from tdbg.probes.monitor import Monitor
+    from tdbg.runtime.monitor import Monitor
 
 
 class ScaledUpdate:

@@ -8,8 +8,9 @@ from torch import Tensor
 from torch.optim import lr_scheduler
 
 from tdbg.core.events import Step, number
-from tdbg.probes import PROBES, Probe, tensors
+from tdbg.probes import PROBES, Probe
 from tdbg.probes.forward import short
+from tdbg.runtime import tensors
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer

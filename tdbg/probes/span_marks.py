@@ -8,8 +8,8 @@ import torch
 from torch.autograd.profiler import record_function
 from torch.utils.data import DataLoader
 
-from tdbg.probes.compiler import hide
-from tdbg.probes.patches import Patches
+from tdbg.runtime.compiler import hide
+from tdbg.runtime.patches import Patches
 
 if TYPE_CHECKING:
     from tdbg.probes import Probe

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from tdbg.core.events import Step
-from tdbg.probes import PROBES, Probe, tensors
+from tdbg.probes import PROBES, Probe
 from tdbg.probes.forward import short
-from tdbg.probes.spread import SAMPLE, samples, spread_of
-from tdbg.probes.tensors import checkable, local_elements
+from tdbg.runtime import tensors
+from tdbg.runtime.sampling import SAMPLE, samples, spread_of
+from tdbg.runtime.tensors import checkable, local_elements
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer

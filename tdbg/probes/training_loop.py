@@ -11,14 +11,14 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from tdbg.probes import PROBES
-from tdbg.probes.compiler import hide
 from tdbg.probes.recompute import Recomputed
 from tdbg.probes.sources import Source, is_same, source_of
 from tdbg.probes.updates import EveryUpdate
 from tdbg.probes.windows import FAULTS, Track, compressed, window_text
+from tdbg.runtime.compiler import hide
 
 if TYPE_CHECKING:
-    from tdbg.probes.rerun import Call
+    from tdbg.runtime.rerun import Call
 
 MAX_CALLS = 96  # of one window that are kept in order
 MAX_TOLD = 20  # changes of the accumulation, a run

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 
 from tdbg.core.frames import without_own_frames
 from tdbg.core.guard import belongs_to_program
-from tdbg.probes import tensors
 from tdbg.probes.batches import spread
-from tdbg.probes.compiler import hide
-from tdbg.probes.patches import Patches
+from tdbg.runtime import tensors
+from tdbg.runtime.compiler import hide
+from tdbg.runtime.patches import Patches
 
 MAX_STEPS = 16
 MAX_PIPELINES = 4

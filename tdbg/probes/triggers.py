@@ -11,7 +11,7 @@ from tdbg.core.window import Window
 from tdbg.probes import PROBES, Probe
 
 if TYPE_CHECKING:
-    from tdbg.probes.monitor import Monitor
+    from tdbg.runtime.monitor import Monitor
 
 COOL_STEPS = 200  # in which the same trigger does not go off again
 MAX_DUMPS = 3
@@ -179,7 +179,7 @@ class Triggers(Probe):
                 self._goes_off(record, condition.text, values, action)
 
     def _own_goes_off(self, name: str, record: Step) -> None:
-        up = "" if self.monitor.changes.temporary else ONE_UP.get(self.monitor.settings.level, "")
+        up = "" if self.monitor.level_overrides.temporary else ONE_UP.get(self.monitor.settings.level, "")
         values: dict[str, Any] = {"loss": record.loss, "grad_norm": record.grad_norm}
         if name == "loss spike":
             values["median(loss)"] = self._spike.window.median * max(record.micro, 1)
@@ -203,7 +203,7 @@ class Triggers(Probe):
         self.monitor.budget.excuse(seconds)
 
     def _switch(self, action: Action) -> str:
-        self.monitor.changes.make_soon(action.level, action.flags, "trigger", action.for_steps)
+        self.monitor.level_overrides.queue(action.level, action.flags, "trigger", action.for_steps)
         words = [f"level={action.level}"] if action.level else []
         words += [f"flag={name}" if value is True else f"flag={name}={value}" for name, value in action.flags.items()]
         return ", ".join(words) + (f" for {action.for_steps}" if action.for_steps else "")

@@ -11,15 +11,15 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from tdbg.probes import PROBES
-from tdbg.probes.own_hooks import add_gradient_hook
-from tdbg.probes.record import host_memory_mb
-from tdbg.probes.roots import unwrapped
 from tdbg.probes.sources import Source, is_same, source_of
-from tdbg.probes.tensors import walk
 from tdbg.probes.updates import EveryUpdate
+from tdbg.runtime.own_hooks import add_gradient_hook
+from tdbg.runtime.root_modules import unwrapped
+from tdbg.runtime.step_record import host_memory_mb
+from tdbg.runtime.tensors import walk
 
 if TYPE_CHECKING:
-    from tdbg.probes.rerun import Call
+    from tdbg.runtime.rerun import Call
 
 APART_STEPS = 2  # passes closer to each other are part of training: a teacher, a critic, a target
 USUAL_STEPS = 3  # so many steps in a row with calls beside them, and it is said that they are no evaluation

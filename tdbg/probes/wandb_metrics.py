@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from tdbg.probes import PROBES, Probe
 from tdbg.probes.collectives import argument
 from tdbg.probes.forward import short
-from tdbg.probes.tensors import on_host
+from tdbg.runtime.tensors import on_host
 
 MAX_NAMES = 8
 MAX_KEYS = 2000  # of one run that are followed

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from tdbg.probes import tensors
+from tdbg.runtime import tensors
 
 ALL_WINDOWS = 64  # so many first ones are followed, and then a few of each so many: a loop seldom changes its ways
 ELEMENTS = 64  # of a gradient, where zeros are told from numbers

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from tdbg.api import flags as api_flags
-from tdbg.api import metrics, session
+from tdbg.api import metrics, session, watching
 from tdbg.probes.regions import TOTALS
 
 FOREIGN = ("TDBG_", "SLURM_", "TORCHELASTIC_", "PYTHONPATH", "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_")
@@ -32,7 +32,7 @@ def clean() -> Iterator[None]:
     torch.set_num_threads(threads)
     left = session._own
     if left is not None:
-        session.stop(left)
+        watching.stop(left)
     api_flags.live().clear()
     api_flags._reported.clear()
     metrics._refused.clear()

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tdbg.probes import tensors
-from tdbg.probes.tensors import Figures, measure, nbytes, norms
+from tdbg.runtime import tensors
+from tdbg.runtime.tensors import Figures, measure, nbytes, norms
 
 NAN, INF = math.nan, math.inf
 

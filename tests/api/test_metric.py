@@ -11,7 +11,7 @@ import torch.distributed as dist
 import tdbg
 from tdbg.api import session
 from tdbg.core.events import Metric, encode
-from tdbg.probes import tensors
+from tdbg.runtime import tensors
 
 from .conftest import train
 

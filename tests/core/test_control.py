@@ -15,9 +15,9 @@ from tdbg.core.errors import TdbgError
 from tdbg.core.events import Cost, Note, Switch
 from tdbg.core.flags import FLAGS
 from tdbg.probes import PROBES, Probe
-from tdbg.probes.monitor import Monitor
-from tdbg.probes.roster import probes_for
+from tdbg.probes.catalog import CATALOG
 from tdbg.probes.updates import EveryUpdate
+from tdbg.runtime.monitor import Monitor
 from tests.probes.conftest import Watch, watch  # noqa: F401 - the fixture
 
 Start = Callable[..., Watch]
@@ -89,7 +89,7 @@ class Training:
     """A tiny training that goes on step by step; the control file is looked at after every step."""
 
     def __init__(self, seen: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("tdbg.probes.changes.POLL_EVERY_S", 0.0)
+        monkeypatch.setattr("tdbg.runtime.level_overrides.POLL_EVERY_S", 0.0)
         self.seen = seen
         self.layer = nn.Linear(4, 1)
         self.optimizer = torch.optim.SGD(self.layer.parameters(), lr=1e-3)
@@ -122,7 +122,7 @@ def training(watch: Start, monkeypatch: pytest.MonkeyPatch) -> Training:  # noqa
 
 
 def names(monitor: Monitor) -> list[str]:
-    return [probe.name for probe in monitor.roster.probes]
+    return [probe.name for probe in monitor.dispatcher.probes]
 
 
 def test_it_switches_at_the_step_and_goes_back(training: Training) -> None:
@@ -131,7 +131,7 @@ def test_it_switches_at_the_step_and_goes_back(training: Training) -> None:
     assert training.told == [(4, "advanced", [], "control"), (7, "basic", [], "end")]
     steps = [event.step for event in training.seen.events if getattr(event, "probe", "") == "tensor-stats"]
     assert steps == [5, 6, 7]
-    assert names(training.seen.monitor) == [cls.name for cls in probes_for("basic", {})]
+    assert names(training.seen.monitor) == [cls.name for cls in CATALOG.select("basic", {})]
 
 
 def test_a_profiler_is_woken_up_without_its_flag(training: Training) -> None:
@@ -210,7 +210,7 @@ def test_a_level_for_good_ends_a_level_for_some_steps(training: Training) -> Non
     training.ask(2, at_step=5, level="basic")
     training.steps(20)
     assert training.told == [(2, "extreme", [], "control"), (4, "basic", [], "control")]
-    assert not training.seen.monitor.changes.temporary
+    assert not training.seen.monitor.level_overrides.temporary
 
 
 def test_off_and_on_again(training: Training) -> None:
@@ -222,7 +222,7 @@ def test_off_and_on_again(training: Training) -> None:
 
 
 def test_while_off_it_gives_signs_of_life_and_earns_nothing(training: Training, monkeypatch) -> None:
-    monkeypatch.setattr("tdbg.probes.costs.COST_EVERY_S", 0.0)
+    monkeypatch.setattr("tdbg.runtime.cost_reports.COST_EVERY_S", 0.0)
     training.ask(1, at_step=4, level="off")
     training.steps(8)
     costs = [event for event in training.seen.events if isinstance(event, Cost) and event.step > 3]
@@ -254,7 +254,7 @@ def test_evaluation_alone_can_be_controlled(training: Training) -> None:
 
 
 def test_a_restarted_rank_takes_up_what_holds_for_good(training: Training) -> None:
-    training.seen.monitor.changes.asked_since = 1000.0
+    training.seen.monitor.level_overrides.asked_since = 1000.0
     training.ask(1, t=900.0, at_step=500, level="advanced")
     training.ask(2, t=910.0, at_step=2, level="extreme", for_steps=30)
     training.ask(3, t=920.0, clear_history=True, flags={"MEMORY": True}, at_step=700)
@@ -269,7 +269,7 @@ def test_a_forked_child_keeps_what_holds_for_good(training: Training) -> None:
     training.ask(2, at_step=3, level="extreme", for_steps=100)
     training.steps(4)
     training.seen.monitor.forked()
-    assert training.now == ("basic", ["MEMORY"]) and not training.seen.monitor.changes.temporary
+    assert training.now == ("basic", ["MEMORY"]) and not training.seen.monitor.level_overrides.temporary
 
 
 def test_a_broken_file_is_ignored_and_noted(training: Training, monkeypatch) -> None:
@@ -358,8 +358,8 @@ def test_a_probe_that_raises_is_switched_off_for_good(
 
     def change(step: int) -> None:
         if step == 3:
-            seen.monitor.changes.make("extreme", {}, "api")
-            seen.monitor.changes.make("advanced", {}, "api")
+            seen.monitor.level_overrides.make("extreme", {}, "api")
+            seen.monitor.level_overrides.make("advanced", {}, "api")
 
     third_party(
         type(
@@ -383,7 +383,7 @@ def test_every_probe_may_come_and_go_while_the_optimizer_steps(training: Trainin
     training.ask(2, at_step=6, level="basic", flags=dict.fromkeys(flags, False))
     training.steps(8)
     assert [(row[0], row[1], len(row[2])) for row in training.told] == [(2, "extreme", len(flags)), (5, "basic", 0)]
-    assert names(training.seen.monitor) == [cls.name for cls in probes_for("basic", {})]
+    assert names(training.seen.monitor) == [cls.name for cls in CATALOG.select("basic", {})]
 
 
 def test_a_failed_trigger_condition_is_its_own_probes_affair(watch: Start) -> None:  # noqa: F811

@@ -18,7 +18,7 @@ from tdbg.debuggers.pool import PATIENCE_S
 from tdbg.debuggers.waiting import MOST
 from tdbg.pages.reader import PageSet
 from tdbg.pages.writer import PageWriter
-from tdbg.probes.roster import probes_for
+from tdbg.probes.catalog import CATALOG
 from tests.probes.conftest import Watch
 
 
@@ -192,7 +192,7 @@ def test_room_for_a_new_epoch_is_made_by_the_writer_of_the_last(tmp_path: Path) 
     asked = ["a:output", "b:output,grad"]
     watched = Watch(Settings(level="basic", max_overhead=50.0, capture=asked, capture_epochs="all"))
     watched.monitor.lasting.append(Capture.into(lambda: tmp_path / "rank0000"))
-    watched.monitor.use(probes_for("basic", {}))
+    watched.monitor.use(CATALOG.select("basic", {}))
     capture = watched.monitor.probe("capture")
     capture.pool.limit_bytes = 1_000_000
     net = Net()

@@ -19,7 +19,7 @@ from tdbg.debuggers.recording import Pass, Recording, parts
 from tdbg.debuggers.tap import Clock, Copied, Tap, Target
 from tdbg.pages.reader import PageSet
 from tdbg.pages.writer import PageWriter
-from tdbg.probes.budget import Budget
+from tdbg.runtime.budget import Budget
 
 # What it costs
 

@@ -7,7 +7,7 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoi
 
 from tdbg.core.errors import TdbgError
 from tdbg.debuggers.layers import get_layer_by_name, inner, layers_of, place_of, scripted_parts, select
-from tdbg.probes.roots import unwrapped
+from tdbg.runtime.root_modules import unwrapped
 
 
 class Block(nn.Module):

@@ -11,8 +11,8 @@ import torch
 from tdbg.core.config import Settings
 from tdbg.core.control import Request
 from tdbg.core.events import Event, NonFinite, Step
-from tdbg.probes.monitor import Monitor
-from tdbg.probes.roster import probes_for
+from tdbg.probes.catalog import CATALOG
+from tdbg.runtime.monitor import Monitor
 
 
 class Watch:
@@ -28,6 +28,7 @@ class Watch:
         self.claims = 0
         self.monitor = Monitor(
             settings,
+            catalog=CATALOG,
             emit=self.events.append,
             become_rank=self._claim,
             save_batch=self._save,
@@ -37,7 +38,7 @@ class Watch:
             requests=lambda: self.requests,
             keep=self._keep,
         )
-        self.monitor.attach(probes_for(settings.level, settings.flags))
+        self.monitor.attach(CATALOG.select(settings.level, settings.flags))
 
     def _claim(self) -> None:
         self.claims += 1
@@ -92,12 +93,13 @@ def watch() -> Iterator[Callable[..., Watch]]:
 @pytest.fixture
 def loss_flags() -> Iterator[dict[str, Any]]:
     """The flags that diagnostics of losses ask for, none at first; nobody watches."""
-    from tdbg.probes import host, loss
+    from tdbg.probes import loss
+    from tdbg.runtime import run_context
 
-    before = host.current
+    before = run_context.current
     flags: dict[str, Any] = {}
-    host.enter(host.Host(flags))
+    run_context.install(run_context.NullContext(flags))
     loss.forget()
     yield flags
     loss.forget()
-    host.enter(before)
+    run_context.install(before)

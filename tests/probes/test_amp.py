@@ -174,10 +174,10 @@ def test_an_overflow_is_left_to_the_scaler(watch: Any, tmp_path: Path) -> None:
 
 def test_nothing_is_told_once_the_flag_is_off(watch: Any) -> None:
     watched = watch(**EVERY_STEP)
-    watched.monitor.changes.make("", {"AMP": False}, "api")
+    watched.monitor.level_overrides.make("", {"AMP": False}, "api")
     train(3, scaler=fp16())
     assert not seen(watched, "amp")
-    watched.monitor.changes.make("", {"AMP": True}, "api")
+    watched.monitor.level_overrides.make("", {"AMP": True}, "api")
     train(12, scaler=fp16(init_scale=2.0**20))
     skip = seen(watched, "amp", "SKIP")[0]
     assert skip.step == 4 and skip.values["bad_count"] > 0, "patched on top of what is there already"

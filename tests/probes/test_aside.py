@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from tdbg.probes.aside import aside
+from tdbg.runtime.off_thread import import_off_main_thread
 
 
 def test_a_handler_s_exit_is_not_lost_and_the_work_is_done_all_the_same() -> None:
@@ -23,7 +23,7 @@ def test_a_handler_s_exit_is_not_lost_and_the_work_is_done_all_the_same() -> Non
     before = signal.signal(signal.SIGALRM, leave)
     try:
         with pytest.raises(SystemExit):
-            aside(work)
+            import_off_main_thread(work)
             inside.wait(5)
     finally:
         signal.signal(signal.SIGALRM, before)
@@ -32,7 +32,9 @@ def test_a_handler_s_exit_is_not_lost_and_the_work_is_done_all_the_same() -> Non
 
 def test_from_another_thread_it_is_done_there() -> None:
     found: list[str] = []
-    thread = threading.Thread(target=lambda: aside(lambda: found.append(threading.current_thread().name)), name="other")
+    thread = threading.Thread(
+        target=lambda: import_off_main_thread(lambda: found.append(threading.current_thread().name)), name="other"
+    )
     thread.start()
     thread.join()
     assert found == ["other"]

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch.nn.modules import module
 
-from tdbg.probes.calibration import USUAL, measure_overhead
+from tdbg.runtime.calibration import USUAL, measure_overhead
 
 
 def test_the_overhead_is_measured_once_and_draws_nothing() -> None:

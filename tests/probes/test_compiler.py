@@ -8,8 +8,8 @@ from torch import Tensor
 from torch._dynamo import convert_frame
 
 from tdbg.core import frames as frames_of_tdbg
-from tdbg.probes import compiler
-from tdbg.probes.compiler import hide
+from tdbg.runtime import compiler
+from tdbg.runtime.compiler import hide
 
 
 def _seen(x_N: Tensor) -> Tensor:

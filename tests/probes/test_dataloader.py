@@ -14,8 +14,9 @@ from torch.utils.data.distributed import DistributedSampler
 
 from tdbg.core.config import BUDGET_PCT
 from tdbg.core.events import Observation
-from tdbg.probes import batches, dataloader, tensors
+from tdbg.probes import batches, dataloader
 from tdbg.probes.feeds import Waits, told_by
+from tdbg.runtime import tensors
 
 FEATURES = 48
 
@@ -454,7 +455,7 @@ def test_a_level_for_some_steps_looks_at_the_batch_of_each(watch: Any) -> None:
         nn.functional.cross_entropy(net(x_BF), y_B).backward()
         optimizer.step()
         if number == 9:
-            watched.monitor.changes.make("advanced", {}, "test", for_steps=6)
+            watched.monitor.level_overrides.make("advanced", {}, "test", for_steps=6)
     assert [event.step for event in seen(watched, "BATCH")] == [11, 12, 13, 14, 15, 16]
     modules = [event.step for event in watched.events if isinstance(event, Observation) and event.probe == "forward"]
     assert modules == [11, 12, 13, 14, 15, 16]

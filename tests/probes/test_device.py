@@ -283,10 +283,10 @@ def test_it_can_come_and_go_in_the_middle_of_a_run(watch: Start) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for step in range(1, 7):
         if step in (3, 5):
-            seen.monitor.changes.make("", {"DEVICE": step == 3}, "api")
+            seen.monitor.level_overrides.make("", {"DEVICE": step == 3}, "api")
         loss = model(torch.randn(6, 8)).pow(2).mean()
         if step == 4:
-            seen.monitor.changes.make("", {"DEVICE": False}, "api")  # while a step is counted
+            seen.monitor.level_overrides.make("", {"DEVICE": False}, "api")  # while a step is counted
             assert not set(METHODS) & set(vars(Tensor))
         loss.backward()
         optimizer.step()

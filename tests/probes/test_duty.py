@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from tdbg.probes.budget import ALWAYS_STEPS, Budget
-from tdbg.probes.duty import CEILING, IDLE_CALLS, IDLE_STEPS, LONGEST_S, SHORTEST_S, DutyCycle
+from tdbg.runtime.budget import ALWAYS_STEPS, Budget
+from tdbg.runtime.duty_cycle import CEILING, IDLE_CALLS, IDLE_STEPS, LONGEST_S, SHORTEST_S, DutyCycle
 from tests.probes.conftest import Watch
 
 Start = Callable[..., Watch]
@@ -32,7 +32,9 @@ class Played:
         self.state = cast(Any, SimpleNamespace(**seen))
         self.budget = Budget(budget_pct, now=0.0)
         self.paused: list[bool] = []
-        self.roster = cast(Any, SimpleNamespace(subscribers={"must_watch": [], "call_begins": [], "call_ended": []}))
+        self.dispatcher = cast(
+            Any, SimpleNamespace(subscribers={"must_watch": [], "call_begins": [], "call_ended": []})
+        )
         self.kept: list[bool] = []
         roots = cast(
             Any,
@@ -40,7 +42,7 @@ class Played:
                 pause=self.paused.append, keep_only=lambda keep, passes: self.kept.append(keep is not None)
             ),
         )
-        self.duty = DutyCycle(self.state, self.budget, roots, self.roster, strict=strict)
+        self.duty = DutyCycle(self.state, self.budget, roots, self.dispatcher, strict=strict)
         self.now = 0.0
 
     def steps(self, count: int, step_s: float, cost_s: float) -> None:
@@ -152,7 +154,7 @@ def test_a_stretch_that_ended_for_a_reason_does_not_go_on() -> None:
 
 
 def test_a_program_that_only_evaluates_gets_its_hooks_back_by_a_timer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tdbg.probes.duty.EVALUATION_CALLS", 100)
+    monkeypatch.setattr("tdbg.runtime.duty_cycle.EVALUATION_CALLS", 100)
     played = Played(eval_calls=0, step=0)
     for _ in range(200):
         played.now += 5e-5
@@ -169,7 +171,7 @@ def test_a_program_that_only_evaluates_gets_its_hooks_back_by_a_timer(monkeypatc
 
 def test_probes_that_look_at_calls_keep_the_hooks() -> None:
     played = Played()
-    played.roster.subscribers["call_begins"] = [(SimpleNamespace(name="validation"), print)]
+    played.dispatcher.subscribers["call_begins"] = [(SimpleNamespace(name="validation"), print)]
     played.calls(500, call_s=5e-5, cost_s=2e-5)
     assert not played.paused
 
@@ -189,9 +191,9 @@ def train(model: nn.Module, optimizer: Any, steps: int, bad: int = 0) -> int:
 @pytest.fixture
 def short_steps(watch: Start, monkeypatch: pytest.MonkeyPatch) -> Watch:
     """A watch that finds every glance too dear, and stays away for 50 ms at most."""
-    monkeypatch.setattr("tdbg.probes.duty.CEILING", 0.0)
-    monkeypatch.setattr("tdbg.probes.duty.LONGEST_S", 0.05)
-    monkeypatch.setattr("tdbg.probes.duty.KEEPING_SHARE", 0.0)
+    monkeypatch.setattr("tdbg.runtime.duty_cycle.CEILING", 0.0)
+    monkeypatch.setattr("tdbg.runtime.duty_cycle.LONGEST_S", 0.05)
+    monkeypatch.setattr("tdbg.runtime.duty_cycle.KEEPING_SHARE", 0.0)
     seen = watch(max_overhead=None)
     seen.monitor.budget.change_share(1e-4, time.perf_counter())
     return seen
@@ -240,8 +242,8 @@ def test_of_longer_steps_the_calls_are_kept() -> None:
 @pytest.fixture
 def kept_steps(watch: Start, monkeypatch: pytest.MonkeyPatch) -> Watch:
     """A watch that finds every glance too dear, and keeping a call never."""
-    monkeypatch.setattr("tdbg.probes.duty.CEILING", 0.0)
-    monkeypatch.setattr("tdbg.probes.duty.KEEPING_SHARE", 1e9)
+    monkeypatch.setattr("tdbg.runtime.duty_cycle.CEILING", 0.0)
+    monkeypatch.setattr("tdbg.runtime.duty_cycle.KEEPING_SHARE", 1e9)
     seen = watch(max_overhead=None)
     seen.monitor.budget.change_share(1e-4, time.perf_counter())
     return seen
@@ -313,7 +315,9 @@ def test_calls_booked_cost_what_they_cost(watch: Start) -> None:
     monitor.eval_calls = ALWAYS_STEPS
     monitor.budget.change_share(1e-9, time.perf_counter())
     monitor.budget.own_s = 1.0
-    monitor.roster.subscribers["must_watch"].append((monitor.roster.probes[0], lambda: False))  # nobody may leave
+    monitor.dispatcher.subscribers["must_watch"].append(
+        (monitor.dispatcher.probes[0], lambda: False)
+    )  # nobody may leave
     x = torch.ones(1, 4)
     took: dict[bool, list[float]] = {True: [], False: []}
     booked: list[float] = []

@@ -10,8 +10,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from tdbg.core.events import Trigger
-from tdbg.probes.duty import SKIPPED_STEPS
 from tdbg.probes.triggers import WARM_RECORDS
+from tdbg.runtime.duty_cycle import SKIPPED_STEPS
 from tests.probes.conftest import Watch
 
 Start = Callable[..., Watch]
@@ -51,8 +51,8 @@ class Program:
 @pytest.fixture(params=[0.0, 1e9], ids=["away", "keep"])
 def seen(request: pytest.FixtureRequest, watch: Start, monkeypatch: pytest.MonkeyPatch) -> Watch:
     """A watch that finds every glance too dear."""
-    monkeypatch.setattr("tdbg.probes.duty.CEILING", 0.0)
-    monkeypatch.setattr("tdbg.probes.duty.KEEPING_SHARE", request.param)
+    monkeypatch.setattr("tdbg.runtime.duty_cycle.CEILING", 0.0)
+    monkeypatch.setattr("tdbg.runtime.duty_cycle.KEEPING_SHARE", request.param)
     started = watch(max_overhead=None)
     started.monitor.budget.change_share(1e-4, time.perf_counter())
     return started

@@ -188,7 +188,7 @@ def test_bad_validation_batches_do_not_use_up_the_reports_of_training(watch: Sta
 
 def test_a_claim_that_fails_does_not_merge_steps(watch: Start) -> None:
     seen = watch()
-    seen.monitor.outbox._become_rank = lambda: (_ for _ in ()).throw(OSError("no space"))
+    seen.monitor.event_buffer._become_rank = lambda: (_ for _ in ()).throw(OSError("no space"))
     model = nn.Linear(8, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(3):

@@ -223,7 +223,7 @@ def test_flags_may_come_and_go_while_the_run_goes_on(watch: Any, tmp_path: Path)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     scheduler = lr_scheduler.ExponentialLR(optimizer, gamma=0.99)
     for on in (False, True, False, True):
-        watched.monitor.changes.make("", dict.fromkeys(FLAGS, on), "api")
+        watched.monitor.level_overrides.make("", dict.fromkeys(FLAGS, on), "api")
         loop(model, optimizer, scheduler, steps=10, clip=1.0)
     for probe in ("gradient-report", "optimizer", "schedule"):
         steps = {event.step for part in ("", "STEP") for event in seen(watched, probe, part)}

@@ -124,7 +124,7 @@ def test_nothing_of_the_program_is_kept_alive(watch: Any) -> None:
 
 
 def test_a_device_that_is_not_known_to_be_idle_is_not_waited_for() -> None:
-    from tdbg.probes.last_loss import LastLoss
+    from tdbg.runtime.last_loss import LastLoss
 
     class Elsewhere(Tensor):
         """A number on a device of which nothing is known."""

@@ -10,9 +10,10 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from tdbg.core.events import Step
-from tdbg.probes import Probe, tensors
-from tdbg.probes.late import LateReads
-from tdbg.probes.roster import probes_for
+from tdbg.probes import Probe
+from tdbg.probes.catalog import CATALOG
+from tdbg.runtime import tensors
+from tdbg.runtime.deferred_reads import LateReads
 
 from .conftest import Watch
 
@@ -115,7 +116,7 @@ class RudeByName(Rude):
 @pytest.mark.parametrize(("rude", "failed"), [(Rude, "late values"), (RudeByName, "rude-by-name")])
 def test_a_reader_that_raises_keeps_no_value_from_the_others(watch: Start, rude: type[Probe], failed: str) -> None:
     seen = watch()
-    seen.monitor.use([rude, *probes_for("basic", {})])
+    seen.monitor.use([rude, *CATALOG.select("basic", {})])
     told = run(seen)
     assert {name for name, _ in seen.failures} == {failed}
     assert (seen.monitor.probe(rude.name) is None) == (failed == rude.name), "a probe that is known is switched off"

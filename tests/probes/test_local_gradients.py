@@ -109,7 +109,7 @@ def test_a_model_that_the_program_lets_go_is_gone(watch: Start, views: bool) -> 
 @pytest.mark.usefixtures("group")
 def test_nothing_grows_where_no_gradient_can_be_read(watch: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """On an accelerator a value is not waited for."""
-    monkeypatch.setattr("tdbg.probes.tensors.on_host", lambda tensor: False)
+    monkeypatch.setattr("tdbg.runtime.tensors.on_host", lambda tensor: False)
     seen, model = watch(), net()
     train(seen, DistributedDataParallel(model, gradient_as_bucket_view=True), steps=6)
     assert len(seen.monitor.local_gradients) == 0

@@ -17,9 +17,10 @@ import tdbg
 from tdbg.api import flags as api_flags
 from tdbg.core.errors import TdbgError
 from tdbg.core.events import Observation
-from tdbg.probes import host, loss
+from tdbg.probes import loss
 from tdbg.probes.loss.report import STATES
 from tdbg.rules import RULES
+from tdbg.runtime import run_context
 
 
 class Untouchable:
@@ -191,7 +192,9 @@ def watched(watch: Any, loss_flags: dict[str, Any]) -> Any:
         started = watch(flags={NULLS: True}, **settings)
         taken: list[str] = []
         flags = started.monitor.settings.flags
-        host.enter(host.Watched(flags, lambda: started.monitor, lambda flag, value: taken.append(flag)))
+        run_context.install(
+            run_context.RunContext(flags, lambda: started.monitor, lambda flag, value: taken.append(flag))
+        )
         started.taken = taken
         return started
 
@@ -257,7 +260,7 @@ def test_other_ranks_are_left_out(watched: Any) -> None:
 def test_a_flag_that_is_switched_off_in_the_run(watched: Any) -> None:
     started = watched()
     train(1, one_batch)
-    started.monitor.changes.make("", {NULLS: False}, why="api")
+    started.monitor.level_overrides.make("", {NULLS: False}, why="api")
     train(1, one_batch)
     assert len(told(started)) == 1
 
@@ -270,7 +273,7 @@ def test_its_time_is_told_apart(watched: Any) -> None:
 
 
 def test_the_python_api_switches_them(said: Callable[[], list[str]]) -> None:
-    before = host.current
+    before = run_context.current
     loss.forget()
     try:
         tdbg.enable_debugging(NULLS)
@@ -281,5 +284,5 @@ def test_the_python_api_switches_them(said: Callable[[], list[str]]) -> None:
         assert one_batch() is None
     finally:
         api_flags.live().clear()
-        host.enter(before)
+        run_context.install(before)
         loss.forget()

@@ -132,7 +132,7 @@ def test_a_model_attached_late_has_no_initial_values(watch: Start) -> None:
     model = Net()
     train(model, 3)
     seen.monitor.settings.flags["MODEL_BUILD"] = True
-    seen.monitor.changes.make("", {"MODEL_BUILD": True}, "api")
+    seen.monitor.level_overrides.make("", {"MODEL_BUILD": True}, "api")
     train(model, 3)
     assert told(seen, "TREE") and not told(seen, "INIT")
 

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from tdbg.core.events import Observation
-from tdbg.probes import modules, tensors
-from tdbg.probes.budget import ALWAYS_STEPS
-from tdbg.probes.spread import SAMPLE, samples
+from tdbg.runtime import module_sampler, tensors
+from tdbg.runtime.budget import ALWAYS_STEPS
+from tdbg.runtime.sampling import SAMPLE, samples
 from tests.probes.conftest import Watch
 
 FLAGS = {"FORWARD": True, "BACKWARD": True}
@@ -185,7 +185,7 @@ def test_without_a_flag_modules_have_their_turn(watch: Callable[..., Watch]) -> 
     rms = {}
     for name, layer in model.named_children():
         layer.register_forward_hook(lambda _, __, out, name=name: rms.update({name: out.norm().item() / 128**0.5}))
-    turns_in_all = -(-20 // modules.IN_TURN)
+    turns_in_all = -(-20 // module_sampler.IN_TURN)
     train(model, torch.randn(16, 8), steps=4 * turns_in_all)
     whole, *looks = observed(one, "forward")
     looks = [look for look in looks if "turn" in look.values]  # MEMORY looks at all modules twice
@@ -197,7 +197,7 @@ def test_without_a_flag_modules_have_their_turn(watch: Callable[..., Watch]) -> 
     assert {look.values["turns"] for look in looks} == {turns_in_all}
     names = {look.values["turn"]: look.values["modules"] for look in looks if "modules" in look.values}
     assert sum("modules" in look.values for look in looks) == len(names) == turns_in_all, "names once a turn"
-    most = modules.IN_TURN + 2
+    most = module_sampler.IN_TURN + 2
     assert all(found[0] == "0" and found[-1] == "19" and len(found) <= most for found in names.values())
     assert {name for found in names.values() for name in found} == set(map(str, range(20)))
     last = looks[-1].values
@@ -256,7 +256,7 @@ def test_figures_are_the_same_whether_tensors_are_held_or_not(
         return [event.values for probe in ("forward", "backward") for event in observed(one, probe)]
 
     held = figures()
-    monkeypatch.setattr(modules, "HELD_BYTES", 0)
+    monkeypatch.setattr(module_sampler, "HELD_BYTES", 0)
     assert figures() == held
 
 

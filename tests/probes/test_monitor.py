@@ -12,8 +12,8 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 from tdbg.core.config import Settings
-from tdbg.probes.monitor import Monitor
-from tdbg.probes.roster import probes_for
+from tdbg.probes.catalog import CATALOG
+from tdbg.runtime.monitor import Monitor
 
 from .conftest import Watch
 
@@ -227,8 +227,8 @@ def test_evaluation_alone_counts_calls(watch: Start) -> None:
 
 
 def test_level_off_has_no_probes() -> None:
-    assert probes_for("off", {}) == []
-    assert {probe.name for probe in probes_for("basic", {})} == {
+    assert CATALOG.select("off", {}) == []
+    assert {probe.name for probe in CATALOG.select("basic", {})} == {
         "first-bad",
         "gradient-norms",
         "loader-wait",
@@ -246,7 +246,7 @@ def test_a_probe_that_raises_is_switched_off_and_training_goes_on(watch: Start) 
         raise ZeroDivisionError("planted")
 
     gradients._look_at = broken
-    seen.monitor.roster.subscribe()
+    seen.monitor.dispatcher.subscribe()
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(3):

@@ -5,8 +5,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from tdbg.probes import batches, state_keys, tensors
-from tdbg.probes.rerun import Call
+from tdbg.probes import batches, state_keys
+from tdbg.runtime import tensors
+from tdbg.runtime.rerun import Call
 
 from .conftest import Watch
 

@@ -9,12 +9,12 @@ import torch
 from tdbg.core.events import Step
 from tdbg.core.flags import FLAGS
 from tdbg.probes import PROBES
-from tdbg.probes.baseline import Alternation
-from tdbg.probes.budget import Budget
-from tdbg.probes.late import LateReads
-from tdbg.probes.patches import Patches
-from tdbg.probes.roster import probes_for
-from tdbg.probes.tensors import first_bad, look, walk
+from tdbg.probes.catalog import CATALOG
+from tdbg.runtime.baseline import Alternation
+from tdbg.runtime.budget import Budget
+from tdbg.runtime.deferred_reads import LateReads
+from tdbg.runtime.patches import Patches
+from tdbg.runtime.tensors import first_bad, look, walk
 
 
 def test_the_budget_allows_what_fits_and_nothing_more() -> None:
@@ -133,11 +133,11 @@ def test_the_interval_of_the_baseline_is_that_of_a_median() -> None:
 
 def test_the_default_level_loads_the_probes_it_has_and_no_others() -> None:
     wanted = {probe for probe in PROBES if "basic" in probe.levels}
-    assert set(probes_for("basic", {})) == wanted
+    assert set(CATALOG.select("basic", {})) == wanted
     assert not PROBES.broken
 
 
 @pytest.mark.parametrize("flag", [flag.name for flag in FLAGS if flag.probe])
 def test_a_flag_wakes_its_probe_from_the_file_of_its_name(flag: str) -> None:
-    (probe,) = set(probes_for("basic", {flag: True})) - set(probes_for("basic", {}))
+    (probe,) = set(CATALOG.select("basic", {flag: True})) - set(CATALOG.select("basic", {}))
     assert probe.name == next(item.probe for item in FLAGS if item.name == flag)

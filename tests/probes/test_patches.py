@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tdbg.probes.patches import Patches
+from tdbg.runtime.patches import Patches
 
 
 class Base:

@@ -12,9 +12,9 @@ from tdbg.core.config import Selection
 from tdbg.core.errors import TdbgError
 from tdbg.core.events import Observation, ProbeOff
 from tdbg.probes import PROBES, Probe
-from tdbg.probes.budget import ALWAYS_STEPS, EXTRAS_SHARE, Budget
-from tdbg.probes.plan import LEAST_EVERY_S, MAX_DEAF, Planner
-from tdbg.probes.roster import probes_for
+from tdbg.probes.catalog import CATALOG
+from tdbg.runtime.budget import ALWAYS_STEPS, EXTRAS_SHARE, Budget
+from tdbg.runtime.plan import LEAST_EVERY_S, MAX_DEAF, Planner
 from tests.probes.conftest import Watch
 
 
@@ -22,7 +22,7 @@ from tests.probes.conftest import Watch
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The planner's clock, set by hand."""
     now = [0.0]
-    monkeypatch.setattr("tdbg.probes.plan.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("tdbg.runtime.plan.time.perf_counter", lambda: now[0])
     return now
 
 
@@ -114,7 +114,7 @@ def train(steps: int) -> None:
 def test_a_probe_that_raises_is_gone_and_its_patches_too(watch: Callable[..., Watch]) -> None:
     one = watch()
     plain = torch.relu
-    one.monitor.use([*probes_for("basic", {}), Breaks])
+    one.monitor.use([*CATALOG.select("basic", {}), Breaks])
     assert torch.relu is not plain
     train(3)
     assert [name for name, _ in one.failures] == ["breaks"]
@@ -128,7 +128,7 @@ def test_probes_come_and_go_while_training(watch: Callable[..., Watch]) -> None:
     one = watch()
     train(2)
     hooks = one.monitor.hook_count()
-    one.monitor.changes.make("advanced", {"FORWARD": True}, "api", for_steps=3)
+    one.monitor.level_overrides.make("advanced", {"FORWARD": True}, "api", for_steps=3)
     train(6)
     seen = [event.step for event in one.events if isinstance(event, Observation) and event.probe == "forward"]
     assert seen == [3, 4, 5]
@@ -223,7 +223,7 @@ def test_the_last_word_is_not_asked_for_while_switched_off(
     watch: Callable[..., Watch], switches: list[bool], said: list[str]
 ) -> None:
     one = watch()
-    one.monitor.use([*probes_for("basic", {}), Last])
+    one.monitor.use([*CATALOG.select("basic", {}), Last])
     train(2)
     for on in switches:
         one.monitor.switch(on)
@@ -269,6 +269,6 @@ def test_a_file_that_could_not_be_loaded_is_told_once(
 ) -> None:
     monkeypatch.setitem(PROBES.broken, "elsewhere:Absent", ImportError("absent"))
     one = watch()
-    one.monitor.use(probes_for("advanced", {}))
+    one.monitor.use(CATALOG.select("advanced", {}))
     assert [name for name, _ in one.failures] == ["elsewhere:Absent"]
     one.failures.clear()

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from tdbg.debuggers.gradcam import GradCAM
-from tdbg.probes import random_states
-from tdbg.probes.random_states import device_states, same_random_states, set_device_states
+from tdbg.runtime import random_states
+from tdbg.runtime.random_states import device_states, same_random_states, set_device_states
 
 from .conftest import Watch
 
@@ -182,6 +182,6 @@ def test_a_pass_of_a_debugger_leaves_no_trace(accelerator: Accelerator) -> None:
 
 def test_there_is_one_implementation() -> None:
     from tdbg.debuggers import second_pass
-    from tdbg.probes import rerun
+    from tdbg.runtime import rerun
 
     assert rerun.same_random_states is second_pass.same_random_states is random_states.same_random_states

@@ -9,7 +9,7 @@ import torch
 from probes.judging import codes, seen
 from torch import nn
 
-from tdbg.probes import tensors
+from tdbg.runtime import tensors
 
 FLAGS = dict.fromkeys(("GRADIENTS", "OPTIMIZER", "AMP"), True)
 STEPS = 10

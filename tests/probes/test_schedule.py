@@ -314,7 +314,7 @@ def test_one_step_at_the_very_end_counts(watch: Any, tmp_path: Path) -> None:
 def test_a_flag_that_was_off_for_a_time_judges_nothing(watch: Any, tmp_path: Path) -> None:
     watched = watch(**EVERY_STEP)
     run(30, never(cosine(30)))
-    watched.monitor.changes.make("", {"LR": False}, "api")
+    watched.monitor.level_overrides.make("", {"LR": False}, "api")
     assert codes(watched, tmp_path) == []
 
 

@@ -9,7 +9,7 @@ import torch
 from probes.judging import seen
 from torch import Tensor, nn
 
-from tdbg.probes import tensors
+from tdbg.runtime import tensors
 
 VOCABULARY, WIDTH, STEPS = 40, 12, 12
 

@@ -14,15 +14,15 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from tdbg.core.config import Settings
 from tdbg.probes import Probe, collectives
-from tdbg.probes.budget import Budget
 from tdbg.probes.collectives import Group, Order
-from tdbg.probes.costs import CostReports
 from tdbg.probes.distributed import Distributed
-from tdbg.probes.duty import DutyCycle
-from tdbg.probes.outbox import Outbox
-from tdbg.probes.roots import Roots
-from tdbg.probes.roster import Roster
-from tdbg.probes.state import State
+from tdbg.runtime.budget import Budget
+from tdbg.runtime.cost_reports import CostReports
+from tdbg.runtime.dispatcher import ProbeDispatcher
+from tdbg.runtime.duty_cycle import DutyCycle
+from tdbg.runtime.event_buffer import EventBuffer
+from tdbg.runtime.root_modules import Roots
+from tdbg.runtime.state import State
 
 LOOP = {"flags": {"TRAINING_LOOP": True}, "max_overhead": 1e6}
 WAIT_S = 0.3  # for a thread that is to be held up; one that is not is back much sooner
@@ -175,24 +175,24 @@ def test_batches_are_fetched_while_the_probes_change(watch: Any) -> None:
     watched = watch()
     _, _, batches = setup()
     watched.monitor.lasting.append(Curious)
-    watched.monitor.use([type(probe) for probe in watched.monitor.roster.probes])
+    watched.monitor.use([type(probe) for probe in watched.monitor.dispatcher.probes])
     Curious.fetches = True
-    watched.monitor.roster.subscribe()
+    watched.monitor.dispatcher.subscribe()
     Curious.fetches = False
     assert taken
 
 
 def test_there_is_a_table_of_who_is_told_from_the_beginning() -> None:
-    roster = Roster(State(), lambda cls: cls(None), lambda name, error: None)
-    roster.tell("batch_taken", None, 0.0, None)
-    assert not roster.must_watch() and roster.subscribers["must_watch"] == []
+    dispatcher = ProbeDispatcher(State(), lambda cls: cls(None), lambda name, error: None)
+    dispatcher.dispatch("batch_taken", None, 0.0, None)
+    assert not dispatcher.must_watch() and dispatcher.subscribers["must_watch"] == []
 
 
 # becoming a rank
 
 
-def outbox(become_rank: Callable[[], None]) -> Outbox:
-    return Outbox(
+def event_buffer(become_rank: Callable[[], None]) -> EventBuffer:
+    return EventBuffer(
         Budget(2.0, 0.0), emit=lambda event: None, log=lambda level, step, mark, text: None, become_rank=become_rank
     )
 
@@ -209,7 +209,7 @@ def test_the_second_thread_to_become_a_rank_waits_for_the_first() -> None:
             thread.join(WAIT_S)
         told.append("claimed")
 
-    box = outbox(claim)
+    box = event_buffer(claim)
     box.when_rank(lambda: told.append("held"))
     box.become_rank()
     for thread in (speak, train):
@@ -227,7 +227,7 @@ def test_what_is_said_on_the_way_waits_for_the_claim() -> None:
         box.become_rank()
         told.append("claimed")
 
-    box = outbox(claim)
+    box = event_buffer(claim)
     box.when_rank(lambda: box.when_rank(lambda: told.append("by another")))
     box.become_rank()
     box.when_rank(lambda: told.append("later"))
@@ -241,7 +241,7 @@ def test_a_claim_that_failed_is_not_tried_again() -> None:
         tries.append(1)
         raise OSError("no space")
 
-    box, told = outbox(claim), []
+    box, told = event_buffer(claim), []
     with pytest.raises(OSError, match="no space"):
         box.become_rank()
     box.become_rank()
@@ -315,9 +315,9 @@ def test_the_cost_is_told_while_a_part_of_it_is_booked_for_the_first_time() -> N
     budget, state = Budget(2.0, time.perf_counter()), State()
     state.begin()
     budget.by_part["forward"] = Seconds(0.5)
-    roster = Roster(state, lambda cls: cls(None), lambda name, error: None)
+    dispatcher = ProbeDispatcher(state, lambda cls: cls(None), lambda name, error: None)
     roots = Roots(lambda part, error: None)
-    duty = DutyCycle(state, budget, roots, roster, strict=False)
+    duty = DutyCycle(state, budget, roots, dispatcher, strict=False)
     cost = CostReports(state, Settings(), budget, duty, lambda event: None).cost()
     assert cost.by_part == {"forward": 500.0}
 

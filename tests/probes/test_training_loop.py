@@ -195,7 +195,7 @@ def test_how_long_it_must_last_can_be_set(watch: Any) -> None:
 
 
 def test_leftovers_on_an_accelerator_are_read_late(watch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tdbg.probes import tensors
+    from tdbg.runtime import tensors
 
     watched = watch(**FLAG)
     monkeypatch.setattr(tensors, "on_host", lambda tensor: False)
@@ -508,7 +508,7 @@ def test_what_is_right_is_left_alone(watch: Any, tmp_path: Path, name: str) -> N
 
 def test_updates_inside_backward_on_an_accelerator(watch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing of the gradients can be read there."""
-    from tdbg.probes import tensors
+    from tdbg.runtime import tensors
 
     watched = watch(**FLAG)
     monkeypatch.setattr(tensors, "on_host", lambda tensor: False)
@@ -632,17 +632,17 @@ def test_a_backward_that_fails_is_over(watch: Any) -> None:
 
 
 def test_it_can_be_switched_on_in_the_middle(watch: Any) -> None:
-    from tdbg.probes.roster import probes_for
+    from tdbg.probes.catalog import CATALOG
     from tdbg.probes.training_loop import TrainingLoop
 
     watched = watch(max_overhead=1e6)
     forgotten()
     watched.monitor.settings.flags["TRAINING_LOOP"] = True
-    watched.monitor.use([*probes_for("basic", {}), TrainingLoop])
+    watched.monitor.use([*CATALOG.select("basic", {}), TrainingLoop])
     forgotten()
     assert set(faults(watched)) == {"unreset"}
     before = len(watched.events)
-    watched.monitor.use(probes_for("basic", {}))
+    watched.monitor.use(CATALOG.select("basic", {}))
     forgotten()
     assert not [event for event in watched.events[before:] if getattr(event, "probe", "") == "training-loop"]
 

@@ -169,7 +169,7 @@ def test_nothing_goes_off_while_the_cost_is_measured(every: Start) -> None:
 
 def test_an_escalation_does_not_touch_what_was_asked_for(every: Start) -> None:
     seen = every()
-    seen.monitor.changes.make("extreme", {}, "api", for_steps=QUIET + 10)
+    seen.monitor.level_overrides.make("extreme", {}, "api", for_steps=QUIET + 10)
     train(spike_at(QUIET, steps=QUIET + 15))
     assert [found.action for found in triggers(seen)] == ["dump"]
     assert switches(seen) == [(0, "extreme", "api"), (QUIET + 10, "basic", "end")]

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 from tdbg.api.flags import live
 from tdbg.api.levels import DebugLevel
-from tdbg.api.session import LOG, Session, current, run_agent, start, stop
+from tdbg.api.session import LOG, Session, current, run_agent
+from tdbg.api.watching import start, stop
 from tdbg.core.errors import TdbgError
 from tdbg.core.events import Plan
 from tdbg.core.flags import Value, parse

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from tdbg.core.guard import Guard
     from tdbg.inject.agent import Agent
     from tdbg.metrics.rows import Row
-    from tdbg.probes.monitor import Monitor
+    from tdbg.runtime.monitor import Monitor
 
     class RowFeed(Protocol):
         """What `tdbg.inject.metrics.feed` is to those who hand rows to it."""

@@ -19,7 +19,7 @@ from tdbg.metrics.sinks.jsonl import RowFile
 
 if TYPE_CHECKING:
     from tdbg.inject.agent import Agent
-    from tdbg.probes.monitor import Monitor
+    from tdbg.runtime.monitor import Monitor
 
 PART = "metrics"  # its name in the budget
 SHARE = 0.25  # of the disk budget

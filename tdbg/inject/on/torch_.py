@@ -44,12 +44,12 @@ def arrive(module: Any) -> None:
 def _give_host(me: Agent) -> None:
     """The program calls diagnostics of its own accord: they ask and tell this run."""
     from tdbg.inject.take import ledger
-    from tdbg.probes.host import Watched, enter
+    from tdbg.runtime.run_context import RunContext, install
 
     def take(flag: str, value: Any) -> None:
         ledger().took(flag, DIAGNOSTICS, False, value)
 
-    enter(Watched(me.settings.flags, lambda: me.monitor, take))
+    install(RunContext(me.settings.flags, lambda: me.monitor, take))
 
 
 class Rank:
@@ -57,9 +57,9 @@ class Rank:
 
     def __init__(self, me: Agent, begun: float) -> None:
         from tdbg.probes import PROBES
-        from tdbg.probes.baseline import Alternation
-        from tdbg.probes.monitor import Monitor
-        from tdbg.probes.roster import probes_for
+        from tdbg.probes.catalog import CATALOG
+        from tdbg.runtime.baseline import Alternation
+        from tdbg.runtime.monitor import Monitor
 
         self.me = me
         self._guard = me.guard("end")
@@ -69,6 +69,7 @@ class Rank:
         self._control_seen = (0, 0)  # inode and time of change
         self.monitor = Monitor(
             me.settings,
+            catalog=CATALOG,
             emit=self._emit,
             become_rank=self._become_rank,
             save_batch=self._save_batch,
@@ -92,7 +93,7 @@ class Rank:
         own_passes = me.guard("own-passes")
         when_imported("tdbg.debuggers.hooks", lambda module: own_passes.call(self._expect_own_passes, module))
         me.feed = self.feed = me.guard("metrics").call(self._feed)
-        self.monitor.attach(probes_for(me.settings.level, me.settings.flags))
+        self.monitor.attach(CATALOG.select(me.settings.level, me.settings.flags))
         self.alternation = Alternation(self.monitor, me.settings.baseline) if me.settings.baseline else None
         self.startup_ms = (time.perf_counter() - begun) * 1e3
         self.monitor.budget.start_up_s = self.startup_ms / 1e3
@@ -150,7 +151,7 @@ class Rank:
         import torch
 
         if attempt:
-            self.monitor.changes.asked_since = self.woke_at
+            self.monitor.level_overrides.asked_since = self.woke_at
 
         return Start(
             rank=rank,
@@ -169,7 +170,7 @@ class Rank:
 
     def _save_batch(self, step: int, parts: dict[str, Any]) -> str:
         from tdbg.pages.safetensors import storable, write
-        from tdbg.probes.tensors import walk
+        from tdbg.runtime.tensors import walk
 
         folder = self.me.folder
         if folder is None:

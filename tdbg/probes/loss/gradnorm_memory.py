@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from tdbg.probes import host
 from tdbg.probes.loss.figures import number
 from tdbg.probes.loss.held import Meter, Seen, alive, held_by, rows_of
 from tdbg.probes.loss.report import Fault, Report, is_on, made, state
+from tdbg.runtime import run_context
 
 FLAG = "LOSS.GRADNORM_MEMORY"
 LEAKS = 5  # updates in a row
@@ -123,7 +123,7 @@ def gradnorm_memory(
         return MemoryWatch()  # the compiler knows context managers that it sees being made
     if not always and not is_on(FLAG):
         return NOTHING
-    if not always and not host.current.looks():
+    if not always and not run_context.current.looks():
         return NOTHING
     return _Live(device, max(accumulation, 1), name, always=always)
 
@@ -162,7 +162,7 @@ class _Live(MemoryWatch):
         except Exception as error:  # guard: a tensor class of somebody else's may refuse anything
             row["tensors"] = [{"name": f"{type(error).__name__}: {error}", "kind": "unknown", "count": 0, "mb": 0.0}]
         self._parts.append(row)
-        host.current.spent(time.perf_counter() - begun)
+        run_context.current.spent(time.perf_counter() - begun)
         self._last_mb = self._meter.used_mb()  # less what the look itself took
 
     def __exit__(

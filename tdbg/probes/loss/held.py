@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from tdbg.probes import host_memory, tensors
+from tdbg.probes import host_memory
+from tdbg.runtime import tensors
 
 MB = 1e6
 FIGURES = ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost")

@@ -14,7 +14,8 @@ from tdbg.core.errors import TdbgError
 from tdbg.core.events import plain
 from tdbg.core.flags import expand, tag
 from tdbg.core.guard import Guard
-from tdbg.probes import PROBES, Probe, host
+from tdbg.probes import PROBES, Probe
+from tdbg.runtime import run_context
 
 MAX_TOLD = 1000  # kinds of findings that are handed on; each once
 EVIDENCE = 12
@@ -159,7 +160,7 @@ def is_on(flag: str) -> bool:
     """
     if torch.compiler.is_compiling():
         return False
-    flags = host.current.flags
+    flags = run_context.current.flags
     return any(flags.get(name, False) is not False for name in _covered(flag))
 
 
@@ -180,7 +181,7 @@ def diagnostic(flag: str, *, once: bool = False) -> Callable[[Callable[P, R]], C
             if torch.compiler.is_compiling():
                 return None
             always = "always" in kwargs and bool(kwargs["always"])
-            if host.current.flags.get(flag, False) is False and not always:
+            if run_context.current.flags.get(flag, False) is False and not always:
                 return None
             return made(flag, lambda: function(*args, **kwargs), always=always, once=once)
 
@@ -191,8 +192,8 @@ def diagnostic(flag: str, *, once: bool = False) -> Callable[[Callable[P, R]], C
 
 def made(flag: str, make: Callable[[], R], *, always: bool, once: bool = False) -> R | None:
     """Make a report, and tell it where the flag is on and the step is one to look at."""
-    who = host.current
-    told = host.current.flags.get(flag, False) is not False
+    who = run_context.current
+    told = run_context.current.flags.get(flag, False) is not False
     if told:
         who.take(flag)
         told = who.looks(any_step=once)
@@ -215,7 +216,7 @@ def made(flag: str, make: Callable[[], R], *, always: bool, once: bool = False) 
         who.spent(time.perf_counter() - begun)
 
 
-def _say_failure(flag: str, error: Exception, who: host.Host) -> None:
+def _say_failure(flag: str, error: Exception, who: run_context.NullContext) -> None:
     hint = f"; {error.hint}" if isinstance(error, TdbgError) and error.hint else ""
     text = f"(no report: {error if isinstance(error, TdbgError) else f'{type(error).__name__}: {error}'}{hint})"
     if _is_new(flag, text):
@@ -223,7 +224,7 @@ def _say_failure(flag: str, error: Exception, who: host.Host) -> None:
         who.note(f"no-report:{flag}", f"a call of {flag} gave no report: {text[1:-1].removeprefix('no report: ')}")
 
 
-def tell(report: Report, who: host.Host) -> None:
+def tell(report: Report, who: run_context.NullContext) -> None:
     """Write every record of a report; findings stand in the last, and each kind goes into its event once."""
     *before, (part, text) = report.records()
     for name, lines in before:

@@ -35,7 +35,7 @@ class Tap:
     """Stands in front of functions of a library, which keep their arguments, results and exceptions."""
 
     def __init__(self, feed: "RowFeed") -> None:
-        from tdbg.probes.patches import Patches
+        from tdbg.runtime.patches import Patches
 
         self.feed = feed
         self.patches = Patches()
@@ -67,7 +67,7 @@ class Tap:
         """The same for a function that nobody holds yet."""
         import torch
 
-        from tdbg.probes.compiler import hide, unseen
+        from tdbg.runtime.compiler import hide, unseen
 
         guard, is_compiling = self.feed.guard, torch.compiler.is_compiling
 

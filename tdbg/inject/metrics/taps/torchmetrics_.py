@@ -47,7 +47,7 @@ def _heard(metric: Any, wrapped: Any, names: "_Names", tap: Tap) -> Any:
 
     import torch
 
-    from tdbg.probes.compiler import hide
+    from tdbg.runtime.compiler import hide
 
     ref, is_compiling = weakref.ref(metric), torch.compiler.is_compiling
 

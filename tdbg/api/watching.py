@@ -1,0 +1,132 @@
+"""Start and end a watch over this process, outside of a run."""
+
+import os
+import time
+import weakref
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from tdbg.api.flags import live
+from tdbg.api.recording import record
+from tdbg.api.session import LOG, Memory, Session, install, is_own
+from tdbg.core.events import Cost, End, Start
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from tdbg.runtime.monitor import Monitor
+
+KEPT_STEPS = 64  # step records that `tdbg.history` gives back
+
+
+def start(owner: str, level: str, *, run_dir: str = "", modules: "Iterable[nn.Module]" = ()) -> Session:
+    """Start watching this process, outside of a run; the caller has seen that there is no watch yet.
+
+    run_dir: record there, as `tdbg run` does; in memory if empty. modules: the models, where they are known;
+    without them memory is searched once for models and optimizers that exist already (0.1 s in a large program).
+    Raises TdbgError for a directory that is none of ours.
+    """
+    from tdbg.core.config import Settings
+
+    settings = Settings(level=level, flags=live(), keep_steps=KEPT_STEPS, run_dir=run_dir)
+    session = None
+    if run_dir:
+        session = record(owner, settings)
+    if session is None:
+        session = _remember(owner, settings)
+    install(session)
+    _introduce(session, list(modules))
+    return session
+
+
+def stop(session: Session, code: int = 0) -> None:
+    """End a watch that `start` made; nothing of it is left. code: what the training would exit with."""
+    if is_own(session):
+        install(None)
+    try:
+        session.end(code)
+    except Exception as error:  # guard: the program goes on
+        LOG.warning("tdbg could not end its watch: %s: %s", type(error).__name__, error)
+
+
+def _remember(owner: str, settings: Any) -> Session:
+    """A watch that keeps its events in memory."""
+    from tdbg.probes.catalog import CATALOG
+    from tdbg.runtime.monitor import Monitor
+
+    memory = Memory()
+    monitor = Monitor(
+        settings,
+        catalog=CATALOG,
+        emit=memory.emit,
+        become_rank=lambda: memory.emit(_first_event(monitor)),
+        save_batch=lambda step, parts: "",
+        failed=memory.failed,
+        note=memory.note,
+        started=time.perf_counter(),
+        log=lambda level, step, mark, text: LOG.debug("s%08d %s %s", step, mark, text),
+    )
+    session = Session(monitor, owner, memory=memory, end=lambda code: _end_memory(monitor, memory, code))
+    monitor.attach(CATALOG.select(settings.level, settings.flags))
+    return session
+
+
+def _first_event(monitor: "Monitor") -> Start:
+    import torch
+
+    from tdbg.inject.on.torch_ import describe_device, identity
+
+    monitor.rank, monitor.world_size = identity()
+    return Start(
+        rank=monitor.rank,
+        world_size=monitor.world_size,
+        pid=os.getpid(),
+        torch=torch.__version__,
+        device=describe_device(),
+    )
+
+
+def _end_memory(monitor: "Monitor", memory: Memory, code: int) -> None:
+    monitor.finish()
+    cost: Cost = monitor.cost()
+    memory.emit(cost)
+    memory.emit(End(step=monitor.step, reason="exception" if code else "exit"))
+
+
+def _introduce(session: Session, modules: "list[nn.Module]") -> None:
+    """Make models and optimizers known that were built before the watch began."""
+    if not modules:
+        modules, optimizers = _in_memory()
+        for optimizer in optimizers:
+            session.monitor.optimizers.add(optimizer)
+    children = {id(child) for module in modules for child in module.children()}
+    for module in modules:
+        if id(module) not in children and next(module.parameters(), None) is not None:
+            _adopt(session, module)
+
+
+def _adopt(session: Session, module: "nn.Module") -> None:
+    """Hook one model; a compiled one is stood around instead: a hook would have it compiled anew, and stay silent."""
+    roots, theirs = session.monitor.roots, module._compiled_call_impl
+    roots.adopt(module)
+    if theirs is not None:
+        if roots.before_compile(module):
+            roots.after_compile(module)
+        session.compiled.append((weakref.ref(module), theirs, module._compiled_call_impl))
+
+
+def _in_memory() -> tuple[list[Any], list[Any]]:
+    """Every model and every optimizer that is alive."""
+    import gc
+
+    from torch import nn
+    from torch.optim import Optimizer
+
+    modules, optimizers = [], []
+    for item in gc.get_objects():  # type(), not isinstance(): the latter asks every object for its __class__
+        kind = type(item)
+        if issubclass(kind, nn.Module) and "_modules" in item.__dict__:
+            modules.append(item)
+        elif issubclass(kind, Optimizer) and "param_groups" in item.__dict__:
+            optimizers.append(item)
+    return modules, optimizers

@@ -1,0 +1,33 @@
+"""Which probes a level has and a flag wakes."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from tdbg.core.flags import FLAGS
+from tdbg.probes import BASIC, PROBES, Probe
+
+
+class ProbeCatalog:
+    """The probes of tdbg and of third parties, as the dispatcher asks for them."""
+
+    @property
+    def broken(self) -> Mapping[str, Exception]:
+        """Files that could not be imported."""
+        return PROBES.broken
+
+    def load(self, name: str) -> list[type[Probe]]:
+        """The probes in the file of this name."""
+        return PROBES.some([name])
+
+    def select(self, level: str, flags: dict[str, Any]) -> list[type[Probe]]:
+        """The probes of a level, and those that flags wake; others are not imported at the default level (1 to 4 ms each)."""
+        woken = {flag.probe for flag in FLAGS if flag.probe and flags.get(flag.name)}
+        if level == "basic":  # a flag's probe stands in the file of its name
+            ours = PROBES.some([*BASIC, *sorted(name.replace("-", "_") for name in woken)])
+            return [*ours, *(probe for probe in PROBES.strangers() if level in probe.levels)]
+        strangers = PROBES.strangers()
+        ours = [probe for probe in PROBES if probe not in strangers and (level in probe.levels or probe.name in woken)]
+        return [*ours, *(probe for probe in strangers if level in probe.levels)]
+
+
+CATALOG = ProbeCatalog()

@@ -1,0 +1,124 @@
+"""Values that are not finite: the first-bad report, and closer attention to the steps that follow."""
+
+import time
+from typing import Any
+
+from torch.optim import Optimizer
+
+from tdbg.core.events import Step
+from tdbg.core.guard import EndRun
+from tdbg.runtime.budget import Budget
+from tdbg.runtime.dispatcher import ProbeDispatcher
+from tdbg.runtime.state import State
+
+FOCUS_STEPS = 25
+RATE_JUMP = 3.0
+JUMP_REST_STEPS = 8 * FOCUS_STEPS
+
+
+class StopBeforeUpdate(EndRun):
+    """The user asked to end the run before a bad update."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+
+
+class Attention:
+    """After something that is worth it, every step is put on record for a while."""
+
+    def __init__(self) -> None:
+        self._steps = 0  # so many more steps are recorded in any case
+        self._rate = 0.0  # the learning rate of the step before
+        self._jump_seen = 0  # no jump is told before this step
+
+    def draw(self) -> None:
+        """Something is going on."""
+        self._steps = FOCUS_STEPS
+
+    @property
+    def is_drawn(self) -> bool:
+        """True if the steps that follow are to be recorded."""
+        return self._steps > 0
+
+    def next_step(self) -> bool:
+        """True if the step that begins now is to be recorded in any case."""
+        drawn, self._steps = self._steps > 0, max(self._steps - 1, 0)
+        return drawn
+
+    def rate_jumped(self, optimizer: Optimizer, step: int) -> bool:
+        """True if the learning rate jumped: worth a record of this step and of each that follows."""
+        rate = optimizer.param_groups[0].get("lr")
+        if not isinstance(rate, float) or self.expects(rate):
+            return False
+        self._rate = rate
+        if step < self._jump_seen:
+            return False
+        self.draw()
+        self._jump_seen = step + JUMP_REST_STEPS  # a rate that swings all the time is no news
+        return True
+
+    def expects(self, rate: Any) -> bool:
+        """True if a learning rate is no jump from the one before; the next is then compared with it."""
+        if not isinstance(rate, float):
+            return True
+        if 0.0 < self._rate * RATE_JUMP < rate:
+            return False
+        self._rate = rate
+        return True
+
+
+class Alarm:
+    """Has the probe ``first-bad`` make its report, and stops the run before the update if that was asked for."""
+
+    def __init__(
+        self,
+        state: State,
+        dispatcher: ProbeDispatcher,
+        budget: Budget,
+        attention: Attention,
+        *,
+        stop_before_update: bool,
+    ) -> None:
+        self._state = state
+        self._dispatcher = dispatcher
+        self._budget = budget
+        self._attention = attention
+        self._stops = stop_before_update
+
+    def bad_loss(self, value: float) -> None:
+        """The loss is not finite and backward has not run: the weights are as they were in forward."""
+        self._report("report_loss", value)
+        if self._stops:
+            raise StopBeforeUpdate
+
+    def bad_gradients(self, bad: list[tuple[str, Any]]) -> None:
+        """Gradients are not finite and the optimizer has not used them."""
+        if not self._state.bad_seen:
+            self._dispatcher.dispatch("gradients_bad")
+        self._report("report_gradients", bad)
+        if self._stops:
+            raise StopBeforeUpdate
+
+    def bad_local(self, bad: list[tuple[str, Any]]) -> None:
+        """Gradients of this rank alone are not finite; no other rank had a part in them, no optimizer has used them."""
+        if not self._state.bad_seen:
+            self._dispatcher.dispatch("gradients_bad")
+        self._report("report_local", bad)
+        if self._stops:
+            raise StopBeforeUpdate
+
+    def bad_late(self, names: list[str], record: Step | None) -> None:
+        """Values read one step late are not finite; the weights have been updated since."""
+        self._report("report_late", names, record)
+
+    def _report(self, how: str, *args: Any) -> None:
+        if not self._state.bad_seen:
+            self._attention.draw()
+        probe = self._dispatcher.probe("first-bad")
+        if probe is None or self._state.rerunning:
+            return
+        begun = time.perf_counter()
+        probe.guard.call(getattr(probe, how), *args)
+        seconds = time.perf_counter() - begun
+        self._budget.report_s += seconds
+        self._budget.excuse(seconds)

@@ -1,0 +1,72 @@
+"""Values on an accelerator, read one step late with one copy, so that nothing waits for the device."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tdbg.core.events import Step
+from tdbg.runtime.tensors import local
+
+Then = Callable[[list[float], Step | None], None]
+
+
+class LateReads:
+    """Collects small device tensors during a step; one copy carries them to the host.
+
+    The copy is started when the step ends and read when the next one does: by then it has long
+    arrived. Values go to the functions that asked for them, with the record they belong to.
+    """
+
+    def __init__(self) -> None:
+        self._asked: list[tuple[Tensor, Then]] = []
+        self._flying: list[tuple[int, Then]] = []
+        self._host: Tensor | None = None
+        self._arrived: Any = None
+
+    @property
+    def waiting(self) -> bool:
+        """True if something was asked for in this step."""
+        return bool(self._asked)
+
+    def add(self, values: Tensor, then: Then, *, first: bool = False) -> None:
+        """Have ``values`` (1-D, any device) read with the next copy; the first is told before the others."""
+        self._asked.insert(0 if first else len(self._asked), (values, then))
+
+    def start(self) -> None:
+        """Start the one copy of everything asked for in this step."""
+        asked, self._asked = self._asked, []  # whatever happens, they are not asked for again
+        device = asked[0][0].device
+        parts = [local(values).to(device=device, dtype=torch.float32, non_blocking=True) for values, _ in asked]
+        joined = torch.cat(parts)
+        self._flying = [(part.numel(), then) for part, (_, then) in zip(parts, asked, strict=True)]
+        if device.type == "cuda":
+            self._host = torch.empty(joined.shape, dtype=joined.dtype, pin_memory=True)
+            self._host.copy_(joined, non_blocking=True)
+            self._arrived = torch.cuda.Event()
+            self._arrived.record()
+        else:  # mps and others: the copy waits for the device, which has finished this step by then
+            self._host, self._arrived = joined, None
+
+    def finish(self, record: Step | None) -> None:
+        """Hand the values of the previous step to those who asked."""
+        if self._host is None:
+            return
+        if self._arrived is not None:
+            self._arrived.synchronize()  # a whole step old: no wait in practice
+        values = self._host.tolist()
+        flying, self._host, self._flying = self._flying, None, []
+        for count, then in flying:
+            then(values[:count], record)
+            values = values[count:]
+
+
+def device_idle() -> bool:
+    """True unless an accelerator still has work: then waiting for a batch costs nothing."""
+    if not torch.cuda.is_initialized():
+        return True
+    try:
+        return bool(torch.cuda.current_stream().query())
+    except RuntimeError:  # an error of the program's own kernels
+        return True

@@ -1,0 +1,122 @@
+"""The active probes, and which of them subscribes to which point of a step."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
+
+from tdbg.core.guard import Guard
+from tdbg.runtime.listener import Listener
+from tdbg.runtime.state import State
+
+RESTS = ("call_begins", "call_ended", "clip_begins", "clip_ended", "must_watch")  # while a profiler records
+
+
+class Catalog(Protocol):
+    """Where listeners come from: the floor above, which knows all probes."""
+
+    @property
+    def broken(self) -> Mapping[str, Exception]:
+        """Files that could not be imported."""
+
+    def select(self, level: str, flags: dict[str, Any]) -> list[type[Any]]:
+        """The classes that a level has, and those that flags wake."""
+
+    def load(self, name: str) -> list[type[Any]]:
+        """The classes in the file of this name."""
+
+
+class ProbeDispatcher:
+    """Makes probes and lets them go, and calls those that watch a point of the run.
+
+    make: a probe of this class. failed: told of every exception of a probe, which then is switched off for good.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        catalog: Catalog,
+        make: Callable[[type[Listener]], Listener],
+        failed: Callable[[str, BaseException], None],
+    ) -> None:
+        self.probes: list[Listener] = []
+        self.subscribers: dict[str, list[tuple[Listener, Callable[..., Any]]]] = {}  # point -> who watches it, and how
+        self._state = state
+        self._make = make
+        self._catalog = catalog
+        self._say_failed = failed
+        self._told_broken: set[str] = set()
+        self._failed_probes: set[type[Listener]] = set()  # a change of level does not bring them back
+        self.subscribe()
+
+    def activate(self, wanted: list[type[Listener]]) -> None:
+        """Have exactly these probes at work, in this order: those that stay keep what they know."""
+        broken = self._catalog.broken
+        for name in [name for name in broken if name not in self._told_broken]:
+            self._told_broken.add(name)
+            self._say_failed(name, broken[name])
+        here = {type(probe) for probe in self.probes}
+        for probe in [probe for probe in self.probes if type(probe) not in wanted]:
+            self._drop(probe)
+        new = self._made(cls for cls in wanted if cls not in here and cls not in self._failed_probes)
+        order = {cls: place for place, cls in enumerate(wanted)}
+        self.probes = sorted([*self.probes, *new], key=lambda probe: order[type(probe)])
+        self.subscribe()
+        for probe in self.probes:
+            probe.read_flags()
+        for probe in new:
+            probe.guard.call(probe.attach)
+        self.dispatch("changed")
+
+    def _made(self, classes: Iterable[type[Listener]]) -> list[Listener]:
+        made = []
+        for cls in classes:
+            probe = Guard(cls.name, self._say_failed).call(self._make, cls)
+            if probe is not None:
+                made.append(probe)
+            else:
+                self._failed_probes.add(cls)
+        return made
+
+    def _drop(self, probe: Listener) -> None:
+        self.probes = [other for other in self.probes if other is not probe]
+        self.subscribe()
+        Guard(probe.name, self._say_failed).call(probe.detach)
+
+    def failed(self, probe: Listener | str, error: BaseException) -> None:
+        """Switch a probe off for good and record why; of another part of tdbg, given by name, only the latter."""
+        self._say_failed(probe if isinstance(probe, str) else probe.name, error)
+        if isinstance(probe, Listener):
+            self._failed_probes.add(type(probe))
+            self._drop(probe)
+
+    def subscribe(self) -> None:
+        """Rebuild the table of subscribers, after every change of the probes and of quiet.
+
+        The table is changed as a whole: a thread of the program's that takes batches looks into it meanwhile.
+        """
+        subscribers = {}
+        probes = sorted(self.probes, key=lambda probe: not probe.rests)
+        for name, method in vars(Listener).items():
+            if callable(method) and not name.startswith("_"):
+                subscribers[name] = [
+                    (probe, getattr(probe, name))
+                    for probe in probes
+                    if getattr(type(probe), name) is not method and name not in probe.ignores
+                    if not (self._state.quiet and probe.rests and name in RESTS)
+                ]
+        self.subscribers = subscribers
+
+    def probe(self, name: str) -> Any:
+        """A running probe; None if it is not running."""
+        return next((probe for probe in self.probes if probe.name == name), None)
+
+    def dispatch(self, point: str, *args: Any) -> None:
+        """Call the probes that watch this point; one that raises is switched off."""
+        for probe, method in self.subscribers[point]:
+            probe.guard.call(method, *args)
+
+    def must_watch(self) -> bool:
+        """True if a probe asks for the next call, whatever it costs."""
+        asked = False
+        for probe, method in self.subscribers["must_watch"]:
+            asked = bool(probe.guard.call(method)) or asked
+        return asked

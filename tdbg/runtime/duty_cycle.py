@@ -1,0 +1,213 @@
+"""Stretches in which root modules are hardly watched, or have no hooks, as even a glance costs more than the budget."""
+
+import math
+import threading
+import time
+from collections.abc import Callable
+
+from tdbg.core.guard import Guard
+from tdbg.runtime.budget import ALWAYS_STEPS, Budget
+from tdbg.runtime.dispatcher import ProbeDispatcher
+from tdbg.runtime.root_modules import Roots, Skip, Target
+from tdbg.runtime.root_search import is_anything_compiled
+from tdbg.runtime.state import State
+
+CEILING = 0.05  # a glance at each step and call may cost this share, beyond a budget that is smaller by default
+KEEPING_SHARE = 0.015  # so much of a step may go into keeping its calls, with which a bad value's origin is found
+KEEPING_S = 8e-6  # what that costs besides the way into a hook and out of it
+SKIPPED_STEPS = 32  # of a stretch at a time
+IDLE_STEPS = 3  # so many steps, or
+EVALUATION_CALLS = 1000  # so many are seen at least in a program that only evaluates
+IDLE_CALLS = 8  # calls without gradients, in a row show what a glance costs
+SHORTEST_S, LONGEST_S = 0.05, 2.0
+SMOOTHING = 0.3
+SEEN_CALLS = frozenset(("first-bad", "loader-wait"))  # probes of the default level, which do well with some calls
+
+
+class DutyCycle:
+    """Has root modules watched less for a stretch when that costs too much, and as before after it.
+
+    The length of a stretch is what the budget needs to earn what was overspent. In it updates are counted and losses
+    checked; neither goes through a module. Where a step is long enough its calls are still kept, so that a bad loss can
+    be located; else the hooks are away. In a stretch without updates (``for_calls``) they always are, and nothing but
+    a backward pass, an update or a batch brings them back, and a timer where nothing has been trained: calls are not
+    seen, nor counted.
+
+    strict: the user named a budget; a glance may then cost no more than that.
+    """
+
+    def __init__(
+        self, state: State, budget: Budget, roots: Roots, dispatcher: ProbeDispatcher, *, strict: bool
+    ) -> None:
+        self._state = state
+        self._budget = budget
+        self._roots = roots
+        self._dispatcher = dispatcher
+        self._strict = strict
+        # Called before each call of a root in a stretch that keeps them, where the other does not say that this is all.
+        self.keep_call: Target | None = None
+        self.skip_call: Skip | None = None
+        self.ended: Callable[[], None] = lambda: None
+        self.is_away = False  # a stretch has begun
+        self.for_calls = False
+        self.keeps_calls = False
+        self.until = 0.0
+        self.steps = 0  # counted while the hooks were away
+        self._away_s = 0.0
+        self._left_at = 0.0
+        self._step_s = math.inf  # the shortest step since the hooks are back
+        self._share = 0.0  # of the time of a step that is only glanced at, smoothed
+        self._idle_steps = 0  # since the hooks are back
+        self._step_at = self._step_own_s = 0.0
+        self._calls = 0  # in a row, without gradients and not affordable
+        self._calls_at = self._calls_own_s = 0.0
+        self._steps_until = self._calls_until = 0.0  # of a stretch that was interrupted by calls, or by steps
+        self._may_keep = False  # in a stretch of steps
+        self._coming_back = threading.Lock()
+        self._guard = Guard("duty")
+
+    def away_s(self, now: float) -> float:
+        """Seconds in which the hooks were away."""
+        return self._away_s + (now - self._left_at if self.is_away and not self.keeps_calls else 0.0)
+
+    def step_ended(self, now: float, *, glanced: bool, planned: bool) -> None:
+        """A step has ended. glanced: no more than that was done in it. planned: the next one is to be watched."""
+        own_s, self._calls = self._budget.own_s, 0
+        if glanced:
+            share = (own_s - self._step_own_s) / max(now - self._step_at, 1e-9)
+            self._share += (SMOOTHING if self._idle_steps else 1.0) * (share - self._share)
+            self._idle_steps += 1
+            self._step_s = min(self._step_s, now - self._step_at)
+        self._step_at, self._step_own_s = now, own_s
+        if planned or self._state.step < ALWAYS_STEPS:
+            return
+        if now < self._steps_until and self._may_leave(now):  # evaluation interrupted a stretch
+            self._leave(now, self._steps_until, for_calls=False)
+            return
+        if self._idle_steps < IDLE_STEPS:
+            return
+        if self._state.world_size == 1 and self._is_too_dear(self._share) and self._may_leave(now):
+            keeping_s = self._budget.entry_s("call_begins") + KEEPING_S
+            self._may_keep = keeping_s <= KEEPING_SHARE * self._step_s
+            self._leave(now, self._stretch_end(now), for_calls=False)
+
+    def steps_to_skip(self, now: float) -> int:
+        """So many steps of a stretch need not be looked at as a whole: not beyond its end."""
+        return max(int(min((self.until - now) / max(self._step_s, 1e-9), SKIPPED_STEPS)), 0)
+
+    def training_continues(self) -> None:
+        """A call with gradients, or a backward pass: calls without are no longer in a row."""
+        self._calls = 0
+        if self.for_calls:
+            self._interrupt(time.perf_counter())
+
+    def evaluation_begins(self, now: float) -> None:
+        """A call without gradients, in a stretch of steps that keeps their calls."""
+        self._interrupt(now)
+
+    def _interrupt(self, now: float) -> None:
+        """Put the hooks back for steps between calls, or calls between steps; the stretch goes on after the first."""
+        steps_until, calls_until, step_s = self._steps_until, self._calls_until, self._step_s
+        if self.for_calls:
+            calls_until = self.until
+        else:
+            steps_until = self.until
+        self.come_back(now)
+        self._steps_until, self._calls_until, self._step_s = steps_until, calls_until, step_s
+
+    def call_glanced(self, now: float) -> None:
+        """A call without gradients begins that is only counted.
+
+        Where nothing is trained such calls are the steps of the run: many of them are seen first.
+        """
+        if not self._state.step and self._state.eval_calls < EVALUATION_CALLS:
+            return
+        if now < self._calls_until and self._may_leave(now):  # steps interrupted a stretch
+            self._leave(now, self._calls_until, for_calls=True)
+            return
+        self._calls += 1
+        if self._calls == 1:
+            self._calls_at, self._calls_own_s = now, self._budget.own_s
+        elif self._calls > IDLE_CALLS:
+            self._calls = 0
+            share = (self._budget.own_s - self._calls_own_s) / max(now - self._calls_at, 1e-9)
+            seen = {
+                probe.name
+                for point in ("call_begins", "call_ended")
+                for probe, _ in self._dispatcher.subscribers[point]
+            }
+            if seen <= SEEN_CALLS and self._is_too_dear(share) and self._may_leave(now):
+                self._leave(now, self._stretch_end(now), for_calls=True)
+                if not self._state.step:  # nothing of what brings the hooks back need ever come
+                    self._wake_up_in(self.until - now)
+
+    def batch_taken(self, now: float) -> None:
+        """The program's loader handed out a batch."""
+        if self.for_calls and now >= self.until:
+            self.come_back(now)
+
+    def come_back(self, now: float) -> None:
+        """Put the hooks back."""
+        if not self.is_away or not self._coming_back.acquire(blocking=False):
+            return  # the timer's thread is at it, or a signal handler came in between
+        try:
+            self._away_s = self.away_s(now)
+            self.ended()
+            self.is_away = self.for_calls = self.keeps_calls = False
+            self._idle_steps = self._calls = 0
+            self._steps_until = self._calls_until = 0.0
+            self._step_s = math.inf
+            self._step_at, self._step_own_s = now, self._budget.own_s
+            self._roots.keep_only(None, None)
+            self._roots.pause(False)
+        finally:
+            self._coming_back.release()
+
+    def forked(self) -> None:
+        """In a forked child: the thread that was to bring the hooks back is not there."""
+        self._coming_back = threading.Lock()
+        self.come_back(time.perf_counter())
+
+    def _wake_up_in(self, seconds: float) -> None:
+        """Have the hooks put back by a thread that sleeps so long, unless they are back by then."""
+        stretch = self._left_at
+
+        def wake() -> None:
+            if self.is_away and self._left_at == stretch:
+                self.come_back(time.perf_counter())
+
+        timer = threading.Timer(seconds, self._guard.call, [wake])
+        timer.daemon = True
+        timer.start()
+
+    def _is_too_dear(self, share: float) -> bool:
+        allowed = self._budget.share
+        return share > (allowed if self._strict else max(allowed, CEILING))
+
+    def _may_leave(self, now: float) -> bool:
+        state = self._state
+        if (
+            self.is_away
+            or not state.active
+            or state.quiet
+            or state.rerunning
+            or self._dispatcher.subscribers["must_watch"]
+        ):
+            return False
+        return (
+            self._budget.own_s > self._budget.earned_s(now) and not is_anything_compiled()
+        )  # a graph may hold our hooks
+
+    def _stretch_end(self, now: float) -> float:
+        """When the budget will have earned what was overspent."""
+        debt_s = self._budget.own_s - self._budget.earned_s(now)
+        return now + min(max(debt_s / max(self._budget.share, 1e-9), SHORTEST_S), LONGEST_S)
+
+    def _leave(self, now: float, until: float, *, for_calls: bool) -> None:
+        self.is_away, self.for_calls = True, for_calls
+        self._left_at, self.until = now, until
+        if self._may_keep and not for_calls and self.keep_call is not None:
+            self.keeps_calls = True
+            self._roots.keep_only(self.keep_call, self.skip_call)
+        else:
+            self._roots.pause(True)

@@ -1,0 +1,179 @@
+"""The fast path of steps too short for more: compare the loss with a bound, count the update, and skip the rest."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from tdbg.runtime.alarm import Attention
+from tdbg.runtime.compiler import hide
+from tdbg.runtime.criteria import is_criterion
+from tdbg.runtime.forward_calls import KEPT_CALLS, KeptCalls
+from tdbg.runtime.last_loss import MAX_PARTS, LastLoss
+from tdbg.runtime.state import State
+
+
+class FastPath:
+    """Decides at each entry into tdbg whether the rest of it can be skipped; one step in 32 takes the whole path.
+
+    Every hook and wrapper asks here first. Anything unusual (a loss that is not finite or above the bound, a jump of the
+    learning rate, another optimizer) leaves the fast path. At 0.3 ms a step every call of a function shows, so nothing
+    here may raise, wait or call much, and the optimizers' hooks are methods of this class.
+
+    before_update, after_update: the whole path at an optimizer's step.
+    steps_left: steps that may still be skipped; 0 outside of stretches.
+    """
+
+    __slots__ = (
+        "_after_update",
+        "_attention",
+        "_before_update",
+        "_calls",
+        "_kept",
+        "_last",
+        "_loss_bound",
+        "_losses",
+        "_main_id",
+        "_rate",
+        "_skipped",
+        "_state",
+        "steps_left",
+    )
+
+    def __init__(
+        self, state: State, before_update: Callable[[Optimizer], None], after_update: Callable[[Optimizer], None]
+    ) -> None:
+        self._state = state
+        self._before_update, self._after_update = before_update, after_update
+        self._main_id = 0
+        self._loss_bound = -math.inf
+        self._rate: Any = None
+
+    def begin(self, attention: Attention, kept: KeptCalls, last: LastLoss) -> None:
+        """Start anew, in a process in which nothing was seen yet."""
+        self._attention = attention
+        self._kept = kept
+        self._last = last
+        self._calls: list[tuple[nn.Module, Any, Any]] = []  # of the running step
+        self._losses: list[Tensor | float] = []  # of the running step
+        self._skipped = 0
+        self.steps_left = 0
+
+    def enter(self, steps: int, optimizer: Optimizer, loss_bound: float) -> None:
+        """Skip this many steps of the main optimizer. loss_bound: no trigger fires for a loss up to it."""
+        self._main_id = id(optimizer)
+        self._rate = optimizer.param_groups[0].get("lr")
+        self._loss_bound = loss_bound
+        self.steps_left = steps
+
+    def leave(self) -> None:
+        """Take the whole path from here on, with the calls and losses of the running step at hand."""
+        self.steps_left = 0
+        losses, self._losses = self._losses, []
+        if losses:
+            self._state.glances += len(losses)
+            self._state.attended = self._state.step + 1  # up to here the weights were good
+            self._last.running += losses
+        calls, self._calls = self._calls, []
+        for module, args, kwargs in calls:
+            if not is_criterion(module, args, kwargs or {}):
+                self._kept.used()
+                self._kept.glance(module, args, kwargs, random_state=False)
+
+    def take_skipped(self) -> int:
+        """Return the number of steps skipped since the last call."""
+        skipped, self._skipped = self._skipped, 0
+        return skipped
+
+    @property
+    def has_calls(self) -> bool:
+        """True if a root module was called in the running step, which may still be skipped."""
+        return bool(self._calls)
+
+    @hide
+    def skip_call(self, module: nn.Module, args: Any, kwargs: Any) -> bool:
+        """Before a call of a root module: hold its arguments until the update, to re-run it if the loss is bad."""
+        if not self.steps_left:
+            return False
+        if len(self._calls) == KEPT_CALLS or not torch.is_grad_enabled():
+            self.leave()
+            return False
+        self._calls.append((module, args, kwargs))
+        return True
+
+    @hide
+    def skip_loss(self, losses: Any) -> bool:
+        """Before backward."""
+        state = self._state
+        try:
+            if type(losses) is Tensor and losses.is_cpu and not state.scaling and state.in_update is None:
+                value = losses.item()
+                if -math.inf < value <= self._loss_bound and len(self._losses) < MAX_PARTS:
+                    self._losses.append(value)
+                    return True
+        except Exception:  # guard: a loss that shows no value, or one that has no order
+            pass
+        self.leave()
+        return False
+
+    @hide
+    def skip_clipping(self, total: Any) -> bool:
+        """After clipping. total: the gradients' norm before it."""
+        try:
+            return type(total) is Tensor and total.is_cpu and math.isfinite(total.item())
+        except Exception:  # guard: a tensor that shows no value
+            return False
+
+    @hide
+    def hook_before_update(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        """The hook before each step of any optimizer."""
+        state = self._state
+        if self.steps_left:
+            if state.in_update is None and id(optimizer) == self._main_id:
+                state.in_update = optimizer
+                return
+            if id(state.in_update) == self._main_id:
+                return  # inside the step of one that wraps it
+            self.leave()
+        self._before_update(optimizer)
+
+    @hide
+    def hook_after_update(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        """The hook after each step of any optimizer."""
+        state = self._state
+        if self.steps_left:
+            if optimizer is not state.in_update:
+                if id(state.in_update) == self._main_id:
+                    state.updates += 1
+                    return
+                self.leave()
+            elif self._is_rate_expected(optimizer):
+                state.in_update = None
+                state.updates += 1
+                state.step = state.attended = step = state.step + 1
+                self._skipped += 1
+                self.steps_left -= 1
+                if self._losses:
+                    last = self._last
+                    last.step, last.done, self._losses = step, self._losses, []
+                if self._calls:
+                    self._calls.clear()
+                return
+            else:
+                self.leave()
+        self._after_update(optimizer)
+
+    @hide
+    def _is_rate_expected(self, optimizer: Any) -> bool:
+        try:
+            rate = optimizer.param_groups[0].get("lr")
+            if rate is not self._rate:
+                if not self._attention.expects(rate):
+                    return False
+                self._rate = rate
+        except Exception:  # guard: groups that the program has made into something else
+            return False
+        return True

@@ -1,0 +1,103 @@
+"""Who is called at the points of a training step: the methods that a probe may override."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from tdbg.core.events import Step
+from tdbg.core.guard import Guard
+from tdbg.runtime.patches import Patches
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+    from torch.optim import Optimizer
+
+    from tdbg.runtime.rerun import Call
+
+
+class Listener:
+    """One thing that the dispatcher calls. Every method is optional; only those that a class overrides are called.
+
+    failed: called once, with the listener and its exception.
+    """
+
+    name = ""
+    ignores: frozenset[str] = frozenset()  # points it is not told of for the time being: `Monitor.ignore`
+    rests: ClassVar[bool] = True  # while a profiler records; one that does not is told of a call after all others
+
+    def __init__(self, failed: "Callable[[Any, BaseException], None]") -> None:
+        self.on = True
+        self.guard = Guard(self.name, lambda part, error: failed(self, error))
+        self.patches = Patches()
+
+    def read_flags(self) -> None:
+        """Flags changed, or this listener is new."""
+
+    def attach(self) -> None:
+        """Set up patches (`patch`).
+
+        This may happen while torch goes through the hooks of an optimizer: hook none there, neither here nor in
+        `detach` (`EveryUpdate` is told of every update).
+        """
+
+    def detach(self) -> None:
+        """Take everything away; the base class restores the patches."""
+        self.on = False
+        self.patches.restore()
+
+    def changed(self) -> None:
+        """Level or flags changed, and this probe stays; called after `attach` as well."""
+
+    def must_watch(self) -> bool:
+        """True if the next call of a root has to be watched whatever that costs: a person asked for it."""
+        return False
+
+    def batch_taken(self, batch: Any, wait_s: float, loader_iter: Any) -> None:
+        """A DataLoader handed out a batch."""
+
+    def call_begins(self, module: "nn.Module", call: "Call") -> None:
+        """A root module is about to run."""
+
+    def call_ended(self, module: "nn.Module", call: "Call", output: Any) -> None:
+        """A root module returned."""
+
+    def backward_begins(self, loss: "Tensor | None") -> None:
+        """Backward is about to run from ``loss`` (None if it is no scalar)."""
+
+    def backward_ended(self) -> None:
+        """Backward returned; gradients are there, reduced over ranks under DDP."""
+
+    def update_begins(self, optimizer: "Optimizer") -> None:
+        """An optimizer is about to update, its weights still intact."""
+
+    def clip_begins(self, parameters: "list[Tensor]") -> None:
+        """Gradients are about to be clipped."""
+
+    def clip_ended(self, total: Any) -> None:
+        """Gradients have been clipped; ``total`` is the norm before, as the program was told."""
+
+    def gradients_bad(self) -> None:
+        """Gradients are not finite, and as the backward pass left them: the first-bad report comes next."""
+
+    def step_ended(self, record: Step, optimizer: "Optimizer") -> None:
+        """A step ended: fill in the record. Only on steps whose record is written."""
+
+    def record_written(self, record: Step) -> None:
+        """A step's record is complete and written; on an accelerator this is one step late."""
+
+    def modules_seen(self, look: Any) -> None:
+        """The modules of a step were sampled, which a probe asks for with `ModuleSampler.request`; look: that sampler."""
+
+    def history_cleared(self) -> None:
+        """The user asked to forget earlier steps."""
+
+    def after_step(self, optimizer: "Optimizer") -> None:
+        """A step ended, recorded or not: forget what belongs to it."""
+
+    def switched_off(self) -> None:
+        """tdbg is switched off for a while: leave nothing in place that costs."""
+
+    def run_ends(self) -> None:
+        """The process leaves in good order: say what is still to be said."""
+
+    def forked(self) -> None:
+        """This is a new process: forget everything."""

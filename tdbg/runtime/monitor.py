@@ -1,0 +1,587 @@
+"""The monitor of one rank: it knows what a step is, and calls the probes where they want to look.
+
+`hooks` and `roots` bring the program's calls here. Every entry times tdbg's own work and keeps tdbg's own
+exceptions away from training. What belongs together has a part of its own: `dispatcher` the probes, `calls` the calls
+of root modules, `loss_watch` the losses, `counting` the optimizers, `search` roots that nobody calls, `record` and
+`record_writer` a step's record, `plan` what is affordable, `alarm` what is not finite, `event_buffer` and `costs` what is said.
+"""
+
+import math
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from threading import get_ident
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from tdbg.core.config import Selection, Settings
+from tdbg.core.control import Request
+from tdbg.core.events import Cost, Event
+from tdbg.core.profiling import MAX_STEPS
+from tdbg.runtime.alarm import Alarm, Attention
+from tdbg.runtime.budget import Budget
+from tdbg.runtime.calibration import measure_overhead
+from tdbg.runtime.cost_reports import CostReports
+from tdbg.runtime.deferred_reads import Then
+from tdbg.runtime.dispatcher import Catalog, ProbeDispatcher
+from tdbg.runtime.duty_cycle import DutyCycle
+from tdbg.runtime.event_buffer import EventBuffer
+from tdbg.runtime.forward_calls import Evaluations, KeptCalls, RootCalls
+from tdbg.runtime.level_overrides import LevelOverrides
+from tdbg.runtime.listener import Listener
+from tdbg.runtime.local_gradients import LocalGradients
+from tdbg.runtime.loss_watch import LossWatch
+from tdbg.runtime.module_sampler import ModuleSampler
+from tdbg.runtime.off_thread import import_off_main_thread
+from tdbg.runtime.optimizers import Optimizers
+from tdbg.runtime.plan import Planner
+from tdbg.runtime.record_writer import RecordWriter
+from tdbg.runtime.root_modules import Roots
+from tdbg.runtime.root_search import RootSearch
+from tdbg.runtime.state import State
+from tdbg.runtime.step_record import Recorder
+from tdbg.runtime.torch_hooks import TorchHooks
+
+
+def if_imported(name: str, then: Callable[[Any], None]) -> None:
+    """Call ``then`` with a module that is loaded already; outside of a run nobody waits for later imports."""
+    module = sys.modules.get(name)
+    if module is not None:
+        then(module)
+
+
+class Monitor(State):
+    """Watches one process and writes a record a step.
+
+    catalog: where probes come from. emit: where events go. become_rank: called once, before the first record. save_batch: (step, parts) ->
+    file name. failed: told of every exception of tdbg's own. note: (code, text), said once per code.
+    started: when tdbg woke up, the beginning of the wall time its budget is a share of. first_update: called
+    before the first update of a process that is no rank yet, and before its first evaluation call. log: (level letter, step, tag, text) into the
+    rank's own logs. when_imported: call back with a module once the program has it. requests: what `tdbg control`
+    asked for, read at most twice a second. keep: (name, plain data) -> file name, in the rank's folder. folder: that
+    folder, once there is one. rank: as far as it is known before the first step.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        catalog: Catalog,
+        emit: Callable[[Event], None],
+        become_rank: Callable[[], None],
+        save_batch: Callable[[int, dict[str, Any]], str],
+        failed: Callable[[str, BaseException], None],
+        note: Callable[[str, str], None],
+        started: float,
+        first_update: Callable[[], None] = lambda: None,
+        log: Callable[[str, int, str, str], None] = lambda level, step, mark, text: None,
+        when_imported: Callable[[str, Callable[[Any], None]], None] = if_imported,
+        requests: Callable[[], list[Request]] = list,
+        keep: Callable[[str, Any], str] = lambda name, data: "",
+        folder: Callable[[], Path | None] = lambda: None,
+        rank: int = 0,
+    ) -> None:
+        self.settings = settings
+        self.emit = emit
+        self.note = note
+        self.save_batch = save_batch
+        self._become_rank = become_rank
+        self._first_update = first_update
+        self._log = log
+        self._when_imported = when_imported
+        self.requests = requests
+        self.keep = keep
+        self.folder = folder
+        self.rank = rank
+        self.world_size = 1
+        self.roots = Roots(failed)
+        self.catalog = catalog
+        self.dispatcher = ProbeDispatcher(self, catalog, lambda cls: cls(self), failed)  # type: ignore[arg-type]
+        self.modules = ModuleSampler(self)
+        self.hooks: TorchHooks = TorchHooks(self, self)
+        self.fast_path = self.hooks.fast_path
+        self.level_overrides = LevelOverrides(self)
+        self.lasting: list[type[Listener]] = []  # at work whatever the level and the flags are
+        self.capture_until = 0  # what waits for a finding is captured before this step
+        self.profiles: list[tuple[int, int, str]] = []  # asked of the live run: warm up from step, record so many, why
+        self.metrics: dict[str, float] = {}  # the user's own, by name: the last value of each
+        self._begin_process(started)
+
+    def _begin_process(self, now: float) -> None:
+        """Make every part that knows of steps and calls anew: in a forked child none of them has happened."""
+        self.begin()
+        settings, at_once = self.settings, self.settings.stop_before_update
+        self.budget = Budget(settings.budget_pct, now)
+        overhead = measure_overhead()
+        self.budget.calibrate(
+            # Two hooks each, booked once; a skipped step has a loss, two hooks of the optimizer's and a clipping.
+            {"call_begins": overhead.call_s, "step_ended": 2 * overhead.entry_s, "skipped_step": 4 * overhead.entry_s}
+            | dict.fromkeys(
+                ("backward_begins", "backward_ended", "clip_begins", "clip_ended", "batch_taken"), overhead.entry_s
+            )
+        )
+        self._planner = Planner(self.budget, Selection.of(settings), strict=settings.max_overhead is not None)
+        self.plan = self._planner.plan  # of the running step; the planner changes it, and never replaces it
+        self.recorder = Recorder(settings.keep_steps)
+        self.event_buffer = EventBuffer(self.budget, emit=self.emit, log=self._log, become_rank=self._become_rank)
+        strict = settings.max_overhead is not None
+        self.duty = DutyCycle(self, self.budget, self.roots, self.dispatcher, strict=strict)
+        self._costs = CostReports(self, settings, self.budget, self.duty, self.emit)
+        self._attention = Attention()
+        self.alarm = Alarm(self, self.dispatcher, self.budget, self._attention, stop_before_update=at_once)
+        self.optimizers = Optimizers(settings.step_optimizer, self.note)
+        self.search = RootSearch(self.roots, self.optimizers, self.note)
+        self.calls = KeptCalls()
+        evaluations = Evaluations(
+            self, self.budget, self._costs, self.event_buffer, self.emit, self.level_overrides.due, self._first_update
+        )
+        shared = self, self.plan, self.budget, self.recorder, self.dispatcher
+        self.root_calls = RootCalls(
+            *shared, self.modules, self.search, self.calls, evaluations, self.duty, on_device=at_once
+        )
+        self.losses = LossWatch(
+            *shared, self.search, self.calls, self.root_calls, self.alarm, self.duty, at_once=at_once
+        )
+        self.local_gradients = LocalGradients(
+            self,
+            self.budget,
+            self.dispatcher,
+            self.optimizers,
+            self.search,
+            self.alarm,
+            strict=settings.max_overhead is not None,
+        )
+        self.fast_path.begin(self._attention, self.calls, self.losses.last)
+        self.duty.keep_call, self.duty.skip_call = self.root_calls.kept, self.fast_path.skip_call
+        self.duty.ended = self._leave_fast_path
+        self.records = RecordWriter(
+            self,
+            self.budget,
+            self.recorder,
+            self.dispatcher,
+            self._costs,
+            emit=self.emit,
+            late_loss=self.losses.arrived,
+        )
+        self._settled = False
+        self.spoke = False  # the program itself had something written: `tdbg.log`, a diagnostic
+        self._update_at = 0.0
+
+    # attaching
+
+    def attach(self, probes: Iterable[type[Listener]]) -> None:
+        """Set every hook and patch. Nothing is hooked before, nothing is left after `detach`."""
+        self.roots.attach(self.root_calls.begins, self.root_calls.ended, self.root_calls.raised)
+        self.hooks.attach()
+        self.use(probes)
+
+    def use(self, probes: Iterable[type[Listener]]) -> None:
+        """Have exactly these probes at work: those that stay keep what they know."""
+        self.dispatcher.activate(list(dict.fromkeys([*probes, *self.lasting])))
+
+    def detach(self) -> None:
+        """Take every hook and patch away."""
+        self.duty.come_back(time.perf_counter())
+        self.lasting = []
+        self.use([])
+        self.modules.detach()
+        self.roots.detach()
+        self.hooks.detach()
+        self.local_gradients.detach()
+        self.active = False
+        self.off_at = time.perf_counter()
+
+    def switch(self, on: bool) -> None:
+        """Off: no instance hooks, and every other hook returns at once. On: as before."""
+        if on != self.active:
+            now = time.perf_counter()
+            self.duty.come_back(now)
+            if on:
+                self.budget.rest(now - self.off_at)
+            else:
+                self.dispatcher.dispatch("switched_off")
+            self.off_at = now
+            self.active = on
+            self.roots.pause(not on)
+            self._forget_step(now)
+
+    def hook_count(self) -> int:
+        """How many hooks and patches are in place (0 at level off)."""
+        of_probes = sum(len(probe.patches) for probe in self.dispatcher.probes)
+        return len(self.hooks) + self.roots.count() + self.modules.count() + len(self.local_gradients) + of_probes
+
+    def ignore(self, probe: Listener, points: Iterable[str]) -> None:
+        """From now on a probe is not told of these points, although it has methods for them."""
+        probe.ignores = frozenset(points)
+        self.dispatcher.subscribe()
+
+    def hush(self, quiet: bool) -> None:
+        """Quiet: steps are counted and nothing else, so that a trace shows the program alone. Else: as before."""
+        if quiet == self.quiet:
+            return
+        self.duty.come_back(time.perf_counter())  # a window counts calls
+        if quiet:
+            self.records.finish_pending()  # a late value is not read in the middle of a trace
+        self.quiet, self.hushed_at = quiet, self.step
+        self.dispatcher.subscribe()
+        self.plan.open_up(not quiet)
+        if not quiet:
+            self._planner.next(self.step, focus=False)
+
+    def profile(self, begin: int, steps: int, why: str) -> None:
+        """Have torch.profiler warm up from step ``begin`` on and record so many steps, whatever the flags are."""
+        self.profiles.append((begin, steps, why))
+        if self.probe("profiler") is None:
+            here = [type(probe) for probe in self.dispatcher.probes if type(probe) not in self.lasting]
+            import_off_main_thread(lambda: self.catalog.load("profiler"))
+            self.lasting += self.catalog.load("profiler")
+            self.use(here)
+
+    # what probes ask and say
+
+    def probe(self, name: str) -> Any:
+        """A running probe; None if it is not running."""
+        return self.dispatcher.probe(name)
+
+    def failed(self, probe: Listener | str, error: BaseException) -> None:
+        """Switch a probe off for good and record why."""
+        self.dispatcher.failed(probe, error)
+
+    def dispatch(self, point: str, begun: float, *args: Any) -> None:
+        """Call the probes that watch this point, and book the time since ``begun``."""
+        if self.active:
+            self.dispatcher.dispatch(point, *args)
+        self.budget.spend(point, time.perf_counter() - begun)
+
+    def line(self, mark: str, text: str, level: str = "D", step: int | None = None) -> None:
+        """A line of the program's in the rank's log; held back until this process is one. step: if it is known."""
+        self.event_buffer.line(level, self.spoken_step if step is None else step, mark, text)
+
+    def when_rank(self, say: Callable[[], None]) -> None:
+        """Say it now if this process is a rank, else as soon as it is one; a bounded number of things waits."""
+        self.event_buffer.when_rank(say)
+
+    def become_rank_now(self) -> None:
+        """Claim the rank's folder, at the first step or the first thing worth reporting."""
+        self.event_buffer.become_rank()
+
+    @property
+    def spoken_step(self) -> int:
+        """The step that the program itself speaks of now: people print what a step was like after its update.
+
+        So the running one counts once its forward pass has begun, and until then the last one done.
+        """
+        begun = self.calls or self.fast_path.has_calls or self.root_calls.running
+        return self.running_step if begun or not self.step else self.step
+
+    @property
+    def epoch(self) -> int | None:
+        """Passes over the training loader begun, from 0, if the program has a DataLoader."""
+        loader = self.probe("loader-wait")
+        found: int | None = None if loader is None else loader.epoch
+        return found
+
+    def clear_history(self) -> None:
+        """Forget the last step records, and what probes keep of earlier steps."""
+        self.recorder.ring.clear()
+        self.dispatcher.dispatch("history_cleared")
+
+    def when_imported(self, name: str, then: Callable[[Any], None]) -> None:
+        """Call ``then(module)`` now if the program has it, else when it imports it. ``then`` has a guard of its own."""
+        self._when_imported(name, then)
+
+    def is_main(self, optimizer: Optimizer) -> bool:
+        """True for the optimizer whose steps are counted: the first that steps, or the one asked for."""
+        return self.optimizers.is_main(optimizer)
+
+    def trained_roots(self) -> list[nn.Module]:
+        """The roots whose parameters an optimizer holds; all roots where none does (evaluation)."""
+        return self.search.trained_roots()
+
+    def may(self, kind: str) -> bool:
+        """True if work that a flag or level asks for is to be done in the running step, and can be afforded."""
+        return self.active and not self.quiet and self._planner.may(kind, self.step + 1)
+
+    def cost(self) -> Cost:
+        """tdbg's own cost so far."""
+        return self._costs.cost()
+
+    def read_late(self, values: Tensor, then: Then) -> None:
+        """Have a small device tensor read one step later, with all others in one copy."""
+        self.records.read_late(values, then)
+
+    # clipping
+
+    def clip_glanced(self, parameters: list[Tensor], total: Any) -> None:
+        """Gradients have been clipped in a step that is not watched: nothing but their norm is looked at."""
+        begun = time.perf_counter()
+        try:
+            if isinstance(total, Tensor) and total.is_cpu and total.numel() == 1 and not math.isfinite(total.item()):
+                self.dispatcher.dispatch("clip_begins", parameters)
+                self.dispatcher.dispatch("clip_ended", total)
+        except Exception as error:  # guard: a tensor that shows no value
+            self.failed("clip", error)
+        self.budget.book("clip_ended", time.perf_counter() - begun)
+
+    def clip_begins(self, parameters: list[Tensor]) -> bool:
+        """Gradients are about to be clipped; False in a step that is not watched, if no flag asks for every clipping."""
+        watched = self.plan.watch or len(self.dispatcher.subscribers["clip_begins"]) > 1
+        if watched:
+            self.dispatch("clip_begins", time.perf_counter(), parameters)
+        return watched
+
+    def clip_ended(self, total: Any) -> None:
+        """Gradients have been clipped; ``total`` is their norm before."""
+        self.dispatch("clip_ended", time.perf_counter(), total)
+
+    # updates and steps
+
+    def update_begins(self, optimizer: Any) -> None:
+        """An optimizer is about to step; one that steps inside another's step (a wrapper's) does not count."""
+        if not self.active or self.in_update not in (None, optimizer) or self.optimizers.is_rehearsal(optimizer):
+            return
+        if self.duty.for_calls:
+            self.duty.training_continues()
+        if self.plan.deaf or self.duty.is_away:
+            self.update_thread, self.in_update = get_ident(), optimizer
+            return
+        begun = time.perf_counter()
+        if not self._settled:
+            self._settled = True
+            self._first_update()
+        self.update_thread, self.in_update = get_ident(), optimizer
+        self.losses.update()
+        if not self.plan.watch:
+            self.budget.spend("update_begins", time.perf_counter() - begun)
+            return
+        self.dispatch("update_begins", begun, optimizer)
+        self._update_at = time.perf_counter()
+
+    def update_ended(self, optimizer: Any) -> None:
+        """An optimizer has stepped."""
+        if self.optimizers.is_rehearsal(optimizer):
+            self._forget_rehearsal()
+            return
+        self.updates += 1
+        if not self.active:
+            self._unwatched_step(optimizer)
+            return
+        if self.in_update not in (None, optimizer):
+            return
+        if self.plan.deaf and not self.recorder.pending:
+            self._deaf_step(optimizer)
+            return
+        begun = time.perf_counter()
+        if self.duty.is_away and begun < self.duty.until and not (self.recorder.pending or self.plan.watch):
+            self._away_step(optimizer, begun)
+            return
+        self.in_update = None
+        self.losses.update()
+        if self.plan.watch:
+            self.recorder.optimizer_s += max(begun - self._update_at, 0.0) if self._update_at else 0.0
+            self._step_ended(optimizer, begun, skipped=False)
+        else:
+            self._idle_step(optimizer)
+        self.budget.spend("step_ended", time.perf_counter() - begun)
+
+    def skipped_update(self, optimizer: Any, now: float) -> None:
+        """GradScaler called no optimizer: a step all the same, marked as skipped."""
+        if not self.active:
+            self._unwatched_step(optimizer)
+        else:
+            self.bad_seen = False  # the bad values have touched no weight: a later one is news again
+            self._step_ended(optimizer, now, skipped=True)
+            self.budget.spend("step_ended", time.perf_counter() - now)
+
+    def _unwatched_step(self, optimizer: Any) -> None:
+        """A step while tdbg is switched off: counted, with a sign of life, so that it can be switched on again."""
+        if self.optimizers.is_main(optimizer):
+            self.step += 1
+            self._costs.tell(time.perf_counter())
+            self.level_overrides.due()
+
+    def _deaf_step(self, optimizer: Any) -> None:
+        """A step that the budget does not even pay a glance for: counted, as cheaply as can be."""
+        self.in_update = None
+        if not self.optimizers.is_main(optimizer):
+            self.losses.last.drop()
+            return
+        self.optimizers.claim(optimizer)  # a profiler may want quiet from the first step on
+        self.step += 1
+        self.losses.last.end_step(self.step)
+        self.plan.deaf -= 1
+        if not self.plan.deaf:
+            begun = time.perf_counter()
+            self.calls.clear()
+            self.recorder.forget(begun)
+            self._boundary()
+            self._costs.tell(begun)
+            self.budget.spend("step_ended", time.perf_counter() - begun)
+
+    def _leave_fast_path(self) -> None:
+        """A stretch ends, maybe in the middle of a step."""
+        self.fast_path.leave()
+        self._book_skipped()
+
+    def _book_skipped(self) -> None:
+        """Book the steps skipped since the last time."""
+        skipped = self.fast_path.take_skipped()
+        self.budget.book_times("skipped_step", skipped)
+        if self.duty.keeps_calls:
+            self.budget.book_times("call_begins", skipped)
+        else:
+            self.duty.steps += skipped
+
+    def _away_step(self, optimizer: Optimizer, begun: float) -> None:
+        """A step in a stretch that is hardly watched: counted, with an eye on the learning rate."""
+        self.in_update = None
+        if not self.optimizers.is_main(optimizer):
+            self.optimizers.other_stepped()
+            self.losses.last.drop()
+            return
+        self.optimizers.main_stepped()
+        self.step += 1
+        self.duty.steps += not self.duty.keeps_calls
+        self._book_skipped()
+        self.losses.last.end_step(self.step)
+        self.losses.forget()
+        self.calls.clear()
+        self.last_full = False
+        if self._attention.rate_jumped(optimizer, self.step):
+            self.recorder.began_at = 0.0
+            self.records.make(optimizer, begun, skipped=False)
+        self.level_overrides.due()
+        if self.level_overrides.temporary:
+            self.duty.come_back(time.perf_counter())
+        if self._attention.is_drawn or not self.duty.is_away:
+            self._boundary()
+            self.budget.spend("step_ended", time.perf_counter() - begun)
+        else:
+            now = time.perf_counter()
+            self.budget.book("step_ended", now - begun)
+            if not (self.hooks.before_each or self.hooks.after_each or self.local_gradients.ranks > 1):
+                triggers = self.probe("triggers")
+                bound = math.inf if triggers is None or not triggers.on else triggers.loss_bound()
+                self.fast_path.enter(self.duty.steps_to_skip(now), optimizer, bound)
+
+    def _idle_step(self, optimizer: Optimizer) -> None:
+        """A step between samples is only counted."""
+        if self.recorder.pending:
+            self.recorder.finish_pending(self.records.write)
+            self.calls.late = []
+        if not self.optimizers.is_main(optimizer):
+            self.optimizers.other_stepped()
+            self.losses.last.drop()
+            return
+        self.optimizers.main_stepped()
+        self.step += 1
+        self.losses.last.end_step(self.step)
+        self.attended = self.step
+        self.calls.clear()
+        self.losses.forget()
+        self.last_full = False
+        if self._attention.rate_jumped(optimizer, self.step):
+            self.recorder.began_at = 0.0  # nobody timed this step, nor read its loss
+            self.records.make(optimizer, time.perf_counter(), skipped=False)
+        self._costs.tell(time.perf_counter())  # a sign of life where no record is affordable
+        self._boundary()
+        if self.plan.watch:
+            self.dispatcher.dispatch("after_step", optimizer)
+            self._forget_step(time.perf_counter())
+
+    def _step_ended(self, optimizer: Optimizer, now: float, *, skipped: bool) -> None:
+        self.optimizers.add(optimizer)
+        if not self.optimizers.is_main(optimizer):
+            self._other_step(optimizer)
+            return
+        self.optimizers.claim(optimizer)
+        self.optimizers.main_stepped()
+        self.step += 1
+        self.losses.last.end_step(self.step)
+        self.attended = self.step
+        self.last_full = self.plan.full
+        self.ending = True
+        try:
+            self.modules.finish()
+            jumped = self._attention.rate_jumped(optimizer, self.step)
+            self.event_buffer.become_rank()
+            if self.plan.record or jumped:
+                self.records.make(optimizer, now, skipped=skipped)
+        finally:
+            self.dispatcher.dispatch("after_step", optimizer)
+            self.ending = False
+            self._forget_step(now)
+            self._boundary()
+
+    def _forget_rehearsal(self) -> None:
+        """A step on tensors without data (a dry run on the meta device) is none; what was gathered of it goes."""
+        self.note(
+            "meta-steps", "steps on the meta device, or on fake tensors, are not counted: they compute shapes alone"
+        )
+        if self.active:
+            self.losses.last.drop()
+            self.calls.clear()
+            self._forget_step(time.perf_counter())
+
+    def _other_step(self, optimizer: Optimizer) -> None:
+        self.optimizers.other_stepped()
+        self.losses.last.drop()
+        self.recorder.belongs_to_another()
+        self.calls.clear()
+        self.dispatcher.dispatch("after_step", optimizer)
+        self.optimizers.give_way(optimizer)
+
+    def _forget_step(self, now: float) -> None:
+        self.root_calls.forget()
+        self.recorder.forget(now)
+        self._update_at = 0.0
+        self.losses.forget()
+        self.calls.retire(pending=self.recorder.pending is not None)
+
+    def _boundary(self) -> None:
+        """A step has ended: changes asked for come into force, and the next step is planned."""
+        self.level_overrides.due()
+        planner, glanced = self._planner, not (self.plan.watch or self.duty.is_away)
+        planner.rank, planner.world_size = self.rank, self.world_size
+        planner.next(self.step, focus=self._attention.next_step())
+        if self.quiet and self.step - self.hushed_at >= MAX_STEPS:
+            self.note(
+                "profiled-on",
+                f"a profiler has recorded for {MAX_STEPS} steps: tdbg watches again, and stands in its trace",
+            )
+            self.hush(False)
+        if self.quiet:
+            self.plan.open_up(False)
+        elif self.modules.wanted and not self.plan.watch:
+            self.plan.watch = self.may(self.modules.kind)  # a look begins at a call that is watched
+        now = time.perf_counter()
+        if not self.duty.is_away:
+            self.duty.step_ended(now, glanced=glanced, planned=self.plan.watch or self.level_overrides.temporary)
+        elif self.plan.watch or now >= self.duty.until:
+            self.duty.come_back(now)
+            if not self.plan.watch and not self.quiet:  # the budget may not have earned it in so long a stretch
+                self.plan.watch = self.plan.small = self.plan.record = True
+
+    def finish(self) -> None:
+        """The process ends: write what is pending, and have probes say their last."""
+        self.records.finish_pending()
+        if self.active:
+            self.dispatcher.dispatch("run_ends")
+            return
+        for probe in [probe for probe in self.dispatcher.probes if type(probe) in self.lasting]:
+            probe.guard.call(probe.run_ends)  # what it wrote must be closed
+
+    def forked(self) -> None:
+        """In a forked child: a new process, with the same hooks and nothing seen yet."""
+        self.level_overrides.forked()
+        self.duty.forked()
+        self.profiles = []
+        self.local_gradients.detach()
+        self._begin_process(time.perf_counter())
+        self.roots.aim(self.root_calls.begins, self.root_calls.ended, self.root_calls.raised)
+        self.modules.forked()
+        for probe in self.dispatcher.probes:
+            probe.guard.call(probe.forked)

@@ -1,0 +1,100 @@
+"""Whose steps are counted: the optimizers of a program, and the one among them that makes the steps."""
+
+import weakref
+from collections.abc import Callable, Iterator
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from tdbg.runtime.root_modules import alive
+from tdbg.runtime.tensors import has_no_data
+
+OTHER_OPTIMIZER_TAKES_OVER = 16
+
+
+class Optimizers:
+    """The optimizers alive. The main one is the first that steps, or is of the class that was asked for.
+
+    wanted: name of that class, or empty. note: (code, text), said once per code.
+    """
+
+    def __init__(self, wanted: str, note: Callable[[str, str], None]) -> None:
+        self._wanted = wanted
+        self._note = note
+        self._alive: weakref.WeakKeyDictionary[Optimizer, None] = weakref.WeakKeyDictionary()
+        self._main: weakref.ref[Optimizer] | None = None
+        self._main_idle = 0  # updates of others since its last
+        self._others: set[str] = set()  # classes of optimizers that stepped and are not the one that counts
+
+    def __iter__(self) -> Iterator[Optimizer]:
+        return iter(alive(self._alive))  # another thread may build one meanwhile
+
+    def __len__(self) -> int:
+        return len(self._alive)
+
+    def add(self, optimizer: Optimizer) -> None:
+        """One was built, or is met for the first time."""
+        self._alive[optimizer] = None
+
+    def is_main(self, optimizer: Optimizer) -> bool:
+        """True for the optimizer whose steps are counted."""
+        main = self._main() if self._main is not None else None
+        if main is not None and main is not optimizer:
+            return False
+        wanted = self._wanted
+        return not wanted or type(optimizer).__name__.lower() == wanted.lower()
+
+    def claim(self, optimizer: Optimizer) -> None:
+        """The main optimizer steps: from now on no other one is it, while this one lives."""
+        if self._main is None or self._main() is None:
+            self._main = weakref.ref(optimizer)
+
+    def main_stepped(self) -> None:
+        """A step was counted."""
+        self._main_idle = 0
+
+    def other_stepped(self) -> None:
+        """An update that is not counted."""
+        self._main_idle += 1
+
+    def give_way(self, optimizer: Optimizer) -> None:
+        """After many updates of another optimizer in a row that one counts, unless a class was asked for."""
+        self._others.add(type(optimizer).__name__)
+        if self._main_idle == OTHER_OPTIMIZER_TAKES_OVER:
+            self.miss()
+        if self._main_idle >= OTHER_OPTIMIZER_TAKES_OVER and not self._wanted:
+            self._main = weakref.ref(optimizer)
+            name = type(optimizer).__name__
+            self._note("step-optimizer", f"the optimizer counted so far rests; {name} counts from now on")
+
+    def miss(self) -> None:
+        """Say so, if only others than the optimizer that was asked for have stepped."""
+        if self._main is None and self._wanted and self._others:
+            seen = ", ".join(sorted({*self.names(), *self._others}))
+            self._note(
+                "step-optimizer",
+                f"no optimizer of class {self._wanted} has stepped, so no step was counted; seen: {seen}",
+            )
+
+    @staticmethod
+    def is_rehearsal(optimizer: Optimizer) -> bool:
+        """True if its parameters hold no data (meta device, fake tensors): its steps compute shapes, and nothing more."""
+        try:
+            return has_no_data(optimizer.param_groups[0]["params"][0])
+        except (AttributeError, LookupError, TypeError):  # an optimizer of another kind, or an empty one
+            return False
+
+    def names(self) -> list[str]:
+        """Class names of the optimizers alive."""
+        return [type(optimizer).__name__ for optimizer in self]
+
+    def of(self, parameters: list[Tensor]) -> Optimizer | None:
+        """The optimizer that holds the first of these parameters."""
+        for optimizer in self:
+            if parameters and any(parameters[0] is p for group in optimizer.param_groups for p in group["params"]):
+                return optimizer
+        return None
+
+    def held(self) -> set[int]:
+        """The parameters that optimizers hold, by id."""
+        return {id(p) for optimizer in self for group in optimizer.param_groups for p in group["params"]}

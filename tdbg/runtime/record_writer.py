@@ -1,0 +1,81 @@
+"""The end of a step's record: probes fill it in, late values complete it, then it is written."""
+
+import time
+from collections.abc import Callable
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from tdbg.core.events import Event, Step
+from tdbg.core.guard import belongs_to_program
+from tdbg.runtime.budget import Budget
+from tdbg.runtime.cost_reports import CostReports
+from tdbg.runtime.deferred_reads import Then
+from tdbg.runtime.dispatcher import ProbeDispatcher
+from tdbg.runtime.listener import Listener
+from tdbg.runtime.state import State
+from tdbg.runtime.step_record import Recorder
+
+
+class RecordWriter:
+    """Writes what the recorder has gathered. late_loss: told of the losses that were read a step late."""
+
+    def __init__(
+        self,
+        state: State,
+        budget: Budget,
+        recorder: Recorder,
+        dispatcher: ProbeDispatcher,
+        costs: CostReports,
+        *,
+        emit: Callable[[Event], None],
+        late_loss: Then,
+    ) -> None:
+        self._state = state
+        self._budget = budget
+        self._recorder = recorder
+        self._dispatcher = dispatcher
+        self._costs = costs
+        self._emit = emit
+        self._late_loss = late_loss
+
+    def make(self, optimizer: Optimizer, now: float, *, skipped: bool) -> None:
+        """Make the record of the step that ends now; it is written at once, or when its late values are there."""
+        begun = time.perf_counter()
+        record = self._recorder.build(self._state.step, optimizer, now, skipped=skipped, late_loss=self._late_loss)
+        self._dispatcher.dispatch("step_ended", record, optimizer)
+        if record.checked == "all":
+            self._state.sampled += 1
+        self._recorder.finish_or_wait(record, self.write)
+        self._costs.tell(now)
+        self._budget.learn("record", time.perf_counter() - begun)
+
+    def write(self, record: Step) -> None:
+        """Write a complete record."""
+        self._recorder.keep(record)
+        self._dispatcher.dispatch("record_written", record)
+        if record.finite and record.checked == "all" and record.loss is not None:
+            self._state.bad_seen = False  # it has recovered: a later fault is news again
+        self._emit(record)
+
+    def read_late(self, values: Tensor, then: Then) -> None:
+        """Have a small device tensor read one step later, with all others in one copy."""
+        self._recorder.late.add(values, lambda values, record: self._hand_over(then, values, record))
+
+    def _hand_over(self, then: Then, values: list[float], record: Step | None) -> None:
+        try:
+            then(values, record)
+        except BaseException as error:  # guard: as around every probe call; the others get their values
+            if belongs_to_program(error):
+                raise
+            owner = getattr(then, "probe", None)
+            self._dispatcher.failed(owner if isinstance(owner, Listener) else "late values", error)
+
+    def finish_pending(self) -> None:
+        """Write the record that waits for its values, if there is one."""
+        try:
+            self._recorder.finish_pending(self.write)
+        except BaseException as error:  # guard: a device that failed gives no values
+            if belongs_to_program(error):
+                raise
+            self._dispatcher.failed("late values", error)

@@ -1,0 +1,88 @@
+"""Which root modules are trained, and the search for them where none was seen being called."""
+
+import gc
+import sys
+from collections.abc import Callable
+
+from torch import Tensor, nn
+
+from tdbg.runtime.optimizers import Optimizers
+from tdbg.runtime.root_modules import Roots, unwrapped
+
+MAX_SEARCHES = 4
+
+
+class RootSearch:
+    """Finds the forward pass of a program whose model is called in an unusual way. note: (code, text)."""
+
+    def __init__(self, roots: Roots, optimizers: Optimizers, note: Callable[[str, str], None]) -> None:
+        self.over = False  # a root was called, or the search is given up
+        self.count = 0
+        self._roots = roots
+        self._optimizers = optimizers
+        self._note = note
+
+    def look(self) -> None:
+        """No hooked root has been called before a backward: look one level down, or among unpickled models."""
+        tops = self._roots.tops()
+        if not tops:
+            self._adopt_unpickled()
+        for root in tops:
+            self._roots.descend(root)
+        self.count += 1
+        if self.count >= MAX_SEARCHES:
+            self.over = True
+            if is_anything_compiled():
+                self._note(
+                    "forward-compiled", "the model runs inside a compiled function: its forward pass is not seen"
+                )
+            else:
+                self._note("forward-unseen", "no module's forward was seen: is the model called through .forward()?")
+
+    def trained_roots(self) -> list[nn.Module]:
+        """The roots whose parameters an optimizer holds; all roots where none does (evaluation)."""
+        tops = self._roots.tops()
+        held = self._optimizers.held()
+        return [root for root in tops if any(id(p) in held for p in root.parameters())] or tops
+
+    def _adopt_unpickled(self) -> None:
+        held = self._optimizers.held()
+        for module in modules_in_memory():
+            if any(id(p) in held for p in module.parameters()):
+                self._roots.adopt(module)
+
+    def trained_instead(self) -> str:
+        """The class of a model with gradients that no optimizer uses, while held parameters of its shapes have none.
+
+        It says why they get none: the optimizer was built on another instance of the model (which a deep copy is, that
+        no hook has seen), or before some parameters were replaced. Empty without one. Cost: a walk over all objects in
+        memory where no root is one; once.
+        """
+        held = self._optimizers.held()
+        groups = [group for optimizer in self._optimizers for group in optimizer.param_groups]
+        missing = [p for group in groups for p in group["params"] if p.grad is None and p.requires_grad]
+        for roots in (self._roots.tops, modules_in_memory):
+            found = next((root for root in roots() if _has_unused_gradients(root, held, missing)), None)
+            if found is not None:
+                return type(unwrapped(found)).__name__
+        return ""
+
+
+def modules_in_memory() -> list[nn.Module]:
+    """Every module that is no part of another."""
+    # type(), not isinstance(): the latter asks every object in memory for its __class__, and some warn
+    modules = [item for item in gc.get_objects() if issubclass(type(item), nn.Module)]
+    children = {id(child) for module in modules for child in module.children()}
+    return [module for module in modules if id(module) not in children]
+
+
+def _has_unused_gradients(root: nn.Module, held: set[int], missing: list[Tensor]) -> bool:
+    parameters = {id(p): p for p in root.parameters()}
+    unused = {p.shape for p in parameters.values() if p.grad is not None and id(p) not in held}
+    return any(p.shape in unused and id(p) not in parameters for p in missing)
+
+
+def is_anything_compiled() -> bool:
+    """True once torch.compile has made a graph."""
+    utils = sys.modules.get("torch._dynamo.utils")
+    return utils is not None and utils.counters["stats"]["unique_graphs"] > 0

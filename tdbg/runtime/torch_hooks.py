@@ -1,0 +1,281 @@
+"""Where tdbg stands in torch: every hook and patch of the default level, set and taken away together."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol, cast
+
+import torch
+from torch import Tensor, nn
+from torch._C._autograd import _profiler_enabled
+from torch.autograd import profiler as autograd_profiler
+from torch.optim import Optimizer
+from torch.optim import optimizer as optimizer_module
+
+from tdbg.core.frames import drop_own_frames
+from tdbg.core.guard import Guard
+from tdbg.runtime.compiler import hide, unseen
+from tdbg.runtime.fast_path import FastPath
+from tdbg.runtime.local_gradients import FSDP_GROUP, LocalGradients
+from tdbg.runtime.loss_watch import LossWatch
+from tdbg.runtime.module_sampler import ModuleSampler
+from tdbg.runtime.optimizers import Optimizers
+from tdbg.runtime.own_hooks import add_global_hook, put_back, take_away
+from tdbg.runtime.patches import Patches
+from tdbg.runtime.plan import Plan
+from tdbg.runtime.root_modules import Roots
+from tdbg.runtime.state import State
+
+
+class Watcher(Protocol):
+    """Who is called: the monitor, as far as these hooks know it."""
+
+    active: bool
+    rerunning: bool
+    plan: Plan
+    optimizers: Optimizers
+    roots: Roots
+    modules: ModuleSampler
+    losses: LossWatch
+    local_gradients: LocalGradients
+
+    def clip_begins(self, parameters: list[Tensor]) -> bool: ...
+    def clip_glanced(self, parameters: list[Tensor], total: Any) -> None: ...
+    def clip_ended(self, total: Any) -> None: ...
+    def update_begins(self, optimizer: Any) -> None: ...
+    def update_ended(self, optimizer: Any) -> None: ...
+    def hush(self, quiet: bool) -> None: ...
+    def switch(self, on: bool) -> None: ...
+    def failed(self, probe: str, error: BaseException) -> None: ...
+    def note(self, code: str, text: str) -> None: ...
+    def when_imported(self, name: str, then: Callable[[Any], None]) -> None: ...
+
+
+class TorchHooks:
+    """Calls the monitor at backward, clipping and updates; keeps torch's own behaviour unchanged.
+
+    The wrappers do nothing inside a compiled region, and the compiler makes no frames of them.
+    `torch.autograd.backward` is what ``Tensor.backward`` calls, by attribute; a backward inside a backward
+    (reentrant checkpointing) is left alone.
+    """
+
+    def __init__(self, monitor: Watcher, state: State) -> None:
+        self.monitor = monitor
+        self.patches = Patches()
+        self._step = Guard("step", self._give_up)
+        self.fast_path = FastPath(state, self._step_hook(self._update_begins), self._step_hook(self._update_ended))
+        # Told of every update, watched or not. Probes must not hook optimizers themselves: level and flags change
+        # while torch goes through its hooks, and it ends the program if one is added or removed meanwhile.
+        self.before_each: list[Callable[[Any], None]] = []
+        self.after_each: list[Callable[[Any], None]] = []
+        self._handles: list[Any] = []
+        self._depth = 0
+        failed = monitor.failed
+        self._backward, self._clip = Guard("backward", failed), Guard("clip", failed)
+        self._optimizers, self._profiled = Guard("optimizers", failed), Guard("profiled", failed)
+        self._compile, self._copies = Guard("compile", failed), Guard("copies", failed)
+        self._script = Guard("script", self._give_up)  # torch.jit refuses modules that have hooks of ours
+
+    def attach(self) -> None:
+        """Set them all."""
+        self._handles = [
+            add_global_hook(optimizer_module._global_optimizer_pre_hooks, self.fast_path.hook_before_update),
+            add_global_hook(optimizer_module._global_optimizer_post_hooks, self.fast_path.hook_after_update),
+        ]
+        self.patches.wrap(Optimizer, "__init__", self._around_optimizer_init)
+        self.patches.wrap(torch.autograd, "backward", self._around_backward, drops_frames=True)
+        for owner in (nn.utils, nn.utils.clip_grad):
+            self.patches.wrap(owner, "clip_grad_norm_", self._around_clip, drops_frames=True)
+        self.patches.wrap(torch.jit._recursive, "create_script_module", self._around_script)
+        self.patches.wrap(nn.Module, "__setstate__", self._around_setstate)
+        self.patches.wrap(nn.Module, "compile", self._around_compile)
+        self.patches.wrap(autograd_profiler.profile, "_start_trace", self._around_profiler)
+        self.patches.wrap(autograd_profiler.profile, "__exit__", self._around_profiler)
+        self.monitor.when_imported(FSDP_GROUP, lambda module: self._backward.call(self._watch_groups, module))
+
+    def detach(self) -> None:
+        """Take them all away."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+        self.patches.restore()
+
+    def _give_up(self, part: str, error: BaseException) -> None:
+        """Steps cannot be counted any longer, or hooks not be taken away where they harm: nothing goes on without."""
+        self.monitor.failed(part, error)
+        self.monitor.switch(False)
+
+    def _update_begins(self, optimizer: Any) -> None:
+        self.monitor.update_begins(optimizer)
+        for tell in tuple(self.before_each):
+            tell(optimizer)
+
+    def _update_ended(self, optimizer: Any) -> None:
+        listeners = tuple(self.after_each)  # whoever comes with a change of level has not seen this update begin
+        self.monitor.update_ended(optimizer)
+        for tell in listeners:
+            tell(optimizer)
+
+    def _step_hook(self, target: Callable[[Any], None]) -> Callable[[Any], None]:
+        guard = self._step
+
+        def hook(optimizer: Any) -> None:
+            if not torch.compiler.is_compiling():
+                unseen(guard.call, target, optimizer)
+
+        return cast("Callable[[Any], None]", hide(hook))
+
+    def unseen_update(self, optimizer: Any) -> None:
+        """An update was made although its hooks were not called: those of a compiled ``optimizer.step`` are not."""
+        self.monitor.note(
+            "compiled-step",
+            f"{type(optimizer).__name__}.step is compiled: its steps are counted; gradients and updates are not seen",
+        )
+        self._step.call(self._update_ended, optimizer)
+
+    def __len__(self) -> int:
+        return len(self._handles) + len(self.patches)
+
+    def _watch_groups(self, module: Any) -> None:
+        """Stand before each reduction of FSDP2: there alone a rank's own gradients are to be seen."""
+        if self._handles and hasattr(module, "FSDPParamGroup"):
+            self.patches.wrap(module.FSDPParamGroup, "post_backward", self._around_group)
+
+    def _around_group(self, original: Any) -> Any:
+        monitor, guard = self.monitor, self._backward
+
+        def post_backward(group: Any, *args: Any, **kwargs: Any) -> Any:
+            if monitor.active and not torch.compiler.is_compiling():
+                unseen(guard.call, monitor.local_gradients.group_ready, group)
+            return original(group, *args, **kwargs)
+
+        return hide(post_backward)
+
+    def _around_optimizer_init(self, original: Any) -> Any:
+        def __init__(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+            original(optimizer, *args, **kwargs)
+            self._optimizers.call(self.monitor.optimizers.add, optimizer)
+
+        return __init__
+
+    def _around_script(self, original: Any) -> Any:
+        """torch.jit compiles a module's hooks with it, when it scripts and when it traces."""
+
+        def create_script_module(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            removed = self._script.call(take_away, module.modules())
+            try:
+                return original(module, *args, **kwargs)
+            finally:
+                if removed:
+                    self._script.call(put_back, removed)
+
+        return create_script_module
+
+    def _around_setstate(self, original: Any) -> Any:
+        """A copy of a module, and one that was loaded, comes to be without being built."""
+
+        def __setstate__(module: nn.Module, state: Any) -> None:
+            original(module, state)
+            self._copies.call(self.monitor.roots.take_in_copy, module)
+
+        return __setstate__
+
+    def _around_compile(self, original: Any) -> Any:
+        def compile(module: Any, *args: Any, **kwargs: Any) -> None:
+            roots = self.monitor.roots
+            self._compile.call(self.monitor.modules.before_compile)
+            was_hooked = self._compile.call(roots.before_compile, module)
+            original(module, *args, **kwargs)
+            if was_hooked:
+                self._compile.call(roots.after_compile, module)
+
+        return compile
+
+    def _around_profiler(self, original: Any) -> Any:
+        """While any profiler of torch records, ours or the program's, its trace is to show the program alone."""
+
+        def begin_or_end(*args: Any, **kwargs: Any) -> Any:
+            if not _profiler_enabled():
+                self._profiled.call(self.monitor.hush, True)
+            try:
+                return original(*args, **kwargs)
+            finally:
+                self._profiled.call(self.monitor.hush, bool(_profiler_enabled()))
+
+        return begin_or_end
+
+    def _around_clip(self, original: Any) -> Any:
+        monitor, guard, path = self.monitor, self._clip, self.fast_path
+
+        def clip(parameters: Any, *args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling() or not monitor.active:
+                return original(parameters, *args, **kwargs)
+            if not isinstance(parameters, Tensor):
+                parameters = list(parameters)  # a generator must not be used up by looking
+            clipped = [parameters] if isinstance(parameters, Tensor) else parameters
+            if unseen(guard.call, monitor.clip_begins, clipped):
+                total = original(parameters, *args, **kwargs)
+                unseen(guard.call, monitor.clip_ended, total)
+            else:
+                total = original(parameters, *args, **kwargs)
+                unseen(guard.call, monitor.clip_glanced, clipped, total)
+            return total
+
+        hide(clip)
+
+        def clip_grad_norm_(parameters: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                if not path.steps_left:
+                    return clip(parameters, *args, **kwargs)
+                if type(parameters) is not list and not isinstance(parameters, Tensor):
+                    parameters = list(parameters)
+                total = original(parameters, *args, **kwargs)
+                if not path.skip_clipping(total):
+                    clipped = parameters if type(parameters) is list else [parameters]
+                    unseen(guard.call, monitor.clip_glanced, clipped, total)
+                return total
+            except BaseException as error:
+                drop_own_frames(error)
+                raise
+
+        return hide(clip_grad_norm_)
+
+    def _around_backward(self, original: Any) -> Any:
+        monitor, guard, path = self.monitor, self._backward, self.fast_path
+
+        def look_and_go(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling() or not monitor.active or self._depth or monitor.rerunning:
+                return original(tensors, *args, **kwargs)
+            # type(): an object of the program's may have a say in isinstance
+            if type(tensors) is not Tensor and unseen(issubclass, type(tensors), Iterator):
+                tensors = tuple(tensors)  # looking must not use it up
+            watched = monitor.plan.watch or not unseen(guard.call, monitor.losses.glance, tensors)
+            if watched:
+                unseen(guard.call, monitor.losses.begins, tensors)
+            looks = monitor.local_gradients.ranks > 1
+            look = unseen(guard.call, monitor.local_gradients.begin, tensors) if looks else None
+            if not watched and look is None:
+                return original(tensors, *args, **kwargs)
+            self._depth += 1
+            returned = False
+            try:
+                result = original(tensors, *args, **kwargs)
+                returned = True
+            finally:
+                self._depth -= 1
+                if look is not None:
+                    unseen(guard.call, monitor.local_gradients.end, look, returned)
+            if watched:
+                unseen(guard.call, monitor.losses.ended)
+            return result
+
+        hide(look_and_go)
+
+        def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                if path.steps_left and not self._depth and path.skip_loss(tensors):
+                    return original(tensors, *args, **kwargs)
+                return look_and_go(tensors, *args, **kwargs)
+            except BaseException as error:
+                drop_own_frames(error)
+                raise
+
+        return hide(backward)
