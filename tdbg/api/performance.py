@@ -16,8 +16,8 @@ from tdbg.api.session import current
 from tdbg.core.errors import TdbgError
 from tdbg.core.events import Trace
 from tdbg.core.profiling import KINDS, MAX_STEPS, Span
-from tdbg.probes.guest import ForeignProfiler
-from tdbg.probes.kineto import Press, Session, somebody_records
+from tdbg.probes.profiler.foreign_profiler import ForeignProfiler
+from tdbg.probes.profiler.kineto import Press, Session, somebody_records
 
 if TYPE_CHECKING:
     from tdbg.runtime.monitor import Monitor

@@ -27,7 +27,7 @@ from tdbg.debuggers.tap import Copied, Tap, Target
 from tdbg.debuggers.waiting import Ended, Waiting
 from tdbg.pages.writer import BudgetExceeded, PageWriter
 from tdbg.probes import Probe
-from tdbg.probes.feeds import Feeds, in_whole, padded_rows
+from tdbg.probes.dataloader.feeds import Feeds, in_whole, padded_rows
 from tdbg.runtime.root_modules import unwrapped
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from tdbg.probes import PROBES, Probe
-from tdbg.probes.collectives import argument
+from tdbg.probes.distributed.collectives import argument
 from tdbg.probes.forward import short
 from tdbg.runtime.tensors import on_host
 

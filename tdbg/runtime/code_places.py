@@ -6,8 +6,9 @@ from types import FrameType
 
 import torch
 
+from tdbg.core.frames import OWN_FOLDER
+
 TORCH = os.path.dirname(torch.__file__) + os.sep
-TDBG = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 MAX_FRAMES = 60
 
 
@@ -18,7 +19,7 @@ def is_torch(frame: FrameType) -> bool:
 
 def is_tdbg(frame: FrameType) -> bool:
     """True for a frame of tdbg's own code."""
-    return frame.f_code.co_filename.startswith(TDBG)
+    return frame.f_code.co_filename.startswith(OWN_FOLDER)
 
 
 def program_frame(frame: FrameType | None) -> FrameType | None:
@@ -27,7 +28,7 @@ def program_frame(frame: FrameType | None) -> FrameType | None:
         if frame is None:
             return None
         file = frame.f_code.co_filename
-        if not file.startswith((TORCH, TDBG, "<")):
+        if not file.startswith((TORCH, OWN_FOLDER, "<")):
             return frame
         frame = frame.f_back
     return None

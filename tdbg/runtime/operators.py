@@ -14,7 +14,8 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tdbg.runtime.code_places import TDBG, TORCH, program_frame
+from tdbg.core.frames import OWN_FOLDER
+from tdbg.runtime.code_places import TORCH, program_frame
 from tdbg.runtime.own_hooks import add_node_hook, add_post_hook, add_pre_hook
 from tdbg.runtime.rerun import Call, Operation, as_before, output_pairs
 from tdbg.runtime.root_modules import Names, unwrapped
@@ -170,7 +171,7 @@ def _line_of_text(lines: list[str]) -> tuple[str, str]:
     for text in reversed(lines):
         head, _, rest = text.partition("\n")
         words = head.strip().split('"')
-        if len(words) >= 3 and not words[1].startswith((TORCH, TDBG, "<")):
+        if len(words) >= 3 and not words[1].startswith((TORCH, OWN_FOLDER, "<")):
             number = words[2].split(",")[1].split()[-1] if "," in words[2] else ""
             return f"{words[1]}:{number}", rest.strip().partition("\n")[0][:200]
     return "", ""

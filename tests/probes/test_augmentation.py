@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, Subset
 
 from tdbg.core.events import Observation
-from tdbg.probes.transforms import Meter, find, glimpse, name_of, steps_of
-from tdbg.probes.worker_pipe import LIMIT, WorkerPipe
+from tdbg.probes.augmentation.transforms import Meter, find, glimpse, name_of, steps_of
+from tdbg.probes.augmentation.worker_pipe import LIMIT, WorkerPipe
 from tdbg.runtime import tensors
 
 

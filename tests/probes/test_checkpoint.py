@@ -15,7 +15,7 @@ from probes.judging import codes, findings, seen
 from torch import Tensor, nn
 from torch.optim import lr_scheduler
 
-from tdbg.probes.state_keys import compare, module_shapes, shapes_of
+from tdbg.probes.checkpoint.state_keys import compare, module_shapes, shapes_of
 
 FLAG = {"flags": {"CHECKPOINT": True}, "max_overhead": 1e6}
 

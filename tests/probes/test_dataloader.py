@@ -14,8 +14,9 @@ from torch.utils.data.distributed import DistributedSampler
 
 from tdbg.core.config import BUDGET_PCT
 from tdbg.core.events import Observation
-from tdbg.probes import batches, dataloader
-from tdbg.probes.feeds import Waits, told_by
+from tdbg.probes import dataloader
+from tdbg.probes.dataloader import batches
+from tdbg.probes.dataloader.feeds import Waits, told_by
 from tdbg.runtime import tensors
 
 FEATURES = 48

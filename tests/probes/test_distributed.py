@@ -15,9 +15,9 @@ from torch import nn
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from tdbg.core.events import Observation
-from tdbg.probes.collectives import COLLECTIVES, FIRST_CUTS, FUNCTIONAL, LONG_CHUNK, LONG_CUTS, Kind, Order
 from tdbg.probes.distributed import Distributed, flight_entries
-from tdbg.probes.watchdog import Watchdog
+from tdbg.probes.distributed.collectives import COLLECTIVES, FIRST_CUTS, FUNCTIONAL, LONG_CHUNK, LONG_CUTS, Kind, Order
+from tdbg.probes.distributed.watchdog import Watchdog
 
 PATIENCE_S = 30.0
 KINDS = {kind.name: kind for kind in COLLECTIVES}

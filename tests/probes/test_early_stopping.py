@@ -9,7 +9,7 @@ import torch
 from probes.judging import codes, findings, seen
 from torch import nn
 
-from tdbg.probes.stoppers import Course, State, as_number, direction, metric_of, state_of
+from tdbg.probes.early_stopping.stoppers import Course, State, as_number, direction, metric_of, state_of
 
 FLAG = {"flags": {"EARLY_STOPPING": True}, "max_overhead": 1e6}
 FALLING = [1.0, 0.8, 0.6, 0.5, 0.4, 0.3]

@@ -3,7 +3,7 @@
 import torch
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, Subset, TensorDataset
 
-from tdbg.probes.feeds import in_whole, padded_rows
+from tdbg.probes.dataloader.feeds import in_whole, padded_rows
 
 
 def batches(rank: int, *, shuffle: bool, drop_last: bool = False, passes: int = 2) -> list[tuple[list[int], list[int]]]:

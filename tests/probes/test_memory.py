@@ -12,8 +12,9 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from tdbg.core.events import Observation
-from tdbg.probes import host_memory, live_tensors, memory
-from tdbg.probes.creep import Series
+from tdbg.probes import memory
+from tdbg.probes.memory import host_memory, live_tensors
+from tdbg.probes.memory.growth import Series
 
 from .conftest import Watch
 

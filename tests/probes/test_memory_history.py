@@ -4,7 +4,7 @@ import gzip
 import json
 from pathlib import Path
 
-from tdbg.probes.memory_history import save
+from tdbg.probes.profiler.memory_history import save
 
 
 def test_a_history_becomes_one_json_document(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from tdbg.core.events import Observation
-from tdbg.probes import module_tree
+from tdbg.probes.model_build import module_tree
 
 from .conftest import Watch
 

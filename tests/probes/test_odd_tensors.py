@@ -5,7 +5,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from tdbg.probes import batches, state_keys
+from tdbg.probes.checkpoint import state_keys
+from tdbg.probes.dataloader import batches
 from tdbg.runtime import tensors
 from tdbg.runtime.rerun import Call
 

@@ -16,7 +16,7 @@ from torch import nn
 
 from tdbg.core.events import Observation, Trace
 from tdbg.core.profiling import MAX_STEPS, rest, trace_name
-from tdbg.probes.memory_history import MemoryHistory, name_beside, save
+from tdbg.probes.profiler.memory_history import MemoryHistory, name_beside, save
 from tests.probes.conftest import Watch
 
 Start = Callable[..., Watch]

@@ -13,9 +13,9 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from tdbg.core.config import Settings
-from tdbg.probes import Probe, collectives
-from tdbg.probes.collectives import Group, Order
-from tdbg.probes.distributed import Distributed
+from tdbg.probes import Probe
+from tdbg.probes.distributed import Distributed, collectives
+from tdbg.probes.distributed.collectives import Group, Order
 from tdbg.runtime.budget import Budget
 from tdbg.runtime.cost_reports import CostReports
 from tdbg.runtime.dispatcher import ProbeDispatcher

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
-from tdbg.probes.windows import Track, compressed, window_text
+from tdbg.probes.training_loop.windows import Track, compressed, window_text
 
 FLAG = {"flags": {"TRAINING_LOOP": True}, "max_overhead": 1e6}
 Loop = Callable[[], Any]

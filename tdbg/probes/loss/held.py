@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from tdbg.probes import host_memory
+from tdbg.probes.memory import host_memory
 from tdbg.runtime import tensors
 
 MB = 1e6

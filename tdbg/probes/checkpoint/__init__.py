@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from tdbg.probes import PROBES, saved
-from tdbg.probes.state_keys import Difference, Shapes, compare, module_shapes, shapes_of, without
+from tdbg.probes import PROBES
+from tdbg.probes.checkpoint import saved
+from tdbg.probes.checkpoint.state_keys import Difference, Shapes, compare, module_shapes, shapes_of, without
 from tdbg.probes.updates import EveryUpdate
 from tdbg.runtime.root_modules import unwrapped
 from tdbg.runtime.tensors import on_host, version

@@ -10,10 +10,11 @@ import weakref
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
+
+from tdbg.core.frames import OWN_FOLDER
 
 WINDOW = 64  # batches whose waits are judged together
 TIMES = 256  # waits whose spread is told
@@ -23,7 +24,6 @@ FLOOR_S = 0.005  # shorter waits are nobody's trouble
 MAX_FEEDS = 16
 MAX_PENDING = 1024  # batches asked for and not yet handed out
 MAX_TEXT = 500  # of an exception
-OWN = os.path.join(Path(__file__).parents[1], "")
 CHAIN = 4  # datasets inside datasets, samplers inside samplers
 
 
@@ -387,7 +387,7 @@ def told_by(error: Exception) -> tuple[int | None, str, str]:
     lines = [line for line in text.splitlines() if line.strip()]
     if match is None or len(lines) < 2:
         frames = traceback.extract_tb(error.__traceback__)
-        theirs = [frame for frame in frames if not frame.filename.startswith(OWN)] or frames
+        theirs = [frame for frame in frames if not frame.filename.startswith(OWN_FOLDER)] or frames
         where = f"{theirs[-1].filename}:{theirs[-1].lineno}" if theirs else ""
         return None, f"{type(error).__name__}: {text}"[:MAX_TEXT], where
     places = re.findall(r'File "(.+)", line (\d+)', text)

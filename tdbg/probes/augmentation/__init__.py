@@ -13,10 +13,20 @@ import torch
 from tdbg.core.config import Selection
 from tdbg.core.events import Step, number
 from tdbg.probes import PROBES, Probe
-from tdbg.probes.feeds import ENOUGH, Waits, in_worker, start_method
+from tdbg.probes.augmentation.transforms import (
+    LIBRARIES,
+    Glimpse,
+    Meter,
+    Pipeline,
+    Run,
+    find,
+    in_library,
+    pipeline,
+    steps_of,
+)
+from tdbg.probes.augmentation.worker_pipe import WorkerPipe
+from tdbg.probes.dataloader.feeds import ENOUGH, Waits, in_worker, start_method
 from tdbg.probes.forward import short
-from tdbg.probes.transforms import LIBRARIES, Glimpse, Meter, Pipeline, Run, find, in_library, pipeline, steps_of
-from tdbg.probes.worker_pipe import WorkerPipe
 from tdbg.runtime.deferred_reads import device_idle
 
 if TYPE_CHECKING:

@@ -12,8 +12,9 @@ import torch
 from torch import nn
 
 from tdbg.core.rundir import env_rank
-from tdbg.probes import PROBES, Probe, stacks
-from tdbg.probes.collectives import (
+from tdbg.probes import PROBES, Probe
+from tdbg.probes.distributed import stacks
+from tdbg.probes.distributed.collectives import (
     COLLECTIVES,
     FUNCTIONAL,
     MAX_RANKS,
@@ -27,7 +28,7 @@ from tdbg.probes.collectives import (
     payload,
     signature,
 )
-from tdbg.probes.watchdog import Watchdog
+from tdbg.probes.distributed.watchdog import Watchdog
 from tdbg.runtime.root_modules import alive
 
 if TYPE_CHECKING:

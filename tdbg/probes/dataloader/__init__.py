@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from tdbg.core.events import Step
-from tdbg.probes import PROBES, Probe, batches
-from tdbg.probes.batches import Part, Prints
-from tdbg.probes.feeds import (
+from tdbg.probes import PROBES, Probe
+from tdbg.probes.dataloader import batches
+from tdbg.probes.dataloader.batches import Part, Prints
+from tdbg.probes.dataloader.feeds import (
     ENOUGH,
     Feed,
     Feeds,

@@ -7,7 +7,7 @@ from torch import nn
 
 from tdbg.core.events import NonFinite, Step, as_float, number
 from tdbg.probes import PROBES, Probe
-from tdbg.probes.refuting import refute_gradient, trace_of_gradient, update_explains
+from tdbg.probes.first_bad.refuting import refute_gradient, trace_of_gradient, update_explains
 from tdbg.runtime import tensors
 from tdbg.runtime.rerun import Call, Located, locate_backward, locate_forward
 from tdbg.runtime.root_modules import Names

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from tdbg.probes import PROBES
-from tdbg.probes.recompute import Recomputed
-from tdbg.probes.sources import Source, is_same, source_of
+from tdbg.probes.training_loop.recompute import Recomputed
+from tdbg.probes.training_loop.sources import Source, is_same, source_of
+from tdbg.probes.training_loop.windows import FAULTS, Track, compressed, window_text
 from tdbg.probes.updates import EveryUpdate
-from tdbg.probes.windows import FAULTS, Track, compressed, window_text
 from tdbg.runtime.compiler import hide
 
 if TYPE_CHECKING:

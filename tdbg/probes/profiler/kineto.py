@@ -21,7 +21,7 @@ from torch.profiler.profiler import _KinetoProfile
 from tdbg.core import run_files
 from tdbg.core.guard import Guard
 from tdbg.core.profiling import KINDS, Span, quieten, trace_name
-from tdbg.probes.memory_history import MemoryHistory, name_beside, save
+from tdbg.probes.profiler.memory_history import MemoryHistory, name_beside, save
 
 COMPRESSION = 6  # a seventh larger than 9, in a fifth of the time: 25 ms for the 4 MB that a step with everything makes
 BLOCK_BYTES = 1 << 20

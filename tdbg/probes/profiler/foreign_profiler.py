@@ -10,7 +10,7 @@ from torch.autograd import profiler as autograd_profiler
 from tdbg.core import run_files
 from tdbg.core.events import Trace
 from tdbg.core.profiling import trace_name
-from tdbg.probes.kineto import is_own
+from tdbg.probes.profiler.kineto import is_own
 
 if TYPE_CHECKING:
     from tdbg.runtime.monitor import Monitor

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from tdbg.probes import PROBES, Probe, host_memory, live_tensors
-from tdbg.probes.creep import Growth, Series
-from tdbg.probes.live_tensors import Census, Kind, is_out_of_memory
+from tdbg.probes import PROBES, Probe
+from tdbg.probes.memory import host_memory, live_tensors
+from tdbg.probes.memory.growth import Growth, Series
+from tdbg.probes.memory.live_tensors import Census, Kind, is_out_of_memory
 from tdbg.runtime.module_sampler import ModuleSampler, SampleRequest
 from tdbg.runtime.root_modules import clean_path, unwrapped
 from tdbg.runtime.tensors import nbytes

@@ -9,10 +9,10 @@ from tdbg.core.config import Selection
 from tdbg.core.events import Trace
 from tdbg.core.profiling import Span, Windows
 from tdbg.probes import PROBES
-from tdbg.probes.guest import ForeignProfiler
-from tdbg.probes.kineto import Press, Session, forget_in_child, is_own, somebody_records
-from tdbg.probes.profile_tally import Tally, count, rounded
-from tdbg.probes.span_marks import SpanMarks
+from tdbg.probes.profiler.foreign_profiler import ForeignProfiler
+from tdbg.probes.profiler.kineto import Press, Session, forget_in_child, is_own, somebody_records
+from tdbg.probes.profiler.span_marks import SpanMarks
+from tdbg.probes.profiler.tally import Tally, count, rounded
 from tdbg.probes.updates import EveryUpdate
 
 if TYPE_CHECKING:

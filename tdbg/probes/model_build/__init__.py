@@ -16,9 +16,10 @@ from torch.nn.parameter import is_lazy
 
 from tdbg.core.events import Step, number
 from tdbg.core.guard import Guard
-from tdbg.probes import PROBES, Probe, module_tree
+from tdbg.probes import PROBES, Probe
 from tdbg.probes.forward import short
-from tdbg.probes.live_tensors import is_out_of_memory
+from tdbg.probes.memory.live_tensors import is_out_of_memory
+from tdbg.probes.model_build import module_tree
 from tdbg.runtime import tensors
 from tdbg.runtime.code_places import program_frame, short_path
 from tdbg.runtime.own_hooks import add_global_hook

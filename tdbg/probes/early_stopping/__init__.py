@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from tdbg.core.events import number
 from tdbg.probes import PROBES
-from tdbg.probes.stoppers import METHODS, Course, State, as_number, metric_of, parameters, state_of
+from tdbg.probes.early_stopping.stoppers import METHODS, Course, State, as_number, metric_of, parameters, state_of
 from tdbg.probes.updates import EveryUpdate
 
 LIGHTNING = ("lightning.pytorch.callbacks.early_stopping", "pytorch_lightning.callbacks.early_stopping")

@@ -8,9 +8,10 @@ import threading
 import traceback
 from types import FrameType
 
+from tdbg.core.frames import OWN_FOLDER
+
 MAX_FRAMES = 60
 MAX_THREADS = 64
-OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 FOREIGN = tuple(
     os.path.abspath(path) + os.sep for name, path in sysconfig.get_paths().items() if name in ("stdlib", "purelib")
 )
@@ -36,7 +37,7 @@ def frame_of(ident: int) -> FrameType | None:
 def where(frame: FrameType | None) -> str:
     """``train.py:41 in main``: the innermost line of the program's own, or of whatever runs."""
     own = frame
-    while own is not None and own.f_code.co_filename.startswith((*FOREIGN, OURS, "<")):
+    while own is not None and own.f_code.co_filename.startswith((*FOREIGN, OWN_FOLDER, "<")):
         own = own.f_back
     found = own or frame
     if found is None:
