@@ -234,6 +234,7 @@ class Supervision:
         """The follower has seen what the run is to end at."""
         self.stopped = True
         say(f"stopping the command at {why}")
+        _record(self.run, stopped=why)
         child.stop()
 
     def _note_git(self) -> None:

@@ -77,10 +77,17 @@ class RankExit(Rule):
                 first_step=first.step,
                 rank=first.rank,
                 evidence=[f"on {first.host}"] * bool(first.host) + [f"then: {joined(others, 6)}"] * bool(others),
-                cause=CAUSES.get(first.code, ""),
+                cause=_cause(view, first.code),
                 try_next="the end of that rank's output; `--tee` keeps it" if first.code not in ASKED_TO_END else "",
             ),
         )
+
+
+def _cause(view: View, code: int) -> str:
+    stopped = view.info.get("stopped")
+    if stopped and code in ASKED_TO_END:
+        return f"tdbg ended the run at {stopped}"
+    return CAUSES.get(code, "")
 
 
 def _first(exits: list[_Exit]) -> _Exit | None:

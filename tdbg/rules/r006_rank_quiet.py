@@ -132,6 +132,7 @@ class RankQuiet(Rule):
     code = "TD-R006"
     title = "a rank keeps others waiting"
     severity = "warning"
+    leads_to = ("TD-R001", "TD-R002", "TD-R003")  # whoever ends a job that hangs, and the timeout of a collective
     listens = (Start, Observation)
 
     def __init__(self) -> None:
