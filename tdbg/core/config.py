@@ -565,7 +565,7 @@ def flags_from_env(text: str) -> dict[str, flag_table.Value]:
 
 
 def unblotted_flags(flags: Mapping[str, flag_table.Value], environ: Mapping[str, str]) -> dict[str, flag_table.Value]:
-    """The flags that run.json shows, with those values that it has blotted out as the environment has them."""
+    """The flags that run.json shows, with those values that it has masked as the environment has them."""
     if MARK not in flags.values():
         return dict(flags)
     given = flags_from_env(environ.get("TDBG_FLAGS", ""))

@@ -456,7 +456,7 @@ def encode(event: Event) -> bytes:
 
 
 def _without_secrets(value: Any) -> Any:
-    """The same with what looks like a secret in its texts blotted out; names of its keys say nothing here."""
+    """The same with what looks like a secret in its texts masked; names of its keys say nothing here."""
     if isinstance(value, str):
         return redact_text(value)
     if isinstance(value, dict):

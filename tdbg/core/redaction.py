@@ -1,6 +1,6 @@
 """Secrets kept out of what tdbg writes: command lines, environment, settings, tracebacks, messages.
 
-Better a word too many blotted out than one too few. A name says that its value is a secret if one of its words does:
+Better a word too many masked than one too few. A name says that its value is a secret if one of its words does:
 ``WANDB_API_KEY``, ``--hub-token``, ``dbPassword``, ``+logger.auth=...``; ``author``, ``monkey``, ``tokenizer`` do not.
 Standard library alone: a rank writes with it.
 """
@@ -127,7 +127,7 @@ def is_secret_name(name: str) -> bool:
 
 
 def redact_value(name: str, value: str) -> str:
-    """The value that goes by a name, blotted out where that name says it is a secret; else as `redact_text` has it.
+    """The value that goes by a name, masked where that name says it is a secret; else as `redact_text` has it.
 
     From then on `redact_text` blots it out wherever it stands, unless it may be a word or a path.
     """
@@ -158,17 +158,17 @@ def _is_count(name: str) -> bool:
 
 
 def redact_env(environ: "Mapping[str, str]") -> dict[str, str]:
-    """Variables, with the values of those that may be secrets blotted out."""
+    """Variables, with the values of those that may be secrets masked."""
     return {name: redact_value(name, value) for name, value in environ.items()}
 
 
 def redact_flags(flags: "Mapping[str, Any]") -> "dict[str, Any]":
-    """Debug flags of a run, with the texts of those that may be secrets blotted out."""
+    """Debug flags of a run, with the texts of those that may be secrets masked."""
     return {name: redact_value(name, value) if isinstance(value, str) else value for name, value in flags.items()}
 
 
 def remember_secrets(*tables: "Mapping[str, Any]") -> None:
-    """Have values that go by the name of a secret blotted out of every text from now on."""
+    """Have values that go by the name of a secret masked in every text from now on."""
     for table in tables:
         for name, value in table.items():
             if isinstance(value, str):
@@ -176,7 +176,7 @@ def remember_secrets(*tables: "Mapping[str, Any]") -> None:
 
 
 def redact_argv(argv: "Sequence[str]") -> list[str]:
-    """A command line with the values of options that may be secrets blotted out, in whatever form they are written."""
+    """A command line with the values of options that may be secrets masked, in whatever form they are written."""
     kept: list[str] = []
     hides = ""  # the option whose value follows
     for word in argv:
@@ -227,7 +227,7 @@ def _user(word: str) -> str:
 
 
 def redact_text(text: str, *, strict: bool = False) -> str:
-    """A text with what looks like a secret in it blotted out: URLs, headers, ``password=...``, JSON.
+    """A text with what looks like a secret in it masked: URLs, headers, ``password=...``, JSON.
 
     strict: for what was typed or configured; a value counts there however short it is. Cost: 1 us where nothing is suspect.
     """
@@ -256,7 +256,7 @@ def _marked(value: str) -> str:
 
 
 def _replaced(pattern: "re.Pattern[str]", text: str, is_secret: "Callable[[str, str], bool]") -> str:
-    """The text with the values of secret names blotted out. Cost: one pass, whatever the text."""
+    """The text with the values of secret names masked. Cost: one pass, whatever the text."""
     kept: list[str] = []
     done = at = 0
     while found := pattern.search(text, at):

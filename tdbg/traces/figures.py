@@ -145,10 +145,10 @@ def verdict(found: Summary) -> str:
     name = max(shares, key=lambda one: shares[one])
     meaning = {
         kinds.INPUT: "waiting for input",
-        kinds.H2D: "copies to the device that nothing hides",
-        kinds.COMMUNICATION: "communication that nothing hides",
-        kinds.IDLE: "an accelerator that has nothing to do",
-        kinds.OTHER: "no operator at all (Python, or what the profiler does not see)",
+        kinds.H2D: "copies to the device that overlap with nothing",
+        kinds.COMMUNICATION: "communication that overlaps with nothing",
+        kinds.IDLE: "an idle accelerator",
+        kinds.OTHER: "Python or idle time outside any operator",
         kinds.COPY: "copies from and on the device",
     }
     return f"most of a step is {meaning.get(name, name)}: {shares[name]:.0%}"

@@ -75,7 +75,7 @@ def redact(words: list[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("name", WORDS)
-def test_a_secret_of_any_form_is_blotted_out(name: str) -> None:
+def test_a_secret_of_any_form_is_masked(name: str) -> None:
     for form in FORMS:
         words = [*form(name), "--lr", "0.1", "last"]
         found = redact(words)
@@ -145,7 +145,7 @@ raise RuntimeError("no answer to Authorization: Bearer " + sys.argv[1])
 
 
 def test_no_file_of_a_run_holds_a_secret(tmp_path: Path) -> None:
-    """In argv, environment, a flag's value, log messages and tracebacks; how many were blotted out of run.json is said."""
+    """In argv, environment, a flag's value, log messages and tracebacks; how many were masked of run.json is said."""
     (tmp_path / "train.py").write_text(
         PROGRAM.replace("sys.argv[1]", "SECRET")
         .replace("import logging", "import os, logging", 1)
@@ -165,7 +165,7 @@ def test_no_file_of_a_run_holds_a_secret(tmp_path: Path) -> None:
     report = subprocess.run(
         [sys.executable, "-m", "tdbg", "report", "run"], cwd=tmp_path, capture_output=True, text=True
     )
-    assert SECRET not in report.stdout and "secrets: 4 blotted out" in report.stdout, report.stdout
+    assert SECRET not in report.stdout and "secrets: 4 masked" in report.stdout, report.stdout
 
 
 def test_a_flag_with_a_secret_reaches_the_program_and_no_file(tmp_path: Path) -> None:

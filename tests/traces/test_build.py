@@ -333,7 +333,7 @@ def test_a_wait_within_the_last_step_is_the_programs(tmp_path):
 
 def test_a_trace_of_kernels_alone_has_a_verdict(tmp_path):
     found = summarize(write(tmp_path / "t.json", [gpu("k", 10, 5, 1), gpu("k", 30, 5, 2)]))
-    assert figures.verdict(found) == "most of a step is an accelerator that has nothing to do: 60%"
+    assert figures.verdict(found) == "most of a step is an idle accelerator: 60%"
 
 
 def test_a_kernel_of_unknown_launch_is_of_no_span_that_begins_before_the_first_event(tmp_path):
