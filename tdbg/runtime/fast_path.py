@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from tdbg.core.guard import Guard, belongs_to_program
 from tdbg.runtime.alarm import Attention
 from tdbg.runtime.compiler import hide
 from tdbg.runtime.criteria import is_criterion
@@ -32,6 +33,7 @@ class FastPath:
         "_attention",
         "_before_update",
         "_calls",
+        "_guard",
         "_kept",
         "_last",
         "_loss_bound",
@@ -44,9 +46,14 @@ class FastPath:
     )
 
     def __init__(
-        self, state: State, before_update: Callable[[Optimizer], None], after_update: Callable[[Optimizer], None]
+        self,
+        state: State,
+        before_update: Callable[[Optimizer], None],
+        after_update: Callable[[Optimizer], None],
+        failed: Callable[[str, BaseException], None],
     ) -> None:
         self._state = state
+        self._guard = Guard("fast-path", failed)
         self._before_update, self._after_update = before_update, after_update
         self._main_id = 0
         self._loss_bound = -math.inf
@@ -64,6 +71,8 @@ class FastPath:
 
     def enter(self, steps: int, optimizer: Optimizer, loss_bound: float) -> None:
         """Skip this many steps of the main optimizer. loss_bound: no trigger fires for a loss up to it."""
+        if not self._guard.on:
+            return
         self._main_id = id(optimizer)
         self._rate = optimizer.param_groups[0].get("lr")
         self._loss_bound = loss_bound
@@ -82,6 +91,11 @@ class FastPath:
             if not is_criterion(module, args, kwargs or {}):
                 self._kept.used()
                 self._kept.glance(module, args, kwargs, random_state=False)
+
+    def fail(self, error: BaseException) -> None:
+        """Report what an entry raised here, and skip nothing any longer."""
+        self.steps_left, self._losses, self._calls = 0, [], []
+        self._guard.fail(error)
 
     def take_skipped(self) -> int:
         """Return the number of steps skipped since the last call."""
@@ -123,57 +137,65 @@ class FastPath:
     def skip_clipping(self, total: Any) -> bool:
         """After clipping. total: the gradients' norm before it."""
         try:
-            return type(total) is Tensor and total.is_cpu and math.isfinite(total.item())
+            if type(total) is Tensor and total.is_cpu and math.isfinite(total.item()):
+                return True
         except Exception:  # guard: a tensor that shows no value
-            return False
+            pass
+        self.leave()  # the report of bad gradients runs the step's calls again
+        return False
 
     @hide
     def hook_before_update(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """The hook before each step of any optimizer."""
-        state = self._state
         if self.steps_left:
+            state = self._state
             if state.in_update is None and id(optimizer) == self._main_id:
                 state.in_update = optimizer
                 return
             if id(state.in_update) == self._main_id:
                 return  # inside the step of one that wraps it
-            self.leave()
+            self._leave_guarded()
         self._before_update(optimizer)
 
     @hide
     def hook_after_update(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """The hook after each step of any optimizer."""
-        state = self._state
         if self.steps_left:
-            if optimizer is not state.in_update:
+            state = self._state
+            if state.in_update is None or optimizer is not state.in_update:
                 if id(state.in_update) == self._main_id:
                     state.updates += 1
                     return
-                self.leave()
-            elif self._is_rate_expected(optimizer):
-                state.in_update = None
-                state.updates += 1
-                state.step = state.attended = step = state.step + 1
-                self._skipped += 1
-                self.steps_left -= 1
-                if self._losses:
-                    last = self._last
-                    last.step, last.done, self._losses = step, self._losses, []
-                if self._calls:
-                    self._calls.clear()
-                return
+                self._leave_guarded()
             else:
-                self.leave()
+                try:
+                    rate = optimizer.param_groups[0].get("lr")
+                    usual = rate is self._rate or self._attention.expects(rate)
+                except BaseException as error:  # groups that the program has made into something else
+                    if belongs_to_program(error):
+                        raise
+                    usual = False
+                if usual:
+                    self._rate = rate
+                    state.in_update = None
+                    state.updates += 1
+                    state.step = state.attended = step = state.step + 1
+                    self._skipped += 1
+                    self.steps_left -= 1
+                    if self._losses:
+                        last = self._last
+                        last.step, last.done, self._losses = step, self._losses, []
+                    if self._calls:
+                        self._calls.clear()
+                    return
+                self._leave_guarded()
         self._after_update(optimizer)
 
-    @hide
-    def _is_rate_expected(self, optimizer: Any) -> bool:
+    def _leave_guarded(self) -> None:
+        """Leave from an optimizer's hook, which nothing of ours stands around."""
         try:
-            rate = optimizer.param_groups[0].get("lr")
-            if rate is not self._rate:
-                if not self._attention.expects(rate):
-                    return False
-                self._rate = rate
-        except Exception:  # guard: groups that the program has made into something else
-            return False
-        return True
+            self.leave()
+        except BaseException as error:
+            if belongs_to_program(error):
+                raise
+            self.fail(error)

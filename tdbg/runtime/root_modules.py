@@ -51,8 +51,15 @@ class CallHook:
     def __call__(self, module: nn.Module, args: Any, more: Any = None) -> None:
         if torch.compiler.is_compiling():  # inside a compiled region: be a constant nothing
             return
-        if self.skip is not None and self.skip(module, args, more):
-            return
+        if self.skip is not None:
+            try:
+                if self.skip(module, args, more):
+                    return
+            except BaseException as error:
+                if belongs_to_program(error):
+                    raise
+                self.skip = None
+                self.guard.fail(error)
         if self._after and more is None and repair_traceback(module):
             self.failed(module)
             return

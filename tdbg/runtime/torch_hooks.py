@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from torch.optim import optimizer as optimizer_module
 
 from tdbg.core.frames import drop_own_frames
-from tdbg.core.guard import Guard
+from tdbg.core.guard import Guard, belongs_to_program
 from tdbg.runtime.compiler import hide, unseen
 from tdbg.runtime.fast_path import FastPath
 from tdbg.runtime.local_gradients import FSDP_GROUP, LocalGradients
@@ -60,15 +60,17 @@ class TorchHooks:
     def __init__(self, monitor: Watcher, state: State) -> None:
         self.monitor = monitor
         self.patches = Patches()
+        failed = monitor.failed
         self._step = Guard("step", self._give_up)
-        self.fast_path = FastPath(state, self._step_hook(self._update_begins), self._step_hook(self._update_ended))
+        self.fast_path = FastPath(
+            state, self._step_hook(self._update_begins), self._step_hook(self._update_ended), failed
+        )
         # Told of every update, watched or not. Probes must not hook optimizers themselves: level and flags change
         # while torch goes through its hooks, and it ends the program if one is added or removed meanwhile.
         self.before_each: list[Callable[[Any], None]] = []
         self.after_each: list[Callable[[Any], None]] = []
         self._handles: list[Any] = []
         self._depth = 0
-        failed = monitor.failed
         self._backward, self._clip = Guard("backward", failed), Guard("clip", failed)
         self._optimizers, self._profiled = Guard("optimizers", failed), Guard("profiled", failed)
         self._compile, self._copies = Guard("compile", failed), Guard("copies", failed)
@@ -228,7 +230,14 @@ class TorchHooks:
                 if type(parameters) is not list and not isinstance(parameters, Tensor):
                     parameters = list(parameters)
                 total = original(parameters, *args, **kwargs)
-                if not path.skip_clipping(total):
+                try:
+                    is_usual = path.skip_clipping(total)
+                except BaseException as error:
+                    if belongs_to_program(error):
+                        raise
+                    is_usual = False
+                    path.fail(error)
+                if not is_usual:
                     clipped = parameters if type(parameters) is list else [parameters]
                     unseen(guard.call, monitor.clip_glanced, clipped, total)
                 return total
@@ -271,8 +280,16 @@ class TorchHooks:
 
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
             try:
-                if path.steps_left and not self._depth and path.skip_loss(tensors):
-                    return original(tensors, *args, **kwargs)
+                if path.steps_left and not self._depth:
+                    try:
+                        is_usual = path.skip_loss(tensors)
+                    except BaseException as error:
+                        if belongs_to_program(error):
+                            raise
+                        is_usual = False
+                        path.fail(error)
+                    if is_usual:
+                        return original(tensors, *args, **kwargs)
                 return look_and_go(tensors, *args, **kwargs)
             except BaseException as error:
                 drop_own_frames(error)

@@ -244,3 +244,38 @@ def test_an_epoch_begun_on_the_fast_path_is_known(seen: Watch) -> None:
         program.step(float("nan") if number == 2 else 1.0)
     last = seen.steps[-1]
     assert (last.step, last.epoch, last.batch, last.batches) == (program.monitor.step, epochs, 3, 3)
+
+
+class RootOfNothing(nn.Module):
+    """Finite forward, NaN backward: the derivative of the square root at 0."""
+
+    ill = False
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + 0.0 * torch.sqrt(0.0 * x) if self.ill else x
+
+
+def test_a_backward_that_makes_nan_is_located_or_left_open(seen: Watch) -> None:
+    program = Program(seen)
+    middle = RootOfNothing()
+    program.model = nn.Sequential(nn.Linear(4, 4), middle, nn.Linear(4, 1))
+    program.optimizer = torch.optim.SGD(program.model.parameters(), lr=1e-3)
+
+    def step() -> None:
+        program.optimizer.zero_grad()
+        program.model(torch.rand(2, 4)).square().mean().backward()
+        nn.utils.clip_grad_norm_(program.model.parameters(), 1.0)
+        program.optimizer.step()
+
+    program.step = step  # type: ignore[method-assign,assignment]
+    program.enter()
+    done, keeps = program.monitor.step, program.monitor.duty.keeps_calls
+    middle.ill = True
+    step()
+    (found,) = seen.bad
+    assert found.step == done + 1
+    if keeps:
+        assert (found.phase, found.how, found.module, found.operation) == ("backward", "rerun", "1", "SqrtBackward0")
+    else:
+        assert (found.phase, found.how, found.module, found.parameter) == ("gradient", "check", "", "")
+        assert "clipping made all gradients bad" in found.note

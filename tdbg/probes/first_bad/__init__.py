@@ -205,7 +205,10 @@ class FirstBad(Probe):
         name, found = bad[-1]  # the last in parameter order is the first in backward order
         event.phase, event.parameter, event.module = "gradient", name, name.rpartition(".")[0]
         event.tensor = "gradient"
-        if len(bad) > 1:
+        if self.monitor.spread_by_clipping:  # which were bad before is not to be told any longer
+            event.parameter = event.module = ""
+            located.note = f"clipping made all gradients bad before they were read; {located.note}"
+        elif len(bad) > 1:
             event.phase, event.how = "backward", "bracket"
         elif found.columns:
             event.phase, event.how, event.tensor = "forward", "bracket", f"what enters {event.module or 'the model'}"

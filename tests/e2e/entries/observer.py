@@ -27,9 +27,10 @@ MODE = os.environ.get("ENTRIES_MODE", "")
 OUT = Path(os.environ.get("ENTRIES_OUT") or ".")
 PLAN: dict[str, dict[str, str]] = json.loads(os.environ.get("ENTRIES_PLAN") or "{}")
 HERE = str(Path(__file__).parent)
-SHELL = ("guard.py", "frames.py", "probes/compiler.py")  # between an entry and its body: the guard itself,
+SHELL = ("core/guard.py", "core/frames.py", "runtime/compiler.py")  # between an entry and its body: the guard itself,
 TIMERS = (  # and what stands between in more than one of them
     "probes/__init__.py:Probe._run_timed",
+    "runtime/torch_hooks.py:TorchHooks._step_hook.<locals>.hook",
     "inject/metrics/taps/__init__.py:Tap._listen",
     "inject/metrics/taps/torchmetrics_.py:_tap_collections.<locals>.make.<locals>.quiet",  # calls the function itself
 )
