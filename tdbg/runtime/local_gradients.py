@@ -87,7 +87,6 @@ class LocalGradients:
         self._own: list[_Own] = []
 
     @property
-    @hide  # asked while the compiler watches for frames
     def ranks(self) -> int:
         """How many ranks reduce with this one; known before the first step ends."""
         if self._state.world_size > 1:

@@ -259,8 +259,7 @@ class TorchHooks:
             watched = monitor.plan.watch or not unseen(guard.call, monitor.losses.glance, tensors)
             if watched:
                 unseen(guard.call, monitor.losses.begins, tensors)
-            looks = monitor.local_gradients.ranks > 1
-            look = unseen(guard.call, monitor.local_gradients.begin, tensors) if looks else None
+            look = unseen(guard.call, monitor.local_gradients.begin, tensors)
             if not watched and look is None:
                 return original(tensors, *args, **kwargs)
             self._depth += 1

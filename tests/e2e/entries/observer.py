@@ -31,6 +31,8 @@ SHELL = ("core/guard.py", "core/frames.py", "runtime/compiler.py")  # between an
 TIMERS = (  # and what stands between in more than one of them
     "probes/__init__.py:Probe._run_timed",
     "runtime/torch_hooks.py:TorchHooks._step_hook.<locals>.hook",
+    "runtime/torch_hooks.py:TorchHooks._around_backward.<locals>.look_and_go",  # calls the function itself, as does:
+    "runtime/torch_hooks.py:TorchHooks._around_clip.<locals>.clip",
     "inject/metrics/taps/__init__.py:Tap._listen",
     "inject/metrics/taps/torchmetrics_.py:_tap_collections.<locals>.make.<locals>.quiet",  # calls the function itself
 )
