@@ -320,12 +320,12 @@ class Monitor(State):
         begun = time.perf_counter()
         try:
             if isinstance(total, Tensor) and total.is_cpu and total.numel() == 1 and not math.isfinite(total.item()):
-                self.spread_by_clipping = True
+                self.clipped_badly = sum(one.grad is not None for one in parameters)
                 try:
                     self.dispatcher.dispatch("clip_begins", parameters)
                     self.dispatcher.dispatch("clip_ended", total)
                 finally:
-                    self.spread_by_clipping = False
+                    self.clipped_badly = 0
         except Exception as error:  # guard: a tensor that shows no value
             self.failed("clip", error)
         self.budget.book("clip_ended", time.perf_counter() - begun)

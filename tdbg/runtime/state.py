@@ -34,7 +34,7 @@ class State:
         self.hushed_at = 0  # the last step known to have been recorded so
         self.glances = 0  # losses of the running step that were sent backward between samples
         self.bad_seen = False
-        self.spread_by_clipping = False  # a norm that is not finite was clipped to: every gradient is bad by now
+        self.clipped_badly = 0  # so many gradients have just been clipped by a norm that is not finite
         self.scaling = False  # a GradScaler scaled a loss in this step
         self.last_full = True  # all gradients of the last step were looked at
         self.in_update: Optimizer | None = None

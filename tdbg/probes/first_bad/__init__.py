@@ -205,7 +205,7 @@ class FirstBad(Probe):
         name, found = bad[-1]  # the last in parameter order is the first in backward order
         event.phase, event.parameter, event.module = "gradient", name, name.rpartition(".")[0]
         event.tensor = "gradient"
-        if self.monitor.spread_by_clipping:  # which were bad before is not to be told any longer
+        if 1 < self.monitor.clipped_badly <= len(bad):  # NaN times each: which were bad before is not to be told
             event.parameter = event.module = ""
             located.note = f"clipping made all gradients bad before they were read; {located.note}"
         elif len(bad) > 1:
