@@ -38,7 +38,7 @@ FLOORS = (
         "core.run_files",
     ),
     ("core.config", "core.config_files", "core.rundir", "core.control", "core.flag_variable"),
-    ("errors", "core", "logs", "metrics", "pages", "runtime", "rules", "traces"),
+    ("errors", "events", "flags", "registry", "core", "logs", "metrics", "pages", "runtime", "rules", "traces"),
     ("probes",),
     ("launch", "inject", "debuggers", "compare", "viewer", "api"),
     ("cli",),

@@ -54,7 +54,7 @@ class LoaderWait(Probe):
             begun = time.perf_counter()
             batch = original(iterator)
             ended = time.perf_counter()
-            if monitor.fast_path.steps_left and guard.call(self._skip_batch, batch, ended - begun, iterator):
+            if monitor.fast_path.steps_left > 0 and guard.call(self._skip_batch, ended, batch, ended - begun, iterator):
                 return batch
             if monitor.duty.is_away and len(monitor.dispatcher.subscribers["batch_taken"]) == 1:
                 guard.call(self._taken_unwatched, ended, batch, ended - begun, iterator)
@@ -64,9 +64,11 @@ class LoaderWait(Probe):
 
         return __next__
 
-    def _skip_batch(self, batch: Any, wait_s: float, loader_iter: Any) -> bool:
+    def _skip_batch(self, now: float, batch: Any, wait_s: float, loader_iter: Any) -> bool:
         """Note one more batch of a known pass on the fast path; False if another probe listens, or a pass begins."""
         taken = loader_iter._num_yielded
+        if now >= self.monitor.duty.until or self.monitor.in_update is not None:
+            return False
         if (
             taken < 2
             or id(loader_iter._dataset) != self._key

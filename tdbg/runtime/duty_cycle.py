@@ -124,6 +124,7 @@ class DutyCycle:
             return
         if now < self._calls_until and self._may_leave(now):  # steps interrupted a stretch
             self._leave(now, self._calls_until, for_calls=True)
+            self._wake_up_in(self.until - now)
             return
         self._calls += 1
         if self._calls == 1:
@@ -138,12 +139,11 @@ class DutyCycle:
             }
             if seen <= SEEN_CALLS and self._is_too_dear(share) and self._may_leave(now):
                 self._leave(now, self._stretch_end(now), for_calls=True)
-                if not self._state.step:  # nothing of what brings the hooks back need ever come
-                    self._wake_up_in(self.until - now)
+                self._wake_up_in(self.until - now)  # nothing else of what brings the hooks back need ever come
 
     def batch_taken(self, now: float) -> None:
         """The program's loader handed out a batch."""
-        if self.for_calls and now >= self.until:
+        if self.is_away and now >= self.until:
             self.come_back(now)
 
     def come_back(self, now: float) -> None:

@@ -1,6 +1,8 @@
 """The fast path of steps too short for more: compare the loss with a bound, count the update, and skip the rest."""
 
 import math
+import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -42,6 +44,7 @@ class FastPath:
         "_rate",
         "_skipped",
         "_state",
+        "_until",
         "steps_left",
     )
 
@@ -58,24 +61,26 @@ class FastPath:
         self._main_id = 0
         self._loss_bound = -math.inf
         self._rate: Any = None
+        self._until = 0.0
 
     def begin(self, attention: Attention, kept: KeptCalls, last: LastLoss) -> None:
         """Start anew, in a process in which nothing was seen yet."""
         self._attention = attention
         self._kept = kept
         self._last = last
-        self._calls: list[tuple[nn.Module, Any, Any]] = []  # of the running step
+        self._calls: list[tuple[weakref.ref[nn.Module], Any, Any]] = []  # of the running step
         self._losses: list[Tensor | float] = []  # of the running step
         self._skipped = 0
         self.steps_left = 0
 
-    def enter(self, steps: int, optimizer: Optimizer, loss_bound: float) -> None:
-        """Skip this many steps of the main optimizer. loss_bound: no trigger fires for a loss up to it."""
+    def enter(self, steps: int, optimizer: Optimizer, loss_bound: float, until: float) -> None:
+        """Skip this many steps of the main optimizer. loss_bound: no trigger fires for a loss up to it. until: a time."""
         if not self._guard.on:
             return
         self._main_id = id(optimizer)
         self._rate = optimizer.param_groups[0].get("lr")
         self._loss_bound = loss_bound
+        self._until = until
         self.steps_left = steps
 
     def leave(self) -> None:
@@ -87,8 +92,9 @@ class FastPath:
             self._state.attended = self._state.step + 1  # up to here the weights were good
             self._last.running += losses
         calls, self._calls = self._calls, []
-        for module, args, kwargs in calls:
-            if not is_criterion(module, args, kwargs or {}):
+        for held, args, kwargs in calls:
+            module = held()
+            if module is not None and not is_criterion(module, args, kwargs or {}):
                 self._kept.used()
                 self._kept.glance(module, args, kwargs, random_state=False)
 
@@ -110,12 +116,12 @@ class FastPath:
     @hide
     def skip_call(self, module: nn.Module, args: Any, kwargs: Any) -> bool:
         """Before a call of a root module: hold its arguments until the update, to re-run it if the loss is bad."""
-        if not self.steps_left:
+        if self.steps_left <= 0 or self._state.rerunning:
             return False
-        if len(self._calls) == KEPT_CALLS or not torch.is_grad_enabled():
-            self.leave()
+        if len(self._calls) >= KEPT_CALLS or not torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"):
+            self.leave()  # how autocast stands is known now, and no longer at the loss
             return False
-        self._calls.append((module, args, kwargs))
+        self._calls.append((weakref.ref(module), args, kwargs))
         return True
 
     @hide
@@ -125,7 +131,7 @@ class FastPath:
         try:
             if type(losses) is Tensor and losses.is_cpu and not state.scaling and state.in_update is None:
                 value = losses.item()
-                if -math.inf < value <= self._loss_bound and len(self._losses) < MAX_PARTS:
+                if math.isfinite(value) and value <= self._loss_bound and len(self._losses) < MAX_PARTS:
                     self._losses.append(value)
                     return True
         except Exception:  # guard: a loss that shows no value, or one that has no order
@@ -147,7 +153,7 @@ class FastPath:
     @hide
     def hook_before_update(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """The hook before each step of any optimizer."""
-        if self.steps_left:
+        if self.steps_left > 0 and not torch.compiler.is_compiling():
             state = self._state
             if state.in_update is None and id(optimizer) == self._main_id:
                 state.in_update = optimizer
@@ -160,7 +166,7 @@ class FastPath:
     @hide
     def hook_after_update(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """The hook after each step of any optimizer."""
-        if self.steps_left:
+        if self.steps_left > 0 and not torch.compiler.is_compiling():
             state = self._state
             if state.in_update is None or optimizer is not state.in_update:
                 if id(state.in_update) == self._main_id:
@@ -171,6 +177,7 @@ class FastPath:
                 try:
                     rate = optimizer.param_groups[0].get("lr")
                     usual = rate is self._rate or self._attention.expects(rate)
+                    usual = usual and time.perf_counter() < self._until
                 except BaseException as error:  # groups that the program has made into something else
                     if belongs_to_program(error):
                         raise
@@ -179,10 +186,11 @@ class FastPath:
                     self._rate = rate
                     state.in_update = None
                     state.updates += 1
-                    state.step = state.attended = step = state.step + 1
+                    state.step = step = state.step + 1
                     self._skipped += 1
                     self.steps_left -= 1
                     if self._losses:
+                        state.attended = step
                         last = self._last
                         last.step, last.done, self._losses = step, self._losses, []
                     if self._calls:

@@ -71,6 +71,7 @@ class KeptCalls:
     def clear(self) -> None:
         """The step has ended, and nothing of it is pending."""
         self._calls.clear()
+        self._unused = 0
 
     def retire(self, *, pending: bool) -> None:
         """The step has ended; if values of it are pending, small calls stay until those have arrived."""

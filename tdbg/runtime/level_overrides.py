@@ -70,6 +70,11 @@ class LevelOverrides:
         self._above: list[_Change] = []
 
     @property
+    def has_requests(self) -> bool:
+        """True while a request waits for its step."""
+        return bool(self._pending)
+
+    @property
     def temporary(self) -> bool:
         """True while a change made for some steps is in force, or about to be."""
         return bool(self._above) or any(for_steps for *_, for_steps in self._soon)

@@ -90,6 +90,7 @@ class LossWatch:
     def check(self, losses: Any) -> bool:
         """Between samples, in a stretch that is hardly watched: as `glance`, with the loss's finite check alone."""
         begun = time.perf_counter()
+        self._kept.used()
         fine = True
         try:
             if type(losses) is Tensor and losses.is_cpu and losses.numel() == 1:  # a subclass may have no data

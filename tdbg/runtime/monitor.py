@@ -40,7 +40,7 @@ from tdbg.runtime.optimizers import Optimizers
 from tdbg.runtime.plan import Planner
 from tdbg.runtime.record_writer import RecordWriter
 from tdbg.runtime.root_modules import Roots
-from tdbg.runtime.root_search import RootSearch
+from tdbg.runtime.root_search import RootSearch, is_anything_compiled
 from tdbg.runtime.state import State
 from tdbg.runtime.step_record import Recorder
 from tdbg.runtime.torch_hooks import TorchHooks
@@ -180,6 +180,7 @@ class Monitor(State):
 
     def use(self, probes: Iterable[type[Listener]]) -> None:
         """Have exactly these probes at work: those that stay keep what they know."""
+        self.duty.come_back(time.perf_counter())  # whoever is new is told of the next step
         self.dispatcher.activate(list(dict.fromkeys([*probes, *self.lasting])))
 
     def detach(self) -> None:
@@ -393,6 +394,7 @@ class Monitor(State):
 
     def skipped_update(self, optimizer: Any, now: float) -> None:
         """GradScaler called no optimizer: a step all the same, marked as skipped."""
+        self.fast_path.leave()
         if not self.active:
             self._unwatched_step(optimizer)
         else:
@@ -417,6 +419,8 @@ class Monitor(State):
         self.step += 1
         self.losses.last.end_step(self.step)
         self.plan.deaf -= 1
+        if self.calls:
+            self.calls.clear()
         if not self.plan.deaf:
             begun = time.perf_counter()
             self.calls.clear()
@@ -466,10 +470,11 @@ class Monitor(State):
         else:
             now = time.perf_counter()
             self.budget.book("step_ended", now - begun)
-            if not (self.hooks.before_each or self.hooks.after_each or self.local_gradients.ranks > 1):
+            listened = self.hooks.before_each or self.hooks.after_each or self.local_gradients.ranks > 1
+            if not (listened or self.level_overrides.has_requests or is_anything_compiled()):
                 triggers = self.probe("triggers")
                 bound = math.inf if triggers is None or not triggers.on else triggers.loss_bound()
-                self.fast_path.enter(self.duty.steps_to_skip(now), optimizer, bound)
+                self.fast_path.enter(self.duty.steps_to_skip(now), optimizer, bound, self.duty.until)
 
     def _idle_step(self, optimizer: Optimizer) -> None:
         """A step between samples is only counted."""

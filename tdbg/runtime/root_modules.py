@@ -43,9 +43,10 @@ class CallHook:
 
     def __init__(self, guard: Guard, *, after: bool = False) -> None:
         self.target: Callable[..., None] | None = None
-        self.skip: Skip | None = None  # asked first; it raises nothing
+        self.skip: Skip | None = None  # asked first
         self.raised: Raised | None = None  # called instead where the module's call has raised
         self.guard = guard
+        self.skip_guard = Guard("fast-path")
         self._after = after
 
     def __call__(self, module: nn.Module, args: Any, more: Any = None) -> None:
@@ -59,7 +60,7 @@ class CallHook:
                 if belongs_to_program(error):
                     raise
                 self.skip = None
-                self.guard.fail(error)
+                self.skip_guard.fail(error)
         if self._after and more is None and repair_traceback(module):
             self.failed(module)
             return

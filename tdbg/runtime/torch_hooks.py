@@ -225,7 +225,7 @@ class TorchHooks:
 
         def clip_grad_norm_(parameters: Any, *args: Any, **kwargs: Any) -> Any:
             try:
-                if not path.steps_left:
+                if path.steps_left <= 0:
                     return clip(parameters, *args, **kwargs)
                 if type(parameters) is not list and not isinstance(parameters, Tensor):
                     parameters = list(parameters)
@@ -279,7 +279,7 @@ class TorchHooks:
 
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
             try:
-                if path.steps_left and not self._depth:
+                if path.steps_left > 0 and not self._depth and not torch.compiler.is_compiling():
                     try:
                         is_usual = path.skip_loss(tensors)
                     except BaseException as error:

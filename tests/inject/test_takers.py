@@ -415,6 +415,7 @@ def test_argparse_loads_nothing_without_a_match(make_run: Any) -> None:
         "tdbg",
         "tdbg.inject",
         "tdbg.inject.on",
+        "tdbg.core",
         "tdbg.core.guard",
         "tdbg.inject.on.argparse_",
     ]

@@ -35,10 +35,12 @@ class Program:
         self.optimizer.step()
         return float(loss.detach())
 
-    def enter(self, left: int = 5) -> None:
+    def enter(self, left: int = 5, *, warm: bool = True) -> None:
         """Train until this many steps may be skipped."""
         end = time.monotonic() + 60
-        while not (self.monitor.fast_path.steps_left >= left and len(self.spike().window) >= WARM_RECORDS):
+        while not (
+            self.monitor.fast_path.steps_left >= left and (not warm or len(self.spike().window) >= WARM_RECORDS)
+        ):
             assert time.monotonic() < end
             if self.monitor.duty.is_away:
                 self.monitor.duty.until = time.perf_counter() + FAR_AWAY_S
@@ -75,16 +77,56 @@ def test_every_step_is_counted_and_its_loss_known(seen: Watch) -> None:
     assert not monitor.calls and not monitor.fast_path.has_calls
 
 
+@pytest.mark.parametrize("has_spikes", [True, False])
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
-def test_a_bad_loss_is_found_in_its_own_step(seen: Watch, bad: float) -> None:
+def test_a_bad_loss_is_found_in_its_own_step(seen: Watch, bad: float, has_spikes: bool) -> None:
     program = Program(seen)
-    program.enter()
+    program.spike().silent = not has_spikes  # a loss that may be negative has none, and no bound
+    program.enter(warm=has_spikes)
     done = program.monitor.step
     program.step()
     program.step(bad)
     (found,) = seen.bad
     assert (found.step, found.weights) == (done + 2, "intact")
     assert program.monitor.fast_path.steps_left == 0
+
+
+def test_of_several_calls_of_a_step_each_is_kept(seen: Watch) -> None:
+    program = Program(seen)
+    program.enter()
+    if not program.monitor.duty.keeps_calls:
+        return
+    for _ in range(3):  # whole steps, one after the other
+        program.monitor.fast_path.leave()
+        program.model(torch.ones(2, 4))
+        program.model(torch.ones(2, 4)).sum().backward()
+        assert len(program.monitor.calls) == 2
+        program.optimizer.step()
+
+
+def test_a_step_that_takes_long_ends_the_fast_path(seen: Watch) -> None:
+    program = Program(seen)
+    program.enter()
+    program.monitor.fast_path._until = program.monitor.duty.until = time.perf_counter() - 1.0
+    program.step()
+    assert program.monitor.fast_path.steps_left == 0 and not program.monitor.duty.is_away
+
+
+def test_probes_that_come_in_between_see_the_next_step(seen: Watch) -> None:
+    program = Program(seen)
+    program.enter()
+    program.monitor.use([type(probe) for probe in program.monitor.dispatcher.probes])
+    assert program.monitor.fast_path.steps_left == 0 and not program.monitor.duty.is_away
+
+
+def test_steps_without_a_loss_are_not_attended(seen: Watch) -> None:
+    program = Program(seen)
+    program.enter()
+    attended = program.monitor.attended
+    for parameter in program.model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    program.optimizer.step()
+    assert program.monitor.attended == attended
 
 
 def test_a_loss_that_stands_out_gets_a_record(seen: Watch) -> None:
@@ -278,4 +320,4 @@ def test_a_backward_that_makes_nan_is_located_or_left_open(seen: Watch) -> None:
         assert (found.phase, found.how, found.module, found.operation) == ("backward", "rerun", "1", "SqrtBackward0")
     else:
         assert (found.phase, found.how, found.module, found.parameter) == ("gradient", "check", "", "")
-        assert "clipping made all gradients bad" in found.note
+        assert "clipping by a NaN norm" in found.note

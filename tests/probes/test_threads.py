@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from tdbg.core.config import Settings
 from tdbg.probes import Probe
+from tdbg.probes.catalog import CATALOG
 from tdbg.probes.distributed import Distributed, collectives
 from tdbg.probes.distributed.collectives import Group, Order
 from tdbg.runtime.budget import Budget
@@ -183,7 +184,7 @@ def test_batches_are_fetched_while_the_probes_change(watch: Any) -> None:
 
 
 def test_there_is_a_table_of_who_is_told_from_the_beginning() -> None:
-    dispatcher = ProbeDispatcher(State(), lambda cls: cls(None), lambda name, error: None)
+    dispatcher = ProbeDispatcher(State(), CATALOG, lambda cls: cls(None), lambda name, error: None)
     dispatcher.dispatch("batch_taken", None, 0.0, None)
     assert not dispatcher.must_watch() and dispatcher.subscribers["must_watch"] == []
 
@@ -315,7 +316,7 @@ def test_the_cost_is_told_while_a_part_of_it_is_booked_for_the_first_time() -> N
     budget, state = Budget(2.0, time.perf_counter()), State()
     state.begin()
     budget.by_part["forward"] = Seconds(0.5)
-    dispatcher = ProbeDispatcher(state, lambda cls: cls(None), lambda name, error: None)
+    dispatcher = ProbeDispatcher(state, CATALOG, lambda cls: cls(None), lambda name, error: None)
     roots = Roots(lambda part, error: None)
     duty = DutyCycle(state, budget, roots, dispatcher, strict=False)
     cost = CostReports(state, Settings(), budget, duty, lambda event: None).cost()

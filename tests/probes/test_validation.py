@@ -217,7 +217,7 @@ def frozen_normalisation() -> None:
             self.body, self.aside = Net(), nn.Linear(4, 2)
 
         def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-            return self.import_off_main_thread(x), self.body(x)
+            return self.aside(x), self.body(x)
 
     model = Two().eval()
     optimizer = torch.optim.SGD(model.body.parameters(), lr=0.01)

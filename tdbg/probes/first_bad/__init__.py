@@ -175,6 +175,10 @@ class FirstBad(Probe):
             except Exception as error:  # the program's own forward may refuse a second call
                 return Located("", note=f"the batch could not be run again: {type(error).__name__}: {error}"[:200])
             located.operation = self._operation(located, calls, gradients.names)
+        if not located.module and any(call.rng is None for call in calls):
+            located.note = "; ".join(
+                filter(None, (located.note, "the second run drew other random numbers than the first"))
+            )
         return located
 
     def _operation(self, located: Located, calls: list[Call], names: Names) -> "Operation | None":
@@ -207,7 +211,9 @@ class FirstBad(Probe):
         event.tensor = "gradient"
         if 1 < self.monitor.clipped_badly <= len(bad):  # NaN times each: which were bad before is not to be told
             event.parameter = event.module = ""
-            located.note = f"clipping made all gradients bad before they were read; {located.note}"
+            located.note = (
+                f"clipping by a NaN norm made every gradient NaN, so the first bad one is unknown; {located.note}"
+            )
         elif len(bad) > 1:
             event.phase, event.how = "backward", "bracket"
         elif found.columns:
