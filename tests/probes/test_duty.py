@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from tdbg.runtime.budget import ALWAYS_STEPS, Budget
+from tdbg.runtime.calibration import work_as_programs_do
 from tdbg.runtime.duty_cycle import CEILING, IDLE_CALLS, IDLE_STEPS, LONGEST_S, SHORTEST_S, DutyCycle
 from tests.probes.conftest import Watch
 
@@ -318,7 +319,7 @@ def test_calls_booked_cost_what_they_cost(watch: Start) -> None:
     monitor.dispatcher.subscribers["must_watch"].append(
         (monitor.dispatcher.probes[0], lambda: False)
     )  # nobody may leave
-    x = torch.ones(1, 4)
+    x, other = torch.ones(1, 4), torch.ones(32, 32)
     took: dict[bool, list[float]] = {True: [], False: []}
     booked: list[float] = []
     with torch.no_grad():
@@ -327,14 +328,14 @@ def test_calls_booked_cost_what_they_cost(watch: Start) -> None:
             monitor.roots.pause(not hooked)
             own_s, begun = monitor.budget.own_s, time.process_time()
             for _ in range(200):
+                work_as_programs_do(other)  # a loop of nothing but calls would keep tdbg's code in the caches
                 model(x)
             took[hooked].append(time.process_time() - begun)
             if hooked:
                 booked.append(monitor.budget.own_s - own_s)
     monitor.roots.pause(False)
     measured_s = min(took[True]) - min(took[False])
-    # A loop of nothing but calls keeps tdbg's code in the caches; what is booked is measured between other operations.
-    assert 0.5 < min(booked) / measured_s < 5.0, (min(booked), measured_s)
+    assert 0.5 < min(booked) / measured_s < 2.0, (min(booked), measured_s)
 
 
 def test_modules_built_while_hooks_are_away_get_theirs(watch: Start) -> None:

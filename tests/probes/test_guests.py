@@ -92,7 +92,9 @@ def test_evaluation_keeps_to_the_budget(watch: Start) -> None:
     with torch.no_grad():
         for _ in range(2000):
             model(torch.ones(2, 8))
-    assert EVALUATION_CALLS <= seen.monitor.eval_calls <= 2000, "later ones may go uncounted"
+    counted, cost = seen.monitor.eval_calls, seen.monitor.cost()
+    assert counted >= EVALUATION_CALLS
+    assert counted == 2000 or cost.away_ms > 0, "calls go uncounted in a stretch alone, which the cost tells"
     assert len(seen.evals) < 1000
 
 
