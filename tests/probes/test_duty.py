@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from statistics import median
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -309,7 +310,10 @@ def test_kept_calls_are_let_go_at_the_end_of_the_step(kept_steps: Watch) -> None
 
 
 def test_calls_booked_cost_what_they_cost(watch: Start) -> None:
-    """Calls without gradients that are only counted, with hooks and without, in turn: the yardstick is this machine."""
+    """Calls without gradients that are only counted, with hooks and without, in turn: the yardstick is this machine.
+
+    A shared core may run at half its speed for seconds: short blocks are compared with the ones beside them.
+    """
     seen = watch(max_overhead=None)
     monitor = seen.monitor
     model = nn.Linear(4, 4)
@@ -320,22 +324,26 @@ def test_calls_booked_cost_what_they_cost(watch: Start) -> None:
         (monitor.dispatcher.probes[0], lambda: False)
     )  # nobody may leave
     x, other = torch.ones(1, 4), torch.ones(32, 32)
-    took: dict[bool, list[float]] = {True: [], False: []}
+    measured: list[float] = []
     booked: list[float] = []
+
+    def block_s(hooked: bool) -> float:
+        monitor.roots.pause(not hooked)
+        begun = time.process_time()
+        for _ in range(20):
+            work_as_programs_do(other)  # a loop of nothing but calls would keep tdbg's code in the caches
+            model(x)
+        return time.process_time() - begun
+
     with torch.no_grad():
-        for turn in range(60):
-            hooked = turn % 2 == 0
-            monitor.roots.pause(not hooked)
-            own_s, begun = monitor.budget.own_s, time.process_time()
-            for _ in range(200):
-                work_as_programs_do(other)  # a loop of nothing but calls would keep tdbg's code in the caches
-                model(x)
-            took[hooked].append(time.process_time() - begun)
-            if hooked:
-                booked.append(monitor.budget.own_s - own_s)
+        for _ in range(300):
+            before_s, own_s = block_s(False), monitor.budget.own_s
+            hooked_s = block_s(True)
+            booked.append(monitor.budget.own_s - own_s)
+            measured.append(hooked_s - (before_s + block_s(False)) / 2)
     monitor.roots.pause(False)
-    measured_s = min(took[True]) - min(took[False])
-    assert 0.5 < min(booked) / measured_s < 2.0, (min(booked), measured_s)
+    ratio = median(booked) / median(measured)
+    assert 0.6 < ratio < 1.6, (median(booked), median(measured))
 
 
 def test_modules_built_while_hooks_are_away_get_theirs(watch: Start) -> None:
