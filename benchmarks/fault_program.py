@@ -184,9 +184,9 @@ def plant_in_parameter(spec: Spec, plant: Plant, model: nn.Module) -> None:
             bad.fill_(spec.bad)
         return bad
 
-    block = next(module for name, module in model.named_modules() if name.endswith(f"{spec.block + 1}.fc"))
+    block = [module for module in model.modules() if isinstance(module, Block)][spec.block].fc
     if spec.parallel == "ddp":
-        block.weight.register_hook(hook)  # type: ignore[union-attr, operator]
+        block.weight.register_hook(hook)
         return
 
     def hook_unsharded(module: nn.Module, args: Any) -> None:  # the parameter of a shard is another one in forward

@@ -123,7 +123,8 @@ def _mention_flags_without_probe(flags: dict[str, bool | str]) -> None:
 
 def tell(answer: "Answer") -> None:
     """What came of it, for people."""
-    from tdbg.rules.text import counted, ranges
+    from tdbg.core.tables import counted
+    from tdbg.rules.text import ranges
 
     request = answer.request
     if not answer.asked:

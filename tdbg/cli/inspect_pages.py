@@ -7,17 +7,15 @@ from tdbg.cli import options
 from tdbg.core.asked import load
 from tdbg.core.errors import TdbgError
 from tdbg.pages import commands
-from tdbg.pages.places import is_place
 
 
 class Pages(options.Group):
-    """A path alone lists what is there."""
+    """A path alone lists what is there, and may stand before the command."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """As typer's; a first word that is no subcommand but a path stands for ``ls``."""
-        if args and args[0] not in self.commands and is_place(args[0]):
-            args = ["ls", *args]
-        elif args and args[0] not in self.commands and not get_close_matches(args[0], self.commands):
+        """As typer's, where a path may stand before its command."""
+        args = commands.command_first(args)
+        if args and args[0] not in self.commands and not get_close_matches(args[0], self.commands):
             raise TdbgError(f"{args[0]!r} is no command, and no path that is there", "`tdbg inspect-pages --help`")
         return super().resolve_command(ctx, args)
 

@@ -48,8 +48,9 @@ def shape(sizes: "Sequence[int]") -> str:
 
 
 def counted(number: int, thing: str) -> str:
-    """``1 datapoint``, ``12,000 datapoints``."""
-    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+    """``1 datapoint``, ``12,000 datapoints``, ``0 processes``."""
+    ending = "" if number == 1 else "es" if thing.endswith("s") else "s"
+    return f"{number:,} {thing}{ending}"
 
 
 def finite(value: "Any") -> "Any":

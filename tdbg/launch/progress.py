@@ -5,7 +5,8 @@ import time
 
 from tdbg.core.config import Settings
 from tdbg.core.output import PREFIX, redraw_stderr, say, stderr_columns, stderr_is_terminal
-from tdbg.rules.text import clip, counted, figure
+from tdbg.core.tables import counted
+from tdbg.rules.text import clip, figure
 from tdbg.rules.view import ProcessView, View, finite
 
 LIVE_LINE_S = 1.0

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 from tdbg.core.events import Finding, Step
 from tdbg.core.rundir import ProcessDir
+from tdbg.core.tables import counted
 from tdbg.rules import RULES, PerProcessRule
-from tdbg.rules.text import counted, figure
+from tdbg.rules.text import figure
 
 STREAK = 5
 START_STEPS = 20  # in which the scaler may come down from its first scale

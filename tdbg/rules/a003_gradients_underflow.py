@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 from tdbg.core.events import Finding, Observation
 from tdbg.core.rundir import ProcessDir
+from tdbg.core.tables import counted
 from tdbg.rules import RULES, ObservingRule
-from tdbg.rules.text import counted, figure
+from tdbg.rules.text import figure
 
 LOOKS = 6
 

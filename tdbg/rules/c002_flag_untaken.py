@@ -1,4 +1,4 @@
-"""TD-C002: a debug flag that no part of the program took."""
+"""TD-C002: a debug flag that the program never read."""
 
 from collections.abc import Iterable
 
@@ -20,13 +20,13 @@ class FlagUntaken(Rule):
     """Names debug flags that were on and that nothing in the program ever read.
 
     What it does: At the end compares the flags that were on with those that reached a config (yacs, OmegaConf,
-    argparse, jsonargparse) or were read through `tdbg.flag()`. Flags that tdbg itself acts on need no
-    taker. Silent with `--inject none` and where no process reported at all (TD-C003).
+    argparse, jsonargparse) or were read through `tdbg.flag()`. Flags that tdbg itself acts on need not
+    be read. Silent with `--inject none` and where no process reported at all (TD-C003).
 
     Why it matters: The program ran as if the flag were off; nothing else would tell.
 
     Example:
-        TD-C002 warning: nobody took LOSS.NULL_MASKING: the program ran without it
+        TD-C002 warning: the program never read LOSS.NULL_MASKING and ran without it
 
     What to do: A program reads a flag from its own config, or with two words: `tdbg.flag("LOSS.NULL_MASKING")`.
     If it has the flag under another name, `tdbg run --flag NAME` takes that name.
@@ -35,7 +35,7 @@ class FlagUntaken(Rule):
     """
 
     code = "TD-C002"
-    title = "debug flag that nobody took"
+    title = "debug flag that was never read"
     severity = "warning"
     listens = (Injection,)
 
@@ -58,9 +58,9 @@ class FlagUntaken(Rule):
             return ()
         return (
             self.found(
-                f"nobody took {joined(untaken, 6)}: the program ran without {'it' if len(untaken) == 1 else 'them'}",
+                f"the program never read {joined(untaken, 6)} and ran without {'it' if len(untaken) == 1 else 'them'}",
                 cause="the program's config has no such key, or the program ended before it was read"
                 + ("; or its losses are called inside torch.compile alone" if any(map(_is_loss, untaken)) else ""),
-                try_next='`tdbg.flag("NAME")` reads a flag in any program; those under LOSS. are also taken by the functions of tdbg.probes.loss',
+                try_next='`tdbg.flag("NAME")` reads a flag in any program; the functions of tdbg.probes.loss read those under LOSS.',
             ),
         )

@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 
 from tdbg.core.events import Finding
+from tdbg.core.tables import counted
 from tdbg.rules import RULES, Rule
 from tdbg.rules.silence import silence
-from tdbg.rules.text import counted
 from tdbg.rules.view import View
 
 

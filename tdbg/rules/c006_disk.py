@@ -6,8 +6,8 @@ from pathlib import Path
 
 from tdbg.core.events import Cost, Event, Finding, Note
 from tdbg.core.rundir import ProcessDir, unwritten
+from tdbg.core.tables import counted
 from tdbg.rules import RULES, Rule
-from tdbg.rules.text import counted
 from tdbg.rules.view import View
 
 FULL_BYTES = 1_000_000  # less than that is free

@@ -34,7 +34,7 @@ class BadStart(KindsRule):
     """
 
     code = "TD-C009"
-    title = "a bad start"
+    title = "bad initial weights, or shapes that do not fit"
     severity = "warning"
     probe = "model-build"
 

@@ -4,8 +4,9 @@ from collections.abc import Iterable
 
 from tdbg.core.events import Event, Finding, Observation
 from tdbg.core.rundir import ProcessDir
+from tdbg.core.tables import counted
 from tdbg.rules import RULES, Rule
-from tdbg.rules.text import counted, joined
+from tdbg.rules.text import joined
 
 KEYS_SHOWN = 4
 

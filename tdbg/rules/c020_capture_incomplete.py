@@ -6,10 +6,11 @@ from tdbg.core.capture import ASKED_FOR
 from tdbg.core.config import Settings
 from tdbg.core.events import Finding, Observation
 from tdbg.core.rundir import ProcessDir, copies_of
+from tdbg.core.tables import counted
 from tdbg.rules import RULES
 from tdbg.rules._kinds import KindsRule
 from tdbg.rules.silence import silence
-from tdbg.rules.text import counted, joined
+from tdbg.rules.text import joined
 from tdbg.rules.view import View
 
 

@@ -2,8 +2,9 @@
 
 from tdbg.core.events import Finding, Observation
 from tdbg.core.rundir import ProcessDir
+from tdbg.core.tables import counted
 from tdbg.rules import RULES, ObservingRule
-from tdbg.rules.text import counted, joined, kind_name
+from tdbg.rules.text import joined, kind_name
 
 
 @RULES.add

@@ -2,8 +2,8 @@
 
 from tdbg.core.events import Finding, Observation
 from tdbg.core.rundir import ProcessDir
+from tdbg.core.tables import counted
 from tdbg.rules import RULES, ObservingRule
-from tdbg.rules.text import counted
 
 
 @RULES.add

@@ -2,8 +2,9 @@
 
 from tdbg.core.events import Finding, Observation
 from tdbg.core.rundir import ProcessDir
+from tdbg.core.tables import counted
 from tdbg.rules import RULES, ObservingRule
-from tdbg.rules.text import clip, counted
+from tdbg.rules.text import clip
 
 HINTS = (
     ("bus error", "shared memory is full", "enlarge /dev/shm, or use fewer workers or smaller batches"),

@@ -44,7 +44,7 @@ class TransformMakesNan(ObservingRule[set[str]]):
             phase="input",
             evidence=[
                 f"{values.get('pipeline')}, step {(values.get('order') or [0])[0] + 1}: finite values before, in"
-                f" {values.get('count')} of the samples measured",
+                f" {values.get('count')} of the measured samples",
                 f"range before, over the samples that stayed finite: {span}",
             ],
             cause="a division by a deviation or maximum of zero, or a logarithm or root of zero or less",

@@ -18,7 +18,7 @@ class IdleTransform(ObservingRule[set[str]]):
     the library does not look at, or a parameter of zero switches it off.
 
     Example:
-        TD-D009 info: transform ColorJitter changed none of 64 samples measured, rank 0
+        TD-D009 info: transform ColorJitter changed none of 64 measured samples, rank 0
 
     What to do: Call it by hand on one image. In albumentations, images under other keys than `image` need
     `additional_targets`.
@@ -37,7 +37,7 @@ class IdleTransform(ObservingRule[set[str]]):
         if event.part != "NOEFFECT":
             return None
         return self.found(
-            f"transform {values.get('step_name')} changed none of {values.get('count')} samples measured,"
+            f"transform {values.get('step_name')} changed none of {values.get('count')} measured samples,"
             f" rank {process.rank}",
             first_step=event.step,
             rank=process.rank,

@@ -5,8 +5,9 @@ from typing import Any
 
 from tdbg.core.events import Event, Finding, Observation
 from tdbg.core.rundir import ProcessDir
+from tdbg.core.tables import counted
 from tdbg.rules import RULES, Rule
-from tdbg.rules.text import counted, joined
+from tdbg.rules.text import joined
 
 PROBES = ("gradient-report", "optimizer")  # both know which gradients are not there
 KINDS = {

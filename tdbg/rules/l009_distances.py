@@ -1,4 +1,4 @@
-"""TD-L009: the distance matrix is none."""
+"""TD-L009: the distance matrix is no metric."""
 
 from tdbg.rules import RULES
 from tdbg.rules._loss import LossRule
@@ -16,7 +16,7 @@ class DistancesBroken(LossRule):
     them is broken.
 
     Example:
-        TD-L009 error: the distance matrix is not symmetric: 1 pairs differ, step 1, rank 0
+        TD-L009 error: the distance matrix is not symmetric: 3 pairs differ, step 1, rank 0
 
     What to do: Compute distances from the parents: the height of the lowest common ancestor. Path lengths
     between leaves at unlike depths are not ultrametric by nature: say `ultrametric=False`.
@@ -25,5 +25,5 @@ class DistancesBroken(LossRule):
     """
 
     code = "TD-L009"
-    title = "the distance matrix is none"
+    title = "invalid distance matrix"
     severity = "error"

@@ -6,9 +6,10 @@ from statistics import median
 
 from tdbg.core.events import Event, Finding, NonFinite, Start, Step
 from tdbg.core.rundir import ProcessDir
+from tdbg.core.tables import counted
 from tdbg.rules import RULES, Rule
 from tdbg.rules._origins import REDUCED, Sighting, find_origin
-from tdbg.rules.text import counted, figure, joined, kept_in, kind_name, ranges
+from tdbg.rules.text import figure, joined, kept_in, kind_name, ranges
 from tdbg.rules.view import View, finite, non_finite
 
 # A value not known to come from here waits this many steps for the rank it came from. Ranks run in step, so

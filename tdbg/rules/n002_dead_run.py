@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 from tdbg.core.events import Event, Finding, NonFinite, Step
 from tdbg.core.rundir import ProcessDir
+from tdbg.core.tables import counted
 from tdbg.rules import RULES, PerProcessRule
-from tdbg.rules.text import counted, figure
+from tdbg.rules.text import figure
 from tdbg.rules.view import View, non_finite
 
 DEAD_STEPS = 20

@@ -5,8 +5,9 @@ from collections.abc import Iterable
 
 from tdbg.core.events import Event, Finding, NonFinite, Start
 from tdbg.core.rundir import ProcessDir
+from tdbg.core.tables import counted
 from tdbg.rules import RULES, Rule
-from tdbg.rules.text import counted, kept_in, kind_name
+from tdbg.rules.text import kept_in, kind_name
 from tdbg.rules.view import View, round_of
 
 

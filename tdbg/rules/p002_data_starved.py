@@ -6,8 +6,8 @@ from typing import Any
 
 from tdbg.core.events import Event, Finding, Observation
 from tdbg.core.rundir import ProcessDir
+from tdbg.core.tables import counted
 from tdbg.rules import RULES, Rule
-from tdbg.rules.text import counted
 
 
 @RULES.add

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 
 from tdbg.core.events import Finding, Observation
 from tdbg.core.rundir import ProcessDir
+from tdbg.core.tables import counted
 from tdbg.rules import RULES
 from tdbg.rules._kinds import KindsRule
-from tdbg.rules.text import counted
 
 
 @RULES.add

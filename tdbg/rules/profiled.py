@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tdbg.rules.text import counted
+from tdbg.core.tables import counted
 
 if TYPE_CHECKING:
     from tdbg.rules.view import Looks, ProcessView

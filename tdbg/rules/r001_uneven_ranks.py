@@ -5,8 +5,9 @@ from collections.abc import Iterable
 
 from tdbg.core.events import Finding, Start
 from tdbg.core.ranges import MAX_RANKS
+from tdbg.core.tables import counted
 from tdbg.rules import RULES, Rule
-from tdbg.rules.text import counted, ranges
+from tdbg.rules.text import ranges
 from tdbg.rules.view import View
 
 GROWTH = 2  # of the distance between two records: the budget doubles it at a time

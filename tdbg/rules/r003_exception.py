@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from tdbg.core.events import Event, Finding, Note, Traceback
 from tdbg.core.rundir import ProcessDir
+from tdbg.core.tables import counted
 from tdbg.rules import RULES, Rule
-from tdbg.rules.text import TRACEBACK, clip, counted
+from tdbg.rules.text import TRACEBACK, clip
 from tdbg.rules.view import ProcessView, View
 
 # How a program leaves on purpose is no failure.

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 from tdbg.core.events import Event, Finding, Observation, Plan
 from tdbg.core.rundir import ProcessDir
+from tdbg.core.tables import counted
 from tdbg.rules import RULES, Rule
-from tdbg.rules.text import counted
 from tdbg.rules.view import ProcessView, View
 
 

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 
 from tdbg.core.events import Event, Finding, Observation, ProbeOff, Switch
 from tdbg.core.rundir import ProcessDir
+from tdbg.core.tables import counted
 from tdbg.rules import RULES, Rule
-from tdbg.rules.text import counted, figure
+from tdbg.rules.text import figure
 from tdbg.rules.view import ProcessView, View
 
 LEAST_STEPS = 20

@@ -6,8 +6,9 @@ from typing import ClassVar
 
 from tdbg.core.events import Event, Finding, Observation, Plan
 from tdbg.core.rundir import ProcessDir
+from tdbg.core.tables import counted
 from tdbg.rules import RULES, ObservingRule
-from tdbg.rules.text import counted, figure
+from tdbg.rules.text import figure
 from tdbg.rules.view import View
 
 LEAST_PLANNED = 20

@@ -37,6 +37,7 @@ class RateHigh(ObservingRule[_State]):
     code = "TD-S008"
     title = "learning rate above 1 with Adam"
     severity = "warning"
+    leads_to = ("TD-G001", "TD-G004", "TD-N004")  # weights thrown away
     probe = "schedule"
     kept = _State
 

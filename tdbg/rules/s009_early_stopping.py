@@ -49,7 +49,7 @@ class EarlyStoppingAstray(KindsRule):
     """
 
     code = "TD-S009"
-    title = "early stopping astray"
+    title = "early stopping does not follow its metric"
     severity = "warning"
     probe = "early-stopping"
 
@@ -76,7 +76,7 @@ class EarlyStoppingAstray(KindsRule):
         metric = values["metric"] or "its metric"
         span = f"from {figure(values['first'])} to {figure(values['value'])}"
         if fault == "nan":
-            return f"early stopping goes on at {metric} NaN, and does not count it"
+            return f"early stopping does not count {metric} = NaN and goes on"
         if fault == "follows":
             return f"early stopping takes a worse {metric} for a better one ({span})"
         return f"early stopping counts an improving {metric} as no improvement ({span})"

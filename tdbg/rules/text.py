@@ -8,12 +8,6 @@ KINDS = {"nan": "NaN", "inf": "Inf", "-inf": "-Inf", "nan+inf": "NaN and Inf"}
 TRACEBACK = "traceback:"  # evidence: the lines of one follow
 
 
-def counted(count: int, noun: str) -> str:
-    """``1 step``, ``2,000 steps``, ``0 processes``."""
-    ending = "" if count == 1 else ("es" if noun.endswith("s") else "s")
-    return f"{count:,} {noun}{ending}"
-
-
 def figure(value: Any) -> str:
     """A number of an event, four digits; NaN and Inf spelt as people do, nothing as a dash."""
     if isinstance(value, list | tuple):

@@ -9,12 +9,13 @@ from typing import Any
 from tdbg.core.events import SEVERITIES, Cost, Event, Finding
 from tdbg.core.flags import FLAGS
 from tdbg.core.rundir import ProcessDir, RunDir, write_json
+from tdbg.core.tables import counted
 from tdbg.rules import RULES, Rule, at_least
 from tdbg.rules._order import sort_findings
 from tdbg.rules._told import correct_live_findings
 from tdbg.rules.flag_lines import flag_lines
 from tdbg.rules.profiled import together
-from tdbg.rules.text import TRACEBACK, clip, counted, figure, joined, kept_in, ranges
+from tdbg.rules.text import TRACEBACK, clip, figure, joined, kept_in, ranges
 from tdbg.rules.view import MAX_TRIGGERS, ProcessView, View, exit_text, finite
 
 REPORT_FILE = "report.json"

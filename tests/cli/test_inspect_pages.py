@@ -40,6 +40,14 @@ def test_a_path_alone_lists(folder: Path) -> None:
     assert by_parser.returncode == 2 and "no such option: --no-such" in by_parser.stderr
 
 
+def test_the_path_may_stand_before_the_command(folder: Path) -> None:
+    for words in (("ls", "run", "--datapoints"), ("verify", "run"), ("show", "run", "1")):
+        command, path, *others = words
+        done = call(path, command, *others, cwd=folder)
+        other = call(*words, cwd=folder)
+        assert (done.returncode, done.stdout, done.stderr) == (0, other.stdout, other.stderr)
+
+
 def test_a_word_that_is_neither_command_nor_path_is_said_to_be_neither(folder: Path) -> None:
     assert "'rnu' is no command, and no path that is there" in call("rnu", cwd=folder).stderr
     assert "no such command 'sho'. Did you mean 'show'?" in call("sho", "1", cwd=folder).stderr

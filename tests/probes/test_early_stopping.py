@@ -138,7 +138,7 @@ def test_nan_that_nobody_counts(watch: Any, tmp_path: Path) -> None:
     assert [row.get("fault") for row in rows] == [None, None, None, "nan", "nan"]
     assert rows[-1]["value"] == "nan"
     (finding,) = findings(watched, tmp_path)
-    assert finding.title.startswith("early stopping goes on at val_loss NaN, and does not count it")
+    assert finding.title.startswith("early stopping does not count val_loss = NaN and goes on")
 
 
 def test_accuracy_with_another_method_and_a_base(watch: Any, tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def test_a_flag_nobody_took(stream):
     run = stream(flags={"LOSS.NULL_MASKING": True, "SCHEDULING": True, "CHECKPOINT": False})
     run.train(run.rank(), [2.0])
     run.emit("other/h-1", Injection(flag="SCHEDULING", status="set", where="yacs"))
-    assert only(run).title == "nobody took LOSS.NULL_MASKING: the program ran without it"
+    assert only(run).title == "the program never read LOSS.NULL_MASKING and ran without it"
 
 
 def test_with_inject_none_nobody_is_meant_to(stream):

@@ -149,7 +149,7 @@ def test_value_ranges(one: Any, problem: str, words: str) -> None:
 
 def test_a_transform_without_effect_is_told_as_info(one: Any) -> None:
     finding = only(after(one, observed("NOEFFECT", probe="augmentation", **RANGE)), "TD-D009")
-    assert finding.severity == "info" and "changed none of 4 samples" in finding.title
+    assert finding.severity == "info" and "changed none of 4 measured samples" in finding.title
 
 
 @pytest.mark.parametrize(

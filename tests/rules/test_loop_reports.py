@@ -70,7 +70,7 @@ FAULTS: dict[str, tuple[Observation, str, str, str]] = {
     ),
     "ignores": (check("ignores"), "TD-S009", "warning", "counts an improving val_loss as no improvement"),
     "follows": (check("follows", value=1.4), "TD-S009", "warning", "takes a worse val_loss for a better one"),
-    "nan": (check("nan", metric="", better=""), "TD-S009", "warning", "goes on at its metric NaN"),
+    "nan": (check("nan", metric="", better=""), "TD-S009", "warning", "does not count its metric = NaN and goes on"),
 }
 
 

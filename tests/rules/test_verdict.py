@@ -9,9 +9,10 @@ from streams import HOST, Stream, bad
 
 from tdbg.core.events import Baseline, Cost, Observation, ProbeOff, Step, Traceback, Trigger
 from tdbg.core.rundir import EVENTS, RunDir
+from tdbg.core.tables import counted
 from tdbg.rules import RULES, PerProcessRule, Rule
 from tdbg.rules.flag_lines import flag_lines
-from tdbg.rules.text import counted, ranges
+from tdbg.rules.text import ranges
 from tdbg.rules.verdict import VERDICT_LINES, Judge, block, judge_run
 
 

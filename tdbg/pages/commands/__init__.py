@@ -8,12 +8,17 @@ NAMES = ("ls", "show", "stats", "find", "diff", "export", "html", "verify", "rec
 
 def thin(words: list[str]) -> int | None:
     """Answer a plain command line without a parser of options; None for what the whole command line has to look at."""
+    words = command_first(words or ["ls"])
+    if words[0] not in NAMES:
+        return None
+    return answer_plain(load(__name__, words[0]), words[1:])
+
+
+def command_first(words: list[str]) -> list[str]:
+    """A path before its command, or alone, where it stands for ``ls``, goes behind the command."""
     from tdbg.pages.places import is_place
 
-    words = words or ["ls"]
-    if words[0].startswith("-"):
-        return None
-    name, rest = (words[0], words[1:]) if words[0] in NAMES else ("ls", words)
-    if name == "ls" and words[0] != "ls" and not is_place(words[0]):
-        return None
-    return answer_plain(load(__name__, name), rest)
+    if words and words[0] not in NAMES and not words[0].startswith("-") and is_place(words[0]):
+        path, *others = words
+        return [others[0], path, *others[1:]] if others and others[0] in NAMES else ["ls", *words]
+    return words

@@ -175,12 +175,12 @@ class Augmentation(Probe):
     levels = ("extreme",)
     fields: ClassVar[dict[str, str]] = {
         "pipeline": "class of the object that calls the transforms",
-        "samples": "samples measured so far",
+        "samples": "measured samples so far",
         "where": "where it runs: workers, the process itself, or called by the training loop",
         "steps": "the transforms, in their order in the list",
         "order": "places in that list, in the order of the last call",
         "step_ms": "median time of each, host time",
-        "low_in": "smallest value before each, over the samples measured",
+        "low_in": "smallest value before each, over the measured samples",
         "high_in": "largest value before it",
         "low_out": "smallest value after it",
         "high_out": "largest value after it",
@@ -410,10 +410,10 @@ class Augmentation(Probe):
     def _judge(self, tally: Tally) -> None:
         for place, step in enumerate(tally.steps):
             if step.made_bad:
-                text = f"turns finite values into NaN or Inf ({step.made_bad} of {step.calls} samples measured)"
+                text = f"turns finite values into NaN or Inf ({step.made_bad} of {step.calls} measured samples)"
                 self._warn(tally, place, "NAN", text, count=step.made_bad)
             if _without_effect(tally.names[place], tally.chances[place], step):
-                text = f"changed none of {step.compared} samples measured"
+                text = f"changed none of {step.compared} measured samples"
                 self._warn(tally, place, "NOEFFECT", text, count=step.compared)
             problem = self._range_problem(tally, place)
             if problem is not None:

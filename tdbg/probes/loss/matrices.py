@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from tdbg.core.tables import counted
 from tdbg.probes.loss.figures import listed, name_of, number, on_host, sum_tolerance
 from tdbg.probes.loss.report import Fault, wrong
 from tdbg.probes.loss.taxonomy_reports import Distances, SmoothingMatrix
@@ -96,7 +97,7 @@ def _distance_faults(
         a, b = divmod(int(gap.argmax()), report.classes)
         add(
             "symmetry",
-            f"the distance matrix is not symmetric: {report.asymmetric_pairs} pairs differ",
+            f"the distance matrix is not symmetric: {counted(report.asymmetric_pairs, 'pair')} differ",
             f"d({name_of(names, a)}, {name_of(names, b)}) and back differ by {number(report.asymmetry)}",
             "fill both triangles from one loop over pairs",
         )
