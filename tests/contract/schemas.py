@@ -1,0 +1,142 @@
+"""JSON Schemas of the documents that ``--json`` prints: ``docs/schemas/``.
+
+``python -m tests.contract.schemas [RUN...]`` widens them so that the documents of the recorded runs fit, and those of the runs
+that are named. A field that all documents had is required; more fields may come with any version, none goes away.
+"""
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from genson import SchemaBuilder
+
+from tests.contract import questions
+
+FOLDER = Path(__file__).parents[2] / "docs" / "schemas"
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+GROUPS = ("metrics", "inspect-pages", "trace", "flags")  # commands whose second word says which document
+# Objects whose keys are names of the run's own, or numbers of ranks: below ``data``, lists as [].
+MAPS: dict[str, tuple[str, ...]] = {
+    "report": ("flags", "looks", "looks.*.last", "triggers[].values", "baseline"),
+    "metrics show": ("ranks", "text"),
+    "inspect-pages ls": ("refused",),
+    "inspect-pages find": ("found[].scalars",),
+    "inspect-pages show": ("[].scalars", "[].flags"),
+    "inspect-pages diff": ("unreadable", "only_a.paths", "only_b.paths"),
+}
+
+
+def document_name(question: str) -> str:
+    """``metrics show`` for the question ``metrics show single --json``."""
+    words = question.split()
+    return " ".join(words[: 2 if words[0] in GROUPS else 1])
+
+
+def published() -> dict[str, dict[str, Any]]:
+    """The schemas as they are in docs, by the document's name."""
+    found = (json.loads(path.read_text(encoding="utf-8")) for path in sorted(FOLDER.glob("*.schema.json")))
+    return {schema["title"].removeprefix("tdbg ").removesuffix(" --json"): schema for schema in found}
+
+
+def schemas(runs: Sequence[Path] = ()) -> dict[str, dict[str, Any]]:
+    """The schema of each document by its name: what is published, the frozen answers, today's, and those of more runs."""
+    kept, builders, fixed = published(), dict[str, SchemaBuilder](), dict[str, dict[str, Any]]()
+    for question, answer in _answers(runs):
+        if not isinstance(answer, Mapping) or "kind" not in answer:  # lines of a log: docs/records.md describes them
+            continue
+        name = document_name(question)
+        if name not in builders:
+            fixed[name] = {key: {"const": answer[key]} for key in ("kind", "version")}
+            builders[name] = SchemaBuilder(schema_uri=DIALECT)
+            for path in MAPS.get(name, ()):
+                builders[name].add_schema(_map_at(["data", *path.replace("[]", ".[]").strip(".").split(".")]))
+            builders[name].add_schema(_without_constants(kept.get(name, {})))
+        builders[name].add_object(answer)
+    return {name: _finish(name, builder.to_schema(), fixed[name]) for name, builder in sorted(builders.items())}
+
+
+def _answers(runs: Sequence[Path]) -> Iterator[tuple[str, Any]]:
+    for question, then in questions.frozen().items():
+        if then["exit"] != 2:
+            yield question, then["answer"]
+    yield from documents_of(runs)
+    before = Path.cwd()
+    with tempfile.TemporaryDirectory() as folder:
+        questions.unpack(Path(folder))
+        os.chdir(folder)
+        try:
+            for question in questions.QUESTIONS:
+                now = questions.ask(question)
+                if now["exit"] != 2:
+                    yield question, now["answer"]
+        finally:
+            os.chdir(before)
+
+
+def _map_at(path: list[str]) -> dict[str, Any]:
+    """What tells the builder that the object at this path has keys of its own choosing."""
+    if not path:
+        return {"type": "object", "patternProperties": {".*": None}}
+    name, below = path[0], _map_at(path[1:])
+    if name == "[]":
+        return {"type": "array", "items": below}
+    if name == "*":
+        return {"type": "object", "patternProperties": {".*": below}}
+    return {"type": "object", "properties": {name: below}}
+
+
+def documents_of(runs: Sequence[Path]) -> Iterator[tuple[str, Any]]:
+    """What a run directory is asked, and the documents that were printed."""
+    for run in runs:
+        for text in questions.OF_EVERY_RUN:
+            found = questions.ask(text.format(run))
+            if found["exit"] != 2:
+                yield text.format(run), found["answer"]
+
+
+def _without_constants(schema: dict[str, Any]) -> dict[str, Any]:
+    properties = {key: one for key, one in schema.get("properties", {}).items() if "const" not in one}
+    return {**schema, "properties": properties} if properties else {}
+
+
+def _finish(name: str, schema: dict[str, Any], fixed: dict[str, Any]) -> dict[str, Any]:
+    _open(schema)
+    schema["properties"].update(fixed)
+    return {"title": f"tdbg {name} --json", **schema, "$schema": DIALECT}
+
+
+def _open(schema: Any) -> None:
+    """Nothing is said of a value that was null, or a list that was empty, in all documents."""
+    if isinstance(schema, dict):
+        if schema.get("type") == "null":
+            del schema["type"]
+        schema.pop("$schema", None)
+        for one in schema.values():
+            _open(one)
+    elif isinstance(schema, list):
+        for one in schema:
+            _open(one)
+
+
+def files(runs: Sequence[Path] = ()) -> dict[str, str]:
+    """The text of each published file by its name."""
+    return {
+        f"{name.replace(' ', '-')}.schema.json": json.dumps(schema, indent=1, sort_keys=True) + "\n"
+        for name, schema in schemas(runs).items()
+    }
+
+
+def main(words: Sequence[str]) -> int:
+    """Write them."""
+    FOLDER.mkdir(exist_ok=True)
+    for name, text in files([Path(word).absolute() for word in words]).items():
+        (FOLDER / name).write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,79 @@
+"""The published JSON Schemas fit what ``--json`` prints, of recorded runs and of new ones."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from tests.contract import schemas
+
+ROOT = Path(__file__).parents[2]
+TRAINING = """
+import torch
+model = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(20):
+    optimizer.zero_grad()
+    loss = model(torch.randn(8, 4)).square().mean() * (float("nan") if step == 12 else 1.0)
+    loss.backward()
+    optimizer.step()
+"""
+PROGRAMS = {
+    "none": ("-c", "pass"),
+    "imports": ("-c", "import torch; raise SystemExit(3)"),
+    "trains": ("-c", TRAINING),
+}
+
+
+@pytest.fixture(scope="module")
+def validators() -> dict[str, Draft202012Validator]:
+    found = schemas.published()
+    for schema in found.values():
+        Draft202012Validator.check_schema(schema)
+    return {name: Draft202012Validator(schema) for name, schema in found.items()}
+
+
+def test_what_is_published_is_what_the_recordings_say() -> None:
+    published = {path.name: path.read_text(encoding="utf-8") for path in schemas.FOLDER.iterdir()}
+    assert published == schemas.files(), "python -m tests.contract.schemas writes them"
+
+
+@pytest.fixture(scope="module", params=PROGRAMS)
+def documents(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Any]]:
+    run = tmp_path_factory.mktemp(request.param) / "run"
+    words = ["-m", "tdbg", "run", "--quiet", "-f", "MEMORY", "--run-dir", str(run), "--", sys.executable]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    subprocess.run(
+        [sys.executable, *words, *PROGRAMS[request.param]], env=env, check=False, capture_output=True, timeout=120
+    )
+    yield list(schemas.documents_of([run]))
+
+
+def test_documents_of_a_new_run_fit(documents: list[Any], validators: dict[str, Draft202012Validator]) -> None:
+    checked = 0
+    for question, document in documents:
+        validator = validators.get(schemas.document_name(question))
+        if validator is not None:
+            wrong = [(question, error.json_path, error.message) for error in validator.iter_errors(document)]
+            assert not wrong
+            checked += 1
+    assert checked >= 3  # report, status and flags doctor at least
+
+
+def test_a_document_without_a_field_or_with_another_type_does_not_fit(
+    documents: list[Any], validators: dict[str, Draft202012Validator]
+) -> None:
+    report = dict(documents)[next(question for question, _ in documents if question.startswith("report"))]
+    validator = validators["report"]
+    less = {**report["data"]}
+    del less["findings"]
+    other = {**report["data"], "headline": 3}
+    for data in (less, other):
+        assert not validator.is_valid({**report, "data": data})
+    assert not validator.is_valid({**report, "version": report["version"] + 1})
+    assert validator.is_valid({**report, "data": {**report["data"], "more": 1}})
