@@ -371,6 +371,15 @@ def env_rank(environ: Mapping[str, str]) -> int | None:
     return None
 
 
+RESTART_COUNTS = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
+
+
+def restart_count(environ: Mapping[str, Any]) -> int:
+    """How often launcher and scheduler have restarted a job: torchrun in a job that SLURM requeued counts anew from 0."""
+    told = (str(environ.get(name, "")) for name in RESTART_COUNTS)
+    return sum(int(count) for count in told if count.isascii() and count.isdigit())
+
+
 def process_start(pid: int) -> str:
     """When a process of this host started, in a form that tells a reused pid from the old one; "" if gone."""
     try:

@@ -17,7 +17,16 @@ from tdbg.core.config import Settings, unblotted_flags
 from tdbg.core.escapes import escape_controls, safe
 from tdbg.core.guard import Guard, describe_error, ignore_failure, report_to
 from tdbg.core.redaction import redact_argv, remember_secrets
-from tdbg.core.rundir import STATE_FILE, EventWriter, RunDir, allowed_env, claim, env_rank, mark_unwritten
+from tdbg.core.rundir import (
+    STATE_FILE,
+    EventWriter,
+    RunDir,
+    allowed_env,
+    claim,
+    env_rank,
+    mark_unwritten,
+    restart_count,
+)
 from tdbg.logs.textlog import RankLogs
 
 MAX_ERRORS_SAID = 3
@@ -99,8 +108,7 @@ class Agent:
 
         Other threads go on to write: none of them comes before the Start, or into a folder that is not the rank's.
         """
-        restart = os.environ.get("TORCHELASTIC_RESTART_COUNT") or os.environ.get("SLURM_RESTART_COUNT") or "0"
-        folder, attempt = claim(self.run_dir, rank, int(restart) if restart.isdigit() else 0)
+        folder, attempt = claim(self.run_dir, rank, restart_count(os.environ))
         writer = EventWriter(lambda: folder, self.settings.disk_budget_bytes, self._say_trouble)
         try:
             start = describe(attempt)

@@ -21,7 +21,7 @@ from tdbg.core.config import Settings
 from tdbg.core.errors import LaunchError, TdbgError
 from tdbg.core.files import read_json
 from tdbg.core.ownership import TRUST, describe_risk, is_exempt
-from tdbg.core.rundir import RUNS, STATE_FILE, RunDir, lives, process_start
+from tdbg.core.rundir import RUNS, STATE_FILE, RunDir, lives, process_start, restart_count
 from tdbg.launch.command import short_name
 
 # Options by which the agents of one multi-node job find each other, as torchrun and accelerate spell them.
@@ -70,14 +70,6 @@ def _options(command: Sequence[str]) -> dict[str, str]:
             name, has_value, value = word[2:].partition("=")
             found.setdefault(name.replace("_", "-"), value if has_value else following)
     return found
-
-
-def restart_count(environ: Mapping[str, str]) -> int:
-    """How often the launcher or scheduler has restarted this job."""
-    for name in ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"):
-        if environ.get(name, "").isdigit():
-            return int(environ[name])
-    return 0
 
 
 def open_run(

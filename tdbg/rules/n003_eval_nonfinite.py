@@ -8,7 +8,7 @@ from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import counted
 from tdbg.rules import RULES, Rule
 from tdbg.rules.text import kept_in, kind_name
-from tdbg.rules.view import View, round_of
+from tdbg.rules.view import View, launch_of
 
 
 @RULES.add
@@ -39,17 +39,17 @@ class EvalNonFinite(Rule):
     listens = (Start, NonFinite)
 
     def __init__(self) -> None:
-        # By round of the job: a restart goes on from a checkpoint that the NaN before it may not have touched.
+        # By launch of the job: a restart goes on from a checkpoint that the NaN before it may not have touched.
         self._given: defaultdict[int, list[Finding]] = defaultdict(list)
         self._train_steps: dict[int, int] = {}
-        self._rounds: dict[str, int] = {}
+        self._launches: dict[str, int] = {}
 
     def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
         if isinstance(event, Start):
-            self._rounds[process.label] = round_of(process, event)
+            self._launches[process.label] = launch_of(process, event)
         if not isinstance(event, NonFinite):
             return ()
-        ran_in = self._rounds.get(process.label, process.attempt)
+        ran_in = self._launches.get(process.label, process.attempt)
         if not event.eval:
             self._train_steps[ran_in] = min(self._train_steps.get(ran_in, event.step), event.step)
             return ()

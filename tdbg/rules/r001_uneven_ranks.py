@@ -43,8 +43,8 @@ class UnevenRanks(Rule):
 
     def finish(self, view: View) -> Iterable[Finding]:
         ranks = [found for found in view.ranks() if found.start is not None and found.start.world_size > 1]
-        newest = max((found.round for found in ranks), default=0)
-        ranks = [found for found in ranks if found.round == newest]  # a restart may use fewer ranks
+        newest = max((found.launch for found in ranks), default=0)
+        ranks = [found for found in ranks if found.launch == newest]  # a restart may use fewer ranks
         if not ranks or not view.over or not all(view.gone(found) for found in ranks):
             return ()
         world = max(found.start.world_size for found in ranks if found.start)

@@ -9,14 +9,14 @@ from tdbg.core.events import Event, Finding, Observation, Start
 from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, Rule
 from tdbg.rules.text import joined, ranges
-from tdbg.rules.view import View, round_of
+from tdbg.rules.view import View, launch_of
 
 MAX_CHUNKS = 20_000  # of one group that are kept until every rank has reported
 MAX_TEXTS = 1_000
 SHOWN_BEFORE = 2
 
 Ops = list[list[Any]]  # [call, times in a row]
-Key = tuple[int, str, int, tuple[int, ...]]  # round, group, since, its ranks
+Key = tuple[int, str, int, tuple[int, ...]]  # launch, group, since, its ranks
 
 
 @dataclass(slots=True)
@@ -71,7 +71,7 @@ class OutOfStep(Rule):
     listens = (Start, Observation)
 
     def __init__(self) -> None:
-        self._rounds: dict[str, int] = {}
+        self._launches: dict[str, int] = {}
         self._chunks: defaultdict[Key, dict[int, dict[int, _Chunk]]] = defaultdict(dict)
         self._texts: defaultdict[tuple[Key, int], dict[str, Ops]] = defaultdict(dict)
         self._sizes: dict[Key, int] = {}
@@ -80,13 +80,13 @@ class OutOfStep(Rule):
 
     def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
         if isinstance(event, Start):
-            self._rounds[process.label] = round_of(process, event)
+            self._launches[process.label] = launch_of(process, event)
         if not isinstance(event, Observation) or event.probe != "distributed" or event.part != "ORDER":
             return ()
         if process.rank is None or not process.is_rank:
             return ()
         found: list[Finding] = []
-        ran_in = self._rounds.get(process.label, process.attempt)
+        ran_in = self._launches.get(process.label, process.attempt)
         for group in event.values.get("groups", ()):
             key = (ran_in, group["group"], group["since"], tuple(group.get("ranks", ())))
             self._sizes[key] = group["size"]

@@ -9,7 +9,7 @@ from tdbg.core.ranges import MAX_RANKS
 from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, Rule
 from tdbg.rules.text import joined, kept_in, ranges
-from tdbg.rules.view import View, round_of
+from tdbg.rules.view import View, launch_of
 
 MAX_EPISODES = 64  # of one process
 MAX_COUNTS = 8  # groups whose calls a rank tells
@@ -22,7 +22,7 @@ class _Episode:
     """A time in which one rank was quiet, as it last told of it."""
 
     rank: int
-    round: int
+    launch: int
     folder: str
     began_t: float
     told_t: float
@@ -65,8 +65,8 @@ class _Episode:
         return found
 
     def meets(self, other: "_Episode") -> bool:
-        """True if both were quiet at the same time, in the same round, on different ranks."""
-        if self.rank == other.rank or self.round != other.round:
+        """True if both were quiet at the same time, in the same launch, on different ranks."""
+        if self.rank == other.rank or self.launch != other.launch:
             return False
         return self.known_until_t >= other.began_t and other.known_until_t >= self.began_t
 
@@ -136,13 +136,13 @@ class RankQuiet(Rule):
     listens = (Start, Observation)
 
     def __init__(self) -> None:
-        self._rounds: dict[str, int] = {}
+        self._launches: dict[str, int] = {}
         self._episodes: dict[str, list[_Episode]] = {}
         self._finding: Finding | None = None
 
     def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
         if isinstance(event, Start):
-            self._rounds[process.label] = round_of(process, event)
+            self._launches[process.label] = launch_of(process, event)
         if not isinstance(event, Observation) or event.probe != "distributed":
             return ()
         if process.rank is None or not process.is_rank or event.part not in ("QUIET", "RESUMED"):
@@ -163,7 +163,7 @@ class RankQuiet(Rule):
         elif len(kept) < MAX_EPISODES:
             lasted_s = float(event.values.get("quiet_s", 0.0))
             rank = process.rank or 0
-            ran_in = self._rounds.get(process.label, process.attempt)
+            ran_in = self._launches.get(process.label, process.attempt)
             kept.append(_Episode(rank, ran_in, process.label, began_t, event.t, event.values, event.step, lasted_s))
 
     def _went_on(self, kept: list[_Episode], event: Observation) -> None:

@@ -27,13 +27,12 @@ from tdbg.core.events import (
     Traceback,
     Trigger,
 )
-from tdbg.core.rundir import ProcessDir, RunDir, lives
+from tdbg.core.rundir import ProcessDir, RunDir, lives, restart_count
 from tdbg.rules.flag_lines import Injections
 
 MAX_NOTES = 50
 MAX_TRIGGERS = 50
 MAX_EXITS = 10_000
-RESTART_ENV = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
 # A rank of another host, whose process table is not ours to see, counts as gone after this silence.
 SILENT_S = 60.0
 
@@ -63,15 +62,13 @@ def exit_text(code: int) -> str:
     return signal_name(-code) if code < 0 else f"exit {code}"
 
 
-def round_of(process: ProcessDir, start: Start | None) -> int:
-    """Which launch of the job a process belongs to: ranks of one round ran together.
+def launch_of(process: ProcessDir, start: Start | None) -> int:
+    """Which launch of the job a process belongs to: ranks of one launch ran together.
 
-    The number of its folder alone does not say it: a rank that ended before its first step has none of that round.
+    The number of its folder alone does not say it: a rank that ended before its first step has none of that launch.
     Nor does the launcher's count: torch elastic counts the restarts of each node by itself.
     """
-    env = start.env if start is not None else {}
-    counts = [int(count) for count in (str(env.get(name, "")) for name in RESTART_ENV) if count.isdecimal()]
-    return max(process.attempt, *counts[:1], 0)
+    return max(process.attempt, restart_count(start.env) if start is not None else 0)
 
 
 @dataclass(slots=True)
@@ -121,9 +118,9 @@ class ProcessView:
         return self.process.rank
 
     @property
-    def round(self) -> int:
+    def launch(self) -> int:
         """Which launch of the job it belongs to."""
-        return round_of(self.process, self.start)
+        return launch_of(self.process, self.start)
 
     @property
     def who(self) -> str:
@@ -284,8 +281,7 @@ class View:
     @staticmethod
     def _is_counted(found: ProcessView) -> bool:
         """True if its launcher says that it is a restart."""
-        env = found.start.env if found.start is not None else {}
-        return any(env.get(name, "0") not in ("", "0") for name in RESTART_ENV)
+        return found.start is not None and restart_count(found.start.env) > 0
 
     def _ended_badly(self, found: ProcessView) -> bool:
         return self.ending(found) not in ("ended", "running")

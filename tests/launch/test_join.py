@@ -183,6 +183,16 @@ def test_a_restart_leads_where_the_host_of_the_first_leader_was_lost(variable: s
     assert (first.info()["restart"], first.info()["supervisor"]) == (1, join.me())
 
 
+def test_a_requeued_job_counts_although_its_launcher_begins_at_0() -> None:
+    """torchrun in a job that SLURM has started again."""
+    env = SHARED[2]
+    first, _ = open_run(env)
+    end(first.path, end=None, supervisor=ELSEWHERE)
+    requeued = {**env, "SLURM_RESTART_COUNT": "1", "TORCHELASTIC_RESTART_COUNT": "0"}
+    assert [open_run(requeued)[1] for _ in range(2)] == [True, False]
+    assert first.info()["restart"] == 1
+
+
 def test_of_agents_that_read_the_state_at_the_same_time_one_leads(monkeypatch: pytest.MonkeyPatch) -> None:
     env = {**SHARED[2], "SLURM_RESTART_COUNT": "1"}
     first, _ = open_run(SHARED[2])
@@ -192,7 +202,7 @@ def test_of_agents_that_read_the_state_at_the_same_time_one_leads(monkeypatch: p
     assert [open_run(env)[1] for _ in range(3)] == [True, False, False]
 
 
-def test_agents_of_one_round_that_count_different_restarts_have_one_leader() -> None:
+def test_agents_of_one_launch_that_count_different_restarts_have_one_leader() -> None:
     """torch elastic counts the failures of each node by itself."""
     first, _ = open_run(SHARED[0])
     end(first.path, end=None, supervisor=ELSEWHERE)

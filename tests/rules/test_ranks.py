@@ -75,7 +75,7 @@ def counted(restarts: int) -> dict[str, dict[str, str]]:
 
 
 def test_a_rank_that_died_before_its_first_step_is_compared_after_the_restart(stream):
-    """Its first folder is of the second round: the numbers of the folders differ, the launcher's count does not."""
+    """Its first folder is of the second launch: the numbers of the folders differ, the launcher's count does not."""
     run = stream()
     run.train(run.rank(0, world=2, **counted(0)), [2.0] * 3)
     for folder, steps in ((run.rank(0, 2, 1, **counted(1)), 70), (run.rank(1, 2, 0, **counted(1)), 40)):
