@@ -19,6 +19,20 @@ PR_SET_PDEATHSIG = 1
 ALONE_S = 3.0  # a launcher that got SIGTERM ends its own ranks meanwhile
 TERM_S = 10.0  # what is left then gets SIGTERM, and this long to end
 GOOD_NIGHT = b"x"
+KEPT = 3  # the first descriptor behind the standard streams
+
+
+def occupy_standard_streams() -> None:
+    """Open ``/dev/null`` for each standard stream that tdbg was started without.
+
+    A file or pipe of tdbg's would get that number, and whatever a library prints would go there. The command does not
+    inherit it: it finds the stream closed, as without tdbg.
+    """
+    for number in range(KEPT):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
 
 
 def die_with(parent: int) -> None:
@@ -71,7 +85,7 @@ def _stand_guard(watched: int, child: int, mark: Mapping[str, str]) -> None:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
             signal.signal(number, signal.SIG_IGN)
         _let_go_of_files(keep=watched)
-        if os.read(watched, 1) != GOOD_NIGHT:
+        if os.read(KEPT, 1) != GOOD_NIGHT:
             sweep(child, mark)
         code = 0
     finally:
@@ -79,10 +93,10 @@ def _stand_guard(watched: int, child: int, mark: Mapping[str, str]) -> None:
 
 
 def _let_go_of_files(keep: int) -> None:
-    """Hold nothing open, lest a reader of tdbg's output waits for the guard."""
-    os.dup2(keep, 3)
-    os.set_inheritable(3, False)
-    os.closerange(4, os.sysconf("SC_OPEN_MAX") if keep < 4096 else keep + 1)
+    """Hold nothing open but ``keep``, as ``KEPT``, lest a reader of tdbg's output waits for the guard."""
+    os.dup2(keep, KEPT)
+    os.set_inheritable(KEPT, False)
+    os.closerange(KEPT + 1, os.sysconf("SC_OPEN_MAX") if keep < 4096 else keep + 1)
     null = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):
         os.dup2(null, number)

@@ -148,6 +148,7 @@ class Supervision:
 
     def carry_out(self, words: Sequence[str], env: Mapping[str, str]) -> int:
         """Start the command, wait, judge; returns tdbg's exit code."""
+        orphans.occupy_standard_streams()
         tee = self._tee()
         child = Child(words, env, tee)
         mark = {name: env[name] for name in boot.MARK}

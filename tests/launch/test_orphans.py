@@ -27,6 +27,20 @@ def test_the_command_ends_when_tdbg_is_killed(shell, eventually, alive) -> None:
     eventually(lambda: not alive(pid), 5)
 
 
+@pytest.mark.parametrize("closed", ["0<&-", "2>&-", "1>&- 2>&-", "0<&- 1>&- 2>&-"])
+def test_a_closed_standard_stream_ends_nothing(closed: str, tmp_path: Path) -> None:
+    """A pipe of tdbg's got its number, and the guard took what was written there, or nothing, for tdbg's end."""
+    words = f"{sys.executable} -m tdbg run -q --run-dir run -- sh -c 'sleep 0.5; ls /proc/self/fd > fds; exit 5'"
+    bare = f"sh -c 'ls /proc/self/fd > bare; exit 5' {closed}"
+    assert subprocess.run(["sh", "-c", bare], cwd=tmp_path, check=False, timeout=30).returncode == 5
+    done = subprocess.run(["sh", "-c", f"{words} {closed}"], cwd=tmp_path, check=False, timeout=60)
+    assert done.returncode == 5
+    standard = {"0", "1", "2"}
+    assert standard & set((tmp_path / "fds").read_text().split()) == standard & set(
+        (tmp_path / "bare").read_text().split()
+    )
+
+
 def test_what_the_command_started_ends_too(shell, eventually, alive) -> None:
     """A shell script around the program: the kernel ends the shell alone, the guard ends the rest."""
     line = f'{sys.executable} -c "$0" inner; true'
