@@ -1,6 +1,7 @@
 """Where tdbg stands in torch: every hook and patch of the default level, set and taken away together."""
 
 from collections.abc import Callable, Iterator
+from threading import current_thread, get_ident
 from typing import Any, Protocol, cast
 
 import torch
@@ -23,6 +24,10 @@ from tdbg.runtime.patches import Patches
 from tdbg.runtime.plan import Plan
 from tdbg.runtime.root_modules import Roots
 from tdbg.runtime.state import State
+
+OTHER_THREAD_TAKES_OVER = (
+    100  # entries in a row of a thread beside the one that is watched, which then trains no longer
+)
 
 
 class Watcher(Protocol):
@@ -71,6 +76,10 @@ class TorchHooks:
         self.after_each: list[Callable[[Any], None]] = []
         self._handles: list[Any] = []
         self._depth = 0
+        self._trainer: Any = None  # the thread whose backward passes and updates are watched
+        self._trainer_id = 0
+        self._has_updated = False
+        self._others = 0  # entries of other threads since its last
         self._backward, self._clip = Guard("backward", failed), Guard("clip", failed)
         self._optimizers, self._profiled = Guard("optimizers", failed), Guard("profiled", failed)
         self._compile, self._copies = Guard("compile", failed), Guard("copies", failed)
@@ -105,6 +114,28 @@ class TorchHooks:
         self.monitor.failed(part, error)
         self.monitor.switch(False)
 
+    def is_elsewhere(self, updates: bool = False) -> bool:
+        """True in a thread that trains beside the one that is watched. updates: an optimizer's step is at hand.
+
+        Its backward passes write gradients while they would be read from here (a read of `Tensor.grad` beside a write
+        by autograd ends the process), and its steps are not those of the run. The thread that first updates is
+        watched, until it ends or only another one trains.
+        """
+        if get_ident() == self._trainer_id:
+            self._others = 0
+            self._has_updated = self._has_updated or updates
+            return False
+        if self._trainer is not None and self._trainer.is_alive() and (self._has_updated or not updates):
+            self._others += 1
+            if self._others < OTHER_THREAD_TAKES_OVER:
+                if (
+                    updates
+                ):  # a backward pass alone may be one inside another, which autograd runs in threads of its own
+                    self.monitor.note("threads", "several threads train: only the one that began is watched")
+                return True
+        self._trainer, self._trainer_id, self._has_updated, self._others = current_thread(), get_ident(), updates, 0
+        return False
+
     def _update_begins(self, optimizer: Any) -> None:
         self.monitor.update_begins(optimizer)
         for tell in tuple(self.before_each):
@@ -120,7 +151,7 @@ class TorchHooks:
         guard = self._step
 
         def hook(optimizer: Any) -> None:
-            if not torch.compiler.is_compiling():
+            if not torch.compiler.is_compiling() and not unseen(self.is_elsewhere, True):
                 unseen(guard.call, target, optimizer)
 
         return cast("Callable[[Any], None]", hide(hook))
@@ -208,7 +239,7 @@ class TorchHooks:
         monitor, guard, path = self.monitor, self._clip, self.fast_path
 
         def clip(parameters: Any, *args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling() or not monitor.active:
+            if torch.compiler.is_compiling() or not monitor.active or unseen(self.is_elsewhere):
                 return original(parameters, *args, **kwargs)
             if not isinstance(parameters, Tensor):
                 parameters = list(parameters)  # a generator must not be used up by looking
@@ -251,7 +282,9 @@ class TorchHooks:
         monitor, guard, path = self.monitor, self._backward, self.fast_path
 
         def look_and_go(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling() or not monitor.active or self._depth or monitor.rerunning:
+            if torch.compiler.is_compiling() or not monitor.active or unseen(self.is_elsewhere):
+                return original(tensors, *args, **kwargs)
+            if self._depth or monitor.rerunning:
                 return original(tensors, *args, **kwargs)
             # type(): an object of the program's may have a say in isinstance
             if type(tensors) is not Tensor and unseen(issubclass, type(tensors), Iterator):

@@ -376,3 +376,45 @@ def test_passes_of_its_own_may_end_in_any_order(watch: Any) -> None:
     assert monitor.rerunning, "the other one still runs"
     beside(lambda: (other.__exit__(None, None, None), True))
     assert not monitor.rerunning
+
+
+# a second training beside the one that is watched
+
+
+def test_of_two_threads_that_train_the_first_is_watched(watch: Any) -> None:
+    watched = watch()
+    (model, optimizer, _), (other, others, _) = setup(), setup(torch.optim.Adam)
+    reading = watched.monitor.hooks
+    asked: list[bool] = []
+
+    def steps(of: nn.Module, by: Any, count: int) -> bool:
+        for _ in range(count):
+            by.zero_grad()
+            loss_of(of, torch.ones(2, 4)).backward()
+            asked.append(reading.is_elsewhere())
+            by.step()
+        return True
+
+    steps(model, optimizer, 5)
+    assert beside(lambda: steps(other, others, 7))
+    steps(model, optimizer, 5)
+    assert asked == [False] * 5 + [True] * 7 + [False] * 5
+    assert (watched.monitor.step, watched.monitor.updates) == (10, 10)
+    assert "threads" in watched.notes
+
+
+def test_who_trains_on_alone_is_watched_in_the_end(watch: Any) -> None:
+    """The main thread made one update, and waits for the thread that trains."""
+    watched = watch()
+    model, optimizer, _ = setup()
+
+    def steps(count: int) -> bool:
+        for _ in range(count):
+            optimizer.zero_grad()
+            loss_of(model, torch.ones(2, 4)).backward()
+            optimizer.step()
+        return True
+
+    steps(1)
+    assert beside(lambda: steps(200))
+    assert 100 < watched.monitor.step < 200
