@@ -48,7 +48,7 @@ def command(
     found = RunDir.open(run, writes=note is not None)
     if not found.processes():
         for why in found.unreadable():
-            raise TdbgError(why, "`tdbg run` writes regular files: look who put that there")
+            raise TdbgError(why, "`tdbg run` writes regular files: find out who put that there, then remove it")
         found.info()  # with no events and an unreadable run.json there is nothing to judge: say so
     if note is not None:
         keep(found, note)

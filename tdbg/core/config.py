@@ -50,7 +50,7 @@ class Settings:
 
     flags: dict[str, flag_table.Value] = setting(LOCAL, "debug flags: name -> true, false or text", factory=dict)
     flag_names: dict[str, str] = setting(LOCAL, "flags that were asked for by another name: flag -> name", factory=dict)
-    level: str = setting(LOCAL, "how much is looked at: off, basic, advanced or extreme", "basic")
+    level: str = setting(LOCAL, "how much is recorded: off, basic, advanced or extreme", "basic")
     inject: str = setting(LOCAL, "how flags reach the program's config", "auto")
     max_overhead: float | None = setting(LOCAL, "share of the wall time tdbg may cost, in percent")
     run_dir: str = setting(PLACE, "the run directory", "")

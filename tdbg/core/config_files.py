@@ -153,8 +153,8 @@ def find_risk(path: Path, found: os.stat_result, owners: list[int]) -> str:
     try:
         risk = describe_risk(os.stat(path.parent), owners)
     except OSError:
-        risk = "nobody can say whose it is"
-    return f"of the folder it is in, {risk}" if risk else ""
+        risk = "its owner cannot be found out"
+    return f"its folder is not safe: {risk}" if risk else ""
 
 
 def _risk_of_unreadable(path: Path) -> str:

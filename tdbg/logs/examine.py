@@ -119,7 +119,7 @@ def _of_flag(flag: str, tally: Tally, injected: Sequence[Injection], asked: set[
     took = any(event.status in ("set", "already") for event in about)
     for event in about:
         if event.status == "rejected" and not took:
-            yield Check(flag, "rejected", f"{event.where} has no place for it", "problem", event.hint)
+            yield Check(flag, "rejected", f"{event.where} has no such key", "problem", event.hint)
             break
     for event in about:
         if _is_left_on(event):

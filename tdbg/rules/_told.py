@@ -20,9 +20,9 @@ def correct_live_findings(run: RunDir, findings: Sequence[Finding]) -> list[str]
         same = [finding for finding in findings if finding.code == told.get("code")]
         title = told.get("title", "")
         if not same:
-            notes.append(f"said while the run went on, and not confirmed by its end: {told.get('code')} {title}")
+            notes.append(f"reported during the run, but not confirmed at the end: {told.get('code')} {title}")
         elif not any(_agrees(finding, told) for finding in same):
-            line = f'corrects what was said while the run went on: "{title}"'
+            line = f'corrects what was reported during the run: "{title}"'
             if line not in same[0].evidence:
                 same[0].evidence.append(line)
     return list(dict.fromkeys(notes))

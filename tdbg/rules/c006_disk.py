@@ -85,7 +85,9 @@ class DiskNote(Rule):
             first_step=first.step,
             rank=first.rank,
             cause="" if removed else "the disk, a quota or the largest size of a file (`ulimit -f`) was reached",
-            try_next="choose a --run-dir that stays" if removed else "free space, or choose another --run-dir",
+            try_next="choose a --run-dir that nothing deletes during the run"
+            if removed
+            else "free space, or choose another --run-dir",
         )
 
 

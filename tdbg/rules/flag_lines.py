@@ -10,8 +10,8 @@ MAX_INJECTIONS = 200
 RESULTS = {
     "set": "set {where}: {old!r} became {new!r}",
     "already": "{where} had it on before",
-    "own": "{where} has it on, and tdbg was not asked for it",
-    "rejected": "rejected: {where} has no place for it",
+    "own": "already on in the program: {where}",
+    "rejected": "rejected: {where} has no such key",
 }
 
 

@@ -8,7 +8,7 @@ from tdbg.core.events import Event, Finding, NonFinite, Start, Step
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import counted
 from tdbg.rules import RULES, Rule
-from tdbg.rules._origins import REDUCED, Sighting, find_origin
+from tdbg.rules._origins import MOMENT, REDUCED, Sighting, find_origin
 from tdbg.rules.text import figure, joined, kept_in, kind_name, ranges
 from tdbg.rules.view import View, finite, non_finite
 
@@ -24,10 +24,10 @@ HOW = {
 CAUSES = {
     "input": "the batch held it before the first module saw it",
     "forward": "the module made it out of finite inputs: overflow, log or division at 0, or a bad weight of its own",
-    "loss": "NaN or Inf among the targets or loss weights, or log, exp or a division in the loss at its edge",
+    "loss": "NaN or Inf among the targets or loss weights, or a log, exp or division in the loss outside its valid range",
     "backward": "likely: the forward result is finite but its derivative is not (sqrt or norm at 0, 0 * inf, log of 0"
     " under where())",
-    "gradient": "this parameter's gradient is the first that is seen bad; what made it lies there or just after it in the model",
+    "gradient": "this parameter's gradient is the first one seen to be bad; the cause is at it or just after it in the model",
     "optimizer": "an earlier update wrote it into the weights: learning rate, eps or weight decay",
     "weights": "the parameter changed between two updates: an in-place write, a load, an EMA or weight swap, or another"
     " thread",
@@ -48,7 +48,13 @@ WRITTEN = {"optimizer": ", written by the update", "weights": ", written between
 DIVERGED_RATIO, DIVERGED_LOSS = 1000.0, 1000.0
 CALM = "lower the learning rate or warm it up, clip gradients; check that zero_grad() is called"
 SKIPPED = "GradScaler skipped this update: the weights stayed good"
-UNWATCHED = "run it again with these steps watched: another --window, or a higher --max-overhead"
+# Bad weights alone tell neither: `first_bad` says "weights" where a record refutes the gradient.
+UNREAD = (
+    "the gradients were not read at this step: this parameter's gradient was bad, or something wrote the parameter after"
+    " the update (an in-place write, a load, an EMA or weight swap)"
+)
+UNREAD_TRY = "look for both; --max-overhead 100 reads the gradients of every step"
+UNWATCHED = "run it again so that these steps are watched: choose another --window, or raise --max-overhead"
 
 
 @dataclass(slots=True)
@@ -67,8 +73,9 @@ class FirstNonFinite(Rule):
     What it does: Takes the first non-finite value each rank located, and names the one it all began with. Evidence
     has an order: a rank that located the value by re-running its batch comes first, then one whose own input, loss
     or gradient before the reduction was bad, then those that saw it after the reduction or in their weights, at
-    the same step or one later: they are evidence, not culprits. An Inf in a step that GradScaler skipped is the
-    scaler's normal work: silent. A NaN in such a step is told as `info`, because the weights were protected.
+    the same step or one later: the last are listed as evidence, not as the origin. An Inf in a step that
+    GradScaler skipped is the scaler's normal work: silent. A NaN in such a step is told as `info`, because the
+    weights were protected.
 
     Why it matters: One NaN in a gradient ruins every weight at the next update, on every rank. From then on
     each module is "the first NaN module"; only the first step, before its update, tells the cause.
@@ -87,8 +94,8 @@ class FirstNonFinite(Rule):
     named as the cause, and not the module that gave way.
 
     Thresholds: None: any NaN, any Inf. A tensor of -Inf alone in a module without weights is a softmax mask and
-    does not count. A value of unclear origin waits 2 steps for a rank that knows better. A rise of the loss is one
-    to 1,000 or more that is also 1,000 times the median of the records kept.
+    does not count. If the origin is unclear, the finding waits 2 steps for evidence from another rank. A rise of
+    the loss is one to 1,000 or more that is also 1,000 times the median of the records kept.
     """
 
     code = "TD-N001"
@@ -174,7 +181,7 @@ class FirstNonFinite(Rule):
     def _finding(self) -> Finding:
         best = self._best()
         event, rank = best.event, best.process.rank
-        who = f"come to rank {rank} from another rank" if best.grade == REDUCED else f"on rank {rank}"
+        who = f"received by rank {rank} from another rank" if best.grade == REDUCED else f"on rank {rank}"
         found = f"first {kind_name(event.kind)} {_when(event)}{',' if best.grade == REDUCED else ''} {who}"
         return self.found(
             f"{found}, {_place(event)}",
@@ -184,20 +191,45 @@ class FirstNonFinite(Rule):
             phase=event.phase,
             module=event.module,
             evidence=[*_evidence(best), *([SKIPPED] if best.recovered else []), *self._others(best), *_further(event)],
-            cause=_diverged(event) or CAUSES.get(event.phase, ""),
-            try_next=UNWATCHED if event.until else CALM if _diverged(event) else TRIES.get(event.phase, ""),
+            cause=_diverged(event) or (UNREAD if _is_unread(event) else CAUSES.get(event.phase, "")),
+            try_next=_try_next(event),
         )
 
     def _others(self, best: Sighting) -> list[str]:
         others = [seen for seen in self._seen.values() if seen.process is not best.process]
         through = [seen.process.rank or 0 for seen in others if seen.event.origin == "other-rank"]
         later = [seen for seen in others if seen.event.origin != "other-rank" and seen.process.rank is not None]
-        lines = [f"{ranges(through)} got it through the reduction; own gradients were finite"] if through else []
+        lines = (
+            [f"{ranges(through)} received it in the gradient reduction; their own gradients were finite"]
+            if through
+            else []
+        )
         if later:
             lines.append(
                 "seen too: " + joined([f"rank {seen.process.rank} step {seen.event.step}" for seen in later], 4)
             )
         return lines
+
+
+def _is_unread(event: NonFinite) -> bool:
+    """True if one weight was seen bad after the update, and no gradient of the step was read or left its trace."""
+    seen = event.weights == "updated" and (event.phase, event.how) == ("gradient", "check")
+    return seen and event.tensor != MOMENT and event.origin != "other-rank"
+
+
+def _are_weights(event: NonFinite) -> bool:
+    """True if what `bad_params` names are weights, and not gradients."""
+    if event.phase in ("", "optimizer", "weights"):
+        return True
+    return event.weights == "updated" and (event.phase, event.how) in (("gradient", "check"), ("backward", "bracket"))
+
+
+def _try_next(event: NonFinite) -> str:
+    if event.until:
+        return UNWATCHED
+    if _is_unread(event):
+        return UNREAD_TRY
+    return CALM if _diverged(event) else TRIES.get(event.phase, "")
 
 
 def _from_record(step: Step) -> NonFinite:
@@ -240,6 +272,8 @@ def _place(event: NonFinite) -> str:
         return f"in forward of {named}" + ("" if event.tensor in ("", "output") else f", {event.tensor}")
     if event.phase == "backward":
         return f"in backward of {named}" if event.module else "in backward of the loss"
+    if _is_unread(event):
+        return f"in weight {event.parameter}, seen after the update"
     if event.phase == "gradient":
         return f"in the gradient of {event.parameter}" if event.parameter else f"in the {event.tensor or 'gradients'}"
     if event.phase in WRITTEN or event.parameter:
@@ -273,7 +307,7 @@ def _further(event: NonFinite) -> list[str]:
     if event.bad_param_count:
         names = joined(event.bad_params[:3], 3)
         more = f" and {event.bad_param_count - 3} more" if event.bad_param_count > 3 else ""
-        what = "weights" if event.phase in ("", "optimizer") else "gradients"
+        what = "weights" if _are_weights(event) else "gradients"
         lines.append(f"non-finite {what} in {counted(event.bad_param_count, 'parameter')}: {names}{more}")
     if event.note:
         lines.append(f"note: {event.note}")

@@ -14,14 +14,14 @@ from tdbg.rules import RULES, Rule
 class DataStarved(Rule):
     """Says when the program spends its time in waiting for batches, and what would shorten that.
 
-    What it does: With the flag DATALOADER (or at level advanced) it follows the last 64 batches of each loader.
-    It speaks when DATALOADER.wait_share of the time between batches went into waiting, over 20 batches or more,
-    with a median wait of at least 5 ms, and with an accelerator that had nothing left to do when the batch came;
-    and when the waits for that loader are a fifth of the time since the first batch of any. So a short validation
-    that waits for each of its batches stays silent. It names the loader, what it is for, and both shares. The
-    first batch of a pass is judged apart: workers that start anew for each pass, half a second and more each.
-    With the flag AUGMENTATION it also names a transform that takes AUGMENTATION.slow_share of each fetch
-    meanwhile.
+    What it does: With the flag DATALOADER (or at level advanced) it follows the last 64 batches of each loader. It
+    speaks when DATALOADER.wait_share of the time between batches went into waiting, over 20 batches or more, with
+    a median wait of at least 5 ms, and with an accelerator that had nothing left to do when the batch came; and
+    when waiting for that loader takes at least a fifth of the time since the first batch of any loader. So a short
+    validation that waits for each of its batches stays silent. It names the loader, what it is for, and both
+    shares. The first batch of a pass is judged apart: workers that start anew for each pass, half a second and
+    more each. With the flag AUGMENTATION it also names a transform that takes AUGMENTATION.slow_share of each
+    fetch meanwhile.
 
     Why it matters: An accelerator that waits is paid for and does nothing; the fix is often one argument.
 

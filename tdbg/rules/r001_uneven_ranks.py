@@ -32,8 +32,8 @@ class UnevenRanks(Rule):
     What to do: Look at the rank that stopped first: its own exit (TD-R002), its traceback (TD-R003). If it
     ended well, its data ran out: use DistributedSampler with drop_last, or the Join context manager.
 
-    Thresholds: One step after a good end; after a bad one two, and twice as many more as the budget left out
-    between two records.
+    Thresholds: After a clean end any difference counts. After a failure one step is ignored, and twice as many
+    more as the budget skipped between two records.
     """
 
     code = "TD-R001"
@@ -65,7 +65,7 @@ class UnevenRanks(Rule):
     def _finding(self, steps: dict[int, list[int]], missing: list[int], uneven: bool, *, recorded: bool) -> Finding:
         told = [f"{ranges(steps[step])} at {step}" for step in sorted(steps)[:4]]
         absent = f"{ranges(missing)} never took a step" if missing else ""
-        what = "the last records of ranks are of different steps" if recorded else self.title
+        what = "the last records of the ranks are from different steps" if recorded else self.title
         title = f"{what}: {', '.join(told)}" if uneven else absent
         laggard = missing[0] if missing else min(steps[min(steps)])
         last = 0 if missing else min(steps)

@@ -35,12 +35,12 @@ class _Exit:
 class RankExit(Rule):
     """Names the rank whose process ended badly first, with its own exit code or signal.
 
-    What it does: A launcher reports one code for all its ranks, and turns signals into 1. tdbg notes each
-    child's own status as its parent sees it and joins it with the rank. The first that ended badly is named;
-    those the launcher then terminated are evidence. A process that was killed cannot say how far it came: the step
-    is that of its last record, and it may have taken more. Silent where a traceback of that rank tells the reason
-    (TD-R003). The exit code of a shell script may be that of another of its commands, and is not taken for the
-    rank's; 128 and a signal's number is, where the rank was cut off.
+    What it does: A launcher reports one code for all its ranks, and turns signals into 1. tdbg notes each child's
+    own status as its parent sees it and joins it with the rank. The first that ended badly is named; those the
+    launcher then terminated are evidence. A process that was killed cannot say how far it came: the step is that
+    of its last record, and it may have taken more. Silent where a traceback of that rank tells the reason
+    (TD-R003). A shell script's exit code may come from another of its commands, so it is not taken as the rank's;
+    128+N is, if the rank was cut off by signal N.
 
     Why it matters: Exit code 1 of a launcher says nothing; SIGKILL of rank 5 on one host says: memory.
 
@@ -78,7 +78,9 @@ class RankExit(Rule):
                 rank=first.rank,
                 evidence=[f"on {first.host}"] * bool(first.host) + [f"then: {joined(others, 6)}"] * bool(others),
                 cause=_cause(view, first.code),
-                try_next="the end of that rank's output; `--tee` keeps it" if first.code not in ASKED_TO_END else "",
+                try_next="read the end of that rank's output; `--tee` keeps it"
+                if first.code not in ASKED_TO_END
+                else "",
             ),
         )
 

@@ -559,7 +559,7 @@ class Monitor(State):
         if self.quiet and self.step - self.hushed_at >= MAX_STEPS:
             self.note(
                 "profiled-on",
-                f"a profiler has recorded for {MAX_STEPS} steps: tdbg watches again, and stands in its trace",
+                f"a profiler has recorded for {MAX_STEPS} steps: tdbg watches again, so its own work appears in that trace",
             )
             self.hush(False)
         if self.quiet:

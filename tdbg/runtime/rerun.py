@@ -502,7 +502,7 @@ def _backward_once(call: Call, names: Names) -> Located:
     elif located.found:
         located = _blame_weights(located, unwrapped(root), names)
     if not call.output_grads:
-        ones = "the gradient at the model's output was not kept on this step: the second run began with ones"
+        ones = "the gradient at the model's output was not kept at this step: the second run began with ones"
         located.note = located.note or ones
     return located
 

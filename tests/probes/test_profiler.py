@@ -418,7 +418,7 @@ def test_a_nan_that_came_in_a_window_is_told_with_all_its_steps(training: Any) -
     (event,) = run.seen.bad
     assert (event.step, event.until, event.phase, event.parameter) == (3, 5, "", "weight")
     assert event.batch == "" and run.seen.saved == [] and event.last_good["step"] == 2
-    assert event.note == "not watched: a profiler recorded"
+    assert event.note == "not watched: a profiler was recording"
 
 
 def test_nothing_of_tdbg_is_recorded_where_nothing_is_trained(training: Any) -> None:

@@ -72,7 +72,9 @@ def test_the_rank_of_origin_is_named_whoever_writes_first(stream, order):
     (said,) = run.live()
     assert said.rank == 1
     finding = first(run, "TD-N001")
-    assert finding.rank == 1 and any("rank 0 got it through the reduction" in line for line in finding.evidence)
+    assert finding.rank == 1 and any(
+        "rank 0 received it in the gradient reduction" in line for line in finding.evidence
+    )
 
 
 def test_an_unclear_origin_waits_two_steps_for_a_rank_that_knows(stream):
@@ -96,7 +98,7 @@ def test_a_value_from_another_rank_never_accuses_the_one_that_got_it(stream):
     run.emit(zero, bad(origin="other-rank"))
     run.train(zero, ["nan"] * 10, first=3)
     assert run.live() == []
-    assert "come to rank 0 from another" in first(run, "TD-N001").title
+    assert "received by rank 0 from another" in first(run, "TD-N001").title
 
 
 def test_the_earlier_step_wins_among_independent_ranks(stream):
@@ -405,9 +407,27 @@ def test_the_verdict_corrects_a_live_finding_in_words_and_confirms_one_in_silenc
     assert not any("corrects" in line for line in first(run, "TD-N001").evidence)
     findings.write_text(json.dumps({**told, "rank": 1, "title": "first NaN at step 3 on rank 1, in the loss"}) + "\n")
     (line,) = (line for line in first(run, "TD-N001").evidence if "corrects" in line)
-    assert line == 'corrects what was said while the run went on: "first NaN at step 3 on rank 1, in the loss"'
+    assert line == 'corrects what was reported during the run: "first NaN at step 3 on rank 1, in the loss"'
     findings.write_text(json.dumps({**told, "code": "TD-N005", "title": "a dead module"}) + "\n")
-    assert any("not confirmed by its end: TD-N005 a dead module" in note for note in run.judge().notes)
+    assert any("not confirmed at the end: TD-N005 a dead module" in note for note in run.judge().notes)
+
+
+def test_a_weight_that_is_bad_after_an_update_is_no_proof_of_a_bad_gradient(stream):
+    """Live too, where a block has room for three lines of evidence."""
+    note = "seen one step late: the gradients were not read at this step"
+    facts = {"phase": "gradient", "how": "check", "weights": "updated", "origin": "here", "parameter": "2.weight"}
+    unread = bad(step=40, tensor="weight", bad_params=["2.weight"], bad_param_count=1, note=note, **facts)
+    finding = first(seen_on_two(stream, unread), "TD-N001")
+    assert "in weight 2.weight, seen after the update" in finding.title and "gradient" not in finding.title
+    shown = "\n".join(block(finding))
+    assert "the gradients were not read at this step" in shown and "wrote the parameter after the update" in shown
+    assert "non-finite weights in 1 parameter: 2.weight" in "\n".join(finding.evidence)
+
+
+def test_a_moment_of_the_optimizer_that_is_bad_proves_a_bad_gradient(stream):
+    facts = {"phase": "gradient", "how": "check", "weights": "updated", "origin": "here", "parameter": "2.weight"}
+    traced = bad(step=40, tensor="moment in the optimizer", **facts)
+    assert "in the gradient of 2.weight" in first(seen_on_two(stream, traced), "TD-N001").title
 
 
 def test_a_rank_that_could_only_look_after_the_reduction_says_nothing_against_one_whose_loss_was_bad(stream):

@@ -195,7 +195,7 @@ def test_beside_a_killed_rank_last_records_are_compared(stream, last, told):
             run.end(folder, 200)
     run.child_exit(1, -9)
     titles = [found.title for found in run.judge(1).findings if found.code == "TD-R001"]
-    assert titles == ["the last records of ranks are of different steps: rank 1 at 30, rank 0 at 62"] * told
+    assert titles == ["the last records of the ranks are from different steps: rank 1 at 30, rank 0 at 62"] * told
 
 
 def test_a_request_to_end_is_info(one):

@@ -218,14 +218,17 @@ class FirstBad(Probe):
             event.phase, event.how = "backward", "bracket"
         elif found.columns:
             event.phase, event.how, event.tensor = "forward", "bracket", f"what enters {event.module or 'the model'}"
-            located.note = "whole columns of the gradient are bad, as of features that were: " + located.note
+            located.note = (
+                "whole columns of the gradient are bad, which points to bad values in the module's input:  "
+                + located.note
+            )
         _describe(event, found)
         if located.note and not located.found:
             event.origin, event.note = ("here" if self.monitor.world_size == 1 else "unknown"), located.note
         elif self.monitor.world_size > 1:
             event.origin, event.note = (
                 "other-rank",
-                "this rank's own gradients are finite: they were bad before the reduction",
+                "this rank's own gradients are finite: the bad values came from another rank, in the reduction",
             )
         else:
             event.origin, event.note = "here", "the second run of the batch gave finite gradients"
@@ -306,7 +309,9 @@ class FirstBad(Probe):
         event.phase, event.tensor = "", "weight"
         event.origin = "here" if monitor.world_size == 1 else "unknown"
         recorded = monitor.hushed_at > monitor.attended
-        event.note = "not watched: " + ("a profiler recorded" if recorded else "the budget paid for a glance at none")
+        event.note = "not watched: " + (
+            "a profiler was recording" if recorded else "these steps were skipped to stay within the budget"
+        )
 
     def _send(self, event: NonFinite) -> None:
         if not event.eval:
