@@ -54,7 +54,9 @@ def tell_all() -> None:
         "numpy": hashlib.sha256(repr(numpy.random.get_state()).encode()).hexdigest()[:16],
         "random": hashlib.sha256(repr(random.getstate()).encode()).hexdigest()[:16],
     }
-    if not any(isinstance(tensor, DTensor) for tensor in held):
+    for parameter in held:  # Dynamo's mark, which is missing where every step was captured, and so ran uncompiled
+        vars(parameter).pop("_dynamo_static_input_type", None)
+    if not any(isinstance(tensor, DTensor) for tensor in [*held, *states]):  # those hold a hash of addresses
         torch.save({"parameters": held, "states": [one.state_dict() for one in optimizers.values()]}, f"end{rank}.pt")
     files = [path for path in sorted(Path().rglob("*")) if path.is_file() and path.parts[0] != RUN]
     mine = [path for path in files if "end" not in path.name or path.name == f"end{rank}.pt"]
