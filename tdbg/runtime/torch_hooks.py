@@ -151,7 +151,7 @@ class TorchHooks:
         guard = self._step
 
         def hook(optimizer: Any) -> None:
-            if not torch.compiler.is_compiling() and not unseen(self.is_elsewhere, True):
+            if not torch.compiler.is_compiling() and not unseen(guard.call, self.is_elsewhere, True):
                 unseen(guard.call, target, optimizer)
 
         return cast("Callable[[Any], None]", hide(hook))
@@ -239,7 +239,7 @@ class TorchHooks:
         monitor, guard, path = self.monitor, self._clip, self.fast_path
 
         def clip(parameters: Any, *args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling() or not monitor.active or unseen(self.is_elsewhere):
+            if torch.compiler.is_compiling() or not monitor.active or unseen(guard.call, self.is_elsewhere):
                 return original(parameters, *args, **kwargs)
             if not isinstance(parameters, Tensor):
                 parameters = list(parameters)  # a generator must not be used up by looking
@@ -282,7 +282,7 @@ class TorchHooks:
         monitor, guard, path = self.monitor, self._backward, self.fast_path
 
         def look_and_go(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling() or not monitor.active or unseen(self.is_elsewhere):
+            if torch.compiler.is_compiling() or not monitor.active or unseen(guard.call, self.is_elsewhere):
                 return original(tensors, *args, **kwargs)
             if self._depth or monitor.rerunning:
                 return original(tensors, *args, **kwargs)
