@@ -186,10 +186,22 @@ def _torch_inside(source: Source) -> Iterator[int]:
     """The first line that names a private part of torch, or puts something else in the place of a part of it."""
     if source.path.name in ("torch_compat.py", "torch_hooks.py"):
         return
-    for number, line in enumerate(source.lines, 1):
+    for number, line in enumerate(_without_texts(source), 1):
         if PRIVATE.search(line) or re.search(r"patches\.(set|wrap|put|replace)\(\s*torch\b|^\s*torch\.[\w.]+ = ", line):
             yield number
             return
+
+
+def _without_texts(source: Source) -> list[str]:
+    """Its lines with spaces in place of what stands in quotes: docstrings name what others use."""
+    lines = [line.encode() for line in source.lines]
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.end_lineno is not None:
+            for number in range(node.lineno - 1, node.end_lineno):
+                first = node.col_offset if number == node.lineno - 1 else 0
+                last = (node.end_col_offset or 0) if number == node.end_lineno - 1 else len(lines[number])
+                lines[number] = lines[number][:first] + b" " * (last - first) + lines[number][last:]
+    return [line.decode() for line in lines]
 
 
 def figures(sources: dict[str, Source]) -> dict[str, float]:

@@ -5,11 +5,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
+from tdbg.runtime.torch_compat import DispatchMode
 
-class FlopCount(TorchDispatchMode):
+
+class FlopCount(DispatchMode):
     """Counts matrix products, convolutions and attention, forward and backward; a multiply-add is two operations.
 
     by_operator: operator -> operations. What runs inside a compiled region is not seen. Values are not changed.

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tdbg.runtime.torch_compat import is_transformed
+
 ITSELF = "<the structure that it is in>"
 UNREADABLE = "<a tensor inside torch.func, which has no values of its own>"
 
@@ -49,7 +51,7 @@ def _copied(value: Any, around: tuple[int, ...]) -> Any:
 
 def copy_of(tensor: Tensor) -> Any:
     """The copy of one tensor, as `snapshot` says. A text where there is nothing to copy."""
-    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+    if is_transformed(tensor):
         return UNREADABLE
     data = tensor.detach()
     if hasattr(data, "to_local"):  # a DTensor: this rank's part, without a collective

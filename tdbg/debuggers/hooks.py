@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from tdbg.core.errors import TdbgError
+from tdbg.runtime.torch_compat import in_backward, in_transform, is_tracing
 
 # No hook that can be done without: a scripted module takes none, torch's encoder layer leaves its fused path with one.
 BARE = (torch.jit.ScriptModule, nn.TransformerEncoderLayer)
@@ -79,9 +80,9 @@ def watching() -> bool:
     Not so: what torch.compile or torch.jit traces, what a CUDA graph records, what runs inside a transform of torch.func
     (its tensors have no values of their own), a checkpointed layer that runs again in backward, a pass of tdbg's own.
     """
-    if torch.compiler.is_compiling() or torch.jit._trace.is_tracing() or _unwatched.get():
+    if torch.compiler.is_compiling() or is_tracing() or _unwatched.get():
         return False
-    if torch._C._current_graph_task_id() != -1 or torch._C._functorch.peek_interpreter_stack() is not None:
+    if in_backward() or in_transform():
         return False
     return not (torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from tdbg.pages.dtypes import DTYPES
+from tdbg.runtime.torch_compat import is_transformed
 
 Note = tuple[tuple[str, Any], ...]  # of hashable values, so that layouts can be told apart by it
 PLAIN = (Tensor, nn.Parameter)  # of which an operation is no more than that operation
@@ -56,7 +57,7 @@ def parts(tensor: Tensor) -> list[Part]:
 
 
 def _parts(tensor: Tensor) -> Iterable[Part]:
-    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+    if is_transformed(tensor):
         raise NotPlain("inside torch.func, where it has no values of its own")
     if tensor.is_meta:
         raise NotPlain("on the meta device: there are no values")

@@ -18,6 +18,7 @@ from tdbg.runtime.compiler import hide, unseen
 from tdbg.runtime.patches import Patches
 from tdbg.runtime.root_modules import clean_path, unwrapped
 from tdbg.runtime.tensors import nbytes, walk
+from tdbg.runtime.torch_compat import compiler_count
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -351,8 +352,7 @@ def accelerators() -> int:
 
 def _compiled() -> bool:
     """True if something was compiled, perhaps before this probe was there to see it."""
-    utils = sys.modules.get("torch._dynamo.utils")
-    return utils is not None and utils.counters["frames"]["total"] > 0
+    return compiler_count("frames", "total") > 0
 
 
 def _lines(window: Seen, at_least: float) -> list[str]:

@@ -14,6 +14,7 @@ from tdbg.probes import PROBES, Probe
 from tdbg.runtime import tensors
 from tdbg.runtime.root_modules import Names
 from tdbg.runtime.tensors import is_sharded, local_elements, look
+from tdbg.runtime.torch_compat import norms_of
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -286,7 +287,7 @@ def _norms(grads: list[Tensor]) -> Tensor:
     first = grads[0].dtype
     if first.itemsize <= 2 or any(grad.dtype != first for grad in grads):  # in half precision a norm overflows early
         return tensors.norms(grads)
-    return torch.stack(torch._foreach_norm(grads))
+    return torch.stack(norms_of(grads))
 
 
 def compact(values: list[float]) -> list[Number]:

@@ -14,6 +14,7 @@ from tdbg.probes import PROBES, Probe
 from tdbg.probes.forward import short
 from tdbg.runtime import tensors
 from tdbg.runtime.sampling import evenly, spread
+from tdbg.runtime.torch_compat import norms_of
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -434,7 +435,7 @@ def _weights_beside(roots: Iterable[nn.Module]) -> "dict[int, weakref.ref[Tensor
 
 
 def _float_norms(found: list[Tensor]) -> Sequence[Tensor]:
-    return torch._foreach_norm([one.float() for one in found]) if found else ()
+    return norms_of([one.float() for one in found])
 
 
 def _ratios(values: dict[str, Any], moved: _Moved, sums: list[list[float]]) -> str:

@@ -4,35 +4,14 @@ Two cases. A hook traced into a compiled region sees ``torch.compiler.is_compili
 nothing. A hook that runs in Python while the compiler watches for frames (a compiled root that carries
 hooks, a half-compiled step function) would have its own frames compiled: its code is marked to be
 skipped, and the watching is suspended while tdbg's code runs.
-Both functions are private API of torch; tests pin the counts, and without them the guard remains.
+Tests pin the counts; where torch has no such functions the guard remains.
 """
 
 from collections.abc import Callable
-from types import CodeType
 from typing import Any
 
 from tdbg.core.frames import is_own
-
-
-def _skipper(eval_frame: Any) -> Callable[[CodeType], None] | None:
-    """What newer versions of torch have instead of ``skip_code``: no frame of this code, those it calls as ever."""
-    set_strategy = getattr(eval_frame, "set_code_exec_strategy", None)
-    if set_strategy is None:
-        return None
-    action = eval_frame._FrameAction
-    strategy = eval_frame._FrameExecStrategy(action.SKIP, action.DEFAULT)
-    return lambda code: set_strategy(code, strategy)
-
-
-set_eval_frame: Any
-skip_code: Any
-try:
-    from torch._C._dynamo import eval_frame
-except ImportError:  # another torch: frames may be counted, nothing breaks
-    set_eval_frame = skip_code = None
-else:
-    set_eval_frame = getattr(eval_frame, "set_eval_frame", None)
-    skip_code = getattr(eval_frame, "skip_code", None) or _skipper(eval_frame)
+from tdbg.runtime.torch_compat import set_eval_frame, skip_code
 
 
 def hide(function: Any) -> Any:

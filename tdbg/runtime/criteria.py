@@ -5,7 +5,8 @@ import weakref
 from typing import Any
 
 from torch import Tensor, nn
-from torch.nn.modules.loss import _Loss
+
+from tdbg.runtime.torch_compat import LOSSES
 
 NAMED = re.compile(r"(loss|criterion)(es|s|a)?$", re.IGNORECASE)
 DEEPEST = 4
@@ -31,7 +32,7 @@ def is_criterion(module: nn.Module, args: Any, kwargs: Any) -> bool:
 
 def _by_structure(module: nn.Module, depth: int = 0) -> bool | None:
     """What the module itself tells: True, False, or None where it does not."""
-    if isinstance(module, _Loss):
+    if isinstance(module, LOSSES):
         return True
     children = list(module.children())
     if NAMED.search(type(module).__name__):

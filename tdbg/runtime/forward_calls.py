@@ -24,6 +24,7 @@ from tdbg.runtime.rerun import Call
 from tdbg.runtime.root_search import RootSearch
 from tdbg.runtime.state import State
 from tdbg.runtime.step_record import Recorder
+from tdbg.runtime.torch_compat import is_tracing
 
 KEPT_CALLS = 8
 MAX_UNUSED_CALLS = 4  # calls no backward has followed: inference with gradients on keeps no more
@@ -191,7 +192,7 @@ class RootCalls:
     def begins(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         """A root is called: the hook before it."""
         state = self._state
-        if state.rerunning or not state.active or torch.jit._trace.is_tracing() or _capturing():
+        if state.rerunning or not state.active or is_tracing() or _capturing():
             return
         trains = state.quiet and state.updates  # a window over an evaluation is ended by the first call that trains
         if torch.is_grad_enabled() and (trains or (self._plan.deaf and not self._dispatcher.subscribers["must_watch"])):
@@ -216,7 +217,7 @@ class RootCalls:
     def kept(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         """A root is called in a stretch in which calls are only kept: the hook before it."""
         state = self._state
-        if state.rerunning or not state.active or torch.jit._trace.is_tracing() or _capturing():
+        if state.rerunning or not state.active or is_tracing() or _capturing():
             return
         begun = time.perf_counter()
         if not torch.is_grad_enabled():  # an evaluation pass begins, of which nothing is to be missed

@@ -29,8 +29,8 @@ from tdbg.runtime.root_modules import Names
 from tdbg.runtime.root_search import RootSearch
 from tdbg.runtime.state import State
 from tdbg.runtime.tensors import Bad, is_sharded, local, look
+from tdbg.runtime.torch_compat import after_backward, compiles_backward
 
-FSDP_GROUP = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
 # These reduce gradients in place as they arrive, in ways nobody here can see.
 UNSEEN_REDUCERS = ("horovod", "deepspeed")
 LARGEST_SHARE = 0.1  # of a step's time: above it, ranks look at every second, fourth, ... step
@@ -143,7 +143,7 @@ class LocalGradients:
             return False
         if self._strict and self._budget.own_s + self._budget.checked_s > self._budget.earned_s(now):
             return False
-        if _compiled_autograd() or any(name in sys.modules for name in UNSEEN_REDUCERS):
+        if compiles_backward() or any(name in sys.modules for name in UNSEEN_REDUCERS):
             return False
         step = state.step + 1
         step_s = (now - self._budget.start) / step
@@ -186,7 +186,7 @@ class LocalGradients:
     def _backward_begun(self, grad: Tensor) -> None:
         """The first gradient of a backward pass is there: ours is the first of its final callbacks."""
         if self._running:
-            self._guard.call(torch.autograd.Variable._execution_engine.queue_callback, self._backward_done)
+            self._guard.call(after_backward, self._backward_done)
 
     @hide
     def _backward_done(self) -> None:
@@ -290,9 +290,3 @@ def _first_graded(losses: Any) -> Tensor | None:
     """The tensor whose gradient is the first of the backward pass that is about to run."""
     found = (losses,) if isinstance(losses, Tensor) else losses
     return next((loss for loss in found if isinstance(loss, Tensor) and loss.requires_grad), None)
-
-
-def _compiled_autograd() -> bool:
-    """True while torch compiles whole backward passes, which takes no callbacks of ours."""
-    module: Any = sys.modules.get("torch._dynamo.compiled_autograd")
-    return bool(getattr(module, "compiled_autograd_enabled", False))

@@ -43,6 +43,7 @@ from tdbg.runtime.root_modules import Roots
 from tdbg.runtime.root_search import RootSearch, is_anything_compiled
 from tdbg.runtime.state import State
 from tdbg.runtime.step_record import Recorder
+from tdbg.runtime.torch_compat import MISSING
 from tdbg.runtime.torch_hooks import TorchHooks
 
 
@@ -174,6 +175,8 @@ class Monitor(State):
 
     def attach(self, probes: Iterable[type[Listener]]) -> None:
         """Set every hook and patch. Nothing is hooked before, nothing is left after `detach`."""
+        for name, goes_off in MISSING.items():
+            self.note(f"without-{name}", f"this torch has no {name}: {goes_off}")
         self.roots.attach(self.root_calls.begins, self.root_calls.ended, self.root_calls.raised)
         self.hooks.attach()
         self.use(probes)

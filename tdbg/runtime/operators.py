@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from tdbg.core.frames import OWN_FOLDER
 from tdbg.runtime.code_places import TORCH, program_frame
@@ -20,6 +19,7 @@ from tdbg.runtime.own_hooks import add_node_hook, add_post_hook, add_pre_hook
 from tdbg.runtime.rerun import Call, Operation, as_before, output_pairs
 from tdbg.runtime.root_modules import Names, unwrapped
 from tdbg.runtime.tensors import checkable, local, walk
+from tdbg.runtime.torch_compat import DispatchMode
 
 MAX_NODES = 20_000
 
@@ -82,7 +82,7 @@ def _keep_lines() -> Iterator[None]:
         yield
 
 
-class _Operations(TorchDispatchMode):
+class _Operations(DispatchMode):
     """Looks at every operation while the module runs."""
 
     def __init__(self) -> None:

@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
+
+from tdbg.runtime.torch_compat import without_subclass
 
 Table = Any  # an OrderedDict that torch declares with numbers as keys
 Entry = tuple[Table, str, Any, bool]  # a table, our key in it, what stood there, and whether it stood first
@@ -79,7 +80,7 @@ def add_gradient_hook(tensor: Tensor, hook: Callable[[Tensor], Any], *, purpose:
 
     purpose: on a tensor that stays, such as a parameter that a module returns, it replaces the last hook of its purpose.
     """
-    with torch._C.DisableTorchFunctionSubclass():
+    with without_subclass():
         table: Table = tensor._backward_hooks
         if table is None:
             table = tensor._backward_hooks = OrderedDict()

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tdbg.runtime.torch_compat import third_backend
+
 # Devices with generators of their own; a backend from outside of torch is asked for by the name it has taken.
 KINDS = ("cuda", "xpu", "mps", "mtia")
 DeviceStates = dict[tuple[str, int], Tensor]
@@ -49,7 +51,7 @@ def same_random_states() -> Iterator[None]:
 
 def _in_use() -> list[tuple[str, Any]]:
     """The backends that the program has brought up: to ask one of the others for a state would bring it up."""
-    kinds = (*KINDS, torch._C._get_privateuse1_backend_name())
+    kinds = (*KINDS, third_backend())
     found = [(kind, getattr(torch, kind, None)) for kind in kinds]
     return [(kind, module) for kind, module in found if hasattr(module, "get_rng_state") and _is_initialized(module)]
 

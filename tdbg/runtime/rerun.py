@@ -26,6 +26,7 @@ from tdbg.runtime.random_states import DeviceStates, device_states, same_random_
 from tdbg.runtime.rerun_alone import CollectiveMet, no_collectives
 from tdbg.runtime.root_modules import Names, unwrapped
 from tdbg.runtime.tensors import Bad, first_bad, is_sharded, look, version, walk
+from tdbg.runtime.torch_compat import in_transform, is_dynamo_loaded
 
 MAX_OUTPUTS = 16
 SMALL_BYTES = 64_000_000
@@ -54,7 +55,7 @@ class Call:
 
         None for a call on tensors that hold no data: meta and fake tensors, functorch's batched ones.
         """
-        if torch._C._functorch.peek_interpreter_stack() is not None:
+        if in_transform():
             return None
         taken = [tensor for _, tensor in walk((args, kwargs))]
         if any(tensor.is_meta or type(tensor).__name__ == "FakeTensor" for tensor in taken):
@@ -197,7 +198,7 @@ def as_before(call: Call, root: nn.Module) -> Iterator[None]:
         with contextlib.ExitStack() as stack:
             stack.enter_context(same_random_states())
             _draw_as(call)
-            if "torch._dynamo" in sys.modules:
+            if is_dynamo_loaded():
                 stack.enter_context(torch.compiler.set_stance("force_eager"))
             if call.autocast:
                 stack.enter_context(torch.autocast(call.autocast[0], dtype=call.autocast[1], cache_enabled=False))

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from torch.utils._python_dispatch import TorchDispatchMode
+from tdbg.runtime.torch_compat import DispatchMode, sees_operators
 
 NAMESPACES = frozenset(("c10d", "_c10d_functional", "c10d_functional", "_c10d_functional_autograd", "symm_mem"))
 
@@ -17,7 +17,7 @@ class CollectiveMet(Exception):
         super().__init__(f"it communicates with other ranks ({operation}), so the batch was not run again to its end")
 
 
-class _Refusing(TorchDispatchMode):
+class _Refusing(DispatchMode):
     """Raises before a collective is issued."""
 
     supports_higher_order_operators = True
@@ -35,5 +35,7 @@ def no_collectives() -> Iterator[None]:
     if dist is None or not dist.is_available() or not dist.is_initialized() or dist.get_world_size() < 2:
         yield
         return
+    if not sees_operators:
+        raise CollectiveMet("perhaps: this torch does not show its operators")
     with _Refusing():  # type: ignore[no-untyped-call]
         yield

@@ -1,13 +1,13 @@
 """Which root modules are trained, and the search for them where none was seen being called."""
 
 import gc
-import sys
 from collections.abc import Callable
 
 from torch import Tensor, nn
 
 from tdbg.runtime.optimizers import Optimizers
 from tdbg.runtime.root_modules import Roots, unwrapped
+from tdbg.runtime.torch_compat import compiler_count
 
 MAX_SEARCHES = 4
 
@@ -84,5 +84,4 @@ def _has_unused_gradients(root: nn.Module, held: set[int], missing: list[Tensor]
 
 def is_anything_compiled() -> bool:
     """True once torch.compile has made a graph."""
-    utils = sys.modules.get("torch._dynamo.utils")
-    return utils is not None and utils.counters["stats"]["unique_graphs"] > 0
+    return compiler_count("stats", "unique_graphs") > 0

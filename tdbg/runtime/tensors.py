@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from tdbg.core.guard import belongs_to_program
+from tdbg.runtime.torch_compat import is_transformed, norms_of
 
 PLAIN = (str, bytes, int, float, bool)
 MAX_DEPTH = 6
@@ -283,7 +284,7 @@ def norms(found: Sequence[Tensor]) -> Tensor:
     """The L2 norm of each tensor as a float32 vector on their `common_device`; nothing is read, nothing waits.
 
     A norm that is not finite may be an overflow (elements above 1e19): `measure` tells. Empty for no tensors.
-    Cost: one pass, few kernels (`torch._foreach_norm`).
+    Cost: one pass, few kernels.
     """
     if not found:
         return torch.zeros(0)
@@ -294,7 +295,7 @@ def norms(found: Sequence[Tensor]) -> Tensor:
         result: list[Tensor] = [torch.zeros(())] * len(data)
         for chosen, dtype in ((halves, torch.float32), (wide, None)):
             if chosen:
-                for index, norm in zip(chosen, torch._foreach_norm([data[i] for i in chosen], 2, dtype), strict=True):
+                for index, norm in zip(chosen, norms_of([data[i] for i in chosen], dtype), strict=True):
                     result[index] = norm
         device = common_device(data)
         return torch.stack([norm.to(device, torch.float32, non_blocking=True) for norm in result])
@@ -318,7 +319,7 @@ Columns = Callable[[Tensor], Tensor]
 
 def _values(tensor: Tensor) -> Tensor | None:
     """The elements of a tensor in a row, as real numbers; None where there is nothing to read."""
-    if type(tensor).__name__ == "FakeTensor" or torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+    if type(tensor).__name__ == "FakeTensor" or is_transformed(tensor):
         return None
     try:
         data = _elements(tensor.detach())

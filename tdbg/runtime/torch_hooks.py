@@ -6,16 +6,15 @@ from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
-from torch._C._autograd import _profiler_enabled
 from torch.autograd import profiler as autograd_profiler
 from torch.optim import Optimizer
-from torch.optim import optimizer as optimizer_module
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from tdbg.core.frames import drop_own_frames
 from tdbg.core.guard import Guard, belongs_to_program
 from tdbg.runtime.compiler import hide, unseen
 from tdbg.runtime.fast_path import FastPath
-from tdbg.runtime.local_gradients import FSDP_GROUP, LocalGradients
+from tdbg.runtime.local_gradients import LocalGradients
 from tdbg.runtime.loss_watch import LossWatch
 from tdbg.runtime.module_sampler import ModuleSampler
 from tdbg.runtime.optimizers import Optimizers
@@ -24,6 +23,7 @@ from tdbg.runtime.patches import Patches
 from tdbg.runtime.plan import Plan
 from tdbg.runtime.root_modules import Roots
 from tdbg.runtime.state import State
+from tdbg.runtime.torch_compat import FSDP_GROUP, is_profiled, optimizer_hooks, script_makers
 
 OTHER_THREAD_TAKES_OVER = (
     100  # entries in a row of a thread beside the one that is watched, which then trains no longer
@@ -87,15 +87,21 @@ class TorchHooks:
 
     def attach(self) -> None:
         """Set them all."""
+        before, after = optimizer_hooks
         self._handles = [
-            add_global_hook(optimizer_module._global_optimizer_pre_hooks, self.fast_path.hook_before_update),
-            add_global_hook(optimizer_module._global_optimizer_post_hooks, self.fast_path.hook_after_update),
+            add_global_hook(before, self.fast_path.hook_before_update)
+            if before is not None
+            else register_optimizer_step_pre_hook(self.fast_path.hook_before_update),
+            add_global_hook(after, self.fast_path.hook_after_update)
+            if after is not None
+            else register_optimizer_step_post_hook(self.fast_path.hook_after_update),
         ]
         self.patches.wrap(Optimizer, "__init__", self._around_optimizer_init)
         self.patches.wrap(torch.autograd, "backward", self._around_backward, drops_frames=True)
         for owner in (nn.utils, nn.utils.clip_grad):
             self.patches.wrap(owner, "clip_grad_norm_", self._around_clip, drops_frames=True)
-        self.patches.wrap(torch.jit._recursive, "create_script_module", self._around_script)
+        for owner, name in script_makers():
+            self.patches.wrap(owner, name, self._around_script)
         self.patches.wrap(nn.Module, "__setstate__", self._around_setstate)
         self.patches.wrap(nn.Module, "compile", self._around_compile)
         self.patches.wrap(autograd_profiler.profile, "_start_trace", self._around_profiler)
@@ -192,8 +198,8 @@ class TorchHooks:
     def _around_script(self, original: Any) -> Any:
         """torch.jit compiles a module's hooks with it, when it scripts and when it traces."""
 
-        def create_script_module(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            removed = self._script.call(take_away, module.modules())
+        def create_script_module(module: Any, *args: Any, **kwargs: Any) -> Any:
+            removed = self._script.call(take_away, module.modules()) if isinstance(module, nn.Module) else None
             try:
                 return original(module, *args, **kwargs)
             finally:
@@ -226,12 +232,12 @@ class TorchHooks:
         """While any profiler of torch records, ours or the program's, its trace is to show the program alone."""
 
         def begin_or_end(*args: Any, **kwargs: Any) -> Any:
-            if not _profiler_enabled():
+            if not is_profiled():
                 self._profiled.call(self.monitor.hush, True)
             try:
                 return original(*args, **kwargs)
             finally:
-                self._profiled.call(self.monitor.hush, bool(_profiler_enabled()))
+                self._profiled.call(self.monitor.hush, is_profiled())
 
         return begin_or_end
 

@@ -212,13 +212,12 @@ class Augmentation(Probe):
         self._root: Any = None  # the library pipeline that the loop is calling
 
     def attach(self) -> None:
-        from torch.utils.data import _utils, dataloader
+        from tdbg.runtime.torch_compat import fetchers, worker_iterator
 
-        for kind in (_utils.fetch._MapDatasetFetcher, _utils.fetch._IterableDatasetFetcher):
+        for kind in fetchers:
             self.patch(kind, "fetch", before=self._fetch_begins, after=self._fetched, raised=self._fetch_failed)
-        self.patch(
-            dataloader._MultiProcessingDataLoaderIter, "__init__", before=self._workers_begin, after=self._workers_began
-        )
+        if worker_iterator is not None:
+            self.patch(worker_iterator, "__init__", before=self._workers_begin, after=self._workers_began)
 
     def detach(self) -> None:
         self._meter.disarm()

@@ -30,6 +30,7 @@ from tdbg.probes.distributed.collectives import (
 )
 from tdbg.probes.distributed.watchdog import Watchdog
 from tdbg.runtime.root_modules import alive
+from tdbg.runtime.torch_compat import FUNCTIONAL_COLLECTIVES, backend_timeout, flight_dumps
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -39,7 +40,6 @@ MAX_GROUPS = 64
 MAX_SIGNATURES = 4096
 MAX_MARKS = 64  # chunks that wait for the end of a step
 ALIGN_STEPS = 16  # where the order is kept from within a run, all ranks begin at such a step
-FLIGHT_DUMPS = ("_dump_nccl_trace_json", "_dump_fr_trace_json")  # JSON: nothing of it is unpickled
 FLIGHT_ENTRIES = 512
 BLOCKING = ("gloo", "mpi")  # backends whose calls return when the data is there, not when it is on its way
 LAST_LOOK_S = 2.0  # the end of watching waits so long for a thread that is still writing what it saw
@@ -131,7 +131,7 @@ class Distributed(Probe):
             return
         for kind in COLLECTIVES:
             self._stand_before(dist, kind)
-        self.when_imported("torch.distributed._functional_collectives", self._functional)
+        self.when_imported(FUNCTIONAL_COLLECTIVES, self._functional)
         self.patch(
             dist, "init_process_group", before=self._init_begins, after=self._init_ended, raised=self._init_broke
         )
@@ -542,10 +542,8 @@ def _place(entry: Entry | None) -> dict[str, Any]:
 
 def flight_entries() -> list[Any]:
     """The last collectives that torch's own flight recorder keeps, oldest first; none where it is off."""
-    c10d = getattr(torch._C, "_distributed_c10d", None)
-    for name in FLIGHT_DUMPS:
-        dump = getattr(c10d, name, None)
-        found = json.loads(dump(True, False)) if dump is not None else None
+    for dump in flight_dumps():
+        found = json.loads(dump(True, False))
         entries = found.get("entries") if isinstance(found, dict) else None
         if isinstance(entries, list) and entries:
             return entries[-FLIGHT_ENTRIES:]
@@ -561,10 +559,10 @@ def _timeout_s(given: Any) -> float | None:
     try:
         world = dist.group.WORLD
         device = torch.device("cuda" if "nccl" in str(dist.get_backend()) else "cpu")
-        held = world._get_backend(device).options._timeout if world is not None else None
     except (AttributeError, RuntimeError):  # another torch, another backend
         return None
-    return held.total_seconds() if isinstance(held, timedelta) else None
+    held = backend_timeout(world, device) if world is not None else None
+    return held.total_seconds() if held is not None else None
 
 
 def _is_ddp(module: nn.Module) -> bool:

@@ -17,6 +17,7 @@ from tdbg.probes.memory.live_tensors import Census, Kind, is_out_of_memory
 from tdbg.runtime.module_sampler import ModuleSampler, SampleRequest
 from tdbg.runtime.root_modules import clean_path, unwrapped
 from tdbg.runtime.tensors import nbytes
+from tdbg.runtime.torch_compat import memory_snapshot
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -462,10 +463,10 @@ class Memory(Probe):
             return []
 
     def _snapshot(self, step: int) -> str:
-        """The CUDA allocator's segments and trace, as `torch.cuda.memory._snapshot` gives them, in JSON."""
+        """The CUDA allocator's segments and trace, as torch gives them, in JSON."""
         if not torch.cuda.is_initialized():
             return ""
-        found = torch.cuda.memory._snapshot()
+        found = memory_snapshot()
         segments = sorted(found.get("segments", []), key=lambda one: -one.get("total_size", 0))[:MAX_SEGMENTS]
         traces = [trace[-MAX_SEGMENTS:] for trace in found.get("device_traces", [])]
         return self.monitor.keep(f"memory_step{step:08d}.json", {"segments": segments, "device_traces": traces})

@@ -14,6 +14,7 @@ from tdbg.probes.profiler.kineto import Press, Session, forget_in_child, is_own,
 from tdbg.probes.profiler.span_marks import SpanMarks
 from tdbg.probes.profiler.tally import Tally, count, rounded
 from tdbg.probes.updates import EveryUpdate
+from tdbg.runtime.torch_compat import kineto_profile
 
 if TYPE_CHECKING:
     from torch import nn
@@ -85,7 +86,7 @@ class Profiler(EveryUpdate):
         self.tally = Tally()
         self._whole = 0  # windows of the schedule that were not cut short by a profiler of the program, or taken over
         self._eval_calls = 0  # within the recorded step
-        self.is_over = False  # the bytes are used up
+        self.is_over = kineto_profile is None  # or the bytes are used up
 
     def attach(self) -> None:
         super().attach()

@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch._C._autograd import _enable_record_function, _profiler_enabled
 from torch.autograd.profiler import record_function
 from torch.profiler import ProfilerActivity, supported_activities
-from torch.profiler.profiler import _KinetoProfile
 
 from tdbg.core import run_files
+from tdbg.core.errors import TdbgError
 from tdbg.core.guard import Guard
 from tdbg.core.profiling import KINDS, Span, quieten, trace_name
 from tdbg.probes.profiler.memory_history import MemoryHistory, name_beside, save
+from tdbg.runtime.torch_compat import is_profiled, kineto_profile, record_functions
 
 COMPRESSION = 6  # a seventh larger than 9, in a fifth of the time: 25 ms for the 4 MB that a step with everything makes
 BLOCK_BYTES = 1 << 20
@@ -39,8 +39,10 @@ class Session:
         self.span = span
         self.kind = kind
         self.thread = threading.get_ident()
+        if kineto_profile is None:
+            raise TdbgError("this torch has no profiler that tdbg can drive", "try it with another version of torch")
         options: dict[str, Any] = dict.fromkeys(KINDS[kind], True)
-        self.profiler = _KinetoProfile(activities=_activities(), **options)
+        self.profiler = kineto_profile(activities=_activities(), **options)
         self.recording = False
         self.steps_ms: list[float] = []
         self.running_step = 0
@@ -153,7 +155,7 @@ def is_own() -> bool:
 
 def somebody_records() -> bool:
     """True while any profiler of torch records in this thread."""
-    return bool(_profiler_enabled())
+    return is_profiled()
 
 
 class Press:
@@ -217,7 +219,7 @@ def forget_in_child(*, stacks: bool) -> None:
     global _forgotten
     _forgotten = True
     quieten(False)
-    _enable_record_function(False)
+    record_functions(False)
     if stacks:
         sys.setprofile(None)
 
@@ -227,4 +229,4 @@ def _remember() -> None:
     global _forgotten
     if _forgotten:
         _forgotten = False
-        _enable_record_function(True)
+        record_functions(True)

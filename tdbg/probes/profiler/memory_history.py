@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from tdbg.core import run_files
+from tdbg.runtime.torch_compat import is_memory_history_recorded, memory_snapshot, record_memory_history
 
 MAX_ENTRIES = 50_000  # of the history, some 500 bytes each before compression: a few steps of a large model
 COMPRESSION = 3
@@ -29,20 +30,20 @@ class MemoryHistory:
     def __init__(self) -> None:
         self.snapshot: dict[str, Any] = {}
         self._on = torch.cuda.is_initialized()
-        self._own = self._on and not _is_recorded()
+        self._own = self._on and not is_memory_history_recorded()
         if self._own:
             with contextlib.suppress(RuntimeError):  # an allocator without a history: an empty one is taken
-                torch.cuda.memory._record_memory_history("all", context="all", stacks="python", max_entries=MAX_ENTRIES)
+                record_memory_history(MAX_ENTRIES)
 
     def end(self) -> None:
         """Take the history, and record no longer."""
         if not self._on:
             return
         with contextlib.suppress(RuntimeError):
-            self.snapshot = torch.cuda.memory._snapshot()
+            self.snapshot = memory_snapshot()
         if self._own:
             with contextlib.suppress(RuntimeError):
-                torch.cuda.memory._record_memory_history(enabled=None)
+                record_memory_history(0)
         self._on = self._own = False
 
 
@@ -79,9 +80,3 @@ def _pieces(value: Any) -> Iterator[str]:
         yield "]"
     else:
         yield json.dumps(value, default=str)
-
-
-def _is_recorded() -> bool:
-    """True if the program has switched the history on; False where this torch cannot tell."""
-    ask = getattr(torch._C, "_cuda_isHistoryEnabled", None)
-    return bool(ask()) if ask is not None else False

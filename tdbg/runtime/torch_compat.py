@@ -1,0 +1,247 @@
+"""Every private name of torch that tdbg uses, each optional: where one is missing, one feature goes off and says so.
+
+`MISSING` tells which, with what goes off for it; the monitor notes each, for the report. All are looked up once, when this is
+imported, in what ``import torch`` has loaded; what torch loads later is looked up when it is used.
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from datetime import timedelta
+from types import CodeType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+MISSING: dict[str, str] = {}  # name -> what goes off
+
+
+def _find(path: str, goes_off: str) -> Any:
+    """The object of that name below torch, or None, which is remembered."""
+    module, names = "torch", path.split(".")
+    while len(names) > 1 and f"{module}.{names[0]}" in sys.modules:  # a package may hide its modules' names
+        module = f"{module}.{names.pop(0)}"
+    found: Any = sys.modules[module]
+    for name in names:
+        found = getattr(found, name, None)
+        if found is None:
+            MISSING[f"torch.{path}"] = goes_off
+            return None
+    return found
+
+
+# What must be left alone: transforms of torch.func, layers that run again in a backward pass
+
+_is_wrapped = _find(
+    "_C._functorch.is_functorch_wrapped_tensor", "tensors inside torch.func are told by failing to read"
+)
+_transform = _find("_C._functorch.peek_interpreter_stack", "calls inside torch.func are looked at like others")
+_graph_task = _find("_C._current_graph_task_id", "debuggers see a checkpointed layer once more, in backward")
+
+
+def is_transformed(tensor: Tensor) -> bool:
+    """True for a tensor inside a transform of torch.func, which has no values of its own."""
+    return _is_wrapped is not None and bool(_is_wrapped(tensor))
+
+
+def in_transform() -> bool:
+    """True inside a transform of torch.func."""
+    return _transform is not None and _transform() is not None
+
+
+def in_backward() -> bool:
+    """True in this thread while autograd runs a backward pass in it."""
+    return _graph_task is not None and _graph_task() != -1
+
+
+# Hooks and modes
+
+# torch's tables of what is called before and after each update
+_numbered = "hooks on all optimizers take numbers of torch's, which a saved module holds"
+optimizer_hooks = tuple(_find(f"optim.optimizer._global_optimizer_{when}_hooks", _numbered) for when in ("pre", "post"))
+_queue = _find(
+    "autograd.Variable._execution_engine.queue_callback", "a rank's own gradients are not seen before DDP reduces them"
+)
+_no_subclass = _find("_C.DisableTorchFunctionSubclass", "subclasses of Tensor see tdbg's hooks being set on them")
+_jit = _find("jit._recursive", "modules made by torch.jit inside others keep their hooks")
+
+
+class _NoMode:
+    """What stands for a mode where torch has none: nothing that runs inside is seen."""
+
+    def __enter__(self) -> "_NoMode":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        return None
+
+
+if TYPE_CHECKING:
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    DispatchMode = TorchDispatchMode
+else:
+    _unseen = "single operators are not seen: none is named or counted, and no batch is run again beside other ranks"
+    DispatchMode = _find("utils._python_dispatch.TorchDispatchMode", _unseen) or _NoMode
+sees_operators = not issubclass(DispatchMode, _NoMode)
+
+
+def after_backward(callback: Callable[[], None]) -> None:
+    """Have ``callback`` called at the end of the backward pass that runs now in this thread."""
+    if _queue is not None:
+        _queue(callback)
+
+
+def without_subclass() -> AbstractContextManager[Any]:
+    """Inside it the ``__torch_function__`` of tensors is not called."""
+    return _no_subclass() if _no_subclass is not None else nullcontext()
+
+
+def script_makers() -> list[tuple[Any, str]]:
+    """Where the functions stand that make TorchScript of their first argument."""
+    if _jit is not None:
+        return [(_jit, "create_script_module")]  # for all of those below
+    return [(torch.jit, "script"), (torch.jit, "trace"), (torch.jit, "trace_module")]
+
+
+# Kinds, and what runs now
+
+is_tracing: Callable[[], bool] = _find("jit.is_tracing", "torch.jit traces calls while tdbg looks at them") or bool
+_loss = _find("nn.modules.loss._Loss", "a loss is told by its name, not by its class")
+LOSSES: tuple[type, ...] = (_loss,) if _loss is not None else ()
+
+
+# Norms of many tensors at once
+
+_foreach_norm = _find("_foreach_norm", "norms are taken one by one, which costs more")
+
+
+def norms_of(found: Sequence[Tensor], dtype: torch.dtype | None = None) -> list[Tensor]:
+    """The 2-norm of each tensor, one tensor without dimensions each. Cost: few kernels, or one each if torch cannot."""
+    if not found:
+        return []
+    if _foreach_norm is not None:
+        return list(_foreach_norm(list(found), 2, dtype) if dtype is not None else _foreach_norm(list(found)))
+    return [torch.linalg.vector_norm(one, dtype=dtype) for one in found]
+
+
+# The compiler
+
+_eval_frame = _find("_C._dynamo.eval_frame", "torch.compile may count frames of tdbg")
+set_eval_frame: Callable[[Any], Any] | None = getattr(_eval_frame, "set_eval_frame", None)
+
+
+def _code_skipper() -> Callable[[CodeType], None] | None:
+    """What has the compiler make no frame of a code object. Newer torch: none of this code, those it calls as ever."""
+    if _eval_frame is None:
+        return None
+    skip: Callable[[CodeType], None] | None = getattr(_eval_frame, "skip_code", None)
+    set_strategy = getattr(_eval_frame, "set_code_exec_strategy", None)
+    if skip is not None or set_strategy is None:
+        return skip
+    action = _eval_frame._FrameAction
+    strategy = _eval_frame._FrameExecStrategy(action.SKIP, action.DEFAULT)
+    return lambda code: set_strategy(code, strategy)
+
+
+skip_code = _code_skipper()
+
+
+def is_dynamo_loaded() -> bool:
+    """True once something has loaded torch's compiler."""
+    return "torch._dynamo" in sys.modules
+
+
+def compiles_backward() -> bool:
+    """True while torch compiles whole backward passes, which takes no callbacks."""
+    return bool(getattr(sys.modules.get("torch._dynamo.compiled_autograd"), "compiled_autograd_enabled", False))
+
+
+def compiler_count(group: str, name: str) -> int:
+    """One of Dynamo's counters; 0 where nothing was compiled."""
+    counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", None)
+    return int(counters[group][name]) if counters is not None else 0
+
+
+# The profiler and CUDA's allocator
+
+_profiler_enabled = _find("_C._autograd._profiler_enabled", "tdbg is not silent while the program profiles")
+_record_function = _find("_C._autograd._enable_record_function", "a forked child goes on recording for a window")
+kineto_profile = _find("profiler.profiler._KinetoProfile", "no window of the profiler is recorded")
+_record_history = _find("cuda.memory._record_memory_history", "a window has no history of CUDA's allocator")
+_memory_snapshot = _find("cuda.memory._snapshot", "no snapshot of CUDA's allocator is taken")
+
+
+def is_profiled() -> bool:
+    """True while any profiler of torch records in this thread."""
+    return _profiler_enabled is not None and bool(_profiler_enabled())
+
+
+def record_functions(on: bool) -> None:
+    """Have torch tell profilers of what runs in this thread, or not."""
+    if _record_function is not None:
+        _record_function(on)
+
+
+def record_memory_history(max_entries: int) -> None:
+    """Have CUDA's allocator keep its last steps, with Python's stack; none: no longer. Raises RuntimeError if it cannot."""
+    if _record_history is None:
+        return
+    if max_entries:
+        _record_history("all", context="all", stacks="python", max_entries=max_entries)
+    else:
+        _record_history(enabled=None)
+
+
+def is_memory_history_recorded() -> bool:
+    """True if the program has switched the history on; False where this torch cannot tell."""
+    ask = getattr(torch._C, "_cuda_isHistoryEnabled", None)
+    return bool(ask()) if ask is not None else False
+
+
+def memory_snapshot() -> dict[str, Any]:
+    """Segments and history of CUDA's allocator, as torch gives them. Raises RuntimeError if it cannot."""
+    return dict(_memory_snapshot()) if _memory_snapshot is not None else {}
+
+
+# Loaders
+
+batch_iterator = _find("utils.data.dataloader._BaseDataLoaderIter", "batches and the time of the loader are not seen")
+worker_iterator = _find("utils.data.dataloader._MultiProcessingDataLoaderIter", "transforms in workers are not timed")
+_fetchers = "utils.data._utils.fetch"
+fetchers: tuple[Any, ...] = tuple(
+    found
+    for kind in ("_MapDatasetFetcher", "_IterableDatasetFetcher")
+    if (found := _find(f"{_fetchers}.{kind}", "transforms are not timed")) is not None
+)
+
+
+# Distributed, and devices that torch does not know by name
+
+FSDP_GROUP = "torch.distributed.fsdp._fully_shard._fsdp_param_group"  # the module of FSDPParamGroup, loaded by FSDP2
+FUNCTIONAL_COLLECTIVES = "torch.distributed._functional_collectives"
+FLIGHT_DUMPS = ("_dump_nccl_trace_json", "_dump_fr_trace_json")  # JSON: nothing of it is unpickled
+_third_backend = _find(
+    "_C._get_privateuse1_backend_name", "a device from outside torch does not get its random state back"
+)
+
+
+def flight_dumps() -> list[Callable[..., str]]:
+    """What reads the flight recorder of collectives, as far as this torch has one."""
+    c10d = getattr(torch._C, "_distributed_c10d", None)
+    return [dump for name in FLIGHT_DUMPS if (dump := getattr(c10d, name, None)) is not None]
+
+
+def backend_timeout(group: Any, device: torch.device) -> timedelta | None:
+    """The timeout that a process group's backend was set up with; None where it cannot be asked."""
+    try:
+        found = group._get_backend(device).options._timeout
+    except (AttributeError, RuntimeError):  # another torch, another backend
+        return None
+    return found if isinstance(found, timedelta) else None
+
+
+def third_backend() -> str:
+    """The name that a device from outside torch was registered under, if any."""
+    return str(_third_backend()) if _third_backend is not None else ""

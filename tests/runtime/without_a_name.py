@@ -1,0 +1,81 @@
+"""A training under tdbg in which one private name of torch cannot be found by it. Prints what tdbg made of it, as JSON.
+
+argv: the name, or ``--list`` for all names.
+"""
+
+import builtins
+import importlib.util
+import json
+import sys
+from typing import Any
+
+import torch
+from torch import nn
+
+HIDDEN = sys.argv[1]
+
+
+def load_without(name: str) -> Any:
+    """tdbg's module of names, with a ``getattr`` that does not find the last part of one."""
+    spec = importlib.util.find_spec("tdbg.runtime.torch_compat")
+    assert spec is not None and spec.loader is not None
+    module: Any = importlib.util.module_from_spec(spec)
+
+    def find(owner: Any, part: str, *default: Any) -> Any:
+        if part == name.rpartition(".")[2] or name == "--list":
+            return default[0]
+        return builtins.getattr(owner, part, *default)
+
+    module.getattr = find
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+compat = load_without(HIDDEN)
+if HIDDEN == "--list":
+    print(json.dumps(list(compat.MISSING)))  # nothing was found
+    sys.exit()
+
+from tdbg.api.performance import profile_model_performance  # noqa: E402
+from tdbg.api.watching import start, stop  # noqa: E402
+from tdbg.core.errors import TdbgError  # noqa: E402
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+profiled = refused = ""
+try:
+    profiled = profile_model_performance(model, [torch.ones(2, 4)] * 4, 2)["trace"]
+except TdbgError as error:
+    refused = str(error)
+session = start("context", "extreme", modules=[model])
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+loss_of = nn.MSELoss()
+rows: Any = torch.randn(24, 4)
+loader: Any = torch.utils.data.DataLoader(rows, batch_size=2)
+for number, x in enumerate(loader):
+    if number == 8:
+        x = x * float("nan")
+    optimizer.zero_grad()
+    loss = loss_of(model(x), torch.zeros(2, 2))
+    loss.backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+torch.jit.script(model)
+steps = session.monitor.step
+stop(session)
+assert session.memory is not None
+events: list[Any] = list(session.memory.events)
+print(
+    json.dumps(
+        {
+            "goes_off": compat.MISSING[HIDDEN],
+            "notes": [text for text in session.memory.notes() if text.startswith("this torch has no")],
+            "failed": [event.probe for event in events if event.TYPE == "probe_off"],
+            "steps": steps,
+            "profiled": profiled,
+            "refused": refused,
+            "first_bad": next(event.step for event in events if event.TYPE == "nonfinite"),
+        }
+    )
+)
