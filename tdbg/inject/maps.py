@@ -4,13 +4,15 @@ import os
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tdbg.core.guard import Guard
 from tdbg.core.profiling import rest
 from tdbg.inject.console import PACKAGES
-from tdbg.logs.guards.files import map_of, maps_below
+from tdbg.logs.guards.files import map_of
+from tdbg.logs.guards.kept import tree_maps
 from tdbg.logs.guards.link import GuardMap
 
 OWN = os.path.join(Path(__file__).parents[1], "")
@@ -19,8 +21,8 @@ OWN = os.path.join(Path(__file__).parents[1], "")
 class Maps:
     """Answers which map a file has. Of a tree that nobody asked about before, the answer comes later.
 
-    A whole tree is read at once, since who calls a function decides whether it is guarded. What was read is kept on
-    disk by content, so that only what changed is read again (`tdbg.logs.guards.files`). Cost of an answer: a dict look-up.
+    A whole tree is read at once, since who calls a function decides whether it is guarded. The maps are kept on disk
+    until a file changes (`tdbg.logs.guards.kept`), and then only what changed is parsed again. Cost of an answer: a dict look-up.
     functions: those of the program that are asked for a flag by name. ready: called in the thread when all that was asked for is there.
     """
 
@@ -33,6 +35,7 @@ class Maps:
         self._ready = ready
         self._guard = Guard("guards", failed)
         self._single: dict[str, GuardMap] = {}
+        self.read_s = 0.0  # CPU time of the thread
         self.forget()
 
     def forget(self) -> None:
@@ -97,7 +100,9 @@ class Maps:
 
     def _work(self) -> None:
         while True:
-            tree = self._guard.call(maps_below, self._waiting[0], self._functions, rest) or {}
+            begun = time.thread_time()
+            tree = self._guard.call(tree_maps, self._waiting[0], self._functions, rest) or {}
+            self.read_s += time.thread_time() - begun
             with self._lock:
                 self._trees[self._waiting.pop(0)] = tree
                 if self._waiting:

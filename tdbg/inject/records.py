@@ -394,6 +394,11 @@ def keep_traceback(error: Traceback) -> None:
         _records.failed(error)
 
 
+def reading_ms() -> float:
+    """CPU time that went into reading the program's source, beside its training."""
+    return round(_records.maps.read_s * 1e3, 3) if _records is not None else 0.0
+
+
 def spent_ms() -> float:
     """Time that went into records."""
     return round(_records.spent_s * 1e3, 3) if _records is not None else 0.0

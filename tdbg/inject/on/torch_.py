@@ -230,6 +230,7 @@ class Rank:
         cost = self.monitor.cost()
         cost.errors, cost.dropped = self.me.errors, self.me.dropped
         cost.records_ms = records.spent_ms()
+        cost.startup_ms += records.reading_ms()
         self.me.emit(cost)
 
     def _speak_late(self) -> None:

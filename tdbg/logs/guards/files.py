@@ -122,7 +122,7 @@ def facts_of(path: str, checkers: Sequence[str] = CHECKERS, source: bytes | None
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         pass
     facts = read(source, checkers)
-    _keep(kept, facts)
+    replace_kept(kept, json.dumps(asdict(facts)))
     return facts
 
 
@@ -132,11 +132,12 @@ def cache_folder() -> Path:
     return Path(base) / "tdbg" / f"guards-v{VERSION}-py{sys.version_info[0]}{sys.version_info[1]}"
 
 
-def _keep(path: Path, facts: Facts) -> None:
+def replace_kept(path: Path, text: str) -> None:
+    """Put a file into the cache; where there is no home or no room, it is made anew next time."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         half = path.with_name(f".{path.name}.{os.getpid()}")
-        half.write_text(json.dumps(asdict(facts)), encoding="utf-8")
+        half.write_text(text, encoding="utf-8")
         os.replace(half, path)
-    except OSError:  # no home, no room: it is made anew next time
+    except OSError:
         pass
