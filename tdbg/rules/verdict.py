@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tdbg.core.events import SEVERITIES, Cost, Event, Finding
+from tdbg.core.events import NO_BACKWARD, SEVERITIES, Cost, Event, Finding
 from tdbg.core.flags import FLAGS
 from tdbg.core.rundir import ProcessDir, RunDir, write_json
 from tdbg.core.tables import counted
@@ -51,10 +51,14 @@ class Verdict:
     trouble: list[str] = field(default_factory=list)
 
     level: str = ""
+    has_unseen_losses: bool = False  # a rank made its gradients without a backward pass
 
     def _silence(self) -> str:
         """No finding must mean that nothing was wrong, never that nothing was looked at."""
-        return "level off: nothing was looked at" if self.level == "off" else "nothing found"
+        if self.level == "off":
+            return "level off: nothing was looked at"
+        unseen = " (losses were not: no backward pass was seen)" if self.has_unseen_losses else ""
+        return f"no problem found in what was watched{unseen}"
 
     @property
     def worst_severity(self) -> str | None:
@@ -369,6 +373,7 @@ class Judge:
             files=_files(self.run),
             trouble=self.trouble,
             level=view.settings.level,
+            has_unseen_losses=any(NO_BACKWARD in found.notes for found in view.ranks()),
         )
 
 
