@@ -43,6 +43,7 @@ TRIES = {
     "optimizer": "lower the learning rate or raise eps, and save a checkpoint before the step above",
     "weights": "look for what writes parameters after optimizer.step(): .data, copy_, load_state_dict, EMA or swap code",
 }
+OF_THE_BATCH = ("look at the saved batch; ", "; the saved batch repeats it")
 WRITTEN = {"optimizer": ", written by the update", "weights": ", written between two updates"}
 # Before an overflow: a last loss so far above the median of the records kept is no noise of a healthy run.
 DIVERGED_RATIO, DIVERGED_LOSS = 1000.0, 1000.0
@@ -229,7 +230,15 @@ def _try_next(event: NonFinite) -> str:
         return UNWATCHED
     if _is_unread(event):
         return UNREAD_TRY
-    return CALM if _diverged(event) else TRIES.get(event.phase, "")
+    advice = CALM if _diverged(event) else TRIES.get(event.phase, "")
+    return advice if event.batch else _without_batch(advice)
+
+
+def _without_batch(advice: str) -> str:
+    """The advice for a value whose batch could not be saved."""
+    for words in OF_THE_BATCH:
+        advice = advice.replace(words, "")
+    return advice
 
 
 def _from_record(step: Step) -> NonFinite:

@@ -245,6 +245,32 @@ def test_nan_in_evaluation(one):
     assert run.codes() == ["TD-N003"]
 
 
+@pytest.mark.parametrize(
+    ("phase", "batch", "says", "leaves_out"),
+    [
+        ("forward", "batch.safetensors", "look at the saved batch: empty samples", "checkpoint"),
+        ("forward", "", "look for empty samples", "saved batch"),
+        ("input", "batch.safetensors", "look at the saved batch: decoding", "masked"),
+        ("optimizer", "batch.safetensors", "evaluate an earlier checkpoint", "batch"),
+    ],
+)
+def test_the_advice_for_evaluation_follows_the_cause(one, phase, batch, says, leaves_out):
+    run, rank = one
+    run.emit(rank, bad(eval=True, phase=phase, batch=batch, parameter="fc.weight", tensor="weight"))
+    finding = first(run, "TD-N003")
+    assert finding.try_next.startswith(says) and leaves_out not in finding.try_next
+    assert ("weight fc.weight: 12 of" in finding.evidence[0]) == (phase == "optimizer")
+
+
+@pytest.mark.parametrize("phase", ["input", "forward", "loss"])
+def test_no_batch_is_spoken_of_that_was_not_saved(one, phase):
+    run, rank = one
+    run.emit(rank, bad(phase=phase, batch=""))
+    finding = first(run, "TD-N001")
+    assert finding.try_next and "saved batch" not in finding.try_next
+    assert not any("batch kept" in line for line in finding.evidence)
+
+
 def test_nan_in_evaluation_after_one_in_training_is_a_consequence(stream):
     run = stream()
     zero, one = run.rank(0, world=2), run.rank(1, world=2)
