@@ -55,6 +55,13 @@ UNREAD = (
     " the update (an in-place write, a load, an EMA or weight swap)"
 )
 UNREAD_TRY = "look for both; --max-overhead 100 reads the gradients of every step"
+# The gradients of a module's parameters tell that the value came to it, not that it was made there.
+BRACKETED = (
+    "at this module, or at anything that its output passes through on its way to the loss: later modules, another"
+    " model, the loss itself; the forward result is finite but its derivative is not (sqrt or norm at 0, 0 * inf, log of 0)"
+)
+BRACKETED_TRY = "add an eps inside the root or norm, in whichever of these has one"
+WATCH_ALL = "; --max-overhead 100 looks before each update and runs the batch again, which names the module"
 UNWATCHED = "run it again so that these steps are watched: choose another --window, or raise --max-overhead"
 
 
@@ -87,7 +94,9 @@ class FirstNonFinite(Rule):
           made by SqrtBackward0 at model.py:33: return torch.sqrt(x * 0)
 
     What to do: The phase says where to look. `input`: the saved batch. `forward`: the named module. `loss`: the
-    loss function. `backward`: the derivative of the named module (sqrt or norm at 0). `gradient`: the named
+    loss function. `backward`: the derivative of the named module (sqrt or norm at 0); where the title says "or between
+    it and the loss", the module is the last one that the bad gradient passed, and another model may have made it.
+    `gradient`: the named
     parameter. `optimizer`: the update before. `weights`: what writes the parameter between two updates. The batch
     is kept beside the events, so the step can be repeated without the run. Steps that a profiler recorded are only
     counted: a value from there is told with all of them, without module and batch. `tdbg run --stop-before-update`
@@ -192,7 +201,7 @@ class FirstNonFinite(Rule):
             phase=event.phase,
             module=event.module,
             evidence=[*_evidence(best), *([SKIPPED] if best.recovered else []), *self._others(best), *_further(event)],
-            cause=_diverged(event) or (UNREAD if _is_unread(event) else CAUSES.get(event.phase, "")),
+            cause=_cause(event),
             try_next=_try_next(event),
         )
 
@@ -225,11 +234,24 @@ def _are_weights(event: NonFinite) -> bool:
     return event.weights == "updated" and (event.phase, event.how) in (("gradient", "check"), ("backward", "bracket"))
 
 
+def _is_bracketed(event: NonFinite) -> bool:
+    """True if the module named is the last one that a bad gradient passed, and others may lie behind it."""
+    return (event.phase, event.how) == ("backward", "bracket") and bool(event.module)
+
+
+def _cause(event: NonFinite) -> str:
+    if _is_unread(event):
+        return UNREAD
+    return _diverged(event) or (BRACKETED if _is_bracketed(event) else CAUSES.get(event.phase, ""))
+
+
 def _try_next(event: NonFinite) -> str:
     if event.until:
         return UNWATCHED
     if _is_unread(event):
         return UNREAD_TRY
+    if _is_bracketed(event):
+        return BRACKETED_TRY + (WATCH_ALL if event.weights == "updated" else "")
     advice = CALM if _diverged(event) else TRIES.get(event.phase, "")
     return advice if event.batch else _without_batch(advice)
 
@@ -279,6 +301,8 @@ def _place(event: NonFinite) -> str:
         return f"in the input of {named}" if event.module else "in the input batch"
     if event.phase == "forward":
         return f"in forward of {named}" + ("" if event.tensor in ("", "output") else f", {event.tensor}")
+    if _is_bracketed(event):
+        return f"in backward at {named} or between it and the loss"
     if event.phase == "backward":
         return f"in backward of {named}" if event.module else "in backward of the loss"
     if _is_unread(event):

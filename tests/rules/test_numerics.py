@@ -456,6 +456,17 @@ def test_a_moment_of_the_optimizer_that_is_bad_proves_a_bad_gradient(stream):
     assert "in the gradient of 2.weight" in first(seen_on_two(stream, traced), "TD-N001").title
 
 
+@pytest.mark.parametrize("weights", ["updated", "intact"])
+def test_a_module_is_not_named_as_certain_where_others_lie_between_it_and_the_loss(one, weights):
+    """A generator whose bad gradients a discriminator made."""
+    run, rank = one
+    shared = {"module_class": "", "tensor": "moment in the optimizer", "bad_param_count": 4, "batch": ""}
+    run.emit(rank, bad(step=303, **{**IN_WEIGHTS, **shared, "module": "Gen.fc2", "weights": weights}))
+    finding = first(run, "TD-N001")
+    assert finding.title.endswith('on rank 0, in backward at module "Gen.fc2" or between it and the loss')
+    assert "another model" in finding.cause and ("--max-overhead" in finding.try_next) == (weights == "updated")
+
+
 def test_a_rank_that_could_only_look_after_the_reduction_says_nothing_against_one_whose_loss_was_bad(stream):
     """Of shards that are not run again neither rank is certain; one of them saw what was its own."""
     after = bad(step=40, origin="unknown", how="bracket", tensor="gradient after the reduction", weights="intact")
