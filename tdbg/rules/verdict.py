@@ -28,6 +28,7 @@ SHOWN_FINDINGS = 4
 SHOWN_ENDINGS = 3
 SHOWN_TRAININGS = 5
 TOLD_PCT = 0.05
+SHORT_RUN_S = 10.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -220,13 +221,20 @@ class Verdict:
             else ""
         )
 
+    def _short(self) -> str:
+        """Why a run that was over in a moment cost more than its budget."""
+        wall_s = max(row["wall_ms"] for row in self.cost["ranks"]) / 1000
+        if wall_s > SHORT_RUN_S or self.cost["pct"] <= self.cost["budget_pct"]:
+            return ""
+        return f" in a run of {wall_s:.1f} s, whose first steps are watched whatever that costs"
+
     def _cost_lines(self) -> list[str]:
         lines = []
         if self.cost.get("pct") is not None:
             worst = self.cost["worst"]
             at = f", rank {worst['rank']} {worst['pct']:.2f} %" if len(self.cost["ranks"]) > 1 else ""
             lines.append(
-                f"cost of tdbg: {self.cost['pct']:.2f} % of the wall time (budget {self.cost['budget_pct']:g} %){at}"
+                f"cost of tdbg: {self.cost['pct']:.2f} % of the wall time (budget {self.cost['budget_pct']:g} %){self._short()}{at}"
                 f", start-up {self.cost['startup_ms']:.0f} ms{self._beside()}{self._away()}"
             )
         if self.baseline and self.baseline["low"] is None:

@@ -65,6 +65,22 @@ def test_healthy_lines(one):
     ]
 
 
+@pytest.mark.parametrize(
+    ("own_ms", "wall_ms", "said"),
+    [
+        (154.0, 2000.0, " in a run of 2.0 s, whose first steps are watched whatever that costs, start-up 80 ms"),
+        (15.0, 2000.0, ", start-up 80 ms"),
+        (15_400.0, 200_000.0, ", start-up 80 ms"),
+    ],
+)
+def test_why_a_short_run_costs_more_than_its_budget(one, own_ms, wall_ms, said):
+    run, rank = one
+    run.train(rank, [2.5])
+    run.emit(rank, Cost(step=1, own_ms=own_ms, wall_ms=wall_ms, budget_pct=1.0, startup_ms=80.0))
+    (line,) = (line for line in run.judge().lines() if line.startswith("cost"))
+    assert line == f"cost of tdbg: {100 * own_ms / wall_ms:.2f} % of the wall time (budget 1 %){said}"
+
+
 def test_losses_that_were_not_seen_are_told(one):
     run, rank = one
     run.train(rank, [None, None])
