@@ -94,14 +94,13 @@ class FirstNonFinite(Rule):
           made by SqrtBackward0 at model.py:33: return torch.sqrt(x * 0)
 
     What to do: The phase says where to look. `input`: the saved batch. `forward`: the named module. `loss`: the
-    loss function. `backward`: the derivative of the named module (sqrt or norm at 0); where the title says "or between
-    it and the loss", the module is the last one that the bad gradient passed, and another model may have made it.
-    `gradient`: the named
-    parameter. `optimizer`: the update before. `weights`: what writes the parameter between two updates. The batch
-    is kept beside the events, so the step can be repeated without the run. Steps that a profiler recorded are only
-    counted: a value from there is told with all of them, without module and batch. `tdbg run --stop-before-update`
-    ends the run while the weights are still good. Where the loss had risen far before an overflow, that rise is
-    named as the cause, and not the module that gave way.
+    loss function. `backward`: the derivative of the named module (sqrt or norm at 0); where the title says "or
+    between it and the loss", the bad gradient passed that module, and another model may have made it. `gradient`:
+    the named parameter. `optimizer`: the update before. `weights`: what writes the parameter between two updates.
+    The batch is kept beside the events, so the step can be repeated without the run. Steps that a profiler recorded
+    are only counted: a value from there is told with all of them, without module and batch. `tdbg run
+    --stop-before-update` ends the run while the weights are still good. Where the loss had risen far before an
+    overflow, that rise is named as the cause, and not the module that gave way.
 
     Thresholds: None: any NaN, any Inf. A tensor of -Inf alone in a module without weights is a softmax mask and
     does not count. If the origin is unclear, the finding waits 2 steps for evidence from another rank. A rise of
