@@ -215,7 +215,7 @@ class FirstNonFinite(Rule):
         )
         if later:
             lines.append(
-                "seen too: " + joined([f"rank {seen.process.rank} step {seen.event.step}" for seen in later], 4)
+                "also seen on " + joined([f"rank {seen.process.rank} at step {seen.event.step}" for seen in later], 4)
             )
         return lines
 

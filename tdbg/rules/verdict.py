@@ -124,7 +124,7 @@ class Verdict:
         for heading, rows in (
             ("triggers", [_trigger_line(row) for row in self.triggers]),
             ("flags", flag_lines(self.injections)),
-            ("looks", looks),
+            ("observations by flag", looks),
             ("ranks", self._rank_lines(limit=1000)),
             ("notes", self.notes),
             ("files", self.files),
@@ -265,7 +265,7 @@ def _how(row: dict[str, Any]) -> str:
     calls = f"{least}{counted(row['evals'], 'evaluation call')}"
     done = f"step {row['steps']}" if row["steps"] or not row["evals"] else calls
     planned = f" of {row['planned']}" if row["planned"] else ""
-    again = f", attempt {row['attempts'] - 1}" if row["attempts"] > 1 else ""
+    again = f", after {counted(row['attempts'] - 1, 'restart')}" if row["attempts"] > 1 else ""
     return f"{done}{planned}, {row['ended']}{again}"
 
 

@@ -262,6 +262,13 @@ def test_the_advice_for_evaluation_follows_the_cause(one, phase, batch, says, le
     assert ("weight fc.weight: 12 of" in finding.evidence[0]) == (phase == "optimizer")
 
 
+def test_where_else_it_was_seen(stream):
+    run = stream()
+    for rank, step in ((0, 3), (1, 4), (2, 6)):
+        run.emit(run.rank(rank, world=3), bad(step=step))
+    assert "also seen on rank 1 at step 4, rank 2 at step 6" in first(run, "TD-N001").evidence
+
+
 @pytest.mark.parametrize("phase", ["input", "forward", "loss"])
 def test_no_batch_is_spoken_of_that_was_not_saved(one, phase):
     run, rank = one

@@ -48,7 +48,7 @@ def test_a_second_rank_is_added_to_the_evidence_in_any_order(stream: Any, code: 
     for rank in reversed(ranks):
         run.emit(rank, FAULTS[code])
     (finding,) = [finding for finding in run.judge().findings if finding.code == code]
-    assert any(line.startswith("so too on rank") for line in finding.evidence)
+    assert any(line.startswith("also on rank") for line in finding.evidence)
 
 
 NEARLY = [
