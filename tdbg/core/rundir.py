@@ -30,7 +30,6 @@ HALF_FILE_PATIENCE_S = 0.5
 RUNS = "tdbg_runs"
 EVENTS = "events.jsonl"
 FINDINGS = "findings.jsonl"  # what was found while the run went on, as it was told then
-DAMAGED = "name another run, or put a whole run.json in its place, from a copy"
 STATE_FILE = run_files.STATE_FILE
 UNWRITTEN = "unwritten"  # holds an empty file HOST-PID for each process whose events could not be written
 UPLOAD = "upload"  # holds HOST.json, what became of `--capture-upload` there
@@ -242,13 +241,14 @@ class RunDir:
 
     def info(self) -> dict[str, Any]:
         """What run.json holds; TdbgError if it cannot be read."""
+        hint = "name another run, or put a whole run.json in its place, from a copy"
         try:
             found = read_json(self.path / STATE_FILE)
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) else error
-            raise TdbgError(f"cannot read {self.path / STATE_FILE}: {why}", DAMAGED) from None
+            raise TdbgError(f"cannot read {self.path / STATE_FILE}: {why}", hint) from None
         if not isinstance(found, dict):
-            raise TdbgError(f"{self.path / STATE_FILE} does not hold a run", DAMAGED)
+            raise TdbgError(f"{self.path / STATE_FILE} does not hold a run", hint)
         return found
 
     def update(self, **values: Any) -> None:
