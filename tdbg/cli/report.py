@@ -50,6 +50,8 @@ def command(
         for why in found.unreadable():
             raise TdbgError(why, "`tdbg run` writes regular files: find out who put that there, then remove it")
         found.info()  # with no events and an unreadable run.json there is nothing to judge: say so
+    else:
+        tell_damage(found)
     if note is not None:
         keep(found, note)
     say(*found.unreadable())
@@ -65,6 +67,14 @@ def command(
         if notes:
             print_lines(["", "notes by people:", *(f"  {when(item)} {item.get('text', '')}" for item in notes)])
     return 1 if verdict.fails(floor) else 0
+
+
+def tell_damage(run: "RunDir") -> None:
+    """Say on stderr if run.json cannot be read: the verdict then goes by the events alone."""
+    try:
+        run.info()
+    except TdbgError as error:
+        say(str(error), "command, settings and exit code are not known: the verdict goes by the events of the ranks")
 
 
 def severity(word: str) -> str:
@@ -89,7 +99,10 @@ def keep(run: "RunDir", text: str) -> None:
         finally:
             os.close(handle)
     except OSError as error:
-        raise TdbgError(f"cannot write {path}: {error.strerror}", "is the run directory yours?") from None
+        raise TdbgError(
+            f"cannot write {path}: {error.strerror}",
+            "write it as the owner of the run directory, or copy the run first",
+        ) from None
     say(f"note kept in {path}")
 
 

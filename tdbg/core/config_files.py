@@ -80,7 +80,9 @@ def yaml_source(start: Path) -> list[Source]:
         tree = CfgNode(yaml.safe_load(data.decode("utf-8")) or {})
     except (yaml.YAMLError, AssertionError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise TdbgError(f"cannot read {path}: {first}", "mend the file; it holds keys such as `level: basic`") from None
+        raise TdbgError(
+            f"cannot read {path}: {first}", "correct its YAML syntax; it holds keys such as `level: basic`"
+        ) from None
     return [Source(str(path), dict(tree), start)]
 
 
@@ -108,7 +110,7 @@ def _parse_toml(path: Path, data: bytes) -> dict[str, Any]:
     try:
         return tomllib.loads(data.decode("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise TdbgError(f"cannot read {path}: {error}", "mend the file") from None
+        raise TdbgError(f"cannot read {path}: {error}", "correct its TOML syntax, or move the file away") from None
 
 
 def read_own(path: Path, quiet_without: bytes = b"", *, of_user: bool = False) -> bytes | None:
@@ -127,14 +129,19 @@ def read_own(path: Path, quiet_without: bytes = b"", *, of_user: bool = False) -
         if risk:
             say_once(f"{path} is not read: {risk}")
             return None
-        raise TdbgError(f"cannot read {path}: {error.strerror}", "mend the file") from None
+        raise TdbgError(
+            f"cannot read {path}: {error.strerror}", f"make it readable: chmod u+r {path}; or move it away"
+        ) from None
     with os.fdopen(handle, "rb") as file:
         found = os.fstat(handle)
         if not stat.S_ISREG(found.st_mode):
             return None
         data = file.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
-        raise TdbgError(f"cannot read {path}: it has more than {MAX_BYTES} bytes", "is it a configuration file?")
+        raise TdbgError(
+            f"cannot read {path}: it has more than {MAX_BYTES} bytes",
+            "move it away: it is too large for a configuration file",
+        )
     risk = find_risk(path, found, [] if of_user else _trusted_owners(path.parent))
     if not risk:
         return data
@@ -225,7 +232,9 @@ def add_trusted(folder: Path) -> Trusted:
     try:
         found = os.stat(real)
     except OSError as error:
-        raise TdbgError(f"cannot trust {folder}: {error.strerror}", "name a folder") from None
+        raise TdbgError(
+            f"cannot trust {folder}: {error.strerror}", "name a folder that exists and that you may read"
+        ) from None
     if not stat.S_ISDIR(found.st_mode):
         raise TdbgError(f"cannot trust {folder}: it is no folder", "name the folder that the configuration is in")
     writers = describe_writers(found)
@@ -263,4 +272,7 @@ def _store(records: list[Trusted]) -> None:
             file.write("\n")
         os.replace(draft, folder / TRUSTED_FILE)
     except OSError as error:
-        raise TdbgError(f"cannot write {folder / TRUSTED_FILE}: {error.strerror}", "mend that and try again") from None
+        raise TdbgError(
+            f"cannot write {folder / TRUSTED_FILE}: {error.strerror}",
+            f"check the permissions of {folder} and the room on its disk",
+        ) from None

@@ -384,6 +384,7 @@ class Trace(Event):
 
 
 SEVERITIES = ("info", "warning", "error", "critical")
+NO_BACKWARD = "no-backward"  # the code of a Note: gradients were set without a backward pass, so no loss was checked
 
 
 @dataclass(slots=True, kw_only=True)

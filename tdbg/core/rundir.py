@@ -241,13 +241,14 @@ class RunDir:
 
     def info(self) -> dict[str, Any]:
         """What run.json holds; TdbgError if it cannot be read."""
+        hint = "name another run, or put a whole run.json in its place, from a copy"
         try:
             found = read_json(self.path / STATE_FILE)
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) else error
-            raise TdbgError(f"cannot read {self.path / STATE_FILE}: {why}", "is it a run directory?") from None
+            raise TdbgError(f"cannot read {self.path / STATE_FILE}: {why}", hint) from None
         if not isinstance(found, dict):
-            raise TdbgError(f"{self.path / STATE_FILE} does not hold a run", "is it a run directory?")
+            raise TdbgError(f"{self.path / STATE_FILE} does not hold a run", hint)
         return found
 
     def update(self, **values: Any) -> None:

@@ -3,11 +3,13 @@
 import functools
 import signal
 import sys
+import time
 from typing import Any
 
 from tdbg.core.events import ChildExit
 from tdbg.inject.agent import Agent
 
+MAX_HELD = 64
 LAUNCHERS = ("torch.distributed.launcher.api", "accelerate.commands.launch", "deepspeed.launcher.launch")
 
 
@@ -54,7 +56,7 @@ def _watch_multiprocessing(agent: Agent, popen: Any) -> None:
 
 
 def _look_at_popen(agent: Agent, child: Any) -> None:
-    if child.returncode and _is_rank(agent, child):
+    if child.returncode is not None and _is_rank(agent, child):
         _report(agent, child.pid, child.returncode)
 
 
@@ -68,5 +70,14 @@ def _is_rank(agent: Agent, child: Any) -> bool:
     return "python" in command.rpartition("/")[2]
 
 
+_held: list[ChildExit] = []  # with code 0, until another child ends badly: only then is it worth a word, and a file
+
+
 def _report(agent: Agent, pid: int, code: int) -> None:
-    agent.emit_aside(ChildExit(host=agent.host, pid=pid, code=code))
+    event = ChildExit(t=time.time(), host=agent.host, pid=pid, code=code)
+    if not code:
+        _held.extend([event] if len(_held) < MAX_HELD else [])
+        return
+    while _held:
+        agent.emit_aside(_held.pop(0))
+    agent.emit_aside(event)

@@ -25,6 +25,7 @@ SELECTION: Options = {
     "key": (("--key", "-k"), "GLOB", "Only keys such as 'val/*'; repeatable."),
 }
 MOST_TOLD = 8  # ranks of which it is said what they left out
+ROWS_ARE = "name a run, its metrics.jsonl, or a file of JSON lines, each with a step and numbers"
 NO_ROWS = "no rows of metrics are there yet"
 ARGUMENTS = ("PATH", "A run, or a metrics.jsonl, or a folder of them; the newest run if left out.")
 
@@ -81,10 +82,17 @@ def label(key: str, letters: int = 80) -> str:
 
 
 def tell_counts(name: str, counts: "Counts") -> None:
-    """Say on stderr what was passed over."""
+    """Say on stderr what was passed over. Raises TdbgError where that is all there was, beyond a line that a kill tore."""
+    from pathlib import Path
+
+    from tdbg.core.errors import TdbgError
     from tdbg.core.output import say
     from tdbg.core.tables import counted, safe
+    from tdbg.metrics.rows import FILE
 
+    foreign = Path(name).is_file() and Path(name).name != FILE
+    if counts.broken and not counts.rows and (foreign or counts.broken > 1):
+        raise TdbgError(f"{name}: none of {counted(counts.broken, 'line')} is a row of metrics", ROWS_ARE)
     if counts.broken:
         torn = "a kill tears the last one" if counts.broken == 1 else "they are torn, or no rows of metrics"
         say(safe(f"{name}: {counted(counts.broken, 'line')} passed over: {torn}"))

@@ -175,7 +175,10 @@ def raise_too_long(path: Path) -> None:
     """A file that has no lines is none of ours."""
     from tdbg.core.errors import TdbgError
 
-    raise TdbgError(f"{path}: a line is longer than {LONGEST >> 20} MiB", "is it a file of metrics?")
+    raise TdbgError(
+        f"{path}: a line is longer than {LONGEST >> 20} MiB",
+        "name a run, its metrics.jsonl, or a file of JSON lines, each with a step and numbers",
+    )
 
 
 def _between_headers(at: int, joined: bytes) -> Iterator[tuple[int, bytes]]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from tdbg.core.events import Number, Params, Step, number
+from tdbg.core.events import NO_BACKWARD, Number, Params, Step, number
 from tdbg.probes import PROBES, Probe
 from tdbg.runtime import tensors
 from tdbg.runtime.root_modules import Names
@@ -24,6 +24,11 @@ if TYPE_CHECKING:
 SMALL_NUMEL = 4096
 SMALL_COUNT = 6
 NO_GRADIENT = -1.0
+NO_BACKWARD_TEXT = (
+    "no backward pass was seen, so losses were not checked: torch.autograd.grad or torch.func made the gradients, which"
+    " were read before the updates that were watched"
+)
+STEPS_BY_HAND = 3  # in a row, until a run counts as one without backward passes
 
 
 @PROBES.add
@@ -32,7 +37,8 @@ class GradientNorms(Probe):
 
     Reads:  ``grad`` of the parameters of the optimizer that is about to step, any dtype; skips ``None``.
             Once per update: at ``clip_grad_norm_`` if the program clips, else when the update begins,
-            else (closures) when backward ends inside the update.
+            else (closures) when backward ends inside the update. Where no backward pass comes before an update of
+            the main optimizer, its gradients were set by hand and are read all the same.
     Emits:  ``grad_norm``, ``grad_norms``, ``finite``, ``checked`` of the step record; Params when names change.
     Cost:   one foreach call over all gradients on sampled steps, over a few small tensors on the others;
             on an accelerator the values are read one step late with the record's one copy.
@@ -51,6 +57,11 @@ class GradientNorms(Probe):
         self._param_key: tuple[int, ...] = ()
         self._unannounced = False
         self._fresh = False
+        self._is_handled = False  # a backward pass, or a look, came since the main optimizer's last update
+        self._has_closures = (
+            False  # backward passes run inside updates: what an update begins with is of the step before
+        )
+        self._by_hand = 0  # steps in a row whose gradients no backward pass has made
         self._looked: str = "none"
         self._norms: list[float] | None = None
         self._total: float | None = None
@@ -65,7 +76,9 @@ class GradientNorms(Probe):
     # when to look
 
     def backward_begins(self, loss: Tensor | None) -> None:
-        self._fresh = True
+        self._fresh = self._is_handled = True
+        self._by_hand = 0
+        self._has_closures = self._has_closures or self.monitor.in_update is not None
 
     def backward_ended(self) -> None:
         if self.monitor.in_update is not None:  # a closure: this is the only moment before the update
@@ -78,7 +91,7 @@ class GradientNorms(Probe):
         )
         self._clips_main = whole and optimizer is not None and self.monitor.is_main(optimizer)
         self._clipped = parameters
-        if self._fresh and optimizer is not None:
+        if optimizer is not None and (self._fresh or self._are_set_by_hand(optimizer)):
             self._look(optimizer)  # all it will update, not just the part that is clipped
 
     def clip_ended(self, total: Any) -> None:
@@ -97,8 +110,20 @@ class GradientNorms(Probe):
         self._clipped = []
 
     def update_begins(self, optimizer: "Optimizer") -> None:
-        if self._fresh:
+        if self._fresh or self._are_set_by_hand(optimizer):
             self._look(optimizer)
+
+    def _are_set_by_hand(self, optimizer: "Optimizer") -> bool:
+        """True, once a step, if no backward pass came before it: `torch.autograd.grad` and `torch.func` make none."""
+        if self._is_handled or self._has_closures or self.monitor.glances or not self.monitor.is_main(optimizer):
+            return False
+        if all(p.grad is None for group in optimizer.param_groups for p in group["params"]):
+            return False
+        self._is_handled = True
+        self._by_hand += 1
+        if self._by_hand == STEPS_BY_HAND:
+            self.monitor.note(NO_BACKWARD, NO_BACKWARD_TEXT)
+        return True
 
     def _look(self, optimizer: "Optimizer") -> None:
         if not (self.monitor.plan.full or self.monitor.plan.small):
@@ -241,7 +266,7 @@ class GradientNorms(Probe):
 
     def after_step(self, optimizer: "Optimizer") -> None:
         if self.monitor.is_main(optimizer):
-            self._skipped = False
+            self._skipped = self._is_handled = False
             self._looked, self._norms, self._total, self._finite, self._clip_total = "none", None, None, None, None
 
     def forked(self) -> None:

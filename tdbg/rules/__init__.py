@@ -70,7 +70,7 @@ class Rule:
                 setattr(first, item.name, getattr(new, item.name))
             new = old
         who = f"on rank {new.rank}" if new.rank != first.rank else "in another process of that rank"
-        line = f"so too {who}" + (f" at step {new.first_step}" if new.first_step is not None else "")
+        line = f"also {who}" + (f" at step {new.first_step}" if new.first_step is not None else "")
         if line not in first.evidence and len(first.evidence) < MAX_EVIDENCE:
             first.evidence.append(line)
         return []

@@ -35,7 +35,8 @@ class NoGradient(Rule):
 
     What it does: With the flags GRADIENTS or OPTIMIZER it follows the trainable parameters of the optimizer whose
     ``grad`` is None, and (GRADIENTS) the weight matrices whose gradient is zero all over. It speaks when one has
-    been so in 10 looks in a row over at least 12 steps. Frozen parameters do not count. Where another model gets
+    been so in 10 looks in a row over at least 12 steps. Frozen parameters do not count, nor do those that TD-C008
+    names already. Where another model gets
     gradients that no optimizer uses, and its parameters have the same shapes, it says that the optimizer was
     built on another instance.
 
@@ -56,22 +57,36 @@ class NoGradient(Rule):
     code = "TD-G003"
     title = "parameters without a gradient"
     severity = "warning"
+    leads_to = ("TD-G005",)  # one gap, seen at the parameters and at the outputs of their modules
     listens = (Observation,)
 
     def __init__(self) -> None:
         self._given: dict[str, list[Finding]] = {kind: [] for kind in KINDS}
         self._said: set[tuple[str, str]] = set()
+        self._unused: dict[str, tuple[set[str], int]] = {}  # names and count of what TD-C008 tells of, by process
 
     def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
-        if not isinstance(event, Observation) or event.probe not in PROBES:
+        if not isinstance(event, Observation):
+            return ()
+        if (event.probe, event.part) == ("model-build", "UNUSED"):
+            names = set(event.values.get("unused", ()))
+            self._unused[process.label] = names, int(event.values.get("unused_count", len(names)))
+        if event.probe not in PROBES:
             return ()
         found: list[Finding] = []
         for kind in KINDS:
             lasting = (event.values.get("lasting") or {}).get(kind)
+            if kind == "none" and lasting and self._is_told(process, lasting):
+                continue
             if lasting and (process.label, kind) not in self._said:
                 self._said.add((process.label, kind))
                 found += self.once(self._given[kind], self._finding(process, event, kind, lasting))
         return found
+
+    def _is_told(self, process: ProcessDir, lasting: dict[str, Any]) -> bool:
+        """True if TD-C008 says the same of the same parameters; another instance of the model is more than it knows."""
+        names, count = self._unused.get(process.label, (set(), 0))
+        return not lasting.get("other") and lasting["count"] == count and names == set(lasting["names"])
 
     def _finding(self, process: ProcessDir, event: Observation, kind: str, lasting: dict[str, Any]) -> Finding:
         what, cause, try_next = KINDS[kind]

@@ -43,6 +43,7 @@ TRIES = {
     "optimizer": "lower the learning rate or raise eps, and save a checkpoint before the step above",
     "weights": "look for what writes parameters after optimizer.step(): .data, copy_, load_state_dict, EMA or swap code",
 }
+OF_THE_BATCH = ("look at the saved batch; ", "; the saved batch repeats it")
 WRITTEN = {"optimizer": ", written by the update", "weights": ", written between two updates"}
 # Before an overflow: a last loss so far above the median of the records kept is no noise of a healthy run.
 DIVERGED_RATIO, DIVERGED_LOSS = 1000.0, 1000.0
@@ -54,6 +55,13 @@ UNREAD = (
     " the update (an in-place write, a load, an EMA or weight swap)"
 )
 UNREAD_TRY = "look for both; --max-overhead 100 reads the gradients of every step"
+# The gradients of a module's parameters tell that the value came to it, not that it was made there.
+BRACKETED = (
+    "at this module, or at anything that its output passes through on its way to the loss: later modules, another"
+    " model, the loss itself; the forward result is finite but its derivative is not (sqrt or norm at 0, 0 * inf, log of 0)"
+)
+BRACKETED_TRY = "add an eps inside the root or norm, in whichever of these has one"
+WATCH_ALL = "; --max-overhead 100 looks before each update and runs the batch again, which names the module"
 UNWATCHED = "run it again so that these steps are watched: choose another --window, or raise --max-overhead"
 
 
@@ -86,12 +94,13 @@ class FirstNonFinite(Rule):
           made by SqrtBackward0 at model.py:33: return torch.sqrt(x * 0)
 
     What to do: The phase says where to look. `input`: the saved batch. `forward`: the named module. `loss`: the
-    loss function. `backward`: the derivative of the named module (sqrt or norm at 0). `gradient`: the named
-    parameter. `optimizer`: the update before. `weights`: what writes the parameter between two updates. The batch
-    is kept beside the events, so the step can be repeated without the run. Steps that a profiler recorded are only
-    counted: a value from there is told with all of them, without module and batch. `tdbg run --stop-before-update`
-    ends the run while the weights are still good. Where the loss had risen far before an overflow, that rise is
-    named as the cause, and not the module that gave way.
+    loss function. `backward`: the derivative of the named module (sqrt or norm at 0); where the title says "or
+    between it and the loss", the bad gradient passed that module, and another model may have made it. `gradient`:
+    the named parameter. `optimizer`: the update before. `weights`: what writes the parameter between two updates.
+    The batch is kept beside the events, so the step can be repeated without the run. Steps that a profiler recorded
+    are only counted: a value from there is told with all of them, without module and batch. `tdbg run
+    --stop-before-update` ends the run while the weights are still good. Where the loss had risen far before an
+    overflow, that rise is named as the cause, and not the module that gave way.
 
     Thresholds: None: any NaN, any Inf. A tensor of -Inf alone in a module without weights is a softmax mask and
     does not count. If the origin is unclear, the finding waits 2 steps for evidence from another rank. A rise of
@@ -191,7 +200,7 @@ class FirstNonFinite(Rule):
             phase=event.phase,
             module=event.module,
             evidence=[*_evidence(best), *([SKIPPED] if best.recovered else []), *self._others(best), *_further(event)],
-            cause=_diverged(event) or (UNREAD if _is_unread(event) else CAUSES.get(event.phase, "")),
+            cause=_cause(event),
             try_next=_try_next(event),
         )
 
@@ -206,7 +215,7 @@ class FirstNonFinite(Rule):
         )
         if later:
             lines.append(
-                "seen too: " + joined([f"rank {seen.process.rank} step {seen.event.step}" for seen in later], 4)
+                "also seen on " + joined([f"rank {seen.process.rank} at step {seen.event.step}" for seen in later], 4)
             )
         return lines
 
@@ -224,12 +233,33 @@ def _are_weights(event: NonFinite) -> bool:
     return event.weights == "updated" and (event.phase, event.how) in (("gradient", "check"), ("backward", "bracket"))
 
 
+def _is_bracketed(event: NonFinite) -> bool:
+    """True if the module named is the last one that a bad gradient passed, and others may lie behind it."""
+    return (event.phase, event.how) == ("backward", "bracket") and bool(event.module)
+
+
+def _cause(event: NonFinite) -> str:
+    if _is_unread(event):
+        return UNREAD
+    return _diverged(event) or (BRACKETED if _is_bracketed(event) else CAUSES.get(event.phase, ""))
+
+
 def _try_next(event: NonFinite) -> str:
     if event.until:
         return UNWATCHED
     if _is_unread(event):
         return UNREAD_TRY
-    return CALM if _diverged(event) else TRIES.get(event.phase, "")
+    if _is_bracketed(event):
+        return BRACKETED_TRY + (WATCH_ALL if event.weights == "updated" else "")
+    advice = CALM if _diverged(event) else TRIES.get(event.phase, "")
+    return advice if event.batch else _without_batch(advice)
+
+
+def _without_batch(advice: str) -> str:
+    """The advice for a value whose batch could not be saved."""
+    for words in OF_THE_BATCH:
+        advice = advice.replace(words, "")
+    return advice
 
 
 def _from_record(step: Step) -> NonFinite:
@@ -270,6 +300,8 @@ def _place(event: NonFinite) -> str:
         return f"in the input of {named}" if event.module else "in the input batch"
     if event.phase == "forward":
         return f"in forward of {named}" + ("" if event.tensor in ("", "output") else f", {event.tensor}")
+    if _is_bracketed(event):
+        return f"in backward at {named} or between it and the loss"
     if event.phase == "backward":
         return f"in backward of {named}" if event.module else "in backward of the loss"
     if _is_unread(event):

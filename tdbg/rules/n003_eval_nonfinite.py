@@ -10,6 +10,19 @@ from tdbg.rules import RULES, Rule
 from tdbg.rules.text import kept_in, kind_name
 from tdbg.rules.view import View, launch_of
 
+SAVED = "look at the saved batch: "
+BATCHES = "empty samples, rows that are masked throughout, half precision"
+# By the phase, where that says more than what evaluation is known for.
+CAUSES = {
+    "input": "the batch held it before the first module saw it",
+    "optimizer": "the weight itself is not finite: an update, a load or another write made it so before this call",
+}
+TRIES = {
+    "input": "decoding, normalisation (division by a zero std), missing values",
+    "optimizer": "evaluate an earlier checkpoint, and look for what wrote the weight: the updates before, a load, an EMA or"
+    " weight swap",
+}
+
 
 @RULES.add
 class EvalNonFinite(Rule):
@@ -28,7 +41,8 @@ class EvalNonFinite(Rule):
 
     What to do: Look at the saved batch: empty samples, all-masked attention rows and padding-only batches are
     the usual causes, and evaluation is where they appear first. Compare dtype: evaluation often runs in half
-    precision without the loss scaler's checks.
+    precision without the loss scaler's checks. Where the finding names a weight, the batch is not at fault: look
+    for what wrote the weight, and evaluate an earlier checkpoint.
 
     Thresholds: None: any NaN or Inf in the model's output; -Inf alone (masked logits) does not count.
     """
@@ -55,7 +69,8 @@ class EvalNonFinite(Rule):
             return ()
         named = f"{event.module} ({event.module_class})" if event.module_class else event.module
         size = f": {event.count:,} of {counted(event.numel, 'element')}" if event.count and event.numel else ""
-        evidence = [f"{event.phase} {event.tensor}{size}, {event.dtype.removeprefix('torch.')} {event.shape}"]
+        what = f"weight {event.parameter}" if event.phase == "optimizer" else f"{event.phase} {event.tensor}"
+        evidence = [f"{what}{size}, {event.dtype.removeprefix('torch.')} {event.shape}"]
         evidence += [f"batch kept: {kept_in(process.label, event.batch)}"] if event.batch else []
         evidence += [f"note: {event.note}"] if event.note else []
         again = f" attempt {process.attempt}" if process.attempt else ""
@@ -68,7 +83,8 @@ class EvalNonFinite(Rule):
             phase=event.phase,
             module=event.module,
             evidence=evidence,
-            try_next="look at the saved batch: empty samples, rows that are masked throughout, half precision",
+            cause=CAUSES.get(event.phase, ""),
+            try_next=_try_next(event),
         )
         return self.once(self._given[ran_in], new)
 
@@ -83,3 +99,9 @@ class EvalNonFinite(Rule):
 
     def _severity(self, ran_in: int, step: int) -> str:
         return "info" if ran_in in self._train_steps and self._train_steps[ran_in] <= step else self.severity
+
+
+def _try_next(event: NonFinite) -> str:
+    if event.phase == "optimizer":
+        return TRIES[event.phase]
+    return (SAVED if event.batch else "look for ") + TRIES.get(event.phase, BATCHES)

@@ -18,7 +18,8 @@ class DataStarved(Rule):
     speaks when DATALOADER.wait_share of the time between batches went into waiting, over 20 batches or more, with
     a median wait of at least 5 ms, and with an accelerator that had nothing left to do when the batch came; and
     when waiting for that loader takes at least a fifth of the time since the first batch of any loader. So a short
-    validation that waits for each of its batches stays silent. It names the loader, what it is for, and both
+    validation that waits for each of its batches stays silent, and so does a run of fewer than 50 batches in less
+    than 5 seconds. It names the loader, what it is for, and both
     shares. The first batch of a pass is judged apart: workers that start anew for each pass, half a second and
     more each. With the flag AUGMENTATION it also names a transform that takes AUGMENTATION.slow_share of each
     fetch meanwhile.
@@ -33,7 +34,8 @@ class DataStarved(Rule):
     `prefetch_factor` 4 where single batches are slow; decode and resize once, beforehand. More workers than cores
     do not help.
 
-    Thresholds: DATALOADER.wait_share 0.5, 20 batches, 5 ms, 20 % of the run's time; AUGMENTATION.slow_share 0.6.
+    Thresholds: DATALOADER.wait_share 0.5, 20 batches, 50 batches or 5 s, 5 ms, 20 % of the run's time;
+    AUGMENTATION.slow_share 0.6.
     """
 
     code = "TD-P002"

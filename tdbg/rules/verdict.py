@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tdbg.core.events import SEVERITIES, Cost, Event, Finding
+from tdbg.core.events import NO_BACKWARD, SEVERITIES, Cost, Event, Finding
 from tdbg.core.flags import FLAGS
 from tdbg.core.rundir import ProcessDir, RunDir, write_json
 from tdbg.core.tables import counted
@@ -28,6 +28,7 @@ SHOWN_FINDINGS = 4
 SHOWN_ENDINGS = 3
 SHOWN_TRAININGS = 5
 TOLD_PCT = 0.05
+SHORT_RUN_S = 10.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -51,10 +52,14 @@ class Verdict:
     trouble: list[str] = field(default_factory=list)
 
     level: str = ""
+    has_unseen_losses: bool = False  # a rank made its gradients without a backward pass
 
     def _silence(self) -> str:
         """No finding must mean that nothing was wrong, never that nothing was looked at."""
-        return "level off: nothing was looked at" if self.level == "off" else "nothing found"
+        if self.level == "off":
+            return "level off: nothing was looked at"
+        unseen = " (losses were not: no backward pass was seen)" if self.has_unseen_losses else ""
+        return f"no problem found in what was watched{unseen}"
 
     @property
     def worst_severity(self) -> str | None:
@@ -119,7 +124,7 @@ class Verdict:
         for heading, rows in (
             ("triggers", [_trigger_line(row) for row in self.triggers]),
             ("flags", flag_lines(self.injections)),
-            ("looks", looks),
+            ("observations by flag", looks),
             ("ranks", self._rank_lines(limit=1000)),
             ("notes", self.notes),
             ("files", self.files),
@@ -216,13 +221,20 @@ class Verdict:
             else ""
         )
 
+    def _short(self) -> str:
+        """Why a run that was over in a moment cost more than its budget."""
+        wall_s = max(row["wall_ms"] for row in self.cost["ranks"]) / 1000
+        if wall_s > SHORT_RUN_S or self.cost["pct"] <= self.cost["budget_pct"]:
+            return ""
+        return f" in a run of {wall_s:.1f} s, whose first steps are watched whatever that costs"
+
     def _cost_lines(self) -> list[str]:
         lines = []
         if self.cost.get("pct") is not None:
             worst = self.cost["worst"]
             at = f", rank {worst['rank']} {worst['pct']:.2f} %" if len(self.cost["ranks"]) > 1 else ""
             lines.append(
-                f"cost of tdbg: {self.cost['pct']:.2f} % of the wall time (budget {self.cost['budget_pct']:g} %){at}"
+                f"cost of tdbg: {self.cost['pct']:.2f} % of the wall time (budget {self.cost['budget_pct']:g} %){self._short()}{at}"
                 f", start-up {self.cost['startup_ms']:.0f} ms{self._beside()}{self._away()}"
             )
         if self.baseline and self.baseline["low"] is None:
@@ -253,7 +265,7 @@ def _how(row: dict[str, Any]) -> str:
     calls = f"{least}{counted(row['evals'], 'evaluation call')}"
     done = f"step {row['steps']}" if row["steps"] or not row["evals"] else calls
     planned = f" of {row['planned']}" if row["planned"] else ""
-    again = f", attempt {row['attempts'] - 1}" if row["attempts"] > 1 else ""
+    again = f", after {counted(row['attempts'] - 1, 'restart')}" if row["attempts"] > 1 else ""
     return f"{done}{planned}, {row['ended']}{again}"
 
 
@@ -369,6 +381,7 @@ class Judge:
             files=_files(self.run),
             trouble=self.trouble,
             level=view.settings.level,
+            has_unseen_losses=any(NO_BACKWARD in found.notes for found in view.ranks()),
         )
 
 

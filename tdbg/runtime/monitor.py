@@ -491,7 +491,8 @@ class Monitor(State):
         self.optimizers.main_stepped()
         self.step += 1
         self.losses.last.end_step(self.step)
-        self.attended = self.step
+        if self.glances:  # a step whose loss nobody saw was only counted
+            self.attended = self.step
         self.calls.clear()
         self.losses.forget()
         self.last_full = False

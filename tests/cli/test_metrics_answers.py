@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from cli.test_metrics import table, tdbg
+from cli.test_metrics import fill, table, tdbg
 from metrics.rows_of import Header, row, write
 
 from tdbg.metrics.rows import FILE
@@ -38,6 +38,31 @@ def test_no_rows_is_the_answer_no_in_one_line(tmp_path, sub, more):
     path = write(tmp_path / FILE, Header())
     done = tdbg(sub, path, *more)
     assert done.returncode == 1 and len(done.stderr.splitlines()) == 1, done.stderr
+
+
+@pytest.mark.parametrize("sub", ["show", "dump", "plot", "sanity", "compare"])
+def test_a_file_of_something_else_is_unreadable_input(tmp_path, sub):
+    path = tmp_path / "weights.bin"
+    path.write_bytes(bytes(range(1, 256)) * 12)
+    done = tdbg(sub, path, *([path] if sub == "compare" else []))
+    assert done.returncode == 2, done.stderr
+    assert [line.split(": ")[-1] for line in done.stderr.splitlines()] == [
+        "none of 13 lines is a row of metrics",
+        "name a run, its metrics.jsonl, or a file of JSON lines, each with a step and numbers",
+    ]
+
+
+def test_one_run_is_compared_with_the_newest_which_is_said(tmp_path):
+    runs = tmp_path / "tdbg_runs"
+    for name in ("20261121-031500-before", "20261121-031600-after"):
+        fill(runs / name)
+    done = tdbg("compare", "before", cwd=tmp_path)
+    assert done.returncode == 0 and "it is compared with the newest, " in done.stderr and "-after" in done.stderr
+    done = tdbg("compare", "after", cwd=tmp_path)
+    assert done.returncode == 2 and done.stderr.splitlines() == [
+        "tdbg: after is the newest run itself",
+        "tdbg: name two: `tdbg metrics compare BEFORE AFTER`",
+    ]
 
 
 def test_a_phase_or_step_that_is_not_there_is_named_with_the_nearest(tmp_path):

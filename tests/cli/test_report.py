@@ -65,6 +65,18 @@ def test_fail_on_with_a_slip(run, capsys):
     assert "did you mean error?" in capsys.readouterr().err
 
 
+def test_a_damaged_state_file_is_told_and_the_events_are_judged(run, capsys):
+    (run.run.path / "run.json").write_text('{"schema')
+    assert main(["report", str(run.run.path / "notes.txt")]) == 0
+    said = capsys.readouterr()
+    assert "TD-N001" in said.out and "run.json" in said.err and "by the events" in said.err
+    for path in run.run.path.glob("rank*/events.jsonl"):
+        path.unlink()
+    assert main(["report", str(run.run.path)]) == 2
+    what, hint = capsys.readouterr().err.splitlines()
+    assert "cannot read" in what and "name another run" in hint
+
+
 def test_notes_of_people_stay_with_the_run(run, capsys):
     assert main(["report", str(run.run.path), "--note", "batch 12 holds\nan empty image"]) == 0
     assert "an empty image" in capsys.readouterr().out

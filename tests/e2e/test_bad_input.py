@@ -102,13 +102,13 @@ def test_bad_values_of_other_sources_name_the_source() -> None:
     Path("tdbg.yaml").write_text("levle: basic\n")
     expect(run("--", "true"), 2, "tdbg.yaml: unknown setting 'levle'", "level")
     Path("tdbg.yaml").write_text("level: [\n")
-    expect(run("--", "true"), 2, "cannot read", "mend the file")
+    expect(run("--", "true"), 2, "cannot read", "correct its YAML syntax")
     Path("tdbg.yaml").unlink()
     expect(
         run("--", "true", env={**os.environ, "TDBG_LEVEL": "loud"}), 2, "environment: level cannot be", "choose from"
     )
     Path("pyproject.toml").write_text("[tool.tdbg\n")
-    expect(run("--", "true"), 2, "pyproject.toml", "mend the file")
+    expect(run("--", "true"), 2, "pyproject.toml", "correct its TOML syntax")
 
 
 def test_a_flag_the_programs_source_knows_is_no_mistake() -> None:

@@ -1,6 +1,7 @@
 """Planted faults, at the default level and with no option: the verdict names step, rank, module, phase, kind."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -144,3 +145,22 @@ def test_stop_on_ends_a_run_that_would_go_on(watched: Runner, fault: str) -> Non
     result = watched(program("faults", "gpt", fault, "--guard"), ["--fail-on", "critical"])
     assert result.code == 1
     assert result.printed("done"), "--fail-on changes the exit code alone"
+
+
+def test_no_batch_is_kept_where_none_was_at_hand(watched: Runner, tmp_path: Path) -> None:
+    """A loss of parameters alone: no module was called, and no loader gave a batch."""
+    lines = (
+        "import torch",
+        "weight = torch.nn.Parameter(torch.ones(4))",
+        "optimizer = torch.optim.SGD([weight], lr=0.1)",
+        "for step in range(1, 9):",
+        "    optimizer.zero_grad()",
+        "    (weight * (float('nan') if step == 3 else 1.0)).sum().backward()",
+        "    optimizer.step()",
+    )
+    script = tmp_path / "no_module.py"
+    script.write_text("\n".join(lines))
+    result = watched([sys.executable, str(script)])
+    finding, event = first_bad(result)
+    assert not event.batch and not list(result.folder.glob("rank0000/batch_*"))
+    assert "batch" not in finding["try_next"] and "batch kept" not in " ".join(finding["evidence"])

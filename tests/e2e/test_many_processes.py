@@ -136,6 +136,7 @@ ENDINGS = [
     ("7", "TD-R002", "exited with code 7"),
     ("SIGKILL", "TD-R002", "SIGKILL"),
     ("raise", "TD-R003", "RuntimeError: planted"),
+    ("leave", "TD-R007", "ended with exit code 0 after step 3, and rank 0 then failed in a collective"),
 ]
 
 

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 from tdbg.core.events import Observation
 from tdbg.probes.augmentation.transforms import Meter, find, glimpse, name_of, steps_of
 from tdbg.probes.augmentation.worker_pipe import LIMIT, WorkerPipe
+from tdbg.probes.dataloader import feeds
 from tdbg.runtime import tensors
 
 
@@ -204,7 +205,10 @@ def test_a_step_without_effect(watch: Any, chance: float, epochs: int, expected:
     assert complaints(watched) == expected
 
 
-def test_a_step_that_takes_most_of_the_fetch_matters_where_the_program_waits(watch: Any) -> None:
+def test_a_step_that_takes_most_of_the_fetch_matters_where_the_program_waits(
+    watch: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feeds, "LEAST_BATCHES", 20)
     for slow, step_factor, expected in ((Slow(6), 0, ["SLOW"]), (Slow(), 3, [])):
         watched = watch(flags={"AUGMENTATION": True})
         net = nn.Linear(768, 4)

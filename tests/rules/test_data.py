@@ -123,7 +123,7 @@ def test_two_ranks_whose_sampler_keeps_its_epoch_are_one_finding(stream: Any) ->
         run.end(folder, 12)
     (finding,) = run.judge().findings
     assert finding.code == "TD-D006" and "the sampler's epoch is still 0, rank 0" in finding.title
-    assert finding.evidence[-1] == "so too on rank 1 at step 7"
+    assert finding.evidence[-1] == "also on rank 1 at step 7"
 
 
 def test_a_transform_that_makes_nan(one: Any) -> None:

@@ -95,7 +95,7 @@ def test_a_second_rank_is_added_to_the_evidence_in_any_order(stream: Any, name: 
         run.emit(rank, event)
     (finding,) = [finding for finding in run.judge().findings if finding.code == code]
     assert finding.rank == 0
-    assert any(line.startswith("so too on rank 1 at step") for line in finding.evidence)
+    assert any(line.startswith("also on rank 1 at step") for line in finding.evidence)
 
 
 def test_kinds_of_one_code_are_told_apart(one: Any) -> None:

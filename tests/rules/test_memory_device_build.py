@@ -59,7 +59,7 @@ def test_of_several_ranks_that_creep_one_is_told(stream):
         run.emit(run.rank(rank, 2), seen("memory", "CREEP", step=step, **{**CREEP, "from_step": step - 50}))
     finding = only(run)
     assert finding.first_step == 6 and finding.rank == 1
-    assert "so too on rank 0 at step 10" in finding.evidence
+    assert "also on rank 0 at step 10" in finding.evidence
 
 
 def test_out_of_memory_says_what_held_it(one):

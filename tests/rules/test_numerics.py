@@ -245,6 +245,39 @@ def test_nan_in_evaluation(one):
     assert run.codes() == ["TD-N003"]
 
 
+@pytest.mark.parametrize(
+    ("phase", "batch", "says", "leaves_out"),
+    [
+        ("forward", "batch.safetensors", "look at the saved batch: empty samples", "checkpoint"),
+        ("forward", "", "look for empty samples", "saved batch"),
+        ("input", "batch.safetensors", "look at the saved batch: decoding", "masked"),
+        ("optimizer", "batch.safetensors", "evaluate an earlier checkpoint", "batch"),
+    ],
+)
+def test_the_advice_for_evaluation_follows_the_cause(one, phase, batch, says, leaves_out):
+    run, rank = one
+    run.emit(rank, bad(eval=True, phase=phase, batch=batch, parameter="fc.weight", tensor="weight"))
+    finding = first(run, "TD-N003")
+    assert finding.try_next.startswith(says) and leaves_out not in finding.try_next
+    assert ("weight fc.weight: 12 of" in finding.evidence[0]) == (phase == "optimizer")
+
+
+def test_where_else_it_was_seen(stream):
+    run = stream()
+    for rank, step in ((0, 3), (1, 4), (2, 6)):
+        run.emit(run.rank(rank, world=3), bad(step=step))
+    assert "also seen on rank 1 at step 4, rank 2 at step 6" in first(run, "TD-N001").evidence
+
+
+@pytest.mark.parametrize("phase", ["input", "forward", "loss"])
+def test_no_batch_is_spoken_of_that_was_not_saved(one, phase):
+    run, rank = one
+    run.emit(rank, bad(phase=phase, batch=""))
+    finding = first(run, "TD-N001")
+    assert finding.try_next and "saved batch" not in finding.try_next
+    assert not any("batch kept" in line for line in finding.evidence)
+
+
 def test_nan_in_evaluation_after_one_in_training_is_a_consequence(stream):
     run = stream()
     zero, one = run.rank(0, world=2), run.rank(1, world=2)
@@ -428,6 +461,17 @@ def test_a_moment_of_the_optimizer_that_is_bad_proves_a_bad_gradient(stream):
     facts = {"phase": "gradient", "how": "check", "weights": "updated", "origin": "here", "parameter": "2.weight"}
     traced = bad(step=40, tensor="moment in the optimizer", **facts)
     assert "in the gradient of 2.weight" in first(seen_on_two(stream, traced), "TD-N001").title
+
+
+@pytest.mark.parametrize("weights", ["updated", "intact"])
+def test_a_module_is_not_named_as_certain_where_others_lie_between_it_and_the_loss(one, weights):
+    """A generator whose bad gradients a discriminator made."""
+    run, rank = one
+    shared = {"module_class": "", "tensor": "moment in the optimizer", "bad_param_count": 4, "batch": ""}
+    run.emit(rank, bad(step=303, **{**IN_WEIGHTS, **shared, "module": "Gen.fc2", "weights": weights}))
+    finding = first(run, "TD-N001")
+    assert finding.title.endswith('on rank 0, in backward at module "Gen.fc2" or between it and the loss')
+    assert "another model" in finding.cause and ("--max-overhead" in finding.try_next) == (weights == "updated")
 
 
 def test_a_rank_that_could_only_look_after_the_reduction_says_nothing_against_one_whose_loss_was_bad(stream):

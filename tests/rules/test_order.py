@@ -32,7 +32,10 @@ def judged(run: Stream, planted: list[Finding], patch: pytest.MonkeyPatch) -> li
     return [finding.code for finding in judge.finish().findings]
 
 
-@pytest.mark.parametrize("pair", [*itertools.product(CAUSES, CONSEQUENCES), ("TD-S008", "TD-N004")], ids="-".join)
+PAIRS = [*itertools.product(CAUSES, CONSEQUENCES), ("TD-S008", "TD-N004"), ("TD-G003", "TD-G005")]
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids="-".join)
 def test_a_cause_stands_before_its_consequence(
     one: tuple[Stream, str], pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

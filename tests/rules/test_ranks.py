@@ -5,7 +5,7 @@ import json
 import pytest
 from streams import HOST, Stream
 
-from tdbg.core.events import Note, Observation, Plan, Traceback
+from tdbg.core.events import Note, Observation, Plan, Step, Traceback
 from tdbg.core.rundir import ProcessDir
 from tdbg.rules.verdict import Judge
 
@@ -477,3 +477,73 @@ def test_a_killed_rank_may_lag_as_far_as_its_records_do(stream):
         run.train(folder, [2.0], first=last - 5)
         run.train(folder, [2.0], first=last)
     assert run.codes(-9) == []
+
+
+LOST = "[gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:39344"
+
+
+def left_alone(run: Stream, exception: str = "RuntimeError", message: str = LOST, ends: str = "exit") -> list[str]:
+    """Rank 1 ends after step 9; rank 0 fails a moment later."""
+    zero, one = pair(run, (9, 9), well=False)
+    run.end(one, 9, ends)
+    run.emit(zero, Traceback(exception=exception, message=message, where="train.py:8", how="uncaught", step=9))
+    run.end(zero, 9, "exception")
+    run.child_exit(0, 1)
+    return [zero, one]
+
+
+@pytest.mark.parametrize(
+    ("exception", "message"),
+    [("RuntimeError", LOST), ("torch.distributed.DistBackendError", "NCCL communicator was aborted on rank 0.")],
+)
+def test_a_rank_that_ended_well_before_a_collective_is_named_before_the_one_that_failed(stream, exception, message):
+    run = stream()
+    left_alone(run, exception, message)
+    findings = run.judge(1).findings
+    assert [finding.code for finding in findings] == ["TD-R007", "TD-R003"]
+    assert findings[0].title == (
+        "rank 1 ended with exit code 0 after step 9, and rank 0 then failed in a collective after step 9"
+    )
+    assert (findings[0].rank, findings[0].severity) == (1, "error")
+
+
+def test_a_rank_that_left_without_a_word_is_known_by_its_launcher(stream):
+    run = stream()
+    zero, _ = pair(run, (9, 9), well=False)
+    run.emit(zero, Traceback(exception="RuntimeError", message=LOST, where="train.py:8", how="uncaught", step=9))
+    run.child_exit(0, 1)
+    assert run.codes(1) == ["TD-R003"]  # who ended rank 1?
+    run.child_exit(1, 0)
+    assert run.codes(1)[0] == "TD-R007"
+
+
+@pytest.mark.parametrize(
+    ("exception", "message", "ends"),
+    [
+        ("ValueError", "bad label 17", "exit"),
+        ("ConnectionError", "Connection reset by peer", "exit"),  # an upload after training, say
+        ("RuntimeError", "The size of tensor a must match", "exit"),
+        ("RuntimeError", LOST, "signal"),
+    ],
+)
+def test_what_says_nothing_of_a_rank_that_left(stream, exception, message, ends):
+    run = stream()
+    left_alone(run, exception, message, ends)
+    assert "TD-R007" not in run.codes(1)
+
+
+@pytest.mark.parametrize(
+    ("after_s", "evaluates", "told"), [(60.0, False, True), (60.0, True, False), (5.0, False, False)]
+)
+def test_a_rank_that_only_waited_until_it_was_ended(stream, after_s, evaluates, told):
+    run = stream()
+    zero, one = pair(run, (9, 9), well=False)
+    run.end(one, 9)
+    run.t += after_s
+    if evaluates:
+        run.emit(zero, Step(step=9, phase="eval", call=1))
+    run.child_exit(0, -15)
+    codes = run.codes(1)
+    assert ("TD-R007" in codes) == told
+    if told:
+        assert first(run, "TD-R007").title.endswith("rank 0 took no step after 9 in the 60 s until the end")

@@ -48,7 +48,7 @@ def test_a_second_rank_is_added_to_the_evidence_in_any_order(stream: Any, code: 
     for rank in reversed(ranks):
         run.emit(rank, FAULTS[code])
     (finding,) = [finding for finding in run.judge().findings if finding.code == code]
-    assert any(line.startswith("so too on rank") for line in finding.evidence)
+    assert any(line.startswith("also on rank") for line in finding.evidence)
 
 
 NEARLY = [
@@ -85,6 +85,24 @@ def test_both_flags_know_a_missing_gradient_and_it_is_told_once(one: Any) -> Non
     run, rank = one
     run.emit(rank, look("optimizer", lasting={"none": LASTING}), look("gradient-report", lasting={"none": LASTING}))
     assert run.codes() == ["TD-G003"]
+
+
+@pytest.mark.parametrize(
+    ("unused", "count", "more", "codes"),
+    [
+        (["head.bias", "head.weight"], 2, {}, ["TD-C008"]),
+        (["head.weight"], 1, {}, ["TD-C008", "TD-G003"]),  # another lost its gradient on the way
+        (["head.bias", "head.weight"], 9, {}, ["TD-C008", "TD-G003"]),
+        (["head.bias", "head.weight"], 2, {"other": "Net"}, ["TD-C008", "TD-G003"]),  # and it knows why
+    ],
+)
+def test_what_the_model_build_says_of_unused_parameters_is_said_once(
+    one: Any, unused: list[str], count: int, more: dict[str, str], codes: list[str]
+) -> None:
+    run, rank = one
+    run.emit(rank, look("model-build", "UNUSED", 8, unused=unused, unused_count=count, updates=8))
+    run.emit(rank, look("gradient-report", lasting={"none": {**LASTING, **more}}))
+    assert run.codes() == codes
 
 
 def steps(run: Any, rank: str, count: int, epoch: int | None = None) -> None:

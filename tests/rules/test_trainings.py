@@ -63,7 +63,7 @@ def test_a_restart_after_a_bad_end_is_one(stream, counted):
     process(run, "rank0000", 1, 5, end=counted)
     process(run, "rank0000/attempt1", 2, 9, attempt=1, env=env)
     text = lines(run)
-    assert "rank 0: step 9, ended, attempt 1" in text and "1 rank, 9 steps" in text
+    assert "rank 0: step 9, ended, after 1 restart" in text and "1 rank, 9 steps" in text
     assert run.judge().as_dict()["others"] == []
 
 

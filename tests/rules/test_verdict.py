@@ -7,7 +7,7 @@ import random
 import pytest
 from streams import HOST, Stream, bad
 
-from tdbg.core.events import Baseline, Cost, Observation, ProbeOff, Step, Traceback, Trigger
+from tdbg.core.events import NO_BACKWARD, Baseline, Cost, Note, Observation, ProbeOff, Step, Traceback, Trigger
 from tdbg.core.rundir import EVENTS, RunDir
 from tdbg.core.tables import counted
 from tdbg.rules import RULES, PerProcessRule, Rule
@@ -60,9 +60,39 @@ def test_healthy_lines(one):
     run.train(rank, [2.5, 2.25])
     run.end(rank, 2)
     assert run.judge().lines() == [
-        "verdict: nothing found; 1 rank, 2 steps; exit 0",
+        "verdict: no problem found in what was watched; 1 rank, 2 steps; exit 0",
         "rank 0: step 2, ended, loss 2.25",
     ]
+
+
+@pytest.mark.parametrize(
+    ("own_ms", "wall_ms", "said"),
+    [
+        (154.0, 2000.0, " in a run of 2.0 s, whose first steps are watched whatever that costs, start-up 80 ms"),
+        (15.0, 2000.0, ", start-up 80 ms"),
+        (15_400.0, 200_000.0, ", start-up 80 ms"),
+    ],
+)
+def test_why_a_short_run_costs_more_than_its_budget(one, own_ms, wall_ms, said):
+    run, rank = one
+    run.train(rank, [2.5])
+    run.emit(rank, Cost(step=1, own_ms=own_ms, wall_ms=wall_ms, budget_pct=1.0, startup_ms=80.0))
+    (line,) = (line for line in run.judge().lines() if line.startswith("cost"))
+    assert line == f"cost of tdbg: {100 * own_ms / wall_ms:.2f} % of the wall time (budget 1 %){said}"
+
+
+def test_losses_that_were_not_seen_are_told(one):
+    run, rank = one
+    run.train(rank, [None, None])
+    run.emit(rank, Note(code=NO_BACKWARD, text="no backward pass was seen"))
+    run.end(rank, 2)
+    assert (
+        run.judge()
+        .headline()
+        .startswith(
+            "verdict: no problem found in what was watched (losses were not: no backward pass was seen); 1 rank, 2 steps"
+        )
+    )
 
 
 def test_the_data_is_plain_and_the_report_file_holds_it(stream):

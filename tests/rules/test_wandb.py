@@ -38,7 +38,7 @@ def test_another_rank_is_only_added(stream):
     for folder in folders:
         run.emit(folder, dropped())
         run.end(folder, 0)
-    assert "so too on rank 1 at step 6" in only(run, "TD-C017").evidence
+    assert "also on rank 1 at step 6" in only(run, "TD-C017").evidence
 
 
 def test_a_run_that_drops_nothing_is_fine(one):

@@ -169,6 +169,7 @@ class Rank:
         )
 
     def _save_batch(self, step: int, parts: dict[str, Any]) -> str:
+        """Write the tensors of a batch; the file's name, or nothing where no tensor could be written."""
         from tdbg.pages.safetensors import storable, write
         from tdbg.runtime.tensors import walk
 
@@ -183,6 +184,10 @@ class Rank:
                 continue
             tensors[name] = tensor
             total += size
+        if not tensors:
+            if left_out:
+                self.me.note_once("batch-left-out", f"no tensor of a batch could be kept: {', '.join(left_out[:3])}")
+            return ""
         path = folder / f"batch_step{step:08d}.safetensors"
         write(path, tensors, {"step": str(step), "rank": str(self.me.rank)})
         about = {

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
     from tdbg.metrics.parting import Comparison, Pair
     from tdbg.metrics.series import Series
+    from tdbg.metrics.sources import Place
 
 __all__ = ["ARGUMENTS", "HELP", "OPTIONS", "Question", "answer"]
 HELP = """Compare the metrics of runs: best and last, and the first step where series part.
@@ -60,6 +61,8 @@ def answer(question: Question) -> int:
     tolerance = _tolerance(question.tolerance)
     wanted = _wanted(list(question.key))
     first, *others = [find(path, question.ranks) for path in paths]
+    if len(question.paths) == 1:
+        _tell_newest(first, others[0])
     found: list[tuple[str, Comparison]] = []
     for other in others:
         one = Comparison(first, other, tolerance, wanted)
@@ -79,6 +82,17 @@ def answer(question: Question) -> int:
     for name in apart:
         say(safe(f"{first.name} and {name}: nothing to compare: they share no key at any step"))
     return int(bool(apart) or any(pair.differs for _, one in found for pair in one.pairs.values()))
+
+
+def _tell_newest(first: "Place", newest: "Place") -> None:
+    """Say which run stands for the second one; TdbgError where that is the first."""
+    from tdbg.core.errors import TdbgError
+    from tdbg.core.output import say
+    from tdbg.core.tables import safe
+
+    if {one.path.resolve() for one in first.files} & {one.path.resolve() for one in newest.files}:
+        raise TdbgError(f"{first.name} is the newest run itself", "name two: `tdbg metrics compare BEFORE AFTER`")
+    say(safe(f"one run was named: it is compared with the newest, {newest.name}"))
 
 
 def _tolerance(text: str) -> float | None:

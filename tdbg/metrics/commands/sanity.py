@@ -78,7 +78,7 @@ def _print(found: "Sequence[Finding]", rows: int) -> None:
         print(safe(f"    cause: {one.cause}"))
         print(safe(f"    try: {one.try_next}"))
     if not found:
-        print(f"nothing found in {counted(rows, 'row')}")
+        print(f"no problem found in {counted(rows, 'row')}")
 
 
 def _print_json(name: str, found: "Sequence[Finding]", rows: int) -> None:

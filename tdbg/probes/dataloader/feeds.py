@@ -20,6 +20,7 @@ WINDOW = 64  # batches whose waits are judged together
 TIMES = 256  # waits whose spread is told
 ENOUGH = 20  # batches before anything is said of waits
 MOST = 0.6  # of the batches in the window must have been waited for
+LEAST_BATCHES, LEAST_S = 50, 5.0  # a run that is over before both has nothing to gain from a faster loader
 FLOOR_S = 0.005  # shorter waits are nobody's trouble
 MAX_FEEDS = 16
 MAX_PENDING = 1024  # batches asked for and not yet handed out
@@ -36,6 +37,7 @@ class Waits:
     def __init__(self) -> None:
         self.count = 0
         self.said_at = 0
+        self.lasted_s = 0.0  # all times from batch to batch
         self._window: deque[tuple[float, float, bool]] = deque(maxlen=WINDOW)
         self._last_at = 0.0
 
@@ -45,8 +47,10 @@ class Waits:
 
     def add(self, now: float, wait_s: float, *, idle: bool) -> None:
         """A batch was handed out after ``wait_s``. idle: the device had nothing to do when it came."""
+        gap_s = max(now - self._last_at, wait_s)
         self.count += 1
-        self._window.append((wait_s, max(now - self._last_at, wait_s), idle))
+        self.lasted_s += gap_s
+        self._window.append((wait_s, gap_s, idle))
         self._last_at = now
 
     def due(self) -> bool:
@@ -65,7 +69,9 @@ class Waits:
 
     def starved(self, bound: float) -> bool:
         """True if most of the last batches took ``bound`` of their time in waiting, with an idle device."""
-        if len(self._window) < ENOUGH or self.median_s() < FLOOR_S or self.share() < bound:
+        if len(self._window) < ENOUGH or (self.count < LEAST_BATCHES and self.lasted_s < LEAST_S):
+            return False
+        if self.median_s() < FLOOR_S or self.share() < bound:
             return False
         waited = sum(1 for wait, gap, idle in self._window if wait >= bound * gap and idle)
         return waited >= MOST * len(self._window)

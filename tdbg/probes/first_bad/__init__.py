@@ -145,6 +145,8 @@ class FirstBad(Probe):
         with self.monitor.calls.only([call]):
             located = self._locate(locate_forward)
         self._fill(event, located)
+        if event.phase == "optimizer" and not self.monitor.step:
+            event.note = "the weights were bad before the first step"
         if event.phase in ("", "loss"):
             event.phase, event.tensor, event.how = "forward", "output", "check"
             _describe(event, found[1])
@@ -165,7 +167,7 @@ class FirstBad(Probe):
         self._reruns += 1
         gradients = self.monitor.probe("gradient-norms")
         if gradients is not None and not self.monitor.calls and self.monitor.duty.is_away:
-            return Located("", note="the batch was not kept: within the budget, modules had no hooks at this step")
+            return Located("", note="the batch was not run again: within the budget, modules had no hooks at this step")
         if gradients is None or not self.monitor.calls:
             return Located("", note="no forward pass was seen")
         calls = list(self.monitor.calls)

@@ -226,4 +226,4 @@ def _joined(first: Advice, also: list[str]) -> Advice:
     if not also:
         return first
     names = ", ".join(also[:NAMED]) + (f" and {len(also) - NAMED} more" if len(also) > NAMED else "")
-    return replace(first, evidence=(*first.evidence, f"so too {names}"))
+    return replace(first, evidence=(*first.evidence, f"also in {names}"))

@@ -1,0 +1,121 @@
+"""TD-R007: a rank that ended with exit code 0 while others still needed it."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tdbg.core.events import Finding, Start
+from tdbg.rules import RULES, Rule
+from tdbg.rules.text import clip, ranges
+from tdbg.rules.view import ProcessView, View, signal_name
+
+CLOCK_S = 1.0  # by which the clocks of two hosts may differ
+WAITED_S = 30.0  # without a step, before a rank that was ended from outside counts as one that waited
+# What a collective says when its other side is gone: torch's own classes, and the backends' plain RuntimeErrors.
+OF_COLLECTIVES = re.compile(r"Dist\w*Error")
+OF_BACKENDS = re.compile(r"gloo|nccl|ProcessGroup|c10d|monitoredBarrier|by peer", re.IGNORECASE)
+
+
+@dataclass(slots=True)
+class _Failed:
+    """A rank that went on after another had ended, and did not end well."""
+
+    found: ProcessView
+    how: str
+    lost_peer: bool  # it failed in a collective; else it only took no further step until it was ended
+    waited_s: float
+
+
+@RULES.add
+class EarlyEnd(Rule):
+    """Names a rank that ended with exit code 0 before others, which then failed in a collective without it.
+
+    What it does: Looks for ranks of one launch that ended without an exception, a signal or an exit code, where
+    another rank later failed as a collective does whose other side is gone (a lost connection, a timeout). Where
+    the other rank only took no further step or evaluation call for 30 seconds until it was ended from outside, that
+    is told as a warning.
+
+    Why it matters: The rank that left says nothing, and the ranks that waited for it raise "Connection closed by
+    peer" or a timeout. The traceback on the screen is that of a healthy rank.
+
+    Example:
+        TD-R007 error: rank 1 ended with exit code 0 after step 29, and rank 0 then failed in a collective after
+        step 29
+
+    What to do: Look for what ends the loop on that rank alone: `sys.exit`, `return` or `break` on a condition of
+    its own data, an early stopping that is not agreed on, a loader with fewer batches. Have all ranks decide
+    together (`all_reduce` the condition), give them equally many batches (`drop_last`), or use `Join`.
+
+    Thresholds: None for a failed collective; 30 seconds without a step for a rank that was ended from outside.
+    """
+
+    code = "TD-R007"
+    title = "a rank ended before others that needed it"
+    severity = "error"
+    leads_to = ("TD-R001", "TD-R002", "TD-R003", "TD-R006")
+    listens = (Start,)
+
+    def finish(self, view: View) -> Iterable[Finding]:
+        ranks = [found for found in view.ranks() if found.start is not None and found.start.world_size > 1]
+        newest = max((found.launch for found in ranks), default=0)
+        ranks = [found for found in ranks if found.launch == newest]
+        left = sorted((found for found in ranks if _ended_well(view, found)), key=_end_of)
+        if not left:
+            return ()
+        first = left[0]
+        failed = [how for found in ranks if (how := _failure(view, found, _end_of(first))) is not None]
+        sure = [one for one in failed if one.lost_peer]
+        if not failed:
+            return ()
+        since = min(one.found.crash.t for one in sure if one.found.crash is not None) if sure else float("inf")
+        return (self._finding([found for found in left if _end_of(found) <= since + CLOCK_S], sure or failed),)
+
+    def _finding(self, left: list[ProcessView], failed: list[_Failed]) -> Finding:
+        first, sure = left[0], failed[0].lost_peer
+        who = ranges(sorted(one.found.rank or 0 for one in failed))
+        then = (
+            f"{who} then failed in a collective after step {failed[0].found.step}"
+            if sure
+            else f"{who} took no step after {failed[0].found.step} in the {failed[0].waited_s:.0f} s until the end"
+        )
+        others = ranges(sorted(found.rank or 0 for found in left[1:])) if left[1:] else ""
+        return self.found(
+            f"rank {first.rank} ended with exit code 0 after step {first.step}, and {then}",
+            severity=self.severity if sure else "warning",
+            first_step=first.step,
+            rank=first.rank,
+            evidence=[
+                *[f"rank {one.found.rank}: step {one.found.step}, {one.how}" for one in failed[:4]],
+                *([f"also ended with exit code 0: {others}"] if others else []),
+            ],
+            cause="the rank left the loop on its own: sys.exit, return or break on a condition of its own, or fewer batches",
+            try_next=f"look at what rank {first.rank} did after step {first.step}; have all ranks decide together to end",
+        )
+
+
+def _end_of(found: ProcessView) -> float:
+    """When it ended, as far as it said so."""
+    return found.end.t if found.end is not None else found.t
+
+
+def _ended_well(view: View, found: ProcessView) -> bool:
+    if found.crash is not None or not found.step:
+        return False
+    if found.end is not None:
+        return view.ending(found) == "ended"
+    return view.own_exit(found) == 0  # os._exit: its launcher told of it
+
+
+def _failure(view: View, found: ProcessView, left_at: float) -> _Failed | None:
+    """How the rank failed after another had left; None where it did not, or for a reason of its own."""
+    crash, code = found.crash, view.own_exit(found)
+    if crash is not None and crash.t >= left_at - CLOCK_S:
+        name = crash.exception.rpartition(".")[2]
+        if OF_COLLECTIVES.fullmatch(name) or (name == "RuntimeError" and OF_BACKENDS.search(crash.message)):
+            return _Failed(found, clip(f"{crash.exception}: {crash.message}", 140), True, crash.t - left_at)
+    if code is None or code >= 0 or found.start is None:
+        return None
+    ended_at = view.child_exits.get((found.start.host, found.start.pid), (0.0, 0))[0]
+    stepped_at = max(one.t for one in (found.last, found.last_eval, found.start) if one is not None)
+    waited_s = ended_at - max(left_at, stepped_at)
+    return _Failed(found, signal_name(-code), False, waited_s) if waited_s >= WAITED_S else None
