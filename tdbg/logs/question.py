@@ -56,7 +56,7 @@ VIEWS = ("merge", "follow", "collapse", "diverge", "silent", "errors", "count", 
 # field of Question -> names, kind of the value, help
 OPTIONS: dict[str, tuple[tuple[str, ...], str, str]] = {
     "flag": (("--flag", "-f"), "FLAG", "Records of this flag, or of all below it; several: of any of them."),
-    "exclude_flag": (("--exclude-flag", "-x"), "FLAG", "No records of this flag; repeatable."),
+    "exclude_flag": (("--exclude-flag", "-x"), "FLAG", "No records of this flag; several: of none of them."),
     "prefix": (("--prefix", "-p"), "TEXT", "Records whose tag begins like this; several: like any of them."),
     "ranks": (("--ranks", "-r"), "RANGE", "These ranks only: 0,3-5, or all."),
     "kind": (("--type", "-t"), "NAME", "Which of tdbg's two logs of a rank: debug, info or both."),

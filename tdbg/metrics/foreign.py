@@ -1,6 +1,5 @@
 """Rows that other tools wrote: JSON lines of flat numbers with a step or an epoch, and trainer_state.json of transformers."""
 
-import json
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tdbg.core.errors import TdbgError
+from tdbg.core.files import describe_failure, parse_json, read_small
 from tdbg.metrics.keys import is_key
 from tdbg.metrics.rows import Row
 
@@ -54,10 +54,10 @@ def rows_of_document(path: Path) -> Iterator[Row]:
     Raises TdbgError for one that cannot be read.
     """
     try:
-        if path.stat().st_size > LARGEST:
-            raise TdbgError(f"{path} is larger than {LARGEST >> 20} MiB", "name a file of JSON lines")
-        found = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
+        found = parse_json(read_small(path, LARGEST))
+    except OSError as error:
+        raise TdbgError(f"{path}: {describe_failure(error)}", "name a file of JSON lines") from None
+    except ValueError as error:
         raise TdbgError(f"{path} is no JSON: {error}", "name metrics.jsonl, JSON lines or trainer_state.json") from None
     history = found.get("log_history") if isinstance(found, Mapping) else found
     entries = history if isinstance(history, list) else []

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from tdbg.core import run_files
 from tdbg.pages import disk
 from tdbg.pages.form import DATAPOINT, FRAME_LIMIT, decoded, encoded
 
@@ -38,7 +39,7 @@ def scan(source: bytes | bytearray | memoryview | str | os.PathLike[str]) -> Ite
 
     source: the bytes, or the path of a journal. Raises OSError where it cannot be read.
     """
-    data = Path(source).read_bytes() if isinstance(source, str | os.PathLike) else bytes(source)
+    data = run_files.read_bytes(source) if isinstance(source, str | os.PathLike) else bytes(source)
     frames = Frames(lambda offset, length: data[offset : offset + length], len(data))
     for index in range(len(frames)):
         try:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from tdbg.core.events import SEVERITIES, Finding
-from tdbg.rules import RULES
+from tdbg.rules import RULES, at_least
 
 Weight = tuple[int, float, str, int]
 
@@ -12,10 +12,18 @@ def sort_findings(findings: Sequence[Finding]) -> list[Finding]:
     """The order in which people read them; the first is the one to mend.
 
     A cause stands before the consequences that its rule names (`Rule.leads_to`), however severe those are: it takes
-    the place of the first of them.
+    the place of the first of them. A finding below the usual severity of its rule, such as an exception that the
+    program lived on with, is no cause.
     """
+    usual = {rule.code: rule.severity for rule in RULES}
     places = {code: _first_place(code, findings) for code in {finding.code for finding in findings}}
-    return sorted(findings, key=lambda finding: (min(_weight(finding), places[finding.code]), *_own_place(finding)))
+
+    def place(finding: Finding) -> tuple[Weight, int, Weight]:
+        causes = at_least(finding.severity, usual.get(finding.code, finding.severity))
+        own = _weight(finding)
+        return (min(own, places[finding.code]) if causes else own, *_own_place(finding))
+
+    return sorted(findings, key=place)
 
 
 def _first_place(code: str, findings: Sequence[Finding]) -> Weight:

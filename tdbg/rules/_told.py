@@ -5,9 +5,10 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Any
 
-from tdbg.core.events import Finding
+from tdbg.core.events import SEVERITIES, Finding
 from tdbg.core.files import read_tables
 from tdbg.core.rundir import FINDINGS, RunDir
+from tdbg.rules.text import TRACEBACK
 
 MAX_FINDINGS = 1000
 PLACE = ("first_step", "rank", "phase", "module")  # what two findings of a code must have in common to agree
@@ -18,18 +19,28 @@ def correct_live_findings(run: RunDir, findings: Sequence[Finding]) -> list[str]
     notes = []
     for told in _live_findings(run):
         same = [finding for finding in findings if finding.code == told.get("code")]
-        title = told.get("title", "")
+        placed = [finding for finding in same if finding.title == told.get("title")]
+        placed = placed or [finding for finding in same if _is_in_place(finding, told)]
+        title, severity = told.get("title", ""), told.get("severity")
         if not same:
             notes.append(f"reported during the run, but not confirmed at the end: {told.get('code')} {title}")
-        elif not any(_agrees(finding, told) for finding in same):
-            line = f'corrects what was reported during the run: "{title}"'
-            if line not in same[0].evidence:
-                same[0].evidence.append(line)
+        elif not placed:
+            _correct(same[0], f'"{title}"')
+        elif severity in SEVERITIES and all(finding.severity != severity for finding in placed):
+            _correct(placed[0], f"{severity}, now {placed[0].severity}")
     return list(dict.fromkeys(notes))
 
 
-def _agrees(finding: Finding, told: dict[str, Any]) -> bool:
-    return finding.title == told.get("title") or all(getattr(finding, name) == told.get(name) for name in PLACE)
+def _is_in_place(finding: Finding, told: dict[str, Any]) -> bool:
+    return all(getattr(finding, name) == told.get(name) for name in PLACE)
+
+
+def _correct(finding: Finding, reported: str) -> None:
+    """Name what was reported, above the traceback where the evidence ends in one."""
+    line = f"corrects what was reported during the run: {reported}"
+    if line not in finding.evidence:
+        at = finding.evidence.index(TRACEBACK) if TRACEBACK in finding.evidence else len(finding.evidence)
+        finding.evidence.insert(at, line)
 
 
 def _live_findings(run: RunDir) -> Iterable[dict[str, Any]]:

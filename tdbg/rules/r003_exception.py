@@ -77,6 +77,7 @@ class ExceptionRule(Rule):
     code = "TD-R003"
     title = "exception"
     severity = "error"
+    leads_to = ("TD-R001",)
     listens = (Note, Traceback)
 
     def __init__(self) -> None:

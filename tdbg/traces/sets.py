@@ -7,7 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tdbg.core import run_files
 from tdbg.core.errors import TdbgError
+from tdbg.core.files import why_unreadable
+from tdbg.core.output import say
 from tdbg.core.rundir import RUNS
 from tdbg.traces.merged import PARTS
 
@@ -23,6 +26,7 @@ BEGINNING = 1 << 16  # bytes that are looked at to tell whether a file is a trac
 TOLD = 16  # ranks that are named
 DEEP = 6  # folders below the one that is named
 NONE_YET = "`tdbg profile -- COMMAND` makes one"
+OF_A_LINK = "name what a link points to, or a trace that is a regular file"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +59,8 @@ def traces(where: str, wanted: Callable[[int], bool] | None = None) -> list[Foun
     base = _place(where)
     if base.is_file():
         return _of_file(base, wanted)
-    files = sorted(
-        _of_one_run(_files(base)), key=lambda path: (_rank(path) or 0, _attempt(path), _time(path), path.name)
-    )
+    there, left_out = _files(base)
+    files = sorted(_of_one_run(there), key=lambda path: (_rank(path) or 0, _attempt(path), _time(path), path.name))
     found: list[Found] = []
     counts: dict[tuple[int | None, int, Path], int] = {}
     for path in files:
@@ -73,8 +76,23 @@ def traces(where: str, wanted: Callable[[int], bool] | None = None) -> list[Foun
         known = sorted({rank for path in files for rank in (_merged(path) or [_rank(path) or 0])})
         raise TdbgError(f"{base}: there is no trace of these ranks", f"there are traces of {_told(known)}")
     if not found:
-        raise TdbgError(f"{base}: there is no trace in it or below it", NONE_YET)
+        raise _none(base, left_out)
+    if left_out:
+        say(_counted_out(left_out))
     return found
+
+
+def _none(base: Path, left_out: Sequence[str]) -> TdbgError:
+    """What is said where there is no trace, or none that is read."""
+    if base.is_dir() and not left_out:
+        return TdbgError(f"{base}: there is no trace in it or below it", NONE_YET)
+    why = _counted_out(left_out) if base.is_dir() else f"{base} is left out: {why_unreadable(base)}"
+    return TdbgError(f"there is no trace that can be read: {why}", OF_A_LINK)
+
+
+def _counted_out(left_out: Sequence[str]) -> str:
+    more = f" (and {len(left_out) - 1} more)" if len(left_out) > 1 else ""
+    return f"{left_out[0]}{more}"
 
 
 def _told(ranks: Sequence[int]) -> str:
@@ -127,7 +145,6 @@ def run_folder(path: Path) -> Path | None:
 
 def _of_one_run(files: list[Path]) -> list[Path]:
     """Of the traces of several runs those of the newest: ranks of two runs never met."""
-    from tdbg.core.output import say
     from tdbg.core.rundir import STATE_FILE
 
     of: dict[Path, Path | None] = {}  # a folder is looked up once
@@ -150,6 +167,8 @@ def _place(where: str) -> Path:
     path = Path(where)
     if os.path.exists(path):
         return path
+    if path.is_symlink():
+        raise TdbgError(f"{where} is a link, and nothing is where it points to", OF_A_LINK)
     try:
         return RunDir.open(where).path
     except TdbgError:
@@ -160,12 +179,11 @@ def _place(where: str) -> Path:
 
 def _newest_run() -> Path:
     """The newest run here that has traces; one without is passed over, and it is said."""
-    from tdbg.core.output import say
     from tdbg.core.rundir import RunDir
 
     runs = RunDir.all_here()
     for run in reversed(runs):
-        if _files(run.path):
+        if _files(run.path)[0]:
             if run is not runs[-1]:
                 say(f"the newest run has no trace: this is of {run.path}")
             return run.path
@@ -174,21 +192,33 @@ def _newest_run() -> Path:
     raise TdbgError(f"there is no run under {Path(RUNS).resolve()}", f"{NONE_YET}, or name a trace")
 
 
-def _files(base: Path) -> list[Path]:
-    """Files whose name says trace; where there is none, every JSON file that begins as one."""
-    from tdbg.core import run_files
+def _files(base: Path) -> tuple[list[Path], list[str]]:
+    """Files whose name says trace, or where there is none, every JSON file that begins as one; and what is left out, and why.
 
-    run_files.protect_run_of(base)
+    Links to folders are not followed; links to files are, outside of a run directory.
+    """
+    run = run_files.protect_run_of(base)
+    links: list[Path] = []
     named: list[Path] = []
     others: list[Path] = []
+    left_out: list[str] = []
     for folder, folders, names in os.walk(base):
         if len(Path(folder).relative_to(base).parts) >= DEEP:
             folders.clear()
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in names:
-            if name.endswith(ENDINGS) and not name.startswith(".") and run_files.is_regular(Path(folder, name)):
-                (named if TRACE.search(name) else others).append(Path(folder, name))
-    return named or [path for path in others if _is_trace(path)]
+        links += [path for name in folders if (path := Path(folder, name)).is_symlink()]
+        for name in sorted(names):
+            path = Path(folder, name)
+            if not name.endswith(ENDINGS) or name.startswith("."):
+                continue
+            if run_files.is_regular(path):
+                (named if TRACE.search(name) else others).append(path)
+            elif TRACE.search(name):
+                left_out.append(f"{path} is left out: {why_unreadable(path)}")
+    found = named or [path for path in others if _is_trace(path)]
+    if run or not found:  # elsewhere a link beside traces need not have to do with them
+        left_out += [f"{path} is left out: it is a link to a folder, and those are not followed" for path in links]
+    return found, left_out
 
 
 def _beginning(path: Path) -> bytes:

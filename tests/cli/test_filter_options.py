@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tdbg import cli
+from tdbg.logs.question import OPTIONS as QUESTION_OPTIONS
 
 TAGS = ("DEBUG_FORWARD", "DEBUG_FORWARD_INPUT", "DEBUG_BACKWARD", "DEBUG_GRADIENTS", "OTHER")
 LEVELS = ("INFO", "ERROR")
@@ -57,6 +58,26 @@ def test_different_options_narrow_and_the_same_one_widens(tmp_path: Path, capfd:
         assert out == "".join(wanted) and code == (0 if wanted else 1), words
 
 
-def test_help_and_docs_say_so() -> None:
-    page = (Path(cli.__file__).parents[2] / "docs" / "filter-logs.md").read_text(encoding="utf-8")
-    assert "narrow" in page and "widens" in page
+SAID = (
+    "Different options narrow: a record has to fit all of them",
+    "The same option several times widens: any of its values will do",
+)
+
+
+def test_help_and_docs_say_so(capsys: pytest.CaptureFixture[str]) -> None:
+    root = Path(cli.__file__).parents[2]
+    assert cli.main(["filter-logs", "--help"]) == 0
+    texts = [capsys.readouterr().out, *((root / "docs" / name).read_text() for name in ("filter-logs.md", "cli.md"))]
+    for text in texts:
+        joined = " ".join(text.split())
+        assert [said for said in SAID if said not in joined] == []
+
+
+def test_help_says_of_each_option_that_may_be_repeated_what_two_of_it_mean(capsys: pytest.CaptureFixture[str]) -> None:
+    """-f and -p widen; -x leaves out what any of them names."""
+    assert cli.main(["filter-logs", "--help"]) == 0
+    joined = " ".join(capsys.readouterr().out.split())
+    repeated = {names[-1]: text for names, _, text in QUESTION_OPTIONS.values() if names[-1] in ("-f", "-x", "-p")}
+    assert all(text in joined for text in repeated.values())
+    assert "any of them" in repeated["-f"] and "any of them" in repeated["-p"]
+    assert "none of them" in repeated["-x"]

@@ -48,6 +48,16 @@ def test_the_path_may_stand_before_the_command(folder: Path) -> None:
         assert (done.returncode, done.stdout, done.stderr) == (0, other.stdout, other.stderr)
 
 
+def test_help_shows_both_orders(folder: Path) -> None:
+    done = call("--help", cwd=folder)
+    said = " ".join(done.stdout.split())
+    assert done.returncode == 0
+    assert "A path may stand before or after the command: RUN show KEY is show RUN KEY." in said
+    assert "tdbg inspect-pages tdbg_runs/20261121-031500-train stats" in said
+    for words in (("run", "show", "1"), ("show", "run", "1")):
+        assert call(*words, cwd=folder).stdout == call("show", "1", "run", cwd=folder).stdout != ""
+
+
 def test_a_word_that_is_neither_command_nor_path_is_said_to_be_neither(folder: Path) -> None:
     assert "'rnu' is no command, and no path that is there" in call("rnu", cwd=folder).stderr
     assert "no such command 'sho'. Did you mean 'show'?" in call("sho", "1", cwd=folder).stderr

@@ -6,14 +6,23 @@ that are named. A field that all documents had is required; more fields may come
 
 import json
 import os
+import pickle
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
+import numpy as np
 from genson import SchemaBuilder
 
+from tdbg.core.control import Request
+from tdbg.core.events import Switch
+from tdbg.core.rundir import RunDir
+from tdbg.launch.ask import Answer
+from tdbg.launch.live import look
 from tests.contract import questions
 
 FOLDER = Path(__file__).parents[2] / "docs" / "schemas"
@@ -23,16 +32,49 @@ GROUPS = ("metrics", "inspect-pages", "trace", "flags")  # commands whose second
 MAPS: dict[str, tuple[str, ...]] = {
     "report": ("flags", "looks", "looks.*.last", "triggers[].values", "baseline"),
     "metrics show": ("ranks", "text"),
-    "inspect-pages ls": ("refused",),
+    "inspect-pages ls": ("refused", "list[].scalars"),
     "inspect-pages find": ("found[].scalars",),
     "inspect-pages show": ("[].scalars", "[].flags"),
     "inspect-pages diff": ("unreadable", "only_a.paths", "only_b.paths"),
+    "inspect-pages convert": ("refused",),
+    "inspect-pages export": ("failed", "left_out"),
+    "control": ("flags",),
 }
+# Values of any type, as a setting or a number of the program's own has: below ``data``, lists as [], maps as *.
+OF_ANY_TYPE: dict[str, tuple[str, ...]] = {
+    "doctor": ("settings[].value",),
+    "inspect-pages ls": ("list[].scalars.*",),
+    "inspect-pages find": ("found[].scalars.*",),
+    "inspect-pages show": ("[].scalars.*",),
+    "control": ("flags.*",),
+}
+# What hangs on the machine, on the version, or is written anew at each call, and so is in no recording.
+UNRECORDED = (
+    "doctor --json",
+    "explain --json",
+    "explain TD-N001 --json",
+    "flags list --json",
+    "flags show LOSS --json",
+    "trust --json",
+    "inspect-pages recover captured --json",
+    "inspect-pages recover damaged --json",
+    "inspect-pages export captured npz -o captured.npz --json",
+    "inspect-pages html captured -o captured.html --json",
+    "inspect-pages upload captured memory://captured --json",
+    "inspect-pages convert foreign -o converted --json",
+    *(f"inspect-pages {words} --json" for words in (  # datapoints without rank, step and epoch
+        "ls converted", "ls converted --datapoints", "show 0 converted", "stats converted", "find absmax>0.5 converted",
+        "diff converted converted", "verify converted", "recover converted", "export converted npz -o converted.npz",
+        "html converted -o converted.html",
+    )),
+)  # fmt: skip
 
 
 def document_name(question: str) -> str:
-    """``metrics show`` for the question ``metrics show single --json``."""
+    """``metrics show`` for the question ``metrics show single --json``; ``explain CODE`` for that of one code."""
     words = question.split()
+    if words[0] == "explain" and not words[1].startswith("-"):
+        return "explain CODE"
     return " ".join(words[: 2 if words[0] in GROUPS else 1])
 
 
@@ -53,7 +95,7 @@ def schemas(runs: Sequence[Path] = ()) -> dict[str, dict[str, Any]]:
             fixed[name] = {key: {"const": answer[key]} for key in ("kind", "version")}
             builders[name] = SchemaBuilder(schema_uri=DIALECT)
             for path in MAPS.get(name, ()):
-                builders[name].add_schema(_map_at(["data", *path.replace("[]", ".[]").strip(".").split(".")]))
+                builders[name].add_schema(_map_at(_steps(path)))
             builders[name].add_schema(_without_constants(kept.get(name, {})))
         builders[name].add_object(answer)
     return {name: _finish(name, builder.to_schema(), fixed[name]) for name, builder in sorted(builders.items())}
@@ -73,8 +115,36 @@ def _answers(runs: Sequence[Path]) -> Iterator[tuple[str, Any]]:
                 now = questions.ask(question)
                 if now["exit"] != 2:
                     yield question, now["answer"]
+            yield from _unrecorded(Path(folder))
+            yield from _answers_of_control(RunDir(Path(folder) / "two_ranks"))
         finally:
             os.chdir(before)
+
+
+def _unrecorded(folder: Path) -> Iterator[tuple[str, Any]]:
+    """The documents that no recording holds, asked in the folder where the recordings are laid out."""
+    (folder / "foreign").mkdir()
+    (folder / "foreign" / "page_0.pkl").write_bytes(pickle.dumps({0: {"D": {"x": np.ones(3), "y": os.getcwd}}}))
+    shutil.copytree("captured", "damaged")
+    for page in Path("damaged").rglob("*.safetensors"):
+        os.truncate(page, page.stat().st_size // 2)
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("TDBG_")}
+    with patch.dict(os.environ, {**clean, "XDG_CONFIG_HOME": str(folder / "config")}, clear=True):
+        questions.ask("trust captured")
+        for question in UNRECORDED:
+            yield question, questions.ask(question)["answer"]
+
+
+def _answers_of_control(run: RunDir) -> Iterator[tuple[str, Any]]:
+    """What comes of a request to two ranks: one switched; the other has not answered, or has ended."""
+    request = Request(number=1, at_step=10, flags={"MEMORY": True})
+    for ended in ([], [1]):
+        answer = Answer(request, look(run).ranks, {0: Switch(step=10, level="advanced")}, ended)
+        yield "control --json", {"kind": "control", "version": 1, "data": {"run": "two_ranks", **answer.as_dict()}}
+
+
+def _steps(path: str) -> list[str]:
+    return ["data", *path.replace("[]", ".[]").strip(".").split(".")]
 
 
 def _map_at(path: list[str]) -> dict[str, Any]:
@@ -105,8 +175,22 @@ def _without_constants(schema: dict[str, Any]) -> dict[str, Any]:
 
 def _finish(name: str, schema: dict[str, Any], fixed: dict[str, Any]) -> dict[str, Any]:
     _open(schema)
+    for path in OF_ANY_TYPE.get(name, ()):
+        _free(schema, _steps(path))
     schema["properties"].update(fixed)
     return {"title": f"tdbg {name} --json", **schema, "$schema": DIALECT}
+
+
+def _free(schema: dict[str, Any], path: list[str]) -> None:
+    """Say nothing of what a path leads to, in each of the forms that the schema allows."""
+    if not path:
+        schema.clear()
+        return
+    for one in schema.get("anyOf", [schema]):
+        below = {"[]": one.get("items"), "*": one.get("patternProperties", {}).get(".*")}
+        found = below.get(path[0], one.get("properties", {}).get(path[0]))
+        if found is not None:
+            _free(found, path[1:])
 
 
 def _open(schema: Any) -> None:

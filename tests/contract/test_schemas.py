@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
+from tdbg.cli import pages, root
 from tests.contract import schemas
 
 ROOT = Path(__file__).parents[2]
@@ -43,6 +44,12 @@ def test_what_is_published_is_what_the_recordings_say() -> None:
     assert published == schemas.files(), "python -m tests.contract.schemas writes them"
 
 
+def test_every_document_has_a_schema() -> None:
+    commands = pages.walk(root(), ("tdbg",))
+    wanted = {" ".join(page.words[1:]) for page in commands if any("--json" in one.names for one in page.options)}
+    assert len(wanted) > 25 and wanted | {"explain CODE"} == set(schemas.published())
+
+
 @pytest.fixture(scope="module", params=PROGRAMS)
 def documents(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Any]]:
     run = tmp_path_factory.mktemp(request.param) / "run"
@@ -63,6 +70,24 @@ def test_documents_of_a_new_run_fit(documents: list[Any], validators: dict[str, 
             assert not wrong
             checked += 1
     assert checked >= 3  # report, status and flags doctor at least
+
+
+DOCUMENTS = ("doctor", "explain", "explain TD-D003", "flags list", "flags show DATALOADER", "trust --list")
+
+
+@pytest.mark.parametrize("words", DOCUMENTS)
+def test_documents_of_the_program_fit(
+    words: str, validators: dict[str, Draft202012Validator], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setenv("TDBG_FLAGS", "LOSS")
+    folder = tmp_path / "project"
+    folder.mkdir()
+    assert schemas.questions.ask(f"trust {folder}")["exit"] == 0
+    question = f"{words} --json"
+    document = schemas.questions.ask(question)["answer"]
+    assert document["data"]
+    assert [error.message for error in validators[schemas.document_name(question)].iter_errors(document)] == []
 
 
 def test_a_document_without_a_field_or_with_another_type_does_not_fit(

@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from tdbg.core.control import CONTROL_FILE
 from tdbg.core.errors import TdbgError
 from tdbg.core.events import Cost, Note, Observation, ProbeOff, Switch, Trigger
 from tdbg.core.rundir import RunDir
 from tdbg.launch.live import Snapshot, look
+from tests.contract import schemas
 from tests.e2e.conftest import (
     EVERY_STEP,
     PATIENCE_S,
@@ -155,6 +157,14 @@ def switches(story: Story, rank: int) -> list[tuple[int, str, list[str], str]]:
     """Step, level, flags and reason of each switch of a rank."""
     found: list[Switch] = story.result.events(Switch, rank)
     return [(event.step, event.level, sorted(event.flags), event.why) for event in found]
+
+
+def test_the_answers_fit_their_schema(story: Story) -> None:
+    validator = Draft202012Validator(schemas.published()["control"])
+    for answer in (story.long, story.flags):
+        document = {"kind": "control", "version": 1, "data": answer}
+        assert [error.message for error in validator.iter_errors(document)] == []
+        assert [row["rank"] for row in answer["switched"]] == [0, 1]
 
 
 def test_both_ranks_switch_at_the_same_step_and_back(story: Story) -> None:

@@ -150,3 +150,26 @@ def test_the_verdict_names_the_rank_that_died_and_how(watched: Runner, how: str,
     assert shown in worst["title"]
     assert {row["rank"]: row["steps"] for row in result.verdict["ranks"]} == {0: 3, 1: 3}
     assert len(result.said) <= 20
+
+
+@pytest.mark.cold  # the processes are told by their ids
+@pytest.mark.parametrize("when", ["during", "after"])
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_children_that_train_while_their_parent_evaluates(watched: Runner, method: str, when: str) -> None:
+    """Hogwild: no process group, so no ranks; a process that never trained is no restart of one that did."""
+    result = watched(program("hogwild", method, when))
+    assert result.code == 0, result.stderr
+    trained = {line["pid"]: line["steps"] for line in result.printed("trained")}
+    (parent,) = result.printed("evaluated")
+    assert sorted(trained.values()) == [12, 20]
+    assert "2 training processes without a process group, 20 steps" in result.verdict["headline"]
+    rows = {row["pid"]: row for row in [*result.verdict["ranks"], *result.verdict["others"]]}
+    assert {pid: row["steps"] for pid, row in rows.items()} == {**trained, parent["pid"]: 0}
+    assert rows[parent["pid"]]["evals"] == parent["calls"]
+    assert {row["attempts"] for row in rows.values()} == {1} and {row["ended"] for row in rows.values()} == {"ended"}
+    verdict = "\n".join(result.said)
+    for pid, steps in trained.items():
+        assert f"process {pid}: step {steps}, ended, loss " in verdict, verdict
+    assert f"process {parent['pid']}: {parent['calls']} evaluation calls, ended" in verdict
+    assert not any(word in verdict for word in ("attempt", "restart"))
+    nothing_found(result)

@@ -334,3 +334,31 @@ def test_files_of_sinks_lie_in_the_folder_of_their_rank_and_attempt(watched: Run
         steps = [int(row["step"]) for row in rows if row["key"] == "train/step_avg_loss"]
         assert steps == sorted(set(steps)) and steps[-1] == 20
         assert (folder / "tensorboard").is_dir() == (rank == 0)
+
+
+def test_the_state_that_transformers_keeps(tmp_path: Path) -> None:
+    """Three trainings without tdbg: two alike, and one with another learning rate."""
+    printed: dict[str, list[dict[str, Any]]] = {}
+    for name, rate in (("one", "1e-3"), ("same", "1e-3"), ("other", "1e-2")):
+        (tmp_path / name).mkdir()
+        done = conftest.call(program("hf_trainer", "1", name, rate), tmp_path)
+        assert done.code == 0, done.stderr
+        printed[name] = done.printed("step")
+
+    def asked(*words: str) -> tuple[int, Any]:
+        done = conftest.call([sys.executable, "-m", "tdbg", "metrics", *words, "--json"], tmp_path)
+        return done.code, json.loads(done.stdout)["data"]
+
+    code, shown = asked("show", "one")
+    losses = {row["key"]: row for row in shown["series"]}
+    assert code == 0 and losses["train/loss"]["latest"]["value"] == pytest.approx(printed["one"][-1]["loss"])
+    assert losses["train/loss"]["count"] == 10 and losses["eval/loss"]["count"] == 1
+    assert asked("sanity", "one/trainer_state.json") == (
+        0,
+        {"run": "one/trainer_state.json", "rows": 12, "findings": []},
+    )
+    code, found = asked("compare", "one", "same")
+    assert code == 0 and not found["compared"][0]["differs"]
+    code, found = asked("compare", "one", "other")
+    parted = {row["key"]: row["parted"]["step"] for row in found["compared"][0]["series"] if row["parted"]}
+    assert code == 1 and parted["train/learning_rate"] == 1 and parted["train/loss"] == 2 and "eval/loss" in parted

@@ -6,7 +6,7 @@ import random
 import pytest
 from streams import Stream, bad
 
-from tdbg.core.events import Params, Step
+from tdbg.core.events import Finding, Params, Step
 from tdbg.rules.verdict import block
 
 
@@ -443,6 +443,37 @@ def test_the_verdict_corrects_a_live_finding_in_words_and_confirms_one_in_silenc
     assert line == 'corrects what was reported during the run: "first NaN at step 3 on rank 1, in the loss"'
     findings.write_text(json.dumps({**told, "code": "TD-N005", "title": "a dead module"}) + "\n")
     assert any("not confirmed at the end: TD-N005 a dead module" in note for note in run.judge().notes)
+
+
+def leave_what_was_said_live(run: Stream) -> None:
+    said = "".join(json.dumps(finding.as_dict()) + "\n" for finding in run.live())
+    (run.run.path / "findings.jsonl").write_text(said)
+
+
+def corrections(finding: Finding) -> list[str]:
+    return [line for line in finding.evidence if line.startswith("corrects what was reported")]
+
+
+def test_a_severity_that_the_end_changes_is_corrected_in_words(stream):
+    """Evaluation on rank 0 was told before rank 1 said that training had gone bad first."""
+    run = stream()
+    zero, one = run.rank(0, world=2), run.rank(1, world=2)
+    run.emit(zero, bad(eval=True, during="eval", phase="forward", step=9))
+    leave_what_was_said_live(run)
+    assert corrections(first(run, "TD-N003")) == [], "it was an error, and still is"
+    run.emit(one, bad(step=3))
+    finding = first(run, "TD-N003")
+    assert finding.severity == "info"
+    assert corrections(finding) == ["corrects what was reported during the run: error, now info"]
+    assert corrections(first(run, "TD-N001")) == []
+
+
+def test_a_severity_in_the_live_findings_that_is_none_is_passed_over(stream):
+    run = seen_on_two(stream, bad(step=3), bad(step=3, origin="other-rank"))
+    told = first(run, "TD-N001").as_dict()
+    for severity in ("{x}", None, ["error"], 3):
+        (run.run.path / "findings.jsonl").write_text(json.dumps({**told, "severity": severity}) + "\n")
+        assert corrections(first(run, "TD-N001")) == []
 
 
 def test_a_weight_that_is_bad_after_an_update_is_no_proof_of_a_bad_gradient(stream):

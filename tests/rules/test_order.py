@@ -46,3 +46,16 @@ def test_a_cause_stands_before_its_consequence(
     follows = Finding(code=pair[1], severity="error", title="follows", first_step=10, rank=0)
     other = Finding(code="TD-P002", severity="error", title="of its own", first_step=20, rank=0)
     assert judged(run, [follows, other, cause], monkeypatch) == [pair[0], pair[1], "TD-P002"]
+
+
+@pytest.mark.parametrize(
+    ("severity", "order"), [("error", ["TD-R003", "TD-R001"]), ("warning", ["TD-R001", "TD-R003"])]
+)
+def test_an_exception_that_ended_a_rank_is_a_cause_and_one_it_lived_on_with_is_none(
+    one: tuple[Stream, str], severity: str, order: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, rank = one
+    run.train(rank, [2.5, 2.4])
+    exception = Finding(code="TD-R003", severity=severity, title="an exception", first_step=0, rank=1)
+    uneven = Finding(code="TD-R001", severity="error", title="rank 1 never took a step", first_step=0, rank=1)
+    assert judged(run, [uneven, exception], monkeypatch) == order

@@ -403,6 +403,19 @@ def test_logged_and_then_uncaught_is_one_finding(one):
     assert [(found.code, found.severity) for found in findings] == [("TD-R003", "error")]
 
 
+def test_a_correction_stands_above_the_traceback(one):
+    """The exception was a warning while the program might yet go on."""
+    run, rank = one
+    run.emit(rank, crash(step=0, how="logged"))
+    said = [json.dumps(finding.as_dict()) for finding in run.live()]
+    (run.run.path / "findings.jsonl").write_text("\n".join(said) + "\n")
+    run.end(rank, 0)
+    finding = first(run, "TD-R003")
+    assert finding.severity == "error" and finding.evidence[-1] == "ValueError: bad label"
+    at = finding.evidence.index("traceback:")
+    assert finding.evidence[at - 1] == "corrects what was reported during the run: warning, now error"
+
+
 def test_ctrl_c_is_no_exception(one):
     run, rank = one
     run.train(rank, [2.0])

@@ -1,4 +1,7 @@
-"""What may lie in a run directory is opened in one place, `tdbg.core.run_files`; other ways stand here, each with its reason."""
+"""What may lie in a run directory is opened in one place, `tdbg.core.run_files`, which `tdbg.core.files` reads with.
+
+Other ways to write and to read stand here, each with its reason.
+"""
 
 import ast
 from pathlib import Path
@@ -72,3 +75,55 @@ def test_what_lies_in_a_run_directory_is_opened_in_one_place() -> None:
         if any(writes(call) for call in calls):
             found.add(path.relative_to(ROOT).as_posix())
     assert found == set(OTHER_WAYS), "write below a run directory with tdbg.core.run_files"
+
+
+# Files that open something to read by themselves: what it is.
+OTHER_READS = {
+    "core/run_files.py": "the one place",
+    "core/files.py": "a descriptor that the one place opened",
+    "core/config_files.py": "a configuration file, checked for its owner",
+    "core/output.py": "/dev/null",
+    "core/rundir.py": "/proc",
+    "core/webpage.py": "a file of tdbg's own",
+    "cli/flags.py": "a file that the user names",
+    "cli/generate/__init__.py": "the source tree",
+    "__main__.py": "a file of tdbg's own",
+    "inject/__init__.py": "a file of tdbg's own",
+    "inject/boot_template.py": "boot/, relative to its folder: it cannot import tdbg",
+    "inject/startup.py": "reads alone, relative to folders: it cannot import tdbg",
+    "inject/on/torch_.py": "/proc",
+    "launch/demo_train.py": "Python's own library, as a text to train on",
+    "launch/git_state.py": ".git, checked and limited",
+    "launch/hook.py": "site-packages, which the user names",
+    "launch/supervise.py": "/dev/tty",
+    "logs/answer.py": "/dev/null",
+    "logs/follow.py": "a pipe that the user names",
+    "logs/sources.py": "a pipe that the user names, and whether a device is a terminal",
+    "pages/disk.py": "a folder, to have its names on the disk",
+    "pages/html.py": "a file of tdbg's own",
+    "probes/memory/host_memory.py": "/sys/fs/cgroup",
+    "runtime/step_record.py": "/proc",
+    "traces/sides.py": "a baseline, which the user names",
+}
+OPENERS = {"", "os", "io", "gzip", "bz2", "lzma", "zstandard", "tarfile", "zipfile", "mmap", "path"}
+
+
+def reads(call: ast.Call) -> bool:
+    """True for a call that opens a file by its name to read it, as far as its text tells."""
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    owner = ast.unparse(call.func.value) if isinstance(call.func, ast.Attribute) else ""
+    given = {ast.unparse(argument) for argument in (*call.args, *(one.value for one in call.keywords))}
+    if writes(call) or owner == "run_files" or given & {"raw", "file"}:  # a file that is open already
+        return False
+    if name in ("read_text", "read_bytes"):
+        return bool(owner)
+    return name in ("open", "GzipFile", "FileIO") and owner in OPENERS
+
+
+def test_what_lies_in_a_run_directory_is_read_in_one_place() -> None:
+    found = set()
+    for path in sorted(ROOT.rglob("*.py")):
+        calls = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)]
+        if any(reads(call) for call in calls):
+            found.add(path.relative_to(ROOT).as_posix())
+    assert found == set(OTHER_READS), "read what is below a run directory with tdbg.core.files or run_files"

@@ -51,6 +51,66 @@ def test_of_several_runs_the_newest_is_meant_and_it_is_said(tmp_path, capsys):
     assert capsys.readouterr().err == ""
 
 
+def make_run(folder):
+    folder.mkdir()
+    (folder / "run.json").write_text("{}")
+    return folder
+
+
+NAME = "host.1700000000000000001.pt.trace.json"
+
+
+@pytest.mark.parametrize(
+    ("link", "why"),
+    [
+        (f"rank0000/traces/{NAME}", "it is a link, and links in a run directory are not followed"),
+        ("rank0000", "it is a link to a folder, and those are not followed"),
+    ],
+)
+def test_a_link_in_a_run_is_said_to_be_one(tmp_path, capsys, link, why):
+    run, elsewhere = make_run(tmp_path / "run"), put(tmp_path / "elsewhere" / NAME)
+    place = run / link
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.symlink_to(elsewhere if link.endswith(NAME) else elsewhere.parent)
+    for named in {run, place.parent}:
+        with pytest.raises(TdbgError) as said:
+            traces(str(named))
+        assert str(said.value) == f"there is no trace that can be read: {place} is left out: {why}"
+        assert "name what a link points to" in said.value.hint
+    assert labels(traces(str(elsewhere))) == [NAME], "the next step that was named"
+    assert capsys.readouterr().err == ""
+    put(run / "rank0001" / "traces" / NAME)
+    assert labels(traces(str(run))) == ["rank 1"]
+    assert f"{place} is left out: {why}" in capsys.readouterr().err, "nor is it passed over in silence beside others"
+
+
+def test_a_link_that_is_named_is_followed_unless_it_leads_nowhere(tmp_path, capsys):
+    (tmp_path / "to.json").symlink_to(put(tmp_path / "elsewhere" / NAME))
+    (tmp_path / "nowhere.json").symlink_to(tmp_path / "none")
+    assert labels(traces(str(tmp_path / "to.json"))) == ["to.json"]
+    with pytest.raises(TdbgError, match=r"nowhere\.json is a link, and nothing is where it points to"):
+        traces(str(tmp_path / "nowhere.json"))
+    many = tmp_path / "many"
+    many.mkdir()
+    for number in range(3):
+        (many / f"folder{number}").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(TdbgError, match=r"folder0 is left out: it is a link to a folder, .* \(and 2 more\)"):
+        traces(str(many))
+    capsys.readouterr()
+    put(many / NAME)
+    assert labels(traces(str(many))) == [NAME] and capsys.readouterr().err == "", (
+        "latest-run, say, is none of its business"
+    )
+
+
+def test_a_pipe_is_said_to_be_one(tmp_path):
+    (tmp_path / "traces").mkdir()
+    os.mkfifo(tmp_path / "traces" / NAME)
+    for named in (tmp_path, tmp_path / "traces" / NAME):
+        with pytest.raises(TdbgError, match=r"is left out: it is a pipe, not a regular file"):
+            traces(str(named))
+
+
 def test_any_json_that_begins_as_a_trace_counts_where_no_name_says_so(tmp_path):
     put(tmp_path / "step.json")
     put(tmp_path / "deep" / "rank-3.json.gz")

@@ -34,8 +34,6 @@ OPTIONS: Options = {
     "json": (("--json",), "", "Print one JSON document."),
 }
 TOLERANCE = 1e-6
-# Names of what differs on any machine.
-NOISE = ("_ms", "_sec", "_per_sec", "_mb", "_s", "_seconds", "_time", "_gb")
 
 
 class Question(Selected):
@@ -117,9 +115,10 @@ def _wanted(globs: "Sequence[str]") -> "Callable[[str], bool]":
     from functools import lru_cache
 
     from tdbg.metrics.asking import chooser
+    from tdbg.metrics.keys import OF_MACHINE
 
     chosen = chooser(globs)
-    return lru_cache(65_536)(lambda key: chosen(key) and (key in globs or not key.endswith(NOISE)))
+    return lru_cache(65_536)(lambda key: chosen(key) and (key in globs or not key.endswith(OF_MACHINE)))
 
 
 def _print(first: str, other: str, found: "Comparison") -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from tdbg.core.events import Finding
+from tdbg.metrics.keys import OF_MACHINE
 from tdbg.metrics.sanity import RULES, Rule, by_key, said_by
 from tdbg.metrics.seen import Seen
 from tdbg.metrics.series import Series, direction
@@ -62,7 +63,7 @@ def _value(one: Series) -> float:
 
 
 def _is_still(one: Series) -> bool:
-    better = direction(one.key)
+    better = None if one.key.endswith(OF_MACHINE) else direction(one.key)
     if better is None or one.non_finite or one.least is None or one.most is None:
         return False
     value = one.least.value

@@ -1,6 +1,7 @@
 """Named spans in a profiler's window for what no operator shows: saves, and a loader that begins a pass."""
 
 import functools
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,12 @@ SAVES = (
 )
 
 
+class _Open(threading.local):
+    """The spans that a thread is in."""
+
+    names: tuple[str, ...] = ()
+
+
 class SpanMarks:
     """Marks saves and beginnings of passes while ``is_recording`` says so; else its wrappers do nothing."""
 
@@ -32,6 +39,7 @@ class SpanMarks:
         self._probe = probe
         self._patches: Patches = probe.patches
         self._is_recording = is_recording
+        self._open = _Open()
 
     def attach(self) -> None:
         """Stand in front of these functions; the probe's own `detach` takes them away."""
@@ -46,14 +54,20 @@ class SpanMarks:
                 self._mark(module, name, f"{SAVE}{shown}.{name}")
 
     def _mark(self, owner: Any, name: str, text: str) -> None:
-        guard = self._probe.guard
+        guard, spans = self._probe.guard, self._open
 
         def make(original: Any) -> Any:
             def marked(*args: Any, **kwargs: Any) -> Any:
-                if torch.compiler.is_compiling() or not guard.call(self._is_recording):
+                # A function that two modules hold is marked in both, and a call of it is one span.
+                if torch.compiler.is_compiling() or text in spans.names or not guard.call(self._is_recording):
                     return original(*args, **kwargs)
-                with record_function(text):
-                    return original(*args, **kwargs)
+                before = spans.names
+                spans.names = (*before, text)
+                try:
+                    with record_function(text):
+                        return original(*args, **kwargs)
+                finally:
+                    spans.names = before
 
             return hide(marked)
 

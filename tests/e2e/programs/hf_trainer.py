@@ -1,4 +1,7 @@
-"""Hugging Face Trainer with a tiny GPT-2 built from its config; prints the Trainer's own log."""
+"""Hugging Face Trainer with a tiny GPT-2 built from its config; prints the Trainer's own log.
+
+usage: hf_trainer.py [ACCUMULATION [FOLDER [LEARNING_RATE]]], the folder for the state that the Trainer keeps.
+"""
 
 import os
 import sys
@@ -45,7 +48,7 @@ def main() -> None:
             max_steps=10,
             per_device_train_batch_size=4,
             gradient_accumulation_steps=accumulation,
-            learning_rate=1e-3,
+            learning_rate=float(sys.argv[3]) if len(sys.argv) > 3 else 1e-3,
             logging_steps=1,
             save_strategy="no",
             report_to=[],
@@ -57,6 +60,10 @@ def main() -> None:
         trainer = Trainer(model=GPT2LMHeadModel(config), args=arguments, train_dataset=data, callbacks=[Printer()])
         trainer.remove_callback(PrinterCallback)  # it would print run times
         done = trainer.train()
+        if len(sys.argv) > 2:
+            trainer.evaluate(data)
+            trainer.args.output_dir = sys.argv[2]
+            trainer.save_state()
     tell("done", steps=done.global_step)
 
 

@@ -1,0 +1,50 @@
+"""Fails before its first update, in a module of torch; the exception is logged or printed and swallowed, or ends it.
+
+usage: early.py logged|printed|uncaught; with several ranks the last one fails, and the others train.
+"""
+
+import logging
+import os
+import sys
+import traceback
+
+import torch
+from common import regression, tell
+from torch import nn
+from yacs.config import CfgNode
+
+log = logging.getLogger("early")
+cfg = CfgNode({"DEBUG": {"DATALOADER": False, "LOSS": {"NULL_MASKING": False}}})
+
+
+def train(features: int) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(features, 4), nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    x, y = regression(16).tensors
+    if cfg.DEBUG.DATALOADER:
+        log.debug("batches of %d samples", len(x))
+    for step in range(1, 4):
+        optimizer.zero_grad()
+        output = model(x)  # the line that tdbg has to name
+        nn.functional.mse_loss(output, y).backward()
+        optimizer.step()
+        tell("step", step=step)
+
+
+def main(how: str) -> None:
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO)
+    cfg.freeze()
+    last = int(os.environ.get("WORLD_SIZE", "1")) - 1
+    fails = int(os.environ.get("RANK", "0")) == last
+    try:
+        train(7 if fails else 8)
+    except RuntimeError:
+        if how == "uncaught":
+            raise
+        log.exception("training failed") if how == "logged" else traceback.print_exc()
+    tell("done")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
