@@ -15,7 +15,8 @@ from tdbg.runtime.state import State
 CEILING = 0.05  # a glance at each step and call may cost this share, beyond a budget that is smaller by default
 KEEPING_SHARE = 0.015  # so much of a step may go into keeping its calls, with which a bad value's origin is found
 KEEPING_S = 8e-6  # what that costs besides the way into a hook and out of it
-SKIPPED_STEPS = 32  # of a stretch at a time
+SKIPPED_STEPS = 32  # of a stretch at a time, or
+SKIPPED_S = 0.1  # so long, where that is more
 IDLE_STEPS = 3  # so many steps, or
 EVALUATION_CALLS = 1000  # so many are seen at least in a program that only evaluates
 IDLE_CALLS = 8  # calls without gradients, in a row show what a glance costs
@@ -93,7 +94,8 @@ class DutyCycle:
 
     def steps_to_skip(self, now: float) -> int:
         """So many steps of a stretch need not be looked at as a whole: not beyond its end."""
-        return max(int(min((self.until - now) / max(self._step_s, 1e-9), SKIPPED_STEPS)), 0)
+        step_s = max(self._step_s, 1e-9)
+        return max(int(min((self.until - now) / step_s, max(SKIPPED_S / step_s, SKIPPED_STEPS))), 0)
 
     def training_continues(self) -> None:
         """A call with gradients, or a backward pass: calls without are no longer in a row."""

@@ -55,6 +55,7 @@ def seen(request: pytest.FixtureRequest, watch: Start, monkeypatch: pytest.Monke
     """A watch that finds every glance too dear."""
     monkeypatch.setattr("tdbg.runtime.duty_cycle.CEILING", 0.0)
     monkeypatch.setattr("tdbg.runtime.duty_cycle.KEEPING_SHARE", request.param)
+    monkeypatch.setattr("tdbg.runtime.duty_cycle.SKIPPED_S", 0.0)
     started = watch(max_overhead=None)
     started.monitor.budget.change_share(1e-4, time.perf_counter())
     return started
