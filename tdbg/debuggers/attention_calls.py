@@ -22,6 +22,7 @@ from tdbg.core.frames import drop_own_frames
 from tdbg.debuggers.hooks import Removable, watching
 from tdbg.runtime.compiler import hide
 from tdbg.runtime.patches import Patches
+from tdbg.runtime.torch_hooks import targets
 
 SDPA = F.scaled_dot_product_attention
 LIMIT_MB = 512.0  # attention weights that are larger are not worked out
@@ -228,11 +229,11 @@ def _encoder(original: Any, result: Any, *args: Any, **kwargs: Any) -> Call:
     return Fused(src, heads, (weight, bias), out, rest[6] if len(rest) > 6 else None, norm=norm)
 
 
-FUNCTIONS: tuple[tuple[Any, str, Callable[..., Call]], ...] = (
-    (F, "multi_head_attention_forward", _multi_head),
-    (torch, "_native_multi_head_attention", _native),
-    (torch, "_transformer_encoder_layer_fwd", _encoder),
-)
+CALLS: dict[str, Callable[..., Call]] = {
+    "multi_head_attention_forward": _multi_head,
+    "_native_multi_head_attention": _native,
+    "_transformer_encoder_layer_fwd": _encoder,
+}
 
 
 class Taps:
@@ -251,8 +252,8 @@ class Taps:
         with self._lock:
             self.listeners = (*self.listeners, listener)
             if len(self.listeners) == 1:
-                for owner, name, call_of in FUNCTIONS:
-                    self._patches.wrap(owner, name, functools.partial(self._tapped, call_of))
+                for owner, name in targets("attention"):
+                    self._patches.wrap(owner, name, functools.partial(self._tapped, CALLS[name]))
         return _Ear(self, listener)
 
     def forget(self, listener: Listener) -> None:

@@ -104,33 +104,35 @@ def _settle_at_exit(guard: Guard) -> None:
 
 
 def _before_first_step() -> None:
-    """At level off nobody watches for the first step: two hooks of torch's do, and leave.
+    """At level off nobody watches for the first step: two hooks of torch's do.
 
-    A call without gradients is a step of evaluation.
+    A call without gradients is a step of evaluation. The optimizers' hook stays and does nothing: torch goes through
+    that table while it is called, and ends the program if one is taken out.
     """
     from tdbg.inject.imports import when_imported
 
     guard = guard_of("program-flags")
 
-    handles: list[Any] = []
+    def arrived(module: Any) -> None:
+        from tdbg.runtime.torch_hooks import hook_all
 
-    def settle_once() -> None:
-        while handles:
-            handles.pop().remove()
-        settle()
+        waiting = [True]
 
-    def before_step(*_: Any) -> None:
-        guard.call(settle_once)
+        def settle_once() -> None:
+            if waiting:
+                waiting.clear()
+                calls.remove()
+                settle()
 
-    def before_call(*_: Any) -> None:
-        import torch
+        def before_step(*_: Any) -> None:
+            if waiting:
+                guard.call(settle_once)
 
-        if not torch.is_grad_enabled():
-            guard.call(settle_once)
+        def before_call(*_: Any) -> None:
+            if not module.is_grad_enabled():
+                guard.call(settle_once)
 
-    when_imported(
-        "torch.optim.optimizer", lambda module: handles.append(module.register_optimizer_step_pre_hook(before_step))
-    )
-    when_imported(
-        "torch.nn.modules.module", lambda module: handles.append(module.register_module_forward_pre_hook(before_call))
-    )
+        hook_all("before-update", before_step)
+        calls = hook_all("before-call", before_call)
+
+    when_imported("torch", lambda module: guard.call(arrived, module))

@@ -98,7 +98,7 @@ class Probe(Listener):
         after: "Callable[[float, tuple[Any, ...], dict[str, Any], Any], None] | None" = None,
         raised: "Callable[[float, tuple[Any, ...], dict[str, Any], Exception], None] | None" = None,
     ) -> None:
-        """Stand in front of ``owner.name``, which keeps its arguments, result and exceptions.
+        """Stand in front of ``owner.name``, which keeps its arguments, result and exceptions; torch's: see `patch_at`.
 
         before(args, kwargs); after(seconds, args, kwargs, result); raised(seconds, args, kwargs, error): each is
         timed, booked on this probe and guarded. Nothing is called once the probe is off, while a batch is run
@@ -131,6 +131,38 @@ class Probe(Listener):
             return hide(wrapper)
 
         self.patches.wrap(owner, name, make)
+
+    def patch_at(
+        self,
+        place: str,
+        *,
+        before: "Callable[[tuple[Any, ...], dict[str, Any]], None] | None" = None,
+        after: "Callable[[float, tuple[Any, ...], dict[str, Any], Any], None] | None" = None,
+        raised: "Callable[[float, tuple[Any, ...], dict[str, Any], Exception], None] | None" = None,
+    ) -> None:
+        """`patch` at a place of torch's, one of `torch_hooks.PLACES`."""
+
+        def stand(owner: Any, function: str) -> None:
+            self.patch(owner, function, before=before, after=after, raised=raised)
+
+        self.at(place, stand)
+
+    def at(self, place: str, stand: Callable[[Any, str], None], *, name: str = "") -> None:
+        """Call ``stand(owner, name)`` for each function of a place of torch's, once the program has loaded it.
+
+        name: of the function, at a place that leaves it open.
+        """
+        from tdbg.runtime.torch_hooks import modules_of, targets
+
+        def arrived(module: str) -> None:
+            if self.on:
+                for owner, function in targets(place, module, name):
+                    stand(owner, function)
+
+        for module in modules_of(place):
+            self.monitor.when_imported(module, lambda loaded: self.guard.call(arrived, loaded.__name__))
+        if not modules_of(place):
+            arrived("")
 
     def _run_timed(self, method: Callable[..., None], *args: Any) -> None:
         """Call a method of this probe while tdbg is on, and book its time. Below the probe's guard."""

@@ -109,11 +109,10 @@ class MixedPrecision(Probe):
 
     def attach(self) -> None:
         self._device_types = tuple(kind for kind in DEVICE_TYPES if _knows_autocast(kind))
-        scaler = torch.amp.GradScaler
-        self.patch(scaler, "scale", after=self._scaled)
-        self.patch(scaler, "unscale_", after=self._unscaled)
-        self.patch(scaler, "step", before=self._step_begins, after=self._step_ended)
-        self.patch(scaler, "update", after=self._updated)
+        self.patch_at("scale", after=self._scaled)
+        self.patch_at("unscale", after=self._unscaled)
+        self.patch_at("scaler-step", before=self._step_begins, after=self._step_ended)
+        self.patch_at("scaler-update", after=self._updated)
 
     def forked(self) -> None:
         self._reset()

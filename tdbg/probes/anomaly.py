@@ -42,7 +42,7 @@ class Anomaly(Probe):
         self._entered: Any = None
         self._step = 0
         self._normal_ms: list[float] = []
-        self.patch(torch.autograd, "backward", raised=self._raised)
+        self.patch_at("backward", raised=self._raised)
 
     def detach(self) -> None:
         self._leave()

@@ -19,6 +19,7 @@ from tdbg.runtime.patches import Patches
 from tdbg.runtime.root_modules import clean_path, unwrapped
 from tdbg.runtime.tensors import nbytes, walk
 from tdbg.runtime.torch_compat import compiler_count
+from tdbg.runtime.torch_hooks import targets
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -112,7 +113,7 @@ class Device(Probe):
         self._odd_buffers: tuple[list[str], str] | None = None
 
     def attach(self) -> None:
-        self.patch(torch, "compile", before=self._will_compile)
+        self.patch_at("compile", before=self._will_compile)
 
     def _will_compile(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """The program compiles: from now on torch's methods stay as they are."""
@@ -234,7 +235,8 @@ class Device(Probe):
             self.abstain("parts of the program are compiled: copies and waits inside the step are not counted")
             return
         for name in SYNCS + MOVES:
-            self._counting.wrap(Tensor, name, self._counted(name))
+            for owner, _ in targets("tensor-method", name=name):
+                self._counting.wrap(owner, name, self._counted(name))
 
     def _counted(self, name: str) -> Any:
         """A maker of wrappers that count one method's calls; a wrapper somebody kept does nothing later."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from tdbg.core.events import Step, as_float
 from tdbg.probes import PROBES, Probe
@@ -119,8 +119,7 @@ class GradientReport(Probe):
     def attach(self) -> None:
         self._explosion, self._vanishing = self.threshold("explosion"), self.threshold("vanishing")
         self._jump = self.threshold("jump")
-        for owner in (nn.utils, nn.utils.clip_grad):
-            self.patch(owner, "clip_grad_norm_", before=self._note_limit)
+        self.patch_at("clip_grad_norm_", before=self._note_limit)
 
     def forked(self) -> None:
         self._due.clear()

@@ -42,10 +42,7 @@ class LoaderWait(Probe):
         return self._now[0] if self._trains is None else self._passes.get(self._trains)
 
     def attach(self) -> None:
-        from tdbg.runtime.torch_compat import batch_iterator
-
-        if batch_iterator is not None:
-            self.patches.wrap(batch_iterator, "__next__", self._around_next)
+        self.at("batch", lambda owner, name: self.patches.wrap(owner, name, self._around_next))
 
     def _around_next(self, original: Any) -> Any:
         monitor = self.monitor

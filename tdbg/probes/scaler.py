@@ -72,9 +72,8 @@ class LossScaler(Probe):
         self._scale: float | None = None
 
     def attach(self) -> None:
-        scaler = torch.amp.GradScaler
-        self.patches.wrap(scaler, "scale", self._around_scale)
-        self.patches.wrap(scaler, "step", self._around_step)
+        self.at("scale", lambda owner, name: self.patches.wrap(owner, name, self._around_scale))
+        self.at("scaler-step", lambda owner, name: self.patches.wrap(owner, name, self._around_step))
 
     def _around_scale(self, original: Any) -> Any:
         def scale(scaler: Any, outputs: Any) -> Any:

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor
-from torch.optim import lr_scheduler
 
 from tdbg.core.events import Step, number
 from tdbg.probes import PROBES, Probe
 from tdbg.probes.forward import short
 from tdbg.runtime import tensors
+from tdbg.runtime.torch_hooks import targets
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -165,14 +165,11 @@ class Schedule(Probe):
 
     def attach(self) -> None:
         self._bound = self.monitor.settings.threshold("LR.high")
-        # Inside LRScheduler.step, not in front of it: torch's own warning about the order of calls names
-        # the caller's line, which must stay the program's.
-        context = getattr(lr_scheduler, "_enable_get_lr_call", None)
-        if context is None:
+        if not any(targets("scheduler-stepped")):
             self.abstain("in this torch the steps of schedulers are not seen; the rates are")
-        self.patch(context, "__exit__", after=self._computed)
-        self.patch(lr_scheduler.ReduceLROnPlateau, "__init__", after=self._plateau_built)
-        self.patch(lr_scheduler.ReduceLROnPlateau, "step", before=self._plateau_begins, after=self._plateau_ended)
+        self.patch_at("scheduler-stepped", after=self._computed)
+        self.patch_at("plateau-made", after=self._plateau_built)
+        self.patch_at("plateau-stepped", before=self._plateau_begins, after=self._plateau_ended)
 
     def forked(self) -> None:
         self._reset()

@@ -6,11 +6,9 @@ import statistics
 import time
 from typing import TYPE_CHECKING, Any
 
-from torch.optim import optimizer as optimizer_module
-
 from tdbg.core.events import Baseline
 from tdbg.core.guard import Guard
-from tdbg.runtime.own_hooks import add_global_hook
+from tdbg.runtime.torch_hooks import hook_all
 
 if TYPE_CHECKING:
     from tdbg.runtime.monitor import Monitor
@@ -32,7 +30,7 @@ class Alternation:
         self.random = random.Random(0)  # a generator of its own: the program's is not touched
         self.restart()
         self._guard = Guard("baseline", lambda part, error: self.monitor.failed(part, error))
-        add_global_hook(optimizer_module._global_optimizer_post_hooks, self._after_step)
+        hook_all("after-update", self._after_step)
 
     def restart(self) -> None:
         """Begin anew (a forked child)."""

@@ -44,7 +44,7 @@ from tdbg.runtime.root_search import RootSearch, is_anything_compiled
 from tdbg.runtime.state import State
 from tdbg.runtime.step_record import Recorder
 from tdbg.runtime.torch_compat import MISSING
-from tdbg.runtime.torch_hooks import TorchHooks
+from tdbg.runtime.training_hooks import TrainingHooks
 
 
 def if_imported(name: str, then: Callable[[Any], None]) -> None:
@@ -102,7 +102,7 @@ class Monitor(State):
         self.catalog = catalog
         self.dispatcher = ProbeDispatcher(self, catalog, lambda cls: cls(self), failed)  # type: ignore[arg-type]
         self.modules = ModuleSampler(self)
-        self.hooks: TorchHooks = TorchHooks(self, self)
+        self.hooks: TrainingHooks = TrainingHooks(self, self)
         self.fast_path = self.hooks.fast_path
         self.level_overrides = LevelOverrides(self)
         self.lasting: list[type[Listener]] = []  # at work whatever the level and the flags are

@@ -7,12 +7,12 @@ from typing import Any, TypeVar
 
 import torch
 from torch import nn
-from torch.nn.modules import module as module_registry
 
 from tdbg.core.frames import drop_own_frames
 from tdbg.core.guard import Guard, belongs_to_program
 from tdbg.runtime.compiler import hide, unseen
-from tdbg.runtime.own_hooks import add_global_hook, add_post_hook, add_pre_hook, can_hook, reserve_key
+from tdbg.runtime.own_hooks import add_post_hook, add_pre_hook, can_hook, reserve_key
+from tdbg.runtime.torch_hooks import hook_all
 from tdbg.runtime.unhooked import repair_traceback
 
 # Path components that wrappers add; users know their modules without them.
@@ -109,8 +109,8 @@ class Roots:
         raised: called in the place of ``after`` where the call raised.
         """
         self._watches = [
-            add_global_hook(module_registry._global_parameter_registration_hooks, self._on_parameter),
-            add_global_hook(module_registry._global_module_registration_hooks, self._on_child),
+            hook_all("parameter-registered", self._on_parameter),
+            hook_all("child-registered", self._on_child),
         ]
         self.aim(before, after, raised)
 

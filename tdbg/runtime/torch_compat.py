@@ -57,9 +57,18 @@ def in_backward() -> bool:
 
 # Hooks and modes
 
-# torch's tables of what is called before and after each update
-_numbered = "hooks on all optimizers take numbers of torch's, which a saved module holds"
-optimizer_hooks = tuple(_find(f"optim.optimizer._global_optimizer_{when}_hooks", _numbered) for when in ("pre", "post"))
+# torch's tables of what is called for all modules or all optimizers, by `torch_hooks.TABLES`
+_numbered = "hooks on all modules or optimizers take numbers of torch's, which a saved module holds"
+global_hooks = {
+    name: _find(path, _numbered)
+    for name, path in (
+        ("before-update", "optim.optimizer._global_optimizer_pre_hooks"),
+        ("after-update", "optim.optimizer._global_optimizer_post_hooks"),
+        ("before-call", "nn.modules.module._global_forward_pre_hooks"),
+        ("parameter-registered", "nn.modules.module._global_parameter_registration_hooks"),
+        ("child-registered", "nn.modules.module._global_module_registration_hooks"),
+    )
+}
 _queue = _find(
     "autograd.Variable._execution_engine.queue_callback", "a rank's own gradients are not seen before DDP reduces them"
 )
@@ -209,6 +218,10 @@ def memory_snapshot() -> dict[str, Any]:
 
 batch_iterator = _find("utils.data.dataloader._BaseDataLoaderIter", "batches and the time of the loader are not seen")
 worker_iterator = _find("utils.data.dataloader._MultiProcessingDataLoaderIter", "transforms in workers are not timed")
+batch_iterators = tuple(  # those of a process alone, and of one with workers
+    _find(f"utils.data.dataloader.{kind}", "what a dataset or a worker raises is not seen")
+    for kind in ("_SingleProcessDataLoaderIter", "_MultiProcessingDataLoaderIter")
+)
 _fetchers = "utils.data._utils.fetch"
 fetchers: tuple[Any, ...] = tuple(
     found

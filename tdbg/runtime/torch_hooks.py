@@ -1,336 +1,180 @@
-"""Where tdbg stands in torch: every hook and patch of the default level, set and taken away together."""
+"""Every function of torch that tdbg stands in front of, and every table of hooks that it enters: what, and what for.
 
+Nothing else in tdbg replaces a part of torch. Who wants to be told asks for a place by its name (`Probe.patch_at`,
+`Probe.at`); each subscriber has a wrapper of its own, which its `Patches` take away when it is detached, in any order.
+Hooks on single modules and tensors are set by `own_hooks`, which keeps them out of whatever the program saves.
+"""
+
+import sys
 from collections.abc import Callable, Iterator
-from threading import current_thread, get_ident
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple
 
-import torch
-from torch import Tensor, nn
-from torch.autograd import profiler as autograd_profiler
-from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.nn.modules import module as module_registry
+from torch.optim import lr_scheduler
+from torch.optim import optimizer as optimizer_registry
 
-from tdbg.core.frames import drop_own_frames
-from tdbg.core.guard import Guard, belongs_to_program
-from tdbg.runtime.compiler import hide, unseen
-from tdbg.runtime.fast_path import FastPath
-from tdbg.runtime.local_gradients import LocalGradients
-from tdbg.runtime.loss_watch import LossWatch
-from tdbg.runtime.module_sampler import ModuleSampler
-from tdbg.runtime.optimizers import Optimizers
-from tdbg.runtime.own_hooks import add_global_hook, put_back, take_away
-from tdbg.runtime.patches import Patches
-from tdbg.runtime.plan import Plan
-from tdbg.runtime.root_modules import Roots
-from tdbg.runtime.state import State
-from tdbg.runtime.torch_compat import FSDP_GROUP, is_profiled, optimizer_hooks, script_makers
-
-OTHER_THREAD_TAKES_OVER = (
-    100  # entries in a row of a thread beside the one that is watched, which then trains no longer
+from tdbg.runtime.own_hooks import HookHandle, add_global_hook
+from tdbg.runtime.torch_compat import (
+    FSDP_GROUP,
+    FUNCTIONAL_COLLECTIVES,
+    batch_iterator,
+    batch_iterators,
+    fetchers,
+    global_hooks,
+    script_makers,
+    worker_iterator,
 )
 
-
-class Watcher(Protocol):
-    """Who is called: the monitor, as far as these hooks know it."""
-
-    active: bool
-    rerunning: bool
-    plan: Plan
-    optimizers: Optimizers
-    roots: Roots
-    modules: ModuleSampler
-    losses: LossWatch
-    local_gradients: LocalGradients
-
-    def clip_begins(self, parameters: list[Tensor]) -> bool: ...
-    def clip_glanced(self, parameters: list[Tensor], total: Any) -> None: ...
-    def clip_ended(self, total: Any) -> None: ...
-    def update_begins(self, optimizer: Any) -> None: ...
-    def update_ended(self, optimizer: Any) -> None: ...
-    def hush(self, quiet: bool) -> None: ...
-    def switch(self, on: bool) -> None: ...
-    def failed(self, probe: str, error: BaseException) -> None: ...
-    def note(self, code: str, text: str) -> None: ...
-    def when_imported(self, name: str, then: Callable[[Any], None]) -> None: ...
+Target = tuple[Any, str]  # who holds a function, and its name there
+ANY = "*"  # in a path: the subscriber names the function
 
 
-class TorchHooks:
-    """Calls the monitor at backward, clipping and updates; keeps torch's own behaviour unchanged.
+class Place(NamedTuple):
+    """Functions of torch that are the same moment of a program.
 
-    The wrappers do nothing inside a compiled region, and the compiler makes no frames of them.
-    `torch.autograd.backward` is what ``Tensor.backward`` calls, by attribute; a backward inside a backward
-    (reentrant checkpointing) is left alone.
+    paths: ``module:name`` or ``module:Class.name``; a module may be loaded later than tdbg, or never. found: what is
+    told by no path.
     """
 
-    def __init__(self, monitor: Watcher, state: State) -> None:
-        self.monitor = monitor
-        self.patches = Patches()
-        failed = monitor.failed
-        self._step = Guard("step", self._give_up)
-        self.fast_path = FastPath(
-            state, self._step_hook(self._update_begins), self._step_hook(self._update_ended), failed
-        )
-        # Told of every update, watched or not. Probes must not hook optimizers themselves: level and flags change
-        # while torch goes through its hooks, and it ends the program if one is added or removed meanwhile.
-        self.before_each: list[Callable[[Any], None]] = []
-        self.after_each: list[Callable[[Any], None]] = []
-        self._handles: list[Any] = []
-        self._depth = 0
-        self._trainer: Any = None  # the thread whose backward passes and updates are watched
-        self._trainer_id = 0
-        self._has_updated = False
-        self._others = 0  # entries of other threads since its last
-        self._backward, self._clip = Guard("backward", failed), Guard("clip", failed)
-        self._optimizers, self._profiled = Guard("optimizers", failed), Guard("profiled", failed)
-        self._compile, self._copies = Guard("compile", failed), Guard("copies", failed)
-        self._script = Guard("script", self._give_up)  # torch.jit refuses modules that have hooks of ours
+    why: str
+    paths: tuple[str, ...] = ()
+    found: Callable[[], list[Target]] | None = None
 
-    def attach(self) -> None:
-        """Set them all."""
-        before, after = optimizer_hooks
-        self._handles = [
-            add_global_hook(before, self.fast_path.hook_before_update)
-            if before is not None
-            else register_optimizer_step_pre_hook(self.fast_path.hook_before_update),
-            add_global_hook(after, self.fast_path.hook_after_update)
-            if after is not None
-            else register_optimizer_step_post_hook(self.fast_path.hook_after_update),
-        ]
-        self.patches.wrap(Optimizer, "__init__", self._around_optimizer_init)
-        self.patches.wrap(torch.autograd, "backward", self._around_backward, drops_frames=True)
-        for owner in (nn.utils, nn.utils.clip_grad):
-            self.patches.wrap(owner, "clip_grad_norm_", self._around_clip, drops_frames=True)
-        for owner, name in script_makers():
-            self.patches.wrap(owner, name, self._around_script)
-        self.patches.wrap(nn.Module, "__setstate__", self._around_setstate)
-        self.patches.wrap(nn.Module, "compile", self._around_compile)
-        self.patches.wrap(autograd_profiler.profile, "_start_trace", self._around_profiler)
-        self.patches.wrap(autograd_profiler.profile, "__exit__", self._around_profiler)
-        self.monitor.when_imported(FSDP_GROUP, lambda module: self._backward.call(self._watch_groups, module))
 
-    def detach(self) -> None:
-        """Take them all away."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
-        self.patches.restore()
+def _schedulers(name: str) -> Callable[[], list[Target]]:
+    """The classes of schedulers that define a method themselves."""
 
-    def _give_up(self, part: str, error: BaseException) -> None:
-        """Steps cannot be counted any longer, or hooks not be taken away where they harm: nothing goes on without."""
-        self.monitor.failed(part, error)
-        self.monitor.switch(False)
+    def found() -> list[Target]:
+        classes = [value for value in vars(lr_scheduler).values() if isinstance(value, type)]
+        known = dict.fromkeys(cls for cls in classes if issubclass(cls, lr_scheduler.LRScheduler))
+        return [(cls, name) for cls in known if name in vars(cls)]
 
-    def is_elsewhere(self, updates: bool = False) -> bool:
-        """True in a thread that trains beside the one that is watched. updates: an optimizer's step is at hand.
+    return found
 
-        Its backward passes write gradients while they would be read from here (a read of `Tensor.grad` beside a write
-        by autograd ends the process), and its steps are not those of the run. The thread that first updates is
-        watched, until it ends or only another one trains.
-        """
-        if get_ident() == self._trainer_id:
-            self._others = 0
-            self._has_updated = self._has_updated or updates
-            return False
-        if self._trainer is not None and self._trainer.is_alive() and (self._has_updated or not updates):
-            self._others += 1
-            if self._others < OTHER_THREAD_TAKES_OVER:
-                if (
-                    updates
-                ):  # a backward pass alone may be one inside another, which autograd runs in threads of its own
-                    self.monitor.note("threads", "several threads train: only the one that began is watched")
-                return True
-        self._trainer, self._trainer_id, self._has_updated, self._others = current_thread(), get_ident(), updates, 0
-        return False
 
-    def _update_begins(self, optimizer: Any) -> None:
-        self.monitor.update_begins(optimizer)
-        for tell in tuple(self.before_each):
-            tell(optimizer)
+def _each(kinds: tuple[Any, ...], name: str) -> Callable[[], list[Target]]:
+    """A method of classes of torch's that have no public name, as far as this torch has them."""
+    return lambda: [(kind, name) for kind in kinds if kind is not None]
 
-    def _update_ended(self, optimizer: Any) -> None:
-        listeners = tuple(self.after_each)  # whoever comes with a change of level has not seen this update begin
-        self.monitor.update_ended(optimizer)
-        for tell in listeners:
-            tell(optimizer)
 
-    def _step_hook(self, target: Callable[[Any], None]) -> Callable[[Any], None]:
-        guard = self._step
+_PROFILE, _SCALER, _DCP = "torch.autograd.profiler:profile", "torch.amp:GradScaler", "torch.distributed.checkpoint"
 
-        def hook(optimizer: Any) -> None:
-            if not torch.compiler.is_compiling() and not unseen(guard.call, self.is_elsewhere, True):
-                unseen(guard.call, target, optimizer)
+PLACES: dict[str, Place] = {
+    # a step of training
+    "backward": Place("losses, a rank's own gradients, what a backward pass raises", ("torch.autograd:backward",)),
+    "clip_grad_norm_": Place(
+        "the gradients' norm before clipping",
+        ("torch.nn.utils:clip_grad_norm_", "torch.nn.utils.clip_grad:clip_grad_norm_"),
+    ),
+    "optimizer-cleared": Place("gradients that are cleared, or never", ("torch.optim:Optimizer.zero_grad",)),
+    "module-cleared": Place("the same, by the model", ("torch.nn:Module.zero_grad",)),
+    "checkpointed": Place("layers that run again in backward", ("torch.utils.checkpoint:checkpoint",)),
+    "fsdp-reduce": Place(
+        "a rank's own gradients, before FSDP2 reduces them", (f"{FSDP_GROUP}:FSDPParamGroup.post_backward",)
+    ),
+    # what comes to be
+    "optimizer-made": Place("the optimizers of the program", ("torch.optim:Optimizer.__init__",)),
+    "module-copied": Place("root modules that were copied or loaded", ("torch.nn:Module.__setstate__",)),
+    "module-compiled": Place("hooks that must be there before, or only after", ("torch.nn:Module.compile",)),
+    "compile": Place("methods of tensors stay as they are from there on", ("torch:compile",)),
+    "script": Place("torch.jit refuses modules that have hooks of tdbg's", found=script_makers),
+    "ddp-made": Place("models that DDP wraps", ("torch.nn.parallel:DistributedDataParallel.__init__",)),
+    # mixed precision
+    "scale": Place("the loss before scaling", (f"{_SCALER}.scale",)),
+    "unscale": Place("gradients as they are without the scale", (f"{_SCALER}.unscale_",)),
+    "scaler-step": Place("updates that GradScaler skips", (f"{_SCALER}.step",)),
+    "scaler-update": Place("the course of the scale", (f"{_SCALER}.update",)),
+    # learning rates
+    "scheduler-made": Place("schedulers and what they begin with", found=_schedulers("__init__")),
+    "scheduler-loaded": Place("schedulers that are resumed", found=_schedulers("load_state_dict")),
+    "scheduler-stepped": Place(
+        # Inside `LRScheduler.step`, not in front of it: torch's own warning about the order of calls names the caller's
+        # line, which must stay the program's.
+        "the rates that a scheduler sets",
+        ("torch.optim.lr_scheduler:_enable_get_lr_call.__exit__",),
+    ),
+    "plateau-made": Place(
+        "schedulers that wait for a metric", ("torch.optim.lr_scheduler:ReduceLROnPlateau.__init__",)
+    ),
+    "plateau-stepped": Place("the metric they are given", ("torch.optim.lr_scheduler:ReduceLROnPlateau.step",)),
+    # data
+    "loader-made": Place("DataLoaders and how they are set up", ("torch.utils.data:DataLoader.__init__",)),
+    "loader-iterated": Place("a pass over a loader, as a span", ("torch.utils.data:DataLoader.__iter__",)),
+    "pass-begins": Place("the time of a pass's beginning", found=_each((batch_iterator,), "__init__")),
+    "batch": Place("batches, and how long the program waits for them", found=_each((batch_iterator,), "__next__")),
+    "batch-asked-for": Place("how far ahead workers are", found=_each((batch_iterator,), "_next_index")),
+    "batch-failed": Place("what a dataset or a worker raises", found=_each(batch_iterators, "_next_data")),
+    "fetch": Place("transforms, in the process that runs them", found=_each(fetchers, "fetch")),
+    "workers-begin": Place("transforms in workers", found=_each((worker_iterator,), "__init__")),
+    # files
+    "save": Place("what is saved, where, how long it takes", ("torch:save",)),
+    "load": Place("what is loaded", ("torch:load",)),
+    "sharded-save": Place(
+        "checkpoints of several ranks",
+        tuple(f"{_DCP}{module}:{name}" for module in ("", ".state_dict_saver") for name in ("save", "async_save")),
+    ),
+    "sharded-load": Place("the same, read", (f"{_DCP}:load", f"{_DCP}.state_dict_loader:load")),
+    "module-loaded": Place("weights that are resumed", ("torch.nn:Module.load_state_dict",)),
+    "optimizer-loaded": Place("states of optimizers that are resumed", ("torch.optim:Optimizer.load_state_dict",)),
+    # ranks
+    "collective": Place("the order of collectives, and who waits in one", (f"torch.distributed:{ANY}",)),
+    "functional-collective": Place("the same, of DTensor and FSDP2", (f"{FUNCTIONAL_COLLECTIVES}:{ANY}",)),
+    "group-made": Place("process groups", ("torch.distributed:init_process_group",)),
+    "group-destroyed": Place("their end", ("torch.distributed:destroy_process_group",)),
+    "join": Place("uneven inputs, where ranks differ on purpose", ("torch.distributed.algorithms.join:Join.__init__",)),
+    # looking closer
+    "profile-prepared": Place("a profiler of the program's own", (f"{_PROFILE}._prepare_trace",)),
+    "profile-begins": Place("where tdbg must be silent", (f"{_PROFILE}._start_trace",)),
+    "profile-ends": Place("until when", (f"{_PROFILE}.__exit__",)),
+    "profile-written": Place("traces that the program writes", (f"{_PROFILE}.export_chrome_trace",)),
+    "tensor-method": Place("copies between devices, and waits for one", (f"torch:Tensor.{ANY}",)),
+    "attention": Place(
+        "weights and inputs of attention, which fused paths keep from hooks",
+        (
+            "torch.nn.functional:multi_head_attention_forward",
+            "torch:_native_multi_head_attention",
+            "torch:_transformer_encoder_layer_fwd",
+        ),
+    ),
+}
 
-        return cast("Callable[[Any], None]", hide(hook))
+# Tables of hooks for all modules or all optimizers: what for, and how torch registers one
+TABLES: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "before-update": ("updates, before the weights change", optimizer_registry.register_optimizer_step_pre_hook),
+    "after-update": ("updates, counted as steps", optimizer_registry.register_optimizer_step_post_hook),
+    "before-call": (
+        "calls of any module: the first without gradients",
+        module_registry.register_module_forward_pre_hook,
+    ),
+    "parameter-registered": ("models that are built", module_registry.register_module_parameter_registration_hook),
+    "child-registered": ("models that are built of others", module_registry.register_module_module_registration_hook),
+}
 
-    def unseen_update(self, optimizer: Any) -> None:
-        """An update was made although its hooks were not called: those of a compiled ``optimizer.step`` are not."""
-        self.monitor.note(
-            "compiled-step",
-            f"{type(optimizer).__name__}.step is compiled: its steps are counted; gradients and updates are not seen",
-        )
-        self._step.call(self._update_ended, optimizer)
 
-    def __len__(self) -> int:
-        return len(self._handles) + len(self.patches)
+def modules_of(place: str) -> list[str]:
+    """The modules that have to be loaded for the paths of a place, each once."""
+    return list(dict.fromkeys(path.partition(":")[0] for path in PLACES[place].paths))
 
-    def _watch_groups(self, module: Any) -> None:
-        """Stand before each reduction of FSDP2: there alone a rank's own gradients are to be seen."""
-        if self._handles and hasattr(module, "FSDPParamGroup"):
-            self.patches.wrap(module.FSDPParamGroup, "post_backward", self._around_group)
 
-    def _around_group(self, original: Any) -> Any:
-        monitor, guard = self.monitor, self._backward
+def targets(place: str, module: str = "", name: str = "") -> Iterator[Target]:
+    """What stands at a place as far as it is loaded and this torch has it.
 
-        def post_backward(group: Any, *args: Any, **kwargs: Any) -> Any:
-            if monitor.active and not torch.compiler.is_compiling():
-                unseen(guard.call, monitor.local_gradients.group_ready, group)
-            return original(group, *args, **kwargs)
+    module: in this one alone. name: of the function, where a path leaves it open.
+    """
+    asked = PLACES[place]
+    if asked.found is not None:
+        yield from asked.found()
+    for path in asked.paths:
+        where, _, held = path.partition(":")
+        owner = sys.modules.get(where) if module in ("", where) else None
+        *classes, function = held.replace(ANY, name or ANY).split(".")
+        for one in classes:
+            owner = getattr(owner, one, None)
+        if owner is not None and callable(getattr(owner, function, None)):
+            yield owner, function
 
-        return hide(post_backward)
 
-    def _around_optimizer_init(self, original: Any) -> Any:
-        def __init__(optimizer: Any, *args: Any, **kwargs: Any) -> None:
-            original(optimizer, *args, **kwargs)
-            self._optimizers.call(self.monitor.optimizers.add, optimizer)
-
-        return __init__
-
-    def _around_script(self, original: Any) -> Any:
-        """torch.jit compiles a module's hooks with it, when it scripts and when it traces."""
-
-        def create_script_module(module: Any, *args: Any, **kwargs: Any) -> Any:
-            removed = self._script.call(take_away, module.modules()) if isinstance(module, nn.Module) else None
-            try:
-                return original(module, *args, **kwargs)
-            finally:
-                if removed:
-                    self._script.call(put_back, removed)
-
-        return create_script_module
-
-    def _around_setstate(self, original: Any) -> Any:
-        """A copy of a module, and one that was loaded, comes to be without being built."""
-
-        def __setstate__(module: nn.Module, state: Any) -> None:
-            original(module, state)
-            self._copies.call(self.monitor.roots.take_in_copy, module)
-
-        return __setstate__
-
-    def _around_compile(self, original: Any) -> Any:
-        def compile(module: Any, *args: Any, **kwargs: Any) -> None:
-            roots = self.monitor.roots
-            self._compile.call(self.monitor.modules.before_compile)
-            was_hooked = self._compile.call(roots.before_compile, module)
-            original(module, *args, **kwargs)
-            if was_hooked:
-                self._compile.call(roots.after_compile, module)
-
-        return compile
-
-    def _around_profiler(self, original: Any) -> Any:
-        """While any profiler of torch records, ours or the program's, its trace is to show the program alone."""
-
-        def begin_or_end(*args: Any, **kwargs: Any) -> Any:
-            if not is_profiled():
-                self._profiled.call(self.monitor.hush, True)
-            try:
-                return original(*args, **kwargs)
-            finally:
-                self._profiled.call(self.monitor.hush, is_profiled())
-
-        return begin_or_end
-
-    def _around_clip(self, original: Any) -> Any:
-        monitor, guard, path = self.monitor, self._clip, self.fast_path
-
-        def clip(parameters: Any, *args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling() or not monitor.active or unseen(guard.call, self.is_elsewhere):
-                return original(parameters, *args, **kwargs)
-            if not isinstance(parameters, Tensor):
-                parameters = list(parameters)  # a generator must not be used up by looking
-            clipped = [parameters] if isinstance(parameters, Tensor) else parameters
-            if unseen(guard.call, monitor.clip_begins, clipped):
-                total = original(parameters, *args, **kwargs)
-                unseen(guard.call, monitor.clip_ended, total)
-            else:
-                total = original(parameters, *args, **kwargs)
-                unseen(guard.call, monitor.clip_glanced, clipped, total)
-            return total
-
-        hide(clip)
-
-        def clip_grad_norm_(parameters: Any, *args: Any, **kwargs: Any) -> Any:
-            try:
-                if path.steps_left <= 0:
-                    return clip(parameters, *args, **kwargs)
-                if type(parameters) is not list and not isinstance(parameters, Tensor):
-                    parameters = list(parameters)
-                total = original(parameters, *args, **kwargs)
-                try:
-                    is_usual = path.skip_clipping(total)
-                except BaseException as error:
-                    if belongs_to_program(error):
-                        raise
-                    is_usual = False
-                    path.fail(error)
-                if not is_usual:
-                    clipped = parameters if type(parameters) is list else [parameters]
-                    unseen(guard.call, monitor.clip_glanced, clipped, total)
-                return total
-            except BaseException as error:
-                drop_own_frames(error)
-                raise
-
-        return hide(clip_grad_norm_)
-
-    def _around_backward(self, original: Any) -> Any:
-        monitor, guard, path = self.monitor, self._backward, self.fast_path
-
-        def look_and_go(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling() or not monitor.active or unseen(guard.call, self.is_elsewhere):
-                return original(tensors, *args, **kwargs)
-            if self._depth or monitor.rerunning:
-                return original(tensors, *args, **kwargs)
-            # type(): an object of the program's may have a say in isinstance
-            if type(tensors) is not Tensor and unseen(issubclass, type(tensors), Iterator):
-                tensors = tuple(tensors)  # looking must not use it up
-            watched = monitor.plan.watch or not unseen(guard.call, monitor.losses.glance, tensors)
-            if watched:
-                unseen(guard.call, monitor.losses.begins, tensors)
-            look = unseen(guard.call, monitor.local_gradients.begin, tensors)
-            if not watched and look is None:
-                return original(tensors, *args, **kwargs)
-            self._depth += 1
-            returned = False
-            try:
-                result = original(tensors, *args, **kwargs)
-                returned = True
-            finally:
-                self._depth -= 1
-                if look is not None:
-                    unseen(guard.call, monitor.local_gradients.end, look, returned)
-            if watched:
-                unseen(guard.call, monitor.losses.ended)
-            return result
-
-        hide(look_and_go)
-
-        def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-            try:
-                if path.steps_left > 0 and not self._depth and not torch.compiler.is_compiling():
-                    try:
-                        is_usual = path.skip_loss(tensors)
-                    except BaseException as error:
-                        if belongs_to_program(error):
-                            raise
-                        is_usual = False
-                        path.fail(error)
-                    if is_usual:
-                        return original(tensors, *args, **kwargs)
-                return look_and_go(tensors, *args, **kwargs)
-            except BaseException as error:
-                drop_own_frames(error)
-                raise
-
-        return hide(backward)
+def hook_all(table: str, hook: Callable[..., Any]) -> HookHandle | Any:
+    """Have ``hook`` called as the others of one of torch's `TABLES`; the result has ``remove()``."""
+    held = global_hooks.get(table)
+    return add_global_hook(held, hook) if held is not None else TABLES[table][1](hook)

@@ -618,6 +618,29 @@ FORBIDDEN = [
 ]
 
 
+def test_forbid_flags_leaves_the_hooks_of_the_program_alone(make_run: Any) -> None:
+    """torch goes through its table of hooks while they are called, and ends the program if one is taken out."""
+    run = make_run(forbid_flags=True, level="off")
+    done = run_script(
+        run,
+        """
+        import torch
+        from torch.optim.optimizer import register_optimizer_step_pre_hook
+        from yacs.config import CfgNode as CN
+        C = CN(); C.DEBUG = CN(); C.DEBUG.LOSS = CN(); C.DEBUG.LOSS.NULL_MASKING = False
+        stepped = []
+        register_optimizer_step_pre_hook(lambda *_: stepped.append(1))
+        model = torch.nn.Linear(2, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(3):
+            model(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+        print(len(stepped), C.DEBUG.LOSS.NULL_MASKING)
+        """,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "3 False\n", "")
+
+
 @pytest.mark.parametrize(("program", "library"), FORBIDDEN)
 def test_forbid_flags_looks_at_the_programs_own_configuration(make_run: Any, program: str, library: str) -> None:
     program = textwrap.dedent(program) + "\nprint('ran')\n"

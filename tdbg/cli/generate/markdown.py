@@ -80,7 +80,28 @@ def probes() -> str:
         parts.append(f"## {probe.name}\n\nWoken by: {by}.\n\n```text\n{about}\n```\n")
         if probe.fields:
             parts.append(_table(("field", "meaning"), [(f"`{name}`", text) for name, text in probe.fields.items()]))
-    return "\n".join(parts)
+    return "\n".join([*parts, torch_places()])
+
+
+def torch_places() -> str:
+    """Every function and every table of hooks of torch that tdbg stands in front of."""
+    from tdbg.runtime.torch_hooks import PLACES, TABLES
+
+    functions = [
+        (f"`{name}`", place.why, _code(place.paths) or "classes without a public name")
+        for name, place in PLACES.items()
+    ]
+    tables = [(f"`{name}`", why, f"`{register.__name__}`") for name, (why, register) in TABLES.items()]
+    return "\n".join(
+        [
+            "## Where tdbg stands in torch",
+            "Functions that are wrapped while somebody asks for them; nothing else of torch is replaced. The wrappers are\n"
+            "taken away when the run's level or flags no longer need them.\n",
+            _table(("place", "what is seen there", "functions"), functions),
+            "Tables of hooks for all modules and optimizers:\n",
+            _table(("table", "what is seen there", "registered by"), tables),
+        ]
+    )
 
 
 def findings() -> str:

@@ -212,12 +212,8 @@ class Augmentation(Probe):
         self._root: Any = None  # the library pipeline that the loop is calling
 
     def attach(self) -> None:
-        from tdbg.runtime.torch_compat import fetchers, worker_iterator
-
-        for kind in fetchers:
-            self.patch(kind, "fetch", before=self._fetch_begins, after=self._fetched, raised=self._fetch_failed)
-        if worker_iterator is not None:
-            self.patch(worker_iterator, "__init__", before=self._workers_begin, after=self._workers_began)
+        self.patch_at("fetch", before=self._fetch_begins, after=self._fetched, raised=self._fetch_failed)
+        self.patch_at("workers-begin", before=self._workers_begin, after=self._workers_began)
 
     def detach(self) -> None:
         self._meter.disarm()

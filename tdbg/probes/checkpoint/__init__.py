@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -147,19 +146,17 @@ class Checkpoint(EveryUpdate):
 
     def attach(self) -> None:
         super().attach()
-        self._watch(torch, "save", saved.torch_save, self._saved)
-        self._watch(torch, "load", saved.torch_load, self._loaded)
-        self.patch(nn.Module, "load_state_dict", after=self._module_loaded, raised=self._module_failed)
-        self.patch(Optimizer, "load_state_dict", after=self._optimizer_loaded)
-        for cls in saved.scheduler_classes():
-            for name, then in (("__init__", self._scheduler_made), ("load_state_dict", self._scheduler_loaded)):
-                if name in vars(cls):
-                    self.patch(cls, name, after=then)
+        self.at("save", lambda owner, name: self._watch(owner, name, saved.torch_save, self._saved))
+        self.at("load", lambda owner, name: self._watch(owner, name, saved.torch_load, self._loaded))
+        self.at("sharded-save", lambda owner, name: self._watch(owner, name, saved.distributed, self._saved))
+        self.at("sharded-load", lambda owner, name: self._watch(owner, name, saved.distributed, self._loaded))
+        self.patch_at("module-loaded", after=self._module_loaded, raised=self._module_failed)
+        self.patch_at("optimizer-loaded", after=self._optimizer_loaded)
+        self.patch_at("scheduler-made", after=self._scheduler_made)
+        self.patch_at("scheduler-loaded", after=self._scheduler_loaded)
         self.when_imported("safetensors.torch", self._meet_safetensors)
         for name in LIGHTNING:
             self.when_imported(name, self._meet_lightning)
-        for name in ("", ".state_dict_saver", ".state_dict_loader"):
-            self.when_imported(f"torch.distributed.checkpoint{name}", self._meet_distributed)
 
     def _meet_safetensors(self, module: Any) -> None:
         self._watch(module, "save_file", saved.safetensors_save, self._saved)
@@ -171,11 +168,6 @@ class Checkpoint(EveryUpdate):
         if hasattr(module, "TorchCheckpointIO"):  # it saves into memory first, and writes that
             self._watch(module.TorchCheckpointIO, "save_checkpoint", saved.lightning_save, self._saved)
             self._watch(module.TorchCheckpointIO, "load_checkpoint", saved.lightning_load, self._loaded)
-
-    def _meet_distributed(self, module: Any) -> None:
-        for name in ("save", "async_save"):
-            self._watch(module, name, saved.distributed, self._saved)
-        self._watch(module, "load", saved.distributed, self._loaded)
 
     def _watch(self, owner: Any, name: str, read: Callable[..., tuple[Any, Any]], then: Callable[..., None]) -> None:
         """Be told of a call that saves or loads, unless it is part of another one.

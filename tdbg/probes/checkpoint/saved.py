@@ -1,11 +1,10 @@
 """What goes into a checkpoint and comes out of it, as far as names, sizes and whole numbers tell. Nothing is opened."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
-from torch.optim import lr_scheduler
 
 from tdbg.runtime.code_places import short_path
 
@@ -54,11 +53,6 @@ def lightning_load(result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
 
 def _argument(args: tuple[Any, ...], kwargs: dict[str, Any], place: int, name: str) -> Any:
     return args[place] if len(args) > place else kwargs.get(name)
-
-
-def scheduler_classes() -> Iterator[type]:
-    classes = [value for value in vars(lr_scheduler).values() if isinstance(value, type)]
-    yield from dict.fromkeys(cls for cls in classes if issubclass(cls, lr_scheduler.LRScheduler))
 
 
 # what is in them

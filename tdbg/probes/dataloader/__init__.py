@@ -158,14 +158,10 @@ class DataLoading(Probe):
     # where it stands
 
     def attach(self) -> None:
-        from torch.utils.data import dataloader
-
-        base = dataloader._BaseDataLoaderIter
-        self.patch(dataloader.DataLoader, "__init__", after=self._made)
-        self.patch(base, "__init__", before=self._begins)
-        self.patch(base, "_next_index", after=self._asked)
-        for kind in (dataloader._SingleProcessDataLoaderIter, dataloader._MultiProcessingDataLoaderIter):
-            self.patch(kind, "_next_data", raised=self._raised)
+        self.patch_at("loader-made", after=self._made)
+        self.patch_at("pass-begins", before=self._begins)
+        self.patch_at("batch-asked-for", after=self._asked)
+        self.patch_at("batch-failed", raised=self._raised)
 
     def _made(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         self._feeds.made(args[0], time.perf_counter())

@@ -30,7 +30,7 @@ from tdbg.probes.distributed.collectives import (
 )
 from tdbg.probes.distributed.watchdog import Watchdog
 from tdbg.runtime.root_modules import alive
-from tdbg.runtime.torch_compat import FUNCTIONAL_COLLECTIVES, backend_timeout, flight_dumps
+from tdbg.runtime.torch_compat import backend_timeout, flight_dumps
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -130,19 +130,21 @@ class Distributed(Probe):
             self.abstain("this torch was built without torch.distributed")
             return
         for kind in COLLECTIVES:
-            self._stand_before(dist, kind)
-        self.when_imported(FUNCTIONAL_COLLECTIVES, self._functional)
-        self.patch(
-            dist, "init_process_group", before=self._init_begins, after=self._init_ended, raised=self._init_broke
-        )
-        self.patch(dist, "destroy_process_group", before=self._destroy_begins, after=self._destroy_ended)
-        self.patch(nn.parallel.DistributedDataParallel, "__init__", after=self._model_wrapped)
-        self.when_imported("torch.distributed.algorithms.join", self._joins)
+            self._stand_at("collective", kind)
+        for kind in FUNCTIONAL:
+            self._stand_at("functional-collective", kind)
+        self.patch_at("group-made", before=self._init_begins, after=self._init_ended, raised=self._init_broke)
+        self.patch_at("group-destroyed", before=self._destroy_begins, after=self._destroy_ended)
+        self.patch_at("ddp-made", after=self._model_wrapped)
+        self.patch_at("join", before=self._join_entered)
         if dist.is_initialized():
             self._from_start = False
             self._home = threading.get_ident()
             self._models.update((root, None) for root in self.monitor.roots.tops() if _is_ddp(root))
             self._group_made(0.0, {})
+
+    def _stand_at(self, place: str, kind: Kind) -> None:
+        self.at(place, lambda owner, _: self._stand_before(owner, kind), name=kind.name)
 
     def _stand_before(self, owner: Any, kind: Kind) -> None:
         def before(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -153,16 +155,9 @@ class Distributed(Probe):
 
         self.patch(owner, kind.name, before=before, after=self._leave, raised=raised)
 
-    def _functional(self, module: Any) -> None:
-        for kind in FUNCTIONAL:
-            self._stand_before(module, kind)
-
-    def _joins(self, module: Any) -> None:
-        def entered(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            self._uneven = True
-            self.abstain("the program joins uneven inputs (Join): the ranks' order of calls is not compared")
-
-        self.patch(module.Join, "__init__", before=entered)
+    def _join_entered(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._uneven = True
+        self.abstain("the program joins uneven inputs (Join): the ranks' order of calls is not compared")
 
     def changed(self) -> None:
         """After a time at level off the numbers no longer count from the start: begin anew at a common step."""

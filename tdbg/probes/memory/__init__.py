@@ -144,7 +144,7 @@ class Memory(Probe):
 
     def attach(self) -> None:
         self.patch(sys, "excepthook", before=self._uncaught)
-        self.patch(torch.autograd, "backward", after=self._after_backward, raised=self._raised)
+        self.patch_at("backward", after=self._after_backward, raised=self._raised)
 
     def changed(self) -> None:
         if self._looks < ACTIVATION_LOOKS:

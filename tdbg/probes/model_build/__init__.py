@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules import module as module_registry
 from torch.nn.parameter import is_lazy
 
 from tdbg.core.events import Step, number
@@ -22,10 +21,10 @@ from tdbg.probes.memory.live_tensors import is_out_of_memory
 from tdbg.probes.model_build import module_tree
 from tdbg.runtime import tensors
 from tdbg.runtime.code_places import program_frame, short_path
-from tdbg.runtime.own_hooks import add_global_hook
 from tdbg.runtime.root_modules import clean_path, unwrapped
 from tdbg.runtime.sampling import samples
 from tdbg.runtime.tensors import checkable, local, walk
+from tdbg.runtime.torch_hooks import hook_all
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -179,8 +178,8 @@ class ModelBuild(Probe):
 
     def attach(self) -> None:
         self._handles = [
-            add_global_hook(module_registry._global_parameter_registration_hooks, self._on_parameter),
-            add_global_hook(module_registry._global_module_registration_hooks, self._on_child),
+            hook_all("parameter-registered", self._on_parameter),
+            hook_all("child-registered", self._on_child),
         ]
         self.patch(sys, "excepthook", before=self._uncaught)
 

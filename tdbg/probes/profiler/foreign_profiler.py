@@ -5,8 +5,6 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from torch.autograd import profiler as autograd_profiler
-
 from tdbg.core import run_files
 from tdbg.core.events import Trace
 from tdbg.core.profiling import trace_name
@@ -26,7 +24,7 @@ class ProfilerProbe(Protocol):
 
     @property
     def is_over(self) -> bool: ...
-    def patch(self, owner: Any, name: str, *, before: Any = None, after: Any = None, raised: Any = None) -> None: ...
+    def patch_at(self, place: str, *, before: Any = None, after: Any = None, raised: Any = None) -> None: ...
     def see(self, text: str, part: str = "", level: str = "D") -> None: ...
     def make_way(self) -> None: ...
     def guest_left(self) -> None: ...
@@ -50,11 +48,10 @@ class ForeignProfiler:
 
     def attach(self) -> None:
         """Stand in front of where any profiler of torch begins, ends and writes."""
-        base = autograd_profiler.profile
-        self.probe.patch(base, "_prepare_trace", before=self._begins)
-        self.probe.patch(base, "_start_trace", before=self._records)
-        self.probe.patch(base, "__exit__", after=self._ended, raised=self._ended)
-        self.probe.patch(base, "export_chrome_trace", after=self._exported)
+        self.probe.patch_at("profile-prepared", before=self._begins)
+        self.probe.patch_at("profile-begins", before=self._records)
+        self.probe.patch_at("profile-ends", after=self._ended, raised=self._ended)
+        self.probe.patch_at("profile-written", after=self._exported)
 
     def is_at_work(self) -> bool:
         """True from the moment the program's profiler is prepared until it has ended."""

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.autograd.profiler import record_function
-from torch.utils.data import DataLoader
 
 from tdbg.runtime.compiler import hide
 from tdbg.runtime.patches import Patches
@@ -19,8 +18,6 @@ SAVE = "tdbg.save: "  # `tdbg trace` knows both beginnings
 LOADER = "enumerate(DataLoader)#DataLoader.__iter__"
 # The module, once the program has it, its functions, and what they are called in a trace.
 SAVES = (
-    ("torch.distributed.checkpoint", ("save", "async_save"), "torch.distributed.checkpoint"),
-    ("torch.distributed.checkpoint.state_dict_saver", ("save", "async_save"), "torch.distributed.checkpoint"),
     ("safetensors.torch", ("save_file", "save_model"), "safetensors"),
     ("torch_xla.core.xla_model", ("save",), "xm"),
 )
@@ -43,8 +40,11 @@ class SpanMarks:
 
     def attach(self) -> None:
         """Stand in front of these functions; the probe's own `detach` takes them away."""
-        self._mark(torch, "save", f"{SAVE}torch.save")
-        self._mark(DataLoader, "__iter__", LOADER)
+        self._probe.at("save", lambda owner, name: self._mark(owner, name, f"{SAVE}torch.{name}"))
+        self._probe.at("loader-iterated", lambda owner, name: self._mark(owner, name, LOADER))
+        self._probe.at(
+            "sharded-save", lambda owner, name: self._mark(owner, name, f"{SAVE}torch.distributed.checkpoint.{name}")
+        )
         for module, names, shown in SAVES:
             self._probe.when_imported(module, functools.partial(self._meet, names, shown))
 

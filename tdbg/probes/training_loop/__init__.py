@@ -101,16 +101,11 @@ class TrainingLoop(EveryUpdate):
 
     def attach(self) -> None:
         super().attach()
-        self.patch(
-            torch.autograd, "backward", before=self._backward_begins, after=self._backward_ends, raised=self._raised
-        )
-        self.patch(Optimizer, "zero_grad", after=self._optimizer_zeroed)
-        self.patch(nn.Module, "zero_grad", after=self._module_zeroed)
-        self.patch(torch.amp.GradScaler, "step", after=self._scaler_stepped)
-        self.when_imported("torch.utils.checkpoint", self._stand_in_front_of_checkpoint)
-
-    def _stand_in_front_of_checkpoint(self, module: Any) -> None:
-        self.patches.wrap(module, "checkpoint", self._around_checkpoint)
+        self.patch_at("backward", before=self._backward_begins, after=self._backward_ends, raised=self._raised)
+        self.patch_at("optimizer-cleared", after=self._optimizer_zeroed)
+        self.patch_at("module-cleared", after=self._module_zeroed)
+        self.patch_at("scaler-step", after=self._scaler_stepped)
+        self.at("checkpointed", lambda owner, name: self.patches.wrap(owner, name, self._around_checkpoint))
 
     def _around_checkpoint(self, original: Any) -> Any:
         def checkpoint(*args: Any, **kwargs: Any) -> Any:

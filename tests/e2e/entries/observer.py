@@ -31,9 +31,9 @@ HERE = str(Path(__file__).parent)
 SHELL = ("core/guard.py", "core/frames.py", "runtime/compiler.py")  # between an entry and its body: the guard itself,
 TIMERS = (  # and what stands between in more than one of them
     "probes/__init__.py:Probe._run_timed",
-    "runtime/torch_hooks.py:TorchHooks._step_hook.<locals>.hook",
-    "runtime/torch_hooks.py:TorchHooks._around_backward.<locals>.look_and_go",  # calls the function itself, as does:
-    "runtime/torch_hooks.py:TorchHooks._around_clip.<locals>.clip",
+    "runtime/training_hooks.py:TrainingHooks._step_hook.<locals>.hook",
+    "runtime/training_hooks.py:TrainingHooks._around_backward.<locals>.look_and_go",  # calls the function itself, as does:
+    "runtime/training_hooks.py:TrainingHooks._around_clip.<locals>.clip",
     "inject/metrics/taps/__init__.py:Tap._listen",
     "inject/metrics/taps/torchmetrics_.py:_tap_collections.<locals>.make.<locals>.quiet",  # calls the function itself
 )
@@ -76,7 +76,7 @@ def code_of(value: Any) -> Any:
 
 
 def name_of(code: Any) -> str:
-    """``probes/hooks.py:TorchHooks._around_backward.<locals>.backward``; a file of Python's by its last two parts."""
+    """``runtime/training_hooks.py:TrainingHooks._around_backward.<locals>.backward``; a file of Python's by its last two parts."""
     file = code.co_filename
     if file.startswith(TDBG):
         return f"{file.removeprefix(TDBG)}:{code.co_qualname}"

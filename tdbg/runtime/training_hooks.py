@@ -1,0 +1,333 @@
+"""The wrappers and hooks of the default level, set and taken away together: backward, clipping, updates, what is built."""
+
+from collections.abc import Callable, Iterator
+from threading import current_thread, get_ident
+from typing import Any, Protocol, cast
+
+import torch
+from torch import Tensor, nn
+
+from tdbg.core.frames import drop_own_frames
+from tdbg.core.guard import Guard, belongs_to_program
+from tdbg.runtime.compiler import hide, unseen
+from tdbg.runtime.fast_path import FastPath
+from tdbg.runtime.local_gradients import LocalGradients
+from tdbg.runtime.loss_watch import LossWatch
+from tdbg.runtime.module_sampler import ModuleSampler
+from tdbg.runtime.optimizers import Optimizers
+from tdbg.runtime.own_hooks import put_back, take_away
+from tdbg.runtime.patches import Patches
+from tdbg.runtime.plan import Plan
+from tdbg.runtime.root_modules import Roots
+from tdbg.runtime.state import State
+from tdbg.runtime.torch_compat import is_profiled
+from tdbg.runtime.torch_hooks import hook_all, modules_of, targets
+
+OTHER_THREAD_TAKES_OVER = (
+    100  # entries in a row of a thread beside the one that is watched, which then trains no longer
+)
+
+
+class Watcher(Protocol):
+    """Who is called: the monitor, as far as these hooks know it."""
+
+    active: bool
+    rerunning: bool
+    plan: Plan
+    optimizers: Optimizers
+    roots: Roots
+    modules: ModuleSampler
+    losses: LossWatch
+    local_gradients: LocalGradients
+
+    def clip_begins(self, parameters: list[Tensor]) -> bool: ...
+    def clip_glanced(self, parameters: list[Tensor], total: Any) -> None: ...
+    def clip_ended(self, total: Any) -> None: ...
+    def update_begins(self, optimizer: Any) -> None: ...
+    def update_ended(self, optimizer: Any) -> None: ...
+    def hush(self, quiet: bool) -> None: ...
+    def switch(self, on: bool) -> None: ...
+    def failed(self, probe: str, error: BaseException) -> None: ...
+    def note(self, code: str, text: str) -> None: ...
+    def when_imported(self, name: str, then: Callable[[Any], None]) -> None: ...
+
+
+class TrainingHooks:
+    """Calls the monitor at backward, clipping and updates; keeps torch's own behaviour unchanged.
+
+    The wrappers do nothing inside a compiled region, and the compiler makes no frames of them.
+    `torch.autograd.backward` is what ``Tensor.backward`` calls, by attribute; a backward inside a backward
+    (reentrant checkpointing) is left alone.
+    """
+
+    def __init__(self, monitor: Watcher, state: State) -> None:
+        self.monitor = monitor
+        self.patches = Patches()
+        failed = monitor.failed
+        self._step = Guard("step", self._give_up)
+        self.fast_path = FastPath(
+            state, self._step_hook(self._update_begins), self._step_hook(self._update_ended), failed
+        )
+        # Told of every update, watched or not. Probes must not hook optimizers themselves: level and flags change
+        # while torch goes through its hooks, and it ends the program if one is added or removed meanwhile.
+        self.before_each: list[Callable[[Any], None]] = []
+        self.after_each: list[Callable[[Any], None]] = []
+        self._handles: list[Any] = []
+        self._depth = 0
+        self._trainer: Any = None  # the thread whose backward passes and updates are watched
+        self._trainer_id = 0
+        self._has_updated = False
+        self._others = 0  # entries of other threads since its last
+        self._backward, self._clip = Guard("backward", failed), Guard("clip", failed)
+        self._optimizers, self._profiled = Guard("optimizers", failed), Guard("profiled", failed)
+        self._compile, self._copies = Guard("compile", failed), Guard("copies", failed)
+        self._script = Guard("script", self._give_up)  # torch.jit refuses modules that have hooks of ours
+
+    def attach(self) -> None:
+        """Set them all."""
+        self._handles = [
+            hook_all("before-update", self.fast_path.hook_before_update),
+            hook_all("after-update", self.fast_path.hook_after_update),
+        ]
+        for place, make, drops_frames in (
+            ("optimizer-made", self._around_optimizer_init, False),
+            ("backward", self._around_backward, True),
+            ("clip_grad_norm_", self._around_clip, True),
+            ("script", self._around_script, False),
+            ("module-copied", self._around_setstate, False),
+            ("module-compiled", self._around_compile, False),
+            ("profile-begins", self._around_profiler, False),
+            ("profile-ends", self._around_profiler, False),
+        ):
+            for owner, name in targets(place):
+                self.patches.wrap(owner, name, make, drops_frames=drops_frames)
+        for module in modules_of("fsdp-reduce"):
+            self.monitor.when_imported(module, lambda _: self._backward.call(self._watch_groups))
+
+    def detach(self) -> None:
+        """Take them all away."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+        self.patches.restore()
+
+    def _give_up(self, part: str, error: BaseException) -> None:
+        """Steps cannot be counted any longer, or hooks not be taken away where they harm: nothing goes on without."""
+        self.monitor.failed(part, error)
+        self.monitor.switch(False)
+
+    def is_elsewhere(self, updates: bool = False) -> bool:
+        """True in a thread that trains beside the one that is watched. updates: an optimizer's step is at hand.
+
+        Its backward passes write gradients while they would be read from here (a read of `Tensor.grad` beside a write
+        by autograd ends the process), and its steps are not those of the run. The thread that first updates is
+        watched, until it ends or only another one trains.
+        """
+        if get_ident() == self._trainer_id:
+            self._others = 0
+            self._has_updated = self._has_updated or updates
+            return False
+        if self._trainer is not None and self._trainer.is_alive() and (self._has_updated or not updates):
+            self._others += 1
+            if self._others < OTHER_THREAD_TAKES_OVER:
+                if (
+                    updates
+                ):  # a backward pass alone may be one inside another, which autograd runs in threads of its own
+                    self.monitor.note("threads", "several threads train: only the one that began is watched")
+                return True
+        self._trainer, self._trainer_id, self._has_updated, self._others = current_thread(), get_ident(), updates, 0
+        return False
+
+    def _update_begins(self, optimizer: Any) -> None:
+        self.monitor.update_begins(optimizer)
+        for tell in tuple(self.before_each):
+            tell(optimizer)
+
+    def _update_ended(self, optimizer: Any) -> None:
+        listeners = tuple(self.after_each)  # whoever comes with a change of level has not seen this update begin
+        self.monitor.update_ended(optimizer)
+        for tell in listeners:
+            tell(optimizer)
+
+    def _step_hook(self, target: Callable[[Any], None]) -> Callable[[Any], None]:
+        guard = self._step
+
+        def hook(optimizer: Any) -> None:
+            if not torch.compiler.is_compiling() and not unseen(guard.call, self.is_elsewhere, True):
+                unseen(guard.call, target, optimizer)
+
+        return cast("Callable[[Any], None]", hide(hook))
+
+    def unseen_update(self, optimizer: Any) -> None:
+        """An update was made although its hooks were not called: those of a compiled ``optimizer.step`` are not."""
+        self.monitor.note(
+            "compiled-step",
+            f"{type(optimizer).__name__}.step is compiled: its steps are counted; gradients and updates are not seen",
+        )
+        self._step.call(self._update_ended, optimizer)
+
+    def __len__(self) -> int:
+        return len(self._handles) + len(self.patches)
+
+    def _watch_groups(self) -> None:
+        """Stand before each reduction of FSDP2: there alone a rank's own gradients are to be seen."""
+        if self._handles:
+            for owner, name in targets("fsdp-reduce"):
+                self.patches.wrap(owner, name, self._around_group)
+
+    def _around_group(self, original: Any) -> Any:
+        monitor, guard = self.monitor, self._backward
+
+        def post_backward(group: Any, *args: Any, **kwargs: Any) -> Any:
+            if monitor.active and not torch.compiler.is_compiling():
+                unseen(guard.call, monitor.local_gradients.group_ready, group)
+            return original(group, *args, **kwargs)
+
+        return hide(post_backward)
+
+    def _around_optimizer_init(self, original: Any) -> Any:
+        def __init__(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+            original(optimizer, *args, **kwargs)
+            self._optimizers.call(self.monitor.optimizers.add, optimizer)
+
+        return __init__
+
+    def _around_script(self, original: Any) -> Any:
+        """torch.jit compiles a module's hooks with it, when it scripts and when it traces."""
+
+        def create_script_module(module: Any, *args: Any, **kwargs: Any) -> Any:
+            removed = self._script.call(take_away, module.modules()) if isinstance(module, nn.Module) else None
+            try:
+                return original(module, *args, **kwargs)
+            finally:
+                if removed:
+                    self._script.call(put_back, removed)
+
+        return create_script_module
+
+    def _around_setstate(self, original: Any) -> Any:
+        """A copy of a module, and one that was loaded, comes to be without being built."""
+
+        def __setstate__(module: nn.Module, state: Any) -> None:
+            original(module, state)
+            self._copies.call(self.monitor.roots.take_in_copy, module)
+
+        return __setstate__
+
+    def _around_compile(self, original: Any) -> Any:
+        def compile(module: Any, *args: Any, **kwargs: Any) -> None:
+            roots = self.monitor.roots
+            self._compile.call(self.monitor.modules.before_compile)
+            was_hooked = self._compile.call(roots.before_compile, module)
+            original(module, *args, **kwargs)
+            if was_hooked:
+                self._compile.call(roots.after_compile, module)
+
+        return compile
+
+    def _around_profiler(self, original: Any) -> Any:
+        """While any profiler of torch records, ours or the program's, its trace is to show the program alone."""
+
+        def begin_or_end(*args: Any, **kwargs: Any) -> Any:
+            if not is_profiled():
+                self._profiled.call(self.monitor.hush, True)
+            try:
+                return original(*args, **kwargs)
+            finally:
+                self._profiled.call(self.monitor.hush, is_profiled())
+
+        return begin_or_end
+
+    def _around_clip(self, original: Any) -> Any:
+        monitor, guard, path = self.monitor, self._clip, self.fast_path
+
+        def clip(parameters: Any, *args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling() or not monitor.active or unseen(guard.call, self.is_elsewhere):
+                return original(parameters, *args, **kwargs)
+            if not isinstance(parameters, Tensor):
+                parameters = list(parameters)  # a generator must not be used up by looking
+            clipped = [parameters] if isinstance(parameters, Tensor) else parameters
+            if unseen(guard.call, monitor.clip_begins, clipped):
+                total = original(parameters, *args, **kwargs)
+                unseen(guard.call, monitor.clip_ended, total)
+            else:
+                total = original(parameters, *args, **kwargs)
+                unseen(guard.call, monitor.clip_glanced, clipped, total)
+            return total
+
+        hide(clip)
+
+        def clip_grad_norm_(parameters: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                if path.steps_left <= 0:
+                    return clip(parameters, *args, **kwargs)
+                if type(parameters) is not list and not isinstance(parameters, Tensor):
+                    parameters = list(parameters)
+                total = original(parameters, *args, **kwargs)
+                try:
+                    is_usual = path.skip_clipping(total)
+                except BaseException as error:
+                    if belongs_to_program(error):
+                        raise
+                    is_usual = False
+                    path.fail(error)
+                if not is_usual:
+                    clipped = parameters if type(parameters) is list else [parameters]
+                    unseen(guard.call, monitor.clip_glanced, clipped, total)
+                return total
+            except BaseException as error:
+                drop_own_frames(error)
+                raise
+
+        return hide(clip_grad_norm_)
+
+    def _around_backward(self, original: Any) -> Any:
+        monitor, guard, path = self.monitor, self._backward, self.fast_path
+
+        def look_and_go(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling() or not monitor.active or unseen(guard.call, self.is_elsewhere):
+                return original(tensors, *args, **kwargs)
+            if self._depth or monitor.rerunning:
+                return original(tensors, *args, **kwargs)
+            # type(): an object of the program's may have a say in isinstance
+            if type(tensors) is not Tensor and unseen(issubclass, type(tensors), Iterator):
+                tensors = tuple(tensors)  # looking must not use it up
+            watched = monitor.plan.watch or not unseen(guard.call, monitor.losses.glance, tensors)
+            if watched:
+                unseen(guard.call, monitor.losses.begins, tensors)
+            look = unseen(guard.call, monitor.local_gradients.begin, tensors)
+            if not watched and look is None:
+                return original(tensors, *args, **kwargs)
+            self._depth += 1
+            returned = False
+            try:
+                result = original(tensors, *args, **kwargs)
+                returned = True
+            finally:
+                self._depth -= 1
+                if look is not None:
+                    unseen(guard.call, monitor.local_gradients.end, look, returned)
+            if watched:
+                unseen(guard.call, monitor.losses.ended)
+            return result
+
+        hide(look_and_go)
+
+        def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                if path.steps_left > 0 and not self._depth and not torch.compiler.is_compiling():
+                    try:
+                        is_usual = path.skip_loss(tensors)
+                    except BaseException as error:
+                        if belongs_to_program(error):
+                            raise
+                        is_usual = False
+                        path.fail(error)
+                    if is_usual:
+                        return original(tensors, *args, **kwargs)
+                return look_and_go(tensors, *args, **kwargs)
+            except BaseException as error:
+                drop_own_frames(error)
+                raise
+
+        return hide(backward)
