@@ -434,9 +434,9 @@ complete -c tdbg -n '__tdbg_at \'control\'' -s h -l help -d 'Show this page and 
 complete -c tdbg -n '__tdbg_at \'control\'' -a '(__tdbg_runs)'
 
 # tdbg filter-logs
-complete -c tdbg -n '__tdbg_at \'filter-logs\'' -s f -l flag -x -a '(__tdbg_FLAG)' -d 'Records of this flag, or of all below it; several: of any of them.'
-complete -c tdbg -n '__tdbg_at \'filter-logs\'' -s x -l exclude-flag -x -a '(__tdbg_FLAG)' -d 'No records of this flag; several: of none of them.'
-complete -c tdbg -n '__tdbg_at \'filter-logs\'' -s p -l prefix -x -d 'Records whose tag begins like this; several: like any of them.'
+complete -c tdbg -n '__tdbg_at \'filter-logs\'' -s f -l flag -x -a '(__tdbg_FLAG)' -d 'Records of this flag and of those below it; repeat for more flags.'
+complete -c tdbg -n '__tdbg_at \'filter-logs\'' -s x -l exclude-flag -x -a '(__tdbg_FLAG)' -d 'Leave out records of this flag; repeat to leave out more.'
+complete -c tdbg -n '__tdbg_at \'filter-logs\'' -s p -l prefix -x -d 'Records whose tag starts with TEXT; repeat for more prefixes.'
 complete -c tdbg -n '__tdbg_at \'filter-logs\'' -s r -l ranks -x -d 'These ranks only: 0,3-5, or all. [default: all]'
 complete -c tdbg -n '__tdbg_at \'filter-logs\'' -s t -l type -x -d 'Which of tdbg\'s two logs of a rank: debug, info or both. [default: debug]'
 complete -c tdbg -n '__tdbg_at \'filter-logs\'' -l level -x -a '(__tdbg_LOG_LEVEL)' -d 'This level and above: DEBUG, STATS, INFO ...'

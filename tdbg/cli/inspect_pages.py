@@ -24,8 +24,8 @@ app = options.group(
     """Open captured tensors: list, show, compare, export, repair.
 
     What `tdbg run --capture` and the debuggers kept is read where it lies, without torch and without running anything
-    that is in it. A path alone lists. A path may stand before or after the command: RUN show KEY is show RUN KEY. It may be
-    a URL such as s3://bucket/run, of which only what is looked at is fetched.
+    that is in it. A path alone lists. The path may come before or after the command: RUN show KEY is the same as show RUN
+    KEY. A path may also be a URL such as s3://bucket/run; only the parts that are read are fetched.
 
     Examples:
         tdbg inspect-pages tdbg_runs/20261121-031500-train

@@ -74,7 +74,7 @@ def tell_damage(run: "RunDir") -> None:
     try:
         run.info()
     except TdbgError as error:
-        say(str(error), "command, settings and exit code are not known: the verdict goes by the events of the ranks")
+        say(str(error), "command, settings and exit code are unknown; the verdict uses the ranks' events only")
 
 
 def severity(word: str) -> str:

@@ -160,7 +160,7 @@ def find_risk(path: Path, found: os.stat_result, owners: list[int]) -> str:
     try:
         risk = describe_risk(os.stat(path.parent), owners)
     except OSError:
-        risk = "its owner cannot be found out"
+        risk = "its owner cannot be determined"
     return f"its folder is not safe: {risk}" if risk else ""
 
 

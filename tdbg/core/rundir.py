@@ -241,7 +241,7 @@ class RunDir:
 
     def info(self) -> dict[str, Any]:
         """What run.json holds; TdbgError if it cannot be read."""
-        hint = "name another run, or put a whole run.json in its place, from a copy"
+        hint = "restore run.json from a copy, or name another run"
         try:
             found = read_json(self.path / STATE_FILE)
         except (OSError, ValueError) as error:

@@ -55,9 +55,9 @@ VIEWS = ("merge", "follow", "collapse", "diverge", "silent", "errors", "count", 
 
 # field of Question -> names, kind of the value, help
 OPTIONS: dict[str, tuple[tuple[str, ...], str, str]] = {
-    "flag": (("--flag", "-f"), "FLAG", "Records of this flag, or of all below it; several: of any of them."),
-    "exclude_flag": (("--exclude-flag", "-x"), "FLAG", "No records of this flag; several: of none of them."),
-    "prefix": (("--prefix", "-p"), "TEXT", "Records whose tag begins like this; several: like any of them."),
+    "flag": (("--flag", "-f"), "FLAG", "Records of this flag and of those below it; repeat for more flags."),
+    "exclude_flag": (("--exclude-flag", "-x"), "FLAG", "Leave out records of this flag; repeat to leave out more."),
+    "prefix": (("--prefix", "-p"), "TEXT", "Records whose tag starts with TEXT; repeat for more prefixes."),
     "ranks": (("--ranks", "-r"), "RANGE", "These ranks only: 0,3-5, or all."),
     "kind": (("--type", "-t"), "NAME", "Which of tdbg's two logs of a rank: debug, info or both."),
     "level": (("--level",), "LOG_LEVEL", "This level and above: DEBUG, STATS, INFO ..."),

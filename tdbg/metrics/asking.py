@@ -92,7 +92,7 @@ def tell_counts(name: str, counts: "Counts") -> None:
 
     foreign = Path(name).is_file() and Path(name).name != FILE
     if counts.broken and not counts.rows and (foreign or counts.broken > 1):
-        raise TdbgError(f"{name}: none of {counted(counts.broken, 'line')} is a row of metrics", ROWS_ARE)
+        raise TdbgError(f"{name}: no row of metrics in {counted(counts.broken, 'line')}", ROWS_ARE)
     if counts.broken:
         torn = "a kill tears the last one" if counts.broken == 1 else "they are torn, or no rows of metrics"
         say(safe(f"{name}: {counted(counts.broken, 'line')} passed over: {torn}"))

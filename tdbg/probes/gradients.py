@@ -25,8 +25,8 @@ SMALL_NUMEL = 4096
 SMALL_COUNT = 6
 NO_GRADIENT = -1.0
 NO_BACKWARD_TEXT = (
-    "no backward pass was seen, so losses were not checked: torch.autograd.grad or torch.func made the gradients, which"
-    " were read before the updates that were watched"
+    "several updates in a row had no backward pass (torch.autograd.grad, torch.func or gradients set by hand): the loss was"
+    " not checked there; their gradients were, before the updates that were watched"
 )
 STEPS_BY_HAND = 3  # in a row, until a run counts as one without backward passes
 

@@ -251,7 +251,7 @@ class Schedule(Probe):
         """At once: it may be the last thing that the program does."""
         why = "switch" if self._last[0] else "first"
         self._last = self._now, 0
-        when = "steps for the first time" if course.whole else "steps for the first time that was seen"
+        when = "steps for the first time" if course.whole else "is first seen stepping"
         text = f"{course.name} {when}, after {course.at} updates, at rate {_first(before)}"
         values: dict[str, Any] = {"scheduler": course.name, "which": course.which, "advanced": 1, "updates": course.at}
         self._say(

@@ -27,7 +27,7 @@ def correct_live_findings(run: RunDir, findings: Sequence[Finding]) -> list[str]
         elif not placed:
             _correct(same[0], f'"{title}"')
         elif severity in SEVERITIES and all(finding.severity != severity for finding in placed):
-            _correct(placed[0], f"{severity}, now {placed[0].severity}")
+            _correct(placed[0], f"severity {severity}, now {placed[0].severity}")
     return list(dict.fromkeys(notes))
 
 

@@ -94,5 +94,5 @@ class GradientFlow(ObservingRule[_State]):
             cause=CUT if first == 0 else "too many saturating or shrinking layers in a row",
             try_next=LOOK_BETWEEN
             if first == 0
-            else "residual connections, normalisation or another initialisation; `flow` of the observations shows where it falls",
+            else "residual connections, normalisation or another initialisation; the field `flow` of the observations shows where the gradient falls",
         )

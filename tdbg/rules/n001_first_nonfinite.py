@@ -54,7 +54,7 @@ UNREAD = (
     "the gradients were not read at this step: this parameter's gradient was bad, or something wrote the parameter after"
     " the update (an in-place write, a load, an EMA or weight swap)"
 )
-UNREAD_TRY = "look for both; --max-overhead 100 reads the gradients of every step"
+UNREAD_TRY = "check both; --max-overhead 100 reads the gradients of every step"
 # The gradients of a module's parameters tell that the value came to it, not that it was made there.
 BRACKETED = (
     "at this module, or at anything that its output passes through on its way to the loss: later modules, another"
@@ -81,9 +81,9 @@ class FirstNonFinite(Rule):
     What it does: Takes the first non-finite value each rank located, and names the one it all began with. Evidence
     has an order: a rank that located the value by re-running its batch comes first, then one whose own input, loss
     or gradient before the reduction was bad, then those that saw it after the reduction or in their weights, at
-    the same step or one later: the last are listed as evidence, not as the origin. An Inf in a step that
-    GradScaler skipped is the scaler's normal work: silent. A NaN in such a step is told as `info`, because the
-    weights were protected.
+    the same step or one later. Ranks of the last kind are listed as evidence, not as the origin. An Inf in a step
+    that GradScaler skipped is the scaler's normal work: silent. A NaN in such a step is told as `info`, because
+    the weights were protected.
 
     Why it matters: One NaN in a gradient ruins every weight at the next update, on every rank. From then on
     each module is "the first NaN module"; only the first step, before its update, tells the cause.
@@ -208,11 +208,7 @@ class FirstNonFinite(Rule):
         others = [seen for seen in self._seen.values() if seen.process is not best.process]
         through = [seen.process.rank or 0 for seen in others if seen.event.origin == "other-rank"]
         later = [seen for seen in others if seen.event.origin != "other-rank" and seen.process.rank is not None]
-        lines = (
-            [f"{ranges(through)} received it in the gradient reduction; their own gradients were finite"]
-            if through
-            else []
-        )
+        lines = [f"{ranges(through)} received it in the gradient reduction (own gradients finite)"] if through else []
         if later:
             lines.append(
                 "also seen on " + joined([f"rank {seen.process.rank} at step {seen.event.step}" for seen in later], 4)

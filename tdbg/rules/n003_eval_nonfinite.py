@@ -11,7 +11,7 @@ from tdbg.rules.text import kept_in, kind_name
 from tdbg.rules.view import View, launch_of
 
 SAVED = "look at the saved batch: "
-BATCHES = "empty samples, rows that are masked throughout, half precision"
+BATCHES = "empty samples, fully masked rows, half precision"
 # By the phase, where that says more than what evaluation is known for.
 CAUSES = {
     "input": "the batch held it before the first module saw it",

@@ -34,8 +34,8 @@ class DataStarved(Rule):
     `prefetch_factor` 4 where single batches are slow; decode and resize once, beforehand. More workers than cores
     do not help.
 
-    Thresholds: DATALOADER.wait_share 0.5, 20 batches, 50 batches or 5 s, 5 ms, 20 % of the run's time;
-    AUGMENTATION.slow_share 0.6.
+    Thresholds: DATALOADER.wait_share 0.5 over at least 20 batches; a median wait of 5 ms; from 50 batches or 5 s
+    on; 20 % of the run's time; AUGMENTATION.slow_share 0.6.
     """
 
     code = "TD-P002"

@@ -32,8 +32,8 @@ class UnevenRanks(Rule):
     What to do: Look at the rank that stopped first: its own exit (TD-R002), its traceback (TD-R003). If it
     ended well, its data ran out: use DistributedSampler with drop_last, or the Join context manager.
 
-    Thresholds: After a clean end any difference counts. After a failure one step is ignored, and twice as many
-    more as the budget skipped between two records.
+    Thresholds: After a clean end any difference counts. After a failure, or beside a rank that was killed, a
+    difference of 1 step plus twice the largest gap between two records of that rank is ignored.
     """
 
     code = "TD-R001"

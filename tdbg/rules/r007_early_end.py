@@ -1,4 +1,4 @@
-"""TD-R007: a rank that ended with exit code 0 while others still needed it."""
+"""TD-R007: a rank that ended without an error while others still needed it."""
 
 import re
 from collections.abc import Iterable
@@ -28,12 +28,12 @@ class _Failed:
 
 @RULES.add
 class EarlyEnd(Rule):
-    """Names a rank that ended with exit code 0 before others, which then failed in a collective without it.
+    """Names a rank that ended without an error before others, which then failed in a collective without it.
 
-    What it does: Looks for ranks of one launch that ended without an exception, a signal or an exit code, where
-    another rank later failed as a collective does whose other side is gone (a lost connection, a timeout). Where
-    the other rank only took no further step or evaluation call for 30 seconds until it was ended from outside, that
-    is told as a warning.
+    What it does: Looks for ranks of one launch that ended without an exception, a signal or a non-zero exit code,
+    while another rank later failed in a collective whose other side was gone (lost connection, timeout). If the
+    other rank only stopped taking steps or evaluation calls for 30 seconds until it was ended from outside, the
+    finding is a warning.
 
     Why it matters: The rank that left says nothing, and the ranks that waited for it raise "Connection closed by
     peer" or a timeout. The traceback on the screen is that of a healthy rank.
@@ -64,33 +64,41 @@ class EarlyEnd(Rule):
             return ()
         first = left[0]
         failed = [how for found in ranks if (how := _failure(view, found, _end_of(first))) is not None]
+        how = "with exit code 0" if view.own_exit(first) == 0 else "without an error"
         sure = [one for one in failed if one.lost_peer]
         if not failed:
             return ()
         since = min(one.found.crash.t for one in sure if one.found.crash is not None) if sure else float("inf")
-        return (self._finding([found for found in left if _end_of(found) <= since + CLOCK_S], sure or failed),)
+        return (self._finding([found for found in left if _end_of(found) <= since + CLOCK_S], how, sure or failed),)
 
-    def _finding(self, left: list[ProcessView], failed: list[_Failed]) -> Finding:
+    def _finding(self, left: list[ProcessView], how: str, failed: list[_Failed]) -> Finding:
         first, sure = left[0], failed[0].lost_peer
         who = ranges(sorted(one.found.rank or 0 for one in failed))
         then = (
-            f"{who} then failed in a collective after step {failed[0].found.step}"
+            f"{who} then failed in a collective {_after_steps(failed)}"
             if sure
-            else f"{who} took no step after {failed[0].found.step} in the {failed[0].waited_s:.0f} s until the end"
+            else f"{who} took no step {_after_steps(failed)} in the {failed[0].waited_s:.0f} s until the end"
         )
         others = ranges(sorted(found.rank or 0 for found in left[1:])) if left[1:] else ""
         return self.found(
-            f"rank {first.rank} ended with exit code 0 after step {first.step}, and {then}",
+            f"rank {first.rank} ended {how} after step {first.step}, and {then}",
             severity=self.severity if sure else "warning",
             first_step=first.step,
             rank=first.rank,
             evidence=[
                 *[f"rank {one.found.rank}: step {one.found.step}, {one.how}" for one in failed[:4]],
-                *([f"also ended with exit code 0: {others}"] if others else []),
+                *([f"also ended without an error: {others}"] if others else []),
             ],
             cause="the rank left the loop on its own: sys.exit, return or break on a condition of its own, or fewer batches",
             try_next=f"look at what rank {first.rank} did after step {first.step}; have all ranks decide together to end",
         )
+
+
+def _after_steps(failed: list[_Failed]) -> str:
+    """After which step they failed: one for all, or each rank's own."""
+    if len({one.found.step for one in failed}) == 1:
+        return f"after step {failed[0].found.step}"
+    return "(" + ", ".join(f"rank {one.found.rank} after step {one.found.step}" for one in failed[:4]) + ")"
 
 
 def _end_of(found: ProcessView) -> float:

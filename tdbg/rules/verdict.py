@@ -58,7 +58,7 @@ class Verdict:
         """No finding must mean that nothing was wrong, never that nothing was looked at."""
         if self.level == "off":
             return "level off: nothing was looked at"
-        unseen = " (losses were not: no backward pass was seen)" if self.has_unseen_losses else ""
+        unseen = " (some losses were not checked: updates without a backward pass)" if self.has_unseen_losses else ""
         return f"no problem found in what was watched{unseen}"
 
     @property
@@ -226,7 +226,7 @@ class Verdict:
         wall_s = max(row["wall_ms"] for row in self.cost["ranks"]) / 1000
         if wall_s > SHORT_RUN_S or self.cost["pct"] <= self.cost["budget_pct"]:
             return ""
-        return f" in a run of {wall_s:.1f} s, whose first steps are watched whatever that costs"
+        return f"; above the budget because the run took only {wall_s:.1f} s: the first steps are always watched"
 
     def _cost_lines(self) -> list[str]:
         lines = []
@@ -234,8 +234,8 @@ class Verdict:
             worst = self.cost["worst"]
             at = f", rank {worst['rank']} {worst['pct']:.2f} %" if len(self.cost["ranks"]) > 1 else ""
             lines.append(
-                f"cost of tdbg: {self.cost['pct']:.2f} % of the wall time (budget {self.cost['budget_pct']:g} %){self._short()}{at}"
-                f", start-up {self.cost['startup_ms']:.0f} ms{self._beside()}{self._away()}"
+                f"cost of tdbg: {self.cost['pct']:.2f} % of the wall time (budget {self.cost['budget_pct']:g} %){at}"
+                f", start-up {self.cost['startup_ms']:.0f} ms{self._beside()}{self._short()}{self._away()}"
             )
         if self.baseline and self.baseline["low"] is None:
             lines.append(

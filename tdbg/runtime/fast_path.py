@@ -20,7 +20,8 @@ from tdbg.runtime.state import State
 
 
 class FastPath:
-    """Decides at each entry into tdbg whether the rest of it can be skipped; one step in 33, or in 0.1 s, takes the whole path.
+    """Decides at each entry into tdbg whether the rest of it can be skipped; one step in 33, or one
+    every 0.1 s if that is rarer, takes the whole path.
 
     Every hook and wrapper asks here first. Anything unusual (a loss that is not finite or above the bound, a jump of the
     learning rate, another optimizer) leaves the fast path. At 0.3 ms a step every call of a function shows, so nothing

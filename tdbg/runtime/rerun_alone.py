@@ -13,8 +13,12 @@ NAMESPACES = frozenset(("c10d", "_c10d_functional", "c10d_functional", "_c10d_fu
 class CollectiveMet(Exception):
     """The program was about to communicate, in a second run that other ranks have no part in."""
 
-    def __init__(self, operation: str) -> None:
-        super().__init__(f"it communicates with other ranks ({operation}), so the batch was not run again to its end")
+    def __init__(self, operation: str = "") -> None:
+        super().__init__(
+            f"it communicates with other ranks ({operation}), so the batch was not run again to its end"
+            if operation
+            else "the batch was not run again: this torch does not let tdbg see whether the model communicates"
+        )
 
 
 class _Refusing(DispatchMode):
@@ -36,6 +40,6 @@ def no_collectives() -> Iterator[None]:
         yield
         return
     if not sees_operators:
-        raise CollectiveMet("perhaps: this torch does not show its operators")
+        raise CollectiveMet
     with _Refusing():  # type: ignore[no-untyped-call]
         yield

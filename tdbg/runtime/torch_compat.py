@@ -34,10 +34,10 @@ def _find(path: str, goes_off: str) -> Any:
 # What must be left alone: transforms of torch.func, layers that run again in a backward pass
 
 _is_wrapped = _find(
-    "_C._functorch.is_functorch_wrapped_tensor", "tensors inside torch.func are told by failing to read"
+    "_C._functorch.is_functorch_wrapped_tensor", "tensors inside torch.func are recognised only when reading them fails"
 )
-_transform = _find("_C._functorch.peek_interpreter_stack", "calls inside torch.func are looked at like others")
-_graph_task = _find("_C._current_graph_task_id", "debuggers see a checkpointed layer once more, in backward")
+_transform = _find("_C._functorch.peek_interpreter_stack", "calls inside torch.func are watched like other calls")
+_graph_task = _find("_C._current_graph_task_id", "debuggers see a checkpointed layer a second time, during backward")
 
 
 def is_transformed(tensor: Tensor) -> bool:
@@ -58,7 +58,9 @@ def in_backward() -> bool:
 # Hooks and modes
 
 # torch's tables of what is called for all modules or all optimizers, by `torch_hooks.TABLES`
-_numbered = "hooks on all modules or optimizers take numbers of torch's, which a saved module holds"
+_numbered = (
+    "hooks on all modules or optimizers are registered by torch's public functions, which changes its hook numbers"
+)
 global_hooks = {
     name: _find(path, _numbered)
     for name, path in (
@@ -72,8 +74,10 @@ global_hooks = {
 _queue = _find(
     "autograd.Variable._execution_engine.queue_callback", "a rank's own gradients are not seen before DDP reduces them"
 )
-_no_subclass = _find("_C.DisableTorchFunctionSubclass", "subclasses of Tensor see tdbg's hooks being set on them")
-_jit = _find("jit._recursive", "modules made by torch.jit inside others keep their hooks")
+_no_subclass = _find(
+    "_C.DisableTorchFunctionSubclass", "`__torch_function__` of tensor subclasses is called when tdbg sets hooks"
+)
+_jit = _find("jit._recursive", "modules nested inside TorchScript modules keep tdbg's hooks")
 
 
 class _NoMode:
@@ -91,7 +95,7 @@ if TYPE_CHECKING:
 
     DispatchMode = TorchDispatchMode
 else:
-    _unseen = "single operators are not seen: none is named or counted, and no batch is run again beside other ranks"
+    _unseen = "operators are not seen: none is named or counted, and no batch is run again in a job of several ranks"
     DispatchMode = _find("utils._python_dispatch.TorchDispatchMode", _unseen) or _NoMode
 sees_operators = not issubclass(DispatchMode, _NoMode)
 
@@ -116,8 +120,8 @@ def script_makers() -> list[tuple[Any, str]]:
 
 # Kinds, and what runs now
 
-is_tracing: Callable[[], bool] = _find("jit.is_tracing", "torch.jit traces calls while tdbg looks at them") or bool
-_loss = _find("nn.modules.loss._Loss", "a loss is told by its name, not by its class")
+is_tracing: Callable[[], bool] = _find("jit.is_tracing", "tdbg also watches calls while torch.jit traces them") or bool
+_loss = _find("nn.modules.loss._Loss", "losses are recognised by name, not by class")
 LOSSES: tuple[type, ...] = (_loss,) if _loss is not None else ()
 
 
@@ -175,8 +179,10 @@ def compiler_count(group: str, name: str) -> int:
 
 # The profiler and CUDA's allocator
 
-_profiler_enabled = _find("_C._autograd._profiler_enabled", "tdbg is not silent while the program profiles")
-_record_function = _find("_C._autograd._enable_record_function", "a forked child goes on recording for a window")
+_profiler_enabled = _find(
+    "_C._autograd._profiler_enabled", "tdbg's own work appears in traces of the program's profiler"
+)
+_record_function = _find("_C._autograd._enable_record_function", "a forked child keeps recording for the profiler")
 kineto_profile = _find("profiler.profiler._KinetoProfile", "no window of the profiler is recorded")
 _record_history = _find("cuda.memory._record_memory_history", "a window has no history of CUDA's allocator")
 _memory_snapshot = _find("cuda.memory._snapshot", "no snapshot of CUDA's allocator is taken")
@@ -236,7 +242,8 @@ FSDP_GROUP = "torch.distributed.fsdp._fully_shard._fsdp_param_group"  # the modu
 FUNCTIONAL_COLLECTIVES = "torch.distributed._functional_collectives"
 FLIGHT_DUMPS = ("_dump_nccl_trace_json", "_dump_fr_trace_json")  # JSON: nothing of it is unpickled
 _third_backend = _find(
-    "_C._get_privateuse1_backend_name", "a device from outside torch does not get its random state back"
+    "_C._get_privateuse1_backend_name",
+    "the random state of a third-party device is not restored after a second run of a batch",
 )
 
 

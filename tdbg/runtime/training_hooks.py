@@ -133,7 +133,9 @@ class TrainingHooks:
                 if (
                     updates
                 ):  # a backward pass alone may be one inside another, which autograd runs in threads of its own
-                    self.monitor.note("threads", "several threads train: only the one that began is watched")
+                    self.monitor.note(
+                        "threads", "several threads train: tdbg watches one at a time, the first that made an update"
+                    )
                 return True
         self._trainer, self._trainer_id, self._has_updated, self._others = current_thread(), get_ident(), updates, 0
         return False

@@ -168,7 +168,7 @@ def _place(where: str) -> Path:
     if os.path.exists(path):
         return path
     if path.is_symlink():
-        raise TdbgError(f"{where} is a link, and nothing is where it points to", OF_A_LINK)
+        raise TdbgError(f"{where} is a broken link: its target does not exist", OF_A_LINK)
     try:
         return RunDir.open(where).path
     except TdbgError:

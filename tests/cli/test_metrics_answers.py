@@ -47,7 +47,7 @@ def test_a_file_of_something_else_is_unreadable_input(tmp_path, sub):
     done = tdbg(sub, path, *([path] if sub == "compare" else []))
     assert done.returncode == 2, done.stderr
     assert [line.split(": ")[-1] for line in done.stderr.splitlines()] == [
-        "none of 13 lines is a row of metrics",
+        "no row of metrics in 13 lines",
         "name a run, its metrics.jsonl, or a file of JSON lines, each with a step and numbers",
     ]
 

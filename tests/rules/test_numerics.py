@@ -464,7 +464,7 @@ def test_a_severity_that_the_end_changes_is_corrected_in_words(stream):
     run.emit(one, bad(step=3))
     finding = first(run, "TD-N003")
     assert finding.severity == "info"
-    assert corrections(finding) == ["corrects what was reported during the run: error, now info"]
+    assert corrections(finding) == ["corrects what was reported during the run: severity error, now info"]
     assert corrections(first(run, "TD-N001")) == []
 
 

@@ -413,7 +413,7 @@ def test_a_correction_stands_above_the_traceback(one):
     finding = first(run, "TD-R003")
     assert finding.severity == "error" and finding.evidence[-1] == "ValueError: bad label"
     at = finding.evidence.index("traceback:")
-    assert finding.evidence[at - 1] == "corrects what was reported during the run: warning, now error"
+    assert finding.evidence[at - 1] == "corrects what was reported during the run: severity warning, now error"
 
 
 def test_ctrl_c_is_no_exception(one):
@@ -515,7 +515,7 @@ def test_a_rank_that_ended_well_before_a_collective_is_named_before_the_one_that
     findings = run.judge(1).findings
     assert [finding.code for finding in findings] == ["TD-R007", "TD-R003"]
     assert findings[0].title == (
-        "rank 1 ended with exit code 0 after step 9, and rank 0 then failed in a collective after step 9"
+        "rank 1 ended without an error after step 9, and rank 0 then failed in a collective after step 9"
     )
     assert (findings[0].rank, findings[0].severity) == (1, "error")
 
@@ -559,4 +559,4 @@ def test_a_rank_that_only_waited_until_it_was_ended(stream, after_s, evaluates, 
     codes = run.codes(1)
     assert ("TD-R007" in codes) == told
     if told:
-        assert first(run, "TD-R007").title.endswith("rank 0 took no step after 9 in the 60 s until the end")
+        assert first(run, "TD-R007").title.endswith("rank 0 took no step after step 9 in the 60 s until the end")

@@ -213,16 +213,15 @@ class FirstBad(Probe):
         event.tensor = "gradient"
         if 1 < self.monitor.clipped_badly <= len(bad):  # NaN times each: which were bad before is not to be told
             event.parameter = event.module = ""
-            located.note = (
-                f"clipping by a NaN norm made every gradient NaN, so the first bad one is unknown; {located.note}"
+            located.note = _join(
+                "clipping by a NaN norm made every gradient NaN, so the first bad one is unknown", located.note
             )
         elif len(bad) > 1:
             event.phase, event.how = "backward", "bracket"
         elif found.columns:
             event.phase, event.how, event.tensor = "forward", "bracket", f"what enters {event.module or 'the model'}"
-            located.note = (
-                "whole columns of the gradient are bad, which points to bad values in the module's input:  "
-                + located.note
+            located.note = _join(
+                "whole columns of the gradient are bad: bad values in the module's input", located.note
             )
         _describe(event, found)
         if located.note and not located.found:
@@ -342,6 +341,11 @@ class FirstBad(Probe):
             return ""
         monitor.become_rank_now()
         return monitor.save_batch(event.step, parts)
+
+
+def _join(text: str, note: str) -> str:
+    """Both, if there is a note already."""
+    return f"{text}; {note}" if note else text
 
 
 def _describe(event: NonFinite, bad: Bad) -> None:

@@ -97,7 +97,7 @@ def _distance_faults(
         a, b = divmod(int(gap.argmax()), report.classes)
         add(
             "symmetry",
-            f"the distance matrix is not symmetric: {counted(report.asymmetric_pairs, 'pair')} differ",
+            f"the distance matrix is not symmetric in {counted(report.asymmetric_pairs, 'pair')}",
             f"d({name_of(names, a)}, {name_of(names, b)}) and back differ by {number(report.asymmetry)}",
             "fill both triangles from one loop over pairs",
         )

@@ -75,7 +75,7 @@ class Distances(Report):
         lines = [
             f"{self.classes} classes, distances {number(self.least)} to {number(self.largest)}, mean {number(self.mean)}",
             f"  values: {levels}{' ...' if len(self.levels) >= 16 else ''}",
-            f"  symmetry: {self.asymmetric_pairs} pairs differ; diagonal: {self.off_diagonal} not zero; "
+            f"  pairs that are not symmetric: {self.asymmetric_pairs}; diagonal: {self.off_diagonal} not zero; "
             f"unlike classes at zero: {self.zero_pairs}; negative: {self.negative}; not finite: {self.not_finite}",
             f"  {whole}: {self.broken_triangles} broken; ultrametric: "
             + ("yes" if self.is_ultrametric else f"no, {self.broken_ultrametric} broken"),
