@@ -15,13 +15,14 @@ from tdbg.runtime.state import State
 CEILING = 0.05  # a glance at each step and call may cost this share, beyond a budget that is smaller by default
 KEEPING_SHARE = 0.015  # so much of a step may go into keeping its calls, with which a bad value's origin is found
 KEEPING_S = 8e-6  # what that costs besides the way into a hook and out of it
-SKIPPED_STEPS = 32  # of a stretch at a time, or
-SKIPPED_S = 0.1  # so long, where that is more
+SKIPPED_STEPS = 32  # so many steps in a row are skipped,
+SKIPPED_S = 0.1  # or as many as fit into this time, if that is more
 IDLE_STEPS = 3  # so many steps, or
 EVALUATION_CALLS = 1000  # so many are seen at least in a program that only evaluates
 IDLE_CALLS = 8  # calls without gradients, in a row show what a glance costs
 SHORTEST_S, LONGEST_S = 0.05, 2.0
 SMOOTHING = 0.3
+PATIENCE_S = 0.05  # the other thread is done much sooner; what a signal handler interrupted never is
 SEEN_CALLS = frozenset(("first-bad", "loader-wait"))  # probes of the default level, which do well with some calls
 
 
@@ -38,13 +39,21 @@ class DutyCycle:
     """
 
     def __init__(
-        self, state: State, budget: Budget, roots: Roots, dispatcher: ProbeDispatcher, *, strict: bool
+        self,
+        state: State,
+        budget: Budget,
+        roots: Roots,
+        dispatcher: ProbeDispatcher,
+        *,
+        strict: bool,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._state = state
         self._budget = budget
         self._roots = roots
         self._dispatcher = dispatcher
         self._strict = strict
+        self._clock = clock
         # Called before each call of a root in a stretch that keeps them, where the other does not say that this is all.
         self.keep_call: Target | None = None
         self.skip_call: Skip | None = None
@@ -64,7 +73,8 @@ class DutyCycle:
         self._calls_at = self._calls_own_s = 0.0
         self._steps_until = self._calls_until = 0.0  # of a stretch that was interrupted by calls, or by steps
         self._may_keep = False  # in a stretch of steps
-        self._coming_back = threading.Lock()
+        self._changing = threading.Lock()  # held while a stretch begins or ends
+        self._waker: threading.Thread | None = None
         self._guard = Guard("duty")
 
     def away_s(self, now: float) -> float:
@@ -101,7 +111,7 @@ class DutyCycle:
         """A call with gradients, or a backward pass: calls without are no longer in a row."""
         self._calls = 0
         if self.for_calls:
-            self._interrupt(time.perf_counter())
+            self._interrupt(self._clock())
 
     def evaluation_begins(self, now: float) -> None:
         """A call without gradients, in a stretch of steps that keeps their calls."""
@@ -114,8 +124,8 @@ class DutyCycle:
             calls_until = self.until
         else:
             steps_until = self.until
-        self.come_back(now)
-        self._steps_until, self._calls_until, self._step_s = steps_until, calls_until, step_s
+        self._end(now, steps_until, calls_until)
+        self._step_s = step_s
 
     def call_glanced(self, now: float) -> None:
         """A call without gradients begins that is only counted.
@@ -126,7 +136,6 @@ class DutyCycle:
             return
         if now < self._calls_until and self._may_leave(now):  # steps interrupted a stretch
             self._leave(now, self._calls_until, for_calls=True)
-            self._wake_up_in(self.until - now)
             return
         self._calls += 1
         if self._calls == 1:
@@ -141,7 +150,6 @@ class DutyCycle:
             }
             if seen <= SEEN_CALLS and self._is_too_dear(share) and self._may_leave(now):
                 self._leave(now, self._stretch_end(now), for_calls=True)
-                self._wake_up_in(self.until - now)  # nothing else of what brings the hooks back need ever come
 
     def batch_taken(self, now: float) -> None:
         """The program's loader handed out a batch."""
@@ -150,37 +158,49 @@ class DutyCycle:
 
     def come_back(self, now: float) -> None:
         """Put the hooks back."""
-        if not self.is_away or not self._coming_back.acquire(blocking=False):
-            return  # the timer's thread is at it, or a signal handler came in between
+        self._end(now)
+
+    def _end(self, now: float, steps_until: float = 0.0, calls_until: float = 0.0) -> None:
+        """Put the hooks back. steps_until, calls_until: the ends of stretches that are to go on afterwards."""
+        if not self.is_away or not self._changing.acquire(timeout=PATIENCE_S):
+            return  # a signal handler came in between
         try:
             self._away_s = self.away_s(now)
             self.ended()
             self.is_away = self.for_calls = self.keeps_calls = False
             self._idle_steps = self._calls = 0
-            self._steps_until = self._calls_until = 0.0
+            self._steps_until, self._calls_until = steps_until, calls_until
             self._step_s = math.inf
             self._step_at, self._step_own_s = now, self._budget.own_s
             self._roots.keep_only(None, None)
             self._roots.pause(False)
         finally:
-            self._coming_back.release()
+            self._changing.release()
 
     def forked(self) -> None:
         """In a forked child: the thread that was to bring the hooks back is not there."""
-        self._coming_back = threading.Lock()
-        self.come_back(time.perf_counter())
+        self._changing, self._waker = threading.Lock(), None
+        self.come_back(self._clock())
 
-    def _wake_up_in(self, seconds: float) -> None:
-        """Have the hooks put back by a thread that sleeps so long, unless they are back by then."""
-        stretch = self._left_at
+    def _wake_up(self) -> None:
+        """Have a thread put the hooks back when the stretch is over: one, however often steps interrupt it."""
+        if self._waker is None or not self._waker.is_alive():
+            self._waker = threading.Thread(target=self._guard.call, args=[self._sleep], name="tdbg-duty", daemon=True)
+            self._waker.start()
 
-        def wake() -> None:
-            if self.is_away and self._left_at == stretch:
-                self.come_back(time.perf_counter())
-
-        timer = threading.Timer(seconds, self._guard.call, [wake])
-        timer.daemon = True
-        timer.start()
+    def _sleep(self) -> None:
+        """Until no stretch for calls is left, not even one that steps have interrupted."""
+        while True:
+            with self._changing:
+                now = self._clock()
+                until = self.until if self.for_calls else self._calls_until
+                if until <= now and not self.for_calls:
+                    self._waker = None
+                    return
+            if until > now:
+                time.sleep(until - now)
+            else:
+                self.come_back(now)
 
     def _is_too_dear(self, share: float) -> bool:
         allowed = self._budget.share
@@ -206,10 +226,17 @@ class DutyCycle:
         return now + min(max(debt_s / max(self._budget.share, 1e-9), SHORTEST_S), LONGEST_S)
 
     def _leave(self, now: float, until: float, *, for_calls: bool) -> None:
-        self.is_away, self.for_calls = True, for_calls
-        self._left_at, self.until = now, until
-        if self._may_keep and not for_calls and self.keep_call is not None:
-            self.keeps_calls = True
-            self._roots.keep_only(self.keep_call, self.skip_call)
-        else:
-            self._roots.pause(True)
+        if not self._changing.acquire(timeout=PATIENCE_S):
+            return
+        try:
+            self.is_away, self.for_calls = True, for_calls
+            self._left_at, self.until = now, until
+            if self._may_keep and not for_calls and self.keep_call is not None:
+                self.keeps_calls = True
+                self._roots.keep_only(self.keep_call, self.skip_call)
+            else:
+                self._roots.pause(True)
+            if for_calls:  # nothing else of what brings the hooks back need ever come
+                self._wake_up()
+        finally:
+            self._changing.release()

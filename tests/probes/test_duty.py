@@ -1,5 +1,6 @@
 """Stretches without module hooks: when they begin and end, what is still seen in them, and that their cost is told."""
 
+import threading
 import time
 from collections.abc import Callable
 from statistics import median
@@ -44,8 +45,8 @@ class Played:
                 pause=self.paused.append, keep_only=lambda keep, passes: self.kept.append(keep is not None)
             ),
         )
-        self.duty = DutyCycle(self.state, self.budget, roots, self.dispatcher, strict=strict)
         self.now = 0.0
+        self.duty = DutyCycle(self.state, self.budget, roots, self.dispatcher, strict=strict, clock=lambda: self.now)
 
     def steps(self, count: int, step_s: float, cost_s: float) -> None:
         """Steps that are only glanced at, which costs ``cost_s`` of each while the hooks are there."""
@@ -123,6 +124,49 @@ def test_calls_without_gradients_go_unseen_until_training_goes_on() -> None:
     assert played.paused == [True, False]
 
 
+def test_steps_that_interrupt_a_stretch_of_calls_start_no_thread_each() -> None:
+    played = Played()
+    played.calls(1 + IDLE_CALLS, call_s=5e-5, cost_s=2e-5)
+    assert played.duty.for_calls
+    (waker,) = (thread for thread in threading.enumerate() if thread is played.duty._waker)
+    for _ in range(50):
+        played.duty.training_continues()
+        played.calls(1, call_s=5e-5, cost_s=2e-5)
+        assert played.duty.for_calls and played.duty._waker is waker and waker.is_alive()
+
+
+def test_a_stretch_for_calls_is_ended_by_its_thread_which_leaves_with_the_last() -> None:
+    played = Played()
+    played.calls(1 + IDLE_CALLS, call_s=5e-5, cost_s=2e-5)
+    waker, until = played.duty._waker, played.duty.until
+    assert waker is not None and played.duty.is_away
+    played.now = until
+    waker.join(30)
+    assert not waker.is_alive() and played.duty._waker is None
+    assert not played.duty.is_away and played.paused == [True, False]
+
+
+def test_no_stretch_begins_while_another_ends() -> None:
+    """Else the hooks would be away although nobody is to bring them back."""
+    played = Played()
+    with played.duty._changing:
+        played.steps(40, step_s=4e-4, cost_s=4e-5)
+        played.calls(40, call_s=5e-5, cost_s=2e-5)
+        assert not played.duty.is_away and played.paused == []
+    played.calls(40, call_s=5e-5, cost_s=2e-5)
+    assert played.duty.is_away and played.paused == [True]
+
+
+@pytest.mark.parametrize(
+    ("step_ms", "left_s", "steps"),
+    [(0.5, 2.0, 200), (0.1, 2.0, 1000), (10.0, 2.0, 32), (0.5, 0.005, 10), (0.5, -1.0, 0)],
+)
+def test_so_many_steps_are_skipped_at_a_time(step_ms: float, left_s: float, steps: int) -> None:
+    duty = Played().duty
+    duty._step_s, duty.until = step_ms / 1000, 50.0 + left_s
+    assert duty.steps_to_skip(50.0) == pytest.approx(steps, abs=1)
+
+
 def test_steps_and_calls_in_turn_go_on_with_their_stretches() -> None:
     played = Played()
     played.steps(40, step_s=4e-4, cost_s=4e-5)
@@ -165,9 +209,10 @@ def test_a_program_that_only_evaluates_gets_its_hooks_back_by_a_timer(monkeypatc
             played.budget.spend("glance", 2e-5)
             played.duty.call_glanced(played.now)
     assert played.paused[0] and played.duty.for_calls
-    until = time.monotonic() + 30
-    while played.duty.is_away and time.monotonic() < until:
-        time.sleep(0.01)
+    waker = played.duty._waker
+    assert waker is not None
+    played.now = played.duty.until
+    waker.join(30)
     assert played.paused == [True, False]
 
 
