@@ -255,7 +255,9 @@ class Cost(Event):
     evals: int = doc("calls of a root module without gradients, recorded or not; in away_ms none is counted", 0)
     own_ms: float = doc("time inside tdbg's hooks, and in the way into them and out", 0.0)
     wall_ms: float = doc("wall time since tdbg woke up", 0.0)
-    startup_ms: float = doc("waking up and opening files: needed once, not in own_ms", 0.0)
+    startup_ms: float = doc(
+        "waking up, opening files, and CPU time of the thread that reads the source: not in own_ms", 0.0
+    )
     report_ms: float = doc("making reports of bad steps (the batch run again): not in own_ms", 0.0)
     checks_ms: float = doc(
         "checks of this rank's own gradients before they are reduced, in every step: not in own_ms", 0.0
@@ -384,6 +386,8 @@ class Trace(Event):
 
 
 SEVERITIES = ("info", "warning", "error", "critical")
+MOMENT = "moment in the optimizer"  # `NonFinite.tensor` where that holds what the gradient was
+REDUCED_GRADIENT = "gradient after the reduction"  # the same, of a rank that could not look before
 NO_BACKWARD = "no-backward"  # the code of a Note: gradients were set without a backward pass, so no loss was checked
 
 

@@ -3,14 +3,12 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from tdbg.core.events import NonFinite
+from tdbg.core.events import MOMENT, REDUCED_GRADIENT, NonFinite
 from tdbg.core.rundir import ProcessDir
 
 # From the surest to the weakest. A rank that saw the value after the reduction, or in its weights a step later, says
 # nothing against one that saw it in what is its own.
 RERUN, OWN, HERE, WEIGHTS, REDUCED = range(5)
-MOMENT = "moment in the optimizer"  # `NonFinite.tensor` where that holds what the gradient was
-REDUCED_GRADIENT = "gradient after the reduction"  # the same, of a rank that could not look before
 
 
 @dataclass(slots=True)

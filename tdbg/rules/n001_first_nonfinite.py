@@ -4,11 +4,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from statistics import median
 
-from tdbg.core.events import Event, Finding, NonFinite, Start, Step
+from tdbg.core.events import MOMENT, Event, Finding, NonFinite, Start, Step
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import counted
 from tdbg.rules import RULES, Rule
-from tdbg.rules._origins import MOMENT, REDUCED, Sighting, find_origin
+from tdbg.rules._origins import REDUCED, Sighting, find_origin
 from tdbg.rules.text import figure, joined, kept_in, kind_name, ranges
 from tdbg.rules.view import View, finite, non_finite
 
@@ -44,6 +44,8 @@ TRIES = {
     "weights": "look for what writes parameters after optimizer.step(): .data, copy_, load_state_dict, EMA or swap code",
 }
 OF_THE_BATCH = ("look at the saved batch; ", "; the saved batch repeats it")
+INITIAL = "the weights were not finite before training began: initialisation, or the checkpoint that was loaded"
+INITIAL_TRY = "check the functions that initialise them and the file that is loaded; --flag MODEL_BUILD looks at both"
 WRITTEN = {"optimizer": ", written by the update", "weights": ", written between two updates"}
 # Before an overflow: a last loss so far above the median of the records kept is no noise of a healthy run.
 DIVERGED_RATIO, DIVERGED_LOSS = 1000.0, 1000.0
@@ -234,9 +236,16 @@ def _is_bracketed(event: NonFinite) -> bool:
     return (event.phase, event.how) == ("backward", "bracket") and bool(event.module)
 
 
+def _is_initial(event: NonFinite) -> bool:
+    """True if a weight was bad before the first update."""
+    return event.phase == "optimizer" and event.weights == "intact" and event.step <= 1
+
+
 def _cause(event: NonFinite) -> str:
     if _is_unread(event):
         return UNREAD
+    if _is_initial(event):
+        return INITIAL
     return _diverged(event) or (BRACKETED if _is_bracketed(event) else CAUSES.get(event.phase, ""))
 
 
@@ -245,6 +254,8 @@ def _try_next(event: NonFinite) -> str:
         return UNWATCHED
     if _is_unread(event):
         return UNREAD_TRY
+    if _is_initial(event):
+        return INITIAL_TRY
     if _is_bracketed(event):
         return BRACKETED_TRY + (WATCH_ALL if event.weights == "updated" else "")
     advice = CALM if _diverged(event) else TRIES.get(event.phase, "")
@@ -304,6 +315,8 @@ def _place(event: NonFinite) -> str:
         return f"in weight {event.parameter}, seen after the update"
     if event.phase == "gradient":
         return f"in the gradient of {event.parameter}" if event.parameter else f"in the {event.tensor or 'gradients'}"
+    if _is_initial(event):
+        return f"in weight {event.parameter}, before the first update" if event.parameter else "in the first weights"
     if event.phase in WRITTEN or event.parameter:
         return f"in weight {event.parameter}" + WRITTEN.get(event.phase, "")
     return "in the loss" if event.phase == "loss" or event.tensor == "loss" else f"in the {event.tensor or 'loss'}"

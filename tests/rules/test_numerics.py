@@ -50,6 +50,14 @@ def test_each_phase_has_its_words(one, event, where):
     assert first(run, "TD-N001").title == f"first {kind} at step 3 on rank 0, {where}"
 
 
+def test_weights_that_were_bad_before_training_are_no_fault_of_an_update(one):
+    run, rank = one
+    run.emit(rank, bad(step=1, phase="optimizer", module="", module_class="", parameter="", weights="intact"))
+    finding = first(run, "TD-N001")
+    assert finding.title == "first NaN at step 1 on rank 0, in the first weights"
+    assert "initialisation" in finding.cause and "learning rate" not in finding.try_next
+
+
 def test_steps_that_nobody_watched_are_all_named_and_no_cause_is_invented(one):
     run, rank = one
     run.train(rank, [2.5, 2.4])

@@ -530,6 +530,38 @@ def test_a_rank_that_left_without_a_word_is_known_by_its_launcher(stream):
     assert run.codes(1)[0] == "TD-R007"
 
 
+@pytest.mark.parametrize("how", ["traceback", "signal"])
+def test_a_rank_that_its_launcher_ended_after_the_first_failure_is_not_named(stream, how):
+    """Rank 1 catches the SIGTERM that the failure of rank 0 brought it, and ends with code 0."""
+    run = stream()
+    zero, one = pair(run, (9, 9), well=False)
+    if how == "traceback":
+        run.emit(
+            zero, Traceback(exception="ValueError", message="bad label", where="train.py:8", how="uncaught", step=9)
+        )
+        run.end(zero, 9, "exception")
+    else:
+        run.child_exit(0, -9)
+    two = run.rank(2, world_size=3)
+    run.train(two, [2.0], first=9)
+    run.emit(two, Traceback(exception="RuntimeError", message=LOST, where="train.py:8", how="uncaught", step=9))
+    run.end(two, 9, "exception")
+    run.t += 0.3
+    run.end(one, 9)
+    assert "TD-R007" not in run.codes(1)
+
+
+def test_a_rank_that_left_without_a_word_left_when_its_launcher_saw_it(stream):
+    """Its last event may be much older: a sampled record."""
+    run = stream()
+    zero, _ = pair(run, (9, 9), well=False)
+    run.t += 20
+    run.emit(zero, Traceback(exception="RuntimeError", message=LOST, where="train.py:8", how="uncaught", step=9))
+    run.t += 20
+    run.child_exit(1, 0)
+    assert "TD-R007" not in run.codes(1)
+
+
 @pytest.mark.parametrize(
     ("exception", "message", "ends"),
     [

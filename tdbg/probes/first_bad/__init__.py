@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from tdbg.core.events import NonFinite, Step, as_float, number
+from tdbg.core.events import MOMENT, REDUCED_GRADIENT, NonFinite, Step, as_float, number
 from tdbg.probes import PROBES, Probe
 from tdbg.probes.first_bad.refuting import refute_gradient, trace_of_gradient, update_explains
 from tdbg.runtime import tensors
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 MAX_RERUNS = 3
 MAX_REPORTS = 3
 MAX_NAMES = 8
-MOMENT = "moment in the optimizer"
-REDUCED_GRADIENT = "gradient after the reduction"
 
 
 @PROBES.add
@@ -179,7 +177,13 @@ class FirstBad(Probe):
             located.operation = self._operation(located, calls, gradients.names)
         if not located.module and any(call.rng is None for call in calls):
             located.note = "; ".join(
-                filter(None, (located.note, "the second run drew other random numbers than the first"))
+                filter(
+                    None,
+                    (
+                        located.note,
+                        "the second run may have drawn other random numbers (dropout): the state of the first was not kept",
+                    ),
+                )
             )
         return located
 
