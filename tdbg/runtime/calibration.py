@@ -2,8 +2,8 @@
 
 Measured once a process, on a module of tdbg's own: nothing is registered, no random number is drawn, and nothing of the
 program's is touched. After each call some of torch's operations run on a small tensor, as a program's own would, and
-are timed with it: the code and data of both drive each other out of the nearest caches, so that an entry takes three
-times as long as in a tight loop and slows what follows it too.
+are timed with it: tdbg and the program evict each other from the nearest caches, so that an entry takes three times as
+long as in a tight loop, and the code after it runs slower too.
 """
 
 import time

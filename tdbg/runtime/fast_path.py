@@ -4,6 +4,7 @@ import math
 import time
 import weakref
 from collections.abc import Callable
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -20,15 +21,15 @@ from tdbg.runtime.state import State
 
 
 class FastPath:
-    """Decides at each entry into tdbg whether the rest of it can be skipped; one step in 33, or one
-    every 0.1 s if that is rarer, takes the whole path.
+    """Decides at each entry into tdbg whether the rest of it can be skipped; every 33rd step
+    takes the whole path, or one every 0.1 s where that is rarer.
 
     Every hook and wrapper asks here first. Anything unusual (a loss that is not finite or above the bound, a jump of the
     learning rate, another optimizer) leaves the fast path. At 0.3 ms a step every call of a function shows, so nothing
     here may raise, wait or call much, and the optimizers' hooks are methods of this class.
 
     before_update, after_update: the whole path at an optimizer's step.
-    steps_left: steps that may still be skipped; 0 outside of stretches.
+    steps_left: steps that may still be skipped; 0 outside of stretches. thread: the one whose steps they are.
     """
 
     __slots__ = (
@@ -47,6 +48,7 @@ class FastPath:
         "_state",
         "_until",
         "steps_left",
+        "thread",
     )
 
     def __init__(
@@ -63,6 +65,7 @@ class FastPath:
         self._loss_bound = -math.inf
         self._rate: Any = None
         self._until = 0.0
+        self.thread = 0
 
     def begin(self, attention: Attention, kept: KeptCalls, last: LastLoss) -> None:
         """Start anew, in a process in which nothing was seen yet."""
@@ -82,6 +85,7 @@ class FastPath:
         self._rate = optimizer.param_groups[0].get("lr")
         self._loss_bound = loss_bound
         self._until = until
+        self.thread = get_ident()
         self.steps_left = steps
 
     def leave(self) -> None:
@@ -104,6 +108,11 @@ class FastPath:
         self.steps_left, self._losses, self._calls = 0, [], []
         self._guard.fail(error)
 
+    @property
+    def is_taken_elsewhere(self) -> bool:
+        """True while another thread skips its steps."""
+        return self.steps_left > 0 and get_ident() != self.thread and time.perf_counter() < self._until
+
     def take_skipped(self) -> int:
         """Return the number of steps skipped since the last call."""
         skipped, self._skipped = self._skipped, 0
@@ -117,7 +126,7 @@ class FastPath:
     @hide
     def skip_call(self, module: nn.Module, args: Any, kwargs: Any) -> bool:
         """Before a call of a root module: hold its arguments until the update, to re-run it if the loss is bad."""
-        if self.steps_left <= 0 or self._state.rerunning:
+        if self.steps_left <= 0 or self._state.rerunning or get_ident() != self.thread:
             return False
         if len(self._calls) >= KEPT_CALLS or not torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"):
             self.leave()  # how autocast stands is known now, and no longer at the loss
@@ -154,7 +163,7 @@ class FastPath:
     @hide
     def hook_before_update(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """The hook before each step of any optimizer."""
-        if self.steps_left > 0 and not torch.compiler.is_compiling():
+        if self.steps_left > 0 and get_ident() == self.thread and not torch.compiler.is_compiling():
             state = self._state
             if state.in_update is None and id(optimizer) == self._main_id:
                 state.in_update = optimizer
@@ -167,7 +176,7 @@ class FastPath:
     @hide
     def hook_after_update(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """The hook after each step of any optimizer."""
-        if self.steps_left > 0 and not torch.compiler.is_compiling():
+        if self.steps_left > 0 and get_ident() == self.thread and not torch.compiler.is_compiling():
             state = self._state
             if state.in_update is None or optimizer is not state.in_update:
                 if id(state.in_update) == self._main_id:

@@ -426,7 +426,6 @@ class Monitor(State):
             self.calls.clear()
         if not self.plan.deaf:
             begun = time.perf_counter()
-            self.calls.clear()
             self.recorder.forget(begun)
             self._boundary()
             self._costs.tell(begun)

@@ -1,4 +1,4 @@
-"""Every private name of torch that tdbg uses, each optional: where one is missing, one feature goes off and says so.
+"""Every private name of torch that tdbg looks up, each optional (`torch_hooks` has paths to some functions): where one is missing, one feature goes off and says so.
 
 `MISSING` tells which, with what goes off for it; the monitor notes each, for the report. All are looked up once, when this is
 imported, in what ``import torch`` has loaded; what torch loads later is looked up when it is used.
@@ -153,8 +153,10 @@ def _code_skipper() -> Callable[[CodeType], None] | None:
     set_strategy = getattr(_eval_frame, "set_code_exec_strategy", None)
     if skip is not None or set_strategy is None:
         return skip
-    action = _eval_frame._FrameAction
-    strategy = _eval_frame._FrameExecStrategy(action.SKIP, action.DEFAULT)
+    action, strategy_of = (getattr(_eval_frame, name, None) for name in ("_FrameAction", "_FrameExecStrategy"))
+    if action is None or strategy_of is None:
+        return None
+    strategy = strategy_of(action.SKIP, action.DEFAULT)
     return lambda code: set_strategy(code, strategy)
 
 
@@ -223,11 +225,12 @@ def memory_snapshot() -> dict[str, Any]:
 # Loaders
 
 batch_iterator = _find("utils.data.dataloader._BaseDataLoaderIter", "batches and the time of the loader are not seen")
-worker_iterator = _find("utils.data.dataloader._MultiProcessingDataLoaderIter", "transforms in workers are not timed")
-batch_iterators = tuple(  # those of a process alone, and of one with workers
-    _find(f"utils.data.dataloader.{kind}", "what a dataset or a worker raises is not seen")
-    for kind in ("_SingleProcessDataLoaderIter", "_MultiProcessingDataLoaderIter")
+worker_iterator = _find(
+    "utils.data.dataloader._MultiProcessingDataLoaderIter",
+    "transforms in workers are not timed, and what workers raise is not seen",
 )
+_alone = _find("utils.data.dataloader._SingleProcessDataLoaderIter", "what a dataset raises is not seen")
+batch_iterators = (_alone, worker_iterator)
 _fetchers = "utils.data._utils.fetch"
 fetchers: tuple[Any, ...] = tuple(
     found

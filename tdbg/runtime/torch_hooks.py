@@ -66,17 +66,17 @@ PLACES: dict[str, Place] = {
         "the gradients' norm before clipping",
         ("torch.nn.utils:clip_grad_norm_", "torch.nn.utils.clip_grad:clip_grad_norm_"),
     ),
-    "optimizer-cleared": Place("gradients that are cleared, or never", ("torch.optim:Optimizer.zero_grad",)),
-    "module-cleared": Place("the same, by the model", ("torch.nn:Module.zero_grad",)),
+    "optimizer-cleared": Place("whether and when gradients are cleared", ("torch.optim:Optimizer.zero_grad",)),
+    "module-cleared": Place("gradients that the model clears", ("torch.nn:Module.zero_grad",)),
     "checkpointed": Place("layers that run again in backward", ("torch.utils.checkpoint:checkpoint",)),
     "fsdp-reduce": Place(
         "a rank's own gradients, before FSDP2 reduces them", (f"{FSDP_GROUP}:FSDPParamGroup.post_backward",)
     ),
-    # what comes to be
+    # construction
     "optimizer-made": Place("the optimizers of the program", ("torch.optim:Optimizer.__init__",)),
     "module-copied": Place("root modules that were copied or loaded", ("torch.nn:Module.__setstate__",)),
     "module-compiled": Place("hooks that must be there before, or only after", ("torch.nn:Module.compile",)),
-    "compile": Place("methods of tensors stay as they are from there on", ("torch:compile",)),
+    "compile": Place("the first torch.compile: methods of tensors are left alone from then on", ("torch:compile",)),
     "script": Place("torch.jit refuses modules that have hooks of tdbg's", found=script_makers),
     "ddp-made": Place("models that DDP wraps", ("torch.nn.parallel:DistributedDataParallel.__init__",)),
     # mixed precision
@@ -113,19 +113,21 @@ PLACES: dict[str, Place] = {
         "checkpoints of several ranks",
         tuple(f"{_DCP}{module}:{name}" for module in ("", ".state_dict_saver") for name in ("save", "async_save")),
     ),
-    "sharded-load": Place("the same, read", (f"{_DCP}:load", f"{_DCP}.state_dict_loader:load")),
+    "sharded-load": Place("sharded checkpoints that are loaded", (f"{_DCP}:load", f"{_DCP}.state_dict_loader:load")),
     "module-loaded": Place("weights that are resumed", ("torch.nn:Module.load_state_dict",)),
     "optimizer-loaded": Place("states of optimizers that are resumed", ("torch.optim:Optimizer.load_state_dict",)),
     # ranks
     "collective": Place("the order of collectives, and who waits in one", (f"torch.distributed:{ANY}",)),
-    "functional-collective": Place("the same, of DTensor and FSDP2", (f"{FUNCTIONAL_COLLECTIVES}:{ANY}",)),
+    "functional-collective": Place(
+        "the order of functional collectives (DTensor, FSDP2)", (f"{FUNCTIONAL_COLLECTIVES}:{ANY}",)
+    ),
     "group-made": Place("process groups", ("torch.distributed:init_process_group",)),
-    "group-destroyed": Place("their end", ("torch.distributed:destroy_process_group",)),
+    "group-destroyed": Place("process groups that are destroyed", ("torch.distributed:destroy_process_group",)),
     "join": Place("uneven inputs, where ranks differ on purpose", ("torch.distributed.algorithms.join:Join.__init__",)),
-    # looking closer
+    # profiling and details
     "profile-prepared": Place("a profiler of the program's own", (f"{_PROFILE}._prepare_trace",)),
-    "profile-begins": Place("where tdbg must be silent", (f"{_PROFILE}._start_trace",)),
-    "profile-ends": Place("until when", (f"{_PROFILE}.__exit__",)),
+    "profile-begins": Place("the start of a recording: tdbg pauses", (f"{_PROFILE}._start_trace",)),
+    "profile-ends": Place("the end of a recording: tdbg resumes", (f"{_PROFILE}.__exit__",)),
     "profile-written": Place("traces that the program writes", (f"{_PROFILE}.export_chrome_trace",)),
     "tensor-method": Place("copies between devices, and waits for one", (f"torch:Tensor.{ANY}",)),
     "attention": Place(

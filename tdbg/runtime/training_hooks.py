@@ -20,12 +20,11 @@ from tdbg.runtime.patches import Patches
 from tdbg.runtime.plan import Plan
 from tdbg.runtime.root_modules import Roots
 from tdbg.runtime.state import State
-from tdbg.runtime.torch_compat import is_profiled
+from tdbg.runtime.torch_compat import in_backward, is_profiled
 from tdbg.runtime.torch_hooks import hook_all, modules_of, targets
 
-OTHER_THREAD_TAKES_OVER = (
-    100  # entries in a row of a thread beside the one that is watched, which then trains no longer
-)
+# Entries in a row of a thread beside the one that is watched, which then trains no longer
+OTHER_THREAD_TAKES_OVER = 100
 
 
 class Watcher(Protocol):
@@ -117,7 +116,7 @@ class TrainingHooks:
         self.monitor.switch(False)
 
     def is_elsewhere(self, updates: bool = False) -> bool:
-        """True in a thread that trains beside the one that is watched. updates: an optimizer's step is at hand.
+        """True in a thread that trains beside the one that is watched. updates: asked at an optimizer's step.
 
         Its backward passes write gradients while they would be read from here (a read of `Tensor.grad` beside a write
         by autograd ends the process), and its steps are not those of the run. The thread that first updates is
@@ -127,12 +126,12 @@ class TrainingHooks:
             self._others = 0
             self._has_updated = self._has_updated or updates
             return False
+        if self.fast_path.is_taken_elsewhere or (not updates and in_backward()):
+            return True  # in a backward pass inside another, which autograd runs in a thread of its own
         if self._trainer is not None and self._trainer.is_alive() and (self._has_updated or not updates):
             self._others += 1
             if self._others < OTHER_THREAD_TAKES_OVER:
-                if (
-                    updates
-                ):  # a backward pass alone may be one inside another, which autograd runs in threads of its own
+                if updates:  # a backward pass alone may be one inside another, in a thread of autograd's
                     self.monitor.note(
                         "threads", "several threads train: tdbg watches one at a time, the first that made an update"
                     )
@@ -154,9 +153,13 @@ class TrainingHooks:
     def _step_hook(self, target: Callable[[Any], None]) -> Callable[[Any], None]:
         guard = self._step
 
+        def enter(optimizer: Any) -> None:
+            if not self.is_elsewhere(updates=True):
+                target(optimizer)
+
         def hook(optimizer: Any) -> None:
-            if not torch.compiler.is_compiling() and not unseen(guard.call, self.is_elsewhere, True):
-                unseen(guard.call, target, optimizer)
+            if not torch.compiler.is_compiling():
+                unseen(guard.call, enter, optimizer)
 
         return cast("Callable[[Any], None]", hide(hook))
 
@@ -261,7 +264,7 @@ class TrainingHooks:
 
         def clip_grad_norm_(parameters: Any, *args: Any, **kwargs: Any) -> Any:
             try:
-                if path.steps_left <= 0:
+                if path.steps_left <= 0 or get_ident() != path.thread:
                     return clip(parameters, *args, **kwargs)
                 if type(parameters) is not list and not isinstance(parameters, Tensor):
                     parameters = list(parameters)
@@ -287,9 +290,9 @@ class TrainingHooks:
         monitor, guard, path = self.monitor, self._backward, self.fast_path
 
         def look_and_go(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling() or not monitor.active or unseen(guard.call, self.is_elsewhere):
+            if torch.compiler.is_compiling() or not monitor.active or self._depth or monitor.rerunning:
                 return original(tensors, *args, **kwargs)
-            if self._depth or monitor.rerunning:
+            if unseen(guard.call, self.is_elsewhere):
                 return original(tensors, *args, **kwargs)
             # type(): an object of the program's may have a say in isinstance
             if type(tensors) is not Tensor and unseen(issubclass, type(tensors), Iterator):
@@ -317,7 +320,11 @@ class TrainingHooks:
 
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
             try:
-                if path.steps_left > 0 and not self._depth and not torch.compiler.is_compiling():
+                if (
+                    path.steps_left > 0
+                    and get_ident() == path.thread
+                    and not (self._depth or torch.compiler.is_compiling())
+                ):
                     try:
                         is_usual = path.skip_loss(tensors)
                     except BaseException as error:

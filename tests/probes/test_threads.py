@@ -403,6 +403,36 @@ def test_of_two_threads_that_train_the_first_is_watched(watch: Any) -> None:
     assert "threads" in watched.notes
 
 
+def test_a_stretch_of_skipped_steps_is_of_one_thread(watch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What another thread trains meanwhile is not mixed in, however long it goes on, and ends nothing."""
+    monkeypatch.setattr("tdbg.runtime.duty_cycle.CEILING", 0.0)
+    watched = watch(max_overhead=None)
+    monitor = watched.monitor
+    monitor.budget.change_share(1e-4, time.perf_counter())
+    (model, optimizer, _), (other, others, _) = setup(), setup(torch.optim.Adam)
+
+    def steps(of: nn.Module, by: Any, count: int, factor: float = 1.0) -> bool:
+        for _ in range(count):
+            by.zero_grad()
+            (loss_of(of, torch.ones(2, 4)) * factor).backward()
+            nn.utils.clip_grad_norm_(of.parameters(), 1.0)
+            by.step()
+        return True
+
+    end = time.monotonic() + 60
+    while monitor.fast_path.steps_left < 3:
+        assert time.monotonic() < end
+        if monitor.duty.is_away:
+            monitor.duty.until = time.perf_counter() + 1e6
+        steps(model, optimizer, 1)
+    left, step, updates = monitor.fast_path.steps_left, monitor.step, monitor.updates
+    assert beside(lambda: steps(other, others, 150, factor=float("nan")))
+    assert (monitor.fast_path.steps_left, monitor.step, monitor.updates) == (left, step, updates)
+    steps(model, optimizer, 2)
+    assert (monitor.fast_path.steps_left, monitor.step) == (left - 2, step + 2)
+    assert watched.bad == [] and not watched.failures
+
+
 def test_who_trains_on_alone_is_watched_in_the_end(watch: Any) -> None:
     """The main thread made one update, and waits for the thread that trains."""
     watched = watch()
