@@ -73,8 +73,7 @@ class Maps:
         if tree is None:
             self._request(root)
             return True
-        found = tree.get(path)
-        self.known[file] = found if found and (found.lines or found.passed_on) else None
+        self.known[file] = tree.get(path)
         return False
 
     def alone(self, file: str) -> GuardMap:

@@ -114,6 +114,7 @@ def _before_first_step() -> None:
     guard = guard_of("program-flags")
 
     def arrived(module: Any) -> None:
+        from tdbg.runtime.compiler import hide
         from tdbg.runtime.torch_hooks import hook_all
 
         waiting = [True]
@@ -125,14 +126,14 @@ def _before_first_step() -> None:
                 settle()
 
         def before_step(*_: Any) -> None:
-            if waiting:
+            if waiting and not module.compiler.is_compiling():
                 guard.call(settle_once)
 
         def before_call(*_: Any) -> None:
-            if not module.is_grad_enabled():
+            if not module.compiler.is_compiling() and not module.is_grad_enabled():
                 guard.call(settle_once)
 
-        hook_all("before-update", before_step)
-        calls = hook_all("before-call", before_call)
+        hook_all("before-update", hide(before_step))
+        calls = hook_all("before-call", hide(before_call))
 
     when_imported("torch", lambda module: guard.call(arrived, module))

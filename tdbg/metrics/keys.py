@@ -52,7 +52,7 @@ METRICS = (
     "samples",
 )
 # How names of times, rates and memory end: what differs on any machine, and says nothing of the model.
-OF_MACHINE = ("_ms", "_sec", "_per_sec", "_mb", "_s", "_seconds", "_time", "_gb", "runtime", "_per_second")
+OF_MACHINE = ("_ms", "_sec", "_mb", "_s", "_seconds", "_time", "_gb", "runtime", "_per_second")
 NUMBERED = re.compile(r"acc\d+")  # acc1, acc3, acc5, ...
 CORE_METRICS = ("loss", "accuracy", "acc1", "acc3", "acc5", "chain_accuracy", "partial_chain_accuracy")
 UNITS = ("pct", "frac", "ms", "sec", "mb", "per_sec")

@@ -98,7 +98,7 @@ class Probe(Listener):
         after: "Callable[[float, tuple[Any, ...], dict[str, Any], Any], None] | None" = None,
         raised: "Callable[[float, tuple[Any, ...], dict[str, Any], Exception], None] | None" = None,
     ) -> None:
-        """Stand in front of ``owner.name``, which keeps its arguments, result and exceptions; torch's: see `patch_at`.
+        """Stand in front of ``owner.name``, which keeps its arguments, result and exceptions; for functions of torch use `patch_at`.
 
         before(args, kwargs); after(seconds, args, kwargs, result); raised(seconds, args, kwargs, error): each is
         timed, booked on this probe and guarded. Nothing is called once the probe is off, while a batch is run
@@ -152,12 +152,16 @@ class Probe(Listener):
 
         name: of the function, at a place that leaves it open.
         """
-        from tdbg.runtime.torch_hooks import modules_of, targets
+        from tdbg.runtime.torch_hooks import PLACES, modules_of, targets
 
         def arrived(module: str) -> None:
-            if self.on:
-                for owner, function in targets(place, module, name):
-                    stand(owner, function)
+            if not self.on:
+                return
+            found = list(targets(place, module, name))
+            for owner, function in found:
+                stand(owner, function)
+            if not found and not name:
+                self.monitor.note(f"without-{place}", f"this torch has no {place!r}, which shows {PLACES[place].why}")
 
         for module in modules_of(place):
             self.monitor.when_imported(module, lambda loaded: self.guard.call(arrived, loaded.__name__))

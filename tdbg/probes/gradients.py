@@ -25,8 +25,8 @@ SMALL_NUMEL = 4096
 SMALL_COUNT = 6
 NO_GRADIENT = -1.0
 NO_BACKWARD_TEXT = (
-    "several updates in a row had no backward pass (torch.autograd.grad, torch.func or gradients set by hand): the loss was"
-    " not checked there; their gradients were, before the updates that were watched"
+    "several updates in a row had no call of torch.autograd.backward (torch.autograd.grad, torch.func, a direct call of the"
+    " engine): the loss was not checked there; their gradients were, before the updates that were watched"
 )
 STEPS_BY_HAND = 3  # in a row, until a run counts as one without backward passes
 
@@ -58,9 +58,8 @@ class GradientNorms(Probe):
         self._unannounced = False
         self._fresh = False
         self._is_handled = False  # a backward pass, or a look, came since the main optimizer's last update
-        self._has_closures = (
-            False  # backward passes run inside updates: what an update begins with is of the step before
-        )
+        # Backward passes run inside updates: what an update begins with is of the step before.
+        self._has_closures = False
         self._by_hand = 0  # steps in a row whose gradients no backward pass has made
         self._looked: str = "none"
         self._norms: list[float] | None = None

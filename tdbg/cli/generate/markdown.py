@@ -87,10 +87,15 @@ def torch_places() -> str:
     """Every function and every table of hooks of torch that tdbg stands in front of."""
     from tdbg.runtime.torch_hooks import PLACES, TABLES
 
-    functions = [
-        (f"`{name}`", place.why, _code(place.paths) or "classes without a public name")
-        for name, place in PLACES.items()
-    ]
+    functions = []
+    for name, place in PLACES.items():
+        found = place.found() if place.found is not None else []
+        where = [
+            (owner.__name__, "") if inspect.ismodule(owner) else (owner.__module__, owner.__qualname__ + ".")
+            for owner, _ in found
+        ]
+        paths = [f"{module}:{cls}{held}" for (module, cls), (_, held) in zip(where, found, strict=True)]
+        functions.append((f"`{name}`", place.why, _code([*place.paths, *paths])))
     tables = [(f"`{name}`", why, f"`{register.__name__}`") for name, (why, register) in TABLES.items()]
     return "\n".join(
         [
