@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tdbg.core import run_files
 from tdbg.core.errors import TdbgError
+from tdbg.core.files import why_unreadable
 from tdbg.core.ranges import parse_ranges
 from tdbg.core.rundir import STATE_FILE, ProcessDir, RunDir
 from tdbg.metrics.foreign import states_below
@@ -40,6 +41,8 @@ def find(where: str = "", ranks: str = "") -> Place:
     path = Path(where)
     if where and path.is_file() and path.name != STATE_FILE:
         return Place(where, [RowsFile(path)])
+    if where and path.exists() and not (path.is_file() or path.is_dir()):
+        raise TdbgError(f"{where} cannot be read: {why_unreadable(path)}", "name a run, a folder or a regular file")
     run_files.protect_run_of(path)
     if where and path.is_dir() and not (path / STATE_FILE).is_file():
         found = [RowsFile(one, *_owner(path, one)) for one in sorted(path.rglob(FILE)) if run_files.is_regular(one)]

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from tdbg import cli
-from tdbg.logs.question import OPTIONS as QUESTION_OPTIONS
 
 TAGS = ("DEBUG_FORWARD", "DEBUG_FORWARD_INPUT", "DEBUG_BACKWARD", "DEBUG_GRADIENTS", "OTHER")
 LEVELS = ("INFO", "ERROR")
@@ -73,11 +72,18 @@ def test_help_and_docs_say_so(capsys: pytest.CaptureFixture[str]) -> None:
         assert [said for said in SAID if said not in joined] == []
 
 
+def test_two_flags_that_are_left_out_are_both_left_out(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "x.log"
+    lines = [
+        f"2026-11-20T03:06:0{number}.000000 I r0000 s00000001 [{tag}] n{number}\n" for number, tag in enumerate(TAGS)
+    ]
+    log.write_text("".join(lines))
+    assert cli.main(["filter-logs", str(log), "-x", "FORWARD", "-x", "BACKWARD"]) == 0
+    assert capfd.readouterr().out == "".join(line for line in lines if "GRADIENTS" in line or "OTHER" in line)
+
+
 def test_help_says_of_each_option_that_may_be_repeated_what_two_of_it_mean(capsys: pytest.CaptureFixture[str]) -> None:
-    """-f and -p widen; -x leaves out what any of them names."""
     assert cli.main(["filter-logs", "--help"]) == 0
     joined = " ".join(capsys.readouterr().out.split())
-    repeated = {names[-1]: text for names, _, text in QUESTION_OPTIONS.values() if names[-1] in ("-f", "-x", "-p")}
-    assert all(text in joined for text in repeated.values())
-    assert "any of them" in repeated["-f"] and "any of them" in repeated["-p"]
-    assert "none of them" in repeated["-x"]
+    for words in ("repeat for more flags", "repeat to leave out more", "repeat for more prefixes"):
+        assert words in joined

@@ -86,7 +86,7 @@ def test_backward_without_an_optimizer_costs_no_search_for_ever(watch: Start) ->
     assert len(seen.notes) <= 1
 
 
-def test_evaluation_keeps_to_the_budget(watch: Start) -> None:
+def test_calls_of_an_evaluation_are_counted_but_in_a_stretch_that_the_cost_tells(watch: Start) -> None:
     seen = watch(max_overhead=1.0)
     model = nn.Linear(8, 8).eval()
     with torch.no_grad():
