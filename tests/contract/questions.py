@@ -53,7 +53,7 @@ OF_SOME = (
     "trace flame profiled --json",
     "trace compare profiled second --json",
 )
-AGES = ("last_seen_s",)
+AGES, AN_AGE = ("last_seen_s",), "an age"
 PROSE = ("title", "evidence", "cause", "try_next", "headline", "help", "summary")  # for people: their wording is free
 QUESTIONS = [*(text.format(name) for name in NAMES for text in OF_EVERY_RUN), *OF_SOME]
 
@@ -67,8 +67,8 @@ def unpack(folder: Path) -> None:
         path.chmod(0o700)
 
 
-def ask(question: str) -> dict[str, Any]:
-    """The exit code and what stdout held, as JSON where it is JSON; asked in the current folder."""
+def ask(question: str, *, raw: bool = False) -> dict[str, Any]:
+    """The exit code and what stdout held, as JSON where it is JSON; asked in the current folder. raw: with ages."""
     with tempfile.TemporaryFile() as printed, contextlib.redirect_stderr(io.StringIO()):
         sys.stdout.flush()
         before = os.dup(1)  # records of a log are written to the descriptor
@@ -80,14 +80,22 @@ def ask(question: str) -> dict[str, Any]:
             os.dup2(before, 1)
             os.close(before)
         printed.seek(0)
-        return {"exit": code, "answer": _without_ages(_read(printed.read().decode("utf-8")))}
+        answer = _read(printed.read().decode("utf-8"))
+        return {"exit": code, "answer": answer if raw else _without_ages(answer)}
 
 
 def _without_ages(answer: Any) -> Any:
     """The answer with how long ago something was taken out."""
     if isinstance(answer, dict):
-        return {key: "an age" if key in AGES else _without_ages(value) for key, value in answer.items()}
+        return {key: AN_AGE if key in AGES else _without_ages(value) for key, value in answer.items()}
     return [_without_ages(one) for one in answer] if isinstance(answer, list) else answer
+
+
+def with_ages(answer: Any) -> Any:
+    """A kept answer as it was printed, but for how long an age is: that was not kept."""
+    if isinstance(answer, dict):
+        return {key: 1.5 if value == AN_AGE else with_ages(value) for key, value in answer.items()}
+    return [with_ages(one) for one in answer] if isinstance(answer, list) else answer
 
 
 def _read(text: str) -> Any:

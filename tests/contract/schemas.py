@@ -48,6 +48,32 @@ OF_ANY_TYPE: dict[str, tuple[str, ...]] = {
     "inspect-pages show": ("[].scalars.*",),
     "control": ("flags.*",),
 }
+# What these may hold besides: other runs than the recorded ones have it. Paths as above.
+ALSO: dict[str, dict[str, tuple[str, ...]]] = {
+    "report": {
+        "ranks[].loss": ("null",),
+        "ranks[].pid": ("null",),
+        "flags.*": ("string",),
+        "injections[].old": ("string", "number", "null"),
+        "injections[].new": ("string", "number", "null"),
+    },
+    "status": {
+        "ranks[].last_seen_s": ("number", "null"),
+        "ranks[].steps_per_s": ("null",),
+        "ranks[].cost_pct": ("null",),
+        "ranks[].loss": ("null",),
+        "ranks[].pid": ("null",),
+    },
+    "metrics compare": {
+        "compared[].tolerance": ("string",),
+        "compared[].series[].b": ("null",),
+        "compared[].series[].parted.a": ("string",),
+    },
+    "metrics show": {"series[].least": ("null",), "series[].most": ("null",)},
+    "metrics dump": {"rows[].least": ("null",), "rows[].most": ("null",)},
+}
+# Required once, and wrongly: a field that may be absent, by document and name.
+NO_LONGER_REQUIRED: frozenset[tuple[str, str]] = frozenset()
 # What hangs on the machine, on the version, or is written anew at each call, and so is in no recording.
 UNRECORDED = (
     "doctor --json",
@@ -96,15 +122,45 @@ def schemas(runs: Sequence[Path] = ()) -> dict[str, dict[str, Any]]:
             builders[name] = SchemaBuilder(schema_uri=DIALECT)
             for path in MAPS.get(name, ()):
                 builders[name].add_schema(_map_at(_steps(path)))
-            builders[name].add_schema(_without_constants(kept.get(name, {})))
+            builders[name].add_schema(_with_null(_without_constants(kept.get(name, {}))))
         builders[name].add_object(answer)
-    return {name: _finish(name, builder.to_schema(), fixed[name]) for name, builder in sorted(builders.items())}
+    done = {name: _finish(name, builder.to_schema(), fixed[name]) for name, builder in sorted(builders.items())}
+    for name, schema in done.items():
+        lost = _required(kept.get(name, {})) - _required(schema) - NO_LONGER_REQUIRED
+        if lost:
+            raise SystemExit(f"{name}: was promised, and is not in every document: {sorted(lost)}")
+    return done
+
+
+def _required(schema: Any, at: str = "") -> set[tuple[str, str]]:
+    """Where a field is required, and its name."""
+    if isinstance(schema, list):
+        return {one for item in schema for one in _required(item, at)}
+    if not isinstance(schema, dict):
+        return set()
+    found = {(at, name) for name in schema.get("required", ()) if isinstance(name, str)}
+    for key, below in schema.items():
+        if key != "required":
+            found |= _required(below, at if key in ("anyOf", "properties", "items") else f"{at}.{key}")
+    return found
+
+
+def _with_null(schema: Any) -> Any:
+    """A published schema as its builder wrote it: an object that may be null says so by an empty alternative."""
+    if isinstance(schema, list):
+        return [_with_null(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {key: _with_null(one) for key, one in schema.items()}
+    if "anyOf" in found:
+        found["anyOf"] = [one or {"type": "null"} for one in found["anyOf"]]
+    return found
 
 
 def _answers(runs: Sequence[Path]) -> Iterator[tuple[str, Any]]:
     for question, then in questions.frozen().items():
         if then["exit"] != 2:
-            yield question, then["answer"]
+            yield question, questions.with_ages(then["answer"])
     yield from documents_of(runs)
     before = Path.cwd()
     with tempfile.TemporaryDirectory() as folder:
@@ -112,7 +168,7 @@ def _answers(runs: Sequence[Path]) -> Iterator[tuple[str, Any]]:
         os.chdir(folder)
         try:
             for question in questions.QUESTIONS:
-                now = questions.ask(question)
+                now = questions.ask(question, raw=True)
                 if now["exit"] != 2:
                     yield question, now["answer"]
             yield from _unrecorded(Path(folder))
@@ -132,7 +188,7 @@ def _unrecorded(folder: Path) -> Iterator[tuple[str, Any]]:
     with patch.dict(os.environ, {**clean, "XDG_CONFIG_HOME": str(folder / "config")}, clear=True):
         questions.ask("trust captured")
         for question in UNRECORDED:
-            yield question, questions.ask(question)["answer"]
+            yield question, questions.ask(question, raw=True)["answer"]
 
 
 def _answers_of_control(run: RunDir) -> Iterator[tuple[str, Any]]:
@@ -163,7 +219,7 @@ def documents_of(runs: Sequence[Path]) -> Iterator[tuple[str, Any]]:
     """What a run directory is asked, and the documents that were printed."""
     for run in runs:
         for text in questions.OF_EVERY_RUN:
-            found = questions.ask(text.format(run))
+            found = questions.ask(text.format(run), raw=True)
             if found["exit"] != 2:
                 yield text.format(run), found["answer"]
 
@@ -175,6 +231,8 @@ def _without_constants(schema: dict[str, Any]) -> dict[str, Any]:
 
 def _finish(name: str, schema: dict[str, Any], fixed: dict[str, Any]) -> dict[str, Any]:
     _open(schema)
+    for path, types in ALSO.get(name, {}).items():
+        _widen(schema, _steps(path), types)
     for path in OF_ANY_TYPE.get(name, ()):
         _free(schema, _steps(path))
     schema["properties"].update(fixed)
@@ -193,14 +251,38 @@ def _free(schema: dict[str, Any], path: list[str]) -> None:
             _free(found, path[1:])
 
 
+def _widen(schema: dict[str, Any], path: list[str], types: tuple[str, ...]) -> None:
+    """Allow these types as well where a path leads, in each of the forms that the schema allows."""
+    for one in schema.get("anyOf", [schema]):
+        below = {"[]": one.get("items"), "*": one.get("patternProperties", {}).get(".*")}
+        found = below.get(path[0], one.get("properties", {}).get(path[0]))
+        if found is None:
+            continue
+        if path[1:]:
+            _widen(found, path[1:], types)
+        elif "anyOf" in found:
+            found["anyOf"][:0] = [{"type": name} for name in types if {"type": name} not in found["anyOf"]]
+        elif found.get("type") == "object":
+            found.update(anyOf=[*({"type": name} for name in types), {**found}])
+            for key in found.keys() - {"anyOf"}:
+                del found[key]
+        elif "type" in found:
+            held = found["type"] if isinstance(found["type"], list) else [found["type"]]
+            found["type"] = sorted({*held, *types})
+
+
 def _open(schema: Any) -> None:
     """Nothing is said of a value that was null, or a list that was empty, in all documents."""
     if isinstance(schema, dict):
         if schema.get("type") == "null":
             del schema["type"]
         schema.pop("$schema", None)
-        for one in schema.values():
-            _open(one)
+        for key, one in schema.items():
+            for below in one if key == "anyOf" else ():
+                if below != {"type": "null"}:
+                    _open(below)
+            if key != "anyOf":
+                _open(one)
     elif isinstance(schema, list):
         for one in schema:
             _open(one)

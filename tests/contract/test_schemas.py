@@ -24,7 +24,15 @@ for step in range(20):
     loss.backward()
     optimizer.step()
 """
+EVALUATION = """
+import torch
+model = torch.nn.Linear(4, 2)
+with torch.no_grad():
+    for _ in range(20):
+        model(torch.randn(8, 4))
+"""
 PROGRAMS = {
+    "evaluates": ("-c", EVALUATION),
     "none": ("-c", "pass"),
     "imports": ("-c", "import torch; raise SystemExit(3)"),
     "trains": ("-c", TRAINING),
