@@ -16,7 +16,7 @@ class DistancesBroken(LossRule):
     them is broken.
 
     Example:
-        TD-L009 error: the distance matrix is not symmetric: 3 pairs differ, step 1, rank 0
+        TD-L009 error: the distance matrix is not symmetric in 3 pairs, step 1, rank 0
 
     What to do: Compute distances from the parents: the height of the lowest common ancestor. Path lengths
     between leaves at unlike depths are not ultrametric by nature: say `ultrametric=False`.

@@ -52,7 +52,7 @@ def test_help_shows_both_orders(folder: Path) -> None:
     done = call("--help", cwd=folder)
     said = " ".join(done.stdout.split())
     assert done.returncode == 0
-    assert "A path may stand before or after the command: RUN show KEY is show RUN KEY." in said
+    assert "The path may come before or after the command: RUN show KEY is the same as show RUN KEY." in said
     assert "tdbg inspect-pages tdbg_runs/20261121-031500-train stats" in said
     for words in (("run", "show", "1"), ("show", "run", "1")):
         assert call(*words, cwd=folder).stdout == call("show", "1", "run", cwd=folder).stdout != ""

@@ -69,7 +69,7 @@ def test_a_damaged_state_file_is_told_and_the_events_are_judged(run, capsys):
     (run.run.path / "run.json").write_text('{"schema')
     assert main(["report", str(run.run.path / "notes.txt")]) == 0
     said = capsys.readouterr()
-    assert "TD-N001" in said.out and "run.json" in said.err and "by the events" in said.err
+    assert "TD-N001" in said.out and "run.json" in said.err and "the ranks' events only" in said.err
     for path in run.run.path.glob("rank*/events.jsonl"):
         path.unlink()
     assert main(["report", str(run.run.path)]) == 2
