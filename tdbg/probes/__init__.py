@@ -160,7 +160,7 @@ class Probe(Listener):
             found = list(targets(place, module, name))
             for owner, function in found:
                 stand(owner, function)
-            if not found and not name:
+            if not found and not name and module:  # what is told by no path, torch_compat notes itself
                 self.monitor.note(f"without-{place}", f"this torch has no {place!r}, which shows {PLACES[place].why}")
 
         for module in modules_of(place):

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from tdbg.runtime import calibration
 from tdbg.runtime.budget import ALWAYS_STEPS, Budget
 from tdbg.runtime.calibration import work_as_programs_do
 from tdbg.runtime.duty_cycle import CEILING, IDLE_CALLS, IDLE_STEPS, LONGEST_S, SHORTEST_S, DutyCycle
@@ -354,13 +355,13 @@ def test_kept_calls_are_let_go_at_the_end_of_the_step(kept_steps: Watch) -> None
     assert not kept_steps.monitor.fast_path.has_calls and kept_steps.monitor.duty.keeps_calls
 
 
-def test_calls_booked_cost_what_they_cost(watch: Start) -> None:
-    """Calls without gradients that are only counted, with hooks and without, in turn: the yardstick is this machine.
+def booked_and_measured(watch: Start) -> tuple[float, float]:
+    """Of 20 calls without gradients that are only counted, with hooks and without, in turn, after a calibration anew.
 
     A shared core may run at half its speed for seconds: short blocks are compared with the ones beside them.
     """
-    seen = watch(max_overhead=None)
-    monitor = seen.monitor
+    calibration._measure.cache_clear()
+    monitor = watch(max_overhead=None).monitor
     model = nn.Linear(4, 4)
     monitor.eval_calls = ALWAYS_STEPS
     monitor.budget.change_share(1e-9, time.perf_counter())
@@ -381,20 +382,24 @@ def test_calls_booked_cost_what_they_cost(watch: Start) -> None:
         return time.process_time() - begun
 
     with torch.no_grad():
-        for tries in range(3):  # a neighbour on the machine may spoil one
-            for _ in range(300):
-                before_s, own_s = block_s(False), monitor.budget.own_s
-                hooked_s = block_s(True)
-                booked.append(monitor.budget.own_s - own_s)
-                measured.append(hooked_s - (before_s + block_s(False)) / 2)
-            ratio = median(booked) / median(measured)
-            if 0.6 < ratio < 1.6:
-                break
-            if tries < 2:
-                booked.clear()
-                measured.clear()
+        for _ in range(300):
+            before_s, own_s = block_s(False), monitor.budget.own_s
+            hooked_s = block_s(True)
+            booked.append(monitor.budget.own_s - own_s)
+            measured.append(hooked_s - (before_s + block_s(False)) / 2)
     monitor.roots.pause(False)
-    assert 0.6 < ratio < 1.6, (median(booked), median(measured))
+    monitor.detach()
+    return median(booked), median(measured)
+
+
+def test_calls_booked_cost_what_they_cost(watch: Start) -> None:
+    """The yardstick is this machine; the calibration takes 10 ms of it, and may meet a bad moment: of three one fits."""
+    found = []
+    for _ in range(3):
+        found.append(booked_and_measured(watch))
+        if 0.6 < found[-1][0] / found[-1][1] < 1.6:
+            return
+    raise AssertionError(found)
 
 
 def test_modules_built_while_hooks_are_away_get_theirs(watch: Start) -> None:
