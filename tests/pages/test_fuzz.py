@@ -158,6 +158,7 @@ def changed(data: st.DataObject, name: str, found: bytes) -> bytes:
     return lying_header(data, found) if name.endswith("safetensors") else text_of(lied(data, json.loads(found)))
 
 
+@pytest.mark.slow
 def test_pages(sample: dict[str, bytes], good: Path, tmp_path: Path) -> None:
     folder, out = tmp_path / "in", tmp_path / "out"
 
@@ -179,6 +180,7 @@ def test_pages(sample: dict[str, bytes], good: Path, tmp_path: Path) -> None:
     for_seconds(over)
 
 
+@pytest.mark.slow
 def test_pickles(tmp_path: Path) -> None:
     canary, folder, out = tmp_path / "canary", tmp_path / "in", tmp_path / "out"
     pool = [*SEEDS, *(make(canary) for make, _ in HOSTILE.values())]

@@ -120,6 +120,7 @@ def pickled(canary: Path) -> Iterator[tuple[str, bytes]]:
     yield "packed-zeros", gzip.compress(bytes(400 << 20))
 
 
+@pytest.mark.slow
 def test_pickles(ask: Limited, tmp_path: Path, good: Path) -> None:
     for number, (name, data) in enumerate(pickled(tmp_path / "in" / "canary")):
         make = lambda folder, data=data: (folder / "page_0.pkl").write_bytes(data)  # noqa: E731
