@@ -234,12 +234,12 @@ class TrainingHooks:
         """While any profiler of torch records, ours or the program's, its trace is to show the program alone."""
 
         def begin_or_end(*args: Any, **kwargs: Any) -> Any:
-            if not is_profiled():
+            if not self._profiled.call(is_profiled):
                 self._profiled.call(self.monitor.hush, True)
             try:
                 return original(*args, **kwargs)
             finally:
-                self._profiled.call(self.monitor.hush, is_profiled())
+                self._profiled.call(lambda: self.monitor.hush(is_profiled()))
 
         return begin_or_end
 
