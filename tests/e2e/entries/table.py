@@ -193,14 +193,24 @@ def batches(pairs: Sequence[str], size: int, choose: random.Random) -> list[list
     return [left[start : start + size] for start in range(0, len(left), size)]
 
 
+def list_entries(setup: Setup, folder: Path) -> tuple[dict[str, str], Outcome]:
+    """The entries that a setup adds to the program, found from outside, and the program's end without tdbg."""
+    bare = execute(None, setup.parts, folder / "bare", {"ENTRIES_MODE": "list"})
+    watched = execute(setup, setup.parts, folder / "list", {"ENTRIES_MODE": "list"})
+    assert _said(watched.stdout) == _said(bare.stdout), watched.stderr
+    return find_entries(bare, watched), bare
+
+
+def unknown(entries: Iterable[str]) -> list[str]:
+    """The entries that nobody has looked at yet."""
+    return sorted(set(entries) - KNOWN)
+
+
 def run_setup(
     setup: Setup, folder: Path, seed: int, *, limit: int | None = None, size: int = 14, jobs: int = 1
 ) -> tuple[dict[str, str], list[str], list[Row]]:
     """All of one setup: its entries, their bodies, and a row for each body (or for ``limit`` of them)."""
-    bare = execute(None, setup.parts, folder / "bare", {"ENTRIES_MODE": "list"})
-    watched = execute(setup, setup.parts, folder / "list", {"ENTRIES_MODE": "list"})
-    assert _said(watched.stdout) == _said(bare.stdout), watched.stderr
-    entries = find_entries(bare, watched)
+    entries, bare = list_entries(setup, folder)
     pairs = bodies(setup, entries, folder / "trace")
     choose = random.Random(seed)
     waiting = pairs if limit is None else choose.sample(pairs, min(limit, len(pairs)))
@@ -242,6 +252,9 @@ def main() -> int:
             print(f"\n{name}: {len(entries)} entries, {len(pairs)} bodies, {len(rows)} tried")
             for entry in sorted(set(entries) - reached):
                 print(f"  calls nothing of tdbg's: {entry} ({entries[entry]})")
+            for entry in unknown(entries):
+                print(f"  not in known.txt: {entry} ({entries[entry]})")
+                bad += 1
             if args.list:
                 for pair in pairs:
                     print(f"  {pair}")
@@ -249,7 +262,7 @@ def main() -> int:
             for row in sorted(rows, key=lambda row: row.pair):
                 print(row, flush=True)
                 bad += not row.fine
-    print(f"\n{bad} rows are not as they should be")
+    print(f"\n{bad} rows or entries are not as they should be")
     return 1 if bad else 0
 
 
