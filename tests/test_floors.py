@@ -18,6 +18,7 @@ FLOORS = (
         "core.flags",
         "core.registry",
         "core.events",
+        "core.observations",
         "core.frames",
         "core.lines",
         "core.output",

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tdbg.core.flags import FLAGS, flag_of
+from tdbg.core.observations import Observed, field_lines
 from tdbg.core.registry import Registry
 from tdbg.runtime.budget import ALWAYS_STEPS
 from tdbg.runtime.listener import Listener
@@ -24,7 +25,13 @@ class Probe(Listener):
 
     levels: tuple[str, ...] = ()  # levels it belongs to without being asked for by a flag
     every: ClassVar[int] = 1  # steps from look to look where only a level asks for it: more for what changes slowly
-    fields: ClassVar[dict[str, str]] = {}  # what `see` may tell: name (with its unit) -> a line for docs/probes.md
+    observations: ClassVar[tuple[type[Observed], ...]] = ()  # what `emit` may tell
+    fields: ClassVar[dict[str, str]] = {}  # of these or of `see`: name (with its unit) -> a line for docs/probes.md
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "observations" in vars(cls):
+            cls.fields = field_lines(cls.observations)
 
     def __init__(self, monitor: "Monitor") -> None:
         self.monitor = monitor
@@ -70,10 +77,18 @@ class Probe(Listener):
         finally:
             self.monitor.budget.learn(kind or self.name, time.perf_counter() - begun, extra=True)
 
+    def emit(self, seen: Observed, *, flag: str = "", step: int | None = None) -> None:
+        """Tell what was seen: an event, and its line in the debug log under the flag's tag.
+
+        flag: where the probe serves several flags. step: if it is not the running one. At most one a step and part.
+        """
+        seen.step = self.monitor.running_step if step is None else step
+        self.see(seen.text(), seen.PART, seen.severity, flag, seen.step, **seen.values())
+
     def see(
         self, text: str, part: str = "", level: str = "D", flag: str = "", step: int | None = None, **values: Any
     ) -> None:
-        """Tell what was seen: an Observation event, and its line in the debug log under the flag's tag.
+        """`emit` without a class: for probes of other packages.
 
         text: the line. level: D, S, I, W or E, as in the log. flag: where the probe serves
         several flags. step: if it is not the running one. values: the facts behind the text; their names stand in ``fields``. At most one a step and part.

@@ -9,12 +9,13 @@ import difflib
 import inspect
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from tdbg.core.errors import TdbgError
 from tdbg.core.events import SEVERITIES, Event, Finding, Observation, Step
+from tdbg.core.observations import Observed
 from tdbg.core.registry import Registry
 from tdbg.core.rundir import ProcessDir
 
@@ -111,14 +112,32 @@ class PerProcessRule(Rule, ABC, Generic[S]):
 
 
 class ObservingRule(PerProcessRule[S]):
-    """The same for what one probe sees."""
+    """The same for what probes see: `see` is called with each observation of one of the classes in ``observes``."""
 
-    probe: ClassVar[str]  # the probe's name
+    observes: ClassVar[tuple[type[Observed], ...]] = ()
+    probe: ClassVar[str] = ""  # without ``observes``: the probe whose events `see` is called with
     listens: ClassVar[tuple[type[Event], ...]] = (Observation,)
+
+    def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
+        """Hand what was observed to `see`."""
+        if not self.observes:
+            return super().feed(process, event)
+        for seen in observed(event, self.observes):
+            new = self.see(process, self._states[process.label], seen)
+            return self.once(self._given, new) if new is not None else ()
+        return ()
 
     def follows(self, event: Event) -> bool:
         """True for an observation of the probe."""
         return isinstance(event, Observation) and event.probe == self.probe
+
+
+def observed(event: Event, kinds: Iterable[type[Observed]]) -> Iterator[Observed]:
+    """What an event says, if it is one of these observations."""
+    for kind in kinds:
+        seen = kind.of(event)
+        if seen is not None:
+            yield seen
 
 
 def _when(finding: Finding) -> tuple[int, int]:

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
-from tdbg.core.events import Finding, Observation
+from tdbg.core.events import Finding
+from tdbg.core.observations.memory import MemoryGrowth
 from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, ObservingRule
 from tdbg.rules.text import figure
-from tdbg.rules.view import finite
 
 MAX_KINDS = 4
 
@@ -43,28 +43,24 @@ class MemoryCreep(ObservingRule[_State]):
     code = "TD-M001"
     title = "memory creep"
     severity = "warning"
-    probe = "memory"
+    observes = (MemoryGrowth,)
     kept = _State
 
-    def see(self, process: ProcessDir, state: _State, event: Observation) -> Finding | None:
-        values = event.values
-        if event.part != "CREEP" or not values.get("sure"):
+    def see(self, process: ProcessDir, state: _State, seen: MemoryGrowth) -> Finding | None:
+        if not seen.sure:
             return None
-        grown, steps = finite(values.get("grown_mb")) or 0.0, int(finite(values.get("steps")) or 1)
-        kind, since = values.get("kind", "host"), values.get("from_step")
-        graphs = bool(values.get("piled_up"))
+        graphs = seen.piled_up
         return self.found(
-            f"{kind} memory grew {grown:,.0f} MB in {steps} steps ({figure(grown / max(steps, 1))} MB a step) since"
-            f" step {since}, rank {process.rank}",
-            severity="warning" if graphs or kind == "device" else "info",
-            first_step=since,
+            f"{seen.kind} memory grew {seen.grown_mb:,.0f} MB in {seen.steps} steps"
+            f" ({figure(seen.mb_per_step)} MB a step) since step {seen.from_step}, rank {process.rank}",
+            severity="warning" if graphs or seen.kind == "device" else "info",
+            first_step=seen.from_step,
             rank=process.rank,
             phase="train",
             evidence=[
-                f"{figure(finite(values.get('grown_pct')))} % more than at step {since}, and it goes on at step"
-                f" {event.step}",
-                *self._piles(values, graphs),
-                *[f"alive: {line}" for line in values.get("top", ())[:MAX_KINDS]],
+                f"{figure(seen.grown_pct)} % more than at step {seen.from_step}, and it goes on at step {seen.step}",
+                *self._piles(seen),
+                *[f"alive: {line}" for line in seen.top[:MAX_KINDS]],
             ],
             cause=(
                 "losses or outputs are kept together with their graph"
@@ -74,10 +70,9 @@ class MemoryCreep(ObservingRule[_State]):
             try_next="keep .item() or .detach() of what is kept; evaluate under torch.no_grad(); empty what is done with",
         )
 
-    def _piles(self, values: dict[str, object], graphs: bool) -> list[str]:
+    def _piles(self, growth: MemoryGrowth) -> list[str]:
         lines = []
-        if graphs:
-            lines.append(f"{values.get('graphs')} more tensors with a graph in {values.get('graph_steps')} steps")
-        growing = values.get("growing")
-        lines += [str(line) for line in growing[:MAX_KINDS]] if isinstance(growing, list) else []
-        return [*lines, f"held by {values['holder']}"] if values.get("holder") else lines
+        if growth.piled_up:
+            lines.append(f"{growth.graphs} more tensors with a graph in {growth.graph_steps} steps")
+        lines += growth.growing[:MAX_KINDS]
+        return [*lines, f"held by {growth.holder}"] if growth.holder else lines

@@ -2,13 +2,12 @@
 
 from dataclasses import dataclass
 
-from tdbg.core.events import Finding, Observation
+from tdbg.core.events import Finding
+from tdbg.core.observations.memory import AllocationFailed
 from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, ObservingRule
 from tdbg.rules.text import figure
-from tdbg.rules.view import finite
 
-HELD = ("parameters_mb", "gradients_mb", "optimizer_mb", "activations_mb")
 MAX_KINDS = 5
 
 
@@ -40,35 +39,32 @@ class OutOfMemory(ObservingRule[_State]):
     code = "TD-M002"
     title = "out of memory"
     severity = "error"
-    probe = "memory"
+    observes = (AllocationFailed,)
     kept = _State
 
-    def see(self, process: ProcessDir, state: _State, event: Observation) -> Finding | None:
-        values = event.values
-        if event.part != "OOM":
-            return None
-        tried = finite(values.get("tried_mb"))
-        asked = f": {tried:,.0f} MB were asked for" if tried else ""
-        held = [f"{name.removesuffix('_mb')} {figure(values[name])} MB" for name in HELD if values.get(name)]
-        use = [
-            f"{name.removesuffix('_mb').replace('_', ' ')} {figure(values[name])} MB" for name in _USE if name in values
-        ]
-        file = values.get("snapshot")
+    def see(self, process: ProcessDir, state: _State, seen: AllocationFailed) -> Finding | None:
+        asked = f": {seen.tried_mb:,.0f} MB were asked for" if seen.tried_mb else ""
+        held = [f"{name} {figure(mb)} MB" for name, mb in seen.held().items() if mb and name != "buffers"]
+        in_use = {
+            "host": seen.host_mb,
+            "host peak": seen.host_peak_mb,
+            "device": seen.device_mb,
+            "device reserved": seen.device_reserved_mb,
+            "device peak": seen.device_peak_mb,
+        }
+        use = [f"{name} {figure(mb)} MB" for name, mb in in_use.items() if mb is not None]
         return self.found(
-            f"out of {values.get('kind', 'host')} memory at step {event.step}, rank {process.rank}{asked}",
-            first_step=event.step,
+            f"out of {seen.kind} memory at step {seen.step}, rank {process.rank}{asked}",
+            first_step=seen.step,
             rank=process.rank,
             phase="train",
             evidence=[
-                str(values.get("error", "")),
+                seen.error,
                 *([f"in use: {', '.join(use)}"] if use else []),
                 *([f"held by the model at the last look: {', '.join(held)}"] if held else []),
-                *[f"alive: {line}" for line in values.get("top", ())[:MAX_KINDS]],
-                *([f"the allocator's snapshot: {process.label}/{file}"] if file else []),
+                *[f"alive: {line}" for line in seen.top[:MAX_KINDS]],
+                *([f"the allocator's snapshot: {process.label}/{seen.snapshot}"] if seen.snapshot else []),
             ],
             cause="see what is largest above",
             try_next="a smaller batch with accumulation, activation checkpointing, or a lower precision",
         )
-
-
-_USE = ("host_mb", "host_peak_mb", "device_mb", "device_reserved_mb", "device_peak_mb")

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
-from tdbg.core.events import Finding, Observation
+from tdbg.core.events import Finding
+from tdbg.core.observations.memory import MachineMemory
 from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, ObservingRule
 from tdbg.rules.text import figure
-from tdbg.rules.view import finite
 
 
 @dataclass(slots=True)
@@ -37,21 +37,16 @@ class MemoryFull(ObservingRule[_State]):
     code = "TD-M003"
     title = "host memory nearly full"
     severity = "warning"
-    probe = "memory"
+    observes = (MachineMemory,)
     kept = _State
 
-    def see(self, process: ProcessDir, state: _State, event: Observation) -> Finding | None:
-        values = event.values
-        if event.part != "FULL":
-            return None
-        limit = finite(values.get("limit_mb")) or 0.0
+    def see(self, process: ProcessDir, state: _State, seen: MachineMemory) -> Finding | None:
         return self.found(
-            f"{figure(values.get('used_pct'))} % of the {values.get('whose')}'s {limit:,.0f} MB are in use,"
-            f" rank {process.rank}",
-            first_step=event.step,
+            f"{figure(seen.used_pct)} % of the {seen.whose}'s {seen.limit_mb:,.0f} MB are in use, rank {process.rank}",
+            first_step=seen.step,
             rank=process.rank,
             phase="train",
-            evidence=[f"at step {event.step} this process has {figure(values.get('host_mb'))} MB of it"],
+            evidence=[f"at step {seen.step} this process has {figure(seen.host_mb)} MB of it"],
             cause="loader workers, copies of the data, or memory that creeps",
             try_next="fewer workers or a smaller prefetch; look at the memory of each process",
         )

@@ -5,11 +5,20 @@ import sys
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from tdbg.core.observations.memory import (
+    PHASES,
+    AllocationFailed,
+    EvaluationMemory,
+    MachineMemory,
+    MemoryGrowth,
+    MemoryReading,
+    ModuleMemory,
+)
 from tdbg.probes import PROBES, Probe
 from tdbg.probes.memory import host_memory, live_tensors
 from tdbg.probes.memory.growth import Growth, Series
@@ -38,7 +47,6 @@ MAX_OOMS = 3
 MAX_SEGMENTS = 2000
 SAMPLE_EVERY_S = 0.04  # a sample costs some 40 us beside other work
 TELL, PARTS = "memory", "memory-parts"  # kinds of work, in the budget
-PHASES = ("forward", "backward", "update")
 UNITS = {"bytes": 1.0, "kib": 1024.0, "mib": 1024.0**2, "gib": 1024.0**3, "tib": 1024.0**4}
 
 
@@ -78,46 +86,7 @@ class Memory(Probe):
     name = "memory"
     levels = ("advanced", "extreme")
     every = 4
-    fields: ClassVar[dict[str, str]] = {
-        "host_mb": "resident memory of the process",
-        "host_peak_mb": "the most it has been",
-        "device_mb": "allocated device memory",
-        "device_reserved_mb": "device memory the allocator holds",
-        "device_peak_mb": "the most that was allocated",
-        "forward_mb": "how much memory rose in forward (device memory if there is any, else host memory)",
-        "backward_mb": "how much it rose in backward",
-        "update_mb": "how much it rose in the rest of the step",
-        "highest": "after which part of the step it was highest",
-        "used_pct": "share of the machine's or the container's memory in use",
-        "limit_mb": "that memory",
-        "whose": "machine or container",
-        "parameters_mb": "parameters",
-        "gradients_mb": "gradients",
-        "optimizer_mb": "optimizer state",
-        "buffers_mb": "buffers",
-        "activations_mb": "outputs of leaf modules in one forward pass",
-        "rest_mb": "the peak less all of these",
-        "modules": "the modules that hold most, at most eight",
-        "modules_mb": "parameters, gradients, optimizer state and buffers of each",
-        "activation_modules": "the modules whose outputs are largest, at most eight",
-        "activation_modules_mb": "bytes of their outputs",
-        "kind": "host or device",
-        "grown_mb": "how much memory grew",
-        "grown_pct": "the same in percent of what it was",
-        "from_step": "since which step",
-        "steps": "over how many steps",
-        "graphs": "how many more tensors that keep their graph are alive",
-        "graph_steps": "over how many steps they were counted",
-        "growing": "the kinds of tensors there are more of, at most eight",
-        "holder": "what holds them, and under which name",
-        "piled_up": "the tensors with a graph became steadily more",
-        "sure": "worth a finding: graphs pile up, or the growth passed MEMORY.creep_mb",
-        "top": "the largest live tensors, at most eight kinds",
-        "tried_mb": "the allocation that failed",
-        "error": "what was raised, shortened",
-        "snapshot": "file with the allocator's snapshot",
-        "ooms": "out-of-memory errors of the device allocator so far",
-    }
+    observations = (MemoryReading, EvaluationMemory, ModuleMemory, MemoryGrowth, AllocationFailed, MachineMemory)
 
     def __init__(self, monitor: Any) -> None:
         super().__init__(monitor)
@@ -180,8 +149,8 @@ class Memory(Probe):
         self._sample(number)
         if number & (number - 1) == 0 and self.may(TELL):
             with self.work(TELL):
-                now: dict[str, Any] = {**_readings(), "host_peak_mb": host_memory.peak_mb()}
-                self.see(f"evaluation call {number}: {_text(now)}", part="EVAL", step=number, **now)
+                now = EvaluationMemory(host_peak_mb=host_memory.peak_mb(), **_readings())
+                self.emit(now, step=number)
 
     def backward_ended(self) -> None:
         self._mark("backward")
@@ -224,24 +193,25 @@ class Memory(Probe):
             self._looks = 0
             self.monitor.modules.request(self, SampleRequest(every=True))
 
-    def _tell(self, step: int, now: dict[str, float]) -> None:
-        now["host_peak_mb"] = max(host_memory.peak_mb(), now.get("host_mb", 0.0))  # the system counts it lazily
+    def _tell(self, step: int, now: dict[str, Any]) -> None:
+        peak_mb = max(host_memory.peak_mb(), now.get("host_mb", 0.0))  # the system counts it lazily
         self._marks["update"] = now["device_mb"] if torch.cuda.is_initialized() else now.get("host_mb", 0.0)
-        values: dict[str, Any] = {**now, **self._rises()}
+        reading = MemoryReading(host_peak_mb=peak_mb, **now, **self._rises())
+        marks = {phase: self._marks[phase] for phase in PHASES if phase in self._marks}
+        reading.highest = max(marks, key=lambda phase: marks[phase])
         self._look_for_room(step)
         if self._room is not None:
-            values["used_pct"] = round(self._room.used_pct, 1)
-        self.see(_text(values), step=step, **values)
+            reading.used_pct = round(self._room.used_pct, 1)
+        self.emit(reading, step=step)
 
     def _rises(self) -> dict[str, Any]:
-        """What each part of the step added, and after which one memory was highest."""
-        rises: dict[str, Any] = {}
+        """What each part of the step added."""
+        rises = {}
         before = self._marks["begin"]
-        marks = {phase: self._marks[phase] for phase in PHASES if phase in self._marks}
-        for phase, mb in marks.items():
-            rises[f"{phase}_mb"] = round(mb - before, 2)
-            before = mb
-        rises["highest"] = max(marks, key=lambda phase: marks[phase])
+        for phase in PHASES:
+            if phase in self._marks:
+                rises[f"{phase}_mb"] = round(self._marks[phase] - before, 2)
+                before = self._marks[phase]
         return rises
 
     def _look_for_room(self, step: int) -> None:
@@ -257,17 +227,13 @@ class Memory(Probe):
         if own_mb < 0.1 * found.limit_mb:
             return  # others fill it
         self._said.add("full")
-        self.see(
-            f"{found.used_pct:.0f} % of the {found.whose}'s {found.limit_mb:,.0f} MB are in use, {own_mb:,.0f} MB by"
-            " this process",
-            part="FULL",
-            level="W",
-            step=step,
+        full = MachineMemory(
             host_mb=own_mb,
             used_pct=round(found.used_pct, 1),
             limit_mb=round(found.limit_mb, 1),
             whose=found.whose,
         )
+        self.emit(full, step=step)
 
     # what holds memory
 
@@ -327,22 +293,20 @@ class Memory(Probe):
         peak, where = host_memory.peak_mb(), "host"
         if torch.cuda.is_initialized():
             peak, where = torch.cuda.max_memory_allocated() / MB, "device"
-        holding["rest_mb"] = round(max(peak - sum(holding.values()), 0.0), 1)
-        shares = ", ".join(f"{name.removesuffix('_mb')} {value:,.1f}" for name, value in holding.items())
         most, outputs = self._held.by_module.most_common(MAX_NAMES), self._activations.most_common(MAX_NAMES)
-        inside = ", ".join(f"{name} ({size / MB:,.1f})" for name, size in most[:3])
-        values: dict[str, Any] = {
+        held = ModuleMemory(
             **holding,
-            "kind": where,
-            "modules": [name for name, _ in most],
-            "modules_mb": [round(size / MB, 3) for _, size in most],
-            "activation_modules": [name for name, _ in outputs],
-            "activation_modules_mb": [round(size / MB, 3) for _, size in outputs],
-        }
-        text = f"{where} peak {peak:,.1f} MB: {shares}" + (f"; most in {inside}" if inside else "")
-        self.see(text, part="MODULES", step=step, **values)
+            rest_mb=round(max(peak - sum(holding.values()), 0.0), 1),
+            peak_mb=round(peak, 3),
+            kind=where,
+            modules=[name for name, _ in most],
+            modules_mb=[round(size / MB, 3) for _, size in most],
+            activation_modules=[name for name, _ in outputs],
+            activation_modules_mb=[round(size / MB, 3) for _, size in outputs],
+        )
+        self.emit(held, step=step)
 
-    def _holding(self) -> dict[str, float]:
+    def _holding(self) -> dict[str, Any]:
         held = self._held
         found = {
             "parameters_mb": held.parameters,
@@ -402,21 +366,21 @@ class Memory(Probe):
         if sure:
             self._said.add(kind)
         growing = sorted(more, key=lambda what: (piled_up and not what.keeps, -more[what]))
-        values: dict[str, Any] = {
-            "kind": kind,
-            "grown_mb": round(growth.mb, 1),
-            "grown_pct": round(growth.pct, 1),
-            "from_step": growth.from_step,
-            "steps": growth.steps,
-            "graphs": graphs,
-            "graph_steps": steps,
-            "piled_up": piled_up,
-            "growing": [f"{more[what]} more: {what}" for what in growing[:MAX_NAMES]],
-            "holder": self._holder(growing) if sure else "",
-            "top": now.largest(MAX_NAMES),
-            "sure": sure,
-        }
-        self.see(_creep_text(growth, values), part="CREEP", level="W" if sure else "D", step=step, **values)
+        creep = MemoryGrowth(
+            kind=kind,
+            grown_mb=round(growth.mb, 1),
+            grown_pct=round(growth.pct, 1),
+            from_step=growth.from_step,
+            steps=growth.steps,
+            graphs=graphs,
+            graph_steps=steps,
+            piled_up=piled_up,
+            growing=[f"{more[what]} more: {what}" for what in growing[:MAX_NAMES]],
+            holder=self._holder(growing) if sure else "",
+            top=now.largest(MAX_NAMES),
+            sure=sure,
+        )
+        self.emit(creep, step=step)
 
     def _holder(self, growing: list[Kind]) -> str:
         begun = time.perf_counter()
@@ -441,19 +405,17 @@ class Memory(Probe):
         self._ooms += 1
         self.monitor.become_rank_now()
         step, on_host = self.monitor.step + 1, "DefaultCPUAllocator" in str(error) or isinstance(error, MemoryError)
-        now: dict[str, Any] = {**_readings(), "host_peak_mb": host_memory.peak_mb(), **self._holding()}
-        tried, top = _tried_mb(str(error)), self._largest()
-        values: dict[str, Any] = {
-            **now,
-            "error": f"{type(error).__name__}: {error}"[:300],
-            "tried_mb": tried,
-            "kind": "host" if on_host or not torch.cuda.is_initialized() else "device",
-            "top": top,
-            "snapshot": self._snapshot(step),
-        }
-        asked = f"tried to allocate {tried:,.1f} MB, " if tried else ""
-        text = "\n".join([f"out of memory at step {step}: {asked}{_text(now)}", *top])
-        self.see(text, part="OOM", level="E", step=step, **values)
+        failed = AllocationFailed(
+            **_readings(),
+            host_peak_mb=host_memory.peak_mb(),
+            **self._holding(),
+            error=f"{type(error).__name__}: {error}"[:300],
+            tried_mb=_tried_mb(str(error)),
+            kind="host" if on_host or not torch.cuda.is_initialized() else "device",
+            top=self._largest(),
+            snapshot=self._snapshot(step),
+        )
+        self.emit(failed, step=step)
 
     def _largest(self) -> list[str]:
         """The largest live tensors; none where not even counting them finds room."""
@@ -472,9 +434,9 @@ class Memory(Probe):
         return self.monitor.keep(f"memory_step{step:08d}.json", {"segments": segments, "device_traces": traces})
 
 
-def _readings() -> dict[str, float]:
+def _readings() -> dict[str, Any]:
     """Memory now; of a device only if the program uses one."""
-    found: dict[str, float] = {}
+    found: dict[str, Any] = {}
     host = host_memory.resident_mb()
     if host is not None:
         found["host_mb"] = host
@@ -486,25 +448,6 @@ def _readings() -> dict[str, float]:
         if stats.get("num_ooms"):
             found["ooms"] = stats["num_ooms"]
     return found
-
-
-def _text(values: dict[str, Any]) -> str:
-    words = []
-    for kind in ("host", "device"):
-        if f"{kind}_mb" in values:
-            peak = values.get(f"{kind}_peak_mb")
-            words.append(f"{kind} {values[f'{kind}_mb']:,.1f} MB" + (f" (peak {peak:,.1f})" if peak else ""))
-    words += [f"{phase} {values[f'{phase}_mb']:+.1f}" for phase in PHASES if f"{phase}_mb" in values]
-    return ", ".join(words) + (f"; highest after {values['highest']}" if "highest" in values else "")
-
-
-def _creep_text(growth: Growth, values: dict[str, Any]) -> str:
-    text = (
-        f"{values['kind']} memory grew {growth.mb:,.0f} MB in {growth.steps} steps"
-        f" ({growth.mb / growth.steps:.2f} MB a step), from {growth.from_mb:,.0f} MB at step {growth.from_step};"
-        f" {values['graphs']} more tensors with a graph in {values['graph_steps']} steps"
-    )
-    return text + (f", in {values['holder']}" if values["holder"] else "")
 
 
 def _itemsize(dtype: str) -> int:

@@ -1,0 +1,187 @@
+"""What the probe `memory` sees."""
+
+from dataclasses import dataclass
+
+from tdbg.core.events import doc
+from tdbg.core.observations import Evidence, Observed
+
+PHASES = ("forward", "backward", "update")
+
+
+@dataclass(kw_only=True)
+class MemoryReading(Observed):
+    """Memory in use, and after which part of the step it was highest."""
+
+    PROBE = "memory"
+
+    host_mb: float | None = doc("resident memory of the process")
+    host_peak_mb: float | None = doc("the most it has been")
+    device_mb: float | None = doc("allocated device memory")
+    device_reserved_mb: float | None = doc("device memory the allocator holds")
+    device_peak_mb: float | None = doc("the most that was allocated")
+    ooms: int | None = doc("out-of-memory errors of the device allocator so far")
+    forward_mb: float | None = doc("how much memory rose in forward (device memory if there is any, else host memory)")
+    backward_mb: float | None = doc("how much it rose in backward")
+    update_mb: float | None = doc("how much it rose in the rest of the step")
+    highest: str | None = doc("after which part of the step it was highest")
+    used_pct: float | None = doc("share of the machine's or the container's memory in use")
+
+    def text(self) -> str:
+        """Host and device memory, and what each part of the step added."""
+        words = []
+        for kind, now, peak in (
+            ("host", self.host_mb, self.host_peak_mb),
+            ("device", self.device_mb, self.device_peak_mb),
+        ):
+            if now is not None:
+                words.append(f"{kind} {now:,.1f} MB" + (f" (peak {peak:,.1f})" if peak else ""))
+        rises = zip(PHASES, (self.forward_mb, self.backward_mb, self.update_mb), strict=True)
+        words += [f"{phase} {rise:+.1f}" for phase, rise in rises if rise is not None]
+        return ", ".join(words) + (f"; highest after {self.highest}" if self.highest else "")
+
+
+@dataclass(kw_only=True)
+class EvaluationMemory(MemoryReading):
+    """The same at a call of a run that only evaluates; ``step`` is the number of the call."""
+
+    PART = "EVAL"
+
+    def text(self) -> str:
+        """Which call, and the memory at it."""
+        return f"evaluation call {self.step}: {super().text()}"
+
+
+@dataclass(kw_only=True)
+class _HeldMemory(Observed):
+    """What the model holds."""
+
+    PROBE = "memory"
+
+    parameters_mb: float | None = doc("parameters")
+    gradients_mb: float | None = doc("gradients")
+    optimizer_mb: float | None = doc("optimizer state")
+    buffers_mb: float | None = doc("buffers")
+    activations_mb: float | None = doc("outputs of leaf modules in one forward pass")
+
+    def held(self) -> dict[str, float]:
+        """Megabytes by what holds them; only what is known."""
+        found = {
+            "parameters": self.parameters_mb,
+            "gradients": self.gradients_mb,
+            "optimizer": self.optimizer_mb,
+            "buffers": self.buffers_mb,
+            "activations": self.activations_mb,
+        }
+        return {name: mb for name, mb in found.items() if mb is not None}
+
+
+@dataclass(kw_only=True)
+class ModuleMemory(_HeldMemory):
+    """What holds memory at its peak, and which modules hold most of it."""
+
+    PART = "MODULES"
+
+    peak_mb: float = doc("the most memory that was in use", 0.0)
+    rest_mb: float | None = doc("the peak less all of these")
+    kind: str = doc("host or device", "host")
+    modules: list[str] = doc("the modules that hold most, at most eight", factory=list)
+    modules_mb: list[float] = doc("parameters, gradients, optimizer state and buffers of each", factory=list)
+    activation_modules: list[str] = doc("the modules whose outputs are largest, at most eight", factory=list)
+    activation_modules_mb: list[float] = doc("bytes of their outputs", factory=list)
+
+    def text(self) -> str:
+        """The peak, its shares, and the modules that hold most."""
+        shares = {**self.held(), "rest": self.rest_mb or 0.0}
+        told = ", ".join(f"{name} {mb:,.1f}" for name, mb in shares.items())
+        most = zip(self.modules[:3], self.modules_mb[:3], strict=False)
+        inside = ", ".join(f"{name} ({mb:,.1f})" for name, mb in most)
+        return f"{self.kind} peak {self.peak_mb:,.1f} MB: {told}" + (f"; most in {inside}" if inside else "")
+
+
+@dataclass(kw_only=True)
+class MemoryGrowth(Observed):
+    """Memory that grew from step to step, and the live tensors that became more."""
+
+    PROBE = "memory"
+    PART = "CREEP"
+    EVIDENCE = Evidence.STATISTICAL
+
+    kind: str = doc("host or device", "host")
+    grown_mb: float = doc("how much memory grew", 0.0)
+    grown_pct: float | None = doc("the same in percent of what it was")
+    from_step: int | None = doc("since which step")
+    steps: int = doc("over how many steps", 1)
+    graphs: int = doc("how many more tensors that keep their graph are alive", 0)
+    graph_steps: int = doc("over how many steps they were counted", 0)
+    piled_up: bool = doc("the tensors with a graph became steadily more", False)
+    growing: list[str] = doc("the kinds of tensors there are more of, at most eight", factory=list)
+    holder: str = doc("what holds them, and under which name", "")
+    top: list[str] = doc("the largest live tensors, at most eight kinds", factory=list)
+    sure: bool = doc("worth a finding: graphs pile up, or the growth passed MEMORY.creep_mb", False)
+
+    @property
+    def severity(self) -> str:
+        """W where it is worth a finding."""
+        return "W" if self.sure else "D"
+
+    @property
+    def mb_per_step(self) -> float:
+        """How fast it grew."""
+        return self.grown_mb / max(self.steps, 1)
+
+    def text(self) -> str:
+        """How much, since when, and how many graphs with it."""
+        return (
+            f"{self.kind} memory grew {self.grown_mb:,.0f} MB in {self.steps} steps ({self.mb_per_step:.2f} MB a step)"
+            f" since step {self.from_step}; {self.graphs} more tensors with a graph in {self.graph_steps} steps"
+            + (f", in {self.holder}" if self.holder else "")
+        )
+
+
+@dataclass(kw_only=True)
+class AllocationFailed(MemoryReading, _HeldMemory):
+    """An allocation that failed, and what was alive then."""
+
+    PART = "OOM"
+    EVIDENCE = Evidence.LOCATED
+
+    error: str = doc("what was raised, shortened", "")
+    tried_mb: float | None = doc("the allocation that failed")
+    kind: str = doc("host or device", "host")
+    top: list[str] = doc("the largest live tensors, at most eight kinds", factory=list)
+    snapshot: str = doc("file with the allocator's snapshot", "")
+
+    @property
+    def severity(self) -> str:
+        """An error."""
+        return "E"
+
+    def text(self) -> str:
+        """What was asked for and in use, and a line for each of the largest tensors."""
+        asked = f"tried to allocate {self.tried_mb:,.1f} MB, " if self.tried_mb else ""
+        return "\n".join([f"out of memory at step {self.step}: {asked}{super().text()}", *self.top])
+
+
+@dataclass(kw_only=True)
+class MachineMemory(Observed):
+    """The machine's or the container's memory is nearly used up, and this process has a good part of it."""
+
+    PROBE = "memory"
+    PART = "FULL"
+
+    host_mb: float = doc("resident memory of the process", 0.0)
+    used_pct: float = doc("share of the machine's or the container's memory in use", 0.0)
+    limit_mb: float = doc("that memory", 0.0)
+    whose: str = doc("machine or container", "machine")
+
+    @property
+    def severity(self) -> str:
+        """A warning."""
+        return "W"
+
+    def text(self) -> str:
+        """How full, and how much of it is this process's."""
+        return (
+            f"{self.used_pct:.0f} % of the {self.whose}'s {self.limit_mb:,.0f} MB are in use, {self.host_mb:,.0f} MB by"
+            " this process"
+        )

@@ -1,0 +1,56 @@
+"""What probes see: every class says its line from whatever it was read from, and comes back as it was written."""
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+
+from tdbg.core.events import Observation
+from tdbg.core.observations import Observed, _names
+from tdbg.core.observations.memory import MemoryGrowth
+from tdbg.probes import PROBES
+
+CLASSES = [kind for probe in PROBES for kind in probe.observations]
+ODD = (None, "nan", "text", True, -1, 3, 2.5, [], ["a"], [1.0], {}, {"a": 1}, [None], [{"a": [1]}])
+
+
+def event(kind: type[Observed], values: dict[str, Any]) -> Observation:
+    return Observation(probe=kind.PROBE, part=kind.PART, step=7, values=values)
+
+
+def test_every_observation_is_of_the_probe_that_emits_it_and_has_a_part_of_its_own() -> None:
+    for probe in PROBES:
+        assert all(probe.name == kind.PROBE for kind in probe.observations)
+        assert len({kind.PART for kind in probe.observations}) == len(probe.observations)
+
+
+@pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("odd", ODD, ids=json.dumps)
+def test_a_value_of_any_kind_leaves_an_observation_that_can_be_told(kind: type[Observed], odd: Any) -> None:
+    names = list(_names(kind))
+    for wrong in ([name] for name in [*names, ""]):
+        seen = kind.of(event(kind, dict.fromkeys(wrong, odd)))
+        assert seen is not None and seen.step == 7
+        assert isinstance(seen.text(), str) and seen.severity in "DSIWE"
+    seen = kind.of(event(kind, dict.fromkeys(names, odd)))
+    assert seen is not None and isinstance(seen.text(), str)
+
+
+@pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
+def test_an_observation_is_read_as_it_was_written(kind: type[Observed]) -> None:
+    first = kind.of(event(kind, {}))
+    assert first is not None
+    again = kind.of(event(kind, json.loads(json.dumps(first.values()))))
+    assert again == first and dataclasses.is_dataclass(again)
+
+
+def test_another_part_or_probe_is_no_observation_of_this_class() -> None:
+    assert MemoryGrowth.of(Observation(probe="memory", part="OOM")) is None
+    assert MemoryGrowth.of(Observation(probe="device", part="CREEP")) is None
+
+
+def test_what_does_not_fit_its_field_is_left_at_the_default() -> None:
+    values = {"grown_mb": 4, "steps": True, "growing": ["a", 1], "piled_up": True, "unknown": 3}
+    seen = MemoryGrowth.of(event(MemoryGrowth, values))
+    assert seen == MemoryGrowth(step=7, grown_mb=4, piled_up=True)
