@@ -1,6 +1,7 @@
 """TD-D001: NaN or Inf in the data itself."""
 
-from tdbg.core.events import Finding, Observation
+from tdbg.core.events import Finding
+from tdbg.core.observations.dataloader import BadValues
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import counted
 from tdbg.rules import RULES, ObservingRule
@@ -31,24 +32,23 @@ class BadBatch(ObservingRule[set[str]]):
     code = "TD-D001"
     title = "bad values in a batch"
     severity = "error"
-    probe = "dataloader"
+    observes = (BadValues,)
     kept = set
 
-    def see(self, process: ProcessDir, state: set[str], event: Observation) -> Finding | None:
-        values = event.values
-        if event.part != "NONFINITE" or values.get("loss_finite") is not False:
+    def see(self, process: ProcessDir, state: set[str], seen: BadValues) -> Finding | None:
+        if seen.loss_finite is not False:
             return None
-        indices, rows = list(map(str, values.get("indices", ()))), list(map(str, values.get("rows", ())))
+        indices, rows = list(map(str, seen.indices)), list(map(str, seen.rows))
         one = "dataset index" if len(indices) == 1 else "dataset indices"
         which = f" ({one} {joined(indices, 4)})" if indices else ""
         return self.found(
-            f"{kind_name(str(values.get('kind')))} in tensor {values.get('tensor')} of batch {values.get('batch')}"
+            f"{kind_name(seen.kind)} in tensor {seen.tensor} of batch {seen.batch}"
             f"{which}, and the loss is not finite, rank {process.rank}",
-            first_step=event.step,
+            first_step=seen.step,
             rank=process.rank,
             phase="input",
             evidence=[
-                f"{values.get('dataset')}: {counted(int(values.get('count', 1)), 'element')} not finite",
+                f"{seen.dataset}: {counted(seen.count, 'element')} not finite",
                 *([f"positions in the batch: {joined(rows, 8)}"] if rows else []),
             ],
             cause="samples that hold NaN or Inf, or a transform that makes them",

@@ -1,6 +1,7 @@
 """TD-D002: batches whose samples are all the same."""
 
-from tdbg.core.events import Finding, Observation
+from tdbg.core.events import Finding
+from tdbg.core.observations.dataloader import ConstantInput
 from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, ObservingRule
 from tdbg.rules.text import figure
@@ -32,25 +33,21 @@ class ConstantBatches(ObservingRule[set[str]]):
     title = "constant batches"
     severity = "warning"
     leads_to = ("TD-G003", "TD-G005", "TD-S007")
-    probe = "dataloader"
+    observes = (ConstantInput,)
     kept = set
 
-    def see(self, process: ProcessDir, state: set[str], event: Observation) -> Finding | None:
-        values = event.values
-        if event.part != "CONSTANT":
-            return None
+    def see(self, process: ProcessDir, state: set[str], seen: ConstantInput) -> Finding | None:
         what = "holds one sample over and over"
-        if values.get("constant"):
-            what = f"is {figure((values.get('low') or [None])[0])} all over"
+        if seen.constant:
+            what = f"is {figure(seen.value)} all over"
         return self.found(
-            f"input {values.get('tensor')} {what} in {values.get('count')} of"
-            f" {values.get('looked')} batches looked at, rank {process.rank}",
-            first_step=event.step,
+            f"input {seen.tensor} {what} in {seen.count} of {seen.looked} batches looked at, rank {process.rank}",
+            first_step=seen.step,
             rank=process.rank,
             phase="input",
             evidence=[
-                f"{values.get('dataset')}, up to batch {values.get('batch')}",
-                *([f"dataset indices of the last one: {values['indices']}"] if values.get("indices") else []),
+                f"{seen.dataset}, up to batch {seen.batch}",
+                *([f"dataset indices of the last one: {seen.indices}"] if seen.indices else []),
             ],
             cause="a dataset that ignores the index, or data that could not be read and became a constant",
             try_next="compare dataset[0] with dataset[1]",

@@ -1,6 +1,7 @@
 """TD-D003: batches that come again within a pass."""
 
-from tdbg.core.events import Finding, Observation
+from tdbg.core.events import Finding
+from tdbg.core.observations.dataloader import RepeatedBatch
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import counted
 from tdbg.rules import RULES, ObservingRule
@@ -31,29 +32,26 @@ class RepeatedBatches(ObservingRule[set[str]]):
     code = "TD-D003"
     title = "repeated batches"
     severity = "warning"
-    probe = "dataloader"
+    observes = (RepeatedBatch,)
     kept = set
 
-    def see(self, process: ProcessDir, state: set[str], event: Observation) -> Finding | None:
-        values = event.values
-        if event.part != "REPEAT":
-            return None
-        workers = int(values.get("workers", 0))
-        shared = bool(values.get("iterable")) and workers > 1
+    def see(self, process: ProcessDir, state: set[str], seen: RepeatedBatch) -> Finding | None:
+        workers = seen.workers
+        shared = seen.iterable and workers > 1
         cause = "the dataset ignores its index, or the sampler gives indices twice"
         try_next = "compare the indices in the BATCH lines of the debug log with what the dataset returns for them"
         if shared:
             cause = f"each of {workers} workers reads the whole stream"
             try_next = "give each worker its part: torch.utils.data.get_worker_info() in __iter__"
         return self.found(
-            f"batch {values.get('batch')} holds what batch {values.get('first')} held: {values.get('repeats')} of"
-            f" {values.get('compared')} batches compared came again in one pass, rank {process.rank}",
-            first_step=event.step,
+            f"batch {seen.batch} holds what batch {seen.first} held: {seen.repeats} of"
+            f" {seen.compared} batches compared came again in one pass, rank {process.rank}",
+            first_step=seen.step,
             rank=process.rank,
             phase="input",
             evidence=[
-                f"{values.get('dataset')} with {counted(workers, 'worker')}",
-                *([f"dataset indices of the repeated one: {values['indices']}"] if values.get("indices") else []),
+                f"{seen.dataset} with {counted(workers, 'worker')}",
+                *([f"dataset indices of the repeated one: {seen.indices}"] if seen.indices else []),
             ],
             cause=cause,
             try_next=try_next,

@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 
 from tdbg.core.events import Event, Finding, Observation, Traceback
+from tdbg.core.observations.dataloader import LabelsOutside
 from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, Rule
 from tdbg.rules.text import clip, joined
@@ -15,7 +16,7 @@ ERROR = re.compile(r"out of bounds|device-side assert|n_classes|class values mus
 @dataclass(slots=True)
 class _Seen:
     process: ProcessDir
-    event: Observation
+    labels: LabelsOutside
 
 
 @RULES.add
@@ -49,26 +50,25 @@ class LabelRange(Rule):
         self._given: list[Finding] = []
 
     def feed(self, process: ProcessDir, event: Event) -> list[Finding]:
-        if isinstance(event, Observation):
-            if event.probe == "dataloader" and event.part == "LABELS":
-                self._seen[process.label] = _Seen(process, event)
+        labels = LabelsOutside.of(event)
+        if labels is not None:
+            self._seen[process.label] = _Seen(process, labels)
             return []
         seen = self._seen.get(process.label)
         if seen is None or not isinstance(event, Traceback) or not ERROR.search(event.message):
             return []
-        return self.once(self._given, self._outside(process, seen.event, event))
+        return self.once(self._given, self._outside(process, seen.labels, event))
 
-    def _outside(self, process: ProcessDir, event: Observation, failure: Traceback) -> Finding:
-        values = event.values
-        rows, indices = list(map(str, values.get("rows", ()))), list(map(str, values.get("indices", ())))
+    def _outside(self, process: ProcessDir, seen: LabelsOutside, failure: Traceback) -> Finding:
+        rows, indices = list(map(str, seen.rows)), list(map(str, seen.indices))
         return self.found(
-            f"labels from {values.get('label_low')} to {values.get('label_high')}, but the model has"
-            f" {values.get('width')} classes, rank {process.rank} at step {event.step}",
-            first_step=event.step,
+            f"labels from {seen.label_low} to {seen.label_high}, but the model has"
+            f" {seen.width} classes, rank {process.rank} at step {seen.step}",
+            first_step=seen.step,
             rank=process.rank,
             phase="loss",
             evidence=[
-                f"{values.get('dataset')}: tensor {values.get('label')}, positions in the batch {joined(rows, 8)}",
+                f"{seen.dataset}: tensor {seen.label}, positions in the batch {joined(rows, 8)}",
                 *([f"dataset indices {joined(indices, 8)}"] if indices else []),
                 clip(f"{failure.exception}: {failure.message}", 160),
             ],

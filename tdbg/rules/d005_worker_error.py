@@ -1,6 +1,7 @@
 """TD-D005: a data loader failed."""
 
-from tdbg.core.events import Finding, Observation
+from tdbg.core.events import Finding
+from tdbg.core.observations.dataloader import LoaderFailed
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import counted
 from tdbg.rules import RULES, ObservingRule
@@ -39,25 +40,22 @@ class WorkerError(ObservingRule[set[str]]):
     code = "TD-D005"
     title = "data loader failed"
     severity = "error"
-    probe = "dataloader"
+    observes = (LoaderFailed,)
     kept = set
 
-    def see(self, process: ProcessDir, state: set[str], event: Observation) -> Finding | None:
-        values = event.values
-        if event.part != "ERROR":
-            return None
-        worker, error, where = values.get("worker"), str(values.get("error", "")), str(values.get("where", ""))
-        who = f"worker {worker}" if worker is not None else "the data loader"
+    def see(self, process: ProcessDir, state: set[str], seen: LoaderFailed) -> Finding | None:
+        error, where = seen.error, seen.where
+        who = f"worker {seen.worker}" if seen.worker is not None else "the data loader"
         hint = next((hint for hint in HINTS if hint[0] in error.lower()), None)
         return self.found(
-            f"{who} failed at batch {values.get('batch')}: {clip(error, 120)}"
+            f"{who} failed at batch {seen.batch}: {clip(error, 120)}"
             f"{f' ({where})' if where else ''}, rank {process.rank}",
-            first_step=event.step,
+            first_step=seen.step,
             rank=process.rank,
             phase="input",
             evidence=[
-                f"{values.get('dataset')} with {counted(int(values.get('workers', 0)), 'worker')}",
-                *([f"dataset indices in that batch: {values['indices']}"] if values.get("indices") else []),
+                f"{seen.dataset} with {counted(seen.workers, 'worker')}",
+                *([f"dataset indices in that batch: {seen.indices}"] if seen.indices else []),
             ],
             cause=hint[1] if hint else "a sample that the dataset, a transform or the collate function cannot handle",
             try_next=hint[2] if hint else "fetch these samples one by one: dataset[i]",

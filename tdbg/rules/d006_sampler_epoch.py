@@ -1,6 +1,7 @@
 """TD-D006: every epoch takes the samples in the same order."""
 
-from tdbg.core.events import Finding, Observation
+from tdbg.core.events import Finding
+from tdbg.core.observations.dataloader import SamplerNotSet
 from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, ObservingRule
 
@@ -27,20 +28,17 @@ class SamplerEpoch(ObservingRule[set[str]]):
     code = "TD-D006"
     title = "the sampler's epoch is not set"
     severity = "warning"
-    probe = "dataloader"
+    observes = (SamplerNotSet,)
     kept = set
 
-    def see(self, process: ProcessDir, state: set[str], event: Observation) -> Finding | None:
-        values = event.values
-        if event.part != "SAMPLER":
-            return None
+    def see(self, process: ProcessDir, state: set[str], seen: SamplerNotSet) -> Finding | None:
         return self.found(
-            f"pass {values.get('passes')} trains in the order of pass {values.get('before')}: the sampler's epoch is"
-            f" still {values.get('sampler_epoch')}, rank {process.rank}",
-            first_step=event.step,
+            f"pass {seen.passes} trains in the order of pass {seen.before}: the sampler's epoch is"
+            f" still {seen.sampler_epoch}, rank {process.rank}",
+            first_step=seen.step,
             rank=process.rank,
             phase="input",
-            evidence=[f"{values.get('dataset')}: a DistributedSampler with shuffle, its set_epoch was not called"],
+            evidence=[f"{seen.dataset}: a DistributedSampler with shuffle, its set_epoch was not called"],
             cause="set_epoch is missing in the loop over epochs, or called on another sampler",
             try_next="loader.sampler.set_epoch(epoch) before each pass",
         )

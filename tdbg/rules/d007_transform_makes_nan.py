@@ -1,6 +1,7 @@
 """TD-D007: a transform makes NaN or Inf."""
 
-from tdbg.core.events import Finding, Observation
+from tdbg.core.events import Finding
+from tdbg.core.observations.augmentation import TransformMadeNan
 from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, ObservingRule
 from tdbg.rules.text import figure
@@ -29,22 +30,18 @@ class TransformMakesNan(ObservingRule[set[str]]):
     code = "TD-D007"
     title = "a transform makes NaN"
     severity = "error"
-    probe = "augmentation"
+    observes = (TransformMadeNan,)
     kept = set
 
-    def see(self, process: ProcessDir, state: set[str], event: Observation) -> Finding | None:
-        values = event.values
-        if event.part != "NAN":
-            return None
-        span = f"{figure(values.get('low_in'))} to {figure(values.get('high_in'))}"
+    def see(self, process: ProcessDir, state: set[str], seen: TransformMadeNan) -> Finding | None:
+        span = f"{figure(seen.low_in)} to {figure(seen.high_in)}"
         return self.found(
-            f"transform {values.get('step_name')} turned a finite image into NaN or Inf, rank {process.rank}",
-            first_step=event.step,
+            f"transform {seen.step_name} turned a finite image into NaN or Inf, rank {process.rank}",
+            first_step=seen.step,
             rank=process.rank,
             phase="input",
             evidence=[
-                f"{values.get('pipeline')}, step {(values.get('order') or [0])[0] + 1}: finite values before, in"
-                f" {values.get('count')} of the measured samples",
+                f"{seen.pipeline}, step {seen.place}: finite values before, in {seen.count} of the measured samples",
                 f"range before, over the samples that stayed finite: {span}",
             ],
             cause="a division by a deviation or maximum of zero, or a logarithm or root of zero or less",

@@ -1,6 +1,7 @@
 """TD-D008: a transform gets values of a range it was not made for."""
 
-from tdbg.core.events import Finding, Observation
+from tdbg.core.events import Finding
+from tdbg.core.observations.augmentation import RangeMistaken
 from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, ObservingRule
 from tdbg.rules.text import figure
@@ -36,28 +37,24 @@ class ValueRange(ObservingRule[set[str]]):
     code = "TD-D008"
     title = "value range of a transform"
     severity = "warning"
-    probe = "augmentation"
+    observes = (RangeMistaken,)
     kept = set
 
-    def see(self, process: ProcessDir, state: set[str], event: Observation) -> Finding | None:
-        values = event.values
-        if event.part != "RANGE":
-            return None
-        problem, step = str(values.get("problem")), values.get("step_name")
+    def see(self, process: ProcessDir, state: set[str], seen: RangeMistaken) -> Finding | None:
         what = {
-            "normalised-twice": f"normalises what {values.get('other')} has normalised before",
+            "normalised-twice": f"normalises what {seen.other} has normalised before",
             "not-scaled": "takes values of 0 to 255 as if they were 0 to 1",
-        }.get(problem, "gives values that were scaled down twice")
-        cause, try_next = CAUSES.get(problem, CAUSES["scaled-twice"])
-        low_in, high_in, low, high = (figure(values.get(n)) for n in ("low_in", "high_in", "low_out", "high_out"))
+        }.get(seen.problem, "gives values that were scaled down twice")
+        cause, try_next = CAUSES.get(seen.problem, CAUSES["scaled-twice"])
+        low_in, high_in, low, high = map(figure, (seen.low_in, seen.high_in, seen.low_out, seen.high_out))
         return self.found(
-            f"transform {step} {what}, rank {process.rank}",
-            first_step=event.step,
+            f"transform {seen.step_name} {what}, rank {process.rank}",
+            first_step=seen.step,
             rank=process.rank,
             phase="input",
             evidence=[
-                f"{values.get('pipeline')}, step {(values.get('order') or [0])[0] + 1}: {low_in} to {high_in} becomes"
-                f" {low} to {high}, over {values.get('count')} samples",
+                f"{seen.pipeline}, step {seen.place}: {low_in} to {high_in} becomes"
+                f" {low} to {high}, over {seen.count} samples",
             ],
             cause=cause,
             try_next=try_next,

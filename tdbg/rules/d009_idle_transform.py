@@ -1,6 +1,7 @@
 """TD-D009: a transform that never changes anything."""
 
-from tdbg.core.events import Finding, Observation
+from tdbg.core.events import Finding
+from tdbg.core.observations.augmentation import TransformIdle
 from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, ObservingRule
 
@@ -29,20 +30,16 @@ class IdleTransform(ObservingRule[set[str]]):
     code = "TD-D009"
     title = "a transform without effect"
     severity = "info"
-    probe = "augmentation"
+    observes = (TransformIdle,)
     kept = set
 
-    def see(self, process: ProcessDir, state: set[str], event: Observation) -> Finding | None:
-        values = event.values
-        if event.part != "NOEFFECT":
-            return None
+    def see(self, process: ProcessDir, state: set[str], seen: TransformIdle) -> Finding | None:
         return self.found(
-            f"transform {values.get('step_name')} changed none of {values.get('count')} measured samples,"
-            f" rank {process.rank}",
-            first_step=event.step,
+            f"transform {seen.step_name} changed none of {seen.count} measured samples, rank {process.rank}",
+            first_step=seen.step,
             rank=process.rank,
             phase="input",
-            evidence=[f"{values.get('pipeline')}, step {(values.get('order') or [0])[0] + 1}"],
+            evidence=[f"{seen.pipeline}, step {seen.place}"],
             cause="a parameter that switches it off, or an image under a key that it does not look at",
             try_next="call it by hand on one image and compare",
         )

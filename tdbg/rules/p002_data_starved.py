@@ -2,12 +2,14 @@
 
 from collections import defaultdict
 from collections.abc import Iterable
-from typing import Any
 
 from tdbg.core.events import Event, Finding, Observation
+from tdbg.core.observations import Observed
+from tdbg.core.observations.augmentation import TransformSlow
+from tdbg.core.observations.dataloader import DataWait, SlowStart
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import counted
-from tdbg.rules import RULES, Rule
+from tdbg.rules import RULES, Rule, observed
 
 
 @RULES.add
@@ -47,82 +49,79 @@ class DataStarved(Rule):
         self._given: defaultdict[str, list[Finding]] = defaultdict(list)
 
     def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
-        if not isinstance(event, Observation):
-            return ()
-        kind = f"{event.probe}-{event.part}"
-        tell = {
-            "dataloader-WAIT": self._waits,
-            "dataloader-START": self._starts,
-            "augmentation-SLOW": self._transform,
-        }.get(kind)
-        return self.once(self._given[kind], tell(process, event)) if tell is not None else ()
+        for seen in observed(event, (DataWait, SlowStart, TransformSlow)):
+            return self.once(self._given[seen.PART], self._finding(process, seen))
+        return ()
 
-    def _waits(self, process: ProcessDir, event: Observation) -> Finding:
-        values = event.values
-        spread = [values.get(name, 0.0) for name in ("median_ms", "p95_ms", "max_ms")]
+    def _finding(self, process: ProcessDir, seen: Observed) -> Finding:
+        if isinstance(seen, DataWait):
+            return self._waits(process, seen)
+        if isinstance(seen, SlowStart):
+            return self._starts(process, seen)
+        assert isinstance(seen, TransformSlow)
+        return self._transform(process, seen)
+
+    def _waits(self, process: ProcessDir, seen: DataWait) -> Finding:
         return self.found(
-            f"waiting for batches of {_loader(values)} takes {values.get('share', 0.0):.0%} of the time between them"
-            f" (median {spread[0]:.3g} ms each){_of_the_run(values)}, rank {process.rank}",
-            first_step=event.step,
+            f"waiting for batches of {_loader(seen)} takes {seen.share:.0%} of the time between them"
+            f" (median {seen.median_ms:.3g} ms each){_of_the_run(seen)}, rank {process.rank}",
+            first_step=seen.step,
             rank=process.rank,
             phase="input",
             evidence=[
-                f"{values.get('dataset')}: waits of {spread[0]:.3g} ms median, {spread[1]:.3g} ms p95,"
-                f" {spread[2]:.3g} ms at most, after {values.get('count')} batches",
-                _set_up(values),
+                f"{seen.dataset}: waits of {seen.median_ms:.3g} ms median, {seen.p95_ms:.3g} ms p95,"
+                f" {seen.max_ms:.3g} ms at most, after {seen.count} batches",
+                _set_up(seen),
             ],
             cause="batches are made more slowly than they are used",
-            try_next=_advice(values),
+            try_next=_advice(seen),
         )
 
-    def _starts(self, process: ProcessDir, event: Observation) -> Finding:
-        values = event.values
+    def _starts(self, process: ProcessDir, seen: SlowStart) -> Finding:
         return self.found(
-            f"waiting for the first batch of a pass over {_loader(values)} takes {values.get('starting', 0.0):.0%} of the"
-            f" run's time ({values.get('first_s')} s each), rank {process.rank}",
-            first_step=event.step,
+            f"waiting for the first batch of a pass over {_loader(seen)} takes {seen.starting:.0%} of the"
+            f" run's time ({seen.first_s} s each), rank {process.rank}",
+            first_step=seen.step,
             rank=process.rank,
             phase="input",
-            evidence=[f"{values.get('dataset')}: {values.get('count')} passes", _set_up(values)],
+            evidence=[f"{seen.dataset}: {seen.count} passes", _set_up(seen)],
             cause="workers start anew for every pass",
             try_next="persistent_workers=True, or longer passes",
         )
 
-    def _transform(self, process: ProcessDir, event: Observation) -> Finding:
-        values = event.values
+    def _transform(self, process: ProcessDir, seen: TransformSlow) -> Finding:
         return self.found(
-            f"transform {values.get('slow')} takes {values.get('slow_share', 0.0):.0%} of each fetch while the step"
+            f"transform {seen.slow} takes {seen.slow_share:.0%} of each fetch while the step"
             f" waits for data, rank {process.rank}",
-            first_step=event.step,
+            first_step=seen.step,
             rank=process.rank,
             phase="input",
             evidence=[
-                f"{values.get('pipeline')}: {values.get('slow_ms')} ms a sample, over {values.get('samples')} samples",
-                f"{values.get('wait_share', 0.0):.0%} of the time went into waiting for batches",
+                f"{seen.pipeline}: {seen.slow_ms} ms a sample, over {seen.samples} samples",
+                f"{seen.wait_share:.0%} of the time went into waiting for batches",
             ],
             cause="one transform is slower than all the rest",
             try_next="do it once beforehand, on smaller images, or on the accelerator for a whole batch",
         )
 
 
-def _loader(values: dict[str, Any]) -> str:
-    use = f" ({values['use']})" if values.get("use") else ""
-    return f"{values.get('dataset')}{use}"
+def _loader(seen: DataWait | SlowStart) -> str:
+    return f"{seen.dataset} ({seen.use})" if seen.use else seen.dataset
 
 
-def _of_the_run(values: dict[str, Any]) -> str:
+def _of_the_run(seen: DataWait) -> str:
     """Nothing in runs recorded before this was told."""
-    return f", {values['whole_share']:.0%} of the run's time" if "whole_share" in values else ""
+    return f", {seen.whole_share:.0%} of the run's time" if seen.whole_share is not None else ""
 
 
-def _set_up(values: dict[str, Any]) -> str:
-    cores = counted(int(values.get("cores", 0)), "core")
-    more = [f"{name} {values[name]}" for name in ("prefetch", "persistent", "batch_size") if name in values]
-    return ", ".join([counted(int(values.get("workers", 0)), "worker"), *more, cores])
+def _set_up(seen: DataWait | SlowStart) -> str:
+    more = {"prefetch": seen.prefetch, "persistent": seen.persistent, "batch_size": seen.batch_size}
+    told = [f"{name} {value}" for name, value in more.items() if value is not None]
+    return ", ".join([counted(seen.workers or 0, "worker"), *told, counted(seen.cores, "core")])
 
 
-def _advice(values: dict[str, Any]) -> str:
-    workers, cores = int(values.get("workers", 0)), int(values.get("cores", 1))
+def _advice(seen: DataWait) -> str:
+    workers, cores = seen.workers or 0, seen.cores
     if workers == 0:
         return f"num_workers={max(min(cores, 8), 1)}, persistent_workers=True"
     if workers < cores:

@@ -64,6 +64,7 @@ def events() -> str:
 def probes() -> str:
     """docs/probes.md: what each probe reads, what it costs, and the fields of its observations."""
     from tdbg.core.flags import FLAGS
+    from tdbg.core.observations import field_lines
     from tdbg.probes import PROBES
 
     parts = [
@@ -78,7 +79,13 @@ def probes() -> str:
         about = inspect.cleandoc(probe.__doc__ or "")
         by = by or "nobody; the program calls it ([Losses](loss.md))"
         parts.append(f"## {probe.name}\n\nWoken by: {by}.\n\n```text\n{about}\n```\n")
-        if probe.fields:
+        for kind in probe.observations:
+            told = " ".join((kind.__doc__ or "").split())
+            table = _table(("field", "meaning"), [(f"`{name}`", text) for name, text in field_lines([kind]).items()])
+            parts.append(
+                f"### {probe.name} {kind.PART or '(each look)'}\n\n{told} Evidence: {kind.EVIDENCE.value}.\n\n{table}"
+            )
+        if probe.fields and not probe.observations:
             parts.append(_table(("field", "meaning"), [(f"`{name}`", text) for name, text in probe.fields.items()]))
     return "\n".join([*parts, torch_places()])
 

@@ -26,7 +26,7 @@ class Evidence(Enum):
 
 @dataclass(kw_only=True)
 class Observed:
-    """What every observation has. A field that is None was not seen, and is not written.
+    """What every observation has. A field that is None was not seen, and is not written (but those in ``ALWAYS``).
 
     A subclass must be complete without arguments: a reader gives a field that is missing, or holds what it must
     not, its default, and `text` still has to work.
@@ -35,6 +35,7 @@ class Observed:
     PROBE: ClassVar[str]  # the probe's name
     PART: ClassVar[str] = ""  # which of its lines, as in the tag of the debug log: SUMMARY, PASS, ...
     EVIDENCE: ClassVar[Evidence] = Evidence.LOCAL
+    ALWAYS: ClassVar[tuple[str, ...]] = ()  # fields that are written as null where None is an answer
 
     step: int = field(default=0)  # the step that was running, or the last one done
 
@@ -50,7 +51,7 @@ class Observed:
     def values(self) -> dict[str, Any]:
         """The fields as an event carries them."""
         named = ((name, getattr(self, name)) for name in _names(type(self)))
-        return {name: value for name, value in named if value is not None}
+        return {name: value for name, value in named if value is not None or name in self.ALWAYS}
 
     @classmethod
     def of(cls, event: Event) -> Self | None:

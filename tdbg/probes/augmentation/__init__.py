@@ -6,12 +6,20 @@ import time
 import weakref
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from tdbg.core.config import Selection
 from tdbg.core.events import Step, number
+from tdbg.core.observations import Observed
+from tdbg.core.observations.augmentation import (
+    PipelineMeasured,
+    RangeMistaken,
+    TransformIdle,
+    TransformMadeNan,
+    TransformSlow,
+)
 from tdbg.probes import PROBES, Probe
 from tdbg.probes.augmentation.transforms import (
     LIBRARIES,
@@ -173,31 +181,7 @@ class Augmentation(Probe):
 
     name = "augmentation"
     levels = ("extreme",)
-    fields: ClassVar[dict[str, str]] = {
-        "pipeline": "class of the object that calls the transforms",
-        "samples": "measured samples so far",
-        "where": "where it runs: workers, the process itself, or called by the training loop",
-        "steps": "the transforms, in their order in the list",
-        "order": "places in that list, in the order of the last call",
-        "step_ms": "median time of each, host time",
-        "low_in": "smallest value before each, over the measured samples",
-        "high_in": "largest value before it",
-        "low_out": "smallest value after it",
-        "high_out": "largest value after it",
-        "dtypes": "dtype, or mode of a PIL image, before and after each",
-        "devices": "device of what each returned",
-        "changed": "part of the samples that each changed; of a sample of their values",
-        "chance": "the probability that each says it has",
-        "fetch_ms": "median time of a fetch for one sample: reading, transforms and collation",
-        "slow": "the transform that takes most of it",
-        "slow_share": "its part of the fetch",
-        "slow_ms": "its median time",
-        "wait_share": "part of the time between batches that went into waiting",
-        "step_name": "the transform it is about",
-        "problem": "what is wrong with a range: normalised-twice, not-scaled, scaled-twice",
-        "other": "the transform that did the same before",
-        "count": "samples in which it was so",
-    }
+    observations = (PipelineMeasured, TransformMadeNan, TransformIdle, RangeMistaken, TransformSlow)
 
     def __init__(self, monitor: Any) -> None:
         super().__init__(monitor)
@@ -382,59 +366,55 @@ class Augmentation(Probe):
 
     def _tell(self, tally: Tally) -> None:
         steps = tally.steps
-        values: dict[str, Any] = {
-            "pipeline": tally.name,
-            "samples": tally.samples,
-            "where": tally.where,
-            "steps": tally.names,
-            "order": tally.order,
-            "step_ms": [round(step.median_s() * 1e3, 4) for step in steps],
-            "dtypes": [f"{step.dtype_in} -> {step.dtype_out}" for step in steps],
-            "devices": [step.device for step in steps],
-            "changed": [round(step.changed / step.compared, 3) if step.compared else None for step in steps],
-            "chance": tally.chances,
-            "fetch_ms": round(tally.sample_s() * 1e3, 4),
-        }
-        for name in ("low_in", "high_in", "low_out", "high_out"):
-            values[name] = [short(getattr(step, name)) for step in steps]
-        lines = [_line(name, step) for name, step in zip(tally.names, steps, strict=True)]
-        self.see(f"{tally.name}: {'; '.join(lines)}; {tally.samples} samples", part="PIPELINE", **values)
+        measured = PipelineMeasured(
+            pipeline=tally.name,
+            samples=tally.samples,
+            where=tally.where,
+            steps=tally.names,
+            order=tally.order,
+            step_ms=[round(step.median_s() * 1e3, 4) for step in steps],
+            dtypes=[f"{step.dtype_in} -> {step.dtype_out}" for step in steps],
+            devices=[step.device for step in steps],
+            changed=[round(step.changed / step.compared, 3) if step.compared else None for step in steps],
+            chance=tally.chances,
+            fetch_ms=round(tally.sample_s() * 1e3, 4),
+            described=tuple(_line(name, step) for name, step in zip(tally.names, steps, strict=True)),
+            **_ranges(steps),
+        )
+        self.emit(measured)
 
     # what is wrong
 
     def _judge(self, tally: Tally) -> None:
         for place, step in enumerate(tally.steps):
             if step.made_bad:
-                text = f"turns finite values into NaN or Inf ({step.made_bad} of {step.calls} measured samples)"
-                self._warn(tally, place, "NAN", text, count=step.made_bad)
+                self._warn(tally, TransformMadeNan(count=step.made_bad, **_about(tally, place)))
             if _without_effect(tally.names[place], tally.chances[place], step):
-                text = f"changed none of {step.compared} measured samples"
-                self._warn(tally, place, "NOEFFECT", text, count=step.compared)
+                self._warn(tally, TransformIdle(count=step.compared, **_about(tally, place)))
             problem = self._range_problem(tally, place)
             if problem is not None:
-                kind, text, other = problem
-                self._warn(tally, place, "RANGE", text, problem=kind, other=other, count=step.ranges)
+                kind, other = problem
+                mistaken = RangeMistaken(problem=kind, other=other, count=step.ranges, **_about(tally, place))
+                self._warn(tally, mistaken)
 
-    def _range_problem(self, tally: Tally, place: int) -> tuple[str, str, str] | None:
-        """(kind, text, the other step) if the values that leave this step cannot be meant."""
+    def _range_problem(self, tally: Tally, place: int) -> tuple[str, str] | None:
+        """(kind, the other step) if the values that leave this step cannot be meant."""
         step, name = tally.steps[place], tally.names[place]
         low, high = step.low_in, step.high_in
         if step.ranges < FEW or low is None or high is None or step.least_peak is None:
             return None
-        span = f"{low:.3g} to {high:.3g} becomes {step.low_out:.3g} to {step.high_out:.3g}"
         if NORMALISING.search(name):
             before = [p for p in range(place) if NORMALISING.search(tally.names[p]) and tally.steps[p].changed]
             if before and low < 0 and step.changed:
-                other = tally.names[before[-1]]
-                return "normalised-twice", f"normalises what {other} has normalised before: {span}", other
+                return "normalised-twice", tally.names[before[-1]]
             if high > 2 and low >= 0 and step.least_peak > max(FAR, 1.5 * high):
-                return "not-scaled", f"takes values of 0 to 255 as if they were 0 to 1: {span}", ""
+                return "not-scaled", ""
             if high <= 1.5 and low >= 0 and step.width_in > WIDE and step.width_out < 0.5 * step.width_in:
-                return "scaled-twice", f"takes values of 0 to 1 as if they were 0 to 255: {span}", ""
+                return "scaled-twice", ""
         last = place == len(tally.steps) - 1 and step.dtype_out.startswith(("float", "bfloat"))
         ends_near_zero = 0 < step.width_out <= TINY and abs(step.high_out or 0.0) <= TINY
         if last and ends_near_zero and tally.steps[0].width_in > WIDE:
-            return "scaled-twice", f"values end within {step.low_out:.3g} to {step.high_out:.3g}: scaled down twice", ""
+            return "scaled-twice", ""
         return None
 
     def _judge_time(self) -> None:
@@ -446,29 +426,34 @@ class Augmentation(Probe):
             place, share = tally.slowest()
             if tally.where != "loop" and tally.samples >= ENOUGH // 2 and share >= bound:
                 self._waits.said_at = self._waits.count
-                text = f"takes {share:.0%} of each fetch, {tally.steps[place].median_s() * 1e3:.2f} ms a sample"
-                slow_ms, wait_share = round(tally.steps[place].median_s() * 1e3, 4), round(self._waits.share(), 3)
-                values = {"slow": tally.names[place], "slow_share": round(share, 3), "slow_ms": slow_ms}
-                self._warn(tally, place, "SLOW", text, samples=tally.samples, wait_share=wait_share, **values)
+                slow = TransformSlow(
+                    slow=tally.names[place],
+                    slow_share=round(share, 3),
+                    slow_ms=round(tally.steps[place].median_s() * 1e3, 4),
+                    samples=tally.samples,
+                    wait_share=round(self._waits.share(), 3),
+                    **_about(tally, place),
+                )
+                self._warn(tally, slow)
 
-    def _warn(self, tally: Tally, place: int, part: str, text: str, **values: Any) -> None:
+    def _warn(self, tally: Tally, seen: Observed) -> None:
         """Say once a pipeline and part that something is wrong; a rule reads it."""
-        if part in tally.said:
-            return
-        tally.said.add(part)
-        name = tally.names[place]
-        step = tally.steps[place]
-        values |= {"low_in": [short(step.low_in)], "high_in": [short(step.high_in)]}
-        values |= {"low_out": [short(step.low_out)], "high_out": [short(step.high_out)]}
-        self.see(
-            f"{tally.name}, step {place + 1} {name}: {text}",
-            part=part,
-            level="W",
-            pipeline=tally.name,
-            step_name=name,
-            order=[place],
-            **values,
-        )
+        if seen.PART not in tally.said:
+            tally.said.add(seen.PART)
+            self.emit(seen)
+
+
+def _about(tally: Tally, place: int) -> dict[str, Any]:
+    """What is told of one step, whatever is wrong with it."""
+    step = tally.steps[place]
+    return {"pipeline": tally.name, "step_name": tally.names[place], "order": [place], **_ranges([step])}
+
+
+def _ranges(steps: list[StepTally]) -> dict[str, Any]:
+    """The range before and after each of these steps."""
+    return {
+        name: [short(getattr(step, name)) for step in steps] for name in ("low_in", "high_in", "low_out", "high_out")
+    }
 
 
 def _message(runs: list[Run], fetch_s: float, own_s: float, calls: int) -> dict[str, Any] | None:

@@ -2,12 +2,28 @@
 
 import math
 import time
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from tdbg.core.events import Step
+from tdbg.core.observations import Observed
+from tdbg.core.observations.dataloader import (
+    SHOWN,
+    BadValues,
+    Batch,
+    BatchRange,
+    ConstantInput,
+    DataWait,
+    LabelsOutside,
+    LoaderFailed,
+    LoaderMade,
+    PassEnded,
+    RepeatedBatch,
+    SamplerNotSet,
+    SlowStart,
+)
 from tdbg.probes import PROBES, Probe
 from tdbg.probes.dataloader import batches
 from tdbg.probes.dataloader.batches import Part, Prints
@@ -52,8 +68,6 @@ CONSTANT_SHARE = 0.75
 WHOLE_SHARE = 0.2  # of the run's time: less is not worth a word, however empty-handed a short pass is
 LONG_EVALUATION_S = 30.0  # before any update: from then on the program is one that only evaluates
 SLOW_START_S = 0.5  # the first batch of a pass, when workers start anew each time
-SPREAD = ("median_ms", "p95_ms", "max_ms")
-SHOWN = 8  # indices told
 IGNORED = -100  # the label that cross-entropy leaves out
 
 
@@ -74,67 +88,20 @@ class DataLoading(Probe):
 
     name = "dataloader"
     levels = ("advanced", "extreme")
-    fields: ClassVar[dict[str, str]] = {
-        "dataset": "class of the dataset",
-        "length": "samples in it, if it says so",
-        "batches": "batches in a pass, if known; at the end of a pass those handed out",
-        "batch_size": "samples a batch as asked for",
-        "workers": "worker processes",
-        "prefetch": "batches each worker makes ahead",
-        "persistent": "workers stay over passes",
-        "pinned": "batches are copied to pinned memory",
-        "drop_last": "an incomplete last batch is left out",
-        "start_method": "how workers are started: fork, spawn, forkserver",
-        "samplers": "classes of the batch sampler and the samplers in it",
-        "collate": "the collate function",
-        "replicas": "ranks that a DistributedSampler shares the samples among",
-        "cores": "cores this process may use",
-        "subset_of": "length of the dataset that this is a subset of",
-        "split": "lengths of the subsets of one dataset that were read from",
-        "made_s": "from tdbg's waking to the loader: imports, model and datasets were built in it",
-        "first_s": "from the iterator's making to its first batch: workers starting, the first fetch",
-        "batch": "number of the batch in its pass, from 1",
-        "wait_ms": "wait for it",
-        "names": "paths of the batch's tensors; given when the kinds change",
-        "kinds": "dtype, shape and device of each; given when they change",
-        "low": "smallest element of a sample of each",
-        "high": "largest",
-        "mean": "mean",
-        "constant": "tensors whose elements are all equal",
-        "alike": "tensors whose samples are all equal",
-        "indices": "the dataset's indices in the batch, at most eight",
-        "in_order": "share of the indices that follow the one before: locality of access",
-        "label": "path of the labels",
-        "label_low": "smallest label seen",
-        "label_high": "largest label seen",
-        "classes": "different labels seen on sampled batches, at most 1,024",
-        "width": "classes of the model, from its output",
-        "tensor": "path of the tensor it is about",
-        "kind": "nan, inf or nan+inf",
-        "count": "elements that are not finite",
-        "rows": "positions in the batch of samples that are not finite, at most eight",
-        "loss_finite": "false: the loss computed from this batch was not finite",
-        "repeats": "batches of the pass that came before in it",
-        "compared": "batches of the pass that were compared with those before",
-        "looked": "batches of the pass that were looked at",
-        "first": "number of the batch that came again",
-        "iterable": "the dataset is a stream: each worker must read its own part of it",
-        "median_ms": "median wait over the last 256 batches; without workers that is the time to make a batch",
-        "p95_ms": "95th percentile of it",
-        "max_ms": "longest of it",
-        "share": "part of the time that went into waiting: of the pass, or of the last 64 batches",
-        "whole_share": "part of the time since the first batch of any loader that went into waiting for this one",
-        "use": "training or evaluation: whether updates were made of its batches",
-        "starting": "part of the time that went into waiting for the first batches of passes",
-        "passes": "passes over this loader begun",
-        "before": "the training pass before that had the same order",
-        "sampler_epoch": "the epoch set in the DistributedSampler",
-        "cache_hits": "hits counted by the dataset",
-        "cache_misses": "misses counted by the dataset",
-        "worker": "number of the worker that failed",
-        "error": "class and text of the original exception",
-        "where": "file and line of the original exception",
-    }
+    observations = (
+        LoaderMade,
+        Batch,
+        BatchRange,
+        PassEnded,
+        DataWait,
+        SlowStart,
+        RepeatedBatch,
+        ConstantInput,
+        BadValues,
+        LabelsOutside,
+        SamplerNotSet,
+        LoaderFailed,
+    )
 
     def __init__(self, monitor: Any) -> None:
         super().__init__(monitor)
@@ -150,7 +117,7 @@ class DataLoading(Probe):
         self._feed: Feed | None = None  # where the last batch came from
         self._indices: list[int] = []  # of the last batch
         self._labels: Part | None = None  # of a batch whose model has not answered yet
-        self._bad: dict[int, dict[str, Any]] = {}  # step -> what was not finite in a batch of it
+        self._bad: dict[int, BadValues] = {}  # step -> what was not finite in a batch of it
 
     def forked(self) -> None:
         self._clear()
@@ -245,20 +212,25 @@ class DataLoading(Probe):
         self._judge(feed, current, parts)
 
     def _tell_batch(self, feed: Feed, current: Pass, parts: list[Part], wait_s: float) -> None:
-        values: dict[str, Any] = {"dataset": feed.name, "batch": current.batches, "wait_ms": round(wait_s * 1e3, 3)}
+        batch = Batch(
+            dataset=feed.name,
+            batch=current.batches,
+            wait_ms=round(wait_s * 1e3, 3),
+            low=[short(part.low) for part in parts],
+            high=[short(part.high) for part in parts],
+            mean=[short(part.mean) for part in parts],
+            constant=[part.path for part in parts if part.constant],
+            alike=[part.path for part in parts if part.alike],
+            described=tuple(part.describe() for part in parts),
+        )
         kinds = tuple(f"{part.path} {part.kind}" for part in parts)
         if kinds != feed.kinds:
             feed.kinds = kinds
-            values |= {"names": [part.path for part in parts], "kinds": [part.kind for part in parts]}
-        for name in ("low", "high", "mean"):
-            values[name] = [short(getattr(part, name)) for part in parts]
-        for name in ("constant", "alike"):
-            values[name] = [part.path for part in parts if getattr(part, name)]
-        text = f"{feed.name} batch {current.batches}: {'; '.join(part.describe() for part in parts)}"
+            batch.names, batch.kinds = [part.path for part in parts], [part.kind for part in parts]
         if self._indices:
-            values |= {"indices": self._indices[:SHOWN], "in_order": in_order(self._indices)}
-            text += f"; indices {joined(self._indices)}"
-        self.see(f"{text}; waited {wait_s * 1e3:.2f} ms", part="BATCH", **values)
+            batch.indices, batch.taken = self._indices[:SHOWN], len(self._indices)
+            batch.in_order = in_order(self._indices)
+        self.emit(batch)
 
     def _read_late(self, parts: list[Part]) -> None:
         """The range of a batch that is on an accelerator, with the step's one copy."""
@@ -269,10 +241,8 @@ class DataLoading(Probe):
         step, path = self.monitor.running_step, part.path
 
         def arrived(values: list[float], record: Step | None) -> None:
-            low, high, mean = values
-            text = f"{path}: {low:.4g} to {high:.4g}, mean {mean:.4g}"
-            figures: dict[str, Any] = {"low": [short(low)], "high": [short(high)], "mean": [short(mean)]}
-            self.see(text, part="RANGE", step=step, names=[path], **figures)
+            low, high, mean = ([short(value)] for value in values)
+            self.emit(BatchRange(names=[path], low=low, high=high, mean=mean), step=step)
 
         self.monitor.read_late(torch.stack([sample.amin(), sample.amax(), sample.mean()]), arrived)
 
@@ -291,18 +261,15 @@ class DataLoading(Probe):
                 self._bad.pop(next(iter(self._bad)))
             self._bad[self.monitor.running_step] = self._not_finite(feed, bad)
 
-    def _warn(self, feed: Feed, part: str, text: str, *, step: int | None = None, **values: Any) -> None:
+    def _warn(self, feed: Feed, seen: Observed, *, step: int | None = None) -> None:
         """Say once a loader that something is wrong; a rule reads it."""
-        if part not in feed.said:
-            feed.said.add(part)
-            self.see(f"{feed.name}: {text}", part=part, level="W", step=step, dataset=feed.name, **values)
+        if seen.PART not in feed.said:
+            feed.said.add(seen.PART)
+            self.emit(seen, step=step)
 
     def _tell_constant(self, feed: Feed, current: Pass, part: Part) -> None:
-        what = f"is {part.low:.4g} all over" if part.constant else "holds one sample over and over"
-        self._warn(
-            feed,
-            "CONSTANT",
-            f"{part.path} {part.kind} {what} in {current.constant} of {current.looked} batches looked at",
+        constant = ConstantInput(
+            dataset=feed.name,
             batch=current.batches,
             tensor=part.path,
             count=current.constant,
@@ -311,6 +278,7 @@ class DataLoading(Probe):
             low=[short(part.low)],
             indices=self._indices[:SHOWN],
         )
+        self._warn(feed, constant)
 
     def _compare(self, feed: Feed, current: Pass, batch: Any, loader_iter: Any) -> None:
         """Has this batch come before in this pass?"""
@@ -329,11 +297,8 @@ class DataLoading(Probe):
             self._tell_repeat(feed, current, first, loader_iter)
 
     def _tell_repeat(self, feed: Feed, current: Pass, first: int, loader_iter: Any) -> None:
-        self._warn(
-            feed,
-            "REPEAT",
-            f"batch {current.batches} holds what batch {first} held: {current.repeats} of {current.printed} batches"
-            " compared came again in this pass",
+        repeated = RepeatedBatch(
+            dataset=feed.name,
             batch=current.batches,
             first=first,
             repeats=current.repeats,
@@ -342,6 +307,7 @@ class DataLoading(Probe):
             workers=loader_iter._num_workers,
             indices=self._indices[:SHOWN],
         )
+        self._warn(feed, repeated)
 
     def _note_labels(self, feed: Feed, part: Part | None) -> None:
         if part is None:
@@ -370,10 +336,8 @@ class DataLoading(Probe):
             return
         rows = batches.outside_rows(part.tensor, width)
         self.monitor.become_rank_now()  # the loss may end the process at once
-        self._warn(
-            feed,
-            "LABELS",
-            f"labels {part.path} from {low} to {high}, while the model's output has {width} classes",
+        outside = LabelsOutside(
+            dataset=feed.name,
             label=part.path,
             label_low=low,
             label_high=high,
@@ -381,6 +345,7 @@ class DataLoading(Probe):
             rows=rows,
             indices=self._picked(rows),
         )
+        self._warn(feed, outside)
 
     def backward_begins(self, loss: Tensor | None) -> None:
         """A loss that is not finite: was the batch?"""
@@ -396,24 +361,29 @@ class DataLoading(Probe):
                 return
 
     def record_written(self, record: Step) -> None:
-        facts = self._bad.pop(record.step, None)
-        if facts is not None and record.finite is False and self._feed is not None:
-            self._tell_not_finite(self._feed, facts, record.step)
+        bad = self._bad.pop(record.step, None)
+        if bad is not None and record.finite is False and self._feed is not None:
+            self._tell_not_finite(self._feed, bad, record.step)
 
     def after_step(self, optimizer: Any) -> None:
         self._labels = None
 
-    def _not_finite(self, feed: Feed, part: Part) -> dict[str, Any]:
+    def _not_finite(self, feed: Feed, part: Part) -> BadValues:
         assert part.bad is not None
         rows = batches.bad_rows(part.tensor)
-        batch = feed.now.batches if feed.now is not None else 0
-        found = {"tensor": part.path, "kind": part.bad.kind, "count": part.bad.count, "batch": batch}
-        return {**found, "rows": rows, "indices": self._picked(rows)}
+        return BadValues(
+            tensor=part.path,
+            kind=part.bad.kind,
+            count=part.bad.count,
+            batch=feed.now.batches if feed.now is not None else 0,
+            rows=rows,
+            indices=self._picked(rows),
+            loss_finite=False,
+        )
 
-    def _tell_not_finite(self, feed: Feed, facts: dict[str, Any], step: int | None) -> None:
-        where = f" (dataset indices {joined(facts['indices'])})" if facts["indices"] else ""
-        text = f"{facts['tensor']} of batch {facts['batch']} holds {facts['count']} {facts['kind']}{where}"
-        self._warn(feed, "NONFINITE", f"{text}, and the loss is not finite", step=step, loss_finite=False, **facts)
+    def _tell_not_finite(self, feed: Feed, bad: BadValues, step: int | None) -> None:
+        bad.dataset = feed.name
+        self._warn(feed, bad, step=step)
 
     def _picked(self, rows: list[int]) -> list[int]:
         """The dataset's indices of these positions of the batch, where they are known."""
@@ -431,25 +401,20 @@ class DataLoading(Probe):
         if not (self.monitor.step or at_the_end or elapsed_s > LONG_EVALUATION_S):
             return
         waits.said_at = waits.count
-        share, median_ms = waits.share(), waits.median_s() * 1e3
-        text = (
-            f"{feed.name}, {feed.use}: {share:.0%} of the time from batch to batch went into waiting for them"
-            f" (median {median_ms:.1f} ms), {whole_share:.0%} of the run's time"
-        )
-        spread: dict[str, Any] = dict(zip(SPREAD, feed.spread_ms(), strict=True))
-        self.see(
-            f"{text}, {feed.setup.get('workers')} workers",
-            part="WAIT",
-            level="W",
+        median_ms, p95_ms, max_ms = feed.spread_ms()
+        wait = DataWait(
             dataset=feed.name,
             use=feed.use,
-            share=round(share, 3),
+            share=round(waits.share(), 3),
             whole_share=round(whole_share, 3),
             count=waits.count,
             cores=cores(),
-            **spread,
+            median_ms=median_ms,
+            p95_ms=p95_ms,
+            max_ms=max_ms,
             **feed.setup,
         )
+        self.emit(wait)
 
     def run_ends(self) -> None:
         """A program that only evaluates is judged by all of it."""
@@ -464,21 +429,23 @@ class DataLoading(Probe):
         often = feed.passes >= 3 and feed.waits.count >= ENOUGH and feed.starts_s >= SLOW_START_S * feed.passes
         if often and starting >= self.threshold("wait_share") and loader_iter._num_workers > 0:
             mean_s = feed.starts_s / feed.passes
-            text = f"{starting:.0%} of the time went into waiting for the first batch of a pass ({mean_s:.1f} s each)"
-            figures: dict[str, Any] = {
-                "starting": round(starting, 3),
-                "first_s": round(mean_s, 3),
-                "count": feed.passes,
-            }
-            self._warn(feed, "START", text, use=feed.use, cores=cores(), **figures, **settings(loader_iter))
+            slow = SlowStart(
+                dataset=feed.name,
+                use=feed.use,
+                starting=round(starting, 3),
+                first_s=round(mean_s, 3),
+                count=feed.passes,
+                cores=cores(),
+                **settings(loader_iter),
+            )
+            self._warn(feed, slow)
 
     def _judge_sampler(self, feed: Feed, current: Pass) -> None:
         """Does this pass train with the sampler's epoch of the pass before, so with its order?"""
         before, now = feed.trained_epoch, current.sampler_epoch
         if before is None or now is None or before[1] != now or before[0] == feed.passes:
             return
-        text = f"pass {feed.passes} takes the samples in the order of pass {before[0]}: set_epoch was not called"
-        self._warn(feed, "SAMPLER", text, sampler_epoch=now, passes=feed.passes, before=before[0])
+        self._warn(feed, SamplerNotSet(dataset=feed.name, sampler_epoch=now, passes=feed.passes, before=before[0]))
 
     # passes
 
@@ -496,14 +463,13 @@ class DataLoading(Probe):
         return current
 
     def _describe(self, feed: Feed, loader_iter: Any, now: float) -> None:
-        values = {"dataset": feed.name, **settings(loader_iter), **self._split(loader_iter)}
+        loader = LoaderMade(dataset=feed.name, **settings(loader_iter), **self._split(loader_iter))
         made, begun = self._feeds.made_at(loader_iter), self._feeds.iteration(loader_iter).begun_at
         if made is not None:
-            values["made_s"] = round(made - self.monitor.budget.start, 3)
+            loader.made_s = round(made - self.monitor.budget.start, 3)
         if begun:
-            values["first_s"] = round(now - begun, 3)
-        told = ", ".join(f"{name} {value}" for name, value in values.items() if name not in ("dataset", "start_method"))
-        self.see(f"{feed.name}: {told}", part="LOADER", level="I", **values)
+            loader.first_s = round(now - begun, 3)
+        self.emit(loader)
 
     def _split(self, loader_iter: Any) -> dict[str, Any]:
         """Of a subset: how long the whole is, and the subsets of it that were read from."""
@@ -520,16 +486,23 @@ class DataLoading(Probe):
             self._judge_sampler(feed, current)
             feed.trained_epoch = feed.passes, current.sampler_epoch
         elapsed = max(time.perf_counter() - current.begun_at, 1e-9)
-        values: dict[str, Any] = {"dataset": feed.name, "passes": feed.passes, "batches": current.batches}
-        values |= zip(SPREAD, feed.spread_ms(), strict=True)
-        values |= {"share": round(current.wait_s / elapsed, 3), "looked": current.looked, "repeats": current.repeats}
+        median_ms, p95_ms, max_ms = feed.spread_ms()
+        ended = PassEnded(
+            dataset=feed.name,
+            passes=feed.passes,
+            batches=current.batches,
+            median_ms=median_ms,
+            p95_ms=p95_ms,
+            max_ms=max_ms,
+            share=round(current.wait_s / elapsed, 3),
+            looked=current.looked,
+            repeats=current.repeats,
+            **self._split(loader_iter),
+        )
         if feed.label_low is not None:
-            values |= {"label_low": feed.label_low, "label_high": feed.label_high, "classes": len(feed.classes)}
-        hits = cache_counts(loader_iter._dataset)
-        if hits is not None:
-            values |= {"cache_hits": hits[0], "cache_misses": hits[1]}
-        values |= self._split(loader_iter)
-        self.see(_summary(feed, values), part="EPOCH", level="I", **values)
+            ended.label_low, ended.label_high, ended.classes = feed.label_low, feed.label_high, len(feed.classes)
+        ended.cache_hits, ended.cache_misses = cache_counts(loader_iter._dataset) or (None, None)
+        self.emit(ended)
 
     # errors
 
@@ -538,21 +511,17 @@ class DataLoading(Probe):
         feed = self._feeds.of(loader_iter)
         indices = self._feeds.handed_out(loader_iter)
         worker, text, where = told_by(error)
-        batch = int(loader_iter._num_yielded) + 1
         self.monitor.become_rank_now()  # few programs outlive it
-        who = f"worker {worker}" if worker is not None else "the loader"
-        self.see(
-            f"{feed.name}: {who} failed at batch {batch}: {text}" + (f" ({where})" if where else ""),
-            part="ERROR",
-            level="E",
+        failed = LoaderFailed(
             dataset=feed.name,
-            batch=batch,
+            batch=int(loader_iter._num_yielded) + 1,
             worker=worker,
             workers=loader_iter._num_workers,
             error=text,
             where=where,
             indices=indices[:SHOWN],
         )
+        self.emit(failed)
 
 
 def _too_soon(distance: int, loader_iter: Any) -> bool:
@@ -565,23 +534,3 @@ def _too_soon(distance: int, loader_iter: Any) -> bool:
         return distance < max(int(loader_iter._num_workers), 2)
     length = length_of(loader_iter._index_sampler)
     return length is not None and distance < length and not draws_again(loader_iter)
-
-
-def joined(indices: list[int]) -> str:
-    """``5, 17, 3 and 5 more``."""
-    more = f" and {len(indices) - SHOWN} more" if len(indices) > SHOWN else ""
-    return ", ".join(map(str, indices[:SHOWN])) + more
-
-
-def _summary(feed: Feed, values: dict[str, Any]) -> str:
-    text = (
-        f"{feed.name}: pass {values['passes']} of {values['batches']} batches, {values['share']:.0%} of it waiting,"
-        f" waits {values['median_ms']:.2f} ms median, {values['p95_ms']:.2f} p95, {values['max_ms']:.2f} max"
-    )
-    if "label_low" in values:
-        text += f"; labels {values['label_low']} to {values['label_high']}, {values['classes']} classes seen"
-    if "cache_hits" in values:
-        text += f"; cache {values['cache_hits']} hits, {values['cache_misses']} misses"
-    if len(values.get("split", ())) > 1:
-        text += f"; split {' / '.join(map(str, values['split']))} of {values['subset_of']}"
-    return text

@@ -1,0 +1,358 @@
+"""What the probe `dataloader` sees."""
+
+from dataclasses import dataclass
+
+from tdbg.core.events import Number, doc
+from tdbg.core.observations import Evidence, Observed
+
+SHOWN = 8  # dataset indices in a line
+
+
+@dataclass(kw_only=True)
+class _OfLoader(Observed):
+    """What every observation of a loader has."""
+
+    PROBE = "dataloader"
+
+    dataset: str = doc("class of the dataset", "")
+
+
+@dataclass(kw_only=True)
+class _Warning(_OfLoader):
+    """Something that is wrong, told once a loader."""
+
+    @property
+    def severity(self) -> str:
+        """A warning."""
+        return "W"
+
+
+@dataclass(kw_only=True)
+class LoaderSettings(_OfLoader):
+    """How a loader was set up."""
+
+    length: int | None = doc("samples in it, if it says so")
+    batches: int | None = doc("batches in a pass, if known; at the end of a pass those handed out")
+    batch_size: int | None = doc("samples a batch as asked for")
+    samplers: list[str] | None = doc("classes of the batch sampler and the samplers in it")
+    collate: str | None = doc("the collate function")
+    drop_last: bool | None = doc("an incomplete last batch is left out")
+    pinned: bool | None = doc("batches are copied to pinned memory")
+    workers: int | None = doc("worker processes")
+    replicas: int | None = doc("ranks that a DistributedSampler shares the samples among")
+    prefetch: int | None = doc("batches each worker makes ahead")
+    persistent: bool | None = doc("workers stay over passes")
+    start_method: str | None = doc("how workers are started: fork, spawn, forkserver")
+
+
+@dataclass(kw_only=True)
+class LoaderMade(LoaderSettings):
+    """A loader, at its first pass."""
+
+    PART = "LOADER"
+
+    subset_of: int | None = doc("length of the dataset that this is a subset of")
+    split: list[int] | None = doc("lengths of the subsets of one dataset that were read from")
+    made_s: float | None = doc("from tdbg's waking to the loader: imports, model and datasets were built in it")
+    first_s: float | None = doc("from the iterator's making to its first batch: workers starting, the first fetch")
+
+    @property
+    def severity(self) -> str:
+        """For information."""
+        return "I"
+
+    def text(self) -> str:
+        """Every setting that is known, by name."""
+        told = (f"{name} {value}" for name, value in self.values().items() if name not in ("dataset", "start_method"))
+        return f"{self.dataset}: {', '.join(told)}"
+
+
+@dataclass(kw_only=True)
+class Batch(_OfLoader):
+    """A batch as the program got it; each list has an entry a tensor."""
+
+    PART = "BATCH"
+
+    batch: int = doc("number of the batch in its pass, from 1", 0)
+    wait_ms: float = doc("wait for it", 0.0)
+    names: list[str] | None = doc("paths of the batch's tensors; given when the kinds change")
+    kinds: list[str] | None = doc("dtype, shape and device of each; given when they change")
+    low: list[Number | None] = doc("smallest element of a sample of each", factory=list)
+    high: list[Number | None] = doc("largest", factory=list)
+    mean: list[Number | None] = doc("mean", factory=list)
+    constant: list[str] = doc("tensors whose elements are all equal", factory=list)
+    alike: list[str] = doc("tensors whose samples are all equal", factory=list)
+    indices: list[int] | None = doc("the dataset's indices in the batch, at most eight")
+    in_order: float | None = doc("share of the indices that follow the one before: locality of access")
+
+    described: tuple[str, ...] = ()  # each tensor in words: for the line alone
+    taken: int = 0  # how many indices there were
+
+    def text(self) -> str:
+        """Its tensors, its indices and the wait for it."""
+        indices = f"; indices {shown(self.indices, self.taken)}" if self.indices else ""
+        return f"{self.dataset} batch {self.batch}: {'; '.join(self.described)}{indices}; waited {self.wait_ms:.2f} ms"
+
+
+@dataclass(kw_only=True)
+class BatchRange(Observed):
+    """The range of a batch on an accelerator, which arrives a step late."""
+
+    PROBE = "dataloader"
+    PART = "RANGE"
+
+    names: list[str] = doc("paths of the batch's tensors; given when the kinds change", factory=list)
+    low: list[Number | None] = doc("smallest element of a sample of each", factory=list)
+    high: list[Number | None] = doc("largest", factory=list)
+    mean: list[Number | None] = doc("mean", factory=list)
+
+    def text(self) -> str:
+        """The range of each tensor."""
+        rows = zip(self.names, self.low, self.high, self.mean, strict=False)
+        return "; ".join(f"{path}: {low} to {high}, mean {mean}" for path, low, high, mean in rows)
+
+
+@dataclass(kw_only=True)
+class PassEnded(_OfLoader):
+    """A pass over a loader, at its end."""
+
+    PART = "EPOCH"
+
+    passes: int = doc("passes over this loader begun", 0)
+    batches: int = doc("batches in a pass, if known; at the end of a pass those handed out", 0)
+    median_ms: float = doc(
+        "median wait over the last 256 batches; without workers that is the time to make a batch", 0.0
+    )
+    p95_ms: float = doc("95th percentile of it", 0.0)
+    max_ms: float = doc("longest of it", 0.0)
+    share: float = doc("part of the pass that went into waiting", 0.0)
+    looked: int = doc("batches of the pass that were looked at", 0)
+    repeats: int = doc("batches of the pass that came before in it", 0)
+    label_low: int | None = doc("smallest label seen")
+    label_high: int | None = doc("largest label seen")
+    classes: int | None = doc("different labels seen on sampled batches, at most 1,024")
+    cache_hits: int | None = doc("hits counted by the dataset")
+    cache_misses: int | None = doc("misses counted by the dataset")
+    subset_of: int | None = doc("length of the dataset that this is a subset of")
+    split: list[int] | None = doc("lengths of the subsets of one dataset that were read from")
+
+    @property
+    def severity(self) -> str:
+        """For information."""
+        return "I"
+
+    def text(self) -> str:
+        """Batches and waits, and what is known of labels, cache and split."""
+        text = (
+            f"{self.dataset}: pass {self.passes} of {self.batches} batches, {self.share:.0%} of it waiting,"
+            f" waits {self.median_ms:.2f} ms median, {self.p95_ms:.2f} p95, {self.max_ms:.2f} max"
+        )
+        if self.label_low is not None:
+            text += f"; labels {self.label_low} to {self.label_high}, {self.classes} classes seen"
+        if self.cache_hits is not None:
+            text += f"; cache {self.cache_hits} hits, {self.cache_misses} misses"
+        if self.split is not None and len(self.split) > 1:
+            text += f"; split {' / '.join(map(str, self.split))} of {self.subset_of}"
+        return text
+
+
+@dataclass(kw_only=True)
+class DataWait(LoaderSettings):
+    """The program waits for a loader for a good part of its time."""
+
+    PART = "WAIT"
+    EVIDENCE = Evidence.STATISTICAL
+
+    use: str = doc("training or evaluation: whether updates were made of its batches", "")
+    share: float = doc("part of the time of the last 64 batches that went into waiting", 0.0)
+    whole_share: float | None = doc(
+        "part of the time since the first batch of any loader that went into waiting for this one"
+    )
+    count: int = doc("waits measured so far", 0)
+    cores: int = doc("cores this process may use", 0)
+    median_ms: float = doc(
+        "median wait over the last 256 batches; without workers that is the time to make a batch", 0.0
+    )
+    p95_ms: float = doc("95th percentile of it", 0.0)
+    max_ms: float = doc("longest of it", 0.0)
+
+    @property
+    def severity(self) -> str:
+        """A warning."""
+        return "W"
+
+    def text(self) -> str:
+        """Both shares, and the number of workers."""
+        of_the_run = f", {self.whole_share:.0%} of the run's time" if self.whole_share is not None else ""
+        return (
+            f"{self.dataset}, {self.use}: {self.share:.0%} of the time from batch to batch went into waiting for them"
+            f" (median {self.median_ms:.1f} ms){of_the_run}, {self.workers} workers"
+        )
+
+
+@dataclass(kw_only=True)
+class SlowStart(LoaderSettings):
+    """The first batches of passes take long: workers start anew each time."""
+
+    PART = "START"
+    EVIDENCE = Evidence.STATISTICAL
+
+    use: str = doc("training or evaluation: whether updates were made of its batches", "")
+    starting: float = doc("part of the time that went into waiting for the first batches of passes", 0.0)
+    first_s: float | None = doc("from the iterator's making to its first batch: workers starting, the first fetch")
+    count: int = doc("passes begun", 0)
+    cores: int = doc("cores this process may use", 0)
+
+    @property
+    def severity(self) -> str:
+        """A warning."""
+        return "W"
+
+    def text(self) -> str:
+        """The share, and the time of each start."""
+        each = f" ({self.first_s:.1f} s each)" if self.first_s is not None else ""
+        return f"{self.dataset}: {self.starting:.0%} of the time went into waiting for the first batch of a pass{each}"
+
+
+@dataclass(kw_only=True)
+class RepeatedBatch(_Warning):
+    """Batches of a pass that came before in it."""
+
+    PART = "REPEAT"
+
+    batch: int = doc("number of the batch in its pass, from 1", 0)
+    first: int = doc("number of the batch that came again", 0)
+    repeats: int = doc("batches of the pass that came before in it", 0)
+    compared: int = doc("batches of the pass that were compared with those before", 0)
+    iterable: bool = doc("the dataset is a stream: each worker must read its own part of it", False)
+    workers: int = doc("worker processes", 0)
+    indices: list[int] = doc("the dataset's indices in the batch, at most eight", factory=list)
+
+    def text(self) -> str:
+        """Which batch came again, and how many did."""
+        return (
+            f"{self.dataset}: batch {self.batch} holds what batch {self.first} held: {self.repeats} of {self.compared}"
+            " batches compared came again in this pass"
+        )
+
+
+@dataclass(kw_only=True)
+class ConstantInput(_Warning):
+    """Batches whose main input is constant, or one sample over and over."""
+
+    PART = "CONSTANT"
+
+    batch: int = doc("number of the batch in its pass, from 1", 0)
+    tensor: str = doc("path of the tensor it is about", "")
+    count: int = doc("batches that are so", 0)
+    looked: int = doc("batches of the pass that were looked at", 0)
+    constant: list[str] = doc("tensors whose elements are all equal", factory=list)
+    low: list[Number | None] = doc("smallest element of a sample of each", factory=list)
+    indices: list[int] = doc("the dataset's indices in the batch, at most eight", factory=list)
+
+    @property
+    def value(self) -> Number | None:
+        """The one value, where all elements have it."""
+        return self.low[0] if self.low else None
+
+    def text(self) -> str:
+        """Which tensor, how, and in how many batches."""
+        what = f"is {self.value} all over" if self.constant else "holds one sample over and over"
+        return f"{self.dataset}: {self.tensor} {what} in {self.count} of {self.looked} batches looked at"
+
+
+@dataclass(kw_only=True)
+class BadValues(_Warning):
+    """A batch that holds NaN or Inf, and whose loss is not finite either."""
+
+    PART = "NONFINITE"
+    EVIDENCE = Evidence.LOCATED
+
+    tensor: str = doc("path of the tensor it is about", "")
+    kind: str = doc("nan, inf or nan+inf", "")
+    count: int = doc("elements that are not finite", 1)
+    batch: int = doc("number of the batch in its pass, from 1", 0)
+    rows: list[int] = doc("positions in the batch of samples that are not finite, at most eight", factory=list)
+    indices: list[int] = doc("the dataset's indices in the batch, at most eight", factory=list)
+    loss_finite: bool | None = doc("false: the loss computed from this batch was not finite")
+
+    def text(self) -> str:
+        """What and where, by the dataset's own indices if they are known."""
+        where = f" (dataset indices {shown(self.indices)})" if self.indices else ""
+        return (
+            f"{self.dataset}: {self.tensor} of batch {self.batch} holds {self.count} {self.kind}{where}, and the loss is"
+            " not finite"
+        )
+
+
+@dataclass(kw_only=True)
+class LabelsOutside(_Warning):
+    """Labels that the model's output has no class for."""
+
+    PART = "LABELS"
+
+    label: str = doc("path of the labels", "")
+    label_low: int | None = doc("smallest label seen")
+    label_high: int | None = doc("largest label seen")
+    width: int = doc("classes of the model, from its output", 0)
+    rows: list[int] = doc("positions in the batch of these labels, at most eight", factory=list)
+    indices: list[int] = doc("the dataset's indices in the batch, at most eight", factory=list)
+
+    def text(self) -> str:
+        """The labels' range and the number of classes."""
+        return (
+            f"{self.dataset}: labels {self.label} from {self.label_low} to {self.label_high}, while the model's output"
+            f" has {self.width} classes"
+        )
+
+
+@dataclass(kw_only=True)
+class SamplerNotSet(_Warning):
+    """A pass that trains in the order of the pass before."""
+
+    PART = "SAMPLER"
+    EVIDENCE = Evidence.LOCATED
+
+    sampler_epoch: int | None = doc("the epoch set in the DistributedSampler")
+    passes: int = doc("passes over this loader begun", 0)
+    before: int = doc("the training pass before that had the same order", 0)
+
+    def text(self) -> str:
+        """Which passes have one order."""
+        return (
+            f"{self.dataset}: pass {self.passes} takes the samples in the order of pass {self.before}: set_epoch was"
+            " not called"
+        )
+
+
+@dataclass(kw_only=True)
+class LoaderFailed(_OfLoader):
+    """An exception that came out of a loader instead of a batch."""
+
+    PART = "ERROR"
+    EVIDENCE = Evidence.LOCATED
+    ALWAYS = ("worker",)
+
+    batch: int = doc("number of the batch in its pass, from 1", 0)
+    worker: int | None = doc("number of the worker that failed")
+    workers: int = doc("worker processes", 0)
+    error: str = doc("class and text of the original exception", "")
+    where: str = doc("file and line of the original exception", "")
+    indices: list[int] = doc("the dataset's indices in the batch, at most eight", factory=list)
+
+    @property
+    def severity(self) -> str:
+        """An error."""
+        return "E"
+
+    def text(self) -> str:
+        """Who failed at which batch, with the original error."""
+        who = f"worker {self.worker}" if self.worker is not None else "the loader"
+        where = f" ({self.where})" if self.where else ""
+        return f"{self.dataset}: {who} failed at batch {self.batch}: {self.error}{where}"
+
+
+def shown(indices: list[int], taken: int = 0) -> str:
+    """``5, 17, 3 and 5 more``. taken: how many there were, if more than are here."""
+    more = max(taken, len(indices)) - SHOWN
+    return ", ".join(map(str, indices[:SHOWN])) + (f" and {more} more" if more > 0 else "")
