@@ -152,10 +152,12 @@ def _time(name: str, text: str) -> bytes:
 
     from tdbg.logs.formats import sortable
 
-    month, day, clock = r"(?:0[1-9]|1[0-2])", r"(?:0[1-9]|[12]\d|3[01])", r"\d\d(?::\d\d(?::\d\d(?:\.\d+)?)?)?"
+    month, day = r"(?:0[1-9]|1[0-2])", r"(?:0[1-9]|[12]\d|3[01])"
+    hour, minute, second = r"(?:[01]\d|2[0-3])", r"[0-5]\d", r"(?:[0-5]\d|60)(?:\.\d+)?"
+    clock = rf"{hour}(?::{minute}(?::{second})?)?"
     date = rf"\d{{4}}(?:-{month}(?:-{day}(?:T{clock}(?:Z|[+-]\d\d:?\d\d)?)?)?)?"
     found = sortable(text.strip().encode("utf-8", "replace"))
-    known = rf"{date}|\d\d:\d\d(?::\d\d(?:\.\d+)?)?|{month}{day}T{clock}|{month}-{day}T{clock}|\d{{9,}}(?:\.\d+)?"
+    known = rf"{date}|{hour}:{minute}(?::{second})?|{month}{day}T{clock}|{month}-{day}T{clock}|\d{{9,}}(?:\.\d+)?"
     if text and not re.fullmatch(known, found.decode("utf-8", "replace")):
         raise TdbgError(
             f"{name} cannot be {text!r}", "write a time as the log does, or its beginning: 2026-11-21 03:06"

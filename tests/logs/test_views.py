@@ -322,7 +322,7 @@ def test_times_as_the_log_writes_them(ask: Ask, since: str, until: str, count: i
     assert ask(paths=["a.log"], since=since, until=until)[1].count("\n") == count
 
 
-@pytest.mark.parametrize("text", ["yesterday", "2026-13-45", "25", "03"])
+@pytest.mark.parametrize("text", ["yesterday", "2026-13-45", "25", "03", "25:61", "2026-11-20 24:30"])
 def test_what_is_no_time(ask: Ask, text: str) -> None:
     write("a.log", stamped(1, "a"))
     with pytest.raises(TdbgError, match="--since cannot be"):
