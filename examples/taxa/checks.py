@@ -2,12 +2,14 @@
 
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any, NoReturn
 
 from languages import RANKS
 from yacs.config import CfgNode
 
+FIRST_RANK_SPEAKS_S = 20.0
 RANGES: dict[str, tuple[float, float]] = {
     "DATA.WORDS": (0, 1e9),
     "DATA.BATCH_SIZE": (1, 1e6),
@@ -59,9 +61,14 @@ CHOICES = {
 
 
 def fail(what: str, next_step: str) -> NoReturn:
-    """End the process: what is wrong, what to do next, exit code 2. Of several ranks of a machine one says it."""
-    if os.environ.get("LOCAL_RANK", "0") == "0":
-        print(f"taxa: {what}\ntaxa: {next_step}", file=sys.stderr, flush=True)
+    """End the process: what is wrong, what to do next, exit code 2. Of several ranks of a machine one says it.
+
+    A launcher ends all ranks when the first has failed. So the others wait for that, or it might be rank 0 that is
+    ended before it has said anything; after a while they speak for themselves.
+    """
+    if os.environ.get("LOCAL_RANK", "0") != "0":
+        time.sleep(FIRST_RANK_SPEAKS_S)
+    print(f"taxa: {what}\ntaxa: {next_step}", file=sys.stderr, flush=True)
     raise SystemExit(2)
 
 

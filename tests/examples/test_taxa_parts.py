@@ -289,9 +289,13 @@ def test_a_wrong_config_ends_the_program(files: Path, name: str) -> None:
     assert [path.name for path in files.iterdir() if path.suffix != ".yaml"] == [], "nothing is written"
 
 
-def test_of_two_ranks_one_says_it(tmp_path: Path) -> None:
-    words = ["torchrun", "--standalone", "--nproc-per-node=2", str(TAXA / "train.py"), "--opts", "TRAIN.LRR", "1"]
-    done = call(words, tmp_path)
+@pytest.mark.parametrize("late", ["", "0", "1"])
+def test_of_two_ranks_one_says_it(tmp_path: Path, late: str) -> None:
+    """Whichever of them is there first."""
+    hold = tmp_path / "hold.sh"
+    hold.write_text(f'[ "$LOCAL_RANK" = "{late}" ] && sleep 3\nexec {sys.executable} "$@"\n')
+    launched = ["torchrun", "--standalone", "--nproc-per-node=2", "--no-python", "sh", str(hold)]
+    done = call([*launched, str(TAXA / "train.py"), "--opts", "TRAIN.LRR", "1"], tmp_path)
     assert done.code != 0 and [line for line in done.stderr.splitlines() if line.startswith("taxa: ")] == [
         "taxa: --opts: there is no setting TRAIN.LRR",
         "taxa: did you mean TRAIN.LR?",
