@@ -22,9 +22,9 @@ MAX_TITLES = 8
 
 
 def command(
-    code: Annotated[
-        str | None,
-        typer.Argument(metavar="CODE|ADVICE", help="Code of a finding or an advice, such as TD-N001; all if left out."),
+    codes: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="CODE|ADVICE", help="Codes of findings or advice, such as TD-N001; all if left out."),
     ] = None,
     json: options.Json = False,
 ) -> None:
@@ -32,12 +32,17 @@ def command(
 
     Examples:
         tdbg explain TD-N001
-        tdbg explain TD-P101
+        tdbg explain TD-P101 TD-P102
         tdbg explain
     """
-    if code is not None:
-        rule = rule_of(code)
-        print_json("rule", describe(rule)) if json else print(text(rule))
+    if codes:
+        asked = list({rule.code: rule for rule in map(rule_of, codes)}.values())
+        if not json:
+            print("\n\n".join(map(text, asked)))
+        elif len(asked) == 1:
+            print_json("rule", describe(asked[0]))
+        else:
+            print_json("rules", [describe(rule) for rule in asked])
         return
     if json:
         print_json("rules", [describe(rule) for rule in every()])

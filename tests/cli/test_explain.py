@@ -71,3 +71,16 @@ def test_a_word_is_looked_for_in_the_titles(capsys):
     assert "in titles: " in told and "TD-N001 (first NaN or Inf)" in told and "TD-N005" not in told
     assert main(["explain", "e"]) == 2
     assert capsys.readouterr().err.rstrip().endswith("more")
+
+
+def test_several_codes_are_explained_one_after_the_other(capsys):
+    assert main(["explain", "n001", "TD-P101", "TD-N001"]) == 0
+    printed = capsys.readouterr().out
+    assert [line[:8] for line in printed.splitlines() if line.startswith("TD-")] == ["TD-N001 ", "TD-P101 "]
+    assert main(["explain", "n001", "p101", "--json"]) == 0
+    assert [rule["code"] for rule in json.loads(capsys.readouterr().out)["data"]] == ["TD-N001", "TD-P101"]
+
+
+def test_of_several_codes_a_wrong_one_is_told_before_anything_is_printed(capsys):
+    assert main(["explain", "n001", "TD-N999"]) == 2
+    assert capsys.readouterr().out == ""
