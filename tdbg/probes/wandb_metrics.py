@@ -6,10 +6,20 @@ import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor, nn
 
+from tdbg.core.observations.wandb_metrics import (
+    ChartlessKey,
+    WandbCallFailed,
+    WandbDroppedCall,
+    WandbFinished,
+    WandbLogged,
+    WandbLogin,
+    WandbMessage,
+    WandbStarted,
+)
 from tdbg.probes import PROBES, Probe
 from tdbg.probes.distributed.collectives import argument
 from tdbg.probes.forward import short
@@ -78,33 +88,16 @@ class WandbMetrics(Probe):
 
     name = "wandb-metrics"
     levels = ("extreme",)
-    fields: ClassVar[dict[str, str]] = {
-        "run": "the run's id",
-        "mode": "INIT: online, offline, shared or disabled",
-        "project": "INIT: the project",
-        "seconds": "INIT, FINISH, FAILED: what the call took",
-        "starting_step": "INIT: the step a resumed run goes on from",
-        "ok": "LOGIN: true if there are credentials now",
-        "calls": "LOG: calls in the step; FINISH: in the whole run",
-        "keys": "LOG, DROPPED: the first keys; at most eight",
-        "key_count": "LOG, FINISH: how many there were",
-        "wandb_step": "LOG: the last step the program gave, if it gave one; DROPPED: the one that has passed",
-        "current_step": "DROPPED: where the run is",
-        "dropped": "DROPPED, FINISH: calls that gave a step that had passed",
-        "values": "LOG: the numbers of those keys",
-        "new": "LOG: keys never sent before, with the kind of their values; at most eight",
-        "uncommitted": "LOG: calls with commit=False",
-        "bad": "LOG: keys whose value is NaN or Inf; FINISH: with how often; at most eight",
-        "key": "CHART: the key",
-        "why": "CHART: text (numbers written as text) or non-finite (no value ever was a finite number)",
-        "example": "CHART: such a value",
-        "message": "SAYS: the text, at most 300 characters",
-        "severity": "SAYS: warning or error",
-        "what": "FAILED: init, login, log or finish",
-        "error": "FAILED: the exception, or what came of it",
-        "once": "FINISH: keys that came once and never again, while others came more often; at most eight",
-        "once_count": "FINISH: how many there were",
-    }
+    observations = (
+        WandbStarted,
+        WandbLogin,
+        WandbLogged,
+        WandbDroppedCall,
+        ChartlessKey,
+        WandbMessage,
+        WandbCallFailed,
+        WandbFinished,
+    )
 
     def __init__(self, monitor: Any) -> None:
         super().__init__(monitor)
@@ -146,23 +139,13 @@ class WandbMetrics(Probe):
         settings = _settings(run)
         mode = str(getattr(settings, "mode", "") or "online")
         project, start = str(getattr(settings, "project", "") or ""), _step_of(run)
-        self.see(
-            f"run {_id(run)} of project {project or '-'}, {mode}, in {seconds:.2f} s"
-            + (f", going on from step {start}" if start else ""),
-            part="INIT",
-            level="I",
-            run=_id(run),
-            mode=mode,
-            project=project,
-            seconds=round(seconds, 3),
-            starting_step=start,
-        )
+        started = WandbStarted(run=_id(run), mode=mode, project=project, seconds=round(seconds, 3), starting_step=start)
+        self.emit(started)
         if mode == "disabled":
             self.abstain("wandb is disabled: it sends nothing")
 
     def _login_ended(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        text = "credentials found" if result else "no credentials, or wandb is offline or running already"
-        self.see(text, part="LOGIN", level="I" if result else "W", ok=bool(result))
+        self.emit(WandbLogin(ok=bool(result)))
 
     def _finishes(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         run = self._runs.get(_id(args[0]))
@@ -179,17 +162,11 @@ class WandbMetrics(Probe):
             if (
                 known.bad == known.times >= CHARTLESS_TIMES
             ):  # at the end: many keys are NaN until they are first computed
-                self._chartless(name, key, "non-finite", "never a finite number", known.last)
+                self._chartless(name, key, "non-finite", known.last)
         often = max((key.times for key in keys.values()), default=0) > 1
         once = [key for key, known in keys.items() if known.times == 1] if often else []
         bad = {key: known.bad for key, known in keys.items() if known.bad}
-        text = f"{run.calls} calls, {len(keys)} keys, {run.dropped} calls dropped, in {seconds:.2f} s"
-        if once:
-            text += f"; sent once: {', '.join(once[:3])}" + (" ..." if len(once) > 3 else "")
-        self.see(
-            text,
-            part="FINISH",
-            level="I",
+        finished = WandbFinished(
             run=name,
             calls=run.calls,
             key_count=len(keys),
@@ -199,6 +176,7 @@ class WandbMetrics(Probe):
             bad=dict(list(bad.items())[:MAX_NAMES]),
             seconds=round(seconds, 3),
         )
+        self.emit(finished)
 
     # log
 
@@ -263,30 +241,24 @@ class WandbMetrics(Probe):
         known.last = value[:MAX_TEXT]
         if known.texts >= CHARTLESS_TIMES and known.varied and not known.told:
             known.told = True
-            self._chartless(name, key, "text", "numbers written as text", repr(known.last))
+            self._chartless(name, key, "text", repr(known.last))
 
-    def _chartless(self, name: str, key: str, why: str, reason: str, example: str) -> None:
-        text = f"{key} makes no chart: {reason}, such as {example}"
-        self.see(text, "CHART", "W", step=self.monitor.step, run=name, key=key, why=why, example=example)
+    def _chartless(self, name: str, key: str, why: str, example: str) -> None:
+        self.emit(ChartlessKey(run=name, key=key, why=why, example=example), step=self.monitor.step)
 
     def _drop(self, name: str, run: _Run, data: Mapping[Any, Any], step: int, current: int) -> None:
         """wandb throws away what is logged for a step that has passed; told at 1, 2, 4, 8, ... such calls."""
         run.dropped += 1
         if run.dropped & (run.dropped - 1):
             return
-        keys = [str(key) for key in data]
-        text = f"step {step} has passed (the run is at {current}), so wandb drops {', '.join(keys[:3])}"
-        self.see(
-            f"{text}; {run.dropped} such calls",
-            part="DROPPED",
-            level="W",
-            step=self.monitor.step,
+        dropped = WandbDroppedCall(
             run=name,
             wandb_step=step,
             current_step=current,
-            keys=keys[:MAX_NAMES],
+            keys=[str(key) for key in data][:MAX_NAMES],
             dropped=run.dropped,
         )
+        self.emit(dropped, step=self.monitor.step)
 
     def _tell_line(self, name: str, run: _Run) -> None:
         """The line of a step that is over: where a key is new, else as far as it is affordable."""
@@ -297,29 +269,18 @@ class WandbMetrics(Probe):
             self._write_line(name, line)
 
     def _write_line(self, name: str, line: _Line) -> None:
-        values = {key: value for key, value in line.values.items() if value is not None}
-        shown = [f"{key} {value}" for key, value in values.items()]
-        text = f"{len(line.keys)} keys in {line.calls} calls: {', '.join(shown) or ', '.join(line.values)}"
-        more: dict[str, Any] = {}
-        if line.new:
-            more["new"] = dict(list(line.new.items())[:MAX_NAMES])
-            text += f"; new: {', '.join(list(line.new)[:3])}" + (" ..." if len(line.new) > 3 else "")
-        if line.bad:
-            more["bad"] = line.bad[:MAX_NAMES]
-            text += f"; not finite: {', '.join(line.bad[:3])}"
-        self.see(
-            text,
-            part="LOG",
-            step=line.step,
+        logged = WandbLogged(
             run=name,
             calls=line.calls,
             keys=list(line.values),
             key_count=len(line.keys),
             wandb_step=line.sent_as,
-            values=values,
+            values={key: value for key, value in line.values.items() if value is not None},
             uncommitted=line.uncommitted,
-            **more,
+            new=dict(list(line.new.items())[:MAX_NAMES]) or None,
+            bad=line.bad[:MAX_NAMES] or None,
         )
+        self.emit(logged, step=line.step)
 
     # what goes wrong
 
@@ -332,8 +293,7 @@ class WandbMetrics(Probe):
             return
         self._said.add(kind)
         severity = "error" if level >= logging.ERROR else "warning"
-        letter = "E" if severity == "error" else "W"
-        self.see(f"wandb: {message}", part="SAYS", level=letter, severity=severity, message=message)
+        self.emit(WandbMessage(severity=severity, message=message))
 
     def _failure(self, what: str) -> Any:
         def raised(seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> None:
@@ -342,8 +302,7 @@ class WandbMetrics(Probe):
         return raised
 
     def _fail(self, what: str, error: str, seconds: float) -> None:
-        text = f"{what} failed after {seconds:.1f} s: {error}"
-        self.see(text, part="FAILED", level="E", what=what, error=error, seconds=round(seconds, 3))
+        self.emit(WandbCallFailed(what=what, error=error, seconds=round(seconds, 3)))
 
 
 def number_of(value: Any) -> float | None:

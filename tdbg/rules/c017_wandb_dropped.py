@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from tdbg.core.events import Event, Finding, Observation
+from tdbg.core.observations.wandb_metrics import WandbDroppedCall, WandbFinished
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import counted
 from tdbg.rules import RULES, Rule
@@ -42,33 +43,33 @@ class WandbDropped(Rule):
         self._keys: dict[str, list[str]] = {}
 
     def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
-        if not isinstance(event, Observation) or event.probe != "wandb-metrics":
-            return ()
-        if event.part == "DROPPED" and process.label not in self._of:
-            self._keys[process.label] = list(event.values["keys"])
-            new = self._of[process.label] = self._finding(process, event)
+        call, finished = WandbDroppedCall.of(event), WandbFinished.of(event)
+        if call is not None and process.label not in self._of:
+            self._keys[process.label] = list(call.keys)
+            new = self._of[process.label] = self._finding(process, call)
             return self.once(self._given, new)
-        if event.part in ("DROPPED", "FINISH") and process.label in self._of:
-            self._count(process, event)
+        if call is not None and process.label in self._of:
+            self._count(process, call.dropped, call.keys)
+        if finished is not None and process.label in self._of:
+            self._count(process, finished.dropped, [])
         return ()
 
-    def _finding(self, process: ProcessDir, event: Observation) -> Finding:
-        values = event.values
-        keys = joined(list(values["keys"]), KEYS_SHOWN)
+    def _finding(self, process: ProcessDir, call: WandbDroppedCall) -> Finding:
+        keys = joined(call.keys, KEYS_SHOWN)
         return self.found(
-            f"wandb dropped {keys or 'a call'}: logged for step {values['wandb_step']} when the run was at step"
-            f" {values['current_step']}, after training step {event.step}, rank {process.rank}",
-            first_step=event.step,
+            f"wandb dropped {keys or 'a call'}: logged for step {call.wandb_step} when the run was at step"
+            f" {call.current_step}, after training step {call.step}, rank {process.rank}",
+            first_step=call.step,
             rank=process.rank,
-            evidence=[f"{counted(values['dropped'], 'call')} dropped, the first with {keys}"],
+            evidence=[f"{counted(call.dropped, 'call')} dropped, the first with {keys}"],
             cause="wandb takes steps in rising order only; these calls count in another unit, or again after a resume",
             try_next="one counter for all calls, or run.define_metric for a second axis",
         )
 
-    def _count(self, process: ProcessDir, event: Observation) -> None:
+    def _count(self, process: ProcessDir, dropped: int, keys: list[str]) -> None:
         """Bring the number of calls up to date."""
         finding, seen = self._of[process.label], self._keys[process.label]
-        seen += [key for key in event.values.get("keys", ()) if key not in seen]
-        line = f"{counted(event.values['dropped'], 'call')} dropped, with {joined(seen, KEYS_SHOWN)}"
+        seen += [key for key in keys if key not in seen]
+        line = f"{counted(dropped, 'call')} dropped, with {joined(seen, KEYS_SHOWN)}"
         if finding.rank == process.rank and finding.evidence:
             finding.evidence[0] = line

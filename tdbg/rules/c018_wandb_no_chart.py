@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from tdbg.core.events import Event, Finding, Observation
+from tdbg.core.observations.wandb_metrics import ChartlessKey
 from tdbg.core.rundir import ProcessDir
 from tdbg.rules import MAX_EVIDENCE, RULES, Rule
 
@@ -43,24 +44,21 @@ class WandbNoChart(Rule):
         self._keys: set[str] = set()
 
     def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
-        if not isinstance(event, Observation) or event.probe != "wandb-metrics" or event.part != "CHART":
-            return ()
-        values = event.values
-        if values["key"] in self._keys:
+        seen = ChartlessKey.of(event)
+        if seen is None or seen.key in self._keys:
             return ()  # another rank or run sends the same
-        self._keys.add(values["key"])
-        why = WHY.get(values["why"], values["why"])
-        said = f"{values['key']} makes no chart in wandb: {why}, such as {values['example']}"
+        self._keys.add(seen.key)
+        said = f"{seen.key} makes no chart in wandb: {WHY.get(seen.why, seen.why)}, such as {seen.example}"
         if self._given:
             if len(self._given[0].evidence) < MAX_EVIDENCE:
-                self._given[0].evidence.append(f"{said}, at step {event.step}, rank {process.rank}")
+                self._given[0].evidence.append(f"{said}, at step {seen.step}, rank {process.rank}")
             return ()
         new = self.found(
-            f"{said}, at step {event.step}, rank {process.rank}",
-            first_step=event.step,
+            f"{said}, at step {seen.step}, rank {process.rank}",
+            first_step=seen.step,
             rank=process.rank,
             cause="wandb charts numbers alone, and leaves out NaN and Inf",
-            try_next="log the number itself, not its text" if values["why"] == "text" else "how is it computed?",
+            try_next="log the number itself, not its text" if seen.why == "text" else "how is it computed?",
         )
         self._given.append(new)
         return (new,)

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable
 
 from tdbg.core.events import Event, Finding, Observation
+from tdbg.core.observations.wandb_metrics import WandbCallFailed, WandbMessage
 from tdbg.core.rundir import ProcessDir
 from tdbg.rules import MAX_EVIDENCE, RULES, Rule
 from tdbg.rules.text import clip
@@ -43,19 +44,18 @@ class WandbFailed(Rule):
         self._said: set[str] = set()
 
     def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
-        if not isinstance(event, Observation) or event.probe != "wandb-metrics":
-            return ()
-        said = _failure(event)
-        if not said or said in self._said:
+        seen = WandbCallFailed.of(event) or WandbMessage.of(event)
+        said = _failure(seen)
+        if seen is None or not said or said in self._said:
             return ()
         self._said.add(said)
         if self._given and self._given[0].rank == process.rank:
             if len(self._given[0].evidence) < MAX_EVIDENCE:
-                self._given[0].evidence.append(f"{said}, at step {event.step}")
+                self._given[0].evidence.append(f"{said}, at step {seen.step}")
             return ()
         new = self.found(
-            f"{clip(said, 150)}, at step {event.step}, rank {process.rank}",
-            first_step=event.step,
+            f"{clip(said, 150)}, at step {seen.step}, rank {process.rank}",
+            first_step=seen.step,
             rank=process.rank,
             evidence=[said] if len(said) > 150 else [],
             cause="no key, no network, or a server that did not answer in time",
@@ -64,11 +64,10 @@ class WandbFailed(Rule):
         return self.once(self._given, new)
 
 
-def _failure(event: Observation) -> str:
+def _failure(seen: WandbCallFailed | WandbMessage | None) -> str:
     """What failed, in one line; empty if nothing did."""
-    values = event.values
-    if event.part == "FAILED":
-        return f"{NAMES.get(values['what'], values['what'])} failed: {' '.join(str(values['error']).split())}"
-    if event.part == "SAYS" and values["severity"] == "error" and OF_DATA.search(values["message"]):
-        return f"wandb says: {' '.join(values['message'].split())}"
+    if isinstance(seen, WandbCallFailed):
+        return f"{NAMES.get(seen.what, seen.what)} failed: {' '.join(seen.error.split())}"
+    if seen is not None and seen.severity == "error" and OF_DATA.search(seen.message):
+        return f"wandb says: {' '.join(seen.message.split())}"
     return ""

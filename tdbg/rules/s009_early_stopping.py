@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable
 
-from tdbg.core.events import Finding, Observation
+from tdbg.core.events import Finding
+from tdbg.core.observations.early_stopping import StoppingCheck
 from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES
 from tdbg.rules._kinds import KindsRule
@@ -51,32 +52,29 @@ class EarlyStoppingAstray(KindsRule):
     code = "TD-S009"
     title = "early stopping does not follow its metric"
     severity = "warning"
-    probe = "early-stopping"
+    observes = (StoppingCheck,)
 
-    def see(self, process: ProcessDir, event: Observation) -> Iterable[tuple[str, Finding]]:
-        fault = event.values.get("fault")
-        if fault not in CAUSES or not self.is_news(process, fault):
+    def see(self, process: ProcessDir, seen: StoppingCheck) -> Iterable[tuple[str, Finding]]:
+        if seen.fault not in CAUSES or not self.is_news(process, seen.fault):
             return ()
-        cause, try_next = CAUSES[fault]
-        better = event.values["better"]
-        words = {"better": better, "metric": event.values["metric"] or "the metric", "greater": better == "max"}
+        cause, try_next = CAUSES[seen.fault]
+        words = {"better": seen.better, "metric": seen.metric or "the metric", "greater": seen.better == "max"}
         found = self.found(
-            f"{self._title(fault, event)}, at step {event.step}, rank {process.rank}",
-            first_step=event.values["since"],
+            f"{self._title(seen)}, at step {seen.step}, rank {process.rank}",
+            first_step=seen.since,
             rank=process.rank,
             phase="eval",
-            evidence=[event.text],
+            evidence=[seen.text()],
             cause=cause,
             try_next=try_next.format(**words),
         )
-        return [(fault, found)]
+        return [(seen.fault, found)]
 
-    def _title(self, fault: str, event: Observation) -> str:
-        values = event.values
-        metric = values["metric"] or "its metric"
-        span = f"from {figure(values['first'])} to {figure(values['value'])}"
-        if fault == "nan":
+    def _title(self, seen: StoppingCheck) -> str:
+        metric = seen.metric or "its metric"
+        span = f"from {figure(seen.first)} to {figure(seen.value)}"
+        if seen.fault == "nan":
             return f"early stopping does not count {metric} = NaN and goes on"
-        if fault == "follows":
+        if seen.fault == "follows":
             return f"early stopping takes a worse {metric} for a better one ({span})"
         return f"early stopping counts an improving {metric} as no improvement ({span})"

@@ -32,7 +32,7 @@ def test_a_value_of_any_kind_leaves_an_observation_that_can_be_told(kind: type[O
     for wrong in ([name] for name in [*names, ""]):
         seen = kind.of(event(kind, dict.fromkeys(wrong, odd)))
         assert seen is not None and seen.step == 7
-        assert isinstance(seen.text(), str) and seen.severity in "DSIWE"
+        assert isinstance(seen.text(), str) and seen.level in "DSIWE"
     seen = kind.of(event(kind, dict.fromkeys(names, odd)))
     assert seen is not None and isinstance(seen.text(), str)
 
@@ -41,7 +41,7 @@ def test_a_value_of_any_kind_leaves_an_observation_that_can_be_told(kind: type[O
 def test_an_observation_is_read_as_it_was_written(kind: type[Observed]) -> None:
     first = kind.of(event(kind, {}))
     assert first is not None
-    again = kind.of(event(kind, json.loads(json.dumps(first.values()))))
+    again = kind.of(event(kind, json.loads(json.dumps(first.as_values()))))
     assert again == first and dataclasses.is_dataclass(again)
 
 

@@ -40,7 +40,7 @@ class Observed:
     step: int = field(default=0)  # the step that was running, or the last one done
 
     @property
-    def severity(self) -> str:
+    def level(self) -> str:
         """D, S, I, W or E, as in the debug log."""
         return "D"
 
@@ -48,7 +48,7 @@ class Observed:
         """The line in the debug log, without header and tag."""
         raise NotImplementedError
 
-    def values(self) -> dict[str, Any]:
+    def as_values(self) -> dict[str, Any]:
         """The fields as an event carries them."""
         named = ((name, getattr(self, name)) for name in _names(type(self)))
         return {name: value for name, value in named if value is not None or name in self.ALWAYS}

@@ -54,7 +54,7 @@ class _OfTransform(_OfPipeline):
     step_name: str = doc("the transform it is about", "")
 
     @property
-    def severity(self) -> str:
+    def level(self) -> str:
         """A warning."""
         return "W"
 

@@ -22,7 +22,7 @@ class _Warning(_OfLoader):
     """Something that is wrong, told once a loader."""
 
     @property
-    def severity(self) -> str:
+    def level(self) -> str:
         """A warning."""
         return "W"
 
@@ -57,13 +57,15 @@ class LoaderMade(LoaderSettings):
     first_s: float | None = doc("from the iterator's making to its first batch: workers starting, the first fetch")
 
     @property
-    def severity(self) -> str:
+    def level(self) -> str:
         """For information."""
         return "I"
 
     def text(self) -> str:
         """Every setting that is known, by name."""
-        told = (f"{name} {value}" for name, value in self.values().items() if name not in ("dataset", "start_method"))
+        told = (
+            f"{name} {value}" for name, value in self.as_values().items() if name not in ("dataset", "start_method")
+        )
         return f"{self.dataset}: {', '.join(told)}"
 
 
@@ -137,7 +139,7 @@ class PassEnded(_OfLoader):
     split: list[int] | None = doc("lengths of the subsets of one dataset that were read from")
 
     @property
-    def severity(self) -> str:
+    def level(self) -> str:
         """For information."""
         return "I"
 
@@ -177,7 +179,7 @@ class DataWait(LoaderSettings):
     max_ms: float = doc("longest of it", 0.0)
 
     @property
-    def severity(self) -> str:
+    def level(self) -> str:
         """A warning."""
         return "W"
 
@@ -204,7 +206,7 @@ class SlowStart(LoaderSettings):
     cores: int = doc("cores this process may use", 0)
 
     @property
-    def severity(self) -> str:
+    def level(self) -> str:
         """A warning."""
         return "W"
 
@@ -341,7 +343,7 @@ class LoaderFailed(_OfLoader):
     indices: list[int] = doc("the dataset's indices in the batch, at most eight", factory=list)
 
     @property
-    def severity(self) -> str:
+    def level(self) -> str:
         """An error."""
         return "E"
 

@@ -120,7 +120,7 @@ class MemoryGrowth(Observed):
     sure: bool = doc("worth a finding: graphs pile up, or the growth passed MEMORY.creep_mb", False)
 
     @property
-    def severity(self) -> str:
+    def level(self) -> str:
         """W where it is worth a finding."""
         return "W" if self.sure else "D"
 
@@ -152,7 +152,7 @@ class AllocationFailed(MemoryReading, _HeldMemory):
     snapshot: str = doc("file with the allocator's snapshot", "")
 
     @property
-    def severity(self) -> str:
+    def level(self) -> str:
         """An error."""
         return "E"
 
@@ -175,7 +175,7 @@ class MachineMemory(Observed):
     whose: str = doc("machine or container", "machine")
 
     @property
-    def severity(self) -> str:
+    def level(self) -> str:
         """A warning."""
         return "W"
 

@@ -1,16 +1,16 @@
 """EARLY_STOPPING: each check of an early stopper: the metric, the best, patience, the decision."""
 
-import math
 import sys
 import sysconfig
 import weakref
 from collections.abc import Callable, Iterator
 from types import FunctionType
-from typing import Any, ClassVar
+from typing import Any
 
 from torch.optim import Optimizer
 
 from tdbg.core.events import number
+from tdbg.core.observations.early_stopping import StoppingCheck
 from tdbg.probes import PROBES
 from tdbg.probes.early_stopping.stoppers import METHODS, Course, State, as_number, metric_of, parameters, state_of
 from tdbg.probes.updates import EveryUpdate
@@ -23,12 +23,6 @@ SEARCH_AT = (1, 100)  # updates before which the program's own stoppers are look
 MAX_STOPPERS = 16
 MAX_CLASSES = 8
 ALWAYS_TOLD = 50  # checks of a stopper; later ones only where something happens or it can be afforded
-
-FAULTS = {
-    "ignores": "better than all before, and counted as no improvement, {count} checks in a row",
-    "follows": "worse values were taken as new best ones, {count} checks in a row",
-    "nan": "NaN is counted neither as improvement nor against patience, {count} checks in a row",
-}
 
 Reading = tuple[str, float | None, State]  # name and value of the metric, and what the stopper keeps now
 
@@ -50,22 +44,7 @@ class EarlyStopping(EveryUpdate):
 
     name = "early-stopping"
     levels = ("advanced", "extreme")
-    fields: ClassVar[dict[str, str]] = {
-        "stopper": "class of the stopper",
-        "check": "number of the check, from 1",
-        "metric": "name of the metric, as the stopper or its argument calls it",
-        "value": "the metric now",
-        "best": "the best value as the stopper keeps it",
-        "first": "the metric at the first check",
-        "counter": "checks in a row that it counts as no improvement",
-        "patience": "so many it waits for",
-        "mode": "min or max: which way the stopper takes for better, if it says",
-        "better": "min or max: what the metric's name says is better; empty if it says nothing",
-        "stop": "it asks to stop",
-        "fault": "what is wrong: ignores, follows or nan",
-        "streak": "checks in a row that showed it",
-        "since": "the step of the first of them",
-    }
+    observations = (StoppingCheck,)
 
     def __init__(self, monitor: Any) -> None:
         super().__init__(monitor)
@@ -163,22 +142,22 @@ class EarlyStopping(EveryUpdate):
         fault = course.add(value, before, after, step)
         if course.checks > ALWAYS_TOLD and not fault and not after.stop and not self.may():
             return
-        values: dict[str, Any] = {
-            "stopper": type(stopper).__name__,
-            "check": course.checks,
-            "metric": name,
-            "value": number(value),
-            "best": number(after.best),
-            "first": number(course.first),
-            "counter": after.counter,
-            "patience": after.patience,
-            "mode": after.mode,
-            "better": course.direction,
-            "stop": after.stop,
-        }
+        check = StoppingCheck(
+            stopper=type(stopper).__name__,
+            check=course.checks,
+            metric=name,
+            value=number(value),
+            best=number(after.best),
+            first=number(course.first),
+            counter=after.counter,
+            patience=after.patience,
+            mode=after.mode,
+            better=course.direction,
+            stop=after.stop,
+        )
         if fault:
-            values |= {"fault": fault, "streak": course.streaks[fault], "since": course.since[fault]}
-        self.see(_text(values), part="CHECK", level="W" if fault else "I" if after.stop else "D", step=step, **values)
+            check.fault, check.streak, check.since = fault, course.streaks[fault], course.since[fault]
+        self.emit(check, step=step)
 
 
 class _Own:
@@ -262,19 +241,3 @@ def _weakly(stopper: Any) -> Any:
         return weakref.ref(stopper)
     except TypeError:  # slots without __weakref__: told apart by identity alone
         return None
-
-
-def _text(values: dict[str, Any]) -> str:
-    def shown(value: Any) -> str:
-        return f"{value:.6g}" if isinstance(value, float) and math.isfinite(value) else str(value)
-
-    text = f"{values['stopper']}, check {values['check']}: {values['metric'] or 'metric'}"
-    text += f" {shown(values['value'])}" if values["value"] is not None else " not known"
-    text += f", best {shown(values['best'])}" if values["best"] is not None else ""
-    if values["counter"] is not None:
-        text += f", {values['counter']:g} of {values['patience'] or 0:g} without improvement"
-    text += f" (mode {values['mode']})" if values["mode"] else ""
-    text += "; it stops" if values["stop"] else "; it goes on"
-    if "fault" in values:
-        text += f"; {FAULTS[values['fault']].format(count=values['streak'])}"
-    return text

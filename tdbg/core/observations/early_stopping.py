@@ -1,0 +1,60 @@
+"""What the probe `early-stopping` sees."""
+
+import math
+from dataclasses import dataclass
+
+from tdbg.core.events import Number, doc
+from tdbg.core.observations import Evidence, Observed
+
+FAULTS = {
+    "ignores": "better than all before, and counted as no improvement, {count} checks in a row",
+    "follows": "worse values were taken as new best ones, {count} checks in a row",
+    "nan": "NaN is counted neither as improvement nor against patience, {count} checks in a row",
+}
+
+
+@dataclass(kw_only=True)
+class StoppingCheck(Observed):
+    """A check of an early stopper, and what it keeps after it."""
+
+    PROBE = "early-stopping"
+    PART = "CHECK"
+    EVIDENCE = Evidence.LOCATED
+    ALWAYS = ("value", "best", "first", "counter", "patience")
+
+    stopper: str = doc("class of the stopper", "")
+    check: int = doc("number of the check, from 1", 0)
+    metric: str = doc("name of the metric, as the stopper or its argument calls it", "")
+    value: Number | None = doc("the metric now")
+    best: Number | None = doc("the best value as the stopper keeps it")
+    first: Number | None = doc("the metric at the first check")
+    counter: float | None = doc("checks in a row that it counts as no improvement")
+    patience: float | None = doc("so many it waits for")
+    mode: str = doc("min or max: which way the stopper takes for better, if it says", "")
+    better: str = doc("min or max: what the metric's name says is better; empty if it says nothing", "")
+    stop: bool = doc("it asks to stop", False)
+    fault: str | None = doc("what is wrong: ignores, follows or nan")
+    streak: int | None = doc("checks in a row that showed it")
+    since: int | None = doc("the step of the first of them")
+
+    @property
+    def level(self) -> str:
+        """W for a fault, I where it stops the run."""
+        return "W" if self.fault else "I" if self.stop else "D"
+
+    def text(self) -> str:
+        """The metric, the best so far, how long there was no improvement, and what follows from it."""
+        text = f"{self.stopper}, check {self.check}: {self.metric or 'metric'}"
+        text += f" {_shown(self.value)}" if self.value is not None else " not known"
+        text += f", best {_shown(self.best)}" if self.best is not None else ""
+        if self.counter is not None:
+            text += f", {self.counter:g} of {self.patience or 0:g} without improvement"
+        text += f" (mode {self.mode})" if self.mode else ""
+        text += "; it stops" if self.stop else "; it goes on"
+        if self.fault in FAULTS:
+            text += f"; {FAULTS[self.fault].format(count=self.streak)}"
+        return text
+
+
+def _shown(value: Number) -> str:
+    return f"{value:.6g}" if isinstance(value, float) and math.isfinite(value) else str(value)
