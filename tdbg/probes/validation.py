@@ -4,12 +4,13 @@ import itertools
 import time
 import weakref
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from tdbg.core.observations.validation import CallsEachStep, EvaluationPass, NoEvaluation
 from tdbg.probes import PROBES
 from tdbg.probes.training_loop.sources import Source, is_same, source_of
 from tdbg.probes.updates import EveryUpdate
@@ -73,27 +74,7 @@ class Validation(EveryUpdate):
 
     name = "validation"
     levels = ("advanced", "extreme")
-    fields: ClassVar[dict[str, str]] = {
-        "number": "number of the pass, from 1",
-        "calls": "calls of root modules in it",
-        "seen": "how many of them were looked at",
-        "samples": "samples in the calls looked at",
-        "batches": "batches taken from data loaders in it",
-        "pass_s": "seconds from its first call to its last, if any was looked at",
-        "root": "class of the module that was called",
-        "mode": "eval, train or mixed: the mode of that module",
-        "gradients": "off, on or mixed",
-        "inference_mode": "the calls ran under torch.inference_mode",
-        "graphs": "calls whose output carried a graph that no backward used",
-        "dropouts": "dropout layers that were active",
-        "norms": "batch normalisation layers that used and changed their running statistics",
-        "host_mb": "resident memory at its end",
-        "host_grown_mb": "how much it grew in the pass",
-        "device_mb": "allocated accelerator memory at its end",
-        "device_grown_mb": "how much that grew in the pass",
-        "faults": "what is wrong with the pass: train_mode, graphs",
-        "epochs": "epochs without evaluation",
-    }
+    observations = (EvaluationPass, CallsEachStep, NoEvaluation)
 
     def __init__(self, monitor: Any) -> None:
         super().__init__(monitor)
@@ -223,13 +204,7 @@ class Validation(EveryUpdate):
             self._tell_pass(ended)
         elif self._in_a_row >= USUAL_STEPS and "each_step" not in self._said:
             self._said.add("each_step")
-            self.see(
-                "every step has calls of a model that no gradient comes back to: not taken for evaluation",
-                part="EACH_STEP",
-                level="I",
-                step=self.monitor.step,
-                root=ended.root,
-            )
+            self.emit(CallsEachStep(root=ended.root), step=self.monitor.step)
 
     def _miss_evaluation(self) -> None:
         epoch = self.monitor.epoch
@@ -238,44 +213,33 @@ class Validation(EveryUpdate):
         if "none" in self._said:
             return
         self._said.add("none")
-        self.see(
-            f"no evaluation was seen in {epoch - self._since_epoch} epochs",
-            part="NONE",
-            level="I",
-            step=self.monitor.step,
-            epochs=epoch - self._since_epoch,
-        )
+        self.emit(NoEvaluation(epochs=epoch - self._since_epoch), step=self.monitor.step)
 
     def _tell_pass(self, ended: Pass) -> None:
         self._number += 1
         calls = max(self.monitor.eval_calls - ended.evaluated + ended.graded, ended.seen)
         host_mb, device_mb = host_memory_mb(), _device_mb()
-        values: dict[str, Any] = {
-            "number": self._number,
-            "calls": calls,
-            "seen": ended.seen,
-            "samples": ended.samples,
-            "batches": ended.batches,
-            "pass_s": round(ended.last_at - ended.begun_at, 4) if ended.last_at else None,
-            "host_mb": host_mb,
-            "host_grown_mb": _difference(host_mb, ended.host_mb),
-            "device_mb": device_mb,
-            "device_grown_mb": _difference(device_mb, ended.device_mb),
-            "faults": self._faults(ended),
-        }
+        told = EvaluationPass(
+            number=self._number,
+            calls=calls,
+            seen=ended.seen,
+            samples=ended.samples,
+            batches=ended.batches,
+            pass_s=round(ended.last_at - ended.begun_at, 4) if ended.last_at else None,
+            host_mb=host_mb,
+            host_grown_mb=_difference(host_mb, ended.host_mb),
+            device_mb=device_mb,
+            device_grown_mb=_difference(device_mb, ended.device_mb),
+            faults=self._faults(ended),
+        )
         if ended.seen:
-            values |= {
-                "root": ended.root,
-                "mode": _word(ended.train_mode, ended.seen, "train", "eval"),
-                "gradients": _word(ended.graded, ended.seen, "on", "off"),
-                "inference_mode": ended.inference == ended.seen,
-                "graphs": ended.built - ended.used,
-                "dropouts": ended.dropouts,
-                "norms": ended.norms,
-            }
-        present = {name: value for name, value in values.items() if value is not None}
-        level = "W" if values["faults"] else "D"
-        self.see(_text(values, ended.step), part="PASS", level=level, step=ended.step, **present)
+            told.root = ended.root
+            told.mode = _word(ended.train_mode, ended.seen, "train", "eval")
+            told.gradients = _word(ended.graded, ended.seen, "on", "off")
+            told.inference_mode = ended.inference == ended.seen
+            told.graphs = ended.built - ended.used
+            told.dropouts, told.norms = ended.dropouts, ended.norms
+        self.emit(told, step=ended.step)
 
     def _faults(self, ended: Pass) -> list[str]:
         """What is wrong with a pass; nothing where another purpose than evaluation is possible."""
@@ -348,21 +312,3 @@ def _difference(after: float | None, before: float | None) -> float | None:
 
 def _word(count: int, of: int, all_of_them: str, none: str) -> str:
     return all_of_them if count == of else none if count == 0 else "mixed"
-
-
-def _text(values: dict[str, Any], step: int) -> str:
-    text = f"pass {values['number']} after step {step}: {values['calls']} calls"
-    if not values["seen"]:
-        return f"{text}, none of them looked at"
-    text += f", {values['samples']} samples" + (f" in {values['seen']}" if values["seen"] < values["calls"] else "")
-    text += f", {values['pass_s']:.3g} s" if values["pass_s"] is not None else ""
-    text += f"; {values['root']} in {values['mode']} mode, gradients {values['gradients']}"
-    if values["graphs"]:
-        text += f", {values['graphs']} graphs built and not used"
-    if values["dropouts"] or values["norms"]:
-        text += f", {values['dropouts']} dropout and {values['norms']} batch norm layers active"
-    if values["host_grown_mb"] is not None:
-        text += f"; host memory {values['host_grown_mb']:+g} MB"
-    if values["device_grown_mb"] is not None:
-        text += f", device {values['device_grown_mb']:+g} MB"
-    return text

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable
 
-from tdbg.core.events import Finding, Observation
+from tdbg.core.events import Finding
+from tdbg.core.observations.validation import EvaluationPass
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import counted
 from tdbg.rules import RULES
@@ -33,27 +34,23 @@ class EvaluationInTrainMode(KindsRule):
     code = "TD-C012"
     title = "evaluation in train mode"
     severity = "warning"
-    probe = "validation"
+    observes = (EvaluationPass,)
 
-    def see(self, process: ProcessDir, event: Observation) -> Iterable[tuple[str, Finding]]:
-        values = event.values
-        if "train_mode" not in values.get("faults", ()) or not self.is_news(process, "train_mode"):
+    def see(self, process: ProcessDir, seen: EvaluationPass) -> Iterable[tuple[str, Finding]]:
+        if "train_mode" not in seen.faults or not self.is_news(process, "train_mode"):
             return ()
-        active = [
-            counted(values.get(name, 0), noun)
-            for name, noun in (("dropouts", "dropout layer"), ("norms", "batch norm layer"))
-            if values.get(name)
-        ]
+        layers = (seen.dropouts, "dropout layer"), (seen.norms, "batch norm layer")
+        active = [counted(count, noun) for count, noun in layers if count]
         found = self.found(
-            f"evaluation runs in train mode: pass {values['number']} after step {event.step}, {values['root']},"
+            f"evaluation runs in train mode: pass {seen.number} after step {seen.step}, {seen.root},"
             f" {' and '.join(active)} active, rank {process.rank}",
-            severity="error" if values.get("norms") else self.severity,
-            first_step=event.step,
+            severity="error" if seen.norms else self.severity,
+            first_step=seen.step,
             rank=process.rank,
             phase="eval",
             evidence=[
-                f"all {values['seen']} calls that were looked at, of {values['calls']}: {values['root']} in train"
-                f" mode, gradients {values['gradients']}"
+                f"all {seen.seen} calls that were looked at, of {seen.calls}: {seen.root} in train"
+                f" mode, gradients {seen.gradients}"
             ],
             cause="model.eval() was not called",
             try_next="model.eval() before the pass, model.train() after it",

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable
 
-from tdbg.core.events import Finding, Observation
+from tdbg.core.events import Finding
+from tdbg.core.observations.training_loop import LoopFault
 from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES
 from tdbg.rules._kinds import KindsRule
@@ -33,12 +34,12 @@ class GradientsNotReset(KindsRule):
     code = "TD-C013"
     title = "gradients not reset"
     severity = "error"
-    probe = "training-loop"
+    observes = (LoopFault,)
 
-    def see(self, process: ProcessDir, event: Observation) -> Iterable[tuple[str, Finding]]:
-        if event.values.get("kind") != "unreset":
+    def see(self, process: ProcessDir, seen: LoopFault) -> Iterable[tuple[str, Finding]]:
+        if seen.kind != "unreset":
             return ()
-        name, since = event.values["optimizer"], event.values["since"]
+        name, since = seen.optimizer, seen.since
         found = self.found(
             f"{name} never resets its gradients: each update adds to all before it,"
             f" from step {since}, rank {process.rank}",
@@ -46,7 +47,7 @@ class GradientsNotReset(KindsRule):
             rank=process.rank,
             phase="train",
             evidence=[
-                f"{event.values['streak']} updates in a row, to step {event.step}: the gradients of the update before"
+                f"{seen.streak} updates in a row, to step {seen.step}: the gradients of the update before"
                 " were still in place, untouched, when backward added the next ones"
             ],
             cause="no call of zero_grad() reaches these parameters",

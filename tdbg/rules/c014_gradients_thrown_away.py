@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable
 
-from tdbg.core.events import Finding, Observation
+from tdbg.core.events import Finding
+from tdbg.core.observations.training_loop import LoopFault
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import counted
 from tdbg.rules import RULES
@@ -40,34 +41,32 @@ class GradientsThrownAway(KindsRule):
     code = "TD-C014"
     title = "gradients thrown away"
     severity = "warning"
-    probe = "training-loop"
+    observes = (LoopFault,)
 
-    def see(self, process: ProcessDir, event: Observation) -> Iterable[tuple[str, Finding]]:
-        kind = event.values.get("kind")
+    def see(self, process: ProcessDir, seen: LoopFault) -> Iterable[tuple[str, Finding]]:
+        kind, since = seen.kind, seen.since
         if kind not in TRY:
             return ()
-        since = event.values["since"]
-        title, evidence = self._words(kind, event)
+        title, evidence = self._words(seen)
         found = self.found(
             f"{title}, from step {since}, rank {process.rank}",
             severity={"emptied": "error", "tail": "info"}.get(kind, self.severity),
             first_step=since,
             rank=process.rank,
             phase="train",
-            evidence=[f"{evidence}, to step {event.step}"],
+            evidence=[f"{evidence}, to step {seen.step}"],
             cause="zero_grad() comes too early" if kind != "tail" else "the window does not divide the epoch",
             try_next=TRY[kind],
         )
         return [(kind, found)]
 
-    def _words(self, kind: str, event: Observation) -> tuple[str, str]:
+    def _words(self, seen: LoopFault) -> tuple[str, str]:
         """Title and evidence."""
-        values = event.values
-        lasting = f"{values['streak']} updates in a row"
-        if kind == "emptied":
-            return f"gradients are cleared before {values['optimizer']} can use them", lasting
-        if kind == "thrown":
-            part = f"{values['thrown']} of {values['window']}"
+        lasting = f"{seen.streak} updates in a row"
+        if seen.kind == "emptied":
+            return f"gradients are cleared before {seen.optimizer} can use them", lasting
+        if seen.kind == "thrown":
+            part = f"{seen.thrown} of {seen.window}"
             return f"{part} backward calls of each update are thrown away", lasting
-        part = f"the last {counted(values['dropped'], 'backward call')} of {values['backwards']}"
-        return f"{part} in an epoch went into no update", f"{values['streak']} epochs in a row"
+        part = f"the last {counted(seen.dropped or 0, 'backward call')} of {seen.backwards}"
+        return f"{part} in an epoch went into no update", f"{seen.streak} epochs in a row"

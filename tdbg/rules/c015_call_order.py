@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable
 
-from tdbg.core.events import Finding, Observation
+from tdbg.core.events import Finding
+from tdbg.core.observations.training_loop import LoopFault
 from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES
 from tdbg.rules._kinds import KindsRule
@@ -45,20 +46,20 @@ class CallOrder(KindsRule):
     code = "TD-C015"
     title = "calls out of order"
     severity = "warning"
-    probe = "training-loop"
+    observes = (LoopFault,)
 
-    def see(self, process: ProcessDir, event: Observation) -> Iterable[tuple[str, Finding]]:
-        kind = event.values.get("kind")
+    def see(self, process: ProcessDir, seen: LoopFault) -> Iterable[tuple[str, Finding]]:
+        kind = seen.kind
         if kind not in KINDS:
             return ()
         title, cause, try_next = KINDS[kind]
-        since = event.values["since"]
+        since = seen.since
         found = self.found(
-            f"{title.format(optimizer=event.values['optimizer'])}, from step {since}, rank {process.rank}",
+            f"{title.format(optimizer=seen.optimizer)}, from step {since}, rank {process.rank}",
             first_step=since,
             rank=process.rank,
             phase="train",
-            evidence=[f"{event.values['streak']} updates in a row, to step {event.step}"],
+            evidence=[f"{seen.streak} updates in a row, to step {seen.step}"],
             cause=cause,
             try_next=try_next,
         )

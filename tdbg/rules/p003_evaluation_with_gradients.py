@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable
 
-from tdbg.core.events import Finding, Observation
+from tdbg.core.events import Finding
+from tdbg.core.observations.validation import EvaluationPass
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import counted
 from tdbg.rules import RULES
@@ -32,19 +33,18 @@ class EvaluationWithGradients(KindsRule):
     code = "TD-P003"
     title = "evaluation with gradients on"
     severity = "warning"
-    probe = "validation"
+    observes = (EvaluationPass,)
 
-    def see(self, process: ProcessDir, event: Observation) -> Iterable[tuple[str, Finding]]:
-        values = event.values
-        if "graphs" not in values.get("faults", ()) or not self.is_news(process, "graphs"):
+    def see(self, process: ProcessDir, seen: EvaluationPass) -> Iterable[tuple[str, Finding]]:
+        if "graphs" not in seen.faults or not self.is_news(process, "graphs"):
             return ()
-        grown = values.get("device_grown_mb", values.get("host_grown_mb"))
-        evidence = [f"{values['graphs']} of {counted(values['seen'], 'call')} looked at put out a graph"]
-        evidence += [f"memory grew by {grown:g} MB in the pass"] if grown and grown > 0 else []
+        evidence = [f"{seen.graphs} of {counted(seen.seen, 'call')} looked at put out a graph"]
+        grown_mb = seen.grown_mb or 0.0
+        evidence += [f"memory grew by {grown_mb:g} MB in the pass"] if grown_mb > 0 else []
         found = self.found(
-            f"evaluation builds graphs nobody uses: pass {values['number']} after step {event.step},"
-            f" {counted(values['calls'], 'call')}, rank {process.rank}",
-            first_step=event.step,
+            f"evaluation builds graphs nobody uses: pass {seen.number} after step {seen.step},"
+            f" {counted(seen.calls, 'call')}, rank {process.rank}",
+            first_step=seen.step,
             rank=process.rank,
             phase="eval",
             evidence=evidence,

@@ -4,16 +4,24 @@ import time
 import weakref
 from collections import Counter
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from tdbg.core.observations.training_loop import (
+    AccumulationChanged,
+    EpochUpdates,
+    EvaluationPhase,
+    LoopFault,
+    Recomputation,
+    StepCalls,
+)
 from tdbg.probes import PROBES
 from tdbg.probes.training_loop.recompute import Recomputed
 from tdbg.probes.training_loop.sources import Source, is_same, source_of
-from tdbg.probes.training_loop.windows import FAULTS, Track, compressed, window_text
+from tdbg.probes.training_loop.windows import Track, compressed
 from tdbg.probes.updates import EveryUpdate
 from tdbg.runtime.compiler import hide
 
@@ -48,31 +56,7 @@ class TrainingLoop(EveryUpdate):
 
     name = "training-loop"
     levels = ("extreme",)
-    fields: ClassVar[dict[str, str]] = {
-        "order": "the calls since the update before, in order",
-        "backwards": "backward calls in the window, or the epoch",
-        "batches": "batches taken in it",
-        "zero_grads": "zero_grad calls in it",
-        "clips": "clipping calls in it",
-        "inside": "backward runs inside the update (a closure)",
-        "window": "backward calls of one update",
-        "before": "backward calls of the update before",
-        "updates": "updates in the epoch",
-        "windows": "backward calls an update -> how often in the epoch, at most eight",
-        "dropped": "backward calls at the epoch's end whose gradients no update used",
-        "carried": "backward calls at its end whose gradients went into the next epoch's first update",
-        "evaluations": "calls without gradients in the epoch, or since the step before",
-        "epoch_s": "seconds it took",
-        "runs": "runs of checkpointed functions in the step, the first ones included",
-        "recomputed": "how many of them were recomputations",
-        "recompute_ms": "time the recomputations took",
-        "saved_mb": "memory they filled again, which was free in between (CUDA)",
-        "kind": "what is wrong: unreset, emptied, thrown, tail, late_clip or twice",
-        "streak": "updates in a row (of a tail: epochs) that showed it",
-        "since": "the first step that did",
-        "optimizer": "class of the optimizer",
-        "thrown": "backward calls an update whose gradients were cleared before it",
-    }
+    observations = (StepCalls, AccumulationChanged, EvaluationPhase, EpochUpdates, LoopFault, Recomputation)
 
     def __init__(self, monitor: Any) -> None:
         super().__init__(monitor)
@@ -293,14 +277,7 @@ class TrainingLoop(EveryUpdate):
         window = self._window
         if window != self._last_window and window and not track.inside and self._told < MAX_TOLD:
             self._told += 1
-            self.see(
-                f"{window} backward {'call' if window == 1 else 'calls'} an update"
-                + (f", {self._last_window} the one before" if self._last_window else ""),
-                part="WINDOW",
-                step=step,
-                window=window,
-                before=self._last_window,
-            )
+            self.emit(AccumulationChanged(window=window, before=self._last_window), step=step)
         self._last_window = window
         self._tell_phase(step)
         if self.monitor.plan.watch and self.may():  # forward passes are told of on watched steps alone
@@ -316,37 +293,29 @@ class TrainingLoop(EveryUpdate):
             return
         self._phase = self.monitor.eval_calls, step
         if step - last >= APART_STEPS:
-            text = f"{calls} calls without gradients after step {step - 1}; training goes on"
-            self.see(text, part="PHASE", step=step, evaluations=calls)
+            self.emit(EvaluationPhase(evaluations=calls), step=step)
 
     def _clear_window(self) -> None:
         self._calls, self._batches, self._loss = [], 0, None
         self._recomputed.clear()
 
     def _tell_step(self, track: Track, step: int) -> None:
-        order = compressed([*self._calls, "step"])
-        self.see(
-            order,
-            part="STEP",
-            step=step,
-            order=order,
+        calls = StepCalls(
+            order=compressed([*self._calls, "step"]),
             backwards=self._calls.count("backward"),
             batches=self._batches,
             zero_grads=self._calls.count("zero_grad"),
             clips=self._calls.count("clip"),
             inside=track.inside,
         )
+        self.emit(calls, step=step)
         self._recomputed.tell(step)
 
     def _tell_fault(self, track: Track, kind: str, step: int) -> None:
         if kind in track.said:
             return
         track.said.add(kind)
-        self.see(
-            FAULTS[kind].format(count=track.streaks[kind], name=track.name, thrown=track.thrown, all=track.backwards),
-            part="FAULT",
-            level="W",
-            step=step,
+        fault = LoopFault(
             kind=kind,
             streak=track.streaks[kind],
             since=track.since[kind],
@@ -354,6 +323,7 @@ class TrainingLoop(EveryUpdate):
             thrown=track.thrown,
             window=track.backwards,
         )
+        self.emit(fault, step=step)
 
     # epochs
 
@@ -374,22 +344,17 @@ class TrainingLoop(EveryUpdate):
             usual = epoch.windows.most_common(1)[0][0] if epoch.windows else 0
             dropped, carried = tracks[0].end_epoch(usual, step)
         evaluations = self.monitor.eval_calls - epoch.evaluated
-        updates, seconds = epoch.windows.total(), time.perf_counter() - epoch.begun_at
-        text = f"epoch {epoch.number}: {updates} updates, {window_text(epoch.windows)}; {seconds:.3g} s"
-        text += f"; the last {dropped} backward calls went into no update" if dropped else ""
-        text += f"; the last {carried} went into the next epoch's first update" if carried else ""
-        self.see(
-            text + (f"; {evaluations} calls without gradients" if evaluations else ""),
-            part="EPOCH",
-            step=step,
-            updates=updates,
+        ended = EpochUpdates(
+            number=epoch.number,
+            updates=epoch.windows.total(),
             backwards=epoch.backwards,
             windows={str(size): count for size, count in epoch.windows.most_common(8)},
             dropped=dropped,
             carried=carried,
             evaluations=evaluations,
-            epoch_s=round(seconds, 4),
+            epoch_s=round(time.perf_counter() - epoch.begun_at, 4),
         )
+        self.emit(ended, step=step)
         if dropped and tracks[0].streaks["tail"] >= 2:
             self._tell_tail(tracks[0], dropped, epoch.backwards, step)
 
@@ -397,11 +362,7 @@ class TrainingLoop(EveryUpdate):
         if "tail" in track.said:
             return
         track.said.add("tail")
-        self.see(
-            FAULTS["tail"].format(thrown=dropped, all=backwards),
-            part="FAULT",
-            level="W",
-            step=step,
+        fault = LoopFault(
             kind="tail",
             streak=track.streaks["tail"],
             since=track.since["tail"],
@@ -409,6 +370,7 @@ class TrainingLoop(EveryUpdate):
             dropped=dropped,
             backwards=backwards,
         )
+        self.emit(fault, step=step)
 
 
 class _Epoch:

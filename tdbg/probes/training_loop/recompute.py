@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from tdbg.core.observations.training_loop import Recomputation
 from tdbg.probes import Probe
 from tdbg.runtime.compiler import hide
 
@@ -46,20 +47,13 @@ class Recomputed:
         """A line of what this step recomputed, if it did."""
         if not self.runs:
             return
-        saved = round(self.saved_mb, 1) if torch.cuda.is_initialized() else None
-        text = f"checkpointed functions ran {self.runs} times, {self.again} of them again for backward"
-        text += f", which took {1e3 * self.seconds:.3g} ms"
-        text += f" and filled {saved:g} MB that were free in between" if saved is not None else ""
-        values: dict[str, Any] = {"saved_mb": saved} if saved is not None else {}
-        self.probe.see(
-            text,
-            part="RECOMPUTE",
-            step=step,
+        recomputation = Recomputation(
             runs=self.runs,
             recomputed=self.again,
             recompute_ms=round(1e3 * self.seconds, 4),
-            **values,
+            saved_mb=round(self.saved_mb, 1) if torch.cuda.is_initialized() else None,
         )
+        self.probe.emit(recomputation, step=step)
 
 
 class Counted:

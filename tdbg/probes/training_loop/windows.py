@@ -16,16 +16,6 @@ ELEMENTS = 64  # of a gradient, where zeros are told from numbers
 TRIES = 40
 MAX_PERIOD = 6  # calls that are written once with "x 4" behind them
 
-FAULTS = {
-    "unreset": "{name}: the gradients of the update before were still there in {count} updates in a row:"
-    " nothing resets them",
-    "emptied": "{name}: the gradients were cleared between backward and the update, {count} times in a row",
-    "thrown": "{name}: of {all} backward calls {thrown} were cleared before the update, {count} times in a row",
-    "tail": "the last {thrown} of {all} backward calls of the epoch went into no update",
-    "late_clip": "{name}: gradients were clipped after the update instead of before it, {count} times in a row",
-    "twice": "{name}: the same loss went backward twice in each of {count} updates",
-}
-
 Mark = tuple[int, int] | None  # a gradient's identity and version; None where there is none
 
 
@@ -219,12 +209,3 @@ def _repetition(calls: Sequence[str], at: int) -> tuple[int, int]:
         if times > 1 and times * period > best[0] * best[1]:
             best = period, times
     return best
-
-
-def window_text(windows: Counter[int]) -> str:
-    """``4 backward calls an update (9 of 10)``."""
-    if not windows:
-        return "no update"
-    size, count = windows.most_common(1)[0]
-    text = f"{size} backward {'call' if size == 1 else 'calls'} an update"
-    return text if len(windows) == 1 else f"{text} ({count} of {windows.total()})"

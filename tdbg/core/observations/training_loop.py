@@ -1,0 +1,153 @@
+"""What the probe `training-loop` sees."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tdbg.core.events import doc
+from tdbg.core.observations import Evidence, Observed
+
+FAULTS = {
+    "unreset": "{optimizer}: the gradients of the update before were still there in {streak} updates in a row:"
+    " nothing resets them",
+    "emptied": "{optimizer}: the gradients were cleared between backward and the update, {streak} times in a row",
+    "thrown": "{optimizer}: of {window} backward calls {thrown} were cleared before the update, {streak} times in a row",
+    "tail": "the last {dropped} of {backwards} backward calls of the epoch went into no update",
+    "late_clip": "{optimizer}: gradients were clipped after the update instead of before it, {streak} times in a row",
+    "twice": "{optimizer}: the same loss went backward twice in each of {streak} updates",
+}
+
+
+@dataclass(kw_only=True)
+class _OfLoop(Observed):
+    """Calls that were seen as they were made."""
+
+    PROBE = "training-loop"
+    EVIDENCE = Evidence.LOCATED
+
+
+@dataclass(kw_only=True)
+class StepCalls(_OfLoop):
+    """The calls between two updates."""
+
+    PART = "STEP"
+
+    order: str = doc("the calls since the update before, in order", "")
+    backwards: int = doc("backward calls among them", 0)
+    batches: int = doc("batches taken in that time", 0)
+    zero_grads: int = doc("zero_grad calls among them", 0)
+    clips: int = doc("clipping calls among them", 0)
+    inside: bool = doc("backward runs inside the update (a closure)", False)
+
+    def text(self) -> str:
+        """The calls in order."""
+        return self.order
+
+
+@dataclass(kw_only=True)
+class AccumulationChanged(_OfLoop):
+    """An update took another number of backward calls than the one before."""
+
+    PART = "WINDOW"
+
+    window: int = doc("backward calls of one update", 0)
+    before: int = doc("backward calls of the update before", 0)
+
+    def text(self) -> str:
+        """Both numbers."""
+        calls = "call" if self.window == 1 else "calls"
+        return f"{self.window} backward {calls} an update" + (f", {self.before} the one before" if self.before else "")
+
+
+@dataclass(kw_only=True)
+class EvaluationPhase(_OfLoop):
+    """Training goes on after calls without gradients."""
+
+    PART = "PHASE"
+
+    evaluations: int = doc("calls without gradients since the step before", 0)
+
+    def text(self) -> str:
+        """How many calls, and after which step."""
+        return f"{self.evaluations} calls without gradients after step {self.step - 1}; training goes on"
+
+
+@dataclass(kw_only=True)
+class EpochUpdates(_OfLoop):
+    """The updates of an epoch, at its end."""
+
+    PART = "EPOCH"
+
+    number: int = 0  # of the epoch, from 0: for the line alone
+    updates: int = doc("updates in the epoch", 0)
+    backwards: int = doc("backward calls in the epoch", 0)
+    windows: dict[str, int] = doc("backward calls an update -> how often in the epoch, at most eight", factory=dict)
+    dropped: int = doc("backward calls at the epoch's end whose gradients no update used", 0)
+    carried: int = doc("backward calls at its end whose gradients went into the next epoch's first update", 0)
+    evaluations: int = doc("calls without gradients in the epoch", 0)
+    epoch_s: float = doc("seconds it took", 0.0)
+
+    def text(self) -> str:
+        """Updates, accumulation, what was left over, and evaluation."""
+        told = [f"epoch {self.number}: {self.updates} updates, {window_text(self.windows)}", f"{self.epoch_s:.3g} s"]
+        if self.dropped:
+            told.append(f"the last {self.dropped} backward calls went into no update")
+        if self.carried:
+            told.append(f"the last {self.carried} went into the next epoch's first update")
+        if self.evaluations:
+            told.append(f"{self.evaluations} calls without gradients")
+        return "; ".join(told)
+
+
+@dataclass(kw_only=True)
+class LoopFault(_OfLoop):
+    """Something that is wrong with the loop, told once an optimizer and kind."""
+
+    PART = "FAULT"
+
+    kind: str = doc("what is wrong: unreset, emptied, thrown, tail, late_clip or twice", "")
+    streak: int = doc("updates in a row (of a tail: epochs) that showed it", 0)
+    since: int = doc("the first step that did", 0)
+    optimizer: str = doc("class of the optimizer", "")
+    thrown: int | None = doc("backward calls an update whose gradients were cleared before it")
+    window: int | None = doc("backward calls of one update")
+    dropped: int | None = doc("backward calls at the epoch's end whose gradients no update used")
+    backwards: int | None = doc("backward calls in the epoch")
+
+    @property
+    def level(self) -> str:
+        """A warning."""
+        return "W"
+
+    def text(self) -> str:
+        """What is wrong, in how many updates."""
+        return FAULTS.get(self.kind, "{optimizer}: {kind}").format(**vars(self))
+
+
+@dataclass(kw_only=True)
+class Recomputation(_OfLoop):
+    """What activation checkpointing ran again in a step."""
+
+    PART = "RECOMPUTE"
+    EVIDENCE = Evidence.LOCAL
+
+    runs: int = doc("runs of checkpointed functions in the step, the first ones included", 0)
+    recomputed: int = doc("how many of them were recomputations", 0)
+    recompute_ms: float = doc("time the recomputations took", 0.0)
+    saved_mb: float | None = doc("memory they filled again, which was free in between (CUDA)")
+
+    def text(self) -> str:
+        """How often, how long, and how much memory it saved."""
+        text = f"checkpointed functions ran {self.runs} times, {self.recomputed} of them again for backward"
+        text += f", which took {self.recompute_ms:.3g} ms"
+        return text + (
+            f" and filled {self.saved_mb:g} MB that were free in between" if self.saved_mb is not None else ""
+        )
+
+
+def window_text(windows: Mapping[str, int]) -> str:
+    """``4 backward calls an update (9 of 10)``. windows: how often an update took so many backward calls."""
+    if not windows:
+        return "no update"
+    size, count = max(windows.items(), key=lambda window: window[1])
+    text = f"{size} backward {'call' if size == '1' else 'calls'} an update"
+    return text if len(windows) == 1 else f"{text} ({count} of {sum(windows.values())})"

@@ -1,0 +1,98 @@
+"""What the probe `validation` sees."""
+
+from dataclasses import dataclass
+
+from tdbg.core.events import doc
+from tdbg.core.observations import Evidence, Observed
+
+
+@dataclass(kw_only=True)
+class EvaluationPass(Observed):
+    """A pass of evaluation between two training steps. What was not looked at has no fields from ``root`` on."""
+
+    PROBE = "validation"
+    PART = "PASS"
+
+    number: int = doc("number of the pass, from 1", 0)
+    calls: int = doc("calls of root modules in it", 0)
+    seen: int = doc("how many of them were looked at", 0)
+    samples: int = doc("samples in the calls looked at", 0)
+    batches: int = doc("batches taken from data loaders in it", 0)
+    pass_s: float | None = doc("seconds from its first call to its last, if any was looked at")
+    host_mb: float | None = doc("resident memory at its end")
+    host_grown_mb: float | None = doc("how much it grew in the pass")
+    device_mb: float | None = doc("allocated accelerator memory at its end")
+    device_grown_mb: float | None = doc("how much that grew in the pass")
+    faults: list[str] = doc("what is wrong with the pass: train_mode, graphs", factory=list)
+    root: str | None = doc("class of the module that was called")
+    mode: str | None = doc("eval, train or mixed: the mode of that module")
+    gradients: str | None = doc("off, on or mixed")
+    inference_mode: bool | None = doc("the calls ran under torch.inference_mode")
+    graphs: int | None = doc("calls whose output carried a graph that no backward used")
+    dropouts: int | None = doc("dropout layers that were active")
+    norms: int | None = doc("batch normalisation layers that used and changed their running statistics")
+
+    @property
+    def level(self) -> str:
+        """W where something is wrong."""
+        return "W" if self.faults else "D"
+
+    @property
+    def grown_mb(self) -> float | None:
+        """How much memory grew in it: the accelerator's if there is one, else the host's."""
+        return self.device_grown_mb if self.device_grown_mb is not None else self.host_grown_mb
+
+    def text(self) -> str:
+        """Size, mode, gradients and memory of the pass."""
+        text = f"pass {self.number} after step {self.step}: {self.calls} calls"
+        if not self.seen:
+            return f"{text}, none of them looked at"
+        text += f", {self.samples} samples" + (f" in {self.seen}" if self.seen < self.calls else "")
+        text += f", {self.pass_s:.3g} s" if self.pass_s is not None else ""
+        text += f"; {self.root} in {self.mode} mode, gradients {self.gradients}"
+        if self.graphs:
+            text += f", {self.graphs} graphs built and not used"
+        if self.dropouts or self.norms:
+            text += f", {self.dropouts or 0} dropout and {self.norms or 0} batch norm layers active"
+        text += f"; host memory {self.host_grown_mb:+g} MB" if self.host_grown_mb is not None else ""
+        return text + (f", device {self.device_grown_mb:+g} MB" if self.device_grown_mb is not None else "")
+
+
+@dataclass(kw_only=True)
+class _ForInformation(Observed):
+    """Told once a run."""
+
+    PROBE = "validation"
+
+    @property
+    def level(self) -> str:
+        """For information."""
+        return "I"
+
+
+@dataclass(kw_only=True)
+class CallsEachStep(_ForInformation):
+    """Every step has calls of a model that no gradient comes back to."""
+
+    PART = "EACH_STEP"
+    EVIDENCE = Evidence.STATISTICAL
+
+    root: str | None = doc("class of the module that was called")
+
+    def text(self) -> str:
+        """That they are not taken for evaluation."""
+        return "every step has calls of a model that no gradient comes back to: not taken for evaluation"
+
+
+@dataclass(kw_only=True)
+class NoEvaluation(_ForInformation):
+    """Epochs have passed and no evaluation was seen."""
+
+    PART = "NONE"
+    EVIDENCE = Evidence.STATISTICAL
+
+    epochs: int = doc("epochs without evaluation", 0)
+
+    def text(self) -> str:
+        """In how many epochs."""
+        return f"no evaluation was seen in {self.epochs} epochs"
