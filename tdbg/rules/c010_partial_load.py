@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable
 
-from tdbg.core.events import Finding, Observation
+from tdbg.core.events import Finding
+from tdbg.core.observations.checkpoint import PartlyLoaded
 from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES
 from tdbg.rules._kinds import KindsRule
@@ -35,31 +36,28 @@ class PartialLoad(KindsRule):
     code = "TD-C010"
     title = "checkpoint not loaded"
     severity = "warning"
-    probe = "checkpoint"
+    observes = (PartlyLoaded,)
 
-    def see(self, process: ProcessDir, event: Observation) -> Iterable[tuple[str, Finding]]:
-        if event.part != "PARTIAL":
-            return ()
-        values = event.values
-        nothing = values["placed"] <= values["given"] // 10
-        prefix = values["prefix"] or values["lacks"]
-        carry = "carry" if values["prefix"] else "lack"
-        title = f"{values['module']}: {values['placed']} of {values['keys']} keys loaded"
+    def see(self, process: ProcessDir, seen: PartlyLoaded) -> Iterable[tuple[str, Finding]]:
+        nothing = seen.placed <= seen.given // 10
+        prefix = seen.prefix or seen.lacks
+        carry = "carry" if seen.prefix else "lack"
+        title = f"{seen.module}: {seen.placed} of {seen.keys} keys loaded"
         if prefix:
-            title += f", {values['prefixed']} of {values['given']} given keys {carry} the prefix {prefix}"
+            title += f", {seen.prefixed} of {seen.given} given keys {carry} the prefix {prefix}"
         found = self.found(
             f"{title}, rank {process.rank}",
             severity="error" if nothing else self.severity,
-            first_step=event.step,
+            first_step=seen.step,
             rank=process.rank,
             phase="load",
-            module=values["module"],
+            module=seen.module,
             evidence=[
-                f"missing, {values['missing_count']}: {joined(values['missing'], 4)}",
-                f"unexpected, {values['unexpected_count']}: {joined(values['unexpected'], 4)}",
+                f"missing, {seen.missing_count}: {joined(seen.missing, 4)}",
+                f"unexpected, {seen.unexpected_count}: {joined(seen.unexpected, 4)}",
                 "nothing has written to the missing parameters by the first update or evaluation",
             ],
             cause=f"the keys {carry} the prefix {prefix}" if prefix else "the keys are those of another model",
             try_next="rename the keys before load_state_dict, and load with strict=True",
         )
-        return [(values["module"], found)]
+        return [(seen.module, found)]

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable
 
-from tdbg.core.events import Finding, Observation
+from tdbg.core.events import Finding
+from tdbg.core.observations.checkpoint import CounterBehind, RunResumed
 from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES
 from tdbg.rules._kinds import KindsRule
@@ -46,29 +47,27 @@ class ResumeMismatch(KindsRule):
     code = "TD-C011"
     title = "resumed run starts over"
     severity = "warning"
-    probe = "checkpoint"
+    observes = (RunResumed, CounterBehind)
 
-    def see(self, process: ProcessDir, event: Observation) -> Iterable[tuple[str, Finding]]:
-        fault = event.values.get("fault")
-        if fault not in CAUSES:
+    def see(self, process: ProcessDir, seen: RunResumed | CounterBehind) -> Iterable[tuple[str, Finding]]:
+        if seen.fault not in CAUSES:
             return ()
-        cause, try_next = CAUSES[fault]
+        cause, try_next = CAUSES[seen.fault]
         found = self.found(
-            f"{self._title(fault, event)}, rank {process.rank}",
-            first_step=event.step,
+            f"{self._title(seen)}, rank {process.rank}",
+            first_step=seen.step,
             rank=process.rank,
             phase="load",
-            evidence=[event.text],
+            evidence=[seen.text()],
             cause=cause,
             try_next=try_next,
         )
-        return [(fault, found)]
+        return [(seen.fault, found)]
 
-    def _title(self, fault: str, event: Observation) -> str:
-        values = event.values
-        if fault == "counter":
-            return f"resumed at {values['name']} {values['recorded']}, and the next save says {values['saved']}"
-        path = values["path"] or "memory"
-        if fault == "scheduler":
+    def _title(self, seen: RunResumed | CounterBehind) -> str:
+        if isinstance(seen, CounterBehind):
+            return f"resumed at {seen.name} {seen.recorded}, and the next save says {seen.saved}"
+        path = seen.path or "memory"
+        if seen.fault == "scheduler":
             return f"resumed from {path} without its scheduler: the learning rate starts over"
         return f"resumed from {path}, but not the optimizer that updates"

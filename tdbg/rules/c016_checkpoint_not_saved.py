@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable
 
-from tdbg.core.events import Finding, Observation
+from tdbg.core.events import Finding
+from tdbg.core.observations.checkpoint import SaveFailed
 from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES
 from tdbg.rules._kinds import KindsRule
@@ -30,20 +31,18 @@ class CheckpointNotSaved(KindsRule):
     code = "TD-C016"
     title = "checkpoint not saved"
     severity = "error"
-    probe = "checkpoint"
+    observes = (SaveFailed,)
 
-    def see(self, process: ProcessDir, event: Observation) -> Iterable[tuple[str, Finding]]:
-        values = event.values
-        if event.part != "FAILED" or not values.get("path"):
+    def see(self, process: ProcessDir, seen: SaveFailed) -> Iterable[tuple[str, Finding]]:
+        if not seen.path:
             return ()
-        left = values.get("size_mb")
         found = self.found(
-            f"saving {values['path']} failed at step {event.step}: {values['error']}, rank {process.rank}",
-            first_step=event.step,
+            f"saving {seen.path} failed at step {seen.step}: {seen.error}, rank {process.rank}",
+            first_step=seen.step,
             rank=process.rank,
             phase="save",
-            evidence=[f"{values['call']} raised after {values['took_s']:g} s"]
-            + ([f"{left:g} MB are left in the file"] if left is not None else []),
+            evidence=[f"{seen.call} raised after {seen.took_s:g} s"]
+            + ([f"{seen.size_mb:g} MB are left in the file"] if seen.size_mb is not None else []),
             cause="no space, no permission, or an object that cannot be pickled",
             try_next="write to a temporary file and rename it when it is whole; keep the exception",
         )

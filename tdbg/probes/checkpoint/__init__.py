@@ -6,11 +6,23 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from tdbg.core.observations import Observed
+from tdbg.core.observations.checkpoint import (
+    CheckpointRead,
+    CheckpointSaved,
+    CounterBehind,
+    LoadFailed,
+    PartlyLoaded,
+    RunResumed,
+    SaveFailed,
+    SaveMissed,
+    StateLoaded,
+)
 from tdbg.probes import PROBES
 from tdbg.probes.checkpoint import saved
 from tdbg.probes.checkpoint.state_keys import Difference, Shapes, compare, module_shapes, shapes_of, without
@@ -62,8 +74,7 @@ class Partial:
     """A load that left parameters as they were, until it is known that nothing else fills them."""
 
     module: "weakref.ref[nn.Module]"
-    values: dict[str, Any]
-    text: str
+    seen: PartlyLoaded
     watched: list[tuple["weakref.ref[Tensor]", int, list[float]]]
 
 
@@ -85,44 +96,17 @@ class Checkpoint(EveryUpdate):
 
     name = "checkpoint"
     levels = ("advanced", "extreme")
-    fields: ClassVar[dict[str, str]] = {
-        "call": "the function that saved or loaded",
-        "path": "file or folder; empty for memory",
-        "size_mb": "its size",
-        "took_s": "seconds it took",
-        "entries": "names at the top of what was saved or loaded, at most eight",
-        "tensors": "tensors in it",
-        "steps": "whole numbers recorded in it: step, epoch, ...",
-        "module": "class of the module that was loaded into",
-        "strict": "keys had to fit",
-        "keys": "keys of the module's state",
-        "given": "keys that were offered",
-        "placed": "how many of them found their place",
-        "missing": "keys of the module that were not offered, at most eight",
-        "missing_count": "how many there are",
-        "unexpected": "keys that were offered and have no place, at most eight",
-        "unexpected_count": "how many there are",
-        "prefix": "the beginning that all of these carry",
-        "lacks": "the beginning that all of these lack",
-        "prefixed": "keys that would fit without it, or with it",
-        "renamed": "keys that fit another by ending and shape, at most eight",
-        "resized": "keys with another shape than the module's, at most eight",
-        "file": "the file whose keys were compared with what was offered",
-        "file_prefix": "a beginning that was taken off on the way from the file",
-        "file_renamed": "keys that were renamed on the way, at most eight",
-        "file_resized": "keys whose shape was changed on the way (interpolated, say), at most eight",
-        "file_left_out": "keys of the file that were not offered",
-        "restored": "what was restored: model, optimizer, scheduler",
-        "optimizer_step": "updates that the restored optimizer has counted",
-        "scheduler_step": "steps that the scheduler in the file had counted",
-        "fault": "what is wrong: optimizer, scheduler or counter",
-        "name": "the counter that began anew",
-        "recorded": "its value in the file that was loaded",
-        "saved": "its value in the next save",
-        "error": "why a save or load failed",
-        "every_steps": "steps between saves so far",
-        "last_step": "the step of the last save",
-    }
+    observations = (
+        CheckpointSaved,
+        CheckpointRead,
+        SaveFailed,
+        LoadFailed,
+        StateLoaded,
+        PartlyLoaded,
+        RunResumed,
+        CounterBehind,
+        SaveMissed,
+    )
 
     def __init__(self, monitor: Any) -> None:
         super().__init__(monitor)
@@ -197,34 +181,33 @@ class Checkpoint(EveryUpdate):
 
     # files
 
-    def _tell(self, text: str, part: str, level: str = "D", **values: Any) -> None:
-        """`see`, for things that are rare and belong on record at once; bounded all the same."""
+    def _tell(self, seen: Observed) -> None:
+        """`emit`, for things that are rare and belong on record at once; bounded all the same."""
         step = self.monitor.step
-        at, lines = self._told.get(part, (-1, 0))
+        at, lines = self._told.get(seen.PART, (-1, 0))
         lines = lines + 1 if at == step else 1
-        self._told[part] = step, lines
+        self._told[seen.PART] = step, lines
         if lines <= MAX_NAMES:
-            self.see(text, part=part, level=level, step=step, **{k: v for k, v in values.items() if v is not None})
+            self.emit(seen, step=step)
 
-    def _tell_file(self, did: str, called: str, seconds: float, where: Any, what: Any) -> tuple[str, dict[str, int]]:
+    def _tell_file(
+        self, kind: type[CheckpointSaved | CheckpointRead], called: str, seconds: float, where: Any, what: Any
+    ) -> tuple[str, dict[str, int]]:
         """A line of what was saved or loaded; returns its path and the counters in it."""
-        path, size = saved.path_of(where), saved.size_mb(where)
-        steps, tensors = saved.steps_in(what), saved.tensors_in(what)
-        self._tell(
-            saved.file_text(did, path, size, seconds, tensors, steps),
-            "SAVE" if did == "saved" else "LOAD",
+        file = kind(
             call=called,
-            path=path,
-            size_mb=size,
+            path=saved.path_of(where),
+            size_mb=saved.size_mb(where),
             took_s=round(seconds, 4),
             entries=saved.entries_in(what),
-            tensors=tensors,
-            steps=steps,
+            tensors=saved.tensors_in(what),
+            steps=saved.steps_in(what),
         )
-        return path, steps
+        self._tell(file)
+        return file.path, file.steps
 
     def _saved(self, called: str, seconds: float, where: Any, what: Any) -> None:
-        path, steps = self._tell_file("saved", called, seconds, where, what)
+        path, steps = self._tell_file(CheckpointSaved, called, seconds, where, what)
         self._compare_counters(path, steps)
         if path and self.monitor.step not in self._saves:
             self._saves.append(self.monitor.step)
@@ -233,7 +216,7 @@ class Checkpoint(EveryUpdate):
             self._overdue_at = self.monitor.step + OVERDUE * gaps.pop() if regular else 0
 
     def _loaded(self, called: str, seconds: float, where: Any, what: Any) -> None:
-        path, steps = self._tell_file("loaded", called, seconds, where, what)
+        path, steps = self._tell_file(CheckpointRead, called, seconds, where, what)
         if isinstance(what, Mapping):
             self._remember(path, what, steps)
 
@@ -250,19 +233,15 @@ class Checkpoint(EveryUpdate):
         self._resume.files = [*self._resume.files, file][-KEPT_FILES:]
 
     def _failed(self, called: str, seconds: float, where: Any, error: Exception) -> None:
-        path = saved.path_of(where)
-        reason = f"{type(error).__name__}: {error}"[:MAX_TEXT]
-        part = "FAILED" if "save" in called else "LOAD_FAILED"
-        self._tell(
-            f"{called} of {path or 'memory'} failed: {reason}",
-            part,
-            "W",
+        kind = SaveFailed if "save" in called else LoadFailed
+        failed = kind(
             call=called,
-            path=path,
+            path=saved.path_of(where),
             size_mb=saved.size_mb(where),
             took_s=round(seconds, 4),
-            error=reason,
+            error=f"{type(error).__name__}: {error}"[:MAX_TEXT],
         )
+        self._tell(failed)
 
     # keys of modules
 
@@ -279,10 +258,13 @@ class Checkpoint(EveryUpdate):
         with self.work():
             offered = shapes_of(given)
             found = compare(module_shapes(module), offered, missing, unexpected)
-            self._tell_state(module, found, strict, self._way_from_file(offered) if few else {})
+            state = _state(module, found, strict)
+            if few:
+                self._add_way(state, offered)
+            self._tell(state)
         self._partial = [one for one in self._partial if one.module() is not module]
         if _is_partial(found):
-            self._await_others(module, found)
+            self._await_others(module, found, state.keys_in_words())
 
     def _module_failed(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> None:
         given = args[1] if len(args) > 1 else kwargs.get("state_dict")
@@ -291,34 +273,11 @@ class Checkpoint(EveryUpdate):
         wanted, offered = module_shapes(args[0]), shapes_of(given)
         found = compare(wanted, offered, without(wanted, offered), without(offered, wanted))
         lines = str(error).splitlines()
-        self._tell_state(args[0], found, True, {"error": f"{type(error).__name__}: {' '.join(lines)}"[:MAX_TEXT]})
+        state = _state(args[0], found, strict=True)
+        state.error = f"{type(error).__name__}: {' '.join(lines)}"[:MAX_TEXT]
+        self._tell(state)
 
-    def _tell_state(self, module: nn.Module, found: Difference, strict: bool, more: dict[str, Any]) -> None:
-        name = type(unwrapped(module)).__name__
-        values: dict[str, Any] = {
-            "module": name,
-            "strict": strict,
-            "keys": found.wanted,
-            "given": found.given,
-            "placed": found.placed,
-            "missing": found.missing[:MAX_NAMES] or None,
-            "missing_count": len(found.missing),
-            "unexpected": found.unexpected[:MAX_NAMES] or None,
-            "unexpected_count": len(found.unexpected),
-            "prefix": found.prefix or None,
-            "lacks": found.lacks or None,
-            "prefixed": found.prefixed or None,
-            "renamed": found.renamed[:MAX_NAMES] or None,
-            "resized": found.resized[:MAX_NAMES] or None,
-            **more,
-        }
-        odd = found.missing or found.unexpected or found.resized or "error" in more
-        text = f"{name}: {_keys_text(found)}{_way_text(more)}"
-        self._tell(
-            f"{text}; failed: {more['error']}" if "error" in more else text, "STATE", "I" if odd else "D", **values
-        )
-
-    def _way_from_file(self, offered: Shapes) -> dict[str, Any]:
+    def _add_way(self, state: StateLoaded, offered: Shapes) -> None:
         """What became of the keys between the file they came from and the call, as far as a file is known."""
         for file in reversed(self._files):
             if not file.shapes:
@@ -328,18 +287,14 @@ class Checkpoint(EveryUpdate):
             same = len(offered) - len(found.missing) + found.prefixed + len(found.renamed)
             if 2 * same < len(offered) or not offered:
                 continue
-            left_out = len(left) - found.prefixed - len(found.renamed)
-            values = {
-                "file": file.path,
-                "file_prefix": found.prefix or None,
-                "file_renamed": found.renamed[:MAX_NAMES] or None,
-                "file_resized": found.resized[:MAX_NAMES] or None,
-                "file_left_out": left_out or None,
-            }
-            return {name: value for name, value in values.items() if value is not None}
-        return {}
+            state.file = file.path
+            state.file_prefix = found.prefix or None
+            state.file_renamed = found.renamed[:MAX_NAMES] or None
+            state.file_resized = found.resized[:MAX_NAMES] or None
+            state.file_left_out = len(left) - found.prefixed - len(found.renamed) or None
+            return
 
-    def _await_others(self, module: nn.Module, found: Difference) -> None:
+    def _await_others(self, module: nn.Module, found: Difference, described: str) -> None:
         """Keys did not fit although they were there under other names: unless something else fills them, it is told."""
         parameters = dict(module.named_parameters(remove_duplicate=False))
         watched: list[tuple[weakref.ref[Tensor], int, list[float]]] = [
@@ -347,22 +302,22 @@ class Checkpoint(EveryUpdate):
             for parameter in (parameters.get(name) for name in found.missing[:WATCHED])
             if parameter is not None
         ]
-        name = type(unwrapped(module)).__name__
-        values = {
-            "module": name,
-            "keys": found.wanted,
-            "given": found.given,
-            "placed": found.placed,
-            "missing": found.missing[:MAX_NAMES],
-            "missing_count": len(found.missing),
-            "unexpected": found.unexpected[:MAX_NAMES],
-            "unexpected_count": len(found.unexpected),
-            "prefix": found.prefix,
-            "lacks": found.lacks,
-            "prefixed": found.prefixed,
-        }
+        partly = PartlyLoaded(
+            module=type(unwrapped(module)).__name__,
+            keys=found.wanted,
+            given=found.given,
+            placed=found.placed,
+            missing=found.missing[:MAX_NAMES],
+            missing_count=len(found.missing),
+            unexpected=found.unexpected[:MAX_NAMES],
+            unexpected_count=len(found.unexpected),
+            prefix=found.prefix,
+            lacks=found.lacks,
+            prefixed=found.prefixed,
+            described=described,
+        )
         if watched and len(self._partial) < MAX_NAMES:
-            self._partial.append(Partial(weakref.ref(module), values, f"{name}: {_keys_text(found)}", watched))
+            self._partial.append(Partial(weakref.ref(module), partly, watched))
 
     def call_begins(self, module: nn.Module, call: "Call") -> None:
         if self._partial and not call.graded:
@@ -373,7 +328,7 @@ class Checkpoint(EveryUpdate):
         waiting, self._partial = self._partial, []
         for one in waiting:
             if one.module() is not None and all(_is_as_before(*watched) for watched in one.watched):
-                self._tell(f"{one.text}; the others keep the values they had", "PARTIAL", "W", **one.values)
+                self._tell(one.seen)
 
     # a resumed run
 
@@ -424,13 +379,7 @@ class Checkpoint(EveryUpdate):
         self._saves.clear()
         if "missed" not in self._said:
             self._said.add("missed")
-            self._tell(
-                f"nothing was saved since step {last}, after a save every {every} steps before",
-                "MISSED",
-                "W",
-                every_steps=every,
-                last_step=last,
-            )
+            self._tell(SaveMissed(every_steps=every, last_step=last))
 
     def _tell_resume(self, resume: Resume) -> None:
         # The file with the optimizer's state comes first: another may hold the weights of a teacher, trained elsewhere.
@@ -441,26 +390,15 @@ class Checkpoint(EveryUpdate):
             self._recorded = steps
         restored = ["optimizer"] * bool(resume.optimizers) + ["scheduler"] * bool(resume.schedulers)
         fault = self._resume_fault(resume, scheduler_step)
-        path = files[0].path if files[0].has_optimizer else resume.files[-1].path
-        text = f"resumed from {path or 'memory'}: {' and '.join(restored)} restored"
-        text += f"; recorded {saved.steps_text(steps)}" if steps else ""
-        if resume.optimizer_step is not None:
-            text += f"; the optimizer has counted {resume.optimizer_step:g} updates"
-        if fault == "scheduler":
-            text += f"; the scheduler's state (at step {scheduler_step}) was left in the file"
-        if fault == "optimizer":
-            text += "; but another optimizer updates"
-        self._tell(
-            text,
-            "RESUME",
-            "W" if fault else "I",
-            path=path,
+        resumed = RunResumed(
+            path=files[0].path if files[0].has_optimizer else resume.files[-1].path,
             steps=steps,
             restored=restored,
             optimizer_step=resume.optimizer_step,
             scheduler_step=scheduler_step,
             fault=fault,
         )
+        self._tell(resumed)
 
     def _resume_fault(self, resume: Resume, scheduler_step: int | None) -> str:
         """What was in the file, is there in the program, and was not restored."""
@@ -488,19 +426,29 @@ class Checkpoint(EveryUpdate):
         if not behind or any(steps[name] > recorded[name] for name in common):
             return  # a count within the epoch begins anew with each epoch
         name = behind[0]
-        self._tell(
-            f"{name} is {steps[name]} in {path or 'memory'}, and was {recorded[name]} in the checkpoint resumed from",
-            "COUNTER",
-            "W",
-            path=path,
-            fault="counter",
-            name=name,
-            recorded=recorded[name],
-            saved=steps[name],
-        )
+        self._tell(CounterBehind(path=path, name=name, recorded=recorded[name], saved=steps[name]))
 
 
 # keys that found no place
+
+
+def _state(module: nn.Module, found: Difference, strict: bool) -> StateLoaded:
+    return StateLoaded(
+        module=type(unwrapped(module)).__name__,
+        strict=strict,
+        keys=found.wanted,
+        given=found.given,
+        placed=found.placed,
+        missing=found.missing[:MAX_NAMES] or None,
+        missing_count=len(found.missing),
+        unexpected=found.unexpected[:MAX_NAMES] or None,
+        unexpected_count=len(found.unexpected),
+        prefix=found.prefix or None,
+        lacks=found.lacks or None,
+        prefixed=found.prefixed or None,
+        renamed=found.renamed[:MAX_NAMES] or None,
+        resized=found.resized[:MAX_NAMES] or None,
+    )
 
 
 def _is_partial(found: Difference) -> bool:
@@ -524,36 +472,3 @@ def _begin(parameter: Tensor) -> list[float]:
 def _is_as_before(ref: "weakref.ref[Tensor]", written: int, begin: list[float]) -> bool:
     parameter = ref()
     return parameter is not None and version(parameter) == written and _begin(parameter) == begin
-
-
-# words
-
-
-def _names(names: list[str]) -> str:
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return f"{', '.join(names[:3])}{more}"
-
-
-def _keys_text(found: Difference) -> str:
-    text = f"{found.placed} of {found.wanted} keys loaded"
-    text += f"; {len(found.missing)} missing: {_names(found.missing)}" if found.missing else ""
-    text += f"; {len(found.unexpected)} unexpected: {_names(found.unexpected)}" if found.unexpected else ""
-    if found.prefixed:
-        all_of = "all" if found.prefixed >= found.given else f"{found.prefixed} of {found.given}"
-        text += f"; {all_of} given keys {'carry' if found.prefix else 'lack'} the prefix {found.prefix or found.lacks}"
-    text += f"; {len(found.renamed)} may be renamed: {_names(found.renamed)}" if found.renamed else ""
-    return text + (f"; {len(found.resized)} of another shape: {_names(found.resized)}" if found.resized else "")
-
-
-def _way_text(more: dict[str, Any]) -> str:
-    """What happened to the keys between the file and the load."""
-    parts = []
-    if "file_prefix" in more:
-        parts.append(f"the prefix {more['file_prefix']} taken off")
-    if "file_renamed" in more:
-        parts.append(f"{len(more['file_renamed'])} renamed: {_names(more['file_renamed'])}")
-    if "file_resized" in more:
-        parts.append(f"{len(more['file_resized'])} resized: {_names(more['file_resized'])}")
-    if "file_left_out" in more:
-        parts.append(f"{more['file_left_out']} left out")
-    return f"; on the way from {more['file'] or 'memory'}: {', '.join(parts)}" if parts else ""

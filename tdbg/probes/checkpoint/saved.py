@@ -122,17 +122,3 @@ def is_scheduler_state(part: Mapping[Any, Any]) -> bool:
 
 
 # words
-
-
-def file_text(
-    did: str, path: str, size_mb: float | None, seconds: float, tensors: int | None, steps: dict[str, int]
-) -> str:
-    text = f"{did} {path or 'in memory'}"
-    text += f", {size_mb:g} MB" if size_mb is not None else ""
-    text += f", {tensors} tensors" if tensors is not None else ""
-    text += f", {seconds:.3g} s"
-    return text + (f"; {steps_text(steps)}" if steps else "")
-
-
-def steps_text(steps: dict[str, int]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in steps.items())

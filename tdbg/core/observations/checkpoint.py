@@ -1,0 +1,247 @@
+"""What the probe `checkpoint` sees."""
+
+from dataclasses import dataclass
+
+from tdbg.core.events import doc
+from tdbg.core.observations import Evidence, Observed
+
+
+@dataclass(kw_only=True)
+class _OfCheckpoint(Observed):
+    """Calls of the program, as they were made."""
+
+    PROBE = "checkpoint"
+    EVIDENCE = Evidence.LOCATED
+
+
+@dataclass(kw_only=True)
+class _Warning(_OfCheckpoint):
+    """Something went wrong with a checkpoint."""
+
+    @property
+    def level(self) -> str:
+        """A warning."""
+        return "W"
+
+
+@dataclass(kw_only=True)
+class _File(_OfCheckpoint):
+    """What was saved or loaded at once."""
+
+    DID = ""
+
+    call: str = doc("the function that saved or loaded", "")
+    path: str = doc("file or folder; empty for memory", "")
+    size_mb: float | None = doc("its size")
+    took_s: float = doc("seconds it took", 0.0)
+    entries: list[str] | None = doc("names at the top of what was saved or loaded, at most eight")
+    tensors: int | None = doc("tensors in it")
+    steps: dict[str, int] = doc("whole numbers recorded in it: step, epoch, ...", factory=dict)
+
+    def text(self) -> str:
+        """Where, how much, how long, and the numbers in it."""
+        text = f"{self.DID} {self.path or 'in memory'}"
+        text += f", {self.size_mb:g} MB" if self.size_mb is not None else ""
+        text += f", {self.tensors} tensors" if self.tensors is not None else ""
+        text += f", {self.took_s:.3g} s"
+        return text + (f"; {_steps(self.steps)}" if self.steps else "")
+
+
+@dataclass(kw_only=True)
+class CheckpointSaved(_File):
+    """Something was saved."""
+
+    PART = "SAVE"
+    DID = "saved"
+
+
+@dataclass(kw_only=True)
+class CheckpointRead(_File):
+    """Something was loaded."""
+
+    PART = "LOAD"
+    DID = "loaded"
+
+
+@dataclass(kw_only=True)
+class SaveFailed(_Warning):
+    """A save that raised."""
+
+    PART = "FAILED"
+
+    call: str = doc("the function that saved or loaded", "")
+    path: str = doc("file or folder; empty for memory", "")
+    size_mb: float | None = doc("what is left of it")
+    took_s: float = doc("seconds it took", 0.0)
+    error: str = doc("why a save or load failed", "")
+
+    def text(self) -> str:
+        """Which call, of what, and why."""
+        return f"{self.call} of {self.path or 'memory'} failed: {self.error}"
+
+
+@dataclass(kw_only=True)
+class LoadFailed(SaveFailed):
+    """A load that raised."""
+
+    PART = "LOAD_FAILED"
+
+
+@dataclass(kw_only=True)
+class StateLoaded(_OfCheckpoint):
+    """The keys of a state dict that was loaded into a module, and the keys of the module."""
+
+    PART = "STATE"
+
+    module: str = doc("class of the module that was loaded into", "")
+    strict: bool = doc("keys had to fit", True)
+    keys: int = doc("keys of the module's state", 0)
+    given: int = doc("keys that were offered", 0)
+    placed: int = doc("how many of them found their place", 0)
+    missing: list[str] | None = doc("keys of the module that were not offered, at most eight")
+    missing_count: int = doc("how many there are", 0)
+    unexpected: list[str] | None = doc("keys that were offered and have no place, at most eight")
+    unexpected_count: int = doc("how many there are", 0)
+    prefix: str | None = doc("the beginning that all of these carry")
+    lacks: str | None = doc("the beginning that all of these lack")
+    prefixed: int | None = doc("keys that would fit without it, or with it")
+    renamed: list[str] | None = doc("keys that fit another by ending and shape, at most eight")
+    resized: list[str] | None = doc("keys with another shape than the module's, at most eight")
+    file: str | None = doc("the file whose keys were compared with what was offered")
+    file_prefix: str | None = doc("a beginning that was taken off on the way from the file")
+    file_renamed: list[str] | None = doc("keys that were renamed on the way, at most eight")
+    file_resized: list[str] | None = doc("keys whose shape was changed on the way (interpolated, say), at most eight")
+    file_left_out: int | None = doc("keys of the file that were not offered")
+    error: str | None = doc("why the load failed")
+
+    @property
+    def level(self) -> str:
+        """I where a key did not fit."""
+        return "I" if self.missing or self.unexpected or self.resized or self.error is not None else "D"
+
+    def text(self) -> str:
+        """The keys that did not fit, their way from the file, and what was raised."""
+        text = f"{self.module}: {self.keys_in_words()}{self._way()}"
+        return f"{text}; failed: {self.error}" if self.error is not None else text
+
+    def keys_in_words(self) -> str:
+        """How many keys were loaded, and what became of the others."""
+        text = f"{self.placed} of {self.keys} keys loaded"
+        text += f"; {self.missing_count} missing: {_names(self.missing, self.missing_count)}" if self.missing else ""
+        if self.unexpected:
+            text += f"; {self.unexpected_count} unexpected: {_names(self.unexpected, self.unexpected_count)}"
+        if self.prefixed:
+            all_of = "all" if self.prefixed >= self.given else f"{self.prefixed} of {self.given}"
+            text += f"; {all_of} given keys {'carry' if self.prefix else 'lack'} the prefix {self.prefix or self.lacks}"
+        text += f"; {len(self.renamed)} may be renamed: {_names(self.renamed)}" if self.renamed else ""
+        return text + (f"; {len(self.resized)} of another shape: {_names(self.resized)}" if self.resized else "")
+
+    def _way(self) -> str:
+        parts = []
+        if self.file_prefix:
+            parts.append(f"the prefix {self.file_prefix} taken off")
+        if self.file_renamed:
+            parts.append(f"{len(self.file_renamed)} renamed: {_names(self.file_renamed)}")
+        if self.file_resized:
+            parts.append(f"{len(self.file_resized)} resized: {_names(self.file_resized)}")
+        if self.file_left_out:
+            parts.append(f"{self.file_left_out} left out")
+        return f"; on the way from {self.file or 'memory'}: {', '.join(parts)}" if parts else ""
+
+
+@dataclass(kw_only=True)
+class PartlyLoaded(_Warning):
+    """Keys that did not fit, and nothing else had filled their place when training or evaluation began."""
+
+    PART = "PARTIAL"
+
+    module: str = doc("class of the module that was loaded into", "")
+    keys: int = doc("keys of the module's state", 0)
+    given: int = doc("keys that were offered", 0)
+    placed: int = doc("how many of them found their place", 0)
+    missing: list[str] = doc("keys of the module that were not offered, at most eight", factory=list)
+    missing_count: int = doc("how many there are", 0)
+    unexpected: list[str] = doc("keys that were offered and have no place, at most eight", factory=list)
+    unexpected_count: int = doc("how many there are", 0)
+    prefix: str = doc("the beginning that all of these carry", "")
+    lacks: str = doc("the beginning that all of these lack", "")
+    prefixed: int = doc("keys that would fit without it, or with it", 0)
+
+    described: str = ""  # the keys in words: for the line alone
+
+    def text(self) -> str:
+        """The keys that were loaded, and that the others were not."""
+        return f"{self.module}: {self.described}; the others keep the values they had"
+
+
+@dataclass(kw_only=True)
+class RunResumed(_OfCheckpoint):
+    """A run goes on from a checkpoint."""
+
+    PART = "RESUME"
+
+    path: str = doc("file or folder; empty for memory", "")
+    steps: dict[str, int] = doc("whole numbers recorded in it: step, epoch, ...", factory=dict)
+    restored: list[str] = doc("what was restored: model, optimizer, scheduler", factory=list)
+    optimizer_step: float | None = doc("updates that the restored optimizer has counted")
+    scheduler_step: int | None = doc("steps that the scheduler in the file had counted")
+    fault: str = doc("what is wrong: optimizer, scheduler or counter", "")
+
+    @property
+    def level(self) -> str:
+        """W where something was not restored."""
+        return "W" if self.fault else "I"
+
+    def text(self) -> str:
+        """What was restored, what was recorded, and what was left."""
+        text = f"resumed from {self.path or 'memory'}: {' and '.join(self.restored)} restored"
+        text += f"; recorded {_steps(self.steps)}" if self.steps else ""
+        if self.optimizer_step is not None:
+            text += f"; the optimizer has counted {self.optimizer_step:g} updates"
+        if self.fault == "scheduler":
+            text += f"; the scheduler's state (at step {self.scheduler_step}) was left in the file"
+        if self.fault == "optimizer":
+            text += "; but another optimizer updates"
+        return text
+
+
+@dataclass(kw_only=True)
+class CounterBehind(_Warning):
+    """The first save after a resume counts from less than the checkpoint did."""
+
+    PART = "COUNTER"
+
+    path: str = doc("file or folder; empty for memory", "")
+    fault: str = doc("what is wrong: optimizer, scheduler or counter", "counter")
+    name: str = doc("the counter that began anew", "")
+    recorded: int = doc("its value in the file that was loaded", 0)
+    saved: int = doc("its value in the next save", 0)
+
+    def text(self) -> str:
+        """Both values of the counter."""
+        where = self.path or "memory"
+        return f"{self.name} is {self.saved} in {where}, and was {self.recorded} in the checkpoint resumed from"
+
+
+@dataclass(kw_only=True)
+class SaveMissed(_Warning):
+    """Saves came at equal distances, and then none did."""
+
+    PART = "MISSED"
+    EVIDENCE = Evidence.STATISTICAL
+
+    every_steps: int = doc("steps between saves so far", 0)
+    last_step: int = doc("the step of the last save", 0)
+
+    def text(self) -> str:
+        """Since when, and how often before."""
+        return f"nothing was saved since step {self.last_step}, after a save every {self.every_steps} steps before"
+
+
+def _steps(steps: dict[str, int]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in steps.items())
+
+
+def _names(names: list[str], count: int = 0) -> str:
+    count = max(count, len(names))
+    return ", ".join(names[:3]) + (f" and {count - 3} more" if count > 3 else "")
