@@ -1,10 +1,11 @@
 """AUTOGRAD_ANOMALY: autograd's own anomaly mode, on the steps that are sampled."""
 
 import warnings
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from tdbg.core.observations.anomaly import AnomalyMode, BackwardFailed
 from tdbg.probes import PROBES, Probe
 
 if TYPE_CHECKING:
@@ -32,11 +33,7 @@ class Anomaly(Probe):
     """
 
     name = "anomaly"
-    fields: ClassVar[dict[str, str]] = {
-        "check_nan": "autograd checks each node, and raises",
-        "error": "what backward raised",
-        "slow_pct": "how much longer the step took than the median of the steps without it",
-    }
+    observations = (AnomalyMode, BackwardFailed)
 
     def attach(self) -> None:
         self._entered: Any = None
@@ -74,16 +71,14 @@ class Anomaly(Probe):
         if self._entered is None:
             self._normal_ms = [*self._normal_ms[-31:], record.step_ms]
             return
-        values: dict[str, Any] = {"check_nan": self._raises}
-        text = f"anomaly mode on, check_nan {self._raises}"
+        mode = AnomalyMode(check_nan=self._raises)
         if len(self._normal_ms) >= 3:
             usual_ms = sorted(self._normal_ms)[len(self._normal_ms) // 2]
             extra_s = max(record.step_ms - usual_ms, 0.0) / 1e3
             self.monitor.budget.learn(self.name, extra_s, extra=True)
             self.monitor.budget.spend(self.name, extra_s)  # the mode works inside torch: only the clock shows it
-            values["slow_pct"] = round(100 * extra_s * 1e3 / usual_ms, 1)
-            text += f", step {values['slow_pct']:g} % longer"
-        self.see(text, step=record.step, **values)
+            mode.slow_pct = round(100 * extra_s * 1e3 / usual_ms, 1)
+        self.emit(mode, step=record.step)
 
     def after_step(self, optimizer: "Optimizer") -> None:
         self._leave()
@@ -98,4 +93,4 @@ class Anomaly(Probe):
         text = str(error).splitlines()[0][:300]
         self._leave()
         self.monitor.become_rank_now()
-        self.see(f"backward failed: {text}", part="ERROR", level="E", error=text)
+        self.emit(BackwardFailed(error=text))

@@ -1,12 +1,13 @@
 """BACKWARD: how much gradient reaches each module."""
 
 import math
-from typing import Any, ClassVar
+from typing import Any
 
 from tdbg.core.events import number
+from tdbg.core.observations.backward import ModuleGradients
 from tdbg.probes import PROBES, Probe
 from tdbg.probes.forward import short
-from tdbg.runtime.module_sampler import STRIDE, TURNS, ModuleSampler, SampleRequest, Seen
+from tdbg.runtime.module_sampler import STRIDE, ModuleSampler, SampleRequest, Seen
 
 MAX_NAMES = 8
 
@@ -27,18 +28,7 @@ class Backward(Probe):
 
     name = "backward"
     levels = ("advanced", "extreme")
-    fields: ClassVar[dict[str, str]] = {
-        **TURNS,
-        "modules": "paths of the modules, in the order of the forward pass; given when they change",
-        "flow": "L2 norm of the gradient at each module's output, unscaled; null where none arrived",
-        "first": "the flow at the first module that has one",
-        "last": "the flow at the last one",
-        "first_module": "the first module",
-        "last_module": "the last one",
-        "vanishes": "true where the first flow is less than BACKWARD.ratio of the last",
-        "bad": "modules whose gradient is not finite, at most eight",
-        "unreached": "modules with trainable parameters that no gradient reached, at most eight",
-    }
+    observations = (ModuleGradients,)
 
     def attach(self) -> None:
         self._keys: dict[int, tuple[str, ...]] = {}  # by turn
@@ -67,28 +57,21 @@ class Backward(Probe):
         bad = [row.path for row, flow in reached if not math.isfinite(flow)]
         unreached = [row.path for row in rows if row.leaf and row.place.trainable and row.graded and not row.reached]
         (first, first_flow), (last, last_flow) = reached[0], reached[-1]
-        values: dict[str, Any] = {
-            "flow": [short(flow) for flow in flows],
-            "first": number(first_flow),
-            "last": number(last_flow),
-            "first_module": first.path,
-            "last_module": last.path,
+        vanishes = math.isfinite(last_flow) and first_flow < self.threshold("ratio") * last_flow
+        seen = ModuleGradients(
+            flow=[short(flow) for flow in flows],
+            first=number(first_flow),
+            last=number(last_flow),
+            first_module=first.path,
+            last_module=last.path,
             **look.turns_told(),
             **self._names(rows, look.turn),
-        }
-        if math.isfinite(last_flow) and first_flow < self.threshold("ratio") * last_flow:
-            values["vanishes"] = True
-        if bad:
-            values["bad"] = bad[:MAX_NAMES]
-        if unreached:
-            values["unreached"] = unreached[:MAX_NAMES]
-        text = (
-            f"gradient {last_flow:.3g} at {last.path or 'the root'}, {first_flow:.3g} at {first.path or 'the root'}"
-            f"; {len(bad)} not finite"
+            vanishes=vanishes or None,
+            bad=bad[:MAX_NAMES] or None,
+            bad_count=len(bad),
+            unreached=unreached[:MAX_NAMES] or None,
         )
-        if unreached:
-            text += f"; none at {', '.join(unreached[:3])}" + (" ..." if len(unreached) > 3 else "")
-        self.see(text, step=look.step, **values)
+        self.emit(seen, step=look.step)
 
     def _names(self, rows: list[Seen], turn: int) -> dict[str, Any]:
         key = tuple(row.path for row in rows)

@@ -1,15 +1,15 @@
 """FORWARD: what each module put out in the steps that were looked at."""
 
 import math
-from typing import Any, ClassVar
+from typing import Any
 
-from tdbg.core.events import Number, as_float, number
+from tdbg.core.events import Number, number
+from tdbg.core.observations.forward import ModuleOutputs
 from tdbg.probes import PROBES, Probe
-from tdbg.runtime.module_sampler import STRIDE, TURNS, ModuleSampler, SampleRequest, Seen
+from tdbg.runtime.module_sampler import STRIDE, ModuleSampler, SampleRequest, Seen
 
 DEAD_SHARE = 0.999  # of the sample is zero
 MAX_NAMES = 8
-MAX_SHAPES = 24  # modules whose outputs are described in the text; the fields have all of them
 SAMPLED = ("mean", "std", "min", "max", "zero_share")
 
 
@@ -28,24 +28,7 @@ class Forward(Probe):
 
     name = "forward"
     levels = ("advanced", "extreme")
-    fields: ClassVar[dict[str, str]] = {
-        **TURNS,
-        "modules": "paths of the modules, in the order of the forward pass; given when they change",
-        "classes": "their classes; given with the paths",
-        "shapes": "the shapes of their outputs; given with the paths",
-        "dtypes": "the dtypes of their outputs; given with the paths",
-        "devices": "the devices of their outputs; given with the paths",
-        "rms": "root mean square of each output",
-        "mean": "mean of a sample of each output",
-        "std": "standard deviation of the sample",
-        "min": "smallest element of the sample",
-        "max": "largest element of the sample",
-        "zero_share": "share of the sample that is zero",
-        "bad": "modules whose output is not finite, at most eight",
-        "dead": "leaf modules whose output is zero all over, at most eight",
-        "loss": "the step's loss",
-        "calls": "calls of modules in the step",
-    }
+    observations = (ModuleOutputs,)
 
     def attach(self) -> None:
         self._keys: dict[int, tuple[object, ...]] = {}  # by turn
@@ -70,29 +53,20 @@ class Forward(Probe):
         bad = [row.path or row.place.module_class for row in rows if not math.isfinite(row.rms or 0.0)]
         dead = [row.path for row in rows if row.leaf and row.sample.get("zero_share", 0.0) >= DEAD_SHARE]
         finite = [row for row in rows if math.isfinite(row.rms or 0.0)]
-        values: dict[str, Any] = {
-            "rms": [short(row.rms) for row in rows],
+        outputs = ModuleOutputs(
+            rms=[short(row.rms) for row in rows],
             **_samples(rows),
-            "calls": sum(row.calls for row in look.seen),
+            calls=sum(row.calls for row in look.seen),
             **look.turns_told(),
             **self._names(rows, look.turn),
-        }
-        if bad:
-            values["bad"] = bad[:MAX_NAMES]
-        if dead:
-            values["dead"] = dead[:MAX_NAMES]
-        values["loss"] = number(self.monitor.recorder.loss)
-        text = f"{len(rows)} modules"
-        if finite:
-            low, high = min(finite, key=_rms), max(finite, key=_rms)
-            text += f", output rms {_rms(low):.3g} ({low.path or 'root'}) to {_rms(high):.3g} ({high.path or 'root'})"
-        text += f", {len(bad)} not finite" + (f" (first: {bad[0]})" if bad else "")
-        if dead:
-            text += f", {len(dead)} all zero (first: {dead[0]})"
-        loss = as_float(self.monitor.recorder.loss)
-        text += f", loss {loss:.6g}" if loss is not None else ""
-        text += _described(rows) if "shapes" in values else ""
-        self.see(text, step=look.step, **values)
+            bad=bad[:MAX_NAMES] or None,
+            bad_count=len(bad),
+            dead=dead[:MAX_NAMES] or None,
+            dead_count=len(dead),
+            loss=number(self.monitor.recorder.loss),
+            extremes=_extremes(finite),
+        )
+        self.emit(outputs, step=look.step)
 
     def _names(self, rows: list[Seen], turn: int) -> dict[str, Any]:
         """Names and kinds, where they are not those of the last look."""
@@ -109,15 +83,11 @@ class Forward(Probe):
         }
 
 
-def _described(rows: list[Seen]) -> str:
-    """``; outputs: 0 (Linear) float32[32, 8], 2 (Linear) float32[32, 4]; on cpu``."""
-    shown = [
-        f"{row.path or 'root'} ({row.place.module_class}) {str(row.dtype).removeprefix('torch.')}{list(row.shape)}"
-        for row in rows[:MAX_SHAPES]
-    ]
-    more = f" and {len(rows) - MAX_SHAPES} more" if len(rows) > MAX_SHAPES else ""
-    devices = ", ".join(sorted({str(row.device) for row in rows}))
-    return f"; outputs: {', '.join(shown)}{more}; on {devices}"
+def _extremes(rows: list[Seen]) -> str:
+    if not rows:
+        return ""
+    low, high = min(rows, key=_rms), max(rows, key=_rms)
+    return f", output rms {_rms(low):.3g} ({low.path or 'root'}) to {_rms(high):.3g} ({high.path or 'root'})"
 
 
 def _samples(rows: list[Seen]) -> dict[str, Any]:

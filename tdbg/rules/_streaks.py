@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from tdbg.core.events import Observation
+from tdbg.core.observations._module_look import ModuleLook
 
 
 @dataclass(slots=True)
@@ -14,16 +14,16 @@ class Streaks:
     looks: dict[str, int] = field(default_factory=dict)
     since: dict[str, int] = field(default_factory=dict)  # the step of the first of them
 
-    def see(self, event: Observation, found: Iterable[str]) -> None:
+    def see(self, look: ModuleLook, found: Iterable[str]) -> None:
         """One look: ``found`` are the modules in that state."""
-        turn = int(event.values.get("turn", 0))
-        self.names[turn] = list(event.values.get("modules", self.names.get(turn, ())))
+        turn = look.turn or 0
+        self.names[turn] = look.modules if look.modules is not None else self.names.get(turn, [])
         held = set(found)
         for name in held.union(self.names[turn]):
             if name not in held:
                 self.looks.pop(name, None)
             elif self.looks.setdefault(name, 0) == 0:
-                self.since[name] = event.step
+                self.since[name] = look.step
             if name in held:
                 self.looks[name] += 1
 

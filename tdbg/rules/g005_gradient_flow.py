@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from tdbg.core.events import Finding, Observation
+from tdbg.core.events import Finding
+from tdbg.core.observations.backward import ModuleGradients
 from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, ObservingRule
 from tdbg.rules._streaks import Streaks
@@ -47,50 +48,48 @@ class GradientFlow(ObservingRule[_State]):
     code = "TD-G005"
     title = "gradient vanishes on its way back"
     severity = "warning"
-    probe = "backward"
+    observes = (ModuleGradients,)
     kept = _State
 
-    def see(self, process: ProcessDir, state: _State, event: Observation) -> Finding | None:
-        values = event.values
+    def see(self, process: ProcessDir, state: _State, seen: ModuleGradients) -> Finding | None:
         if state.said:
             return None
-        unreached = list(values.get("unreached", ()))
-        state.unreached.see(event, unreached)
+        unreached = seen.unreached or []
+        state.unreached.see(seen, unreached)
         lasting = state.unreached.lasting(LOOKS, unreached)
-        state.vanished = state.vanished + 1 if values.get("vanishes") else 0
+        state.vanished = state.vanished + 1 if seen.vanishes else 0
         if state.vanished == 1:
-            state.since = event.step
+            state.since = seen.step
         if lasting:
             state.said = True
-            return self._unreached(process, event, lasting)
+            return self._unreached(process, seen, lasting)
         if state.vanished >= LOOKS:
             state.said = True
-            return self._vanishes(process, state, event)
+            return self._vanishes(process, state, seen)
         return None
 
-    def _unreached(self, process: ProcessDir, event: Observation, names: list[str]) -> Finding:
+    def _unreached(self, process: ProcessDir, seen: ModuleGradients, names: list[str]) -> Finding:
         return self.found(
             f"no gradient reaches {joined(names, 3)}, rank {process.rank}",
-            first_step=event.step,
+            first_step=seen.step,
             rank=process.rank,
             phase="backward",
             module=names[0],
-            evidence=[f"{LOOKS} looks in a row, up to step {event.step}: it ran forward, nothing came back"],
+            evidence=[f"{LOOKS} looks in a row, up to step {seen.step}: it ran forward, nothing came back"],
             cause="its output is detached, or the loss does not use it",
             try_next="look for detach(), no_grad or argmax behind it; freeze it if that is meant",
         )
 
-    def _vanishes(self, process: ProcessDir, state: _State, event: Observation) -> Finding:
-        values = event.values
-        first, last = finite(values.get("first")), finite(values.get("last"))
+    def _vanishes(self, process: ProcessDir, state: _State, seen: ModuleGradients) -> Finding:
+        first, last = finite(seen.first), finite(seen.last)
         return self.found(
-            f"the gradient falls from {figure(last)} at {values.get('last_module')} to {figure(first)} at"
-            f" {values.get('first_module')}, rank {process.rank}",
+            f"the gradient falls from {figure(last)} at {seen.last_module} to {figure(first)} at"
+            f" {seen.first_module}, rank {process.rank}",
             first_step=state.since,
             rank=process.rank,
             phase="backward",
-            module=str(values.get("first_module", "")),
-            evidence=[f"{LOOKS} looks in a row, from step {state.since} to {event.step}"],
+            module=seen.first_module,
+            evidence=[f"{LOOKS} looks in a row, from step {state.since} to {seen.step}"],
             cause=CUT if first == 0 else "too many saturating or shrinking layers in a row",
             try_next=LOOK_BETWEEN
             if first == 0

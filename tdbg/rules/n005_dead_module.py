@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from tdbg.core.events import Finding, Observation
+from tdbg.core.events import Finding
+from tdbg.core.observations.forward import ModuleOutputs
 from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, ObservingRule
 from tdbg.rules._streaks import Streaks
@@ -42,14 +43,14 @@ class DeadModule(ObservingRule[_State]):
     code = "TD-N005"
     title = "a module's output is zero"
     severity = "warning"
-    probe = "forward"
+    observes = (ModuleOutputs,)
     kept = _State
 
-    def see(self, process: ProcessDir, state: _State, event: Observation) -> Finding | None:
-        if event.step <= FIRST_STEPS or "zero_share" not in event.values:
+    def see(self, process: ProcessDir, state: _State, seen: ModuleOutputs) -> Finding | None:
+        if seen.step <= FIRST_STEPS or seen.zero_share is None:
             return None
-        dead = list(event.values.get("dead", ()))
-        state.dead.see(event, dead)
+        dead = seen.dead or []
+        state.dead.see(seen, dead)
         lasting = state.dead.lasting(LOOKS, dead)
         if not lasting or state.said:
             return None

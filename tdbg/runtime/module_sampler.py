@@ -58,10 +58,6 @@ LARGE = 16_384  # elements; of larger tensors a norm is estimated from
 # A hook that computes runs with a cold cache, 25 us each; so it only keeps the tensor, and all are worked on together.
 HELD_BYTES = 4 << 20  # a larger tensor is worked on at once, when the time that takes is small against its own
 HELD_ALL_BYTES = 64 << 20
-TURNS = {  # what an observation of a look in turn holds besides
-    "turn": "which part of the modules this look was at; names are given once a turn. Absent: all of them",
-    "turns": "how many parts there are",
-}
 FIGURES = ("mean", "std", "min", "max", "zero_share")
 NOTHING = torch.empty(0)
 NO_SHAPE, HOST = torch.Size(), torch.device("cpu")
@@ -281,8 +277,8 @@ class ModuleSampler:
             if root in known and (known[root].compiled or known[root].root_compiled != _is_compiled(root)):
                 del known[root]
 
-    def turns_told(self) -> dict[str, int]:
-        """TURNS of this look, for an observation."""
+    def turns_told(self) -> dict[str, Any]:
+        """Which turn this look is, for an observation; nothing where it is at all modules."""
         return {"turn": self.turn, "turns": self.turns} if self.turn else {}
 
     def count(self) -> int:

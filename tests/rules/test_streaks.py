@@ -3,6 +3,7 @@
 import pytest
 
 from tdbg.core.events import Observation
+from tdbg.core.observations.forward import ModuleOutputs
 from tdbg.rules._streaks import Streaks
 
 TURNS = {1: ["first", "a"], 2: ["first", "b"]}
@@ -17,7 +18,9 @@ def played(*dead: list[str]) -> Streaks:
     """Looks at steps 1, 2, ..., each in its turn."""
     streaks = Streaks()
     for step, found in enumerate(dead, 1):
-        streaks.see(look(step, 2 - step % 2, found, named=step <= 2), found)
+        seen = ModuleOutputs.of(look(step, 2 - step % 2, found, named=step <= 2))
+        assert seen is not None
+        streaks.see(seen, found)
     return streaks
 
 

@@ -68,6 +68,7 @@ def field_lines(kinds: Iterable[type[Observed]]) -> dict[str, str]:
     return {item.name: item.metadata["doc"] for kind in kinds for item in fields(kind) if "doc" in item.metadata}
 
 
+NON_FINITE = ("nan", "inf", "-inf")
 _NAMES: dict[type[Observed], tuple[str, ...]] = {}
 _KINDS: dict[type[Any], dict[str, Any]] = {}
 
@@ -88,6 +89,8 @@ def _fits(value: Any, kind: Any) -> bool:
     """True if a value of an event is of the kind that its field says."""
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin in (Union, types.UnionType):
+        if isinstance(value, str) and float in inner and str in inner:  # Number: a text is there for what JSON cannot write
+            return value in NON_FINITE
         return any(_fits(value, one) for one in inner)
     if origin is list:
         return isinstance(value, list) and all(_fits(one, inner[0]) for one in value)

@@ -1,0 +1,41 @@
+"""What the probe `anomaly` sees."""
+
+from dataclasses import dataclass
+
+from tdbg.core.events import doc
+from tdbg.core.observations import Evidence, Observed
+
+
+@dataclass(kw_only=True)
+class AnomalyMode(Observed):
+    """A step that ran in autograd's anomaly mode."""
+
+    PROBE = "anomaly"
+
+    check_nan: bool = doc("autograd checks each node, and raises", False)
+    slow_pct: float | None = doc("how much longer the step took than the median of the steps without it")
+
+    def text(self) -> str:
+        """How the mode was set, and what it cost."""
+        text = f"anomaly mode on, check_nan {self.check_nan}"
+        return text + (f", step {self.slow_pct:g} % longer" if self.slow_pct is not None else "")
+
+
+@dataclass(kw_only=True)
+class BackwardFailed(Observed):
+    """Backward raised in anomaly mode."""
+
+    PROBE = "anomaly"
+    PART = "ERROR"
+    EVIDENCE = Evidence.LOCATED
+
+    error: str = doc("what backward raised", "")
+
+    @property
+    def level(self) -> str:
+        """An error."""
+        return "E"
+
+    def text(self) -> str:
+        """What was raised."""
+        return f"backward failed: {self.error}"

@@ -1,0 +1,54 @@
+"""What the probe `forward` sees."""
+
+from dataclasses import dataclass
+
+from tdbg.core.events import Number, as_float, doc
+from tdbg.core.observations._module_look import ModuleLook
+
+Column = list[Number | None] | None
+MAX_SHAPES = 24  # modules whose outputs are described in the line; the fields have all of them
+
+
+@dataclass(kw_only=True)
+class ModuleOutputs(ModuleLook):
+    """The outputs of modules in one step."""
+
+    PROBE = "forward"
+
+    classes: list[str] | None = doc("their classes; given with the paths")
+    shapes: list[list[int]] | None = doc("the shapes of their outputs; given with the paths")
+    dtypes: list[str] | None = doc("the dtypes of their outputs; given with the paths")
+    devices: list[str] | None = doc("the devices of their outputs; given with the paths")
+    rms: list[Number | None] = doc("root mean square of each output", factory=list)
+    mean: Column = doc("mean of a sample of each output")
+    std: Column = doc("standard deviation of the sample")
+    min: Column = doc("smallest element of the sample")
+    max: Column = doc("largest element of the sample")
+    zero_share: Column = doc("share of the sample that is zero")
+    bad: list[str] | None = doc("modules whose output is not finite, at most eight")
+    dead: list[str] | None = doc("leaf modules whose output is zero all over, at most eight")
+    loss: Number | None = doc("the step's loss")
+    calls: int = doc("calls of modules in the step", 0)
+
+    extremes: str = ""  # which outputs are smallest and largest: for the line alone
+    bad_count: int = 0
+    dead_count: int = 0
+
+    def text(self) -> str:
+        """The range of the outputs, what is wrong with them, the loss, and their shapes where these are new."""
+        text = f"{len(self.rms)} modules{self.extremes}"
+        text += f", {self.bad_count} not finite" + (f" (first: {self.bad[0]})" if self.bad else "")
+        if self.dead:
+            text += f", {self.dead_count} all zero (first: {self.dead[0]})"
+        loss = as_float(self.loss)
+        text += f", loss {loss:.6g}" if loss is not None else ""
+        return text + self._shapes()
+
+    def _shapes(self) -> str:
+        """``; outputs: 0 (Linear) float32[32, 8], 2 (Linear) float32[32, 4]; on cpu``."""
+        rows = list(zip(self.modules or (), self.classes or (), self.dtypes or (), self.shapes or (), strict=False))
+        if not rows:
+            return ""
+        shown = [f"{path or 'root'} ({name}) {dtype}{shape}" for path, name, dtype, shape in rows[:MAX_SHAPES]]
+        more = f" and {len(rows) - MAX_SHAPES} more" if len(rows) > MAX_SHAPES else ""
+        return f"; outputs: {', '.join(shown)}{more}; on {', '.join(self.devices or ())}"
