@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from tdbg.core.events import Event, Finding, Observation, Plan
+from tdbg.core.observations.early_stopping import StoppingCheck
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import counted
 from tdbg.rules import RULES, Rule
@@ -38,8 +39,9 @@ class ShortRun(Rule):
         self._stopped: dict[str, int] = {}  # process -> the step at which an early stopper asked for the end
 
     def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
-        if isinstance(event, Observation) and event.probe == "early-stopping" and event.values.get("stop"):
-            self._stopped[process.label] = event.step
+        check = StoppingCheck.of(event)
+        if check is not None and check.stop:
+            self._stopped[process.label] = check.step
         return ()
 
     def finish(self, view: View) -> Iterable[Finding]:

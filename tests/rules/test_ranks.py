@@ -438,7 +438,7 @@ def test_an_early_stopper_ended_the_run(one):
     run, rank = one
     run.emit(rank, Plan(steps=100, source="Trainer"))
     run.train(rank, [2.0] * 80)
-    run.emit(rank, Observation(probe="early-stopping", step=80, text="-", values={"stop": True}))
+    run.emit(rank, Observation(probe="early-stopping", part="CHECK", step=80, text="-", values={"stop": True}))
     run.end(rank, 80)
     assert run.codes() == []
 
@@ -447,7 +447,7 @@ def test_a_stopper_that_nobody_heard_did_not_end_the_run(one):
     run, rank = one
     run.emit(rank, Plan(steps=100, source="Trainer"))
     run.train(rank, [2.0] * 60)
-    run.emit(rank, Observation(probe="early-stopping", step=60, text="-", values={"stop": True}))
+    run.emit(rank, Observation(probe="early-stopping", part="CHECK", step=60, text="-", values={"stop": True}))
     run.train(rank, [2.0] * 20, first=61)
     run.end(rank, 80)
     assert run.codes() == ["TD-R004"]
@@ -457,7 +457,7 @@ def test_a_stopper_excuses_no_swallowed_exception(one):
     run, rank = one
     run.emit(rank, Plan(steps=100, source="Trainer"))
     run.train(rank, [2.0] * 80)
-    run.emit(rank, Observation(probe="early-stopping", step=80, text="-", values={"stop": True}))
+    run.emit(rank, Observation(probe="early-stopping", part="CHECK", step=80, text="-", values={"stop": True}))
     run.emit(rank, crash(how="logged"))
     run.end(rank, 80)
     assert first(run, "TD-R004").severity == "warning"

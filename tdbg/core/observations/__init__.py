@@ -89,7 +89,9 @@ def _fits(value: Any, kind: Any) -> bool:
     """True if a value of an event is of the kind that its field says."""
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin in (Union, types.UnionType):
-        if isinstance(value, str) and float in inner and str in inner:  # Number: a text is there for what JSON cannot write
+        if (
+            isinstance(value, str) and float in inner and str in inner
+        ):  # Number: a text is there for what JSON cannot write
             return value in NON_FINITE
         return any(_fits(value, one) for one in inner)
     if origin is list:
