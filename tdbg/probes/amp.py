@@ -2,12 +2,13 @@
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from tdbg.core.events import Step, as_float, number
+from tdbg.core.observations.amp import PrecisionLoss, ScaleChanged, SkipExplained, UpdateSkipped
 from tdbg.probes import PROBES, Probe
 from tdbg.probes.forward import short
 from tdbg.probes.scaler import ScaledUpdate
@@ -30,7 +31,6 @@ FAINT_SHARE = 0.5  # of those that are not zero are below it: zeros alone may co
 NOTHING_LEFT = 0.999  # of the elements are zero
 NAN_STREAK = 8  # skips in a row with NaN and no Inf: no scale helps that
 LOOKS_BEFORE_GIVING_UP = 8
-WORDS = {"float16": "range 6e-05 to 65504", "bfloat16": "float32's range, 8 bits of precision; needs no loss scale"}
 
 
 @dataclass(slots=True)
@@ -65,28 +65,7 @@ class MixedPrecision(Probe):
 
     name = "amp"
     levels = ("advanced", "extreme")
-    fields: ClassVar[dict[str, str]] = {
-        "autocast": "dtype of autocast at the root's call; empty where it was off",
-        "dtype": "the half-precision dtype the gradients were judged by",
-        "scale": "the loss scale of the step",
-        "scaler": "true if a GradScaler scales the loss",
-        "updates_skipped": "updates skipped so far",
-        "streak": "updates skipped in a row",
-        "growths": "times the scale grew so far",
-        "backoffs": "times it was lowered so far",
-        "elements": "sampled elements of the gradients",
-        "zero_share": "share of them that is exactly zero",
-        "faint_share": "share that is not zero but below the dtype's smallest normal number",
-        "huge_share": "share beyond the dtype's largest number, or not finite",
-        "largest": "the largest of them",
-        "lost_looks": "looks in a row in which half precision lost most of the gradients",
-        "lost_since": "the first step of them",
-        "loss": "SKIP, CAUSE: the step's loss, unscaled",
-        "real": "SKIP, CAUSE: why no scale would have helped: loss, or gradient; left out where it may be an overflow",
-        "bad": "SKIP: rows of parameter, NaN or Inf and count, at most eight",
-        "bad_count": "SKIP: parameters whose gradient is not finite",
-        "before": "SCALE: the scale before",
-    }
+    observations = (PrecisionLoss, UpdateSkipped, SkipExplained, ScaleChanged)
 
     def __init__(self, monitor: Any) -> None:
         super().__init__(monitor)
@@ -234,19 +213,17 @@ class MixedPrecision(Probe):
         if real and self._told >= ALWAYS_TOLD and not self.may():
             return
         self._told += bool(real)
-        values: dict[str, Any] = {"scale": self._scale, "updates_skipped": self._skipped, "streak": self._streak}
-        text = f"update skipped at scale {_figure(self._scale)}, {self._streak} in a row, {self._skipped} so far"
-        if loss is not None:
-            values["loss"] = number(loss)
-            text += f"; loss {loss:.4g}"
-        if real:
-            values["real"] = real
-            text += "; the loss itself is not finite" if real == "loss" else "; NaN at every scale"
+        skipped = UpdateSkipped(
+            scale=self._scale,
+            updates_skipped=self._skipped,
+            streak=self._streak,
+            loss=number(loss) if loss is not None else None,
+            real=real or None,
+        )
         if bad:
-            rows = [{"name": name, "kind": seen.kind, "count": seen.count} for name, seen in bad[:MAX_NAMES]]
-            values["bad"], values["bad_count"] = rows, len(bad)
-            text += f"; {len(bad)} gradients not finite ({rows[0]['name']}: {rows[0]['count']} {rows[0]['kind']})"
-        self.see(text, "SKIP", "W", step=step, **values)
+            skipped.bad = [{"name": name, "kind": seen.kind, "count": seen.count} for name, seen in bad[:MAX_NAMES]]
+            skipped.bad_count = len(bad)
+        self.emit(skipped, step=step)
 
     def _updated(self, seconds: float, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         if args[0].is_enabled():
@@ -262,11 +239,8 @@ class MixedPrecision(Probe):
         grew = scale > before
         self._growths, self._backoffs = self._growths + grew, self._backoffs + (not grew)
         if (self._growths if grew else self._backoffs) <= ALWAYS_TOLD or self.may():
-            text = f"scale {before:g} -> {scale:g} ({'grows' if grew else 'backs off'})"
-            step = max(self.monitor.step, 1)
-            self.see(
-                text, "SCALE", step=step, scale=scale, before=before, growths=self._growths, backoffs=self._backoffs
-            )
+            changed = ScaleChanged(scale=scale, before=before, growths=self._growths, backoffs=self._backoffs)
+            self.emit(changed, step=max(self.monitor.step, 1))
 
     # the end of a step
 
@@ -278,34 +252,25 @@ class MixedPrecision(Probe):
         loss = as_float(record.loss)
         if record.skipped and loss is not None and not math.isfinite(loss) and self._told < ALWAYS_TOLD:
             self._told += 1
-            text = f"update skipped, and the loss itself is not finite: {loss:.4g}"
-            self.see(text, "CAUSE", "W", step=record.step, loss=record.loss, real="loss", scale=record.scale)
+            self.emit(SkipExplained(loss=record.loss, real="loss", scale=record.scale), step=record.step)
 
     def _tell(self, sample: _Sample) -> None:
-        scaling = self.monitor.scaling
-        values: dict[str, Any] = {
-            "autocast": self._autocast,
-            "dtype": sample.dtype,
-            "scaler": scaling,
-            "elements": sample.elements,
-            "zero_share": short(sample.zero),
-            "faint_share": short(sample.faint),
-            "huge_share": short(sample.huge),
-            "largest": short(sample.largest),
-            "lost_looks": self._lost,
-        }
-        if self._lost:
-            values["lost_since"] = self._lost_since
-        text = f"{'autocast' if self._autocast else 'gradients in'} {sample.dtype} ({WORDS[sample.dtype]})"
-        if scaling:
-            values |= {"scale": self._scale, "updates_skipped": self._skipped, "growths": self._growths}
-            values["backoffs"] = self._backoffs
-            text += f", scale {_figure(self._scale)}, {self._skipped} updates skipped so far"
-        text += (
-            f"; of {sample.elements} gradient elements {100 * sample.zero:.3g} % are zero,"
-            f" {100 * sample.faint:.3g} % below the normal range, {100 * sample.huge:.3g} % beyond it"
+        loss = PrecisionLoss(
+            autocast=self._autocast,
+            dtype=sample.dtype,
+            scaler=self.monitor.scaling,
+            elements=sample.elements,
+            zero_share=short(sample.zero),
+            faint_share=short(sample.faint),
+            huge_share=short(sample.huge),
+            largest=short(sample.largest),
+            lost_looks=self._lost,
+            lost_since=self._lost_since if self._lost else None,
         )
-        self.see(text, step=sample.step, **values)
+        if loss.scaler:
+            loss.scale, loss.updates_skipped = self._scale, self._skipped
+            loss.growths, loss.backoffs = self._growths, self._backoffs
+        self.emit(loss, step=sample.step)
 
 
 class _Read:
@@ -345,7 +310,3 @@ def _host_scale(scaler: Any) -> float | None:
 
 def _short_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
-
-
-def _figure(value: float | None) -> str:
-    return "unknown" if value is None else f"{value:g}"

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from tdbg.core.events import Finding, Observation
+from tdbg.core.events import Finding
+from tdbg.core.observations.amp import SkipExplained, UpdateSkipped
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import counted
 from tdbg.rules import RULES, ObservingRule
@@ -44,27 +45,26 @@ class RealNanHidden(ObservingRule[_State]):
     code = "TD-A002"
     title = "GradScaler hides a real NaN or Inf"
     severity = "warning"
-    probe = "amp"
+    observes = (UpdateSkipped, SkipExplained)
     kept = _State
 
-    def see(self, process: ProcessDir, state: _State, event: Observation) -> Finding | None:
-        values = event.values
-        real = values.get("real")
-        if state.said or not real:
+    def see(self, process: ProcessDir, state: _State, seen: UpdateSkipped | SkipExplained) -> Finding | None:
+        if state.said or not seen.real:
             return None
         state.said = True
-        if real == "loss":
-            what = f"but the loss itself is {figure(values.get('loss'))}"
+        of_loss = seen.real == "loss"
+        streak, rows = (seen.streak, seen.bad or []) if isinstance(seen, UpdateSkipped) else (0, [])
+        if of_loss:
+            what = f"but the loss itself is {figure(seen.loss)}"
         else:
-            what = f"the {counted(values.get('streak', 0), 'update')} up to it as well: NaN gradients at every scale"
-        rows = values.get("bad") or []
+            what = f"the {counted(streak, 'update')} up to it as well: NaN gradients at every scale"
         evidence = [f"not finite: {row['name']}, {row['count']} elements ({row['kind']})" for row in rows[:4]]
         return self.found(
-            f"GradScaler skipped step {event.step} at scale {_scale(values.get('scale'))}, {what}, rank {process.rank}",
-            first_step=event.step,
+            f"GradScaler skipped step {seen.step} at scale {_scale(seen.scale)}, {what}, rank {process.rank}",
+            first_step=seen.step,
             rank=process.rank,
-            phase="loss" if real == "loss" else "gradient",
-            evidence=[event.text, *evidence],
+            phase="loss" if of_loss else "gradient",
+            evidence=[seen.text(), *evidence],
             cause="a NaN or Inf that no loss scale can prevent: bad input, a division, log or sqrt at its edge",
             try_next="TD-N001 of this run, or --flag AUTOGRAD_ANOMALY; bfloat16 if it is an Inf of the forward pass",
         )

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from tdbg.core.events import Finding, Observation
+from tdbg.core.events import Finding
+from tdbg.core.observations.amp import PrecisionLoss
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import counted
 from tdbg.rules import RULES, ObservingRule
@@ -51,25 +52,24 @@ class GradientsUnderflow(ObservingRule[_State]):
     code = "TD-A003"
     title = "gradients underflow in fp16"
     severity = "warning"
-    probe = "amp"
+    observes = (PrecisionLoss,)
     kept = _State
 
-    def see(self, process: ProcessDir, state: _State, event: Observation) -> Finding | None:
-        values = event.values
-        if state.said or values.get("lost_looks", 0) < LOOKS:
+    def see(self, process: ProcessDir, state: _State, seen: PrecisionLoss) -> Finding | None:
+        if state.said or seen.lost_looks < LOOKS:
             return None
         state.said = True
-        scaler = bool(values.get("scaler"))
-        at = f"at loss scale {_scale(values.get('scale'))}" if scaler else "no GradScaler"
+        scaler = seen.scaler
+        at = f"at loss scale {_scale(seen.scale)}" if scaler else "no GradScaler"
         return self.found(
-            f"fp16 loses the gradient: {_percent(values.get('zero_share'))} of its elements are zero,"
-            f" {_percent(values.get('faint_share'))} below the normal range, {at}, rank {process.rank}",
-            first_step=values.get("lost_since", event.step),
+            f"fp16 loses the gradient: {_percent(seen.zero_share)} of its elements are zero,"
+            f" {_percent(seen.faint_share)} below the normal range, {at}, rank {process.rank}",
+            first_step=seen.lost_since if seen.lost_since is not None else seen.step,
             rank=process.rank,
             phase="gradient",
             evidence=[
-                f"{counted(values['lost_looks'], 'look')} in a row, up to step {event.step}; the largest of"
-                f" {values.get('elements')} sampled elements is {figure(values.get('largest'))}"
+                f"{counted(seen.lost_looks, 'look')} in a row, up to step {seen.step}; the largest of"
+                f" {seen.elements} sampled elements is {figure(seen.largest)}"
             ],
             cause="the loss scale is too low for these gradients" if scaler else "fp16 without a loss scale",
             try_next="a higher init_scale, and why the scale fell; or bfloat16"

@@ -1,0 +1,137 @@
+"""What the probe `amp` sees."""
+
+from dataclasses import dataclass
+from typing import TypedDict
+
+from tdbg.core.events import Number, as_float, doc
+from tdbg.core.observations import Evidence, Observed
+
+RANGES = {"float16": "range 6e-05 to 65504", "bfloat16": "float32's range, 8 bits of precision; needs no loss scale"}
+
+
+class BadGradient(TypedDict):
+    """A gradient that is not finite."""
+
+    name: str
+    kind: str
+    count: int
+
+
+@dataclass(kw_only=True)
+class PrecisionLoss(Observed):
+    """What half precision makes of the gradients, judged by a sample of their elements."""
+
+    PROBE = "amp"
+    EVIDENCE = Evidence.STATISTICAL
+
+    autocast: str = doc("dtype of autocast at the root's call; empty where it was off", "")
+    dtype: str = doc("the half-precision dtype the gradients were judged by", "")
+    scaler: bool = doc("true if a GradScaler scales the loss", False)
+    elements: int = doc("sampled elements of the gradients", 0)
+    zero_share: Number | None = doc("share of them that is exactly zero")
+    faint_share: Number | None = doc("share that is not zero but below the dtype's smallest normal number")
+    huge_share: Number | None = doc("share beyond the dtype's largest number, or not finite")
+    largest: Number | None = doc("the largest of them")
+    lost_looks: int = doc("looks in a row in which half precision lost most of the gradients", 0)
+    lost_since: int | None = doc("the first step of them")
+    scale: float | None = doc("the loss scale of the step")
+    updates_skipped: int | None = doc("updates skipped so far")
+    growths: int | None = doc("times the scale grew so far")
+    backoffs: int | None = doc("times it was lowered so far")
+
+    def text(self) -> str:
+        """The dtype, the scale, and the shares that are lost at either end."""
+        text = f"{'autocast' if self.autocast else 'gradients in'} {self.dtype} ({RANGES.get(self.dtype, 'unknown')})"
+        if self.updates_skipped is not None:
+            text += f", scale {_exact(self.scale)}, {self.updates_skipped} updates skipped so far"
+        return (
+            f"{text}; of {self.elements} gradient elements {_percent(self.zero_share)} % are zero,"
+            f" {_percent(self.faint_share)} % below the normal range, {_percent(self.huge_share)} % beyond it"
+        )
+
+
+@dataclass(kw_only=True)
+class UpdateSkipped(Observed):
+    """An update that GradScaler skipped."""
+
+    PROBE = "amp"
+    PART = "SKIP"
+    ALWAYS = ("scale",)
+
+    scale: float | None = doc("the loss scale of the step")
+    updates_skipped: int = doc("updates skipped so far", 0)
+    streak: int = doc("updates skipped in a row", 0)
+    loss: Number | None = doc("the step's loss, unscaled")
+    real: str | None = doc("why no scale would have helped: loss, or gradient; left out where it may be an overflow")
+    bad: list[BadGradient] | None = doc("rows of parameter, NaN or Inf and count, at most eight")
+    bad_count: int | None = doc("parameters whose gradient is not finite")
+
+    @property
+    def level(self) -> str:
+        """A warning."""
+        return "W"
+
+    def text(self) -> str:
+        """At which scale, how often, and what was not finite."""
+        text = f"update skipped at scale {_exact(self.scale)}, {self.streak} in a row, {self.updates_skipped} so far"
+        loss = as_float(self.loss)
+        text += f"; loss {loss:.4g}" if loss is not None else ""
+        if self.real:
+            text += "; the loss itself is not finite" if self.real == "loss" else "; NaN at every scale"
+        if self.bad:
+            row = self.bad[0]
+            text += f"; {self.bad_count} gradients not finite ({row['name']}: {row['count']} {row['kind']})"
+        return text
+
+
+@dataclass(kw_only=True)
+class SkipExplained(Observed):
+    """Why an update was skipped, known a step late on an accelerator."""
+
+    PROBE = "amp"
+    PART = "CAUSE"
+    ALWAYS = ("scale",)
+
+    loss: Number | None = doc("the step's loss, unscaled")
+    real: str | None = doc("why no scale would have helped: loss, or gradient")
+    scale: Number | None = doc("the loss scale of the step")
+
+    @property
+    def level(self) -> str:
+        """A warning."""
+        return "W"
+
+    def text(self) -> str:
+        """The loss."""
+        return f"update skipped, and the loss itself is not finite: {_figure(as_float(self.loss))}"
+
+
+@dataclass(kw_only=True)
+class ScaleChanged(Observed):
+    """GradScaler changed the loss scale."""
+
+    PROBE = "amp"
+    PART = "SCALE"
+
+    scale: float | None = doc("the loss scale of the step")
+    before: float | None = doc("the scale before")
+    growths: int = doc("times the scale grew so far", 0)
+    backoffs: int = doc("times it was lowered so far", 0)
+
+    def text(self) -> str:
+        """Both scales."""
+        grew = (self.scale or 0.0) > (self.before or 0.0)
+        return f"scale {_exact(self.before)} -> {_exact(self.scale)} ({'grows' if grew else 'backs off'})"
+
+
+def _figure(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.4g}"
+
+
+def _exact(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:g}"
+
+
+def _percent(share: Number | None) -> str:
+    found = as_float(share)
+    return "unknown" if found is None else f"{100 * found:.3g}"
