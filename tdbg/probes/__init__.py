@@ -83,7 +83,7 @@ class Probe(Listener):
         flag: where the probe serves several flags. step: if it is not the running one. At most one a step and part.
         """
         seen.step = self.monitor.running_step if step is None else step
-        self.see(seen.text(), seen.PART, seen.level, flag, seen.step, **seen.as_values())
+        self.see(seen.text(), seen.PART + seen.suffix, seen.level, flag, seen.step, **seen.as_values())
 
     def see(
         self, text: str, part: str = "", level: str = "D", flag: str = "", step: int | None = None, **values: Any

@@ -7,11 +7,12 @@ import threading
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from tdbg.core.observations.device import AcceleratorIdle, MixedDevices, MixedDtypes, StepPlaces
 from tdbg.probes import PROBES, Probe
 from tdbg.runtime import code_places
 from tdbg.runtime.compiler import hide, unseen
@@ -72,27 +73,7 @@ class Device(Probe):
     name = "device"
     levels = ("extreme",)
     every = 16
-    fields: ClassVar[dict[str, str]] = {
-        "parameters": "how many parameters there are of each dtype and device; given when it changes",
-        "buffers": "the same for buffers",
-        "inputs": "device and dtype of the root's inputs, at most eight",
-        "output": "device and dtype of its first output",
-        "loss": "device and dtype of the loss",
-        "accelerator": "the model is on an accelerator",
-        "accelerators": "accelerators the process can see",
-        "syncs": "calls that wait for an accelerator (on the CPU: that would)",
-        "copies": "tensors copied between devices",
-        "copied_mb": "how much that was",
-        "conversions": "tensors converted to another dtype",
-        "lines": "the lines of the program that did most of it, at most eight",
-        "over": "lines that did so at least DEVICE.syncs times in the step, on an accelerator",
-        "what": "dtype or device",
-        "odd": "the parameters and buffers that are unlike the rest, at most eight",
-        "odd_count": "how many there are",
-        "odd_kind": "what they are",
-        "common_kind": "what most of them are",
-        "effect": "what became of it, if it was seen",
-    }
+    observations = (StepPlaces, MixedDtypes, MixedDevices, AcceleratorIdle)
 
     def __init__(self, monitor: Any) -> None:
         super().__init__(monitor)
@@ -200,18 +181,9 @@ class Device(Probe):
         if what in self._said:
             return
         self._said.add(what)
-        more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
-        self.see(
-            f"{', '.join(names[:MAX_NAMES])}{more}: {odd}, the other parameters {common}{effect and '; ' + effect}",
-            part=f"MIX_{what.upper()}",
-            level="W",
-            what=what,
-            odd=names[:MAX_NAMES],
-            odd_count=len(names),
-            odd_kind=odd,
-            common_kind=common,
-            effect=effect,
-        )
+        kind = MixedDevices if what == "device" else MixedDtypes
+        mixed = kind(odd=names[:MAX_NAMES], odd_count=len(names), odd_kind=odd, common_kind=common, effect=effect)
+        self.emit(mixed)
 
     # what a step does
 
@@ -292,13 +264,17 @@ class Device(Probe):
         self._counting.restore()
         if window is None or not window.ended:
             return
-        values: dict[str, Any] = {"inputs": self._inputs, "output": self._output, "loss": self._loss}
-        if not window.blind:
-            values.update(self._counts(window))
-        if self._places != self._told:
-            self._told = self._places
-            values.update(self._places)
-        self.see(self._text(values), step=window.step, **values)
+        places = StepPlaces(
+            inputs=self._inputs,
+            output=self._output,
+            loss=self._loss,
+            **({} if window.blind else self._counts(window)),
+            **({} if self._places == self._told else self._places),
+            kinds=", ".join(f"{count} {kind}" for kind, count in self._places.get("parameters", {}).items()),
+            waits=self._accelerator,
+        )
+        self._told = self._places
+        self.emit(places, step=window.step)
         self._judge_step(window)
 
     def _counts(self, window: Seen) -> dict[str, Any]:
@@ -311,17 +287,6 @@ class Device(Probe):
             "over": _lines(window, self.threshold("syncs"))[:MAX_NAMES] if self._accelerator else [],
         }
 
-    def _text(self, values: dict[str, Any]) -> str:
-        kinds = ", ".join(f"{count} {kind}" for kind, count in self._places.get("parameters", {}).items())
-        text = f"parameters {kinds}; input {', '.join(values['inputs'][:2]) or '-'}; output {values['output'] or '-'}"
-        text += f"; loss {values['loss'] or '-'}"
-        if "syncs" not in values:
-            return text
-        waits = "waits for the accelerator" if self._accelerator else "calls that would wait on an accelerator"
-        text += f"; {values['syncs']} {waits}, {values['copies']} copies ({values['copied_mb']:g} MB)"
-        text += f", {values['conversions']} conversions"
-        return text + (f"; most: {values['lines'][0]}" if values["lines"] else "")
-
     def _judge_step(self, window: Seen) -> None:
         widened = "float64" in self._output and not any("float64" in kind for kind in self._inputs)
         if self._odd_buffers is not None and widened:
@@ -330,13 +295,7 @@ class Device(Probe):
         idle = self._places.get("accelerators", 0) if not self._accelerator else 0
         if idle and window.step >= IDLE_STEPS and "idle" not in self._said:
             self._said.add("idle")
-            self.see(
-                f"{idle} accelerators can be used, and the model trains on the CPU",
-                part="IDLE",
-                level="W",
-                step=window.step,
-                accelerators=idle,
-            )
+            self.emit(AcceleratorIdle(accelerators=idle), step=window.step)
 
 
 def accelerators() -> int:

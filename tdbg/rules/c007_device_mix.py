@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable
 
-from tdbg.core.events import Finding, Observation
+from tdbg.core.events import Finding
+from tdbg.core.observations.device import AcceleratorIdle, MixedDevices, MixedDtypes
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import counted
 from tdbg.rules import RULES
@@ -36,43 +37,39 @@ class DeviceMix(KindsRule):
     code = "TD-C007"
     title = "tensors unlike the model's"
     severity = "warning"
-    probe = "device"
+    observes = (MixedDtypes, MixedDevices, AcceleratorIdle)
 
-    def see(self, process: ProcessDir, event: Observation) -> Iterable[tuple[str, Finding]]:
-        values = event.values
-        if event.part == "IDLE":
-            return [("idle", self._idle(process, event))]
-        if not event.part.startswith("MIX_"):
-            return ()
-        names, count = [str(name) for name in values.get("odd", ())], int(values.get("odd_count", 1))
-        what = str(values.get("what", ""))
-        of = "on" if what == "device" else "in"
+    def see(self, process: ProcessDir, seen: MixedDtypes | AcceleratorIdle) -> Iterable[tuple[str, Finding]]:
+        if isinstance(seen, AcceleratorIdle):
+            return [("idle", self._idle(process, seen))]
+        names, count = seen.odd, seen.odd_count
+        of = "on" if isinstance(seen, MixedDevices) else "in"
         is_or_are = "is" if count == 1 else "are"
         finding = self.found(
             f"{joined(names, 3) if count <= len(names) else counted(count, 'tensor')} {is_or_are} {of}"
-            f" {values.get('odd_kind')}, the other parameters {of} {values.get('common_kind')}, rank {process.rank}",
-            first_step=event.step,
+            f" {seen.odd_kind}, the other parameters {of} {seen.common_kind}, rank {process.rank}",
+            first_step=seen.step,
             rank=process.rank,
             phase="forward",
             module=names[0].rpartition(".")[0] if names else "",
             evidence=[
                 f"{counted(count, 'tensor')}: {joined(names, 8)}",
-                *([str(values["effect"])] if values.get("effect") else []),
+                *([seen.effect] if seen.effect else []),
             ],
             cause="an array taken over as it was, or a tensor made after the model was moved",
             try_next="give it the model's dtype and device where it is made; register_buffer for what is no parameter",
         )
-        return [(what, finding)]
+        return [(seen.what, finding)]
 
-    def _idle(self, process: ProcessDir, event: Observation) -> Finding:
-        there = counted(int(event.values.get("accelerators", 1)), "accelerator")
+    def _idle(self, process: ProcessDir, seen: AcceleratorIdle) -> Finding:
+        there = counted(seen.accelerators, "accelerator")
         return self.found(
             f"{there} can be used, and the model trains on the CPU, rank {process.rank}",
             severity="info",
-            first_step=event.step,
+            first_step=seen.step,
             rank=process.rank,
             phase="train",
-            evidence=[f"still so at step {event.step}"],
+            evidence=[f"still so at step {seen.step}"],
             cause="the model was not moved, or a device option has its default",
             try_next="model.to(device) and the batch too, if the model is large enough to gain from it",
         )

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable
 
-from tdbg.core.events import Finding, Observation
+from tdbg.core.events import Finding
+from tdbg.core.observations.model_build import StuckAtZero, UngradedParameters
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import counted
 from tdbg.rules import RULES
@@ -35,21 +36,20 @@ class UnusedParameters(KindsRule):
     title = "parameters that cannot learn"
     severity = "warning"
     leads_to = ("TD-G003", "TD-G005", "TD-S007")
-    probe = "model-build"
+    observes = (UngradedParameters, StuckAtZero)
 
-    def see(self, process: ProcessDir, event: Observation) -> Iterable[tuple[str, Finding]]:
-        if event.part == "UNUSED":
-            return [("unused", self._unused(process, event))]
-        return [("stuck", self._stuck(process, event))] if event.part == "STUCK" else ()
+    def see(self, process: ProcessDir, seen: UngradedParameters | StuckAtZero) -> Iterable[tuple[str, Finding]]:
+        if isinstance(seen, UngradedParameters):
+            return [("unused", self._unused(process, seen))]
+        return [("stuck", self._stuck(process, seen))]
 
-    def _unused(self, process: ProcessDir, event: Observation) -> Finding:
-        names = [str(name) for name in event.values.get("unused", ())]
-        count, updates = int(event.values.get("unused_count", len(names))), int(event.values.get("updates", 0))
+    def _unused(self, process: ProcessDir, seen: UngradedParameters) -> Finding:
+        names, count, updates = seen.unused, seen.count, seen.updates
         more = f" and {count - 3} more" if count > 3 else ""
         return self.found(
             f"{counted(count, 'trainable parameter')} had no gradient in {counted(updates, 'update')}:"
             f" {', '.join(names[:3])}{more}, rank {process.rank}",
-            first_step=event.step,
+            first_step=seen.step,
             rank=process.rank,
             phase="backward",
             module=names[0].rpartition(".")[0] if names else "",
@@ -58,18 +58,18 @@ class UnusedParameters(KindsRule):
             try_next="call it, remove it or freeze it; raise MODEL_BUILD.unused_steps if it is used seldom",
         )
 
-    def _stuck(self, process: ProcessDir, event: Observation) -> Finding:
-        names = [str(name) for name in event.values.get("stuck", ())]
+    def _stuck(self, process: ProcessDir, seen: StuckAtZero) -> Finding:
+        names = seen.stuck
         is_or_are = "is" if len(names) == 1 else "are"
         return self.found(
             f"{joined(names, 3)} {is_or_are} stuck at zero, rank {process.rank}",
-            first_step=event.step,
+            first_step=seen.step,
             rank=process.rank,
             phase="backward",
             module=names[0].rpartition(".")[0] if names else "",
             evidence=[
                 f"all elements zero since they were built, and a gradient of zero after"
-                f" {counted(int(event.values.get('updates', 0)), 'update')}: {joined(names, 8)}"
+                f" {counted(seen.updates, 'update')}: {joined(names, 8)}"
             ],
             cause="two layers in a row that start at zero: neither passes a gradient to the other",
             try_next="start one of the two with random values",

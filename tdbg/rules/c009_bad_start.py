@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable
 
-from tdbg.core.events import Finding, Observation
+from tdbg.core.events import Finding
+from tdbg.core.observations.model_build import InitialWeights, ShapeMismatch
 from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES
 from tdbg.rules._kinds import KindsRule
@@ -36,26 +37,25 @@ class BadStart(KindsRule):
     code = "TD-C009"
     title = "bad initial weights, or shapes that do not fit"
     severity = "warning"
-    probe = "model-build"
+    observes = (InitialWeights, ShapeMismatch)
 
-    def see(self, process: ProcessDir, event: Observation) -> Iterable[tuple[str, Finding]]:
-        if event.part == "SHAPE":
-            return [("shape", self._shape(process, event))]
-        if not event.part.startswith("INIT"):
-            return ()
-        values, found = event.values, []
-        if values.get("not_finite"):
-            found.append(("not finite", self._not_finite(process, event, [str(n) for n in values["not_finite"]])))
-        if values.get("too_large"):
-            found.append(("large", self._large(process, event, [str(name) for name in values["too_large"]])))
+    def see(self, process: ProcessDir, seen: InitialWeights | ShapeMismatch) -> Iterable[tuple[str, Finding]]:
+        if isinstance(seen, ShapeMismatch):
+            return [("shape", self._shape(process, seen))]
+        found = []
+        if seen.not_finite:
+            found.append(("not finite", self._not_finite(process, seen)))
+        if seen.too_large:
+            found.append(("large", self._large(process, seen)))
         return found
 
-    def _not_finite(self, process: ProcessDir, event: Observation, names: list[str]) -> Finding:
+    def _not_finite(self, process: ProcessDir, seen: InitialWeights) -> Finding:
+        names = seen.not_finite
         verb = "holds" if len(names) == 1 else "hold"
         return self.found(
             f"{joined(names, 3)} {verb} NaN or Inf before the first update, rank {process.rank}",
             severity="error",
-            first_step=event.step,
+            first_step=seen.step,
             rank=process.rank,
             phase="build",
             module=names[0].rpartition(".")[0],
@@ -64,13 +64,13 @@ class BadStart(KindsRule):
             try_next="initialise it; look at what was loaded",
         )
 
-    def _large(self, process: ProcessDir, event: Observation, names: list[str]) -> Finding:
-        ratios = list(event.values.get("ratios", ()))
+    def _large(self, process: ProcessDir, seen: InitialWeights) -> Finding:
+        names, ratios = seen.too_large, seen.ratios
         verb = "starts" if len(names) == 1 else "start"
         return self.found(
             f"{joined(names, 3)} {verb} at {figure(ratios[0] if ratios else None)}x He's standard deviation,"
             f" rank {process.rank}",
-            first_step=event.step,
+            first_step=seen.step,
             rank=process.rank,
             phase="build",
             module=names[0].rpartition(".")[0],
@@ -79,22 +79,20 @@ class BadStart(KindsRule):
             try_next="nn.init.kaiming_normal_, or the layer's own reset_parameters",
         )
 
-    def _shape(self, process: ProcessDir, event: Observation) -> Finding:
-        values = event.values
-        shapes = {**values.get("inputs", {}), **values.get("weights", {})}
-        shown = ", ".join(f"{name} {shape}" for name, shape in list(shapes.items())[:4])
-        name = f"{values.get('module') or 'the root'} ({values.get('module_class')})"
-        when = "in its first step" if values.get("first") else f"at step {event.step}"
+    def _shape(self, process: ProcessDir, seen: ShapeMismatch) -> Finding:
+        shown = ", ".join(f"{name} {shape}" for name, shape in list(seen.shapes.items())[:4])
+        name = f"{seen.module or 'the root'} ({seen.module_class})"
+        when = "in its first step" if seen.first else f"at step {seen.step}"
         return self.found(
             f"{name} does not fit its input {when}: {shown}, rank {process.rank}",
             severity="error",
-            first_step=event.step,
+            first_step=seen.step,
             rank=process.rank,
             phase="forward",
-            module=str(values.get("module", "")),
+            module=seen.module,
             evidence=[
-                clip(str(values.get("error", "")), 200),
-                *([f"called at {values['line']}"] if values.get("line") else []),
+                clip(seen.error, 200),
+                *([f"called at {seen.line}"] if seen.line else []),
             ],
             cause="the layer before it, or the data, has another size than it was built for",
             try_next="compare the input's last (Linear) or second (Conv) dimension with the weight's second",

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from tdbg.core.events import Event, Finding, Observation
+from tdbg.core.observations.model_build import UngradedParameters
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import counted
 from tdbg.rules import RULES, Rule
@@ -68,9 +69,9 @@ class NoGradient(Rule):
     def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
         if not isinstance(event, Observation):
             return ()
-        if (event.probe, event.part) == ("model-build", "UNUSED"):
-            names = set(event.values.get("unused", ()))
-            self._unused[process.label] = names, int(event.values.get("unused_count", len(names)))
+        unused = UngradedParameters.of(event)
+        if unused is not None:
+            self._unused[process.label] = set(unused.unused), unused.count
         if event.probe not in PROBES:
             return ()
         found: list[Finding] = []

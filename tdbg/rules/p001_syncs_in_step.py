@@ -3,7 +3,8 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
-from tdbg.core.events import Finding, Observation
+from tdbg.core.events import Finding
+from tdbg.core.observations.device import StepPlaces
 from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, ObservingRule
 from tdbg.rules.text import joined
@@ -41,13 +42,13 @@ class SyncsInStep(ObservingRule[_State]):
     code = "TD-P001"
     title = "waits for the accelerator in the step"
     severity = "warning"
-    probe = "device"
+    observes = (StepPlaces,)
     kept = _State
 
-    def see(self, process: ProcessDir, state: _State, event: Observation) -> Finding | None:
-        if event.part or "over" not in event.values or state.said:
+    def see(self, process: ProcessDir, state: _State, seen: StepPlaces) -> Finding | None:
+        if seen.over is None or state.said:
             return None
-        found = dict(str(text).rsplit(" x", 1) for text in event.values["over"] if " x" in str(text))
+        found = seen.counts_by_line
         state.in_a_row = Counter({line: state.in_a_row[line] + 1 for line in found})
         lasting = [line for line in found if state.in_a_row[line] >= LOOKS]
         if not lasting:
@@ -55,14 +56,14 @@ class SyncsInStep(ObservingRule[_State]):
         state.said = True
         return self.found(
             f"{found[lasting[0]]} waits or copies a step at {lasting[0]}, rank {process.rank}",
-            first_step=event.step,
+            first_step=seen.step,
             rank=process.rank,
             phase="train",
             evidence=[
-                f"{LOOKS} looks in a row, the last at step {event.step}",
+                f"{LOOKS} looks in a row, the last at step {seen.step}",
                 *[f"{line}: {found[line]} a step" for line in lasting[1:4]],
-                f"all in all {event.values.get('syncs')} waits and {event.values.get('copies')} copies in that step",
-                *([f"input {joined(event.values['inputs'], 2)}"] if event.values.get("inputs") else []),
+                f"all in all {seen.syncs} waits and {seen.copies} copies in that step",
+                *([f"input {joined(seen.inputs, 2)}"] if seen.inputs else []),
             ],
             cause="a loop that reads one number after the other from the accelerator",
             try_next="collect on the device and read once a step: torch.stack(values).tolist()",

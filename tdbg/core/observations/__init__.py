@@ -35,9 +35,11 @@ class Observed:
     PROBE: ClassVar[str]  # the probe's name
     PART: ClassVar[str] = ""  # which of its lines, as in the tag of the debug log: SUMMARY, PASS, ...
     EVIDENCE: ClassVar[Evidence] = Evidence.LOCAL
+    NUMBERED: ClassVar[bool] = False  # a second one of a run has the part PART_2
     ALWAYS: ClassVar[tuple[str, ...]] = ()  # fields that are written as null where None is an answer
 
     step: int = field(default=0)  # the step that was running, or the last one done
+    suffix: str = field(default="")  # of the part, where NUMBERED
 
     @property
     def level(self) -> str:
@@ -56,11 +58,14 @@ class Observed:
     @classmethod
     def of(cls, event: Event) -> Self | None:
         """The observation that an event carries; None if it carries another."""
-        if not isinstance(event, Observation) or event.probe != cls.PROBE or event.part != cls.PART:
+        if not isinstance(event, Observation) or event.probe != cls.PROBE:
+            return None
+        suffix = event.part.removeprefix(cls.PART)
+        if event.part != cls.PART + suffix or (suffix and not (cls.NUMBERED and suffix.startswith("_"))):
             return None
         values, kinds = event.values, _kinds(cls)
         known = {name: values[name] for name in _names(cls) if name in values and _fits(values[name], kinds[name])}
-        return cls(**known, step=event.step)
+        return cls(**known, step=event.step, suffix=suffix)
 
 
 def field_lines(kinds: Iterable[type[Observed]]) -> dict[str, str]:

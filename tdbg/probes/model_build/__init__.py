@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,13 @@ from torch.nn.parameter import is_lazy
 
 from tdbg.core.events import Step, number
 from tdbg.core.guard import Guard
+from tdbg.core.observations.model_build import (
+    InitialWeights,
+    ModuleTree,
+    ShapeMismatch,
+    StuckAtZero,
+    UngradedParameters,
+)
 from tdbg.probes import PROBES, Probe
 from tdbg.probes.forward import short
 from tdbg.probes.memory.live_tensors import is_out_of_memory
@@ -94,10 +101,8 @@ class Initial:
 
     def text(self, weights: list[Weight]) -> str:
         """The line for the log."""
-        text = (
-            f"{len(weights)} weights before the first update: {len(self.bad)} not finite, {len(self.large)} too large"
-        )
-        text += f", {len(self.small)} small, {len(self.zero)} all zero"
+        text = f"{len(self.bad)} not finite, {len(self.large)} too large, {len(self.small)} small"
+        text += f", {len(self.zero)} all zero"
         stds = [(row["std"], w.name) for w, row in zip(weights, self.rows, strict=True) if len(w.shape) > 1]
         stds = [pair for pair in stds if 0.0 < pair[0] < float("inf")]
         if stds:
@@ -123,40 +128,7 @@ class ModelBuild(Probe):
 
     name = "model-build"
     levels = ("advanced", "extreme")
-    fields: ClassVar[dict[str, str]] = {
-        "root": "class of the root",
-        "modules": "modules in it, itself included",
-        "depth": "levels of the tree below the root",
-        "parameters": "elements of all parameters, shared ones once",
-        "trainable": "those that want a gradient",
-        "buffers": "elements of all buffers",
-        "children": "the root's children, at most eight",
-        "child_parameters": "elements of the parameters of each",
-        "built_at": "where the root was built",
-        "build_ms": "from the first to the last registration below the root",
-        "shared": "parameters under two names, at most eight: 'a = b'",
-        "lazy": "parameters without a shape yet, at most eight",
-        "names": "weights that were looked at, at most 512",
-        "std": "standard deviation of a sample of each",
-        "mean": "mean of the sample",
-        "zero_share": "share of the sample that is zero",
-        "not_finite": "weights with NaN or Inf, at most eight",
-        "too_large": "weights whose standard deviation is MODEL_BUILD.init_ratio times He's, at most eight",
-        "ratios": "how many times, for each of these",
-        "too_small": "weights whose standard deviation is that many times less (it may be meant), at most eight",
-        "zero": "matrices that are zero all over (it may be meant), at most eight",
-        "unused": "trainable parameters without any gradient, at most eight",
-        "unused_count": "how many there are",
-        "stuck": "weights that are zero, with a gradient of zero, at most eight",
-        "updates": "updates that were looked at",
-        "module": "the module whose forward raised",
-        "module_class": "its class",
-        "inputs": "shapes of its arguments by name, at most eight",
-        "weights": "shapes of its parameters by name, at most eight",
-        "line": "the line of the program",
-        "first": "no step was done before",
-        "error": "what was raised, shortened",
-    }
+    observations = (ModuleTree, InitialWeights, UngradedParameters, StuckAtZero, ShapeMismatch)
 
     def __init__(self, monitor: Any) -> None:
         super().__init__(monitor)
@@ -244,41 +216,35 @@ class ModelBuild(Probe):
             if new:
                 self._roots += 1
                 self._told[root] = f"_{self._roots}" if self._roots > 1 else ""
-                self._tell_tree(unwrapped(root), f"TREE{self._told[root]}")
+                self._tell_tree(unwrapped(root), self._told[root])
             if fresh:
                 self._examined.add(root)
-                self._look_at_weights(unwrapped(root), f"INIT{self._told[root]}")
+                self._look_at_weights(unwrapped(root), self._told[root])
 
-    def _tell_tree(self, root: nn.Module, part: str) -> None:
+    def _tell_tree(self, root: nn.Module, suffix: str) -> None:
         found = module_tree.size(root)
         known = {module: self._built[module] for module in root.modules() if module in self._built}
         lines = {id(module): _text(built.place) for module, built in known.items() if module is not root}
-        build_ms = _build_ms(list(known.values()))
-        built_at = _text(known[root].place) if root in known else ""
-        shared = _shared(root)
         children = [(clean_path(name), child) for name, child in root.named_children()][:MAX_NAMES]
-        values: dict[str, Any] = {
-            "root": type(root).__name__,
-            "modules": found.modules,
-            "depth": found.depth,
-            "parameters": found.parameters,
-            "trainable": found.trainable,
-            "buffers": sum(buffer.numel() for buffer in root.buffers()),
-            "children": [name for name, _ in children],
-            "child_parameters": [module_tree.size(child).parameters for _, child in children],
-            "built_at": built_at,
-            "build_ms": build_ms,
-            "shared": shared[:MAX_NAMES],
-            "lazy": [name for name, p in root.named_parameters() if is_lazy(p)][:MAX_NAMES],
-        }
-        head = f"{values['root']}: {found.modules} modules, {found.parameters:,} parameters"
-        head += f" ({found.trainable:,} trainable)" + (
-            f", built at {built_at} in {build_ms:.1f} ms" if built_at else ""
+        tree = ModuleTree(
+            suffix=suffix,
+            root=type(root).__name__,
+            modules=found.modules,
+            depth=found.depth,
+            parameters=found.parameters,
+            trainable=found.trainable,
+            buffers=sum(buffer.numel() for buffer in root.buffers()),
+            children=[name for name, _ in children],
+            child_parameters=[module_tree.size(child).parameters for _, child in children],
+            built_at=_text(known[root].place) if root in known else "",
+            build_ms=_build_ms(list(known.values())),
+            shared=_shared(root)[:MAX_NAMES],
+            lazy=[name for name, p in root.named_parameters() if is_lazy(p)][:MAX_NAMES],
+            drawn=tuple(module_tree.render(root, lines)),
         )
-        head += "".join(f"; {pair} are one" for pair in shared[:3])
-        self.see("\n".join([head, *module_tree.render(root, lines)]), part=part, **values)
+        self.emit(tree)
 
-    def _look_at_weights(self, root: nn.Module, part: str) -> None:
+    def _look_at_weights(self, root: nn.Module, suffix: str) -> None:
         weights: list[Weight] = []
         held: list[Tensor] = []
         for path, module in root.named_modules():
@@ -300,30 +266,33 @@ class ModelBuild(Probe):
         )
         shares = (rows == 0).float().mean(1)
         values = torch.cat([norms, torch.stack([rows.mean(1), rows.std(1), shares], dim=1).flatten()])
-        read = _Read(self, weights, [weakref.ref(parameter) for parameter in held], part, self.monitor.step + 1)
+        read = _Read(self, weights, [weakref.ref(parameter) for parameter in held], suffix, self.monitor.step + 1)
         if tensors.on_host(values):
             read(values.tolist(), None)
         else:
             self.monitor.read_late(values, read)
 
     def tell_initial(
-        self, weights: list[Weight], refs: list["weakref.ref[Tensor]"], values: list[float], part: str, step: int
+        self, weights: list[Weight], refs: list["weakref.ref[Tensor]"], values: list[float], suffix: str, step: int
     ) -> None:
         """Tell of the initial values, as they were read."""
         first = Initial.of(weights, values, self.threshold("init_ratio"))
         self._zero.update(
             (w.name, ref) for w, ref in zip(weights, refs, strict=True) if w.trainable and w.name in first.zero
         )
-        told: dict[str, Any] = {
-            "names": [weight.name for weight in weights],
-            **{name: [short(row[name]) for row in first.rows] for name in FIGURES},
-            "not_finite": first.bad[:MAX_NAMES],
-            "too_large": first.large[:MAX_NAMES],
-            "ratios": [number(round(first.ratio[name], 1)) for name in first.large[:MAX_NAMES]],
-            "too_small": first.small[:MAX_NAMES],
-            "zero": first.zero[:MAX_NAMES],
-        }
-        self.see(first.text(weights), part=part, level="W" if first.bad or first.large else "D", step=step, **told)
+        figures: dict[str, Any] = {name: [short(row[name]) for row in first.rows] for name in FIGURES}
+        seen = InitialWeights(
+            suffix=suffix,
+            names=[weight.name for weight in weights],
+            **figures,
+            not_finite=first.bad[:MAX_NAMES],
+            too_large=first.large[:MAX_NAMES],
+            ratios=[number(round(first.ratio[name], 1)) for name in first.large[:MAX_NAMES]],
+            too_small=first.small[:MAX_NAMES],
+            zero=first.zero[:MAX_NAMES],
+            described=first.text(weights),
+        )
+        self.emit(seen, step=step)
 
     # the first updates
 
@@ -356,15 +325,10 @@ class ModelBuild(Probe):
         known = gradients.names.parameters
         names = [known[key] for key in self._suspects if key in known]
         if names:
-            self.see(
-                f"{len(names)} of {self._watched} trainable parameters had no gradient in {self._updates} updates:"
-                f" {', '.join(names[:MAX_NAMES])}",
-                part="UNUSED",
-                level="W",
-                unused=names[:MAX_NAMES],
-                unused_count=len(names),
-                updates=self._updates,
+            unused = UngradedParameters(
+                unused=names[:MAX_NAMES], unused_count=len(names), updates=self._updates, watched=self._watched
             )
+            self.emit(unused)
 
     def _look_at_zero(self) -> None:
         """Weights that began at zero, are zero still and whose gradient is zero: they will stay so."""
@@ -382,15 +346,7 @@ class ModelBuild(Probe):
     def _tell_stuck(self, names: list[str], values: list[float], step: int) -> None:
         stuck = [name for i, name in enumerate(names) if values[2 * i] == 0.0 and values[2 * i + 1] == 0.0]
         if stuck:
-            self.see(
-                f"zero since it was built, with a gradient of zero after {self._updates} updates:"
-                f" {', '.join(stuck[:MAX_NAMES])}",
-                part="STUCK",
-                level="W",
-                step=step,
-                stuck=stuck[:MAX_NAMES],
-                updates=self._updates,
-            )
+            self.emit(StuckAtZero(stuck=stuck[:MAX_NAMES], updates=self._updates), step=step)
 
     # a forward pass that fails
 
@@ -405,35 +361,29 @@ class ModelBuild(Probe):
         root, (frame, module) = unwrapped(inside[0][1]), inside[-1]
         own = [frame for frame in frames if program_frame(frame) is frame]
         weights = {name: list(p.shape) for name, p in module._parameters.items() if p is not None and not is_lazy(p)}
-        values: dict[str, Any] = {
-            "module": next((clean_path(name) for name, one in root.named_modules() if one is module), ""),
-            "module_class": type(module).__name__,
-            "inputs": _shapes({name: frame.f_locals.get(name) for name in _arguments(frame)}),
-            "weights": dict(list(weights.items())[:MAX_NAMES]),
-            "line": _text(_place(own[-1])) if own else "",
-            "first": self.monitor.step == 0,
-            "error": f"{type(error).__name__}: {error}"[:300],
-        }
-        self._tell_shape(values)
-
-    def _tell_shape(self, values: dict[str, Any]) -> None:
+        mismatch = ShapeMismatch(
+            module=next((clean_path(name) for name, one in root.named_modules() if one is module), ""),
+            module_class=type(module).__name__,
+            inputs=_shapes({name: frame.f_locals.get(name) for name in _arguments(frame)}),
+            weights=dict(list(weights.items())[:MAX_NAMES]),
+            line=_text(_place(own[-1])) if own else "",
+            first=self.monitor.step == 0,
+            error=f"{type(error).__name__}: {error}"[:300],
+        )
         self.monitor.become_rank_now()
-        shapes = ", ".join(f"{name} {shape}" for name, shape in {**values["inputs"], **values["weights"]}.items())
-        step = self.monitor.step + 1
-        text = f"{values['module'] or 'root'} ({values['module_class']}) raised at step {step}: {shapes}"
-        self.see(f"{text}; {values['error']}"[:500], part="SHAPE", level="E", step=step, **values)
+        self.emit(mismatch, step=self.monitor.step + 1)
 
 
 class _Read:
     """What to do with the figures of the initial weights, read at once or a step later."""
 
     def __init__(
-        self, probe: ModelBuild, weights: list[Weight], refs: list["weakref.ref[Tensor]"], part: str, step: int
+        self, probe: ModelBuild, weights: list[Weight], refs: list["weakref.ref[Tensor]"], suffix: str, step: int
     ) -> None:
-        self.probe, self.weights, self.refs, self.part, self.step = probe, weights, refs, part, step
+        self.probe, self.weights, self.refs, self.suffix, self.step = probe, weights, refs, suffix, step
 
     def __call__(self, values: list[float], record: Step | None) -> None:
-        self.probe.tell_initial(self.weights, self.refs, values, self.part, self.step)
+        self.probe.tell_initial(self.weights, self.refs, values, self.suffix, self.step)
 
 
 def _weight(full: str, name: str, module: nn.Module, parameter: Tensor) -> Weight:

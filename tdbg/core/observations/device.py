@@ -1,0 +1,103 @@
+"""What the probe `device` sees."""
+
+from dataclasses import dataclass
+
+from tdbg.core.events import doc
+from tdbg.core.observations import Evidence, Observed
+
+
+@dataclass(kw_only=True)
+class StepPlaces(Observed):
+    """Where the tensors of a step were, and what it moved, converted or waited for."""
+
+    PROBE = "device"
+
+    inputs: list[str] = doc("device and dtype of the root's inputs, at most eight", factory=list)
+    output: str = doc("device and dtype of its first output", "")
+    loss: str = doc("device and dtype of the loss", "")
+    syncs: int | None = doc("calls that wait for an accelerator (on the CPU: that would)")
+    copies: int | None = doc("tensors copied between devices")
+    copied_mb: float | None = doc("how much that was")
+    conversions: int | None = doc("tensors converted to another dtype")
+    lines: list[str] | None = doc("the lines of the program that did most of it, at most eight")
+    over: list[str] | None = doc("lines that did so at least DEVICE.syncs times in the step, on an accelerator")
+    parameters: dict[str, int] | None = doc(
+        "how many parameters there are of each dtype and device; given when it changes"
+    )
+    buffers: dict[str, int] | None = doc("the same for buffers")
+    accelerator: bool | None = doc("the model is on an accelerator")
+    accelerators: int | None = doc("accelerators the process can see")
+
+    kinds: str = ""  # of the parameters, whether they changed or not: for the line alone
+    waits: bool = False  # on an accelerator
+
+    @property
+    def counts_by_line(self) -> dict[str, str]:
+        """How often each of the lines in ``over`` did so."""
+        return dict(line.rsplit(" x", 1) for line in self.over or () if " x" in line)
+
+    def text(self) -> str:
+        """Parameters, input, output and loss; waits, copies and conversions."""
+        text = f"parameters {self.kinds}; input {', '.join(self.inputs[:2]) or '-'}; output {self.output or '-'}"
+        text += f"; loss {self.loss or '-'}"
+        if self.syncs is None:
+            return text
+        waits = "waits for the accelerator" if self.waits else "calls that would wait on an accelerator"
+        text += f"; {self.syncs} {waits}, {self.copies or 0} copies ({self.copied_mb or 0.0:g} MB)"
+        text += f", {self.conversions or 0} conversions"
+        return text + (f"; most: {self.lines[0]}" if self.lines else "")
+
+
+@dataclass(kw_only=True)
+class _Warning(Observed):
+    """Told once."""
+
+    PROBE = "device"
+
+    @property
+    def level(self) -> str:
+        """A warning."""
+        return "W"
+
+
+@dataclass(kw_only=True)
+class MixedDtypes(_Warning):
+    """Parameters or buffers of another dtype than the rest."""
+
+    PART = "MIX_DTYPE"
+    EVIDENCE = Evidence.LOCATED
+
+    what: str = doc("dtype or device", "dtype")
+    odd: list[str] = doc("the parameters and buffers that are unlike the rest, at most eight", factory=list)
+    odd_count: int = doc("how many there are", 1)
+    odd_kind: str = doc("what they are", "")
+    common_kind: str = doc("what most of them are", "")
+    effect: str = doc("what became of it, if it was seen", "")
+
+    def text(self) -> str:
+        """Which, what they are, and what the others are."""
+        more = f" and {self.odd_count - len(self.odd)} more" if self.odd_count > len(self.odd) else ""
+        effect = f"; {self.effect}" if self.effect else ""
+        return f"{', '.join(self.odd)}{more}: {self.odd_kind}, the other parameters {self.common_kind}{effect}"
+
+
+@dataclass(kw_only=True)
+class MixedDevices(MixedDtypes):
+    """Parameters or buffers on another device than the rest."""
+
+    PART = "MIX_DEVICE"
+
+    what: str = doc("dtype or device", "device")
+
+
+@dataclass(kw_only=True)
+class AcceleratorIdle(_Warning):
+    """The model trains on the CPU while an accelerator can be used."""
+
+    PART = "IDLE"
+
+    accelerators: int = doc("accelerators the process can see", 1)
+
+    def text(self) -> str:
+        """How many there are."""
+        return f"{self.accelerators} accelerators can be used, and the model trains on the CPU"

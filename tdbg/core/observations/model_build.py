@@ -1,0 +1,158 @@
+"""What the probe `model-build` sees."""
+
+from dataclasses import dataclass
+
+from tdbg.core.events import Number, doc
+from tdbg.core.observations import Evidence, Observed
+
+Shapes = dict[str, list[int]]
+
+
+@dataclass(kw_only=True)
+class ModuleTree(Observed):
+    """A root module at its first call, and everything below it."""
+
+    PROBE = "model-build"
+    PART = "TREE"
+    NUMBERED = True
+
+    root: str = doc("class of the root", "")
+    modules: int = doc("modules in it, itself included", 0)
+    depth: int = doc("levels of the tree below the root", 0)
+    parameters: int = doc("elements of all parameters, shared ones once", 0)
+    trainable: int = doc("those that want a gradient", 0)
+    buffers: int = doc("elements of all buffers", 0)
+    children: list[str] = doc("the root's children, at most eight", factory=list)
+    child_parameters: list[int] = doc("elements of the parameters of each", factory=list)
+    built_at: str = doc("where the root was built", "")
+    build_ms: float = doc("from the first to the last registration below the root", 0.0)
+    shared: list[str] = doc("parameters under two names, at most eight: 'a = b'", factory=list)
+    lazy: list[str] = doc("parameters without a shape yet, at most eight", factory=list)
+
+    drawn: tuple[str, ...] = ()  # the tree, line by line: for the log alone
+
+    def text(self) -> str:
+        """Size and place of the root, and the tree below it."""
+        head = f"{self.root}: {self.modules} modules, {self.parameters:,} parameters ({self.trainable:,} trainable)"
+        head += f", built at {self.built_at} in {self.build_ms:.1f} ms" if self.built_at else ""
+        head += "".join(f"; {pair} are one" for pair in self.shared[:3])
+        return "\n".join([head, *self.drawn])
+
+
+@dataclass(kw_only=True)
+class InitialWeights(Observed):
+    """The weights of a root before the first update; each list of figures has an entry a weight."""
+
+    PROBE = "model-build"
+    PART = "INIT"
+    NUMBERED = True
+    EVIDENCE = Evidence.FROM_WEIGHTS
+
+    names: list[str] = doc("weights that were looked at, at most 512", factory=list)
+    mean: list[Number | None] = doc("mean of a sample of each", factory=list)
+    std: list[Number | None] = doc("standard deviation of the sample", factory=list)
+    zero_share: list[Number | None] = doc("share of the sample that is zero", factory=list)
+    not_finite: list[str] = doc("weights with NaN or Inf, at most eight", factory=list)
+    too_large: list[str] = doc(
+        "weights whose standard deviation is MODEL_BUILD.init_ratio times He's, at most eight", factory=list
+    )
+    ratios: list[Number | None] = doc("how many times, for each of these", factory=list)
+    too_small: list[str] = doc(
+        "weights whose standard deviation is that many times less (it may be meant), at most eight", factory=list
+    )
+    zero: list[str] = doc("matrices that are zero all over (it may be meant), at most eight", factory=list)
+
+    described: str = ""  # the weights in words: for the log alone
+
+    @property
+    def level(self) -> str:
+        """W where a weight is not finite, or too large."""
+        return "W" if self.not_finite or self.too_large else "D"
+
+    def text(self) -> str:
+        """How many are not finite, too large, small or zero, and which."""
+        return f"{len(self.names)} weights before the first update: {self.described}"
+
+
+@dataclass(kw_only=True)
+class UngradedParameters(Observed):
+    """Trainable parameters that had no gradient in the first updates."""
+
+    PROBE = "model-build"
+    PART = "UNUSED"
+
+    unused: list[str] = doc("trainable parameters without any gradient, at most eight", factory=list)
+    unused_count: int | None = doc("how many there are")
+    updates: int = doc("updates that were looked at", 0)
+
+    watched: int = 0  # parameters that were looked at: for the line alone
+
+    @property
+    def level(self) -> str:
+        """A warning."""
+        return "W"
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return self.unused_count if self.unused_count is not None else len(self.unused)
+
+    def text(self) -> str:
+        """How many of how many, and their names."""
+        return (
+            f"{self.count} of {self.watched} trainable parameters had no gradient in {self.updates} updates:"
+            f" {', '.join(self.unused)}"
+        )
+
+
+@dataclass(kw_only=True)
+class StuckAtZero(Observed):
+    """Weights that began at zero, are zero still, and whose gradient is zero."""
+
+    PROBE = "model-build"
+    PART = "STUCK"
+
+    stuck: list[str] = doc("weights that are zero, with a gradient of zero, at most eight", factory=list)
+    updates: int = doc("updates that were looked at", 0)
+
+    @property
+    def level(self) -> str:
+        """A warning."""
+        return "W"
+
+    def text(self) -> str:
+        """After how many updates, and which."""
+        return f"zero since it was built, with a gradient of zero after {self.updates} updates: {', '.join(self.stuck)}"
+
+
+@dataclass(kw_only=True)
+class ShapeMismatch(Observed):
+    """A module whose forward raised because shapes did not fit."""
+
+    PROBE = "model-build"
+    PART = "SHAPE"
+    EVIDENCE = Evidence.LOCATED
+
+    module: str = doc("the module whose forward raised", "")
+    module_class: str = doc("its class", "")
+    inputs: Shapes = doc("shapes of its arguments by name, at most eight", factory=dict)
+    weights: Shapes = doc("shapes of its parameters by name, at most eight", factory=dict)
+    line: str = doc("the line of the program", "")
+    first: bool = doc("no step was done before", False)
+    error: str = doc("what was raised, shortened", "")
+
+    @property
+    def level(self) -> str:
+        """An error."""
+        return "E"
+
+    @property
+    def shapes(self) -> Shapes:
+        """Of arguments and parameters, by name."""
+        return {**self.inputs, **self.weights}
+
+    def text(self) -> str:
+        """Which module, its shapes, and what was raised."""
+        shapes = ", ".join(f"{name} {shape}" for name, shape in self.shapes.items())
+        text = f"{self.module or 'root'} ({self.module_class}) raised at step {self.step}: {shapes}; {self.error}"
+        return text[:500]
