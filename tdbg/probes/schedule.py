@@ -2,11 +2,23 @@
 
 import weakref
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from tdbg.core.events import Step, number
+from tdbg.core.observations import Observed
+from tdbg.core.observations.schedule import (
+    OrderReversed,
+    PlateauJudged,
+    RateAboveBound,
+    RateChanged,
+    ScheduleOver,
+    SchedulerBuilt,
+    SchedulerIdle,
+    SchedulerStepped,
+    first_rate,
+)
 from tdbg.probes import PROBES, Probe
 from tdbg.probes.forward import short
 from tdbg.runtime import tensors
@@ -112,33 +124,16 @@ class Schedule(Probe):
 
     name = "schedule"
     levels = ("advanced", "extreme")
-    fields: ClassVar[dict[str, str]] = {
-        "rates": "learning rates of the groups, at most eight",
-        "before": "the rates before the change",
-        "optimizer": "class of the optimizer",
-        "phase": "RATE: warm-up, rising, constant or falling",
-        "warm_up_steps": "RATE: the step at which the warm-up ended",
-        "above": "HIGH: the bound that the rate lies above, with an optimizer of the Adam family",
-        "scheduler": "class of the scheduler",
-        "which": "number of its optimizer, in the order seen",
-        "parameters": "BUILT: what the scheduler was given",
-        "own_step": "BUILT: true if its step() is not torch's",
-        "planned": "its own length in steps, where it has one",
-        "advanced": "steps of the scheduler so far",
-        "updates": "updates done by then",
-        "why": "STEP: what makes it worth telling: first, jump, turn, switch, rare; empty where it is a sample",
-        "per_update": "steps of the scheduler between two updates",
-        "skipped_rate": "ORDER: the rate that was never used",
-        "metric": "PLATEAU: what it was given, where it is on the host",
-        "best": "PLATEAU: the best so far",
-        "bad_epochs": "PLATEAU: calls in a row that were no better",
-        "patience": "PLATEAU: how many are allowed",
-        "cooldown": "PLATEAU: calls left in which nothing counts",
-        "reduced": "PLATEAU: true if the rate was reduced",
-        "kind": "PLAN: epoch, crowded or collapsed; IDLE: never or elsewhere",
-        "batches": "PLAN: batches of an epoch",
-        "epochs": "IDLE: passes over the training loader since it was built",
-    }
+    observations = (
+        RateChanged,
+        RateAboveBound,
+        OrderReversed,
+        SchedulerBuilt,
+        SchedulerStepped,
+        PlateauJudged,
+        ScheduleOver,
+        SchedulerIdle,
+    )
 
     def __init__(self, monitor: Any) -> None:
         super().__init__(monitor)
@@ -174,10 +169,10 @@ class Schedule(Probe):
     def forked(self) -> None:
         self._reset()
 
-    def _say(self, flag: str, text: str, part: str, step: int | None = None, level: str = "D", **values: Any) -> None:
+    def _say(self, flag: str, seen: Observed, step: int | None = None) -> None:
         """Under its own flag, or the other one where that alone is on."""
         on = self.flags
-        self.see(text, part, level, flag=flag if flag in on or not on else on[0], step=step, **values)
+        self.emit(seen, flag=flag if flag in on or not on else on[0], step=step)
 
     def _worth(self, part: str, step: int) -> bool:
         """True if something notable may be told unasked: a rate that swings in every step must not fill the log."""
@@ -251,12 +246,17 @@ class Schedule(Probe):
         """At once: it may be the last thing that the program does."""
         why = "switch" if self._last[0] else "first"
         self._last = self._now, 0
-        when = "steps for the first time" if course.whole else "is first seen stepping"
-        text = f"{course.name} {when}, after {course.at} updates, at rate {_first(before)}"
-        values: dict[str, Any] = {"scheduler": course.name, "which": course.which, "advanced": 1, "updates": course.at}
-        self._say(
-            "SCHEDULING", text, "STEP", self._now, before=_short(before), why=why, planned=course.planned, **values
+        first = SchedulerStepped(
+            scheduler=course.name,
+            which=course.which,
+            advanced=1,
+            updates=course.at,
+            why=why,
+            before=_short(before),
+            planned=course.planned,
+            whole=course.whole,
         )
+        self._say("SCHEDULING", first, self._now)
 
     def _settle(self) -> None:
         """The rates that the last step of a scheduler set can be read now: tell it, if it is worth it."""
@@ -269,16 +269,18 @@ class Schedule(Probe):
         if not (why and self._worth("STEP", pending.step)) and not self.may():
             return
         self._last = pending.step, direction
-        values: dict[str, Any] = {"scheduler": course.name, "which": course.which, "advanced": course.advances}
-        values |= {"updates": course.at, "why": why, "rates": _short(rates), "before": _short(pending.before)}
-        if course.planned is not None:
-            values["planned"] = course.planned
-        if course.crowd > 1:
-            values["per_update"] = course.crowd
-        of = f" of {course.planned}" if course.planned is not None else ""
-        change = _change(pending.before, rates)
-        text = f"{course.name} step {course.advances}{of}, after {course.at} updates: {change}"
-        self._say("SCHEDULING", text + (f" ({why})" if why else ""), "STEP", pending.step, **values)
+        stepped = SchedulerStepped(
+            scheduler=course.name,
+            which=course.which,
+            advanced=course.advances,
+            updates=course.at,
+            why=why,
+            before=_short(pending.before),
+            rates=_short(rates),
+            planned=course.planned,
+            per_update=course.crowd if course.crowd > 1 else None,
+        )
+        self._say("SCHEDULING", stepped, pending.step)
 
     def _why(self, pending: _Pending, rates: list[float]) -> tuple[str, int]:
         """What makes this step of a scheduler worth a line in any case, and the direction of the rate."""
@@ -300,15 +302,8 @@ class Schedule(Probe):
             course.lost = before[0] if before else None
         elif course.advances == 2 and course.early and gap > 0 and course.lost and "order" not in self._said:
             self._said.add("order")
-            self._say(
-                "LR",
-                f"{course.name} stepped before the first update: the rate {course.lost:.4g} was never used",
-                "ORDER",
-                level="W",
-                scheduler=course.name,
-                skipped_rate=short(course.lost),
-                updates=course.at,
-            )
+            reversed_order = OrderReversed(scheduler=course.name, skipped_rate=short(course.lost), updates=course.at)
+            self._say("LR", reversed_order)
 
     def _judge_plan(self, scheduler: Any, course: _Course, before: list[float]) -> None:
         """A schedule that is over long before the training: its unit is not the one it is stepped in."""
@@ -336,17 +331,7 @@ class Schedule(Probe):
         return bool(self.monitor.epoch == 0 and self._batches and self._batches >= EPOCH_SHARE * length)
 
     def _tell_plan(self, course: _Course, kind: str, before: list[float]) -> None:
-        told = {
-            "crowded": f"{course.size} steps of it between two updates",
-            "epoch": f"an epoch has {self._batches} batches, and it steps after each",
-            "collapsed": f"the rate is {_first(before)}, of {self._highest:.4g}, in the first epoch",
-        }[kind]
-        length = f" of {course.planned} steps" if course.planned is not None else ""
-        self._say(
-            "SCHEDULING",
-            f"{course.name}{length} is over after {course.at} updates: {told}",
-            "PLAN",
-            level="W",
+        over = ScheduleOver(
             kind=kind,
             scheduler=course.name,
             planned=course.planned,
@@ -355,7 +340,9 @@ class Schedule(Probe):
             per_update=max(course.size, 1),
             batches=self._batches,
             rates=_short(before),
+            highest=self._highest,
         )
+        self._say("SCHEDULING", over)
 
     def _judge_target(self, optimizer: Any, course: _Course, before: list[float]) -> None:
         """A scheduler that steers an optimizer which another one over the same parameters has replaced."""
@@ -369,16 +356,8 @@ class Schedule(Probe):
         self._elsewhere += 1
         if self._elsewhere >= IN_A_ROW:
             self._said.add("idle")
-            text = f"{course.name} steers another optimizer than the one that updates these parameters"
-            self._say(
-                "SCHEDULING",
-                text,
-                "IDLE",
-                level="W",
-                kind="elsewhere",
-                scheduler=course.name,
-                updates=self.monitor.step,
-            )
+            idle = SchedulerIdle(kind="elsewhere", scheduler=course.name, updates=self.monitor.step)
+            self._say("SCHEDULING", idle)
 
     # ReduceLROnPlateau
 
@@ -401,16 +380,22 @@ class Schedule(Probe):
         if not (notable and self._worth("PLATEAU", self._now)) and not self.may():
             return
         metric = _metric(args[1] if len(args) > 1 else kwargs.get("metrics"))
-        values: dict[str, Any] = {"scheduler": course.name, "which": course.which, "advanced": course.advances}
-        values |= {"updates": course.at, "rates": _short(rates), "before": _short(before), "reduced": rates != before}
-        values |= {"metric": number(metric), "best": number(_metric(scheduler.best)), "patience": scheduler.patience}
-        values |= {"bad_epochs": scheduler.num_bad_epochs, "cooldown": scheduler.cooldown_counter}
-        said = f"metric {metric:.6g}, " if metric is not None else ""
-        text = (
-            f"{course.name}: {said}best {values['best']}, {scheduler.num_bad_epochs} of {scheduler.patience} bad"
-            f" ({scheduler.mode}): {_change(before, rates)}"
+        judged = PlateauJudged(
+            scheduler=course.name,
+            which=course.which,
+            advanced=course.advances,
+            updates=course.at,
+            rates=_short(rates),
+            before=_short(before),
+            reduced=rates != before,
+            metric=number(metric),
+            best=number(_metric(scheduler.best)),
+            patience=scheduler.patience,
+            bad_epochs=scheduler.num_bad_epochs,
+            cooldown=scheduler.cooldown_counter,
+            mode=scheduler.mode,
         )
-        self._say("SCHEDULING", text, "PLATEAU", self._now, **values)
+        self._say("SCHEDULING", judged, self._now)
 
     # updates and records
 
@@ -438,11 +423,7 @@ class Schedule(Probe):
             course.epochs_then = self.monitor.epoch
             given = {name: _given(getattr(scheduler, name)) for name in PARAMETERS if hasattr(scheduler, name)}
             given = {name.lstrip("_"): value for name, value in given.items() if value is not None}
-            words = ", ".join(f"{name} {value}" for name, value in list(given.items())[:5])
-            self._say(
-                "SCHEDULING",
-                f"{type(optimizer).__name__} is scheduled by {course.name} ({words})",
-                "BUILT",
+            built = SchedulerBuilt(
                 scheduler=course.name,
                 which=course.which,
                 optimizer=type(optimizer).__name__,
@@ -451,6 +432,7 @@ class Schedule(Probe):
                 own_step=course.own_step,
                 rates=_short(_rates(optimizer)),
             )
+            self._say("SCHEDULING", built)
             return  # one a step
 
     def _judge_idle(self, optimizer: "Optimizer") -> None:
@@ -463,9 +445,14 @@ class Schedule(Probe):
         if not mine or epoch - since < IDLE_EPOCHS or not all(map(_could_have_stepped, mine)):
             return
         self._said.add("idle")
-        text = f"{mine[0].name} has never stepped in {epoch - since} epochs: the rate stays {_first(_rates(optimizer))}"
-        values: dict[str, Any] = {"scheduler": mine[0].name, "epochs": epoch - since, "updates": self.monitor.step}
-        self._say("SCHEDULING", text, "IDLE", level="W", kind="never", **values)
+        idle = SchedulerIdle(
+            kind="never",
+            scheduler=mine[0].name,
+            epochs=epoch - since,
+            updates=self.monitor.step,
+            rate=first_rate(_short(_rates(optimizer))),
+        )
+        self._say("SCHEDULING", idle)
 
     def step_ended(self, record: Step, optimizer: "Optimizer") -> None:
         self._batches = record.batches
@@ -485,9 +472,8 @@ class Schedule(Probe):
         if self._high < IN_A_ROW:
             return
         self._said.add("high")
-        name = type(optimizer).__name__
-        text = f"learning rate {max(record.lr):.4g} with {name}: each update moves every weight by about that much"
-        self._say("LR", text, "HIGH", record.step, "W", rates=_short(record.lr), optimizer=name, above=self._bound)
+        high = RateAboveBound(rates=_short(record.lr), optimizer=type(optimizer).__name__, above=self._bound)
+        self._say("LR", high, record.step)
 
     def _rate_changed(self, record: Step, before: list[float], optimizer: "Optimizer") -> None:
         rates = self._rates
@@ -507,15 +493,15 @@ class Schedule(Probe):
             return
         warm = self._warming and self._rises >= WARM_RISES
         phase = "warm-up" if warm else "rising" if rose else "falling" if new < old else "constant"
-        values: dict[str, Any] = {"rates": _short(rates), "optimizer": type(optimizer).__name__, "phase": phase}
-        text = f"{type(optimizer).__name__}: {_first(rates)}"
-        if before:
-            values["before"] = _short(before)
-            text = f"{type(optimizer).__name__}: {_change(before, rates)} ({phase})"
-        if ended:
-            values["warm_up_steps"] = record.step
-            text += f"; warm-up from step {self._first_step} ended"
-        self._say("LR", text, "RATE", record.step, **values)
+        changed = RateChanged(
+            rates=_short(rates),
+            optimizer=type(optimizer).__name__,
+            phase=phase,
+            before=_short(before) if before else None,
+            warm_up_steps=record.step if ended else None,
+            first_step=self._first_step,
+        )
+        self._say("LR", changed, record.step)
 
 
 def _could_have_stepped(course: _Course) -> bool:
@@ -551,22 +537,10 @@ def _short(rates: list[float]) -> list[Any]:
     return [short(rate) for rate in rates[:MAX_GROUPS]]
 
 
-def _first(rates: list[float]) -> str:
-    more = f" (+{len(rates) - 1})" if len(rates) > 1 else ""
-    return (f"{rates[0]:.4g}" if rates else "unknown") + more
-
-
 def _moved(before: list[float], rates: list[float]) -> tuple[float, float]:
     """The rate of the first group that changed, before and after; of the first group where none did."""
     pairs = list(zip(before, rates, strict=False)) or [(0.0, rates[0] if rates else 0.0)]
     return next((pair for pair in pairs if pair[0] != pair[1]), pairs[0])
-
-
-def _change(before: list[float], rates: list[float]) -> str:
-    if before == rates:
-        return f"stays {_first(rates)}"
-    old, new = _moved(before, rates)
-    return f"{old:.4g} -> {new:.4g}" + (f" (+{len(rates) - 1})" if len(rates) > 1 else "")
 
 
 def _given(value: Any) -> Any:

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from tdbg.core.events import Finding, Observation
+from tdbg.core.events import Finding
+from tdbg.core.observations.schedule import OrderReversed
 from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, ObservingRule
 from tdbg.rules.text import figure
@@ -37,21 +38,20 @@ class ScheduleOrder(ObservingRule[_State]):
     code = "TD-S003"
     title = "scheduler steps before the optimizer"
     severity = "warning"
-    probe = "schedule"
+    observes = (OrderReversed,)
     kept = _State
 
-    def see(self, process: ProcessDir, state: _State, event: Observation) -> Finding | None:
-        values = event.values
-        if state.said or event.part != "ORDER":
+    def see(self, process: ProcessDir, state: _State, seen: OrderReversed) -> Finding | None:
+        if state.said:
             return None
         state.said = True
         return self.found(
-            f"{values.get('scheduler')} steps before the optimizer: the rate {figure(values.get('skipped_rate'))}"
+            f"{seen.scheduler} steps before the optimizer: the rate {figure(seen.skipped_rate)}"
             f" was never used, rank {process.rank}",
             first_step=1,
             rank=process.rank,
             phase="optimizer",
-            evidence=[f"it stepped before the first update, and again after update {values.get('updates')}"],
+            evidence=[f"it stepped before the first update, and again after update {seen.updates}"],
             cause="scheduler.step() is called before optimizer.step()",
             try_next="optimizer.step() first, then scheduler.step()",
         )

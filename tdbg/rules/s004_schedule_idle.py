@@ -5,9 +5,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tdbg.core.events import Event, Finding, Observation, ProbeOff, Switch
+from tdbg.core.observations import Observed
+from tdbg.core.observations.schedule import (
+    PlateauJudged,
+    RateChanged,
+    Rates,
+    SchedulerBuilt,
+    SchedulerIdle,
+    SchedulerStepped,
+)
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import counted
-from tdbg.rules import RULES, Rule
+from tdbg.rules import RULES, Rule, observed
 from tdbg.rules.text import figure
 from tdbg.rules.view import ProcessView, View
 
@@ -19,7 +28,7 @@ LATE_STARTERS = ("ReduceLROnPlateau", "SWALR")
 @dataclass(slots=True)
 class _State:
     built: dict[int, str] = field(default_factory=dict)  # number of an optimizer -> class of its scheduler
-    rates: dict[int, list[float]] = field(default_factory=dict)
+    rates: dict[int, Rates] = field(default_factory=dict)
     stepped: set[int] = field(default_factory=set)
     blind: bool = False  # part of the run was not looked at, or the rate changed without a scheduler
     said: bool = False
@@ -59,30 +68,29 @@ class ScheduleIdle(Rule):
         state = self._states[process.label]
         if not isinstance(event, Observation):
             state.blind = True
-        elif event.probe == "schedule":
-            self._take(state, event)
-            if event.part == "IDLE" and not state.said:
-                state.said = True
-                return self.once(self._given, self._idle(process, event))
+        for seen in observed(event, (SchedulerBuilt, SchedulerStepped, PlateauJudged, RateChanged)):
+            self._take(state, seen)
+        idle = SchedulerIdle.of(event)
+        if idle is not None and not state.said:
+            state.said = True
+            return self.once(self._given, self._idle(process, idle))
         return ()
 
-    def _take(self, state: _State, event: Observation) -> None:
-        values, which = event.values, event.values.get("which", 0)
-        if event.part == "BUILT" and not values.get("own_step"):
-            state.built.setdefault(which, str(values.get("scheduler")))
-            state.rates.setdefault(which, values.get("rates") or [])
-        elif event.part in ("STEP", "PLATEAU"):
-            state.stepped.add(which)
-        elif event.part == "RATE" and "before" in values:
+    def _take(self, state: _State, seen: Observed) -> None:
+        if isinstance(seen, SchedulerBuilt) and not seen.own_step:
+            state.built.setdefault(seen.which, seen.scheduler)
+            state.rates.setdefault(seen.which, seen.rates)
+        elif isinstance(seen, SchedulerStepped | PlateauJudged):
+            state.stepped.add(seen.which)
+        elif isinstance(seen, RateChanged) and seen.before is not None:
             state.blind = True
 
-    def _idle(self, process: ProcessDir, event: Observation) -> Finding:
-        name = event.values.get("scheduler")
-        if event.values.get("kind") == "never":
-            what = f"{name} was built but has never stepped in {counted(event.values.get('epochs', 0), 'epoch')}"
-            return self._finding(process, event.step, what, event.text)
-        what = f"{name} steers an optimizer that does not update: the rate in use does not follow it"
-        return self._finding(process, event.step, what, event.text, elsewhere=True)
+    def _idle(self, process: ProcessDir, idle: SchedulerIdle) -> Finding:
+        if idle.kind == "never":
+            what = f"{idle.scheduler} was built but has never stepped in {counted(idle.epochs or 0, 'epoch')}"
+            return self._finding(process, idle.step, what, idle.text())
+        what = f"{idle.scheduler} steers an optimizer that does not update: the rate in use does not follow it"
+        return self._finding(process, idle.step, what, idle.text(), elsewhere=True)
 
     def finish(self, view: View) -> Iterable[Finding]:
         """A run that ended in good order, and never stepped a scheduler it had built."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tdbg.core.events import Event, Finding, Observation, Plan
+from tdbg.core.observations.schedule import ScheduleOver, SchedulerStepped
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import counted
 from tdbg.rules import RULES, ObservingRule
@@ -55,7 +56,7 @@ class ScheduleMisfit(ObservingRule[_State]):
     title = "schedule does not fit the run"
     severity = "warning"
     leads_to = ("TD-G003", "TD-G005", "TD-S007")
-    probe = "schedule"
+    observes = (SchedulerStepped, ScheduleOver)
     kept = _State
     listens: ClassVar[tuple[type[Event], ...]] = (Observation, Plan)
 
@@ -66,32 +67,32 @@ class ScheduleMisfit(ObservingRule[_State]):
             return ()
         return super().feed(process, event)
 
-    def see(self, process: ProcessDir, state: _State, event: Observation) -> Finding | None:
-        values = event.values
-        if event.part == "STEP" and values.get("planned"):
-            state.scheduler = str(values.get("scheduler"))
-            state.planned, state.advanced = int(values["planned"]), int(values.get("advanced") or 0)
-            state.updates = int(values.get("updates") or 0)
-            if not state.said and _will_barely_begin(state):
-                state.said = True
-                return self._barely(process, state, state.updates)
-        if state.said or event.part != "PLAN":
+    def see(self, process: ProcessDir, state: _State, seen: SchedulerStepped | ScheduleOver) -> Finding | None:
+        if isinstance(seen, SchedulerStepped):
+            return self._follow(process, state, seen) if seen.planned else None
+        if state.said:
             return None
         state.said = True
-        return self._over(process, event)
+        return self._over(process, seen)
 
-    def _over(self, process: ProcessDir, event: Observation) -> Finding:
-        values = event.values
-        length = f" of {counted(values['planned'], 'step')}" if values.get("planned") else ""
-        crowded = values.get("kind") == "crowded"
+    def _follow(self, process: ProcessDir, state: _State, seen: SchedulerStepped) -> Finding | None:
+        state.scheduler, state.planned = seen.scheduler, seen.planned or 0
+        state.advanced, state.updates = seen.advanced, seen.updates
+        if state.said or not _will_barely_begin(state):
+            return None
+        state.said = True
+        return self._barely(process, state, state.updates)
+
+    def _over(self, process: ProcessDir, seen: ScheduleOver) -> Finding:
+        length = f" of {counted(seen.planned, 'step')}" if seen.planned else ""
+        crowded = seen.kind == "crowded"
         where = "" if crowded else " of the first epoch"
         return self.found(
-            f"{values.get('scheduler')}{length} was over after {counted(values.get('updates', 0), 'update')}{where},"
-            f" rank {process.rank}",
-            first_step=event.step,
+            f"{seen.scheduler}{length} was over after {counted(seen.updates, 'update')}{where}, rank {process.rank}",
+            first_step=seen.step,
             rank=process.rank,
             phase="optimizer",
-            evidence=[event.text, f"learning rate {figure(values.get('rates'))} by then"],
+            evidence=[seen.text(), f"learning rate {figure(seen.rates)} by then"],
             cause="it steps several times an update: at each micro-batch"
             if crowded
             else "its length counts epochs, and it steps after each batch",

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from tdbg.core.events import Finding, Observation
+from tdbg.core.events import Finding
+from tdbg.core.observations.schedule import RateAboveBound
 from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, ObservingRule
 from tdbg.rules.text import figure
@@ -38,22 +39,20 @@ class RateHigh(ObservingRule[_State]):
     title = "learning rate above 1 with Adam"
     severity = "warning"
     leads_to = ("TD-G001", "TD-G004", "TD-N004")  # weights thrown away
-    probe = "schedule"
+    observes = (RateAboveBound,)
     kept = _State
 
-    def see(self, process: ProcessDir, state: _State, event: Observation) -> Finding | None:
-        values = event.values
-        if state.said or event.part != "HIGH":
+    def see(self, process: ProcessDir, state: _State, seen: RateAboveBound) -> Finding | None:
+        if state.said:
             return None
         state.said = True
-        rates = [rate for rate in values.get("rates") or [] if isinstance(rate, int | float)]
         return self.found(
-            f"learning rate {figure(float(max(rates, default=0.0)))} with {values.get('optimizer')} at step"
-            f" {event.step}, rank {process.rank}",
-            first_step=event.step,
+            f"learning rate {figure(float(seen.highest))} with {seen.optimizer} at step"
+            f" {seen.step}, rank {process.rank}",
+            first_step=seen.step,
             rank=process.rank,
             phase="optimizer",
-            evidence=[f"above {figure(values.get('above'))} in 3 recorded steps; {event.text}"],
+            evidence=[f"above {figure(seen.above)} in 3 recorded steps; {seen.text()}"],
             cause="a rate written without its exponent, meant for SGD, or scaled twice",
             try_next="1e-5 to 1e-2 is usual",
         )
