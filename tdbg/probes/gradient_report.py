@@ -6,11 +6,13 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from statistics import median
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from tdbg.core.events import Step, as_float
+from tdbg.core.observations._lasting import Lasting
+from tdbg.core.observations.gradient_report import WORDS, BadGradients, BadRow, GradientNorms
 from tdbg.probes import PROBES, Probe
 from tdbg.probes.forward import short
 from tdbg.probes.gradients import NO_GRADIENT
@@ -52,15 +54,6 @@ class _Look:
     frozen: set[int] = field(default_factory=set)  # indices of parameters that want no gradient, or are empty
 
 
-WORDS = {  # kind of trouble -> how the line names it
-    "none": "without a gradient",
-    "zero": "all zero",
-    "vanishing": "vanishing",
-    "exploding": "exploding",
-    "jumped": "jumped",
-}
-
-
 @PROBES.add
 class GradientReport(Probe):
     """Which parameters' gradients explode, vanish, jump, are zero or are not there at all.
@@ -78,31 +71,7 @@ class GradientReport(Probe):
 
     name = "gradient-report"
     levels = ("advanced", "extreme")
-    fields: ClassVar[dict[str, str]] = {
-        "total": "total L2 norm before clipping",
-        "total_after": "total L2 norm after clipping, where it follows from the limit",
-        "clip_limit": "the limit given to clip_grad_norm_",
-        "clip_factor": "what clipping multiplied every gradient by",
-        "parameters": "parameters the norms are of",
-        "largest": "the largest norm of a parameter",
-        "largest_name": "whose it is",
-        "smallest": "the smallest norm above zero",
-        "smallest_name": "whose it is",
-        "exploding": "parameters whose norm is above GRADIENTS.explosion, at most eight",
-        "exploding_count": "how many there are",
-        "vanishing": "parameters whose norm is above zero and below GRADIENTS.vanishing, at most eight",
-        "vanishing_count": "how many there are",
-        "none": "trainable parameters without a gradient, at most eight",
-        "none_count": "how many there are",
-        "zero": "parameters whose gradient is zero all over, at most eight",
-        "zero_count": "how many there are",
-        "jumped": "parameters whose norm is far above its running median, at most eight",
-        "jumped_count": "how many there are",
-        "lasting": "of the above what has lasted: kind -> {names, count, looks, since (step), norm}; none: other, as for"
-        " the probe optimizer",
-        "bad": "NONFINITE: rows of parameter, NaN, Inf and elements, at most eight",
-        "bad_count": "NONFINITE: parameters whose gradient is not finite",
-    }
+    observations = (GradientNorms, BadGradients)
 
     def __init__(self, monitor: Any) -> None:
         super().__init__(monitor)
@@ -178,7 +147,8 @@ class GradientReport(Probe):
         with self.work():
             norms = [float(value) for value in record.grad_norms]
             if not all(map(math.isfinite, norms)):
-                self.see("gradients are not finite", step=record.step, total=record.grad_norm, parameters=len(norms))
+                unusable = GradientNorms(total=record.grad_norm, parameters=len(norms), finite=False)
+                self.emit(unusable, step=record.step)
                 return
             found = self._judge(norms, record, due.frozen)
             self._tell(record, norms, found, due)
@@ -229,9 +199,9 @@ class GradientReport(Probe):
         usual = [row[index] for row in past if row[index] > 0.0]
         return len(usual) >= MEDIAN_LOOKS // 2 and norm > self._jump * median(usual) and norm > 2.0 * max(usual)
 
-    def _lasting(self, norms: list[float], step: int) -> dict[str, Any]:
+    def _lasting(self, norms: list[float], step: int) -> dict[str, Lasting]:
         """What has gone on long enough to be no accident: kind -> who, since when."""
-        lasting: dict[str, Any] = {}
+        lasting: dict[str, Lasting] = {}
         for kind, runs in self._runs.items():
             looks, steps = LASTING[kind]
             long = {i: run for i, run in runs.items() if run.looks >= looks and step - run.step >= steps}
@@ -256,37 +226,21 @@ class GradientReport(Probe):
     # telling
 
     def _tell(self, record: Step, norms: list[float], found: dict[str, list[int]], due: _Look) -> None:
-        values: dict[str, Any] = {"total": record.grad_norm, "parameters": len(norms)}
-        text = f"{len(norms)} parameters, total {_figure(as_float(record.grad_norm))}"
-        text += self._clipped(values, as_float(record.grad_norm), due)
-        text += self._ends(values, norms)
-        for kind, indices in found.items():
-            if indices:
-                values[kind], values[f"{kind}_count"] = self._named(indices), len(indices)
-                text += f"; {len(indices)} {WORDS[kind]} ({self._names[indices[0]]}{' ...' if indices[1:] else ''})"
-        lasting = self._lasting(norms, record.step)
-        if lasting:
-            values["lasting"] = lasting
-        self.see(text, step=record.step, **values)
-
-    def _clipped(self, values: dict[str, Any], total: float | None, due: _Look) -> str:
-        if due.limit is None:
-            return ""
-        values["clip_limit"] = due.limit
-        if not due.whole or total is None:
-            return f" (clipped in part at {due.limit:.4g})" if not due.whole else ""
-        factor = min(1.0, due.limit / (total + 1e-6))  # as clip_grad_norm_ computes it
-        values["clip_factor"], values["total_after"] = short(factor), short(total * factor)
-        return f" (after clipping {total * factor:.4g})"
-
-    def _ends(self, values: dict[str, Any], norms: list[float]) -> str:
+        trouble: dict[str, Any] = {kind: self._named(indices) for kind, indices in found.items() if indices}
+        trouble |= {f"{kind}_count": len(indices) for kind, indices in found.items() if indices}
+        seen = GradientNorms(
+            total=record.grad_norm,
+            parameters=len(norms),
+            **trouble,
+            lasting=self._lasting(norms, record.step) or None,
+        )
+        _add_clipping(seen, due)
         there = [i for i, norm in enumerate(norms) if norm > 0.0]
-        if not there:
-            return ""
-        low, high = min(there, key=norms.__getitem__), max(there, key=norms.__getitem__)
-        values["largest"], values["largest_name"] = short(norms[high]), self._names[high]
-        values["smallest"], values["smallest_name"] = short(norms[low]), self._names[low]
-        return f", from {norms[low]:.3g} ({self._names[low]}) to {norms[high]:.3g} ({self._names[high]})"
+        if there:
+            low, high = min(there, key=norms.__getitem__), max(there, key=norms.__getitem__)
+            seen.largest, seen.largest_name = short(norms[high]), self._names[high]
+            seen.smallest, seen.smallest_name = short(norms[low]), self._names[low]
+        self.emit(seen, step=record.step)
 
     # a fault
 
@@ -302,24 +256,22 @@ class GradientReport(Probe):
         self.monitor.budget.excuse(time.perf_counter() - begun)  # as the rest of the first-bad report
 
     def _tell_bad(self, bad: list[tuple[str, Bad]]) -> None:
-        rows = [
+        rows: list[BadRow] = [
             {"name": name, "kind": found.kind, "count": found.count, "numel": found.numel}
             for name, found in bad[:MAX_NAMES]
         ]
-        words = ", ".join(f"{row['name']} {row['count']} of {row['numel']} ({row['kind']})" for row in rows[:3])
-        more = f" and {len(bad) - 3} more" if len(bad) > 3 else ""
-        self.see(
-            f"gradients not finite in {len(bad)} parameters: {words}{more}",
-            "NONFINITE",
-            "E",
-            bad=rows,
-            bad_count=len(bad),
-        )
+        self.emit(BadGradients(bad=rows, bad_count=len(bad)))
+
+
+def _add_clipping(seen: GradientNorms, due: _Look) -> None:
+    if due.limit is None:
+        return
+    seen.clip_limit, seen.clipped_in_part = due.limit, not due.whole
+    total = as_float(seen.total)
+    if due.whole and total is not None:
+        factor = min(1.0, due.limit / (total + 1e-6))  # as clip_grad_norm_ computes it
+        seen.clip_factor, seen.total_after = short(factor), short(total * factor)
 
 
 def _total(norms: list[float]) -> float:
     return math.sqrt(sum(norm * norm for norm in norms if norm > 0.0))
-
-
-def _figure(value: float | None) -> str:
-    return "unknown" if value is None else f"{value:.4g}"

@@ -4,12 +4,14 @@ import time
 import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from tdbg.core.events import Step
+from tdbg.core.observations._lasting import Lasting
+from tdbg.core.observations.optimizer import ParameterCoverage, ParameterGroups, UpdateSizes
 from tdbg.probes import PROBES, Probe
 from tdbg.probes.forward import short
 from tdbg.runtime import tensors
@@ -86,36 +88,7 @@ class OptimizerReport(Probe):
     name = "optimizer"
     levels = ("extreme",)
     every = 8
-    fields: ClassVar[dict[str, str]] = {
-        "optimizer": "class of the optimizer",
-        "groups": "GROUPS: hyperparameters, parameters and elements of each group, at most eight",
-        "group_count": "GROUPS: how many groups there are",
-        "parameters": "parameters it holds",
-        "elements": "their elements",
-        "frozen": "GROUPS: of them those that want no gradient",
-        "decayed_vectors": "GROUPS: biases and scales (one dimension) that weight decay acts on",
-        "changed": "GROUPS: the hyperparameters that changed since it was told last",
-        "left_out": "COVERAGE: trainable parameters of the model that no optimizer holds, at most eight",
-        "left_out_count": "COVERAGE: how many there are",
-        "left_out_graded": "COVERAGE: how many of them got a gradient",
-        "trainable": "COVERAGE: trainable parameters of the model",
-        "forgotten": "COVERAGE: true if they look forgotten: they get gradients, and most others are held",
-        "twice": "COVERAGE: parameters that two optimizers update, at most eight",
-        "twice_count": "COVERAGE: how many there are",
-        "optimizers": "COVERAGE: the optimizers that update them",
-        "ratio_median": "median over the sampled weights of |update| / |weight|",
-        "ratio_largest": "the largest ratio",
-        "ratio_largest_name": "whose it is",
-        "ratio_smallest": "the smallest ratio",
-        "ratio_smallest_name": "whose it is",
-        "sampled": "parameters in the sample",
-        "unmoved_share": "share of the sampled elements that have more gradient than rounding noise and did not change",
-        "without_gradient": "trainable parameters whose grad is None, at most eight",
-        "without_gradient_count": "how many there are",
-        "state_mb": "size of the optimizer's state, measured every 64 looks",
-        "lasting": "what has lasted: none or stuck -> {names, count, looks, since (step), dtype, lr}; none: other, the"
-        " class of a model that has gradients which no optimizer uses, while those held of its shapes get none",
-    }
+    observations = (UpdateSizes, ParameterGroups, ParameterCoverage)
 
     def __init__(self, monitor: Any) -> None:
         super().__init__(monitor)
@@ -181,25 +154,19 @@ class OptimizerReport(Probe):
         self._told[optimizer] = _hyperparameters(optimizer)
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         groups = [_described(group) for group in optimizer.param_groups[:MAX_GROUPS]]
-        values: dict[str, Any] = {
-            "optimizer": type(optimizer).__name__,
-            "groups": groups,
-            "group_count": len(optimizer.param_groups),
-            "parameters": len(parameters),
-            "elements": sum(p.numel() for p in parameters),
-            "frozen": sum(not p.requires_grad for p in parameters),
-            "decayed_vectors": sum(
+        seen = ParameterGroups(
+            optimizer=type(optimizer).__name__,
+            groups=groups,
+            group_count=len(optimizer.param_groups),
+            parameters=len(parameters),
+            elements=sum(p.numel() for p in parameters),
+            frozen=sum(not p.requires_grad for p in parameters),
+            decayed_vectors=sum(
                 p.ndim <= 1 for group in optimizer.param_groups if group.get("weight_decay") for p in group["params"]
             ),
-        }
-        changed = list(changed)
-        if changed:
-            values["changed"] = changed
-        said = "; ".join(_words(group) for group in groups[:3]) + (" ..." if len(groups) > 3 else "")
-        text = (
-            f"{type(optimizer).__name__}: {len(parameters)} parameters in {len(optimizer.param_groups)} groups: {said}"
+            changed=list(changed) or None,
         )
-        self.see(text + (f"; changed: {', '.join(changed)}" if changed else ""), "GROUPS", **values)
+        self.emit(seen)
 
     def _notice_change(self, optimizer: "Optimizer") -> None:
         before, now = self._told.get(optimizer), _hyperparameters(optimizer)
@@ -243,21 +210,14 @@ class OptimizerReport(Probe):
         if key == self._coverage or not (left_out or twice or self._coverage):
             return
         self._coverage = key
-        values: dict[str, Any] = {
-            "trainable": len(trainable),
-            "left_out_count": len(left_out),
-            "left_out_graded": graded,
-        }
-        text = f"{len(left_out)} of {len(trainable)} trainable parameters are in no parameter group"
+        seen = ParameterCoverage(trainable=len(trainable), left_out_count=len(left_out), left_out_graded=graded)
         if left_out:
-            values["left_out"] = [named.name_of(p) for p in left_out[:MAX_NAMES]]
-            values["forgotten"] = graded > 0 and len(left_out) < FORGOTTEN_SHARE * len(trainable)
-            text += f" ({values['left_out'][0]}{' ...' if left_out[1:] else ''}), {graded} of them get gradients"
+            seen.left_out = [named.name_of(p) for p in left_out[:MAX_NAMES]]
+            seen.forgotten = graded > 0 and len(left_out) < FORGOTTEN_SHARE * len(trainable)
         if twice:
-            values["twice"], values["twice_count"] = [named.name_of(p) for p in twice[:MAX_NAMES]], len(twice)
-            values["optimizers"] = holders[id(twice[0])][:MAX_NAMES]
-            text += f"; {len(twice)} are updated by two optimizers ({values['twice'][0]})"
-        self.see(text, "COVERAGE", **values)
+            seen.twice, seen.twice_count = [named.name_of(p) for p in twice[:MAX_NAMES]], len(twice)
+            seen.optimizers = holders[id(twice[0])][:MAX_NAMES]
+        self.emit(seen)
 
     # the size of an update
 
@@ -379,35 +339,33 @@ class OptimizerReport(Probe):
     # telling
 
     def _tell(self, moved: _Moved, optimizer: "Optimizer", sums: list[list[float]]) -> None:
-        values: dict[str, Any] = {"optimizer": type(optimizer).__name__, "sampled": len(moved.names)}
-        text = f"{type(optimizer).__name__}"
+        sizes = UpdateSizes(
+            optimizer=type(optimizer).__name__,
+            sampled=len(moved.names),
+            state_mb=self._state_mb,
+            lasting=self._lasting(moved) or None,
+        )
         if sums:
-            text += _ratios(values, moved, sums)
+            _add_ratios(sizes, moved, sums)
         if self._none:
             names = list(self._none)
-            values["without_gradient"], values["without_gradient_count"] = names[:MAX_NAMES], len(names)
-            text += f"; {len(names)} without a gradient ({names[0]}{' ...' if names[1:] else ''})"
-        if self._state_mb is not None:
-            values["state_mb"] = self._state_mb
-            text += f"; state {self._state_mb:.4g} MB"
-        lasting = self._lasting(moved)
-        if lasting:
-            values["lasting"] = lasting
-        self.see(text, step=moved.step, **values)
+            sizes.without_gradient, sizes.without_gradient_count = names[:MAX_NAMES], len(names)
+        self.emit(sizes, step=moved.step)
 
-    def _lasting(self, moved: _Moved) -> dict[str, Any]:
-        lasting: dict[str, Any] = {}
+    def _lasting(self, moved: _Moved) -> dict[str, Lasting]:
+        lasting: dict[str, Lasting] = {}
         none = {name: run for name, run in self._none.items() if _lasts("none", run, moved.step)}
         if none:
             lasting["none"] = _since(list(none), list(none.values()))
             if self._instead is None:
                 self._instead = self.monitor.search.trained_instead()
-            lasting["none"] |= {"other": self._instead} if self._instead else {}
+            if self._instead:
+                lasting["none"]["other"] = self._instead
         stuck = {index: run for index, run in self._stuck.items() if _lasts("stuck", run, moved.step)}
         if stuck:
             first = next(iter(stuck))
             lasting["stuck"] = _since([moved.names[index] for index in stuck], list(stuck.values()))
-            lasting["stuck"] |= {"dtype": moved.dtypes[first], "lr": short(moved.rates[first])}
+            lasting["stuck"]["dtype"], lasting["stuck"]["lr"] = moved.dtypes[first], short(moved.rates[first])
         return lasting
 
 
@@ -438,25 +396,22 @@ def _float_norms(found: list[Tensor]) -> Sequence[Tensor]:
     return norms_of([one.float() for one in found])
 
 
-def _ratios(values: dict[str, Any], moved: _Moved, sums: list[list[float]]) -> str:
+def _add_ratios(sizes: UpdateSizes, moved: _Moved, sums: list[list[float]]) -> None:
     ratios = {
         name: (update / weight) ** 0.5
         for name, update, weight in zip(moved.names, sums[0], sums[1], strict=True)
         if weight > 0.0
     }
     wanted = sum(sums[3])
-    values["unmoved_share"] = short(sum(sums[2]) / wanted) if wanted else None
+    sizes.unmoved_share = short(sum(sums[2]) / wanted) if wanted else None
+    sizes.compared = True
     if not ratios:
-        return ": no weight to compare with"
+        return
     order = sorted(ratios, key=ratios.__getitem__)
     low, high, middle = order[0], order[-1], ratios[order[len(order) // 2]]
-    values["ratio_median"] = short(middle)
-    values["ratio_largest"], values["ratio_largest_name"] = short(ratios[high]), high
-    values["ratio_smallest"], values["ratio_smallest_name"] = short(ratios[low]), low
-    text = f": update/weight {middle:.2g}, from {ratios[low]:.2g} ({low}) to {ratios[high]:.2g} ({high})"
-    if wanted and sum(sums[2]):
-        text += f"; {100 * sum(sums[2]) / wanted:.3g} % of the sampled weights did not move"
-    return text
+    sizes.ratio_median = short(middle)
+    sizes.ratio_largest, sizes.ratio_largest_name = short(ratios[high]), high
+    sizes.ratio_smallest, sizes.ratio_smallest_name = short(ratios[low]), low
 
 
 def _lasts(kind: str, run: _Run, step: int) -> bool:
@@ -464,7 +419,7 @@ def _lasts(kind: str, run: _Run, step: int) -> bool:
     return run.looks >= looks and step - run.step >= steps
 
 
-def _since(names: list[str], runs: list[_Run]) -> dict[str, Any]:
+def _since(names: list[str], runs: list[_Run]) -> Lasting:
     return {
         "names": names[:MAX_NAMES],
         "count": len(names),
@@ -508,11 +463,6 @@ def _hyperparameters(optimizer: "Optimizer") -> dict[str, Any]:
                 found[f"{name}[{index}]"] = _plain(value)
         found[f"parameters[{index}]"] = len(group["params"])
     return found
-
-
-def _words(group: dict[str, Any]) -> str:
-    told = [f"{name} {group[name]:.4g}" for name in ("lr", "weight_decay") if isinstance(group.get(name), int | float)]
-    return f"{group['parameters']} with {', '.join(told) or 'no rate'}"
 
 
 def _state_mb(optimizer: "Optimizer") -> float:

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from tdbg.core.events import Finding, Observation
+from tdbg.core.events import Finding
+from tdbg.core.observations.gradient_report import GradientNorms
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import counted
 from tdbg.rules import RULES, ObservingRule
@@ -41,25 +42,24 @@ class VanishingGradients(ObservingRule[_State]):
     code = "TD-G002"
     title = "vanishing gradients"
     severity = "warning"
-    probe = "gradient-report"
+    observes = (GradientNorms,)
     kept = _State
 
-    def see(self, process: ProcessDir, state: _State, event: Observation) -> Finding | None:
-        values = event.values
-        lasting = (values.get("lasting") or {}).get("vanishing")
+    def see(self, process: ProcessDir, state: _State, seen: GradientNorms) -> Finding | None:
+        lasting = seen.lasts("vanishing")
         if state.said or not lasting or lasting["count"] < LEAST:
             return None
         state.said = True
         names = lasting["names"]
         return self.found(
-            f"gradients vanish in {counted(lasting['count'], 'parameter')} ({figure(lasting['norm'])} at {names[0]},"
-            f" {figure(values.get('largest'))} at {values.get('largest_name')}), rank {process.rank}",
+            f"gradients vanish in {counted(lasting['count'], 'parameter')} ({figure(lasting.get('norm'))} at {names[0]},"
+            f" {figure(seen.largest)} at {seen.largest_name}), rank {process.rank}",
             first_step=lasting["since"],
             rank=process.rank,
             phase="gradient",
             module=names[0].rpartition(".")[0],
             evidence=[
-                f"{counted(lasting['looks'], 'look')} in a row, from step {lasting['since']} to {event.step}:"
+                f"{counted(lasting['looks'], 'look')} in a row, from step {lasting['since']} to {seen.step}:"
                 f" {joined(names, 4)}",
             ],
             cause="saturating activations, or too many layers without a way around them",

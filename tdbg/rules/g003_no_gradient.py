@@ -1,16 +1,17 @@
 """TD-G003: trainable parameters get no gradient."""
 
 from collections.abc import Iterable
-from typing import Any
 
 from tdbg.core.events import Event, Finding, Observation
+from tdbg.core.observations._lasting import Lasting
+from tdbg.core.observations.gradient_report import GradientNorms
 from tdbg.core.observations.model_build import UngradedParameters
+from tdbg.core.observations.optimizer import UpdateSizes
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import counted
 from tdbg.rules import RULES, Rule
 from tdbg.rules.text import joined
 
-PROBES = ("gradient-report", "optimizer")  # both know which gradients are not there
 KINDS = {
     "none": (
         "got no gradient",
@@ -72,24 +73,25 @@ class NoGradient(Rule):
         unused = UngradedParameters.of(event)
         if unused is not None:
             self._unused[process.label] = set(unused.unused), unused.count
-        if event.probe not in PROBES:
+        seen = GradientNorms.of(event) or UpdateSizes.of(event)
+        if seen is None:
             return ()
         found: list[Finding] = []
         for kind in KINDS:
-            lasting = (event.values.get("lasting") or {}).get(kind)
+            lasting = seen.lasts(kind)
             if kind == "none" and lasting and self._is_told(process, lasting):
                 continue
             if lasting and (process.label, kind) not in self._said:
                 self._said.add((process.label, kind))
-                found += self.once(self._given[kind], self._finding(process, event, kind, lasting))
+                found += self.once(self._given[kind], self._finding(process, seen.step, kind, lasting))
         return found
 
-    def _is_told(self, process: ProcessDir, lasting: dict[str, Any]) -> bool:
+    def _is_told(self, process: ProcessDir, lasting: Lasting) -> bool:
         """True if TD-C008 says the same of the same parameters; another instance of the model is more than it knows."""
         names, count = self._unused.get(process.label, (set(), 0))
         return not lasting.get("other") and lasting["count"] == count and names == set(lasting["names"])
 
-    def _finding(self, process: ProcessDir, event: Observation, kind: str, lasting: dict[str, Any]) -> Finding:
+    def _finding(self, process: ProcessDir, step: int, kind: str, lasting: Lasting) -> Finding:
         what, cause, try_next = KINDS[kind]
         names, other = lasting["names"], lasting.get("other")
         if other:
@@ -101,7 +103,7 @@ class NoGradient(Rule):
             rank=process.rank,
             phase="gradient",
             module=names[0].rpartition(".")[0],
-            evidence=[f"from step {lasting['since']} to {event.step}: {joined(names, 8)}"],
+            evidence=[f"from step {lasting['since']} to {step}: {joined(names, 8)}"],
             cause=cause,
             try_next=try_next,
         )

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from tdbg.core.events import Finding, Observation
+from tdbg.core.events import Finding
+from tdbg.core.observations.gradient_report import GradientNorms
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import counted
 from tdbg.rules import RULES, ObservingRule
@@ -38,25 +39,25 @@ class GradientJump(ObservingRule[_State]):
     code = "TD-G004"
     title = "one parameter's gradient explodes"
     severity = "warning"
-    probe = "gradient-report"
+    observes = (GradientNorms,)
     kept = _State
 
-    def see(self, process: ProcessDir, state: _State, event: Observation) -> Finding | None:
-        lasting = (event.values.get("lasting") or {}).get("jumped")
+    def see(self, process: ProcessDir, state: _State, seen: GradientNorms) -> Finding | None:
+        lasting = seen.lasts("jumped")
         if state.said or not lasting:
             return None
         state.said = True
         names = lasting["names"]
         return self.found(
-            f"the gradient of {joined(names, 2)} rose to {figure(lasting['norm'])} by itself at step"
+            f"the gradient of {joined(names, 2)} rose to {figure(lasting.get('norm'))} by itself at step"
             f" {lasting['since']}, rank {process.rank}",
             first_step=lasting["since"],
             rank=process.rank,
             phase="gradient",
             module=names[0].rpartition(".")[0],
             evidence=[
-                f"{counted(lasting['looks'], 'look')} in a row far above its own median, up to step {event.step};"
-                f" the total norm is {figure(event.values.get('total'))}"
+                f"{counted(lasting['looks'], 'look')} in a row far above its own median, up to step {seen.step};"
+                f" the total norm is {figure(seen.total)}"
             ],
             cause="a layer that runs away: no normalisation, or a scale without a bound",
             try_next="a smaller learning rate for it, clipping by group, a normalisation before it",

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from tdbg.core.events import Finding, Observation
+from tdbg.core.events import Finding
+from tdbg.core.observations.optimizer import ParameterCoverage
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import counted
 from tdbg.rules import RULES, ObservingRule
@@ -40,31 +41,30 @@ class LeftOut(ObservingRule[_State]):
     title = "parameters left out of the optimizer, or held twice"
     severity = "warning"
     leads_to = ("TD-G003", "TD-G005", "TD-S007")
-    probe = "optimizer"
+    observes = (ParameterCoverage,)
     kept = _State
 
-    def see(self, process: ProcessDir, state: _State, event: Observation) -> Finding | None:
-        values = event.values
-        if state.said or not (values.get("forgotten") or values.get("twice")):
+    def see(self, process: ProcessDir, state: _State, seen: ParameterCoverage) -> Finding | None:
+        if state.said or not (seen.forgotten or seen.twice):
             return None
         state.said = True
-        names = list(values.get("left_out" if values.get("forgotten") else "twice", ()))
-        if values.get("forgotten"):
+        names = (seen.left_out if seen.forgotten else seen.twice) or []
+        if seen.forgotten:
             what = (
-                f"{values['left_out_count']} of {counted(values['trainable'], 'trainable parameter')}"
+                f"{seen.left_out_count} of {counted(seen.trainable, 'trainable parameter')}"
                 f" are in no parameter group: {joined(names, 3)}"
             )
         else:
-            what = f"{counted(values['twice_count'], 'parameter')} updated by two optimizers: {joined(names, 3)}"
+            what = f"{counted(seen.twice_count or 0, 'parameter')} updated by two optimizers: {joined(names, 3)}"
         return self.found(
             f"{what}, rank {process.rank}",
-            first_step=event.step,
+            first_step=seen.step,
             rank=process.rank,
             phase="optimizer",
-            module=names[0].rpartition(".")[0],
-            evidence=[event.text],
+            module=names[0].rpartition(".")[0] if names else "",
+            evidence=[seen.text()],
             cause="the optimizer was built before the layer, or its list of parameters misses it"
-            if values.get("forgotten")
+            if seen.forgotten
             else "two optimizers were given the same parameters",
             try_next="build the optimizer last, or add_param_group; freeze with requires_grad_(False) what is not meant",
         )

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from tdbg.core.events import Finding, Observation
+from tdbg.core.events import Finding
+from tdbg.core.observations.optimizer import UpdateSizes
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import counted
 from tdbg.rules import RULES, ObservingRule
@@ -43,24 +44,25 @@ class WeightsStuck(ObservingRule[_State]):
     code = "TD-S007"
     title = "weights do not change"
     severity = "warning"
-    probe = "optimizer"
+    observes = (UpdateSizes,)
     kept = _State
 
-    def see(self, process: ProcessDir, state: _State, event: Observation) -> Finding | None:
-        lasting = (event.values.get("lasting") or {}).get("stuck")
+    def see(self, process: ProcessDir, state: _State, seen: UpdateSizes) -> Finding | None:
+        lasting = seen.lasts("stuck")
         if state.said or not lasting:
             return None
         state.said = True
-        names, half = lasting["names"], lasting["dtype"] in HALF
+        names, dtype = lasting["names"], lasting.get("dtype", "")
+        half = dtype in HALF
         return self.found(
             f"{counted(lasting['count'], 'sampled parameter')} unchanged since step {lasting['since']}"
-            f" ({lasting['dtype']}, lr {figure(lasting['lr'])}): {joined(names, 3)}, rank {process.rank}",
+            f" ({dtype}, lr {figure(lasting.get('lr'))}): {joined(names, 3)}, rank {process.rank}",
             first_step=lasting["since"],
             rank=process.rank,
             phase="optimizer",
             module=names[0].rpartition(".")[0],
-            evidence=[f"in {counted(lasting['looks'], 'look')} up to step {event.step}, with a gradient: {event.text}"],
-            cause=f"the updates are smaller than {lasting['dtype']} can add to these weights"
+            evidence=[f"in {counted(lasting['looks'], 'look')} up to step {seen.step}, with a gradient: {seen.text()}"],
+            cause=f"the updates are smaller than {dtype} can add to these weights"
             if half
             else "the optimizer's step does not reach these weights, or its rate is far too small",
             try_next="float32 weights with autocast, stochastic rounding, or a larger learning rate for them"

@@ -105,7 +105,11 @@ def _fits(value: Any, kind: Any) -> bool:
         return isinstance(value, dict) and all(_fits(key, inner[0]) and _fits(value[key], inner[1]) for key in value)
     if typing.is_typeddict(kind):
         parts = _kinds(kind)
-        return isinstance(value, dict) and all(name in value and _fits(value[name], parts[name]) for name in parts)
+        return (
+            isinstance(value, dict)
+            and all(name in value for name in kind.__required_keys__)
+            and all(_fits(value[name], parts[name]) for name in parts if name in value)
+        )
     if kind is float:
         return isinstance(value, float | int) and not isinstance(value, bool)
     if kind is int:

@@ -1,0 +1,18 @@
+"""What has gone on for so long, in look after look, that it is no accident."""
+
+from typing import NotRequired, TypedDict
+
+from tdbg.core.events import Number
+
+
+class Lasting(TypedDict):
+    """Parameters that have been in one state in look after look."""
+
+    names: list[str]  # at most eight
+    count: int
+    looks: int
+    since: int  # the step of the first of these looks
+    norm: NotRequired[Number | None]  # of the first one's gradient
+    dtype: NotRequired[str]
+    lr: NotRequired[Number | None]
+    other: NotRequired[str]  # class of a model that has gradients which no optimizer uses, with the same shapes

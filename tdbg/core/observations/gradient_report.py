@@ -1,0 +1,122 @@
+"""What the probe `gradient-report` sees."""
+
+from dataclasses import dataclass
+from typing import TypedDict
+
+from tdbg.core.events import Number, as_float, doc
+from tdbg.core.observations import Evidence, Observed
+from tdbg.core.observations._lasting import Lasting
+
+WORDS = {  # kind of trouble -> how the line names it
+    "none": "without a gradient",
+    "zero": "all zero",
+    "vanishing": "vanishing",
+    "exploding": "exploding",
+    "jumped": "jumped",
+}
+
+
+class BadRow(TypedDict):
+    """A gradient that is not finite."""
+
+    name: str
+    kind: str
+    count: int
+    numel: int
+
+
+@dataclass(kw_only=True)
+class GradientNorms(Observed):
+    """The gradients of the main optimizer's parameters, and which of them are in trouble."""
+
+    PROBE = "gradient-report"
+    EVIDENCE = Evidence.AFTER_REDUCTION
+    ALWAYS = ("total",)
+
+    total: Number | None = doc("total L2 norm before clipping")
+    total_after: Number | None = doc("total L2 norm after clipping, where it follows from the limit")
+    clip_limit: float | None = doc("the limit given to clip_grad_norm_")
+    clip_factor: Number | None = doc("what clipping multiplied every gradient by")
+    parameters: int = doc("parameters the norms are of", 0)
+    largest: Number | None = doc("the largest norm of a parameter")
+    largest_name: str | None = doc("whose it is")
+    smallest: Number | None = doc("the smallest norm above zero")
+    smallest_name: str | None = doc("whose it is")
+    none: list[str] | None = doc("trainable parameters without a gradient, at most eight")
+    none_count: int | None = doc("how many there are")
+    zero: list[str] | None = doc("parameters whose gradient is zero all over, at most eight")
+    zero_count: int | None = doc("how many there are")
+    vanishing: list[str] | None = doc(
+        "parameters whose norm is above zero and below GRADIENTS.vanishing, at most eight"
+    )
+    vanishing_count: int | None = doc("how many there are")
+    exploding: list[str] | None = doc("parameters whose norm is above GRADIENTS.explosion, at most eight")
+    exploding_count: int | None = doc("how many there are")
+    jumped: list[str] | None = doc("parameters whose norm is far above its running median, at most eight")
+    jumped_count: int | None = doc("how many there are")
+    lasting: dict[str, Lasting] | None = doc(
+        "of the above what has lasted: kind -> {names, count, looks, since (step), norm}; none: other, as for"
+        " the probe optimizer"
+    )
+
+    finite: bool = True  # for the line alone
+    clipped_in_part: bool = False
+
+    def lasts(self, kind: str) -> Lasting | None:
+        """Who has been in this state in look after look."""
+        return (self.lasting or {}).get(kind)
+
+    def text(self) -> str:
+        """The total, clipping, both ends, and the parameters in trouble."""
+        if not self.finite:
+            return "gradients are not finite"
+        text = f"{self.parameters} parameters, total {_figure(self.total)}{self._clipped()}"
+        if self.largest is not None:
+            text += f", from {_figure(self.smallest, 3)} ({self.smallest_name})"
+            text += f" to {_figure(self.largest, 3)} ({self.largest_name})"
+        trouble = {
+            "none": (self.none, self.none_count),
+            "zero": (self.zero, self.zero_count),
+            "vanishing": (self.vanishing, self.vanishing_count),
+            "exploding": (self.exploding, self.exploding_count),
+            "jumped": (self.jumped, self.jumped_count),
+        }
+        for kind, (names, count) in trouble.items():
+            if names:
+                text += f"; {count} {WORDS[kind]} ({names[0]}{' ...' if names[1:] else ''})"
+        return text
+
+    def _clipped(self) -> str:
+        if self.clip_limit is None:
+            return ""
+        if self.total_after is not None:
+            return f" (after clipping {_figure(self.total_after)})"
+        return f" (clipped in part at {self.clip_limit:.4g})" if self.clipped_in_part else ""
+
+
+@dataclass(kw_only=True)
+class BadGradients(Observed):
+    """Gradients that are not finite, counted at the only moment at which they can be."""
+
+    PROBE = "gradient-report"
+    PART = "NONFINITE"
+    EVIDENCE = Evidence.AFTER_REDUCTION
+
+    bad: list[BadRow] = doc("rows of parameter, NaN, Inf and elements, at most eight", factory=list)
+    bad_count: int = doc("parameters whose gradient is not finite", 0)
+
+    @property
+    def level(self) -> str:
+        """An error."""
+        return "E"
+
+    def text(self) -> str:
+        """The first of them."""
+        words = ", ".join(f"{row['name']} {row['count']} of {row['numel']} ({row['kind']})" for row in self.bad[:3])
+        more = f" and {self.bad_count - 3} more" if self.bad_count > 3 else ""
+        return f"gradients not finite in {self.bad_count} parameters: {words}{more}"
+
+
+def _figure(value: Number | None, digits: int = 4) -> str:
+    found = as_float(value)
+    return "unknown" if found is None else f"{found:.{digits}g}"

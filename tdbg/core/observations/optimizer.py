@@ -1,0 +1,120 @@
+"""What the probe `optimizer` sees."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from tdbg.core.events import Number, as_float, doc
+from tdbg.core.observations import Evidence, Observed
+from tdbg.core.observations._lasting import Lasting
+
+Group = dict[str, Any]  # hyperparameters by name, whatever the optimizer keeps; parameters; elements
+
+
+@dataclass(kw_only=True)
+class ParameterGroups(Observed):
+    """The groups of an optimizer, at its first look and whenever a hyperparameter changes."""
+
+    PROBE = "optimizer"
+    PART = "GROUPS"
+    EVIDENCE = Evidence.LOCATED
+
+    optimizer: str = doc("class of the optimizer", "")
+    groups: list[Group] = doc("hyperparameters, parameters and elements of each group, at most eight", factory=list)
+    group_count: int = doc("how many groups there are", 0)
+    parameters: int = doc("parameters it holds", 0)
+    elements: int = doc("their elements", 0)
+    frozen: int = doc("of them those that want no gradient", 0)
+    decayed_vectors: int = doc("biases and scales (one dimension) that weight decay acts on", 0)
+    changed: list[str] | None = doc("the hyperparameters that changed since it was told last")
+
+    def text(self) -> str:
+        """Each group with its rate and decay, and what changed."""
+        said = "; ".join(map(_words, self.groups[:3])) + (" ..." if len(self.groups) > 3 else "")
+        text = f"{self.optimizer}: {self.parameters} parameters in {self.group_count} groups: {said}"
+        return text + (f"; changed: {', '.join(self.changed)}" if self.changed else "")
+
+
+@dataclass(kw_only=True)
+class ParameterCoverage(Observed):
+    """Trainable parameters that no optimizer holds, and those that two of them update."""
+
+    PROBE = "optimizer"
+    PART = "COVERAGE"
+    EVIDENCE = Evidence.LOCATED
+
+    trainable: int = doc("trainable parameters of the model", 0)
+    left_out: list[str] | None = doc("trainable parameters of the model that no optimizer holds, at most eight")
+    left_out_count: int = doc("how many there are", 0)
+    left_out_graded: int = doc("how many of them got a gradient", 0)
+    forgotten: bool | None = doc("true if they look forgotten: they get gradients, and most others are held")
+    twice: list[str] | None = doc("parameters that two optimizers update, at most eight")
+    twice_count: int | None = doc("how many there are")
+    optimizers: list[str] | None = doc("the optimizers that update them")
+
+    def text(self) -> str:
+        """How many are left out, and how many held twice."""
+        text = f"{self.left_out_count} of {self.trainable} trainable parameters are in no parameter group"
+        if self.left_out:
+            more = " ..." if self.left_out_count > 1 else ""
+            text += f" ({self.left_out[0]}{more}), {self.left_out_graded} of them get gradients"
+        if self.twice:
+            text += f"; {self.twice_count} are updated by two optimizers ({self.twice[0]})"
+        return text
+
+
+@dataclass(kw_only=True)
+class UpdateSizes(Observed):
+    """How far an update moved the sampled weights, and the parameters that it passed over."""
+
+    PROBE = "optimizer"
+    EVIDENCE = Evidence.FROM_WEIGHTS
+
+    optimizer: str = doc("class of the optimizer", "")
+    sampled: int = doc("parameters in the sample", 0)
+    ratio_median: Number | None = doc("median over the sampled weights of |update| / |weight|")
+    ratio_largest: Number | None = doc("the largest ratio")
+    ratio_largest_name: str | None = doc("whose it is")
+    ratio_smallest: Number | None = doc("the smallest ratio")
+    ratio_smallest_name: str | None = doc("whose it is")
+    unmoved_share: Number | None = doc(
+        "share of the sampled elements that have more gradient than rounding noise and did not change"
+    )
+    without_gradient: list[str] | None = doc("trainable parameters whose grad is None, at most eight")
+    without_gradient_count: int | None = doc("how many there are")
+    state_mb: float | None = doc("size of the optimizer's state, measured every 64 looks")
+    lasting: dict[str, Lasting] | None = doc(
+        "what has lasted: none or stuck -> {names, count, looks, since (step), dtype, lr}; none: other, the"
+        " class of a model that has gradients which no optimizer uses, while those held of its shapes get none"
+    )
+
+    compared: bool = False  # weights before and after: for the line alone
+
+    def lasts(self, kind: str) -> Lasting | None:
+        """Who has been in this state in look after look."""
+        return (self.lasting or {}).get(kind)
+
+    def text(self) -> str:
+        """The ratios, what did not move, what has no gradient, and the state."""
+        text = self.optimizer + self._ratios()
+        names = self.without_gradient
+        if names:
+            text += f"; {self.without_gradient_count} without a gradient ({names[0]}{' ...' if names[1:] else ''})"
+        return text + (f"; state {self.state_mb:.4g} MB" if self.state_mb is not None else "")
+
+    def _ratios(self) -> str:
+        if self.ratio_median is None:
+            return ": no weight to compare with" if self.compared else ""
+        text = f": update/weight {_figure(self.ratio_median)}, from {_figure(self.ratio_smallest)}"
+        text += f" ({self.ratio_smallest_name}) to {_figure(self.ratio_largest)} ({self.ratio_largest_name})"
+        unmoved = as_float(self.unmoved_share)
+        return text + (f"; {100 * unmoved:.3g} % of the sampled weights did not move" if unmoved else "")
+
+
+def _figure(value: Number | None) -> str:
+    found = as_float(value)
+    return "unknown" if found is None else f"{found:.2g}"
+
+
+def _words(group: Group) -> str:
+    told = [f"{name} {group[name]:.4g}" for name in ("lr", "weight_decay") if isinstance(group.get(name), int | float)]
+    return f"{group.get('parameters', 0)} with {', '.join(told) or 'no rate'}"
