@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tdbg.core.events import Event, Finding, Observation, Start
+from tdbg.core.observations.distributed import CallOrder, GroupOrder
 from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, Rule
 from tdbg.rules.text import joined, ranges
@@ -81,19 +82,18 @@ class OutOfStep(Rule):
     def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
         if isinstance(event, Start):
             self._launches[process.label] = launch_of(process, event)
-        if not isinstance(event, Observation) or event.probe != "distributed" or event.part != "ORDER":
-            return ()
-        if process.rank is None or not process.is_rank:
+        seen = CallOrder.of(event)
+        if seen is None or process.rank is None or not process.is_rank:
             return ()
         found: list[Finding] = []
         ran_in = self._launches.get(process.label, process.attempt)
-        for group in event.values.get("groups", ()):
+        for group in seen.groups:
             key = (ran_in, group["group"], group["since"], tuple(group.get("ranks", ())))
             self._sizes[key] = group["size"]
             found += self._take(key, process.rank, group)
         return found
 
-    def _take(self, key: Key, rank: int, group: dict[str, Any]) -> Iterable[Finding]:
+    def _take(self, key: Key, rank: int, group: GroupOrder) -> Iterable[Finding]:
         texts = self._texts[key, rank]
         for crc, ops in group["chunks"].items():
             if len(texts) < MAX_TEXTS:

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 from tdbg.core.events import SEVERITIES, Event, Finding, Observation, Start
+from tdbg.core.observations.distributed import QuietRank, RankResumed
 from tdbg.core.ranges import MAX_RANKS
 from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, Rule
@@ -26,8 +26,7 @@ class _Episode:
     folder: str
     began_t: float
     told_t: float
-    values: dict[str, Any]
-    step: int
+    seen: QuietRank
     lasted_s: float = 0.0
     over_t: float | None = None  # when it went on
 
@@ -37,32 +36,35 @@ class _Episode:
         return self.told_t if self.over_t is None else self.over_t
 
     @property
+    def step(self) -> int:
+        return self.seen.step
+
+    @property
     def state(self) -> str:
-        return str(self.values.get("state", ""))
+        return self.seen.state
 
     @property
     def group(self) -> str:
-        return str(self.values.get("group", "world"))
+        return self.seen.group or "world"
 
     @property
     def number(self) -> int | None:
         """The call on its group that it is in."""
-        return self.values.get("number")
+        return self.seen.number
 
     @property
     def doing(self) -> str:
         if self.state in ("collective", "wait"):
-            return str(self.values["op"])
+            return self.seen.op
         named = {"init": "init_process_group", "backward": "backward", "device": "a collective on the device"}
-        return named.get(self.state, str(self.values.get("where")))
+        return named.get(self.state, self.seen.where)
 
     def calls_on(self, group: str) -> int | None:
         """How many calls on a group it has begun; None if that is not known."""
-        counts = self.values.get("counts")
+        counts = self.seen.counts
         if counts is None:
             return None
-        found: int | None = counts.get(group, 0 if len(counts) < MAX_COUNTS else None)
-        return found
+        return counts.get(group, 0 if len(counts) < MAX_COUNTS else None)
 
     def meets(self, other: "_Episode") -> bool:
         """True if both were quiet at the same time, in the same launch, on different ranks."""
@@ -72,7 +74,7 @@ class _Episode:
 
     def at(self) -> str:
         """What the rank was doing, for people."""
-        where = self.values.get("where") or "an unknown place"
+        where = self.seen.where or "an unknown place"
         if self.state in ("collective", "wait"):
             return f"in {self.doing} ({where})"
         return f"in {self.doing} ({where})" if self.state in ("init", "backward") else f"at {where}"
@@ -143,33 +145,24 @@ class RankQuiet(Rule):
     def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
         if isinstance(event, Start):
             self._launches[process.label] = launch_of(process, event)
-        if not isinstance(event, Observation) or event.probe != "distributed":
-            return ()
-        if process.rank is None or not process.is_rank or event.part not in ("QUIET", "RESUMED"):
+        quiet, resumed = QuietRank.of(event), RankResumed.of(event)
+        if process.rank is None or not process.is_rank or (quiet is None and resumed is None):
             return ()
         kept = self._episodes.setdefault(process.label, [])
-        if event.part == "RESUMED":
-            self._went_on(kept, event)
-        else:
-            self._quiet(kept, process, event)
+        if quiet is not None:
+            self._quiet(kept, process, event.t, quiet)
+        if resumed is not None and kept and kept[-1].over_t is None:
+            kept[-1].over_t, kept[-1].lasted_s = event.t, resumed.quiet_s
         return self._conclude({}, over=False)
 
-    def _quiet(self, kept: list[_Episode], process: ProcessDir, event: Observation) -> None:
-        began_t = float(event.values.get("began_t", event.t))
+    def _quiet(self, kept: list[_Episode], process: ProcessDir, t: float, seen: QuietRank) -> None:
         if kept and kept[-1].over_t is None:
             last = kept[-1]  # told again, after twice the time: still the same
-            last.values, last.told_t = event.values, event.t
-            last.lasted_s = float(event.values.get("quiet_s", 0.0))
+            last.seen, last.told_t, last.lasted_s = seen, t, seen.quiet_s
         elif len(kept) < MAX_EPISODES:
-            lasted_s = float(event.values.get("quiet_s", 0.0))
-            rank = process.rank or 0
+            began_t = seen.began_t if seen.began_t is not None else t
             ran_in = self._launches.get(process.label, process.attempt)
-            kept.append(_Episode(rank, ran_in, process.label, began_t, event.t, event.values, event.step, lasted_s))
-
-    def _went_on(self, kept: list[_Episode], event: Observation) -> None:
-        if kept and kept[-1].over_t is None:
-            kept[-1].over_t = event.t
-            kept[-1].lasted_s = float(event.values.get("quiet_s", 0.0))
+            kept.append(_Episode(process.rank or 0, ran_in, process.label, began_t, t, seen, seen.quiet_s))
 
     def finish(self, view: View) -> Iterable[Finding]:
         for found in view.processes.values():
@@ -207,12 +200,7 @@ class RankQuiet(Rule):
             title += f": {'it was' if case.over else 'it is'} {case.missing[0].at()}"
         lines = [_line(episode) for episode in [*case.missing[:3], *sorted(case.waiting, key=_by_rank)[:4]]]
         lines = [f"rank {rank}: {how}" for rank, how in list(case.silent.items())[:3]] + lines
-        files = [
-            kept_in(episode.folder, str(episode.values[name]))
-            for episode in [*case.missing[:3], first]
-            for name in ("stacks", "flight")
-            if episode.values.get(name)
-        ]
+        files = [kept_in(episode.folder, file) for episode in [*case.missing[:3], first] for file in episode.seen.files]
         return self.found(
             title,
             severity=severity,
@@ -254,8 +242,7 @@ def _cases(episodes: list[_Episode], endings: dict[int, str], over: bool) -> Ite
 
 
 def _belongs(rank: int, wait: _Episode) -> bool:
-    members = wait.values.get("ranks")
-    return not members or rank in members
+    return not wait.seen.ranks or rank in wait.seen.ranks
 
 
 def _is_behind(other: _Episode, wait: _Episode) -> bool:
@@ -286,6 +273,6 @@ def _waits_along(other: _Episode, wait: _Episode) -> bool:
 
 def _silent(wait: _Episode, others: list[_Episode], endings: dict[int, str]) -> dict[int, str]:
     """Ranks of the group that wrote nothing while this one waited, and how they ended."""
-    members = wait.values.get("ranks") or range(min(int(wait.values.get("size") or len(endings)), MAX_RANKS))
+    members = wait.seen.ranks or range(min(wait.seen.size or len(endings), MAX_RANKS))
     heard = {wait.rank, *(other.rank for other in others)}
     return {rank: endings.get(rank, "never took a step") for rank in members if rank not in heard}

@@ -5,12 +5,21 @@ import os
 import threading
 import time
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
 
+from tdbg.core.observations.distributed import (
+    CallOrder,
+    CollectiveFailed,
+    ProcessGroupDestroyed,
+    ProcessGroupMade,
+    QuietRank,
+    RankResumed,
+    StepCollectives,
+)
 from tdbg.core.rundir import env_rank
 from tdbg.probes import PROBES, Probe
 from tdbg.probes.distributed import stacks
@@ -64,40 +73,15 @@ class Distributed(Probe):
 
     name = "distributed"
     levels = ("extreme",)
-    fields: ClassVar[dict[str, str]] = {
-        "backend": "INIT: the backend of the world's group",
-        "world_size": "INIT: number of ranks",
-        "rank": "INIT: this rank",
-        "seconds": "INIT, DESTROY: what the call took; FAILED: how long it ran",
-        "timeout_s": "INIT: after which a collective fails, if it is known",
-        "late": "INIT: true if the group was there before tdbg looked",
-        "calls": "STEP: collectives that returned in the step; DESTROY: in the whole run",
-        "bytes": "STEP, DESTROY: what this rank gave to them",
-        "ms": "STEP, DESTROY: host time inside them",
-        "ops": "STEP, DESTROY: by function, those that took longest first: op, calls, bytes, ms; at most eight",
-        "longest": "STEP: the function of the longest call",
-        "longest_ms": "STEP: its time",
-        "ddp_buckets": "STEP: buckets of the DistributedDataParallel models",
-        "ddp_bytes": "STEP: bytes of their gradients",
-        "ddp_comm_ms": "STEP: mean time that their all-reduces took",
-        "ddp_overlap_ms": "STEP: the part of it that was hidden behind backward",
-        "groups": "ORDER: by group: group, size, ranks (of a smaller one), since (0, or the step that calls are "
-        "counted from), marks ([first call, last call, crc32, their steps] of each chunk), chunks (crc32 -> [[call, times]])",
-        "state": "QUIET: collective, wait (for an asynchronous one), backward (of a DistributedDataParallel model), "
-        "device (the host may wait for the accelerator), init or elsewhere",
-        "op": "QUIET, RESUMED, FAILED: the function, where one is running",
-        "group": "QUIET: its group",
-        "size": "QUIET: ranks of that group",
-        "ranks": "QUIET: the ranks of that group, if it is not the world; at most 64",
-        "number": "QUIET: the how many-th call on the group it is, where all ranks count from the group's beginning",
-        "counts": "QUIET: calls begun on each group, likewise; at most eight groups",
-        "quiet_s": "QUIET: how long nothing has happened; RESUMED: how long that was",
-        "began_t": "QUIET, RESUMED: since when, wall clock",
-        "where": "QUIET: the program's own line that the training thread is at",
-        "stacks": "QUIET: the file with the stacks of all threads",
-        "flight": "QUIET: the file with the flight recorder's last entries, where torch keeps one",
-        "error": "FAILED: the exception",
-    }
+    observations = (
+        ProcessGroupMade,
+        StepCollectives,
+        CallOrder,
+        QuietRank,
+        RankResumed,
+        CollectiveFailed,
+        ProcessGroupDestroyed,
+    )
 
     def __init__(self, monitor: Any) -> None:
         super().__init__(monitor)
@@ -118,7 +102,7 @@ class Distributed(Probe):
         self._from_start = True  # every group there is was made under these eyes
         self._uneven = False
         self._abstained = False
-        self._told: dict[str, Any] = {}  # what the last QUIET said
+        self._told: QuietRank | None = None  # what was said last, until the rank goes on
         self._watchdog: Watchdog | None = None
 
     # attaching
@@ -197,24 +181,17 @@ class Distributed(Probe):
         self._groups.clear()
         self._generation += 1
         self._backend = str(dist.get_backend())
-        rank, world_size = dist.get_rank(), dist.get_world_size()
         self._left += 1
-        timeout_s = _timeout_s(options.get("timeout"))
-        late: dict[str, Any] = {"late": True} if not self._from_start else {}
-        self.see(
-            f"{self._backend}, rank {rank} of {world_size}, in {seconds:.3f} s"
-            + (f", timeout {timeout_s:g} s" if timeout_s is not None else "")
-            + (" (it was there before)" if late else ""),
-            part="INIT",
-            level="I",
+        made = ProcessGroupMade(
             backend=self._backend,
-            world_size=world_size,
-            rank=rank,
+            world_size=dist.get_world_size(),
+            rank=dist.get_rank(),
             seconds=round(seconds, 6),
-            timeout_s=timeout_s,
-            **late,
+            timeout_s=_timeout_s(options.get("timeout")),
+            late=not self._from_start or None,
         )
-        if world_size > 1:
+        self.emit(made)
+        if made.world_size > 1:
             self._start_watching()
         else:
             self._stop_watching()
@@ -229,17 +206,14 @@ class Distributed(Probe):
             return  # only a smaller group is gone
         self._stop_watching()
         calls, size_bytes, spent_s = self._total.totals()
-        text = f"in {seconds:.3f} s; {calls} collectives, {_size(size_bytes)}, {spent_s:.3f} s in all"
-        self.see(
-            text,
-            part="DESTROY",
-            level="I",
+        destroyed = ProcessGroupDestroyed(
             seconds=round(seconds, 6),
             calls=calls,
             bytes=size_bytes,
             ms=round(spent_s * 1e3, 3),
             ops=self._total.by_op(MAX_NAMES),
         )
+        self.emit(destroyed)
         self._total = Tally()
         self._groups.clear()
         self._from_start = True
@@ -292,8 +266,7 @@ class Distributed(Probe):
             return
         self._left += 1
         said = f"{type(error).__name__}: {error}"[:300]
-        text = f"{entry.op} failed after {seconds:.1f} s: {said}"
-        self.see(text, part="FAILED", level="E", op=entry.op, seconds=round(seconds, 3), error=said)
+        self.emit(CollectiveFailed(op=entry.op, seconds=round(seconds, 3), error=said))
 
     def _signature(self, kind: Kind, dtype: str, elements: int) -> tuple[str, bytes]:
         key = (kind.name, dtype, elements)
@@ -359,9 +332,8 @@ class Distributed(Probe):
                 order.tail()
         kept = [(group, order) for group, order in kept if order.marks][:MAX_NAMES]
         if kept:
-            told = [f"{order.number} on {group.name}" for group, order in kept]
-            taken = [{**group.named(), **order.take()} for group, order in kept]
-            self.see(f"calls so far: {', '.join(told)}", part="ORDER", groups=taken)
+            numbers = tuple(f"{order.number} on {group.name}" for group, order in kept)
+            self.emit(CallOrder(groups=[order.take(group) for group, order in kept], numbers=numbers))
 
     # steps
 
@@ -385,15 +357,7 @@ class Distributed(Probe):
         if not tally.rows and not ddp:
             return
         calls, size_bytes, seconds = tally.totals()
-        text = f"{calls} collectives, {_size(size_bytes)}, {seconds * 1e3:.3f} ms"
-        if tally.rows:
-            text += f", the longest {tally.longest} {tally.longest_s * 1e3:.3f} ms"
-        if ddp:
-            comm = f" in {ddp['ddp_comm_ms']} ms" if "ddp_comm_ms" in ddp else ""
-            text += f"; DDP: {ddp['ddp_buckets']} buckets, {_size(ddp['ddp_bytes'])}{comm}"
-        self.see(
-            text,
-            part="STEP",
+        step = StepCollectives(
             calls=calls,
             bytes=size_bytes,
             ms=round(seconds * 1e3, 3),
@@ -402,6 +366,7 @@ class Distributed(Probe):
             longest_ms=round(tally.longest_s * 1e3, 3),
             **ddp,
         )
+        self.emit(step)
 
     def _reducers(self) -> dict[str, Any]:
         """The reducers' own figures; nothing without a DistributedDataParallel model. Cost: 40 us a model."""
@@ -459,28 +424,18 @@ class Distributed(Probe):
         state, entry = self._state(frame)
         at = stacks.where(frame)
         began_t = time.time() - (time.monotonic() - entry.began_at if entry and state != "wait" else seconds)
-        told = self._told = {"op": entry.op if entry else "", "began_t": round(began_t, 3)}
         step = self.monitor.step + 1
-        values: dict[str, Any] = {
-            "state": state,
-            **told,
+        quiet = self._told = QuietRank(
+            state=state,
+            op=entry.op if entry else "",
+            began_t=round(began_t, 3),
             **_place(entry),
             **self._counts(),
-            "quiet_s": round(seconds, 3),
-            "where": at,
+            quiet_s=round(seconds, 3),
+            where=at,
             **self._keep_files(step, at, state),
-        }
-        doing = {
-            "collective": f"in {told['op']}",
-            "init": "in init_process_group",
-            "wait": f"waiting for {told['op']}",
-            "backward": "in backward, whose gradients are reduced over the ranks",
-            "device": "no call and no step, perhaps waiting for the device",
-            "elsewhere": "in no collective and no step has ended",
-        }[state]
-        place = f" (call {entry.number} on {entry.group.name})" if entry and entry.group and entry.number else ""
-        files = f"; stacks: {values['stacks']}" if values.get("stacks") else ""
-        self.see(f"quiet for {seconds:.1f} s: {doing}{place}, at {at}{files}", "QUIET", "W", step=step, **values)
+        )
+        self.emit(quiet, step=step)
 
     def _counts(self) -> dict[str, Any]:
         """Calls begun on each group, where all ranks count from the group's beginning."""
@@ -503,7 +458,7 @@ class Distributed(Probe):
         blocking = any(word in self._backend for word in BLOCKING)
         return ("elsewhere" if blocking or not self._backend else "device"), None
 
-    def _keep_files(self, step: int, at: str, state: str) -> dict[str, str]:
+    def _keep_files(self, step: int, at: str, state: str) -> dict[str, Any]:
         """Stacks of all threads, and the flight recorder's entries, in files; their names."""
         name = f"stacks_step{step:08d}.json"
         data = {"t": time.time(), "step": step, "state": state, "where": at, "threads": stacks.all_stacks()}
@@ -514,10 +469,10 @@ class Distributed(Probe):
         return {name: file for name, file in found.items() if file}
 
     def _tell_stirred(self, seconds: float) -> None:
-        told, self._told = self._told, {}
-        if told:
-            text = f"went on after {seconds:.1f} s" + (f" of {told['op']}" if told["op"] else "")
-            self.see(text, "RESUMED", "W", step=self.monitor.step + 1, quiet_s=round(seconds, 3), **told)
+        told, self._told = self._told, None
+        if told is not None:
+            resumed = RankResumed(op=told.op, began_t=told.began_t, quiet_s=round(seconds, 3))
+            self.emit(resumed, step=self.monitor.step + 1)
 
 
 def _place(entry: Entry | None) -> dict[str, Any]:
@@ -571,12 +526,3 @@ def _buckets(row: dict[str, Any]) -> list[str]:
 
 def _ms(rows: list[dict[str, Any]], name: str) -> float:
     return round(sum(int(row.get(name, 0)) for row in rows) / NS_PER_MS, 3)
-
-
-def _size(count: float) -> str:
-    """``12 B``, ``3.4 kB``, ``5.6 MB``."""
-    for unit in ("B", "kB", "MB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} GB"

@@ -8,6 +8,8 @@ from zlib import crc32
 
 from torch import Tensor
 
+from tdbg.core.observations.distributed import FunctionFigures, GroupOrder
+
 WORLD = "world"
 MAX_LIST = 256  # tensors of one call that are counted
 MAX_OPS = 64  # different calls in a row that one chunk spells out
@@ -171,12 +173,21 @@ class Order:
             if self._ops:
                 self._mark()
 
-    def take(self) -> dict[str, Any]:
+    def take(self, group: "Group") -> GroupOrder:
         """The chunks since the last time, as they are written."""
         with self._turn:
             marks, texts = self.marks, self.texts
             self.marks, self.texts = [], {}
-        return {"since": self.since, "marks": marks, "chunks": texts}
+        taken: GroupOrder = {
+            "group": group.name,
+            "size": group.size,
+            "since": self.since,
+            "marks": marks,
+            "chunks": texts,
+        }
+        if group.ranks:
+            taken["ranks"] = group.ranks
+        return taken
 
 
 @dataclass(slots=True)
@@ -187,11 +198,6 @@ class Group:
     size: int
     ranks: list[int] = field(default_factory=list)  # of a group smaller than the world
     order: Order | None = None
-
-    def named(self) -> dict[str, Any]:
-        """The group's name and members, as they are written."""
-        ranks = {"ranks": self.ranks} if self.ranks else {}
-        return {"group": self.name, "size": self.size, **ranks}
 
 
 @dataclass(slots=True)
@@ -228,7 +234,7 @@ class Tally:
         rows: Sequence[list[float]] = list(self.rows.values())
         return int(sum(row[0] for row in rows)), int(sum(row[1] for row in rows)), sum(row[2] for row in rows)
 
-    def by_op(self, limit: int) -> list[dict[str, Any]]:
+    def by_op(self, limit: int) -> list[FunctionFigures]:
         """The functions that took longest, with their figures."""
         longest = sorted(self.rows.items(), key=lambda item: -item[1][2])[:limit]
         return [

@@ -1,0 +1,226 @@
+"""What the probe `distributed` sees."""
+
+from dataclasses import dataclass
+from typing import Any, NotRequired, TypedDict
+
+from tdbg.core.events import doc
+from tdbg.core.observations import Evidence, Observed
+from tdbg.core.tables import size as bytes_in_words
+
+
+class FunctionFigures(TypedDict):
+    """What one function did in a step, or in the run."""
+
+    op: str
+    calls: int
+    bytes: int
+    ms: float
+
+
+class GroupOrder(TypedDict):
+    """The calls on one group, as checksums of every few of them."""
+
+    group: str
+    size: int
+    since: int
+    ranks: NotRequired[list[int]]
+    marks: list[list[Any]]  # [first call, last call, crc32, first step, last step]
+    chunks: dict[str, list[list[Any]]]  # crc32 -> [[call, times]]
+
+
+@dataclass(kw_only=True)
+class _OfGroups(Observed):
+    """Calls that were seen as they were made."""
+
+    PROBE = "distributed"
+    EVIDENCE = Evidence.LOCATED
+
+
+@dataclass(kw_only=True)
+class ProcessGroupMade(_OfGroups):
+    """The world's process group is there."""
+
+    PART = "INIT"
+    ALWAYS = ("timeout_s",)
+
+    backend: str = doc("the backend of the world's group", "")
+    world_size: int = doc("number of ranks", 1)
+    rank: int = doc("this rank", 0)
+    seconds: float = doc("what the call took", 0.0)
+    timeout_s: float | None = doc("after which a collective fails, if it is known")
+    late: bool | None = doc("true if the group was there before tdbg looked")
+
+    @property
+    def level(self) -> str:
+        """For information."""
+        return "I"
+
+    def text(self) -> str:
+        """Backend, rank, time and timeout."""
+        text = f"{self.backend}, rank {self.rank} of {self.world_size}, in {self.seconds:.3f} s"
+        text += f", timeout {self.timeout_s:g} s" if self.timeout_s is not None else ""
+        return text + (" (it was there before)" if self.late else "")
+
+
+@dataclass(kw_only=True)
+class ProcessGroupDestroyed(_OfGroups):
+    """The world's process group is gone."""
+
+    PART = "DESTROY"
+
+    seconds: float = doc("what the call took", 0.0)
+    calls: int = doc("collectives in the whole run", 0)
+    bytes: int = doc("what this rank gave to them", 0)
+    ms: float = doc("host time inside them", 0.0)
+    ops: list[FunctionFigures] = doc(
+        "by function, those that took longest first: op, calls, bytes, ms; at most eight", factory=list
+    )
+
+    @property
+    def level(self) -> str:
+        """For information."""
+        return "I"
+
+    def text(self) -> str:
+        """The sum of all calls."""
+        spent = f"{bytes_in_words(self.bytes)}, {self.ms / 1e3:.3f} s in all"
+        return f"in {self.seconds:.3f} s; {self.calls} collectives, {spent}"
+
+
+@dataclass(kw_only=True)
+class CollectiveFailed(_OfGroups):
+    """A collective that raised: a timeout, a lost peer, a wrong argument."""
+
+    PART = "FAILED"
+
+    op: str = doc("the function", "")
+    seconds: float = doc("how long it ran", 0.0)
+    error: str = doc("the exception", "")
+
+    @property
+    def level(self) -> str:
+        """An error."""
+        return "E"
+
+    def text(self) -> str:
+        """Which one, after how long, and why."""
+        return f"{self.op} failed after {self.seconds:.1f} s: {self.error}"
+
+
+@dataclass(kw_only=True)
+class CallOrder(_OfGroups):
+    """Which collectives this rank has called on each group, to be compared with the other ranks."""
+
+    PART = "ORDER"
+
+    groups: list[GroupOrder] = doc(
+        "by group: group, size, ranks (of a smaller one), since (0, or the step that calls are counted from), marks"
+        " ([first call, last call, crc32, their steps] of each chunk), chunks (crc32 -> [[call, times]])",
+        factory=list,
+    )
+
+    numbers: tuple[str, ...] = ()  # how many calls on which group: for the line alone
+
+    def text(self) -> str:
+        """How many calls on each group."""
+        return f"calls so far: {', '.join(self.numbers)}"
+
+
+@dataclass(kw_only=True)
+class StepCollectives(_OfGroups):
+    """The collectives of a step, and what DistributedDataParallel says of itself."""
+
+    PART = "STEP"
+    EVIDENCE = Evidence.LOCAL
+
+    calls: int = doc("collectives that returned in the step", 0)
+    bytes: int = doc("what this rank gave to them", 0)
+    ms: float = doc("host time inside them", 0.0)
+    ops: list[FunctionFigures] = doc(
+        "by function, those that took longest first: op, calls, bytes, ms; at most eight", factory=list
+    )
+    longest: str = doc("the function of the longest call", "")
+    longest_ms: float = doc("its time", 0.0)
+    ddp_buckets: int | None = doc("buckets of the DistributedDataParallel models")
+    ddp_bytes: int | None = doc("bytes of their gradients")
+    ddp_comm_ms: float | None = doc("mean time that their all-reduces took")
+    ddp_overlap_ms: float | None = doc("the part of it that was hidden behind backward")
+
+    def text(self) -> str:
+        """Calls, bytes and time; the longest call; DDP's buckets."""
+        text = f"{self.calls} collectives, {bytes_in_words(self.bytes)}, {self.ms:.3f} ms"
+        text += f", the longest {self.longest} {self.longest_ms:.3f} ms" if self.ops else ""
+        if self.ddp_buckets is None:
+            return text
+        took = f" in {self.ddp_comm_ms} ms" if self.ddp_comm_ms is not None else ""
+        return f"{text}; DDP: {self.ddp_buckets} buckets, {bytes_in_words(self.ddp_bytes or 0)}{took}"
+
+
+@dataclass(kw_only=True)
+class QuietRank(_OfGroups):
+    """Nothing has happened on this rank for a while."""
+
+    PART = "QUIET"
+
+    state: str = doc(
+        "collective, wait (for an asynchronous one), backward (of a DistributedDataParallel model), "
+        "device (the host may wait for the accelerator), init or elsewhere",
+        "",
+    )
+    op: str = doc("the function, where one is running", "")
+    began_t: float | None = doc("since when, wall clock")
+    group: str | None = doc("its group")
+    size: int | None = doc("ranks of that group")
+    ranks: list[int] | None = doc("the ranks of that group, if it is not the world; at most 64")
+    number: int | None = doc(
+        "the how many-th call on the group it is, where all ranks count from the group's beginning"
+    )
+    counts: dict[str, int] | None = doc("calls begun on each group, likewise; at most eight groups")
+    quiet_s: float = doc("how long nothing has happened", 0.0)
+    where: str = doc("the program's own line that the training thread is at", "")
+    stacks: str | None = doc("the file with the stacks of all threads")
+    flight: str | None = doc("the file with the flight recorder's last entries, where torch keeps one")
+
+    @property
+    def level(self) -> str:
+        """A warning."""
+        return "W"
+
+    @property
+    def files(self) -> list[str]:
+        """What was written beside it."""
+        return [file for file in (self.stacks, self.flight) if file]
+
+    def text(self) -> str:
+        """For how long, in what, and where."""
+        doing = {
+            "collective": f"in {self.op}",
+            "init": "in init_process_group",
+            "wait": f"waiting for {self.op}",
+            "backward": "in backward, whose gradients are reduced over the ranks",
+            "device": "no call and no step, perhaps waiting for the device",
+            "elsewhere": "in no collective and no step has ended",
+        }.get(self.state, self.state)
+        place = f" (call {self.number} on {self.group})" if self.group and self.number else ""
+        files = f"; stacks: {self.stacks}" if self.stacks else ""
+        return f"quiet for {self.quiet_s:.1f} s: {doing}{place}, at {self.where}{files}"
+
+
+@dataclass(kw_only=True)
+class RankResumed(_OfGroups):
+    """A rank that was quiet goes on."""
+
+    PART = "RESUMED"
+
+    op: str = doc("the function, where one was running", "")
+    began_t: float | None = doc("since when, wall clock")
+    quiet_s: float = doc("how long that was", 0.0)
+
+    @property
+    def level(self) -> str:
+        """A warning."""
+        return "W"
+
+    def text(self) -> str:
+        """After how long, and of what."""
+        return f"went on after {self.quiet_s:.1f} s" + (f" of {self.op}" if self.op else "")
