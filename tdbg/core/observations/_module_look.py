@@ -1,12 +1,9 @@
 """What observations of a look at all modules, or at some of them in turn, have in common."""
 
-from dataclasses import dataclass
-
 from tdbg.core.events import doc
 from tdbg.core.observations import Observed
 
 
-@dataclass(kw_only=True)
 class ModuleLook(Observed):
     """A look at the modules of a step; each list has an entry a module."""
 

@@ -1,6 +1,5 @@
 """What the probe `amp` sees."""
 
-from dataclasses import dataclass
 from typing import TypedDict
 
 from tdbg.core.events import Number, as_float, doc
@@ -17,7 +16,6 @@ class BadGradient(TypedDict):
     count: int
 
 
-@dataclass(kw_only=True)
 class PrecisionLoss(Observed):
     """What half precision makes of the gradients, judged by a sample of their elements."""
 
@@ -50,7 +48,6 @@ class PrecisionLoss(Observed):
         )
 
 
-@dataclass(kw_only=True)
 class UpdateSkipped(Observed):
     """An update that GradScaler skipped."""
 
@@ -84,7 +81,6 @@ class UpdateSkipped(Observed):
         return text
 
 
-@dataclass(kw_only=True)
 class SkipExplained(Observed):
     """Why an update was skipped, known a step late on an accelerator."""
 
@@ -106,7 +102,6 @@ class SkipExplained(Observed):
         return f"update skipped, and the loss itself is not finite: {_figure(as_float(self.loss))}"
 
 
-@dataclass(kw_only=True)
 class ScaleChanged(Observed):
     """GradScaler changed the loss scale."""
 

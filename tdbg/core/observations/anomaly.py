@@ -1,12 +1,9 @@
 """What the probe `anomaly` sees."""
 
-from dataclasses import dataclass
-
 from tdbg.core.events import doc
 from tdbg.core.observations import Evidence, Observed
 
 
-@dataclass(kw_only=True)
 class AnomalyMode(Observed):
     """A step that ran in autograd's anomaly mode."""
 
@@ -21,7 +18,6 @@ class AnomalyMode(Observed):
         return text + (f", step {self.slow_pct:g} % longer" if self.slow_pct is not None else "")
 
 
-@dataclass(kw_only=True)
 class BackwardFailed(Observed):
     """Backward raised in anomaly mode."""
 

@@ -1,14 +1,11 @@
 """What the probe `augmentation` sees."""
 
-from dataclasses import dataclass
-
 from tdbg.core.events import Number, doc
 from tdbg.core.observations import Evidence, Observed
 
 Range = list[Number | None]
 
 
-@dataclass(kw_only=True)
 class _OfPipeline(Observed):
     """What every observation of a pipeline has."""
 
@@ -22,7 +19,6 @@ class _OfPipeline(Observed):
     high_out: Range = doc("largest value after it", factory=list)
 
 
-@dataclass(kw_only=True)
 class PipelineMeasured(_OfPipeline):
     """Each transform of a pipeline: time, dtypes, device, range before and after; an entry a transform."""
 
@@ -47,7 +43,6 @@ class PipelineMeasured(_OfPipeline):
         return f"{self.pipeline}: {'; '.join(self.described)}; {self.samples} samples"
 
 
-@dataclass(kw_only=True)
 class _OfTransform(_OfPipeline):
     """Something that is wrong with one transform, told once a pipeline."""
 
@@ -72,7 +67,6 @@ class _OfTransform(_OfPipeline):
         raise NotImplementedError
 
 
-@dataclass(kw_only=True)
 class TransformMadeNan(_OfTransform):
     """A transform turned finite values into NaN or Inf."""
 
@@ -86,7 +80,6 @@ class TransformMadeNan(_OfTransform):
         return f"turns finite values into NaN or Inf ({self.count} measured samples)"
 
 
-@dataclass(kw_only=True)
 class TransformIdle(_OfTransform):
     """A transform changed nothing."""
 
@@ -100,7 +93,6 @@ class TransformIdle(_OfTransform):
         return f"changed none of {self.count} measured samples"
 
 
-@dataclass(kw_only=True)
 class RangeMistaken(_OfTransform):
     """A transform got values of a range that it was not made for."""
 
@@ -120,7 +112,6 @@ class RangeMistaken(_OfTransform):
         return f"{what}: {_span(self.low_in, self.high_in)} becomes {_span(self.low_out, self.high_out)}"
 
 
-@dataclass(kw_only=True)
 class TransformSlow(_OfTransform):
     """A transform takes most of each fetch, while the program waits for data."""
 

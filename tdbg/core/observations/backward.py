@@ -1,12 +1,9 @@
 """What the probe `backward` sees."""
 
-from dataclasses import dataclass
-
 from tdbg.core.events import Number, as_float, doc
 from tdbg.core.observations._module_look import ModuleLook
 
 
-@dataclass(kw_only=True)
 class ModuleGradients(ModuleLook):
     """The gradients at the outputs of modules in one step."""
 

@@ -1,12 +1,9 @@
 """What the probe `checkpoint` sees."""
 
-from dataclasses import dataclass
-
 from tdbg.core.events import doc
 from tdbg.core.observations import Evidence, Observed
 
 
-@dataclass(kw_only=True)
 class _OfCheckpoint(Observed):
     """Calls of the program, as they were made."""
 
@@ -14,7 +11,6 @@ class _OfCheckpoint(Observed):
     EVIDENCE = Evidence.LOCATED
 
 
-@dataclass(kw_only=True)
 class _Warning(_OfCheckpoint):
     """Something went wrong with a checkpoint."""
 
@@ -24,7 +20,6 @@ class _Warning(_OfCheckpoint):
         return "W"
 
 
-@dataclass(kw_only=True)
 class _File(_OfCheckpoint):
     """What was saved or loaded at once."""
 
@@ -47,7 +42,6 @@ class _File(_OfCheckpoint):
         return text + (f"; {_steps(self.steps)}" if self.steps else "")
 
 
-@dataclass(kw_only=True)
 class CheckpointSaved(_File):
     """Something was saved."""
 
@@ -55,7 +49,6 @@ class CheckpointSaved(_File):
     DID = "saved"
 
 
-@dataclass(kw_only=True)
 class CheckpointRead(_File):
     """Something was loaded."""
 
@@ -63,7 +56,6 @@ class CheckpointRead(_File):
     DID = "loaded"
 
 
-@dataclass(kw_only=True)
 class SaveFailed(_Warning):
     """A save that raised."""
 
@@ -80,14 +72,12 @@ class SaveFailed(_Warning):
         return f"{self.call} of {self.path or 'memory'} failed: {self.error}"
 
 
-@dataclass(kw_only=True)
 class LoadFailed(SaveFailed):
     """A load that raised."""
 
     PART = "LOAD_FAILED"
 
 
-@dataclass(kw_only=True)
 class StateLoaded(_OfCheckpoint):
     """The keys of a state dict that was loaded into a module, and the keys of the module."""
 
@@ -149,7 +139,6 @@ class StateLoaded(_OfCheckpoint):
         return f"; on the way from {self.file or 'memory'}: {', '.join(parts)}" if parts else ""
 
 
-@dataclass(kw_only=True)
 class PartlyLoaded(_Warning):
     """Keys that did not fit, and nothing else had filled their place when training or evaluation began."""
 
@@ -174,7 +163,6 @@ class PartlyLoaded(_Warning):
         return f"{self.module}: {self.described}; the others keep the values they had"
 
 
-@dataclass(kw_only=True)
 class RunResumed(_OfCheckpoint):
     """A run goes on from a checkpoint."""
 
@@ -205,7 +193,6 @@ class RunResumed(_OfCheckpoint):
         return text
 
 
-@dataclass(kw_only=True)
 class CounterBehind(_Warning):
     """The first save after a resume counts from less than the checkpoint did."""
 
@@ -223,7 +210,6 @@ class CounterBehind(_Warning):
         return f"{self.name} is {self.saved} in {where}, and was {self.recorded} in the checkpoint resumed from"
 
 
-@dataclass(kw_only=True)
 class SaveMissed(_Warning):
     """Saves came at equal distances, and then none did."""
 

@@ -1,14 +1,11 @@
 """What the probe `dataloader` sees."""
 
-from dataclasses import dataclass
-
 from tdbg.core.events import Number, doc
 from tdbg.core.observations import Evidence, Observed
 
 SHOWN = 8  # dataset indices in a line
 
 
-@dataclass(kw_only=True)
 class _OfLoader(Observed):
     """What every observation of a loader has."""
 
@@ -17,7 +14,6 @@ class _OfLoader(Observed):
     dataset: str = doc("class of the dataset", "")
 
 
-@dataclass(kw_only=True)
 class _Warning(_OfLoader):
     """Something that is wrong, told once a loader."""
 
@@ -27,7 +23,6 @@ class _Warning(_OfLoader):
         return "W"
 
 
-@dataclass(kw_only=True)
 class LoaderSettings(_OfLoader):
     """How a loader was set up."""
 
@@ -45,7 +40,6 @@ class LoaderSettings(_OfLoader):
     start_method: str | None = doc("how workers are started: fork, spawn, forkserver")
 
 
-@dataclass(kw_only=True)
 class LoaderMade(LoaderSettings):
     """A loader, at its first pass."""
 
@@ -69,7 +63,6 @@ class LoaderMade(LoaderSettings):
         return f"{self.dataset}: {', '.join(told)}"
 
 
-@dataclass(kw_only=True)
 class Batch(_OfLoader):
     """A batch as the program got it; each list has an entry a tensor."""
 
@@ -96,7 +89,6 @@ class Batch(_OfLoader):
         return f"{self.dataset} batch {self.batch}: {'; '.join(self.described)}{indices}; waited {self.wait_ms:.2f} ms"
 
 
-@dataclass(kw_only=True)
 class BatchRange(Observed):
     """The range of a batch on an accelerator, which arrives a step late."""
 
@@ -114,7 +106,6 @@ class BatchRange(Observed):
         return "; ".join(f"{path}: {low} to {high}, mean {mean}" for path, low, high, mean in rows)
 
 
-@dataclass(kw_only=True)
 class PassEnded(_OfLoader):
     """A pass over a loader, at its end."""
 
@@ -158,7 +149,6 @@ class PassEnded(_OfLoader):
         return text
 
 
-@dataclass(kw_only=True)
 class DataWait(LoaderSettings):
     """The program waits for a loader for a good part of its time."""
 
@@ -192,7 +182,6 @@ class DataWait(LoaderSettings):
         )
 
 
-@dataclass(kw_only=True)
 class SlowStart(LoaderSettings):
     """The first batches of passes take long: workers start anew each time."""
 
@@ -216,7 +205,6 @@ class SlowStart(LoaderSettings):
         return f"{self.dataset}: {self.starting:.0%} of the time went into waiting for the first batch of a pass{each}"
 
 
-@dataclass(kw_only=True)
 class RepeatedBatch(_Warning):
     """Batches of a pass that came before in it."""
 
@@ -238,7 +226,6 @@ class RepeatedBatch(_Warning):
         )
 
 
-@dataclass(kw_only=True)
 class ConstantInput(_Warning):
     """Batches whose main input is constant, or one sample over and over."""
 
@@ -263,7 +250,6 @@ class ConstantInput(_Warning):
         return f"{self.dataset}: {self.tensor} {what} in {self.count} of {self.looked} batches looked at"
 
 
-@dataclass(kw_only=True)
 class BadValues(_Warning):
     """A batch that holds NaN or Inf, and whose loss is not finite either."""
 
@@ -287,7 +273,6 @@ class BadValues(_Warning):
         )
 
 
-@dataclass(kw_only=True)
 class LabelsOutside(_Warning):
     """Labels that the model's output has no class for."""
 
@@ -308,7 +293,6 @@ class LabelsOutside(_Warning):
         )
 
 
-@dataclass(kw_only=True)
 class SamplerNotSet(_Warning):
     """A pass that trains in the order of the pass before."""
 
@@ -327,7 +311,6 @@ class SamplerNotSet(_Warning):
         )
 
 
-@dataclass(kw_only=True)
 class LoaderFailed(_OfLoader):
     """An exception that came out of a loader instead of a batch."""
 

@@ -1,12 +1,9 @@
 """What the probe `device` sees."""
 
-from dataclasses import dataclass
-
 from tdbg.core.events import doc
 from tdbg.core.observations import Evidence, Observed
 
 
-@dataclass(kw_only=True)
 class StepPlaces(Observed):
     """Where the tensors of a step were, and what it moved, converted or waited for."""
 
@@ -48,7 +45,6 @@ class StepPlaces(Observed):
         return text + (f"; most: {self.lines[0]}" if self.lines else "")
 
 
-@dataclass(kw_only=True)
 class _Warning(Observed):
     """Told once."""
 
@@ -60,7 +56,6 @@ class _Warning(Observed):
         return "W"
 
 
-@dataclass(kw_only=True)
 class MixedDtypes(_Warning):
     """Parameters or buffers of another dtype than the rest."""
 
@@ -81,7 +76,6 @@ class MixedDtypes(_Warning):
         return f"{', '.join(self.odd)}{more}: {self.odd_kind}, the other parameters {self.common_kind}{effect}"
 
 
-@dataclass(kw_only=True)
 class MixedDevices(MixedDtypes):
     """Parameters or buffers on another device than the rest."""
 
@@ -90,7 +84,6 @@ class MixedDevices(MixedDtypes):
     what: str = doc("dtype or device", "device")
 
 
-@dataclass(kw_only=True)
 class AcceleratorIdle(_Warning):
     """The model trains on the CPU while an accelerator can be used."""
 

@@ -1,6 +1,5 @@
 """What the probe `distributed` sees."""
 
-from dataclasses import dataclass
 from typing import Any, NotRequired, TypedDict
 
 from tdbg.core.events import doc
@@ -28,7 +27,6 @@ class GroupOrder(TypedDict):
     chunks: dict[str, list[list[Any]]]  # crc32 -> [[call, times]]
 
 
-@dataclass(kw_only=True)
 class _OfGroups(Observed):
     """Calls that were seen as they were made."""
 
@@ -36,7 +34,6 @@ class _OfGroups(Observed):
     EVIDENCE = Evidence.LOCATED
 
 
-@dataclass(kw_only=True)
 class ProcessGroupMade(_OfGroups):
     """The world's process group is there."""
 
@@ -62,7 +59,6 @@ class ProcessGroupMade(_OfGroups):
         return text + (" (it was there before)" if self.late else "")
 
 
-@dataclass(kw_only=True)
 class ProcessGroupDestroyed(_OfGroups):
     """The world's process group is gone."""
 
@@ -87,7 +83,6 @@ class ProcessGroupDestroyed(_OfGroups):
         return f"in {self.seconds:.3f} s; {self.calls} collectives, {spent}"
 
 
-@dataclass(kw_only=True)
 class CollectiveFailed(_OfGroups):
     """A collective that raised: a timeout, a lost peer, a wrong argument."""
 
@@ -107,7 +102,6 @@ class CollectiveFailed(_OfGroups):
         return f"{self.op} failed after {self.seconds:.1f} s: {self.error}"
 
 
-@dataclass(kw_only=True)
 class CallOrder(_OfGroups):
     """Which collectives this rank has called on each group, to be compared with the other ranks."""
 
@@ -126,7 +120,6 @@ class CallOrder(_OfGroups):
         return f"calls so far: {', '.join(self.numbers)}"
 
 
-@dataclass(kw_only=True)
 class StepCollectives(_OfGroups):
     """The collectives of a step, and what DistributedDataParallel says of itself."""
 
@@ -156,7 +149,6 @@ class StepCollectives(_OfGroups):
         return f"{text}; DDP: {self.ddp_buckets} buckets, {bytes_in_words(self.ddp_bytes or 0)}{took}"
 
 
-@dataclass(kw_only=True)
 class QuietRank(_OfGroups):
     """Nothing has happened on this rank for a while."""
 
@@ -206,7 +198,6 @@ class QuietRank(_OfGroups):
         return f"quiet for {self.quiet_s:.1f} s: {doing}{place}, at {self.where}{files}"
 
 
-@dataclass(kw_only=True)
 class RankResumed(_OfGroups):
     """A rank that was quiet goes on."""
 

@@ -1,7 +1,6 @@
 """What the probe `early-stopping` sees."""
 
 import math
-from dataclasses import dataclass
 
 from tdbg.core.events import Number, doc
 from tdbg.core.observations import Evidence, Observed
@@ -13,7 +12,6 @@ FAULTS = {
 }
 
 
-@dataclass(kw_only=True)
 class StoppingCheck(Observed):
     """A check of an early stopper, and what it keeps after it."""
 

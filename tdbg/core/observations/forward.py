@@ -1,7 +1,5 @@
 """What the probe `forward` sees."""
 
-from dataclasses import dataclass
-
 from tdbg.core.events import Number, as_float, doc
 from tdbg.core.observations._module_look import ModuleLook
 
@@ -9,7 +7,6 @@ Column = list[Number | None] | None
 MAX_SHAPES = 24  # modules whose outputs are described in the line; the fields have all of them
 
 
-@dataclass(kw_only=True)
 class ModuleOutputs(ModuleLook):
     """The outputs of modules in one step."""
 

@@ -1,6 +1,5 @@
 """What the probe `gradient-report` sees."""
 
-from dataclasses import dataclass
 from typing import TypedDict
 
 from tdbg.core.events import Number, as_float, doc
@@ -25,7 +24,6 @@ class BadRow(TypedDict):
     numel: int
 
 
-@dataclass(kw_only=True)
 class GradientNorms(Observed):
     """The gradients of the main optimizer's parameters, and which of them are in trouble."""
 
@@ -94,7 +92,6 @@ class GradientNorms(Observed):
         return f" (clipped in part at {self.clip_limit:.4g})" if self.clipped_in_part else ""
 
 
-@dataclass(kw_only=True)
 class BadGradients(Observed):
     """Gradients that are not finite, counted at the only moment at which they can be."""
 

@@ -1,14 +1,11 @@
 """What the probe `memory` sees."""
 
-from dataclasses import dataclass
-
 from tdbg.core.events import doc
 from tdbg.core.observations import Evidence, Observed
 
 PHASES = ("forward", "backward", "update")
 
 
-@dataclass(kw_only=True)
 class MemoryReading(Observed):
     """Memory in use, and after which part of the step it was highest."""
 
@@ -40,7 +37,6 @@ class MemoryReading(Observed):
         return ", ".join(words) + (f"; highest after {self.highest}" if self.highest else "")
 
 
-@dataclass(kw_only=True)
 class EvaluationMemory(MemoryReading):
     """The same at a call of a run that only evaluates; ``step`` is the number of the call."""
 
@@ -51,7 +47,6 @@ class EvaluationMemory(MemoryReading):
         return f"evaluation call {self.step}: {super().text()}"
 
 
-@dataclass(kw_only=True)
 class _HeldMemory(Observed):
     """What the model holds."""
 
@@ -75,7 +70,6 @@ class _HeldMemory(Observed):
         return {name: mb for name, mb in found.items() if mb is not None}
 
 
-@dataclass(kw_only=True)
 class ModuleMemory(_HeldMemory):
     """What holds memory at its peak, and which modules hold most of it."""
 
@@ -98,7 +92,6 @@ class ModuleMemory(_HeldMemory):
         return f"{self.kind} peak {self.peak_mb:,.1f} MB: {told}" + (f"; most in {inside}" if inside else "")
 
 
-@dataclass(kw_only=True)
 class MemoryGrowth(Observed):
     """Memory that grew from step to step, and the live tensors that became more."""
 
@@ -138,7 +131,6 @@ class MemoryGrowth(Observed):
         )
 
 
-@dataclass(kw_only=True)
 class AllocationFailed(MemoryReading, _HeldMemory):
     """An allocation that failed, and what was alive then."""
 
@@ -162,7 +154,6 @@ class AllocationFailed(MemoryReading, _HeldMemory):
         return "\n".join([f"out of memory at step {self.step}: {asked}{super().text()}", *self.top])
 
 
-@dataclass(kw_only=True)
 class MachineMemory(Observed):
     """The machine's or the container's memory is nearly used up, and this process has a good part of it."""
 

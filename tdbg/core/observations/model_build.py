@@ -1,14 +1,11 @@
 """What the probe `model-build` sees."""
 
-from dataclasses import dataclass
-
 from tdbg.core.events import Number, doc
 from tdbg.core.observations import Evidence, Observed
 
 Shapes = dict[str, list[int]]
 
 
-@dataclass(kw_only=True)
 class ModuleTree(Observed):
     """A root module at its first call, and everything below it."""
 
@@ -39,7 +36,6 @@ class ModuleTree(Observed):
         return "\n".join([head, *self.drawn])
 
 
-@dataclass(kw_only=True)
 class InitialWeights(Observed):
     """The weights of a root before the first update; each list of figures has an entry a weight."""
 
@@ -74,7 +70,6 @@ class InitialWeights(Observed):
         return f"{len(self.names)} weights before the first update: {self.described}"
 
 
-@dataclass(kw_only=True)
 class UngradedParameters(Observed):
     """Trainable parameters that had no gradient in the first updates."""
 
@@ -105,7 +100,6 @@ class UngradedParameters(Observed):
         )
 
 
-@dataclass(kw_only=True)
 class StuckAtZero(Observed):
     """Weights that began at zero, are zero still, and whose gradient is zero."""
 
@@ -125,7 +119,6 @@ class StuckAtZero(Observed):
         return f"zero since it was built, with a gradient of zero after {self.updates} updates: {', '.join(self.stuck)}"
 
 
-@dataclass(kw_only=True)
 class ShapeMismatch(Observed):
     """A module whose forward raised because shapes did not fit."""
 

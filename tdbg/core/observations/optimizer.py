@@ -1,6 +1,5 @@
 """What the probe `optimizer` sees."""
 
-from dataclasses import dataclass
 from typing import Any
 
 from tdbg.core.events import Number, as_float, doc
@@ -10,7 +9,6 @@ from tdbg.core.observations._lasting import Lasting
 Group = dict[str, Any]  # hyperparameters by name, whatever the optimizer keeps; parameters; elements
 
 
-@dataclass(kw_only=True)
 class ParameterGroups(Observed):
     """The groups of an optimizer, at its first look and whenever a hyperparameter changes."""
 
@@ -34,7 +32,6 @@ class ParameterGroups(Observed):
         return text + (f"; changed: {', '.join(self.changed)}" if self.changed else "")
 
 
-@dataclass(kw_only=True)
 class ParameterCoverage(Observed):
     """Trainable parameters that no optimizer holds, and those that two of them update."""
 
@@ -62,7 +59,6 @@ class ParameterCoverage(Observed):
         return text
 
 
-@dataclass(kw_only=True)
 class UpdateSizes(Observed):
     """How far an update moved the sampled weights, and the parameters that it passed over."""
 

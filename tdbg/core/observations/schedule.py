@@ -1,6 +1,5 @@
 """What the probe `schedule` sees."""
 
-from dataclasses import dataclass
 from typing import Any
 
 from tdbg.core.events import Number, as_float, doc
@@ -9,7 +8,6 @@ from tdbg.core.observations import Evidence, Observed
 Rates = list[Number | None]
 
 
-@dataclass(kw_only=True)
 class _OfSchedule(Observed):
     """Calls of schedulers, and the rates as they stand in the optimizer."""
 
@@ -17,7 +15,6 @@ class _OfSchedule(Observed):
     EVIDENCE = Evidence.LOCATED
 
 
-@dataclass(kw_only=True)
 class _Warning(_OfSchedule):
     """Told once."""
 
@@ -27,7 +24,6 @@ class _Warning(_OfSchedule):
         return "W"
 
 
-@dataclass(kw_only=True)
 class RateChanged(_OfSchedule):
     """The learning rate of the main optimizer changed, or is seen for the first time."""
 
@@ -50,7 +46,6 @@ class RateChanged(_OfSchedule):
         return text + (f"; warm-up from step {self.first_step} ended" if ended else "")
 
 
-@dataclass(kw_only=True)
 class RateAboveBound(_Warning):
     """A learning rate above LR.high with an optimizer of the Adam family."""
 
@@ -72,7 +67,6 @@ class RateAboveBound(_Warning):
         )
 
 
-@dataclass(kw_only=True)
 class SchedulerBuilt(_OfSchedule):
     """A scheduler, at the first update of its optimizer."""
 
@@ -93,7 +87,6 @@ class SchedulerBuilt(_OfSchedule):
         return f"{self.optimizer} is scheduled by {self.scheduler} ({words})"
 
 
-@dataclass(kw_only=True)
 class SchedulerStepped(_OfSchedule):
     """A step of a scheduler."""
 
@@ -121,7 +114,6 @@ class SchedulerStepped(_OfSchedule):
         return f"{text}: {change(self.before, self.rates)}" + (f" ({self.why})" if self.why else "")
 
 
-@dataclass(kw_only=True)
 class OrderReversed(_Warning):
     """A scheduler stepped before the first update, so that its first rate was never used."""
 
@@ -138,7 +130,6 @@ class OrderReversed(_Warning):
         return f"{self.scheduler} stepped before the first update: the rate {rate} was never used"
 
 
-@dataclass(kw_only=True)
 class PlateauJudged(_OfSchedule):
     """ReduceLROnPlateau was given a metric."""
 
@@ -170,7 +161,6 @@ class PlateauJudged(_OfSchedule):
         )
 
 
-@dataclass(kw_only=True)
 class ScheduleOver(_Warning):
     """A schedule that is over long before the training."""
 
@@ -200,7 +190,6 @@ class ScheduleOver(_Warning):
         return f"{self.scheduler}{length} is over after {self.updates} updates: {told}"
 
 
-@dataclass(kw_only=True)
 class SchedulerIdle(_Warning):
     """A scheduler that has no effect on the rate in use."""
 

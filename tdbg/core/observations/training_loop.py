@@ -1,7 +1,6 @@
 """What the probe `training-loop` sees."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from tdbg.core.events import doc
 from tdbg.core.observations import Evidence, Observed
@@ -17,7 +16,6 @@ FAULTS = {
 }
 
 
-@dataclass(kw_only=True)
 class _OfLoop(Observed):
     """Calls that were seen as they were made."""
 
@@ -25,7 +23,6 @@ class _OfLoop(Observed):
     EVIDENCE = Evidence.LOCATED
 
 
-@dataclass(kw_only=True)
 class StepCalls(_OfLoop):
     """The calls between two updates."""
 
@@ -43,7 +40,6 @@ class StepCalls(_OfLoop):
         return self.order
 
 
-@dataclass(kw_only=True)
 class AccumulationChanged(_OfLoop):
     """An update took another number of backward calls than the one before."""
 
@@ -58,7 +54,6 @@ class AccumulationChanged(_OfLoop):
         return f"{self.window} backward {calls} an update" + (f", {self.before} the one before" if self.before else "")
 
 
-@dataclass(kw_only=True)
 class EvaluationPhase(_OfLoop):
     """Training goes on after calls without gradients."""
 
@@ -71,7 +66,6 @@ class EvaluationPhase(_OfLoop):
         return f"{self.evaluations} calls without gradients after step {self.step - 1}; training goes on"
 
 
-@dataclass(kw_only=True)
 class EpochUpdates(_OfLoop):
     """The updates of an epoch, at its end."""
 
@@ -98,7 +92,6 @@ class EpochUpdates(_OfLoop):
         return "; ".join(told)
 
 
-@dataclass(kw_only=True)
 class LoopFault(_OfLoop):
     """Something that is wrong with the loop, told once an optimizer and kind."""
 
@@ -120,10 +113,17 @@ class LoopFault(_OfLoop):
 
     def text(self) -> str:
         """What is wrong, in how many updates."""
-        return FAULTS.get(self.kind, "{optimizer}: {kind}").format(**vars(self))
+        return FAULTS.get(self.kind, "{optimizer}: {kind}").format(
+            optimizer=self.optimizer,
+            kind=self.kind,
+            streak=self.streak,
+            thrown=self.thrown,
+            window=self.window,
+            dropped=self.dropped,
+            backwards=self.backwards,
+        )
 
 
-@dataclass(kw_only=True)
 class Recomputation(_OfLoop):
     """What activation checkpointing ran again in a step."""
 

@@ -1,12 +1,9 @@
 """What the probe `validation` sees."""
 
-from dataclasses import dataclass
-
 from tdbg.core.events import doc
 from tdbg.core.observations import Evidence, Observed
 
 
-@dataclass(kw_only=True)
 class EvaluationPass(Observed):
     """A pass of evaluation between two training steps. What was not looked at has no fields from ``root`` on."""
 
@@ -58,7 +55,6 @@ class EvaluationPass(Observed):
         return text + (f", device {self.device_grown_mb:+g} MB" if self.device_grown_mb is not None else "")
 
 
-@dataclass(kw_only=True)
 class _ForInformation(Observed):
     """Told once a run."""
 
@@ -70,7 +66,6 @@ class _ForInformation(Observed):
         return "I"
 
 
-@dataclass(kw_only=True)
 class CallsEachStep(_ForInformation):
     """Every step has calls of a model that no gradient comes back to."""
 
@@ -84,7 +79,6 @@ class CallsEachStep(_ForInformation):
         return "every step has calls of a model that no gradient comes back to: not taken for evaluation"
 
 
-@dataclass(kw_only=True)
 class NoEvaluation(_ForInformation):
     """Epochs have passed and no evaluation was seen."""
 

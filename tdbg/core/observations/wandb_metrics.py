@@ -1,13 +1,11 @@
 """What the probe `wandb-metrics` sees."""
 
-from dataclasses import dataclass
 from typing import Any
 
 from tdbg.core.events import doc
 from tdbg.core.observations import Evidence, Observed
 
 
-@dataclass(kw_only=True)
 class _OfWandb(Observed):
     """What wandb did or was given; nothing of it is measured."""
 
@@ -15,7 +13,6 @@ class _OfWandb(Observed):
     EVIDENCE = Evidence.LOCATED
 
 
-@dataclass(kw_only=True)
 class WandbStarted(_OfWandb):
     """A run of wandb has begun."""
 
@@ -38,7 +35,6 @@ class WandbStarted(_OfWandb):
         return f"run {self.run} of project {self.project or '-'}, {self.mode}, in {self.seconds:.2f} s{resumed}"
 
 
-@dataclass(kw_only=True)
 class WandbLogin(_OfWandb):
     """A login has ended."""
 
@@ -56,7 +52,6 @@ class WandbLogin(_OfWandb):
         return "credentials found" if self.ok else "no credentials, or wandb is offline or running already"
 
 
-@dataclass(kw_only=True)
 class WandbFinished(_OfWandb):
     """A run of wandb has ended."""
 
@@ -84,7 +79,6 @@ class WandbFinished(_OfWandb):
         return text + (f"; sent once: {_first(self.once)}" if self.once else "")
 
 
-@dataclass(kw_only=True)
 class WandbLogged(_OfWandb):
     """What one step sent."""
 
@@ -109,7 +103,6 @@ class WandbLogged(_OfWandb):
         return text + (f"; not finite: {', '.join(self.bad[:3])}" if self.bad else "")
 
 
-@dataclass(kw_only=True)
 class _Warning(_OfWandb):
     """Something that did not arrive."""
 
@@ -119,7 +112,6 @@ class _Warning(_OfWandb):
         return "W"
 
 
-@dataclass(kw_only=True)
 class WandbDroppedCall(_Warning):
     """A call that gave a step which had passed; told of the 1st, 2nd, 4th, 8th ... such call."""
 
@@ -139,7 +131,6 @@ class WandbDroppedCall(_Warning):
         )
 
 
-@dataclass(kw_only=True)
 class ChartlessKey(_Warning):
     """A key whose values make no chart."""
 
@@ -156,7 +147,6 @@ class ChartlessKey(_Warning):
         return f"{self.key} makes no chart: {reason}, such as {self.example}"
 
 
-@dataclass(kw_only=True)
 class WandbMessage(_OfWandb):
     """What wandb prints, or would if it were not told to be silent."""
 
@@ -175,7 +165,6 @@ class WandbMessage(_OfWandb):
         return f"wandb: {self.message}"
 
 
-@dataclass(kw_only=True)
 class WandbCallFailed(_OfWandb):
     """A call of wandb that raised or timed out."""
 
