@@ -394,11 +394,15 @@ def booked_and_measured(watch: Start) -> tuple[float, float]:
 
 def test_calls_booked_cost_what_they_cost(watch: Start) -> None:
     """The yardstick is this machine; the calibration takes 10 ms of it, and may meet a bad moment: of three one fits."""
-    found = []
-    for _ in range(3):
-        found.append(booked_and_measured(watch))
-        if 0.6 < found[-1][0] / found[-1][1] < 1.6:
-            return
+    found, threads = [], torch.get_num_threads()
+    torch.set_num_threads(1)  # a second one spins beside the hooks, and its time is the process's too
+    try:
+        for _ in range(3):
+            found.append(booked_and_measured(watch))
+            if 0.6 < found[-1][0] / found[-1][1] < 1.6:
+                return
+    finally:
+        torch.set_num_threads(threads)
     raise AssertionError(found)
 
 
