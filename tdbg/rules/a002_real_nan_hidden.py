@@ -7,17 +7,12 @@ from tdbg.core.observations.amp import SkipExplained, UpdateSkipped
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import counted
 from tdbg.rules import RULES, ObservingRule
-from tdbg.rules.text import figure
+from tdbg.rules.text import figure, loss_scale
 
 
 @dataclass(slots=True)
 class _State:
     said: bool = False
-
-
-def _scale(value: object) -> str:
-    """A loss scale, a power of two, in full."""
-    return f"{value:,.0f}" if isinstance(value, int | float) and value >= 1 else figure(value)
 
 
 @RULES.add
@@ -60,7 +55,7 @@ class RealNanHidden(ObservingRule[_State]):
             what = f"the {counted(streak, 'update')} up to it as well: NaN gradients at every scale"
         evidence = [f"not finite: {row['name']}, {row['count']} elements ({row['kind']})" for row in rows[:4]]
         return self.found(
-            f"GradScaler skipped step {seen.step} at scale {_scale(seen.scale)}, {what}, rank {process.rank}",
+            f"GradScaler skipped step {seen.step} at scale {loss_scale(seen.scale)}, {what}, rank {process.rank}",
             first_step=seen.step,
             rank=process.rank,
             phase="loss" if of_loss else "gradient",

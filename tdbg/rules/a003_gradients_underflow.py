@@ -7,7 +7,7 @@ from tdbg.core.observations.amp import PrecisionLoss
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import counted
 from tdbg.rules import RULES, ObservingRule
-from tdbg.rules.text import figure
+from tdbg.rules.text import figure, loss_scale
 
 LOOKS = 6
 
@@ -19,11 +19,6 @@ class _State:
 
 def _percent(value: object) -> str:
     return f"{100 * value:.3g} %" if isinstance(value, int | float) else "-"
-
-
-def _scale(value: object) -> str:
-    """A loss scale, a power of two, in full."""
-    return f"{value:,.0f}" if isinstance(value, int | float) and value >= 1 else figure(value)
 
 
 @RULES.add
@@ -60,7 +55,7 @@ class GradientsUnderflow(ObservingRule[_State]):
             return None
         state.said = True
         scaler = seen.scaler
-        at = f"at loss scale {_scale(seen.scale)}" if scaler else "no GradScaler"
+        at = f"at loss scale {loss_scale(seen.scale)}" if scaler else "no GradScaler"
         return self.found(
             f"fp16 loses the gradient: {_percent(seen.zero_share)} of its elements are zero,"
             f" {_percent(seen.faint_share)} below the normal range, {at}, rank {process.rank}",

@@ -17,6 +17,11 @@ def figure(value: Any) -> str:
     return KINDS.get(value, str(value)) if value is not None else "-"
 
 
+def loss_scale(value: Any) -> str:
+    """A loss scale, a power of two, in full."""
+    return f"{value:,.0f}" if isinstance(value, int | float) and value >= 1 else figure(value)
+
+
 def kind_name(kind: str) -> str:
     """``NaN`` for ``nan``."""
     return KINDS.get(kind, kind or "non-finite value")

@@ -6,6 +6,7 @@ Fields, their units, the line in the debug log, the part and how sure the observ
 
 import types
 import typing
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import MISSING, Field
 from enum import Enum
@@ -57,7 +58,7 @@ class _Fields:
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
 
 
-class Observed(_Fields):
+class Observed(_Fields, ABC):
     """What every observation has. A field that is None was not seen, and is not written (but those in ``ALWAYS``).
 
     A subclass must be complete without arguments: a reader gives a field that is missing, or holds what it must
@@ -68,6 +69,7 @@ class Observed(_Fields):
     PART: ClassVar[str] = ""  # which of its lines, as in the tag of the debug log: SUMMARY, PASS, ...
     EVIDENCE: ClassVar[Evidence] = Evidence.LOCAL
     NUMBERED: ClassVar[bool] = False  # a second one of a run has the part PART_2
+    LEVEL: ClassVar[str] = "D"  # D, S, I, W or E, as in the debug log; `level` where it depends on the fields
     ALWAYS: ClassVar[tuple[str, ...]] = ()  # fields that are written as null where None is an answer
 
     step: int = 0  # the step that was running, or the last one done
@@ -82,12 +84,12 @@ class Observed(_Fields):
 
     @property
     def level(self) -> str:
-        """D, S, I, W or E, as in the debug log."""
-        return "D"
+        """The level of this very observation."""
+        return self.LEVEL
 
+    @abstractmethod
     def text(self) -> str:
         """The line in the debug log, without header and tag."""
-        raise NotImplementedError
 
     def as_values(self) -> dict[str, Any]:
         """The fields as an event carries them."""
@@ -126,9 +128,7 @@ def _fits(value: Any, kind: Any) -> bool:
     """True if a value of an event is of the kind that its field says."""
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin in (Union, types.UnionType):
-        if (
-            isinstance(value, str) and float in inner and str in inner
-        ):  # Number: a text is there for what JSON cannot write
+        if isinstance(value, str) and float in inner and str in inner:  # `Number`: a word for what JSON cannot write
             return value in NON_FINITE
         return any(_fits(value, one) for one in inner)
     if origin is list:

@@ -54,6 +54,7 @@ class UpdateSkipped(Observed):
     PROBE = "amp"
     PART = "SKIP"
     ALWAYS = ("scale",)
+    LEVEL = "W"
 
     scale: float | None = doc("the loss scale of the step")
     updates_skipped: int = doc("updates skipped so far", 0)
@@ -62,11 +63,6 @@ class UpdateSkipped(Observed):
     real: str | None = doc("why no scale would have helped: loss, or gradient; left out where it may be an overflow")
     bad: list[BadGradient] | None = doc("rows of parameter, NaN or Inf and count, at most eight")
     bad_count: int | None = doc("parameters whose gradient is not finite")
-
-    @property
-    def level(self) -> str:
-        """A warning."""
-        return "W"
 
     def text(self) -> str:
         """At which scale, how often, and what was not finite."""
@@ -87,15 +83,11 @@ class SkipExplained(Observed):
     PROBE = "amp"
     PART = "CAUSE"
     ALWAYS = ("scale",)
+    LEVEL = "W"
 
     loss: Number | None = doc("the step's loss, unscaled")
     real: str | None = doc("why no scale would have helped: loss, or gradient")
     scale: Number | None = doc("the loss scale of the step")
-
-    @property
-    def level(self) -> str:
-        """A warning."""
-        return "W"
 
     def text(self) -> str:
         """The loss."""

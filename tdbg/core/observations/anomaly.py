@@ -24,13 +24,9 @@ class BackwardFailed(Observed):
     PROBE = "anomaly"
     PART = "ERROR"
     EVIDENCE = Evidence.LOCATED
+    LEVEL = "E"
 
     error: str = doc("what backward raised", "")
-
-    @property
-    def level(self) -> str:
-        """An error."""
-        return "E"
 
     def text(self) -> str:
         """What was raised."""

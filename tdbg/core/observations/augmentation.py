@@ -1,5 +1,7 @@
 """What the probe `augmentation` sees."""
 
+from abc import abstractmethod
+
 from tdbg.core.events import Number, doc
 from tdbg.core.observations import Evidence, Observed
 
@@ -46,12 +48,9 @@ class PipelineMeasured(_OfPipeline):
 class _OfTransform(_OfPipeline):
     """Something that is wrong with one transform, told once a pipeline."""
 
-    step_name: str = doc("the transform it is about", "")
+    LEVEL = "W"
 
-    @property
-    def level(self) -> str:
-        """A warning."""
-        return "W"
+    step_name: str = doc("the transform it is about", "")
 
     @property
     def place(self) -> int:
@@ -62,9 +61,9 @@ class _OfTransform(_OfPipeline):
         """Which step, and what is wrong."""
         return f"{self.pipeline}, step {self.place} {self.step_name}: {self.fault()}"
 
+    @abstractmethod
     def fault(self) -> str:
         """What is wrong, in words."""
-        raise NotImplementedError
 
 
 class TransformMadeNan(_OfTransform):

@@ -14,10 +14,7 @@ class _OfCheckpoint(Observed):
 class _Warning(_OfCheckpoint):
     """Something went wrong with a checkpoint."""
 
-    @property
-    def level(self) -> str:
-        """A warning."""
-        return "W"
+    LEVEL = "W"
 
 
 class _File(_OfCheckpoint):

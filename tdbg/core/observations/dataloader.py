@@ -17,10 +17,7 @@ class _OfLoader(Observed):
 class _Warning(_OfLoader):
     """Something that is wrong, told once a loader."""
 
-    @property
-    def level(self) -> str:
-        """A warning."""
-        return "W"
+    LEVEL = "W"
 
 
 class LoaderSettings(_OfLoader):
@@ -44,16 +41,12 @@ class LoaderMade(LoaderSettings):
     """A loader, at its first pass."""
 
     PART = "LOADER"
+    LEVEL = "I"
 
     subset_of: int | None = doc("length of the dataset that this is a subset of")
     split: list[int] | None = doc("lengths of the subsets of one dataset that were read from")
     made_s: float | None = doc("from tdbg's waking to the loader: imports, model and datasets were built in it")
     first_s: float | None = doc("from the iterator's making to its first batch: workers starting, the first fetch")
-
-    @property
-    def level(self) -> str:
-        """For information."""
-        return "I"
 
     def text(self) -> str:
         """Every setting that is known, by name."""
@@ -110,6 +103,7 @@ class PassEnded(_OfLoader):
     """A pass over a loader, at its end."""
 
     PART = "EPOCH"
+    LEVEL = "I"
 
     passes: int = doc("passes over this loader begun", 0)
     batches: int = doc("batches in a pass, if known; at the end of a pass those handed out", 0)
@@ -128,11 +122,6 @@ class PassEnded(_OfLoader):
     cache_misses: int | None = doc("misses counted by the dataset")
     subset_of: int | None = doc("length of the dataset that this is a subset of")
     split: list[int] | None = doc("lengths of the subsets of one dataset that were read from")
-
-    @property
-    def level(self) -> str:
-        """For information."""
-        return "I"
 
     def text(self) -> str:
         """Batches and waits, and what is known of labels, cache and split."""
@@ -154,6 +143,7 @@ class DataWait(LoaderSettings):
 
     PART = "WAIT"
     EVIDENCE = Evidence.STATISTICAL
+    LEVEL = "W"
 
     use: str = doc("training or evaluation: whether updates were made of its batches", "")
     share: float = doc("part of the time of the last 64 batches that went into waiting", 0.0)
@@ -167,11 +157,6 @@ class DataWait(LoaderSettings):
     )
     p95_ms: float = doc("95th percentile of it", 0.0)
     max_ms: float = doc("longest of it", 0.0)
-
-    @property
-    def level(self) -> str:
-        """A warning."""
-        return "W"
 
     def text(self) -> str:
         """Both shares, and the number of workers."""
@@ -187,17 +172,13 @@ class SlowStart(LoaderSettings):
 
     PART = "START"
     EVIDENCE = Evidence.STATISTICAL
+    LEVEL = "W"
 
     use: str = doc("training or evaluation: whether updates were made of its batches", "")
     starting: float = doc("part of the time that went into waiting for the first batches of passes", 0.0)
     first_s: float | None = doc("from the iterator's making to its first batch: workers starting, the first fetch")
     count: int = doc("passes begun", 0)
     cores: int = doc("cores this process may use", 0)
-
-    @property
-    def level(self) -> str:
-        """A warning."""
-        return "W"
 
     def text(self) -> str:
         """The share, and the time of each start."""
@@ -317,6 +298,7 @@ class LoaderFailed(_OfLoader):
     PART = "ERROR"
     EVIDENCE = Evidence.LOCATED
     ALWAYS = ("worker",)
+    LEVEL = "E"
 
     batch: int = doc("number of the batch in its pass, from 1", 0)
     worker: int | None = doc("number of the worker that failed")
@@ -324,11 +306,6 @@ class LoaderFailed(_OfLoader):
     error: str = doc("class and text of the original exception", "")
     where: str = doc("file and line of the original exception", "")
     indices: list[int] = doc("the dataset's indices in the batch, at most eight", factory=list)
-
-    @property
-    def level(self) -> str:
-        """An error."""
-        return "E"
 
     def text(self) -> str:
         """Who failed at which batch, with the original error."""

@@ -49,11 +49,7 @@ class _Warning(Observed):
     """Told once."""
 
     PROBE = "device"
-
-    @property
-    def level(self) -> str:
-        """A warning."""
-        return "W"
+    LEVEL = "W"
 
 
 class MixedDtypes(_Warning):

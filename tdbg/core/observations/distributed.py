@@ -39,6 +39,7 @@ class ProcessGroupMade(_OfGroups):
 
     PART = "INIT"
     ALWAYS = ("timeout_s",)
+    LEVEL = "I"
 
     backend: str = doc("the backend of the world's group", "")
     world_size: int = doc("number of ranks", 1)
@@ -46,11 +47,6 @@ class ProcessGroupMade(_OfGroups):
     seconds: float = doc("what the call took", 0.0)
     timeout_s: float | None = doc("after which a collective fails, if it is known")
     late: bool | None = doc("true if the group was there before tdbg looked")
-
-    @property
-    def level(self) -> str:
-        """For information."""
-        return "I"
 
     def text(self) -> str:
         """Backend, rank, time and timeout."""
@@ -63,6 +59,7 @@ class ProcessGroupDestroyed(_OfGroups):
     """The world's process group is gone."""
 
     PART = "DESTROY"
+    LEVEL = "I"
 
     seconds: float = doc("what the call took", 0.0)
     calls: int = doc("collectives in the whole run", 0)
@@ -71,11 +68,6 @@ class ProcessGroupDestroyed(_OfGroups):
     ops: list[FunctionFigures] = doc(
         "by function, those that took longest first: op, calls, bytes, ms; at most eight", factory=list
     )
-
-    @property
-    def level(self) -> str:
-        """For information."""
-        return "I"
 
     def text(self) -> str:
         """The sum of all calls."""
@@ -87,15 +79,11 @@ class CollectiveFailed(_OfGroups):
     """A collective that raised: a timeout, a lost peer, a wrong argument."""
 
     PART = "FAILED"
+    LEVEL = "E"
 
     op: str = doc("the function", "")
     seconds: float = doc("how long it ran", 0.0)
     error: str = doc("the exception", "")
-
-    @property
-    def level(self) -> str:
-        """An error."""
-        return "E"
 
     def text(self) -> str:
         """Which one, after how long, and why."""
@@ -153,6 +141,7 @@ class QuietRank(_OfGroups):
     """Nothing has happened on this rank for a while."""
 
     PART = "QUIET"
+    LEVEL = "W"
 
     state: str = doc(
         "collective, wait (for an asynchronous one), backward (of a DistributedDataParallel model), "
@@ -172,11 +161,6 @@ class QuietRank(_OfGroups):
     where: str = doc("the program's own line that the training thread is at", "")
     stacks: str | None = doc("the file with the stacks of all threads")
     flight: str | None = doc("the file with the flight recorder's last entries, where torch keeps one")
-
-    @property
-    def level(self) -> str:
-        """A warning."""
-        return "W"
 
     @property
     def files(self) -> list[str]:
@@ -202,15 +186,11 @@ class RankResumed(_OfGroups):
     """A rank that was quiet goes on."""
 
     PART = "RESUMED"
+    LEVEL = "W"
 
     op: str = doc("the function, where one was running", "")
     began_t: float | None = doc("since when, wall clock")
     quiet_s: float = doc("how long that was", 0.0)
-
-    @property
-    def level(self) -> str:
-        """A warning."""
-        return "W"
 
     def text(self) -> str:
         """After how long, and of what."""

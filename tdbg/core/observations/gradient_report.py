@@ -98,14 +98,10 @@ class BadGradients(Observed):
     PROBE = "gradient-report"
     PART = "NONFINITE"
     EVIDENCE = Evidence.AFTER_REDUCTION
+    LEVEL = "E"
 
     bad: list[BadRow] = doc("rows of parameter, NaN, Inf and elements, at most eight", factory=list)
     bad_count: int = doc("parameters whose gradient is not finite", 0)
-
-    @property
-    def level(self) -> str:
-        """An error."""
-        return "E"
 
     def text(self) -> str:
         """The first of them."""

@@ -136,17 +136,13 @@ class AllocationFailed(MemoryReading, _HeldMemory):
 
     PART = "OOM"
     EVIDENCE = Evidence.LOCATED
+    LEVEL = "E"
 
     error: str = doc("what was raised, shortened", "")
     tried_mb: float | None = doc("the allocation that failed")
     kind: str = doc("host or device", "host")
     top: list[str] = doc("the largest live tensors, at most eight kinds", factory=list)
     snapshot: str = doc("file with the allocator's snapshot", "")
-
-    @property
-    def level(self) -> str:
-        """An error."""
-        return "E"
 
     def text(self) -> str:
         """What was asked for and in use, and a line for each of the largest tensors."""
@@ -159,16 +155,12 @@ class MachineMemory(Observed):
 
     PROBE = "memory"
     PART = "FULL"
+    LEVEL = "W"
 
     host_mb: float = doc("resident memory of the process", 0.0)
     used_pct: float = doc("share of the machine's or the container's memory in use", 0.0)
     limit_mb: float = doc("that memory", 0.0)
     whose: str = doc("machine or container", "machine")
-
-    @property
-    def level(self) -> str:
-        """A warning."""
-        return "W"
 
     def text(self) -> str:
         """How full, and how much of it is this process's."""

@@ -75,17 +75,13 @@ class UngradedParameters(Observed):
 
     PROBE = "model-build"
     PART = "UNUSED"
+    LEVEL = "W"
 
     unused: list[str] = doc("trainable parameters without any gradient, at most eight", factory=list)
     unused_count: int | None = doc("how many there are")
     updates: int = doc("updates that were looked at", 0)
 
     watched: int = 0  # parameters that were looked at: for the line alone
-
-    @property
-    def level(self) -> str:
-        """A warning."""
-        return "W"
 
     @property
     def count(self) -> int:
@@ -105,14 +101,10 @@ class StuckAtZero(Observed):
 
     PROBE = "model-build"
     PART = "STUCK"
+    LEVEL = "W"
 
     stuck: list[str] = doc("weights that are zero, with a gradient of zero, at most eight", factory=list)
     updates: int = doc("updates that were looked at", 0)
-
-    @property
-    def level(self) -> str:
-        """A warning."""
-        return "W"
 
     def text(self) -> str:
         """After how many updates, and which."""
@@ -125,6 +117,7 @@ class ShapeMismatch(Observed):
     PROBE = "model-build"
     PART = "SHAPE"
     EVIDENCE = Evidence.LOCATED
+    LEVEL = "E"
 
     module: str = doc("the module whose forward raised", "")
     module_class: str = doc("its class", "")
@@ -133,11 +126,6 @@ class ShapeMismatch(Observed):
     line: str = doc("the line of the program", "")
     first: bool = doc("no step was done before", False)
     error: str = doc("what was raised, shortened", "")
-
-    @property
-    def level(self) -> str:
-        """An error."""
-        return "E"
 
     @property
     def shapes(self) -> Shapes:

@@ -18,10 +18,7 @@ class _OfSchedule(Observed):
 class _Warning(_OfSchedule):
     """Told once."""
 
-    @property
-    def level(self) -> str:
-        """A warning."""
-        return "W"
+    LEVEL = "W"
 
 
 class RateChanged(_OfSchedule):

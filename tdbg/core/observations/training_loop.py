@@ -96,6 +96,7 @@ class LoopFault(_OfLoop):
     """Something that is wrong with the loop, told once an optimizer and kind."""
 
     PART = "FAULT"
+    LEVEL = "W"
 
     kind: str = doc("what is wrong: unreset, emptied, thrown, tail, late_clip or twice", "")
     streak: int = doc("updates in a row (of a tail: epochs) that showed it", 0)
@@ -105,11 +106,6 @@ class LoopFault(_OfLoop):
     window: int | None = doc("backward calls of one update")
     dropped: int | None = doc("backward calls at the epoch's end whose gradients no update used")
     backwards: int | None = doc("backward calls in the epoch")
-
-    @property
-    def level(self) -> str:
-        """A warning."""
-        return "W"
 
     def text(self) -> str:
         """What is wrong, in how many updates."""

@@ -59,11 +59,7 @@ class _ForInformation(Observed):
     """Told once a run."""
 
     PROBE = "validation"
-
-    @property
-    def level(self) -> str:
-        """For information."""
-        return "I"
+    LEVEL = "I"
 
 
 class CallsEachStep(_ForInformation):

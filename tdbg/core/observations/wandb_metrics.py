@@ -17,17 +17,13 @@ class WandbStarted(_OfWandb):
     """A run of wandb has begun."""
 
     PART = "INIT"
+    LEVEL = "I"
 
     run: str = doc("the run's id", "")
     mode: str = doc("online, offline, shared or disabled", "")
     project: str = doc("the project", "")
     seconds: float = doc("what the call took", 0.0)
     starting_step: int = doc("the step a resumed run goes on from", 0)
-
-    @property
-    def level(self) -> str:
-        """For information."""
-        return "I"
 
     def text(self) -> str:
         """Run, project, mode and time."""
@@ -56,6 +52,7 @@ class WandbFinished(_OfWandb):
     """A run of wandb has ended."""
 
     PART = "FINISH"
+    LEVEL = "I"
 
     run: str = doc("the run's id", "")
     calls: int = doc("calls in the whole run", 0)
@@ -67,11 +64,6 @@ class WandbFinished(_OfWandb):
     once_count: int = doc("how many of them there were", 0)
     bad: dict[str, int] = doc("keys whose value was NaN or Inf, with how often; at most eight", factory=dict)
     seconds: float = doc("what the call took", 0.0)
-
-    @property
-    def level(self) -> str:
-        """For information."""
-        return "I"
 
     def text(self) -> str:
         """Calls, keys, and the keys that came only once."""
@@ -106,10 +98,7 @@ class WandbLogged(_OfWandb):
 class _Warning(_OfWandb):
     """Something that did not arrive."""
 
-    @property
-    def level(self) -> str:
-        """A warning."""
-        return "W"
+    LEVEL = "W"
 
 
 class WandbDroppedCall(_Warning):
@@ -169,15 +158,11 @@ class WandbCallFailed(_OfWandb):
     """A call of wandb that raised or timed out."""
 
     PART = "FAILED"
+    LEVEL = "E"
 
     what: str = doc("init, login, log or finish", "")
     error: str = doc("the exception, or what came of it", "")
     seconds: float = doc("what the call took", 0.0)
-
-    @property
-    def level(self) -> str:
-        """An error."""
-        return "E"
 
     def text(self) -> str:
         """Which call, after how long, and the error."""
