@@ -1,14 +1,18 @@
 """What probes see: every class says its line from whatever it was read from, and comes back as it was written."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+from streams import Stream
 
 from tdbg.core.events import Observation
 from tdbg.core.observations import Observed, field_lines
 from tdbg.core.observations.memory import MemoryGrowth
+from tdbg.core.rundir import ProcessDir
 from tdbg.probes import PROBES
+from tdbg.rules import RULES
 
 CLASSES = [kind for probe in PROBES for kind in probe.observations]
 ODD = (None, "nan", "text", True, -1, 3, 2.5, [], ["a"], [1.0], {}, {"a": 1}, [None], [{"a": [1]}])
@@ -64,3 +68,21 @@ def test_lists_are_an_observations_own() -> None:
     first, second = MemoryGrowth(), MemoryGrowth()
     first.growing.append("Tensor")
     assert second.growing == []
+
+
+LASTING = {"names": [], "count": 3, "looks": 12, "since": 1}
+ROWS = {"lasting": dict.fromkeys(("none", "zero", "vanishing", "jumped", "stuck"), LASTING)}
+
+
+@pytest.mark.parametrize("odd", [*ODD, ROWS], ids=json.dumps)
+def test_no_rule_fails_at_what_a_foreign_run_directory_says(odd: Any, tmp_path: Path) -> None:
+    run = Stream(tmp_path / "run")
+    process = ProcessDir(run.run, run.run.path / run.rank())
+    events = [event(kind, dict.fromkeys(field_lines([kind]), odd)) for kind in CLASSES]
+    if odd is ROWS:
+        events = [event(kind, ROWS) for kind in CLASSES if "lasting" in field_lines([kind])]
+    assert events
+    for rule in RULES:
+        watching = rule()
+        for told in events:
+            list(watching.feed(process, told))

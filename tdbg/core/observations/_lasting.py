@@ -16,3 +16,9 @@ class Lasting(TypedDict):
     dtype: NotRequired[str]
     lr: NotRequired[Number | None]
     other: NotRequired[str]  # class of a model that has gradients which no optimizer uses, with the same shapes
+
+
+def lasting_row(rows: dict[str, Lasting] | None, kind: str) -> Lasting | None:
+    """Who has been in a state in look after look; None where nobody is named."""
+    found = (rows or {}).get(kind)
+    return found if found is not None and found["names"] else None

@@ -4,7 +4,7 @@ from typing import TypedDict
 
 from tdbg.core.events import Number, as_float, doc
 from tdbg.core.observations import Evidence, Observed
-from tdbg.core.observations._lasting import Lasting
+from tdbg.core.observations._lasting import Lasting, lasting_row
 
 WORDS = {  # kind of trouble -> how the line names it
     "none": "without a gradient",
@@ -62,7 +62,7 @@ class GradientNorms(Observed):
 
     def lasts(self, kind: str) -> Lasting | None:
         """Who has been in this state in look after look."""
-        return (self.lasting or {}).get(kind)
+        return lasting_row(self.lasting, kind)
 
     def text(self) -> str:
         """The total, clipping, both ends, and the parameters in trouble."""

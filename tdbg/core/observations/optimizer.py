@@ -4,7 +4,7 @@ from typing import Any
 
 from tdbg.core.events import Number, as_float, doc
 from tdbg.core.observations import Evidence, Observed
-from tdbg.core.observations._lasting import Lasting
+from tdbg.core.observations._lasting import Lasting, lasting_row
 
 Group = dict[str, Any]  # hyperparameters by name, whatever the optimizer keeps; parameters; elements
 
@@ -87,7 +87,7 @@ class UpdateSizes(Observed):
 
     def lasts(self, kind: str) -> Lasting | None:
         """Who has been in this state in look after look."""
-        return (self.lasting or {}).get(kind)
+        return lasting_row(self.lasting, kind)
 
     def text(self) -> str:
         """The ratios, what did not move, what has no gradient, and the state."""
