@@ -222,7 +222,7 @@ class Supervision:
 
     def _write_board(self) -> None:
         """What TensorBoard shows beside the traces."""
-        from tdbg.traces import board
+        from tdbg.traces.render import tensorboard_export as board
 
         try:
             board.write(self.run)

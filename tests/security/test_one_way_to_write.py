@@ -26,7 +26,7 @@ OTHER_WAYS = {
     "pages/exporters/__init__.py": "--out, which the user names",
     "pages/remote.py": "a store, or the folder that stands for one",
     "traces/commands/show.py": "--html, which the user names",
-    "traces/slices.py": "--out, which the user names",
+    "traces/render/slice_file.py": "--out, which the user names",
     "debuggers/sequential.py": "a folder of pages, which the user names",
     "inject/boot_template.py": "files of boot/, relative to its folder: it cannot import tdbg",
     "inject/startup.py": "reads alone, relative to folders: it cannot import tdbg",
@@ -103,7 +103,7 @@ OTHER_READS = {
     "pages/html.py": "a file of tdbg's own",
     "probes/memory/host_memory.py": "/sys/fs/cgroup",
     "runtime/step_record.py": "/proc",
-    "traces/sides.py": "a baseline, which the user names",
+    "traces/analyze/trace_baseline.py": "a baseline, which the user names",
 }
 # What opens something else than a file by its name, or does so by `run_files`
 OTHER_OPENERS = {"run_files", "RunDir", "PageSet", "LegacyPages", "webbrowser", "_pipe", "archive", "source"}
