@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from tdbg.metrics import wire
 from tdbg.metrics.keys import Key
-from tdbg.metrics.rows import FILE, Header, Row
+from tdbg.metrics.rows import row_codec
+from tdbg.metrics.rows.row import FILE, Header, Row
+from tdbg.metrics.rows.row_files import find
+from tdbg.metrics.rows.run_summary import look
 from tdbg.metrics.sanity import judge
-from tdbg.metrics.seen import look
-from tdbg.metrics.sources import find
 from tests.e2e import conftest
 from tests.e2e.conftest import EVERY_STEP, Result, Runner, program, same_output, torchrun
 from tests.metrics.rows_of import read_csv
@@ -22,7 +22,7 @@ from tests.metrics.wandb_files import runs
 
 def read(path: Path) -> tuple[Header, list[Row]]:
     """The header and the rows of a file of which every line is whole."""
-    found = [wire.decode(line) for line in path.read_bytes().splitlines(keepends=True)]
+    found = [row_codec.decode(line) for line in path.read_bytes().splitlines(keepends=True)]
     header, *rows = found
     assert isinstance(header, Header) and all(isinstance(row, Row) for row in rows)
     return header, rows  # type: ignore[return-value]

@@ -10,11 +10,11 @@ import pytest
 from tdbg.core.errors import TdbgError
 from tdbg.core.events import Finding
 from tdbg.metrics.commands import sanity
-from tdbg.metrics.rows import FILE, Row
+from tdbg.metrics.rows.row import FILE, Row
+from tdbg.metrics.rows.row_files import find
+from tdbg.metrics.rows.run_summary import look
 from tdbg.metrics.sanity import RULES, judge
-from tdbg.metrics.seen import look
 from tdbg.metrics.sinks.jsonl import RowFile
-from tdbg.metrics.sources import find
 
 Say = Callable[[int], Iterator[Row]]
 
@@ -266,7 +266,7 @@ def test_units_that_rows_state(tmp_path: Path) -> None:
 
 def test_a_summary_names_the_metrics_that_nobody_fed(tmp_path: Path) -> None:
     """Also of a program that runs without `tdbg run`: seen, an update that was called nowhere was logged as 0."""
-    from tdbg.metrics.logger import StepMetricsLogger
+    from tdbg.metrics.step_logger.step_metrics_logger import StepMetricsLogger
 
     with StepMetricsLogger(folder=tmp_path, rank=0, console=False) as log:
         for epoch, values in enumerate([{"loss": 1.0, "acc1": 0.5}, {"loss": 0.5}]):

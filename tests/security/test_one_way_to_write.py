@@ -22,7 +22,7 @@ OTHER_WAYS = {
     "cli/flags.py": "a file that the user names",
     "logs/answer.py": "--output, which the user names, and /dev/null",
     "logs/guards/files.py": "the map of a source tree, which the user names",
-    "metrics/tabling.py": "--out, which the user names",
+    "metrics/rows/table_files.py": "--out, which the user names",
     "pages/exporters/__init__.py": "--out, which the user names",
     "pages/remote.py": "a store, or the folder that stands for one",
     "traces/commands/show.py": "--html, which the user names",

@@ -3,14 +3,14 @@
 from typing import TYPE_CHECKING, Any
 
 from tdbg.core.asked import Options
-from tdbg.metrics.asking import SELECTION, Selected
+from tdbg.metrics.metrics_options import SELECTION, Selected
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from tdbg.metrics.parting import Comparison, Pair
-    from tdbg.metrics.series import Series
-    from tdbg.metrics.sources import Place
+    from tdbg.metrics.rows.row_files import Place
+    from tdbg.metrics.rows.series import Series
+    from tdbg.metrics.rows.series_diff import Comparison, Pair
 
 __all__ = ["ARGUMENTS", "HELP", "OPTIONS", "Question", "answer"]
 HELP = """Compare the metrics of runs: best and last, and the first step where series part.
@@ -48,9 +48,9 @@ def answer(question: Question) -> int:
     from tdbg.core.errors import TdbgError
     from tdbg.core.output import say
     from tdbg.core.tables import safe
-    from tdbg.metrics.asking import tell_counts
-    from tdbg.metrics.parting import Comparison
-    from tdbg.metrics.sources import find
+    from tdbg.metrics.metrics_options import tell_counts
+    from tdbg.metrics.rows.row_files import find
+    from tdbg.metrics.rows.series_diff import Comparison
 
     paths = list(question.paths)
     if not paths:
@@ -96,7 +96,7 @@ def _tell_newest(first: "Place", newest: "Place") -> None:
 def _tolerance(text: str) -> float | None:
     """A share; None for the spread."""
     from tdbg.core.errors import TdbgError
-    from tdbg.metrics.parting import SPREAD
+    from tdbg.metrics.rows.series_diff import SPREAD
 
     if not text:
         return TOLERANCE
@@ -114,8 +114,8 @@ def _tolerance(text: str) -> float | None:
 def _wanted(globs: "Sequence[str]") -> "Callable[[str], bool]":
     from functools import lru_cache
 
-    from tdbg.metrics.asking import chooser
     from tdbg.metrics.keys import OF_MACHINE
+    from tdbg.metrics.metrics_options import chooser
 
     chosen = chooser(globs)
     return lru_cache(65_536)(lambda key: chosen(key) and (key in globs or not key.endswith(OF_MACHINE)))
@@ -124,7 +124,7 @@ def _wanted(globs: "Sequence[str]") -> "Callable[[str], bool]":
 def _print(first: str, other: str, found: "Comparison") -> None:
     from tdbg.core.output import say
     from tdbg.core.tables import counted, print_rows, short
-    from tdbg.metrics.asking import label
+    from tdbg.metrics.metrics_options import label
 
     pairs = [pair for _, pair in sorted(found.pairs.items())]
     parted = [pair for pair in pairs if pair.parted]
@@ -144,7 +144,7 @@ def _print(first: str, other: str, found: "Comparison") -> None:
 
 
 def _verdict(parted: "Sequence[Pair]", shared: "Sequence[Pair]") -> str:
-    from tdbg.metrics.asking import label
+    from tdbg.metrics.metrics_options import label
 
     if not shared:
         return "nothing to compare: they share no key at any step"
@@ -156,7 +156,7 @@ def _verdict(parted: "Sequence[Pair]", shared: "Sequence[Pair]") -> str:
 
 
 def _rows(pairs: "Sequence[Pair]", ranks: bool) -> "Iterator[Sequence[Any]]":
-    from tdbg.metrics.asking import label
+    from tdbg.metrics.metrics_options import label
 
     for pair in pairs:
         bests = [one.best.value if one and one.best else None for one in (pair.a, pair.b)]
@@ -171,7 +171,7 @@ def _print_json(first: str, found: "Sequence[tuple[str, Comparison]]", tolerance
 
     from tdbg.core.output import print_json
     from tdbg.core.tables import finite
-    from tdbg.metrics.parting import SPREAD
+    from tdbg.metrics.rows.series_diff import SPREAD
 
     def of(one: "Series | None") -> dict[str, Any] | None:
         if one is None:
