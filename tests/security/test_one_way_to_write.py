@@ -23,7 +23,7 @@ OTHER_WAYS = {
     "logs/answer.py": "--output, which the user names, and /dev/null",
     "logs/guards/files.py": "the map of a source tree, which the user names",
     "metrics/rows/table_files.py": "--out, which the user names",
-    "pages/export/exporters/__init__.py": "--out, which the user names",
+    "pages/export/exporter.py": "--out, which the user names",
     "pages/read/remote_store.py": "a store, or the folder that stands for one",
     "traces/commands/show.py": "--html, which the user names",
     "traces/render/slice_file.py": "--out, which the user names",

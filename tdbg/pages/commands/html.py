@@ -48,7 +48,7 @@ def answer(question: Question) -> int:
 
     from tdbg.core.config import parse_bytes
     from tdbg.core.errors import TdbgError
-    from tdbg.pages.export.exporters import new_file
+    from tdbg.pages.export.exporter import new_file
     from tdbg.pages.read.problem_messages import say_problems
     from tdbg.pages.render.html_report import Document
     from tdbg.pages.selection.tensor_selection import Picks

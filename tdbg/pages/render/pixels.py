@@ -6,6 +6,8 @@ TYPE_CHECKING = False  # what `typing` says, without its import
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from tdbg.pages.read.datapoint import Tensor
+
     Rgb = tuple[int, int, int]
     Plane = Sequence[Sequence[float]]
     Pixels = Sequence[Sequence[Rgb]]
@@ -26,6 +28,15 @@ BLUE_RED = (
     (239, 138, 98),
     (178, 24, 43),
 )
+
+
+def is_image(tensor: "Tensor") -> bool:
+    """True for three channels of at least 8 by 8 numbers, first or (of bytes) last."""
+    shape = tensor.shape
+    if len(shape) != 3:
+        return False
+    last = shape[2] in (3, 4) and tensor.dtype.name == "uint8" and min(shape[:2]) >= 8
+    return last or (shape[0] == 3 and min(shape[1:]) >= 8)
 
 
 def colours(low: float, high: float) -> "Callable[[float], Rgb]":

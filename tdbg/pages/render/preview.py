@@ -4,10 +4,10 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tdbg.pages.export.exporters.png import is_image
 from tdbg.pages.read.datapoint import Tensor
 from tdbg.pages.read.tensor_slices import CHUNK_BYTES, flat_parts
 from tdbg.pages.read.tensor_values import value_shape
+from tdbg.pages.render.pixels import is_image
 
 if TYPE_CHECKING:
     import numpy

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from PIL import Image
 from safetensors.torch import load_file
 
-from tdbg.pages.export.exporters import ThereAlready, new_file, png
+from tdbg.pages.export.exporter import TargetExistsError, new_file
+from tdbg.pages.export.exporters import png
 from tdbg.pages.export.file_names import Unique, file_path
 from tdbg.pages.read.page_set import PageSet, Tensor
 from tests.pages.arrays import ENVIRONMENT, bfloat16, call, noise, write
@@ -105,13 +106,13 @@ def test_a_file_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
 
 
 def test_a_file_that_somebody_else_makes_meanwhile_stays(tmp_path: Path) -> None:
-    with pytest.raises(ThereAlready), new_file(tmp_path / "x") as file:
+    with pytest.raises(TargetExistsError), new_file(tmp_path / "x") as file:
         file.write(b"ours")
         (tmp_path / "x").write_text("theirs")
     assert [path.read_text() for path in tmp_path.iterdir()] == ["theirs"]
-    with pytest.raises(ThereAlready), new_file(tmp_path / "x"):
+    with pytest.raises(TargetExistsError), new_file(tmp_path / "x"):
         pytest.fail("it is known before any work is done")
-    with pytest.raises(ThereAlready), new_file(tmp_path, force=True):
+    with pytest.raises(TargetExistsError), new_file(tmp_path, force=True):
         pytest.fail("a folder is not overwritten")
 
 
@@ -203,7 +204,7 @@ def test_csv_of_several_chunks(chunk: int, tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(exporter, "CHUNK_BYTES", chunk * 8)
     file = io.BytesIO()
-    exporter.write(file, tensor_of(tmp_path, noise(50, 7)))
+    exporter.CsvExporter().write_tensor(file, tensor_of(tmp_path, noise(50, 7)))
     assert np.array_equal(np.array(list(csv.reader(file.getvalue().decode().splitlines())), np.float32), noise(50, 7))
 
 
@@ -212,7 +213,7 @@ def test_csv_of_several_chunks(chunk: int, tmp_path: Path, monkeypatch: pytest.M
 
 def picture(tmp_path: Path, value: Any) -> tuple[Any, png.Scale]:
     file = io.BytesIO()
-    scale = png.write(file, tensor_of(tmp_path, value))
+    scale = png.PngExporter().write_tensor(file, tensor_of(tmp_path, value))
     return Image.open(io.BytesIO(file.getvalue())), scale
 
 

@@ -9,7 +9,8 @@ import zlib
 from collections.abc import Iterator
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
-from tdbg.pages.export.exporters import NotForThisFormat
+from tdbg.pages.export.exporter import FileExporter, UnsupportedTensorError
+from tdbg.pages.export.exporters import EXPORTERS
 from tdbg.pages.read.datapoint import Tensor
 from tdbg.pages.read.tensor_slices import CHUNK_BYTES, flat_parts
 from tdbg.pages.render.pixels import (
@@ -24,6 +25,7 @@ from tdbg.pages.render.pixels import (
     VIRIDIS,
     between,
     chunk,
+    is_image,
     png_head,
 )
 
@@ -72,42 +74,36 @@ class Scale(NamedTuple):
         return bytes([*found, *GAP, *MINUS, *PLUS, *NAN])
 
 
-def write(file: IO[bytes], tensor: Tensor) -> Scale:
-    """The picture of a tensor of two or three dimensions; returns what its colours mean.
+@EXPORTERS.add
+class PngExporter(FileExporter):
+    """Tensors as pictures: two dimensions as a map, three as a grid of channels or as an image."""
 
-    Raises NotForThisFormat for other shapes; see `pictures`. Memory: a few MB, and a row of channels.
-    """
-    shape = tensor.shape
-    if len(shape) not in (2, 3) or not math.prod(shape) or tensor.dtype.packed > 1:
-        raise NotForThisFormat(f"{tensor.dtype.name}{list(shape)} is no picture", "export it as npy")
-    if is_image(tensor):
-        return _write_image(file, tensor)
-    scale = extent(tensor)
-    count, high, wide = (1, *shape) if len(shape) == 2 else shape
-    columns = min(max(round(math.sqrt(count * high / wide)), 1), count)
-    size = columns * (wide + 1) - 1, -(-count // columns) * (high + 1) - 1
-    zoom = min(max(WIDTH // max(size), 1), LARGEST_ZOOM)
-    bands = _map(tensor, scale) if count == 1 else _grid(tensor, scale, columns)
-    _write(file, size[0] * zoom, size[1] * zoom, (_zoomed(band, zoom) for band in bands), scale.palette())
-    return scale
+    name = "png"
 
+    def write_tensor(self, file: IO[bytes], tensor: Tensor) -> Scale:
+        """Write the picture of a tensor of two or three dimensions. Memory: a few MB, and a row of channels."""
+        shape = tensor.shape
+        if len(shape) not in (2, 3) or not math.prod(shape) or tensor.dtype.packed > 1:
+            raise UnsupportedTensorError(f"{tensor.dtype.name}{list(shape)} is no picture", "export it as npy")
+        if is_image(tensor):
+            return _write_image(file, tensor)
+        scale = extent(tensor)
+        count, high, wide = (1, *shape) if len(shape) == 2 else shape
+        columns = min(max(round(math.sqrt(count * high / wide)), 1), count)
+        size = columns * (wide + 1) - 1, -(-count // columns) * (high + 1) - 1
+        zoom = min(max(WIDTH // max(size), 1), LARGEST_ZOOM)
+        bands = _map(tensor, scale) if count == 1 else _grid(tensor, scale, columns)
+        _write(file, size[0] * zoom, size[1] * zoom, (_zoomed(band, zoom) for band in bands), scale.palette())
+        return scale
 
-def pictures(tensor: Tensor) -> list[tuple[str, Tensor]]:
-    """A tensor as those that `write` takes, each with what is put behind its name: the last three dimensions at a time."""
-    while len(tensor.shape) > 2 and tensor.shape[0] == 1:
-        tensor = tensor.row(0)
-    if len(tensor.shape) <= 3:
-        return [("", tensor)]
-    return [(f"-{index}{rest}", one) for index in range(tensor.shape[0]) for rest, one in pictures(tensor.row(index))]
-
-
-def is_image(tensor: Tensor) -> bool:
-    """True for three channels of at least 8 by 8 numbers, first or (of bytes) last."""
-    shape = tensor.shape
-    if len(shape) != 3:
-        return False
-    last = shape[2] in (3, 4) and tensor.dtype.name == "uint8" and min(shape[:2]) >= 8
-    return last or (shape[0] == 3 and min(shape[1:]) >= 8)
+    def split_tensor(self, tensor: Tensor) -> list[tuple[str, Tensor]]:
+        """Split a tensor of more dimensions into its last three at a time."""
+        while len(tensor.shape) > 2 and tensor.shape[0] == 1:
+            tensor = tensor.row(0)
+        if len(tensor.shape) <= 3:
+            return [("", tensor)]
+        rows = range(tensor.shape[0])
+        return [(f"-{row}{suffix}", part) for row in rows for suffix, part in self.split_tensor(tensor.row(row))]
 
 
 def extent(tensor: Tensor) -> Scale:
@@ -187,7 +183,7 @@ def _write(
     import numpy
 
     if max(wide, high) > LARGEST_SIDE:
-        raise NotForThisFormat(f"a picture of {wide:,} by {high:,} is too large", "export it as npy")
+        raise UnsupportedTensorError(f"a picture of {wide:,} by {high:,} is too large", "export it as npy")
     file.write(png_head(wide, high, PALETTE if palette else {3: RGB, 4: RGBA}[channels]))
     if palette:
         file.write(chunk(b"PLTE", palette))

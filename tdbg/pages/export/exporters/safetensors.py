@@ -5,27 +5,34 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from tdbg.core.errors import TdbgError
-from tdbg.pages.export.exporters import new_file
+from tdbg.pages.export.exporter import ArchiveExporter, new_file
+from tdbg.pages.export.exporters import EXPORTERS
 from tdbg.pages.read.datapoint import Tensor
 from tdbg.version import __version__
 
 HEADER_LIMIT = 100_000_000  # bytes that readers take
 
 
-def write(path: Path, found: Iterable[tuple[str, Tensor]], force: bool) -> None:
-    """Named tensors. Those of types that the format has no name for are raw bytes; ``types`` in its metadata tells of which.
+@EXPORTERS.add
+class SafetensorsExporter(ArchiveExporter):
+    """All tensors in one file, each with the type it has."""
 
-    The widest elements come first, so that each tensor begins at a multiple of its element's size.
-    """
-    tensors = sorted(found, key=lambda item: -item[1].dtype.size)
-    header = _header(tensors)
-    if len(header) > HEADER_LIMIT:
-        raise TdbgError(f"{len(tensors):,} tensors are too many for one file", "choose fewer with --keys or --layer")
-    with new_file(path, force) as file:
-        file.write(len(header).to_bytes(8, "little") + header)
-        for _, tensor in tensors:
-            for data in tensor.chunks(4 << 20):
-                file.write(data)
+    name = "safetensors"
+
+    def write_archive(self, path: Path, tensors: Iterable[tuple[str, Tensor]], force: bool) -> None:
+        """Write named tensors; the widest elements come first, so that each tensor is aligned to its element's size.
+
+        Types that the format has no name for are written as raw bytes; ``types`` in the metadata holds their names.
+        """
+        found = sorted(tensors, key=lambda item: -item[1].dtype.size)
+        header = _header(found)
+        if len(header) > HEADER_LIMIT:
+            raise TdbgError(f"{len(found):,} tensors are too many for one file", "choose fewer with --keys or --layer")
+        with new_file(path, force) as file:
+            file.write(len(header).to_bytes(8, "little") + header)
+            for _, tensor in found:
+                for data in tensor.chunks(4 << 20):
+                    file.write(data)
 
 
 def _header(tensors: list[tuple[str, Tensor]]) -> bytes:
