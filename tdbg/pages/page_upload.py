@@ -14,7 +14,7 @@ from tdbg.pages.format.file_format import JOURNAL_NAME, MANIFEST, PAGE_NAME, pag
 from tdbg.pages.read.page_folder import Folder, find
 from tdbg.pages.read.page_sources import JournalSource, Problems
 from tdbg.pages.read.remote_store import Store
-from tdbg.pages.repair.recovery import alive
+from tdbg.pages.repair.verification import is_writer_alive
 
 GROWN = 1.25  # a journal is copied again when it has grown so much: all its copies are five times its size at most
 FAILURES = 3  # folders that fail before the others are not tried any more: it is the store then
@@ -116,7 +116,7 @@ class Upload:
             sealed, part = (page_name(journal.rank, number, sealed=sealed) for sealed in (True, False))
             if folder.has(sealed):
                 self._page(folder, sealed)
-            elif last and folder.has(part) and not alive(journal):
+            elif last and folder.has(part) and not is_writer_alive(journal):
                 self._page(folder, part)
         self._journal(folder, journal, 1.0 if last else GROWN)
 

@@ -32,7 +32,7 @@ def answer(question: Question) -> int:
     """Print the problems; 1 if any of them is grave."""
     from tdbg.core.output import print_json, say
     from tdbg.pages.progress_bar import Progress
-    from tdbg.pages.repair.recovery import verify
+    from tdbg.pages.repair.verification import verify
     from tdbg.pages.selection.locations import place
 
     where = place(question.paths)

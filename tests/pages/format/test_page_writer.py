@@ -26,7 +26,7 @@ from tdbg.pages.format.file_format import ALIGN, MANIFEST
 from tdbg.pages.format.layout import UnstorableError
 from tdbg.pages.format.page_writer import BudgetExceeded, Item, PageWriter
 from tdbg.pages.read.page_set import PageSet
-from tdbg.pages.repair.recovery import verify
+from tdbg.pages.repair.verification import verify
 from tests.chance import seed_of
 from tests.pages.material import assert_whole, content, filled, items, keys, sealed, total_bytes, written
 

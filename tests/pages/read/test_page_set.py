@@ -23,7 +23,7 @@ from tdbg.pages.format.manifest import VersionError
 from tdbg.pages.format.page_writer import Item, PageWriter
 from tdbg.pages.read import datapoint as datapoint_module
 from tdbg.pages.read.page_set import NoPagesError, PageSet
-from tdbg.pages.repair.recovery import verify
+from tdbg.pages.repair.verification import verify
 from tests.pages.material import assert_whole, content, filled, items, keys, sealed, written
 
 ROOT = Path(__file__).parents[3]

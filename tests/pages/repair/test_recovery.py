@@ -17,7 +17,8 @@ from tdbg.pages.format.file_format import MANIFEST
 from tdbg.pages.format.header import Placed
 from tdbg.pages.format.journal import pack, scan
 from tdbg.pages.read.page_set import PageSet
-from tdbg.pages.repair.recovery import recover, verify
+from tdbg.pages.repair.recovery import recover
+from tdbg.pages.repair.verification import verify
 from tests.pages.material import assert_whole, filled, items, keys, sealed, written
 
 ROOT = Path(__file__).parents[3]
