@@ -225,7 +225,7 @@ class Supervision:
         from tdbg.traces.render import tensorboard_export as board
 
         try:
-            board.write(self.run)
+            board.export_scalars(self.run)
         except OSError as error:
             say(f"nothing was written for TensorBoard: {error.strerror or error}")
         except Exception as error:  # guard: a package that does not fit here must not change how the run ends

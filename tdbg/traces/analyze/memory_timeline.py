@@ -13,7 +13,7 @@ TOP = 20  # holders
 ALIVE = 2_000_000  # allocations that are followed
 
 
-class Heap:
+class MemoryTimeline:
     """One device's memory while its events pass by."""
 
     def __init__(self, device: str) -> None:

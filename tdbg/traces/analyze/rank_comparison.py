@@ -7,7 +7,7 @@ from statistics import median
 from tdbg.traces import trace_options
 from tdbg.traces.analyze import summary_figures
 from tdbg.traces.parse import event_names
-from tdbg.traces.parse.trace_files import Found
+from tdbg.traces.parse.trace_files import TraceFile
 from tdbg.traces.summary import Step, Summary
 
 # What a rank does itself; in communication and idleness it may wait for others.
@@ -60,7 +60,7 @@ def own_parts(read: Summary) -> dict[str, float]:
     return {name: time * scale for name, time in sums.items()}
 
 
-def beside(every: Sequence[tuple[Found, Summary]]) -> dict[str, Summary]:
+def beside(every: Sequence[tuple[TraceFile, Summary]]) -> dict[str, Summary]:
     """The traces of several ranks by their labels; none where they are not one trace each, of one attempt."""
     known = {trace_options.label(one, read): read for one, read in every}
     numbers = {one.rank if one.rank is not None else read.rank for one, read in every}
@@ -89,7 +89,7 @@ def ranks(every: Mapping[str, Summary]) -> Ranks | None:
     return Ranks(tuple(each), slowest, longest, longer, covers, _middle(skews), len(skews))
 
 
-def slowest_first(every: Sequence[tuple[Found, Summary]]) -> list[tuple[Found, Summary]]:
+def slowest_first(every: Sequence[tuple[TraceFile, Summary]]) -> list[tuple[TraceFile, Summary]]:
     """Ranks by the work of their own, since those with less wait for the others; what is no rank by the length of a step."""
     if beside(every):
         return sorted(every, key=lambda pair: -_middle([own(step) for step in summary_figures.steady(pair[1])]))

@@ -12,7 +12,7 @@ import numpy as np
 from tdbg.core.tables import counted
 from tdbg.traces.analyze.cpu_timeline import Threads
 from tdbg.traces.analyze.device_timeline import Devices
-from tdbg.traces.analyze.memory_timeline import Heap
+from tdbg.traces.analyze.memory_timeline import MemoryTimeline
 from tdbg.traces.parse import event_names, merged_traces
 from tdbg.traces.parse.event_sorting import in_order
 from tdbg.traces.parse.event_stream import Event, Trace
@@ -35,7 +35,7 @@ class Builder:
     def __init__(self, trees: bool) -> None:
         self.threads = Threads(trees)
         self.devices = Devices()
-        self.heaps: dict[str, Heap] = {}
+        self.heaps: dict[str, MemoryTimeline] = {}
         self.base = -1  # microseconds, from which all times are counted
         self.first = 1 << 62
         self.last = 0
@@ -122,7 +122,7 @@ class Builder:
             if len(self.heaps) >= MOST_HEAPS:
                 self.homeless += 1
                 return
-            heap = self.heaps[device] = Heap(device)
+            heap = self.heaps[device] = MemoryTimeline(device)
         heap.see(event, time, self.threads.outermost(self.threads.thread(event), time))
 
 

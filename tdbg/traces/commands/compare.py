@@ -10,9 +10,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tdbg.traces.analyze.significance import Shift
-    from tdbg.traces.analyze.trace_baseline import Side
-    from tdbg.traces.analyze.trace_comparison import Change, Comparison
-    from tdbg.traces.parse.trace_files import Found
+    from tdbg.traces.analyze.trace_baseline import Baseline as Side
+    from tdbg.traces.analyze.trace_comparison import OpChange as Change
+    from tdbg.traces.analyze.trace_comparison import TraceComparison as Comparison
+    from tdbg.traces.parse.trace_files import TraceFile as Found
 
 __all__ = ["ARGUMENTS", "HELP", "OPTIONS", "Question", "answer"]
 HELP = """Compare the steps of two runs: slower or not, and what changed.
@@ -63,7 +64,7 @@ def answer(question: Question) -> int:
         return _save(question, paths or [""])
     if not 1 <= len(paths) <= 2:
         raise TdbgError(f"{len(paths)} paths were given", "name A and B, or A alone: B is the newest run then")
-    from tdbg.traces.analyze.trace_comparison import compare
+    from tdbg.traces.analyze.trace_comparison import compare_traces as compare
 
     allowed = _tolerance(question.tolerance)
     a, b = paths[0], paths[1] if len(paths) == 2 else ""
@@ -84,7 +85,7 @@ def _check_apart(a: "Side | list[Found]", b: "Side | list[Found]") -> None:
     """TdbgError where both sides are the same traces: these never differ."""
     from tdbg.core.errors import TdbgError
     from tdbg.core.tables import safe
-    from tdbg.traces.parse.trace_files import run_of
+    from tdbg.traces.parse.trace_files import run_name as run_of
 
     if isinstance(a, list) and isinstance(b, list) and {_place(one) for one in a} == {_place(one) for one in b}:
         hint = "name another run as B, or profile the program again: B is the newest run if left out"
@@ -104,7 +105,7 @@ def _tolerance(text: str) -> float:
 
 def _found(question: Question, path: str) -> "Side | list[Found]":
     """The traces of a side, or what a baseline keeps of them."""
-    from tdbg.traces.analyze.trace_baseline import stored
+    from tdbg.traces.analyze.trace_baseline import load_baseline as stored
     from tdbg.traces.trace_options import chosen
 
     kept = stored(path) if path else None
@@ -113,8 +114,8 @@ def _found(question: Question, path: str) -> "Side | list[Found]":
 
 def _side(path: str, found: "Side | list[Found]") -> "Side | None":
     """One of the two; None where its traces hold no event, which is said."""
-    from tdbg.traces.analyze.trace_baseline import side
-    from tdbg.traces.parse.trace_files import run_of
+    from tdbg.traces.analyze.trace_baseline import make_baseline as side
+    from tdbg.traces.parse.trace_files import run_name as run_of
     from tdbg.traces.trace_options import is_empty, summaries
 
     if not isinstance(found, list):
@@ -128,7 +129,8 @@ def _save(question: Question, paths: list[str]) -> int:
 
     from tdbg.core.output import say
     from tdbg.core.tables import counted, safe
-    from tdbg.traces.analyze.trace_baseline import save, together
+    from tdbg.traces.analyze.trace_baseline import merge_baselines as together
+    from tdbg.traces.analyze.trace_baseline import save_baseline as save
 
     sides = [_side(path, _found(question, path)) for path in paths]
     if None in sides:
@@ -166,7 +168,7 @@ def _print(found: "Comparison", top: int) -> None:
 
 def _told(one: "Side") -> str:
     from tdbg.core.tables import counted, short
-    from tdbg.traces.analyze.significance import deviation
+    from tdbg.traces.analyze.significance import median_deviation as deviation
     from tdbg.traces.analyze.summary_figures import ms
 
     if not one.steps:

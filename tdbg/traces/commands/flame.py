@@ -8,7 +8,7 @@ from tdbg.traces.trace_options import ARGUMENTS, SELECTION, Selected
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tdbg.traces.parse.trace_files import Found
+    from tdbg.traces.parse.trace_files import TraceFile as Found
     from tdbg.traces.summary import Summary
 
 __all__ = ["ARGUMENTS", "HELP", "OPTIONS", "Question", "answer"]
@@ -51,8 +51,9 @@ def answer(question: Question) -> int:
     from tdbg.core.errors import TdbgError
     from tdbg.core.output import say
     from tdbg.traces.analyze.rank_comparison import slowest_first
-    from tdbg.traces.render.flame_rows import folded, grown
-    from tdbg.traces.render.flame_text import show
+    from tdbg.traces.render.flame_rows import build_tree as grown
+    from tdbg.traces.render.flame_rows import fold_stacks as folded
+    from tdbg.traces.render.flame_text import print_flame as show
     from tdbg.traces.trace_options import chosen, is_empty, label, summaries
 
     if question.depth < 0:
@@ -83,7 +84,10 @@ def answer(question: Question) -> int:
 def _print_json(every: "Sequence[tuple[Found, Summary]]", by: str) -> None:
     from tdbg.core.output import print_json
     from tdbg.core.tables import finite
-    from tdbg.traces.render.flame_rows import cut, grown, ordered, ways
+    from tdbg.traces.render.flame_rows import available_views as ways
+    from tdbg.traces.render.flame_rows import build_tree as grown
+    from tdbg.traces.render.flame_rows import count_cut_calls as cut
+    from tdbg.traces.render.flame_rows import sort_rows as ordered
     from tdbg.traces.trace_options import label
 
     data = []

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from tdbg.traces.parse.trace_files import Found
+    from tdbg.traces.parse.trace_files import TraceFile as Found
     from tdbg.traces.summary import Summary
 
 __all__ = ["ARGUMENTS", "HELP", "OPTIONS", "Question", "answer"]
@@ -65,7 +65,7 @@ def answer(question: Question) -> int:
     if question.json:
         _print_json(every, left)
     elif html is None:
-        from tdbg.traces.render.summary_text import show
+        from tdbg.traces.render.summary_text import print_summary as show
 
         show(every, question.top, question.shapes)
     if small is not None and any(read.events for _, read in every):
@@ -81,7 +81,7 @@ def _write_html(every: "Sequence[tuple[Found, Summary]]", target: "Path") -> Non
     from tdbg.core.errors import TdbgError
     from tdbg.core.output import say
     from tdbg.core.tables import safe, size
-    from tdbg.traces.render.trace_page import write
+    from tdbg.traces.render.trace_page import write_page as write
 
     ready = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:

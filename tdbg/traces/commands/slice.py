@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from tdbg.traces.parse.trace_files import Found
+    from tdbg.traces.parse.trace_files import TraceFile as Found
     from tdbg.traces.summary import Summary
 
 __all__ = ["ARGUMENTS", "HELP", "OPTIONS", "Question", "answer", "cut"]
@@ -64,8 +64,9 @@ def cut(every: "Sequence[tuple[Found, Summary]]", steps: str, path: "Path") -> N
     from tdbg.core.errors import TdbgError
     from tdbg.core.output import say
     from tdbg.core.tables import counted, safe, size
-    from tdbg.traces.render.slice_file import write
-    from tdbg.traces.render.step_slice import Keeping, chosen_steps
+    from tdbg.traces.render.slice_file import write_slice as write
+    from tdbg.traces.render.step_slice import StepSlice as Keeping
+    from tdbg.traces.render.step_slice import select_steps as chosen_steps
     from tdbg.traces.trace_options import label
 
     wanted, bounds = _wanted(steps)

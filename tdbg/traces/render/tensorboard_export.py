@@ -55,7 +55,7 @@ def _number(value: Any) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def write(run: RunDir) -> list[Path]:
+def export_scalars(run: RunDir) -> list[Path]:
     """Write a file beside the traces of each rank, and return them; none without the `tensorboard` package.
 
     A folder that has one already is left alone. Raises OSError where it cannot be written.

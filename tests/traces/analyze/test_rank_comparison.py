@@ -5,7 +5,7 @@ from traces.material import note, op, step, write
 
 from tdbg.traces.analyze.rank_comparison import beside, own_parts, ranks, slowest_first
 from tdbg.traces.analyze.summary_builder import summarize
-from tdbg.traces.parse.trace_files import Found
+from tdbg.traces.parse.trace_files import TraceFile
 from tdbg.traces.rules import consult
 
 BACKWARD = "autograd::engine::evaluate_function: MmBackward0"
@@ -89,9 +89,9 @@ def test_the_rank_that_is_shown_whole_is_not_one_that_waits(tmp_path):
     for one in waits.steps:
         one.end += 5000  # the rank that waits may even have the longer steps
         one.bar["communication"] += 5000
-    every = [(Found(tmp_path / "a", 0), waits), (Found(tmp_path / "b", 1), works)]
+    every = [(TraceFile(tmp_path / "a", 0), waits), (TraceFile(tmp_path / "b", 1), works)]
     assert [one.rank for one, _ in slowest_first(every)] == [1, 0]
-    windows = [(Found(tmp_path / "a", 0), waits), (Found(tmp_path / "b", 0, window=1), works)]
+    windows = [(TraceFile(tmp_path / "a", 0), waits), (TraceFile(tmp_path / "b", 0, window=1), works)]
     assert [one.window for one, _ in slowest_first(windows)] == [0, 1]
 
 
@@ -105,9 +105,9 @@ def test_only_one_trace_of_each_rank_is_held_against_others(tmp_path):
     def held(*found):
         return list(beside([(one, read) for one in found]))
 
-    first, second = Found(tmp_path / "a", 0), Found(tmp_path / "b", 1)
+    first, second = TraceFile(tmp_path / "a", 0), TraceFile(tmp_path / "b", 1)
     assert held(first, second) == ["rank 0", "rank 1"]
     assert held(first) == []
-    assert held(first, second, Found(tmp_path / "c", 0, window=1)) == []  # windows of a rank
-    assert held(Found(tmp_path / "a", None), Found(tmp_path / "b", None)) == []  # nobody knows of which rank
-    assert held(first, Found(tmp_path / "b", 1, attempt=1)) == []  # not the same steps
+    assert held(first, second, TraceFile(tmp_path / "c", 0, window=1)) == []  # windows of a rank
+    assert held(TraceFile(tmp_path / "a", None), TraceFile(tmp_path / "b", None)) == []  # nobody knows of which rank
+    assert held(first, TraceFile(tmp_path / "b", 1, attempt=1)) == []  # not the same steps
