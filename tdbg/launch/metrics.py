@@ -15,8 +15,8 @@ def join(verdict: Verdict, run: RunDir) -> Verdict:
     from tdbg.core.errors import TdbgError
 
     try:
-        from tdbg.metrics.rows.row_files import find
-        from tdbg.metrics.rows.run_summary import look
+        from tdbg.metrics.rows.row_files import find_rows_files as find
+        from tdbg.metrics.rows.run_summary import summarize_run as look
         from tdbg.metrics.sanity import judge
 
         if not any(run.path.glob("rank*/**/metrics.jsonl")):

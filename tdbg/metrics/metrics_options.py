@@ -33,11 +33,11 @@ ARGUMENTS = ("PATH", "A run, or a metrics.jsonl, or a folder of them; the newest
 def place_of(question: Selected) -> "Place":
     """The files that are meant. Raises TdbgError for none, and for several paths."""
     from tdbg.core.errors import TdbgError
-    from tdbg.metrics.rows.row_files import find
+    from tdbg.metrics.rows.row_files import find_rows_files
 
     if len(question.paths) > 1:
         raise TdbgError(f"{len(question.paths)} paths were given", "name one run, folder or file")
-    return find(question.paths[0] if question.paths else "", question.ranks)
+    return find_rows_files(question.paths[0] if question.paths else "", question.ranks)
 
 
 def chooser(globs: Sequence[str], *, copies: bool = False) -> "Callable[[str], bool]":

@@ -186,7 +186,7 @@ def _record(tracker: Any, row: Row) -> None:
             continue
         if key.phase in CATEGORIES or key.core or key.text:
             continue
-        tracker._open(key.phase).metric(key.metric, key.task, key.subset).record(value, row.epoch, row.step)
+        tracker._open_phase(key.phase).metric(key.metric, key.task, key.subset).record(value, row.epoch, row.step)
 
 
 def _free(folder: Path, stem: str) -> Path:

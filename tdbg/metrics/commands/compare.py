@@ -10,7 +10,8 @@ if TYPE_CHECKING:
 
     from tdbg.metrics.rows.row_files import Place
     from tdbg.metrics.rows.series import Series
-    from tdbg.metrics.rows.series_diff import Comparison, Pair
+    from tdbg.metrics.rows.series_diff import SeriesComparison as Comparison
+    from tdbg.metrics.rows.series_diff import SeriesPair as Pair
 
 __all__ = ["ARGUMENTS", "HELP", "OPTIONS", "Question", "answer"]
 HELP = """Compare the metrics of runs: best and last, and the first step where series part.
@@ -49,8 +50,8 @@ def answer(question: Question) -> int:
     from tdbg.core.output import say
     from tdbg.core.tables import safe
     from tdbg.metrics.metrics_options import tell_counts
-    from tdbg.metrics.rows.row_files import find
-    from tdbg.metrics.rows.series_diff import Comparison
+    from tdbg.metrics.rows.row_files import find_rows_files as find
+    from tdbg.metrics.rows.series_diff import SeriesComparison as Comparison
 
     paths = list(question.paths)
     if not paths:
@@ -127,13 +128,15 @@ def _print(first: str, other: str, found: "Comparison") -> None:
     from tdbg.metrics.metrics_options import label
 
     pairs = [pair for _, pair in sorted(found.pairs.items())]
-    parted = [pair for pair in pairs if pair.parted]
+    parted = [pair for pair in pairs if pair.first_divergence]
     shared = [pair for pair in pairs if pair.together]
     print(f"A: {short(first)}\nB: {short(other)}")
     print(_verdict(parted, shared))
     ranks = len({pair.rank for pair in pairs}) > 1
     columns = ["key", "A best", "B best", "A last", "B last", "steps", "parts at", "A there", "B there", "differ"]
-    print_rows([*columns, *(["rank"] if ranks else [])], _rows(parted + [p for p in shared if not p.parted], ranks))
+    print_rows(
+        [*columns, *(["rank"] if ranks else [])], _rows(parted + [p for p in shared if not p.first_divergence], ranks)
+    )
     for side, those in (("A", [p for p in pairs if p.b is None]), ("B", [p for p in pairs if p.a is None])):
         if those:
             names = ", ".join(label(pair.key, 60) for pair in those[:8])
@@ -150,9 +153,9 @@ def _verdict(parted: "Sequence[Pair]", shared: "Sequence[Pair]") -> str:
         return "nothing to compare: they share no key at any step"
     if not parted:
         return f"no difference in {len(shared):,} series"
-    first = min(parted, key=lambda pair: pair.parted[0] if pair.parted else 0)
-    assert first.parted is not None
-    return f"{len(parted)} of {len(shared)} series part, the first at step {first.parted[0]:,}: {label(first.key)}"
+    first = min(parted, key=lambda pair: pair.first_divergence[0] if pair.first_divergence else 0)
+    assert first.first_divergence is not None
+    return f"{len(parted)} of {len(shared)} series part, the first at step {first.first_divergence[0]:,}: {label(first.key)}"
 
 
 def _rows(pairs: "Sequence[Pair]", ranks: bool) -> "Iterator[Sequence[Any]]":
@@ -161,8 +164,8 @@ def _rows(pairs: "Sequence[Pair]", ranks: bool) -> "Iterator[Sequence[Any]]":
     for pair in pairs:
         bests = [one.best.value if one and one.best else None for one in (pair.a, pair.b)]
         lasts = [one.last.value if one else None for one in (pair.a, pair.b)]
-        there = pair.parted or (None, None, None)
-        line = [label(pair.key), *bests, *lasts, pair.together, *there, pair.apart]
+        there = pair.first_divergence or (None, None, None)
+        line = [label(pair.key), *bests, *lasts, pair.together, *there, pair.differing_steps]
         yield [*line, *([pair.rank] if ranks else [])]
 
 
@@ -180,7 +183,7 @@ def _print_json(first: str, found: "Sequence[tuple[str, Comparison]]", tolerance
         return {"latest": asdict(one.last), "best": best, "count": one.count, "not_finite": one.non_finite}
 
     def told(pair: "Pair") -> dict[str, Any]:
-        at = dict(zip(("step", "a", "b"), pair.parted, strict=True)) if pair.parted else None
+        at = dict(zip(("step", "a", "b"), pair.first_divergence, strict=True)) if pair.first_divergence else None
         return {
             "key": pair.key,
             "source": pair.source,
@@ -191,8 +194,8 @@ def _print_json(first: str, found: "Sequence[tuple[str, Comparison]]", tolerance
             "steps_of_a_alone": pair.only_a,
             "steps_of_b_alone": pair.only_b,
             "parted": at,
-            "steps_apart": pair.apart,
-            "largest_difference": pair.most,
+            "steps_apart": pair.differing_steps,
+            "largest_difference": pair.largest_difference,
         }
 
     data = {

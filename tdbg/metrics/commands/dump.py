@@ -62,7 +62,8 @@ def answer(question: Question) -> int:
     from tdbg.core.output import say
     from tdbg.core.tables import counted, safe
     from tdbg.metrics.metrics_options import chooser, place_of, tell_counts
-    from tdbg.metrics.rows.table_files import WRITERS, write
+    from tdbg.metrics.rows.table_files import WRITERS
+    from tdbg.metrics.rows.table_files import write_table as write
 
     form = question.form or "json"
     if question.json and form != "json":
@@ -174,7 +175,7 @@ def _states(question: Question, until: int | None) -> int:
     from tdbg.core.output import say
     from tdbg.core.tables import finite, safe
     from tdbg.metrics.metrics_options import place_of
-    from tdbg.metrics.rows.table_files import place as place_for
+    from tdbg.metrics.rows.table_files import resolve_table_path as place_for
 
     if question.form not in ("", "json"):
         raise TdbgError("states are printed as JSON alone", "leave --format out")

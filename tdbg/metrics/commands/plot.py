@@ -50,7 +50,7 @@ def answer(question: Question) -> int:
     from tdbg.core.output import say
     from tdbg.core.tables import safe
     from tdbg.metrics.metrics_options import check_keys, tell_counts
-    from tdbg.metrics.rows.row_files import find
+    from tdbg.metrics.rows.row_files import find_rows_files as find
     from tdbg.metrics.rows.row_reader import Reading
 
     if not 2 <= question.height <= 200:
@@ -123,7 +123,7 @@ def _print(curves: "Mapping[str, Sequence[Curve]]", height: int, most: int) -> N
     from tdbg.core.output import say
     from tdbg.core.tables import safe
     from tdbg.metrics.metrics_options import label
-    from tdbg.metrics.render.braille_plot import graph
+    from tdbg.metrics.render.braille_plot import draw_graph as graph
 
     width = min(shutil.get_terminal_size((80, 24)).columns, 120)
     for number, (key, those) in enumerate(curves.items()):
@@ -177,8 +177,8 @@ def told(curves: "Mapping[str, Sequence[Curve]]") -> list[dict[str, Any]]:
 def _write_html(question: Question, name: str, curves: "Mapping[str, Sequence[Curve]]") -> None:
     from tdbg.core.output import say
     from tdbg.core.tables import counted, safe
-    from tdbg.metrics.render.curve_page import write
-    from tdbg.metrics.rows.table_files import place
+    from tdbg.metrics.render.curve_page import write_page as write
+    from tdbg.metrics.rows.table_files import resolve_table_path as place
 
     with place(question.html, question.force, binary=True) as file:
         write(file, told(curves), name)

@@ -43,7 +43,7 @@ def answer(question: Question) -> int:
     from tdbg.core.output import say
     from tdbg.core.tables import safe
     from tdbg.metrics.metrics_options import NO_ROWS, place_of, tell_counts
-    from tdbg.metrics.rows.run_summary import look
+    from tdbg.metrics.rows.run_summary import summarize_run as look
     from tdbg.metrics.sanity import judge
 
     if question.fail_on and question.fail_on not in SEVERITIES:

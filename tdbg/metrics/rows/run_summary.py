@@ -1,4 +1,4 @@
-"""What the rules of `tdbg metrics sanity` look at: series, the order of rows, plans and dumps of a run, all bounded."""
+"""The summary of a run that the rules of `tdbg metrics sanity` read: series, order of rows, plans, dumps; all bounded."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -96,7 +96,7 @@ class Seen:
         return min(self.tally.last, default=0)
 
 
-def look(place: "Place") -> tuple[Seen, Any]:
+def summarize_run(place: "Place") -> tuple[Seen, Any]:
     """All that is there, and the counts of the reading. Cost: about 3 us a row."""
     from tdbg.metrics.rows.row_reader import Reading
 
@@ -105,11 +105,11 @@ def look(place: "Place") -> tuple[Seen, Any]:
     for batch in reading.batches():
         seen.add(batch)
     for file in place.files:
-        seen.dumps += [(file.rank or 0, dump) for dump in dumps_of(file.path.parent)]
+        seen.dumps += [(file.rank or 0, dump) for dump in read_dumps(file.path.parent)]
     return seen, reading.counts
 
 
-def dumps_of(folder: Path) -> Iterator[dict[str, Any]]:
+def read_dumps(folder: Path) -> Iterator[dict[str, Any]]:
     """The dumps of the state that lie in a rank's folder, oldest first; what cannot be read is passed over."""
     for path in sorted((folder / DUMPS).glob("*.json"))[:MAX_DUMPS]:
         try:

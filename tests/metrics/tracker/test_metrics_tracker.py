@@ -21,7 +21,7 @@ from tdbg.metrics.tracker.metric import HISTORY
 from tdbg.metrics.tracker.metric_values import MetricValueError
 from tdbg.metrics.tracker.metrics_tracker import BEFORE_RESET, MetricsTracker
 from tdbg.metrics.tracker.subset_metrics import SubsetMetricWrapper
-from tdbg.metrics.tracker.tracker_state import MADE, MAX_FINDINGS, Holding, UnknownPhaseError
+from tdbg.metrics.tracker.tracker_state import MADE, MAX_FINDINGS, TrackerState, UnknownPhaseError
 
 
 def named(values):
@@ -309,7 +309,7 @@ def test_every_public_method_is_reached_from_a_tiny_run():
 
 
 def public_methods():
-    for cls in (MetricsTracker, Holding, OpsSchedule, SubsetMetricWrapper):
+    for cls in (MetricsTracker, TrackerState, OpsSchedule, SubsetMetricWrapper):
         for name, found in vars(cls).items():
             if inspect.isfunction(found) and not name.startswith("_"):
                 yield cls, name
