@@ -12,9 +12,9 @@ from typing import ClassVar
 
 from tdbg.core.errors import TdbgError
 from tdbg.core.registry import Registry
-from tdbg.traces import figures
-from tdbg.traces.asking import share
+from tdbg.traces.analyze import summary_figures as figures
 from tdbg.traces.summary import Step, Summary
+from tdbg.traces.trace_options import share
 
 SEVERITIES = ("notice", "warning", "critical")
 AMOUNTS = ("_ms", "_us", "_times", "_steps", "_calls")  # names of thresholds that are no shares end so
@@ -180,7 +180,7 @@ def consult(
     """What all rules say of these traces, gravest and largest gain first; and why others abstain, each once.
 
     What tells the cause of another comes before it, however grave that one is.
-    ranks: those that may be held against each other, as `tdbg.traces.ranks.beside` gives them.
+    ranks: those that may be held against each other, as `tdbg.traces.analyze.rank_comparison.beside` gives them.
     """
     advice: list[Advice] = []
     silent: dict[Abstain, None] = {}

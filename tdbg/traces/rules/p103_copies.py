@@ -1,7 +1,8 @@
 """TD-P103: copies to the accelerator that nothing hides."""
 
 from tdbg.core.tables import size
-from tdbg.traces import figures, kinds
+from tdbg.traces.analyze import summary_figures as figures
+from tdbg.traces.parse import event_names as kinds
 from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
 
 
