@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 MOST = 1_000_000  # keys that are remembered; of a set with more nothing is said
 
 
-class Shared:
+class SharedSamples:
     """Counts the keys that stand on more than one rank in the same phase and epoch.
 
     A key that is only the step (``step17``) names no sample, and does not count. Memory: some 150 bytes a key.

@@ -11,14 +11,14 @@ from tdbg.core.errors import TdbgError
 from tdbg.core.files import read_small
 from tdbg.pages.read.datapoint import Datapoint
 from tdbg.pages.read.tensor_values import real
-from tdbg.pages.selection.datapoint_numbers import Known
+from tdbg.pages.selection.datapoint_numbers import DatapointNumbers
 
 MANY = 5  # different numbers: of more the upper and the lower half are compared
 PLACES = ("rank", "step", "epoch", "phase")
 Score = float | str
 
 
-def value_of(name: str, known: Known) -> Callable[[Datapoint], Score | None]:
+def value_of(name: str, known: DatapointNumbers) -> Callable[[Datapoint], Score | None]:
     """What `--group-by NAME` asks of a datapoint: rank, step, epoch, phase, or a number that belongs to it."""
 
     def look(datapoint: Datapoint) -> Score | None:

@@ -6,9 +6,9 @@ from tdbg.core.errors import TdbgError
 from tdbg.core.output import say
 from tdbg.core.tables import counted, safe
 from tdbg.pages.selection import group_scores
-from tdbg.pages.selection.datapoint_numbers import Known
-from tdbg.pages.selection.iteration import samples
-from tdbg.pages.selection.locations import Grouped, chosen
+from tdbg.pages.selection.datapoint_numbers import DatapointNumbers
+from tdbg.pages.selection.iteration import iter_samples
+from tdbg.pages.selection.locations import Grouped, select_datapoints
 
 if TYPE_CHECKING:
     from tdbg.pages.read.datapoint import Datapoint
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 NAMED = 20  # numbers that an error names
 
 
-class Members:
+class GroupMembership:
     """The group of each datapoint, or row of a batch, that has a score; how many have none is told.
 
     Raises TdbgError where none has one, and for scores that cannot be read. Memory: some 200 bytes a sample.
@@ -37,14 +37,14 @@ class Members:
 
 
 def _scores(pages: "PageSet", question: Grouped) -> dict[tuple[Any, ...], group_scores.Score]:
-    numbers = Known(pages)
+    numbers = DatapointNumbers(pages)
     look = (
         group_scores.score_of(question.scores) if question.scores else group_scores.value_of(question.group_by, numbers)
     )
     name = safe(question.scores or question.group_by)
     found: dict[tuple[Any, ...], group_scores.Score] = {}
     missing = 0
-    for datapoint in (one for whole in chosen(pages, question) for one in samples(whole)):
+    for datapoint in (one for whole in select_datapoints(pages, question) for one in iter_samples(whole)):
         score = look(datapoint)
         if score is None:
             missing += 1
