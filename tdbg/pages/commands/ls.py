@@ -43,8 +43,8 @@ def answer(question: Question) -> int:
     from tdbg.core.output import say
     from tdbg.core.tables import counted, safe
     from tdbg.pages.read.listing import Listing
+    from tdbg.pages.read.listing import SharedSamples as Shared
     from tdbg.pages.read.problem_messages import say_problems
-    from tdbg.pages.read.shared_samples import SharedSamples as Shared
     from tdbg.pages.selection.locations import is_selected, there_is
     from tdbg.pages.selection.locations import open_pages as opened
     from tdbg.pages.selection.locations import select_datapoints as chosen

@@ -22,7 +22,7 @@ from tdbg.pages.pickle_reader.parsed_values import Array, Named, Refused, Sparse
 from tdbg.pages.pickle_reader.pickle_machine import PickleMachine, Unbuilt
 from tdbg.pages.pickle_reader.read_budget import ReadBudget
 from tdbg.pages.pickle_reader.unpickle import follow_pickle
-from tdbg.pages.read.epochs import EPOCH, epoch_of
+from tdbg.pages.read.page_folder import EPOCH, epoch_of
 
 __all__ = [
     "Array",
