@@ -5,8 +5,10 @@ from typing import TYPE_CHECKING, Any
 from tdbg.core.asked import Asked, Options
 
 if TYPE_CHECKING:
-    from tdbg.pages.diff.datapoint_pairs import Entry, Side
-    from tdbg.pages.diff.divergence import Divergence, Finding
+    from tdbg.pages.diff.datapoint_pairs import CaptureSide as Side
+    from tdbg.pages.diff.datapoint_pairs import Entry
+    from tdbg.pages.diff.divergence import Divergence
+    from tdbg.pages.diff.divergence import TensorDifference as Finding
     from tdbg.pages.read.page_set import PageSet
 
 HELP = """Compare two runs, epochs or ranks: the first tensor that differs, and the worst ones.
@@ -52,7 +54,7 @@ def answer(question: Question) -> int:
     from tdbg.core.tables import finite
     from tdbg.pages.diff.divergence import Divergence
     from tdbg.pages.read.problem_messages import say_problems
-    from tdbg.pages.selection.layer_globs import by_layer
+    from tdbg.pages.selection.layer_globs import match_layers as by_layer
 
     allowed = _tolerance(question.tolerance)
     a, b = _sides(question)
@@ -83,8 +85,8 @@ def _tolerance(text: str) -> float | None:
 
 def _sides(question: Question) -> "tuple[Side, Side]":
     from tdbg.core.errors import TdbgError
-    from tdbg.pages.diff.datapoint_pairs import Side
-    from tdbg.pages.selection.locations import opened
+    from tdbg.pages.diff.datapoint_pairs import CaptureSide as Side
+    from tdbg.pages.selection.locations import open_pages as opened
 
     epochs, ranks = _two("--epochs", question.epochs), _two("--ranks", question.ranks)
     if question.by not in ("key", "order"):
@@ -127,7 +129,7 @@ def _two(option: str, text: str) -> tuple[int | None, int | None]:
 def _check(found: "Divergence", question: Question) -> None:
     """TdbgError where nothing was compared, and so nothing is known."""
     from tdbg.core.errors import TdbgError
-    from tdbg.pages.selection.layer_globs import no_layer
+    from tdbg.pages.selection.layer_globs import unknown_layer_error as no_layer
 
     for side, name in ((found.a, "A"), (found.b, "B")):
         if not side.count:

@@ -45,7 +45,7 @@ def answer(question: Question) -> int:
     from tdbg.core.errors import TdbgError
     from tdbg.pages.export.tensor_export import Export
     from tdbg.pages.read.problem_messages import say_problems
-    from tdbg.pages.selection.tensor_selection import Picks
+    from tdbg.pages.selection.tensor_selection import TensorSelection as Picks
 
     if not question.output:
         raise TdbgError("there is no -o", "name the file or folder to write: -o captured.npz")

@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from tdbg.core.conditions import Test
     from tdbg.pages.read.datapoint import Datapoint, Tensor
     from tdbg.pages.read.page_set import PageSet
-    from tdbg.pages.selection.datapoint_numbers import Known
-    from tdbg.pages.selection.grouping import Members
-    from tdbg.pages.selection.iteration import Troubles
-    from tdbg.pages.stats.value_stats import Figures
+    from tdbg.pages.selection.datapoint_numbers import DatapointNumbers as Known
+    from tdbg.pages.selection.grouping import GroupMembership as Members
+    from tdbg.pages.selection.iteration import ReadErrors as Troubles
+    from tdbg.pages.stats.value_stats import ValueStats as Figures
 
 HELP = """Find tensors by their figures: nan > 0 or absmax > 1e4.
 
@@ -119,10 +119,11 @@ def answer(question: Question) -> int:
     from tdbg.core.output import say
     from tdbg.core.tables import counted, safe
     from tdbg.pages.read.problem_messages import say_problems
-    from tdbg.pages.selection.datapoint_numbers import Known
-    from tdbg.pages.selection.grouping import Members
-    from tdbg.pages.selection.iteration import Troubles
-    from tdbg.pages.selection.locations import is_place, opened, place_and_word
+    from tdbg.pages.selection.datapoint_numbers import DatapointNumbers as Known
+    from tdbg.pages.selection.grouping import GroupMembership as Members
+    from tdbg.pages.selection.iteration import ReadErrors as Troubles
+    from tdbg.pages.selection.locations import is_place, place_and_word
+    from tdbg.pages.selection.locations import open_pages as opened
 
     if question.limit < 0:
         raise _wrong("--limit cannot be negative", "write --limit 0 or more")
@@ -203,9 +204,10 @@ def _weight(value: float | bool | None) -> float:
 
 def _facts(pages: "PageSet", question: Question, names: Sequence[str], known: "Known") -> Iterator[Facts]:
     """What the condition is to be asked about."""
-    from tdbg.pages.selection.iteration import by_sample, progress_of
-    from tdbg.pages.selection.layer_globs import by_layer
-    from tdbg.pages.selection.locations import chosen
+    from tdbg.pages.selection.iteration import iter_sample_tensors as by_sample
+    from tdbg.pages.selection.iteration import make_progress as progress_of
+    from tdbg.pages.selection.layer_globs import match_layers as by_layer
+    from tdbg.pages.selection.locations import select_datapoints as chosen
     from tdbg.pages.stats.value_stats import QUANTILE_NAMES, recorded
 
     is_chosen = by_layer(question.layer)
@@ -232,7 +234,7 @@ def _measurer(tensor: "Tensor", quantiles: bool) -> "Callable[[], Figures]":
     def measure() -> "Figures":
         from tdbg.pages.read.tensor_values import value_count
         from tdbg.pages.stats import value_stats as figures
-        from tdbg.pages.stats.streaming_stats import Tally
+        from tdbg.pages.stats.streaming_stats import StreamingStats as Tally
 
         if quantiles and value_count(tensor.dtype, tensor.shape) <= EXACT:
             return figures.of_array(tensor.array())

@@ -51,7 +51,7 @@ def answer(question: Question) -> int:
     from tdbg.pages.export.exporter import new_file
     from tdbg.pages.read.problem_messages import say_problems
     from tdbg.pages.render.html_report import Document
-    from tdbg.pages.selection.tensor_selection import Picks
+    from tdbg.pages.selection.tensor_selection import TensorSelection as Picks
 
     if not question.output:
         raise TdbgError("there is no -o", "name the file to write: -o captured.html")

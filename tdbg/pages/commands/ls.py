@@ -43,9 +43,11 @@ def answer(question: Question) -> int:
     from tdbg.core.output import say
     from tdbg.core.tables import counted, safe
     from tdbg.pages.read.listing import Listing
+    from tdbg.pages.read.listing import SharedSamples as Shared
     from tdbg.pages.read.problem_messages import say_problems
-    from tdbg.pages.read.shared_samples import Shared
-    from tdbg.pages.selection.locations import chosen, is_selected, opened, there_is
+    from tdbg.pages.selection.locations import is_selected, there_is
+    from tdbg.pages.selection.locations import open_pages as opened
+    from tdbg.pages.selection.locations import select_datapoints as chosen
 
     with opened(question.paths) as pages:
         found, shared = Listing(), Shared()
@@ -75,7 +77,7 @@ def answer(question: Question) -> int:
 
 def _print(pages: "PageSet", found: "Listing", question: Question) -> None:
     from tdbg.core.tables import print_rows, shape
-    from tdbg.pages.selection.locations import chosen
+    from tdbg.pages.selection.locations import select_datapoints as chosen
 
     if question.datapoints:
         print_rows(DATAPOINT_COLUMNS, map(datapoint_row, chosen(pages, question)))
@@ -118,7 +120,7 @@ def _span(name: str, values: "Collection[int]") -> str:
 def _print_json(pages: "PageSet", found: "Listing", question: Question) -> None:
     from tdbg.core.output import print_json
     from tdbg.core.tables import finite
-    from tdbg.pages.selection.locations import chosen
+    from tdbg.pages.selection.locations import select_datapoints as chosen
 
     layers = found.layers()
     data: dict[str, Any] = {

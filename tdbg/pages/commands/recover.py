@@ -32,7 +32,7 @@ def answer(question: Question) -> int:
     from tdbg.core.tables import safe
     from tdbg.pages.commands.verify import as_dicts, print_problems
     from tdbg.pages.repair.recovery import recover
-    from tdbg.pages.selection.locations import place
+    from tdbg.pages.selection.locations import resolve_place as place
 
     where = place(question.paths)
     found = recover(where, force=question.force)

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from tdbg.pages.read.page_set import PageSet
     from tdbg.pages.read.tensor_slices import Part
     from tdbg.pages.render.terminal_screen import Screen
-    from tdbg.pages.selection.tensor_name import Target
-    from tdbg.pages.stats.value_stats import Figures
+    from tdbg.pages.selection.tensor_name import TensorTarget as Target
+    from tdbg.pages.stats.value_stats import ValueStats as Figures
 
 HELP = """Show the tensors of a datapoint: figures, histogram, picture, values.
 
@@ -56,8 +56,9 @@ def answer(question: Question) -> int:
     from tdbg.core.errors import TdbgError
     from tdbg.pages.read.problem_messages import say_problems
     from tdbg.pages.render.terminal_screen import Screen
-    from tdbg.pages.selection.locations import is_place, opened, place_and_word
-    from tdbg.pages.selection.tensor_name import resolve
+    from tdbg.pages.selection.locations import is_place, place_and_word
+    from tdbg.pages.selection.locations import open_pages as opened
+    from tdbg.pages.selection.tensor_name import resolve_target as resolve
 
     screen = Screen(question.image)
     place, word = place_and_word(question.paths, "KEY", EXAMPLE)
@@ -187,7 +188,7 @@ def _measured(
     from tdbg.core.tables import safe
     from tdbg.pages.progress_bar import Progress
     from tdbg.pages.read.tensor_values import value_count
-    from tdbg.pages.stats.stored_tensor import measure
+    from tdbg.pages.stats.stored_tensor import measure_tensor as measure
     from tdbg.pages.stats.value_stats import PURE
 
     every = [tensor for _, tensors in shown for tensor in tensors]
@@ -230,7 +231,8 @@ def _print_tensor(datapoint: "Datapoint", tensor: "Tensor", question: Question, 
     from tdbg.core.tables import safe, shape, size
     from tdbg.pages.progress_bar import Progress
     from tdbg.pages.render import heat_map as pictures
-    from tdbg.pages.stats.stored_tensor import EXACT, measure
+    from tdbg.pages.stats.stored_tensor import EXACT
+    from tdbg.pages.stats.stored_tensor import measure_tensor as measure
 
     with Progress("reading", tensor.nbytes) as progress:
         figures, bars, part = measure(tensor, question.slice, 40, progress.add)
@@ -316,7 +318,7 @@ def _print_json(shown: "Sequence[tuple[Datapoint, list[Tensor]]]", question: Que
 
 def _tensor_dict(tensor: "Tensor", question: Question, *, whole: bool) -> dict[str, Any]:
     from tdbg.core.errors import TdbgError
-    from tdbg.pages.stats.stored_tensor import measure
+    from tdbg.pages.stats.stored_tensor import measure_tensor as measure
 
     about: dict[str, Any] = {"path": tensor.path, "dtype": tensor.dtype.name, "shape": tensor.shape}
     about |= {"bytes": tensor.nbytes, "note": dict(tensor.note)}

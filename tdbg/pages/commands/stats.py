@@ -8,9 +8,9 @@ from tdbg.pages.selection.locations import GROUPING, SELECTION, Grouped
 
 if TYPE_CHECKING:
     from tdbg.pages.read.page_set import PageSet
-    from tdbg.pages.selection.grouping import Members
-    from tdbg.pages.selection.iteration import Troubles
-    from tdbg.pages.stats.group_stats import Gathered
+    from tdbg.pages.selection.grouping import GroupMembership as Members
+    from tdbg.pages.selection.iteration import ReadErrors as Troubles
+    from tdbg.pages.stats.group_stats import GroupStats as Gathered
 
 HELP = """Figures of each layer over all datapoints: mean, spread, zeros, quantiles.
 
@@ -46,9 +46,9 @@ def answer(question: Question) -> int:
     """Print the figures; 1 if there is no such layer."""
     from tdbg.core.output import say
     from tdbg.pages.read.problem_messages import say_problems
-    from tdbg.pages.selection.grouping import Members
-    from tdbg.pages.selection.iteration import Troubles
-    from tdbg.pages.selection.locations import opened
+    from tdbg.pages.selection.grouping import GroupMembership as Members
+    from tdbg.pages.selection.iteration import ReadErrors as Troubles
+    from tdbg.pages.selection.locations import open_pages as opened
 
     troubles = Troubles()
     grouped = bool(question.group_by or question.scores)
@@ -68,10 +68,11 @@ def answer(question: Question) -> int:
 
 def _gathered(pages: "PageSet", question: Question, troubles: "Troubles", members: "Members | None") -> "Gathered":
     """The figures of each layer; members: of each sample the group that it is in, where there are groups."""
-    from tdbg.pages.selection.iteration import by_sample, progress_of
-    from tdbg.pages.selection.layer_globs import by_layer
-    from tdbg.pages.selection.locations import chosen
-    from tdbg.pages.stats.group_stats import Gathered
+    from tdbg.pages.selection.iteration import iter_sample_tensors as by_sample
+    from tdbg.pages.selection.iteration import make_progress as progress_of
+    from tdbg.pages.selection.layer_globs import match_layers as by_layer
+    from tdbg.pages.selection.locations import select_datapoints as chosen
+    from tdbg.pages.stats.group_stats import GroupStats as Gathered
     from tdbg.pages.stats.value_stats import recorded
 
     found, is_chosen = Gathered(samples=members is not None), by_layer(question.layer)

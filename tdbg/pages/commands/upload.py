@@ -37,7 +37,8 @@ def answer(question: Question) -> int:
     from tdbg.pages.page_upload import Upload, pages_bytes
     from tdbg.pages.progress_bar import Progress
     from tdbg.pages.read.page_folder import find
-    from tdbg.pages.selection.locations import place, place_and_word
+    from tdbg.pages.selection.locations import place_and_word
+    from tdbg.pages.selection.locations import resolve_place as place
 
     example = "tdbg inspect-pages upload tdbg_runs/train s3://bucket/train"
     paths, url = place_and_word(question.paths, "URL", example, either=False)

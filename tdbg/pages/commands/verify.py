@@ -33,7 +33,7 @@ def answer(question: Question) -> int:
     from tdbg.core.output import print_json, say
     from tdbg.pages.progress_bar import Progress
     from tdbg.pages.repair.verification import verify
-    from tdbg.pages.selection.locations import place
+    from tdbg.pages.selection.locations import resolve_place as place
 
     where = place(question.paths)
     with Progress("verify") as progress:
