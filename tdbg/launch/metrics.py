@@ -15,7 +15,7 @@ def join(verdict: Verdict, run: RunDir) -> Verdict:
     from tdbg.core.errors import TdbgError
 
     try:
-        from tdbg.metrics.sanity import judge
+        from tdbg.metrics.sanity import evaluate_metrics
         from tdbg.metrics.seen import look
         from tdbg.metrics.sources import find
 
@@ -26,7 +26,7 @@ def join(verdict: Verdict, run: RunDir) -> Verdict:
         if size > FILE_BYTES:
             verdict.notes.append(f"{size / 1e6:,.0f} MB of metrics were not judged: `tdbg metrics sanity {run.path}`")
             return verdict
-        found, trouble = judge(look(place)[0])
+        found, trouble = evaluate_metrics(look(place)[0])
     except (TdbgError, OSError) as error:
         verdict.trouble.append(f"the metrics cannot be read: {error}")
         return verdict

@@ -53,7 +53,7 @@ class SkipStreak(PerProcessRule[_State]):
     severity = "warning"
     kept = _State
 
-    def see(self, process: ProcessDir, state: _State, event: Step) -> Finding | None:
+    def evaluate(self, process: ProcessDir, state: _State, event: Step) -> Finding | None:
         if event.scale is None:
             return None
         _count(state, event)
@@ -69,7 +69,7 @@ class SkipStreak(PerProcessRule[_State]):
         return self._skips(process, state, event, what)
 
     def _skips(self, process: ProcessDir, state: _State, event: Step, what: str) -> Finding:
-        return self.found(
+        return self.make_finding(
             f"GradScaler skipped {what}, rank {process.rank}, scale now {figure(event.scale)}",
             first_step=state.since if state.streak else event.step,
             rank=process.rank,

@@ -39,7 +39,7 @@ class BadStart(KindsRule):
     severity = "warning"
     observes = (InitialWeights, ShapeMismatch)
 
-    def see(self, process: ProcessDir, seen: InitialWeights | ShapeMismatch) -> Iterable[tuple[str, Finding]]:
+    def evaluate(self, process: ProcessDir, seen: InitialWeights | ShapeMismatch) -> Iterable[tuple[str, Finding]]:
         if isinstance(seen, ShapeMismatch):
             return [("shape", self._shape(process, seen))]
         found = []
@@ -52,7 +52,7 @@ class BadStart(KindsRule):
     def _not_finite(self, process: ProcessDir, seen: InitialWeights) -> Finding:
         names = seen.not_finite
         verb = "holds" if len(names) == 1 else "hold"
-        return self.found(
+        return self.make_finding(
             f"{joined(names, 3)} {verb} NaN or Inf before the first update, rank {process.rank}",
             severity="error",
             first_step=seen.step,
@@ -67,7 +67,7 @@ class BadStart(KindsRule):
     def _large(self, process: ProcessDir, seen: InitialWeights) -> Finding:
         names, ratios = seen.too_large, seen.ratios
         verb = "starts" if len(names) == 1 else "start"
-        return self.found(
+        return self.make_finding(
             f"{joined(names, 3)} {verb} at {figure(ratios[0] if ratios else None)}x He's standard deviation,"
             f" rank {process.rank}",
             first_step=seen.step,
@@ -83,7 +83,7 @@ class BadStart(KindsRule):
         shown = ", ".join(f"{name} {shape}" for name, shape in list(seen.shapes.items())[:4])
         name = f"{seen.module or 'the root'} ({seen.module_class})"
         when = "in its first step" if seen.first else f"at step {seen.step}"
-        return self.found(
+        return self.make_finding(
             f"{name} does not fit its input {when}: {shown}, rank {process.rank}",
             severity="error",
             first_step=seen.step,

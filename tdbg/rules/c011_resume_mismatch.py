@@ -49,11 +49,11 @@ class ResumeMismatch(KindsRule):
     severity = "warning"
     observes = (RunResumed, CounterBehind)
 
-    def see(self, process: ProcessDir, seen: RunResumed | CounterBehind) -> Iterable[tuple[str, Finding]]:
+    def evaluate(self, process: ProcessDir, seen: RunResumed | CounterBehind) -> Iterable[tuple[str, Finding]]:
         if seen.fault not in CAUSES:
             return ()
         cause, try_next = CAUSES[seen.fault]
-        found = self.found(
+        found = self.make_finding(
             f"{self._title(seen)}, rank {process.rank}",
             first_step=seen.step,
             rank=process.rank,

@@ -36,6 +36,7 @@ class WandbDropped(Rule):
     title = "wandb dropped what was logged for a step that had passed"
     severity = "warning"
     listens = (Observation,)
+    observes = (WandbDroppedCall, WandbFinished)
 
     def __init__(self) -> None:
         self._given: list[Finding] = []
@@ -47,7 +48,7 @@ class WandbDropped(Rule):
         if call is not None and process.label not in self._of:
             self._keys[process.label] = list(call.keys)
             new = self._of[process.label] = self._finding(process, call)
-            return self.once(self._given, new)
+            return self.report_once(self._given, new)
         if call is not None and process.label in self._of:
             self._count(process, call.dropped, call.keys)
         if finished is not None and process.label in self._of:
@@ -56,7 +57,7 @@ class WandbDropped(Rule):
 
     def _finding(self, process: ProcessDir, call: WandbDroppedCall) -> Finding:
         keys = joined(call.keys, KEYS_SHOWN)
-        return self.found(
+        return self.make_finding(
             f"wandb dropped {keys or 'a call'}: logged for step {call.wandb_step} when the run was at step"
             f" {call.current_step}, after training step {call.step}, rank {process.rank}",
             first_step=call.step,

@@ -57,7 +57,7 @@ class GradientExplosion(PerProcessRule[_State]):
     severity = "warning"
     kept = _State
 
-    def see(self, process: ProcessDir, state: _State, event: Step) -> Finding | None:
+    def evaluate(self, process: ProcessDir, state: _State, event: Step) -> Finding | None:
         if event.skipped:
             return None
         norm, loss = finite(event.grad_norm), finite(event.loss)
@@ -78,7 +78,7 @@ class GradientExplosion(PerProcessRule[_State]):
 
     def _exploded(self, process: ProcessDir, state: _State) -> Finding:
         surge = state.surge
-        return self.found(
+        return self.make_finding(
             f"gradient norm rose from {figure(surge.base)} to {figure(surge.peak)} at step {state.since},"
             f" rank {process.rank}",
             first_step=state.since,

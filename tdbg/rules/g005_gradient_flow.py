@@ -51,7 +51,7 @@ class GradientFlow(ObservingRule[_State]):
     observes = (ModuleGradients,)
     kept = _State
 
-    def see(self, process: ProcessDir, state: _State, seen: ModuleGradients) -> Finding | None:
+    def evaluate(self, process: ProcessDir, state: _State, seen: ModuleGradients) -> Finding | None:
         if state.said:
             return None
         unreached = seen.unreached or []
@@ -69,7 +69,7 @@ class GradientFlow(ObservingRule[_State]):
         return None
 
     def _unreached(self, process: ProcessDir, seen: ModuleGradients, names: list[str]) -> Finding:
-        return self.found(
+        return self.make_finding(
             f"no gradient reaches {joined(names, 3)}, rank {process.rank}",
             first_step=seen.step,
             rank=process.rank,
@@ -82,7 +82,7 @@ class GradientFlow(ObservingRule[_State]):
 
     def _vanishes(self, process: ProcessDir, state: _State, seen: ModuleGradients) -> Finding:
         first, last = finite(seen.first), finite(seen.last)
-        return self.found(
+        return self.make_finding(
             f"the gradient falls from {figure(last)} at {seen.last_module} to {figure(first)} at"
             f" {seen.first_module}, rank {process.rank}",
             first_step=state.since,

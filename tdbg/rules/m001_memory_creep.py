@@ -46,11 +46,11 @@ class MemoryCreep(ObservingRule[_State]):
     observes = (MemoryGrowth,)
     kept = _State
 
-    def see(self, process: ProcessDir, state: _State, seen: MemoryGrowth) -> Finding | None:
+    def evaluate(self, process: ProcessDir, state: _State, seen: MemoryGrowth) -> Finding | None:
         if not seen.sure:
             return None
         graphs = seen.piled_up
-        return self.found(
+        return self.make_finding(
             f"{seen.kind} memory grew {seen.grown_mb:,.0f} MB in {seen.steps} steps"
             f" ({figure(seen.mb_per_step)} MB a step) since step {seen.from_step}, rank {process.rank}",
             severity="warning" if graphs or seen.kind == "device" else "info",

@@ -194,7 +194,7 @@ class FirstNonFinite(Rule):
         event, rank = best.event, best.process.rank
         who = f"received by rank {rank} from another rank" if best.grade == REDUCED else f"on rank {rank}"
         found = f"first {kind_name(event.kind)} {_when(event)}{',' if best.grade == REDUCED else ''} {who}"
-        return self.found(
+        return self.make_finding(
             f"{found}, {_place(event)}",
             severity="info" if best.recovered else self.severity,
             first_step=event.step,

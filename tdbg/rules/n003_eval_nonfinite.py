@@ -74,7 +74,7 @@ class EvalNonFinite(Rule):
         evidence += [f"batch kept: {kept_in(process.label, event.batch)}"] if event.batch else []
         evidence += [f"note: {event.note}"] if event.note else []
         again = f" attempt {process.attempt}" if process.attempt else ""
-        new = self.found(
+        new = self.make_finding(
             f"first {kind_name(event.kind)} in evaluation at step {event.step}, rank {process.rank}{again}"
             + (f", {named}" if named else ""),
             severity=self._severity(ran_in, event.step),
@@ -86,7 +86,7 @@ class EvalNonFinite(Rule):
             cause=CAUSES.get(event.phase, ""),
             try_next=_try_next(event),
         )
-        return self.once(self._given[ran_in], new)
+        return self.report_once(self._given[ran_in], new)
 
     def finish(self, view: View) -> Iterable[Finding]:
         for ran_in, given in self._given.items():

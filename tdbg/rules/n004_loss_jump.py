@@ -66,7 +66,7 @@ class LossJump(PerProcessRule[_State]):
             self._states[process.label].silent = True
         return super().feed(process, event)
 
-    def see(self, process: ProcessDir, state: _State, event: Step) -> Finding | None:
+    def evaluate(self, process: ProcessDir, state: _State, event: Step) -> Finding | None:
         loss = finite(event.loss)
         if loss is None or state.silent:
             return None
@@ -89,7 +89,7 @@ class LossJump(PerProcessRule[_State]):
         return self._jumped(process, state.surge, state.since)
 
     def _jumped(self, process: ProcessDir, surge: Surge, since: int) -> Finding:
-        return self.found(
+        return self.make_finding(
             f"the loss jumped from {figure(surge.base)} to {figure(surge.peak)} at step {since},"
             f" rank {process.rank}, and stayed up",
             first_step=since,

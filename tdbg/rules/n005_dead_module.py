@@ -46,7 +46,7 @@ class DeadModule(ObservingRule[_State]):
     observes = (ModuleOutputs,)
     kept = _State
 
-    def see(self, process: ProcessDir, state: _State, seen: ModuleOutputs) -> Finding | None:
+    def evaluate(self, process: ProcessDir, state: _State, seen: ModuleOutputs) -> Finding | None:
         if seen.step <= FIRST_STEPS or seen.zero_share is None:
             return None
         dead = seen.dead or []
@@ -56,7 +56,7 @@ class DeadModule(ObservingRule[_State]):
             return None
         state.said = True
         since = state.dead.since[lasting[0]]
-        return self.found(
+        return self.make_finding(
             f"the output of {lasting[0]} has been zero since step {since}, rank {process.rank}",
             first_step=since,
             rank=process.rank,

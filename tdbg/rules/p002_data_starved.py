@@ -9,7 +9,7 @@ from tdbg.core.observations.augmentation import TransformSlow
 from tdbg.core.observations.dataloader import DataWait, SlowStart
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import counted
-from tdbg.rules import RULES, Rule, observed
+from tdbg.rules import RULES, Rule, read_observations
 
 
 @RULES.add
@@ -44,13 +44,14 @@ class DataStarved(Rule):
     title = "the step waits for data"
     severity = "warning"
     listens = (Observation,)
+    observes = (DataWait, SlowStart, TransformSlow)
 
     def __init__(self) -> None:
         self._given: defaultdict[str, list[Finding]] = defaultdict(list)
 
     def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
-        for seen in observed(event, (DataWait, SlowStart, TransformSlow)):
-            return self.once(self._given[seen.PART], self._finding(process, seen))
+        for seen in read_observations(event, self.observes):
+            return self.report_once(self._given[seen.PART], self._finding(process, seen))
         return ()
 
     def _finding(self, process: ProcessDir, seen: Observed) -> Finding:
@@ -62,7 +63,7 @@ class DataStarved(Rule):
         return self._transform(process, seen)
 
     def _waits(self, process: ProcessDir, seen: DataWait) -> Finding:
-        return self.found(
+        return self.make_finding(
             f"waiting for batches of {_loader(seen)} takes {seen.share:.0%} of the time between them"
             f" (median {seen.median_ms:.3g} ms each){_of_the_run(seen)}, rank {process.rank}",
             first_step=seen.step,
@@ -78,7 +79,7 @@ class DataStarved(Rule):
         )
 
     def _starts(self, process: ProcessDir, seen: SlowStart) -> Finding:
-        return self.found(
+        return self.make_finding(
             f"waiting for the first batch of a pass over {_loader(seen)} takes {seen.starting:.0%} of the"
             f" run's time ({seen.first_s} s each), rank {process.rank}",
             first_step=seen.step,
@@ -90,7 +91,7 @@ class DataStarved(Rule):
         )
 
     def _transform(self, process: ProcessDir, seen: TransformSlow) -> Finding:
-        return self.found(
+        return self.make_finding(
             f"transform {seen.slow} takes {seen.slow_share:.0%} of each fetch while the step"
             f" waits for data, rank {process.rank}",
             first_step=seen.step,

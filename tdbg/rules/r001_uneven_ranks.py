@@ -5,6 +5,7 @@ from collections.abc import Iterable
 
 from tdbg.core.events import Finding, Start
 from tdbg.core.ranges import MAX_RANKS
+from tdbg.core.rule_base import Needs
 from tdbg.core.tables import counted
 from tdbg.rules import RULES, Rule
 from tdbg.rules.text import ranges
@@ -40,12 +41,13 @@ class UnevenRanks(Rule):
     title = "ranks stopped at different steps"
     severity = "error"
     listens = (Start,)
+    needs = Needs(ranks=2)
 
     def finish(self, view: View) -> Iterable[Finding]:
         ranks = [found for found in view.ranks() if found.start is not None and found.start.world_size > 1]
         newest = max((found.launch for found in ranks), default=0)
         ranks = [found for found in ranks if found.launch == newest]  # a restart may use fewer ranks
-        if not ranks or not view.over or not all(view.gone(found) for found in ranks):
+        if not ranks or not view.over or not all(view.is_gone(found) for found in ranks):
             return ()
         world = max(found.start.world_size for found in ranks if found.start)
         missing = sorted(set(range(min(world, MAX_RANKS))) - {found.rank for found in ranks if found.rank is not None})
@@ -69,7 +71,7 @@ class UnevenRanks(Rule):
         title = f"{what}: {', '.join(told)}" if uneven else absent
         laggard = missing[0] if missing else min(steps[min(steps)])
         last = 0 if missing else min(steps)
-        return self.found(
+        return self.make_finding(
             title,
             first_step=last,
             rank=laggard,

@@ -71,7 +71,7 @@ class RankExit(Rule):
         when = last if first.step else " before its first step"
         others = [f"rank {other.rank} {signal_name(-other.code) if other.code < 0 else other.code}" for other in rest]
         return (
-            self.found(
+            self.make_finding(
                 f"rank {first.rank} {how}{when}",
                 severity="info" if first.code in ASKED_TO_END else self.severity,
                 first_step=first.step,

@@ -7,6 +7,7 @@ from typing import Any
 
 from tdbg.core.events import Event, Finding, Observation, Start
 from tdbg.core.observations.distributed import CallOrder, GroupOrder
+from tdbg.core.rule_base import Needs
 from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, Rule
 from tdbg.rules.text import joined, ranges
@@ -70,6 +71,8 @@ class OutOfStep(Rule):
     title = "ranks out of step"
     severity = "error"
     listens = (Start, Observation)
+    observes = (CallOrder,)
+    needs = Needs(observations=(CallOrder,), ranks=2)
 
     def __init__(self) -> None:
         self._launches: dict[str, int] = {}
@@ -124,7 +127,7 @@ class OutOfStep(Rule):
             return ()  # one has come further than the other, as far as can be told
         self._parted.add(key)
         new = self._finding(key, chunks, at)
-        return self.once(self._given, new)
+        return self.report_once(self._given, new)
 
     def _finding(self, key: Key, chunks: dict[int, _Chunk], at: int | None) -> Finding:
         called: defaultdict[str, list[int]] = defaultdict(list)
@@ -149,7 +152,7 @@ class OutOfStep(Rule):
             evidence = [f"rank {rank}: {chunks[rank].window(at)}" for rank in sorted(chunks)][:4]
             more = [f"{ranges(called[call])}: {call}" for call in called if call not in (usual, other)]
             evidence += [joined(more, 4)] if more else []
-        return self.found(
+        return self.make_finding(
             f"{what}: {place}, {when}",
             first_step=low,
             rank=odd[0],

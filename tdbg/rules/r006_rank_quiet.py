@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from tdbg.core.events import SEVERITIES, Event, Finding, Observation, Start
 from tdbg.core.observations.distributed import QuietRank, RankResumed
 from tdbg.core.ranges import MAX_RANKS
+from tdbg.core.rule_base import Needs
 from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, Rule
 from tdbg.rules.text import joined, kept_in, ranges
@@ -136,6 +137,8 @@ class RankQuiet(Rule):
     severity = "warning"
     leads_to = ("TD-R001", "TD-R002", "TD-R003")  # whoever ends a job that hangs, and the timeout of a collective
     listens = (Start, Observation)
+    observes = (QuietRank, RankResumed)
+    needs = Needs(observations=(QuietRank,), ranks=2)
 
     def __init__(self) -> None:
         self._launches: dict[str, int] = {}
@@ -201,7 +204,7 @@ class RankQuiet(Rule):
         lines = [_line(episode) for episode in [*case.missing[:3], *sorted(case.waiting, key=_by_rank)[:4]]]
         lines = [f"rank {rank}: {how}" for rank, how in list(case.silent.items())[:3]] + lines
         files = [kept_in(episode.folder, file) for episode in [*case.missing[:3], first] for file in episode.seen.files]
-        return self.found(
+        return self.make_finding(
             title,
             severity=severity,
             first_step=first.step,

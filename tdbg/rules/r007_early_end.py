@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tdbg.core.events import Finding, Start, Traceback
+from tdbg.core.rule_base import Needs
 from tdbg.rules import RULES, Rule
 from tdbg.rules.text import clip, ranges
 from tdbg.rules.view import ProcessView, View, signal_name
@@ -54,6 +55,7 @@ class EarlyEnd(Rule):
     severity = "error"
     leads_to = ("TD-R001", "TD-R002", "TD-R003", "TD-R006")
     listens = (Start,)
+    needs = Needs(ranks=2)
 
     def finish(self, view: View) -> Iterable[Finding]:
         ranks = [found for found in view.ranks() if found.start is not None and found.start.world_size > 1]
@@ -84,7 +86,7 @@ class EarlyEnd(Rule):
             else f"{who} took no step {_after_steps(failed)} in the {failed[0].waited_s:.0f} s until the end"
         )
         others = ranges(sorted(found.rank or 0 for found in left[1:])) if left[1:] else ""
-        return self.found(
+        return self.make_finding(
             f"rank {first.rank} ended {ended} after step {first.step}, and {then}",
             severity=self.severity if sure else "warning",
             first_step=first.step,

@@ -77,7 +77,7 @@ class LearningRateSpike(PerProcessRule[_State]):
     severity = "error"
     kept = _State
 
-    def see(self, process: ProcessDir, state: _State, event: Step) -> Finding | None:
+    def evaluate(self, process: ProcessDir, state: _State, event: Step) -> Finding | None:
         if not event.lr or state.said:
             return None
         rate = max((value for value in event.lr if finite(value) is not None), default=0.0)
@@ -114,7 +114,7 @@ class LearningRateSpike(PerProcessRule[_State]):
         gap = (
             [f"no record between steps {spike.last_step} and {spike.step}"] if spike.step > spike.last_step + 1 else []
         )
-        return self.found(
+        return self.make_finding(
             f"learning rate jumped {times:,.0f}x at step {spike.step} ({figure(spike.before)} to"
             f" {figure(spike.after)}), rank {process.rank}, and {spike.worst or 'loss or gradients became NaN'}",
             first_step=spike.step,

@@ -48,7 +48,7 @@ class LearningRateZero(PerProcessRule[_State]):
     severity = "warning"
     kept = _State
 
-    def see(self, process: ProcessDir, state: _State, event: Step) -> Finding | None:
+    def evaluate(self, process: ProcessDir, state: _State, event: Step) -> Finding | None:
         rates = [value for value in event.lr if finite(value) is not None]
         if not event.lr or (state.said and not state.zeros):
             return None
@@ -74,7 +74,7 @@ class LearningRateZero(PerProcessRule[_State]):
 
     def _say(self, process: ProcessDir, state: _State, text: str, step: int, severity: str) -> Finding:
         state.said = True
-        return self.found(
+        return self.make_finding(
             f"{text}, rank {process.rank}",
             severity=severity,
             first_step=step,

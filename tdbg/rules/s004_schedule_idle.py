@@ -16,7 +16,7 @@ from tdbg.core.observations.schedule import (
 )
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import counted
-from tdbg.rules import RULES, Rule, observed
+from tdbg.rules import RULES, Rule, read_observations
 from tdbg.rules.text import figure
 from tdbg.rules.view import ProcessView, View
 
@@ -59,6 +59,7 @@ class ScheduleIdle(Rule):
     title = "schedule without effect"
     severity = "warning"
     listens = (Observation, Switch, ProbeOff)
+    observes = (SchedulerBuilt, SchedulerStepped, PlateauJudged, RateChanged, SchedulerIdle)
 
     def __init__(self) -> None:
         self._states: defaultdict[str, _State] = defaultdict(_State)
@@ -68,12 +69,12 @@ class ScheduleIdle(Rule):
         state = self._states[process.label]
         if not isinstance(event, Observation):
             state.blind = True
-        for seen in observed(event, (SchedulerBuilt, SchedulerStepped, PlateauJudged, RateChanged)):
+        for seen in read_observations(event, (SchedulerBuilt, SchedulerStepped, PlateauJudged, RateChanged)):
             self._take(state, seen)
         idle = SchedulerIdle.of(event)
         if idle is not None and not state.said:
             state.said = True
-            return self.once(self._given, self._idle(process, idle))
+            return self.report_once(self._given, self._idle(process, idle))
         return ()
 
     def _take(self, state: _State, seen: Observed) -> None:
@@ -105,11 +106,11 @@ class ScheduleIdle(Rule):
                 continue
             what = f"{name} was built but never stepped in {counted(seen.step, 'step')}"
             detail = f"the learning rate was {figure(state.rates[idle[0]])} from beginning to end"
-            found += self.once(self._given, self._finding(seen.process, 1, what, detail))
+            found += self.report_once(self._given, self._finding(seen.process, 1, what, detail))
         return found
 
     def _finding(self, process: ProcessDir, step: int, what: str, detail: str, *, elsewhere: bool = False) -> Finding:
-        return self.found(
+        return self.make_finding(
             f"{what}, rank {process.rank}",
             first_step=step,
             rank=process.rank,

@@ -54,12 +54,12 @@ class EarlyStoppingAstray(KindsRule):
     severity = "warning"
     observes = (StoppingCheck,)
 
-    def see(self, process: ProcessDir, seen: StoppingCheck) -> Iterable[tuple[str, Finding]]:
+    def evaluate(self, process: ProcessDir, seen: StoppingCheck) -> Iterable[tuple[str, Finding]]:
         if seen.fault not in CAUSES or not self.is_news(process, seen.fault):
             return ()
         cause, try_next = CAUSES[seen.fault]
         words = {"better": seen.better, "metric": seen.metric or "the metric", "greater": seen.better == "max"}
-        found = self.found(
+        found = self.make_finding(
             f"{self._title(seen)}, at step {seen.step}, rank {process.rank}",
             first_step=seen.since,
             rank=process.rank,

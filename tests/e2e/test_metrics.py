@@ -11,7 +11,7 @@ import pytest
 from tdbg.metrics import wire
 from tdbg.metrics.keys import Key
 from tdbg.metrics.rows import FILE, Header, Row
-from tdbg.metrics.sanity import judge
+from tdbg.metrics.sanity import evaluate_metrics
 from tdbg.metrics.seen import look
 from tdbg.metrics.sources import find
 from tests.e2e import conftest
@@ -31,7 +31,7 @@ def read(path: Path) -> tuple[Header, list[Row]]:
 def nothing_found(result: Result, *known: str) -> None:
     """Neither the rules on the run nor those on its metrics have anything to say, but for codes that are known."""
     conftest.nothing_found(result)
-    found, trouble = judge(look(find(str(result.folder)))[0])
+    found, trouble = evaluate_metrics(look(find(str(result.folder)))[0])
     assert ([one.code for one in found], trouble) == ([*known], [])
 
 

@@ -11,7 +11,7 @@ from tdbg.core.errors import TdbgError
 from tdbg.core.events import Finding
 from tdbg.metrics.commands import sanity
 from tdbg.metrics.rows import FILE, Row
-from tdbg.metrics.sanity import RULES, judge
+from tdbg.metrics.sanity import RULES, evaluate_metrics
 from tdbg.metrics.seen import look
 from tdbg.metrics.sinks.jsonl import RowFile
 from tdbg.metrics.sources import find
@@ -27,7 +27,7 @@ def judged(tmp_path: Path, *ranks: list[Row]) -> list[Finding]:
             row.rank = rank
             assert file.row(row)
         file.close()
-    found, trouble = judge(look(find(str(tmp_path)))[0])
+    found, trouble = evaluate_metrics(look(find(str(tmp_path)))[0])
     assert not trouble
     return found
 
@@ -273,7 +273,7 @@ def test_a_summary_names_the_metrics_that_nobody_fed(tmp_path: Path) -> None:
             log.tracker.update_val_metrics(values, 4)
             log.tracker.finalize_val_phase("val", epoch, 10 * epoch + 10)
             log.log_validation_summary()
-    (one,) = judge(look(find(str(tmp_path)))[0])[0]
+    (one,) = evaluate_metrics(look(find(str(tmp_path)))[0])[0]
     assert (one.code, one.title) == ("TD-K003", "val was finalised with count 0 at step 20: val/acc1")
     assert one.evidence == ["step 20, rank 0, val: val/acc1"]
 
@@ -302,7 +302,7 @@ def test_a_resumed_run_goes_back_rightly(tmp_path: Path) -> None:
         for row in epochs(6 if not start else 12, val__loss=falling)[start:]:
             assert file.row(row)
         file.close()
-    found, _ = judge(look(find(str(path)))[0])
+    found, _ = evaluate_metrics(look(find(str(path)))[0])
     assert found == []
 
 

@@ -43,7 +43,7 @@ def answer(question: Question) -> int:
     from tdbg.core.output import say
     from tdbg.core.tables import safe
     from tdbg.metrics.asking import NO_ROWS, place_of, tell_counts
-    from tdbg.metrics.sanity import judge
+    from tdbg.metrics.sanity import evaluate_metrics
     from tdbg.metrics.seen import look
 
     if question.fail_on and question.fail_on not in SEVERITIES:
@@ -51,7 +51,7 @@ def answer(question: Question) -> int:
     place = place_of(question)
     seen, counts = look(place)
     tell_counts(place.name, counts)
-    found, trouble = judge(seen)
+    found, trouble = evaluate_metrics(seen)
     for line in trouble:
         say(line)
     if question.json:

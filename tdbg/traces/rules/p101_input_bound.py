@@ -23,7 +23,7 @@ class InputBound(Rule):
     source = "TensorBoard profiler plugin; traceml; the floor is tdbg's"
     thresholds = {"input_notice": 0.05, "input_warning": 0.10, "input_critical": 0.20, "input_floor_ms": 1.0}
 
-    def look(self, view: View) -> Advice | Abstain | None:
+    def evaluate(self, view: View) -> Advice | Abstain | None:
         waits = loaders(view)
         if not waits:
             return self.abstain("no DataLoader was seen: a torch DataLoader inside the profiled steps marks its waits")
@@ -42,7 +42,7 @@ class InputBound(Rule):
         waits = sorted(step.bar.get(kinds.INPUT, 0) for step in steps)
         share = sum(waits) / whole if whole else 0.0
         small = mean(waits[:-1] if len(waits) > 2 else waits) < self.limit(view, "input_floor_ms") * 1e6
-        return None if small else self.graded(view, share), share
+        return None if small else self.find_severity(view, share), share
 
 
 def loaders(view: View) -> list[Work]:

@@ -23,13 +23,13 @@ class NoWorkers(Rule):
     source = "torch.profiler._pattern_matcher; the share as TD-P101"
     thresholds = {"alone_notice": 0.05}
 
-    def look(self, view: View) -> Advice | Abstain | None:
+    def evaluate(self, view: View) -> Advice | Abstain | None:
         waits = loaders(view)
         if not waits:
             return self.abstain("no DataLoader was seen: a torch DataLoader inside the profiled steps marks its waits")
         wait_ns, share = typical_wait(view)
         bound = InputBound()
-        severity = bound.graded(view, share)
+        severity = bound.find_severity(view, share)
         if wait_ns < bound.limit(view, "input_floor_ms") * 1e6 or severity is None:
             return None
         if share <= self.limit(view, "alone_notice") or not mostly_alone(waits):

@@ -22,7 +22,7 @@ class Stall(Rule):
     source = "tdbg"
     thresholds = {"stall_times": 3.0, "stall_steps": 5.0, "stall_floor_ms": 20.0}
 
-    def look(self, view: View) -> Advice | Abstain | None:
+    def evaluate(self, view: View) -> Advice | Abstain | None:
         steps = view.summary.steps
         if len(steps) < self.limit(view, "stall_steps"):
             return self.abstain(f"it needs {self.limit(view, 'stall_steps'):.0f} steps in one window: --active 5")

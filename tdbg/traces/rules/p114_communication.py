@@ -19,7 +19,7 @@ class Communication(Rule):
     source = "TensorBoard profiler plugin; HTA for the overlap"
     thresholds = {"communication_warning": 0.10, "communication_critical": 0.30}
 
-    def look(self, view: View) -> Advice | Abstain | None:
+    def evaluate(self, view: View) -> Advice | Abstain | None:
         read = view.summary
         if not any(step.spent.get(name) for step in read.steps for name in ("collective", kinds.COMMUNICATION)):
             return self.abstain("no collective was seen in the trace")
@@ -27,7 +27,7 @@ class Communication(Rule):
         least = _least(view)
         exposed = sum(least.get(step.number, step.bar.get(kinds.COMMUNICATION, 0)) for step in view.steps)
         share = exposed / whole if whole else 0.0
-        severity = self.graded(view, share)
+        severity = self.find_severity(view, share)
         if severity is None:
             return None
         most = [one for one in read.kernels if one.kind == kinds.COMMUNICATION] or [

@@ -24,12 +24,12 @@ class Straggler(Rule):
     thresholds = {"straggler_warning": 0.10, "straggler_critical": 0.20, "straggler_cause": COVERS}
     per_run = True
 
-    def look(self, view: View) -> Advice | Abstain | None:
+    def evaluate(self, view: View) -> Advice | Abstain | None:
         found = ranks(view.ranks)
         if found is None:
             return self.abstain("it needs the traces of two ranks or more, one of each")
         worst = next(one for one in found.each if one.label == found.slowest)
-        severity = self.graded(view, worst.extra)
+        severity = self.find_severity(view, worst.extra)
         if severity is None or not _apart(view, worst.label):
             return None
         lines = [f"{one.label}: {one.own / 1e6:.4g} ms a step of its own" for one in found.each][:8]

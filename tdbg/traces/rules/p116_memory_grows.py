@@ -23,7 +23,7 @@ class MemoryGrows(Rule):
     source = "tdbg"
     thresholds = {"growth_warning": 0.02}
 
-    def look(self, view: View) -> Advice | Abstain | None:
+    def evaluate(self, view: View) -> Advice | Abstain | None:
         steps = view.summary.steps
         if not view.summary.memory:
             return self.abstain("memory was not recorded: `tdbg profile --kind memory`")
