@@ -33,7 +33,7 @@ from tdbg.debuggers.pool import Pool
 from tdbg.debuggers.recording import Pass, Recording
 from tdbg.debuggers.tap import Copied, Tap, Target
 from tdbg.debuggers.waiting import Ended, Waiting
-from tdbg.pages.writer import BudgetExceeded, PageWriter
+from tdbg.pages.format.page_writer import BudgetExceeded, PageWriter
 from tdbg.probes import Probe
 from tdbg.probes.dataloader.feeds import Feeds, in_whole, padded_rows
 from tdbg.runtime.root_modules import unwrapped

@@ -11,8 +11,8 @@ from tdbg.debuggers.copies import snapshot
 from tdbg.debuggers.plain import NotPlain, Part, parts
 from tdbg.debuggers.pool import Pool
 from tdbg.debuggers.recording import Job, memory
-from tdbg.pages.nesting import dict_note, steps
-from tdbg.pages.writer import Item, PageWriter
+from tdbg.pages.format.nested_outputs import dict_note, steps
+from tdbg.pages.format.page_writer import Item, PageWriter
 
 MAX_DEPTH = 32
 MAX_TEXT = 1 << 16  # letters; longer ones are kept as bytes
@@ -23,7 +23,7 @@ class Outputs(Job):
     """The outputs of one datapoint or batch; the bytes of its tensors are counted in the pool.
 
     Dicts, lists and tuples are steps of a path (``FeatureMap/stats/mean``); what the path does not tell is in notes, by
-    which `tdbg.pages.nesting` builds them again. refused: what cannot be stored, as ``path: why``.
+    which `tdbg.pages.format.nested_outputs` builds them again. refused: what cannot be stored, as ``path: why``.
     """
 
     def __init__(self, ids: list[Any], outputs: Mapping[str, Any], pool: Pool) -> None:

@@ -16,8 +16,8 @@ from tdbg.core.errors import TdbgError
 from tdbg.debuggers.plain import raw
 from tdbg.debuggers.pool import Pool
 from tdbg.debuggers.tap import Copied, Form
-from tdbg.pages.layout import UnstorableError
-from tdbg.pages.writer import BudgetExceeded, Item, PageWriter
+from tdbg.pages.format.layout import UnstorableError
+from tdbg.pages.format.page_writer import BudgetExceeded, Item, PageWriter
 from tdbg.runtime.tensors import checkable, measure
 
 DRAIN_S = 60.0

@@ -22,8 +22,8 @@ from tdbg.debuggers.ids import batch_ids
 from tdbg.debuggers.outputs import Outputs
 from tdbg.debuggers.pool import RING_BYTES, Pool
 from tdbg.debuggers.recording import Recording
-from tdbg.pages.form import JOURNAL_NAME, MANIFEST, PAGE_NAME
-from tdbg.pages.writer import PageWriter
+from tdbg.pages.format.file_format import JOURNAL_NAME, MANIFEST, PAGE_NAME
+from tdbg.pages.format.page_writer import PageWriter
 
 LOG = logging.getLogger("tdbg")
 
@@ -251,7 +251,7 @@ def _on_disk(output_dir: str | os.PathLike[str]) -> Path:
 def _upload(source: Path | None, url: Url) -> None:
     if source is None or not source.exists():  # nothing was captured
         return
-    from tdbg.pages.upload import Upload
+    from tdbg.pages.page_upload import Upload
 
     upload = Upload(source, str(url))
     if upload.store.files():

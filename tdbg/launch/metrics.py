@@ -15,9 +15,9 @@ def join(verdict: Verdict, run: RunDir) -> Verdict:
     from tdbg.core.errors import TdbgError
 
     try:
+        from tdbg.metrics.rows.row_files import find_rows_files as find
+        from tdbg.metrics.rows.run_summary import summarize_run as look
         from tdbg.metrics.sanity import evaluate_metrics
-        from tdbg.metrics.seen import look
-        from tdbg.metrics.sources import find
 
         if not any(run.path.glob("rank*/**/metrics.jsonl")):
             return verdict

@@ -119,7 +119,7 @@ class Monitor(State):
         overhead = measure_overhead()
         self.budget.calibrate(
             # Two hooks each, booked once; a skipped step has a loss, two hooks of the optimizer's and a clipping.
-            {"call_begins": overhead.call_s, "step_ended": 2 * overhead.entry_s, "skipped_step": 4 * overhead.entry_s}
+            {"call_begins": overhead.call_s, "step_ended": 2 * overhead.entry_s, "skipped_step": overhead.skipped_s}
             | dict.fromkeys(
                 ("backward_begins", "backward_ended", "clip_begins", "clip_ended", "batch_taken"), overhead.entry_s
             )

@@ -16,8 +16,8 @@ from tdbg.core.events import Observation
 from tdbg.debuggers.capture import Capture
 from tdbg.debuggers.pool import PATIENCE_S
 from tdbg.debuggers.waiting import MOST
-from tdbg.pages.reader import PageSet
-from tdbg.pages.writer import PageWriter
+from tdbg.pages.format.page_writer import PageWriter
+from tdbg.pages.read.page_set import PageSet
 from tdbg.probes.catalog import CATALOG
 from tests.probes.conftest import Watch
 

@@ -16,12 +16,12 @@ import joblib
 import numpy as np
 import torch
 
-from tdbg.pages.bytesource import Memory, Reader
-from tdbg.pages.ledger import Ledger
-from tdbg.pages.machine import Machine
-from tdbg.pages.rebuild import RULES
-from tdbg.pages.tree import Tree
-from tdbg.pages.unpickle import load
+from tdbg.pages.pickle_reader.allowed_globals import RULES
+from tdbg.pages.pickle_reader.byte_source import Memory, Reader
+from tdbg.pages.pickle_reader.datapoint_tree import Tree
+from tdbg.pages.pickle_reader.pickle_machine import Machine
+from tdbg.pages.pickle_reader.read_budget import Ledger
+from tdbg.pages.pickle_reader.unpickle import load
 
 Point = namedtuple("Point", "x y")
 

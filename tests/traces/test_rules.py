@@ -6,8 +6,8 @@ import pytest
 from traces.material import gpu, launch, memory, note, op, real, span, step, write
 
 from tdbg.core.errors import TdbgError
-from tdbg.traces import figures
-from tdbg.traces.build import summarize
+from tdbg.traces.analyze import summary_figures
+from tdbg.traces.analyze.summary_builder import summarize
 from tdbg.traces.rules import RULES, Abstain, evaluate_traces, parse_thresholds
 
 A100 = {
@@ -441,8 +441,10 @@ def test_the_busiest_line_is_that_of_the_programs_thread_without_what_it_calls(t
     ]
     events.sort(key=lambda one: one["cat"] == "python_function")
     read = summarize(write(tmp_path / "t.json", events))
-    assert figures.busiest_line(read) == ["most of the program's own time is in train.py(1): main, 0.25 ms a step"]
-    assert figures.busiest_line(summarize(write(tmp_path / "t.json", steps(plain, 2)))) == []
+    assert summary_figures.busiest_line(read) == [
+        "most of the program's own time is in train.py(1): main, 0.25 ms a step"
+    ]
+    assert summary_figures.busiest_line(summarize(write(tmp_path / "t.json", steps(plain, 2)))) == []
 
 
 def test_what_the_real_traces_are_told():

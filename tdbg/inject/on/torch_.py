@@ -170,7 +170,7 @@ class Rank:
 
     def _save_batch(self, step: int, parts: dict[str, Any]) -> str:
         """Write the tensors of a batch; the file's name, or nothing where no tensor could be written."""
-        from tdbg.pages.safetensors import storable, write
+        from tdbg.pages.format.safetensors_file import storable, write
         from tdbg.runtime.tensors import walk
 
         folder = self.me.folder

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tdbg.core.asked import Options
-from tdbg.metrics.asking import ARGUMENTS, SELECTION, Selected
+from tdbg.metrics.metrics_options import ARGUMENTS, SELECTION, Selected
 
 if TYPE_CHECKING:
     from tdbg.core.events import Finding
@@ -42,9 +42,9 @@ def answer(question: Question) -> int:
     from tdbg.core.events import SEVERITIES
     from tdbg.core.output import say
     from tdbg.core.tables import safe
-    from tdbg.metrics.asking import NO_ROWS, place_of, tell_counts
+    from tdbg.metrics.metrics_options import NO_ROWS, place_of, tell_counts
+    from tdbg.metrics.rows.run_summary import summarize_run as look
     from tdbg.metrics.sanity import evaluate_metrics
-    from tdbg.metrics.seen import look
 
     if question.fail_on and question.fail_on not in SEVERITIES:
         raise TdbgError(f"--fail-on cannot be {question.fail_on!r}", f"write one of: {', '.join(SEVERITIES)}")

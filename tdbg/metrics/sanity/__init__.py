@@ -1,6 +1,6 @@
 """What is wrong with the metrics of a run: one rule a file; its docstring is the page of `tdbg explain`.
 
-A rule looks at what `tdbg.metrics.seen` read, and says what it is sure of; without its signal it is silent.
+A rule looks at what `tdbg.metrics.rows.run_summary` read, and says what it is sure of; without its signal it is silent.
 """
 
 from abc import ABC, abstractmethod
@@ -12,8 +12,8 @@ from tdbg.core.registry import Registry
 from tdbg.core.rule_base import RuleBase, Unarmed, evaluate_rules, following_codes, sort_causes_first
 
 if TYPE_CHECKING:
-    from tdbg.metrics.seen import Seen
-    from tdbg.metrics.series import Series
+    from tdbg.metrics.rows.run_summary import Seen
+    from tdbg.metrics.rows.series import Series
 
 MAX_EVIDENCE = 12
 

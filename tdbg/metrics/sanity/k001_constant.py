@@ -4,9 +4,9 @@ from collections.abc import Iterable
 
 from tdbg.core.events import Finding
 from tdbg.metrics.keys import OF_MACHINE
+from tdbg.metrics.rows.run_summary import Seen
+from tdbg.metrics.rows.series import Series, direction
 from tdbg.metrics.sanity import RULES, Rule, group_by_key, source_text
-from tdbg.metrics.seen import Seen
-from tdbg.metrics.series import Series, direction
 
 LEAST = 10  # values, at different steps
 CERTAIN = 4  # of a score of training that was 0 each time

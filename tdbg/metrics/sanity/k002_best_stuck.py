@@ -4,9 +4,9 @@ import re
 from collections.abc import Iterable
 
 from tdbg.core.events import Finding
+from tdbg.metrics.rows.run_summary import Seen
+from tdbg.metrics.rows.series import Series, direction
 from tdbg.metrics.sanity import RULES, Rule, group_by_key, source_text
-from tdbg.metrics.seen import Seen
-from tdbg.metrics.series import Series, direction
 
 LEAST = 3
 BEST = re.compile(r"(?i)(^|[/_.\-])best[_.\-/]?|[_.\-/]best(?=$|[_.\-/])")

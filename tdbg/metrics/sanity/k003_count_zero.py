@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 
 from tdbg.core.events import Finding
-from tdbg.metrics.rows import COUNT_0
+from tdbg.metrics.rows.row import COUNT_0
+from tdbg.metrics.rows.run_summary import Seen
 from tdbg.metrics.sanity import RULES, Rule
-from tdbg.metrics.seen import Seen
 
 EMPTY = f"/{COUNT_0}"  # how the key of the text ends that names them
 

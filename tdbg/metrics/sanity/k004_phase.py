@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 from tdbg.core.events import Finding
 from tdbg.metrics.keys import CATEGORIES, CORE, MASKED, PHASES
+from tdbg.metrics.rows.run_summary import Seen
 from tdbg.metrics.sanity import RULES, Rule, source_text
-from tdbg.metrics.seen import Seen
 
 
 @RULES.add

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 
 from tdbg.core.events import Finding
 from tdbg.metrics.keys import Key, KeyGrammarError, unit_of
+from tdbg.metrics.rows.run_summary import OWN, Seen
+from tdbg.metrics.rows.series import Series
 from tdbg.metrics.sanity import RULES, Rule, group_by_key, source_text, split_words
-from tdbg.metrics.seen import OWN, Seen
-from tdbg.metrics.series import Series
 
 SHARES = {"acc", "accuracy", "precision", "recall", "f1"}
 LEAST = 3

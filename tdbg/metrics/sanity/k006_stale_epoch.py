@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 
 from tdbg.core.events import Finding
+from tdbg.metrics.rows.run_summary import Seen
 from tdbg.metrics.sanity import RULES, Rule, source_text
-from tdbg.metrics.seen import Seen
 
 PASSED = 3  # epochs that went by
 LEAST = 3  # rows

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 
 from tdbg.core.events import Finding
+from tdbg.metrics.rows.run_summary import Seen
 from tdbg.metrics.sanity import RULES, Rule
-from tdbg.metrics.seen import Seen
 
 JUDGED = ("tracker", "")  # values on a device come a step late to the others
 

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 from tdbg.core.events import Finding
 from tdbg.metrics.keys import Key, KeyGrammarError
+from tdbg.metrics.rows.run_summary import Seen
 from tdbg.metrics.sanity import RULES, Rule
-from tdbg.metrics.seen import Seen
 
 JUDGED = ("tracker", "")  # what programs send to W&B or TensorBoard they may call as they like
 

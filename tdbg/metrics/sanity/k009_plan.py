@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 
 from tdbg.core.events import Finding
+from tdbg.metrics.rows.run_summary import Seen
 from tdbg.metrics.sanity import RULES, Rule
-from tdbg.metrics.seen import Seen
 
 STEPS, EPOCHS = "schedule/planned_steps", "schedule/planned_epochs"
 

@@ -9,7 +9,7 @@ from tdbg.core.rule_base import Needs
 from tdbg.metrics.sanity import RULES, Rule
 
 if TYPE_CHECKING:
-    from tdbg.metrics.seen import Seen
+    from tdbg.metrics.rows.run_summary import Seen
 
 PLANNED = "schedule/planned_steps"
 EVERY = re.compile(r"schedule/(?P<what>\w+)_every_steps")

@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 
 from tdbg.core.events import Finding
-from tdbg.metrics.averaging import NOT_FINITE
+from tdbg.metrics.rows.run_summary import Seen
+from tdbg.metrics.rows.series import Series
 from tdbg.metrics.sanity import RULES, Rule, group_by_key, source_text, split_words
-from tdbg.metrics.seen import Seen
-from tdbg.metrics.series import Series
+from tdbg.metrics.step_logger.averaging import NOT_FINITE
 
 LEFT_OUT = f"{NOT_FINITE}_"  # of a metric whose samples were left out of a mean
 SCALE = "train/loss_scale"

@@ -16,7 +16,7 @@ def thin(words: list[str]) -> int | None:
 
 def command_first(words: list[str]) -> list[str]:
     """A path before its command, or alone, where it stands for ``ls``, goes behind the command."""
-    from tdbg.pages.places import is_place
+    from tdbg.pages.selection.locations import is_place
 
     if words and words[0] not in NAMES and not words[0].startswith("-") and is_place(words[0]):
         path, *others = words

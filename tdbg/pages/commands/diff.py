@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any
 from tdbg.core.asked import Asked, Options
 
 if TYPE_CHECKING:
-    from tdbg.pages.divergence import Divergence, Finding
-    from tdbg.pages.pairs import Entry, Side
-    from tdbg.pages.reader import PageSet
+    from tdbg.pages.diff.datapoint_pairs import Entry, Side
+    from tdbg.pages.diff.divergence import Divergence, Finding
+    from tdbg.pages.read.page_set import PageSet
 
 HELP = """Compare two runs, epochs or ranks: the first tensor that differs, and the worst ones.
 
@@ -50,9 +50,9 @@ def answer(question: Question) -> int:
     """Print where the sides part; 1 if they do."""
     from tdbg.core.output import print_json
     from tdbg.core.tables import finite
-    from tdbg.pages.choose import by_layer
-    from tdbg.pages.divergence import Divergence
-    from tdbg.pages.problems import say_problems
+    from tdbg.pages.diff.divergence import Divergence
+    from tdbg.pages.read.problem_messages import say_problems
+    from tdbg.pages.selection.layer_globs import by_layer
 
     allowed = _tolerance(question.tolerance)
     a, b = _sides(question)
@@ -83,8 +83,8 @@ def _tolerance(text: str) -> float | None:
 
 def _sides(question: Question) -> "tuple[Side, Side]":
     from tdbg.core.errors import TdbgError
-    from tdbg.pages.pairs import Side
-    from tdbg.pages.places import opened
+    from tdbg.pages.diff.datapoint_pairs import Side
+    from tdbg.pages.selection.locations import opened
 
     epochs, ranks = _two("--epochs", question.epochs), _two("--ranks", question.ranks)
     if question.by not in ("key", "order"):
@@ -127,7 +127,7 @@ def _two(option: str, text: str) -> tuple[int | None, int | None]:
 def _check(found: "Divergence", question: Question) -> None:
     """TdbgError where nothing was compared, and so nothing is known."""
     from tdbg.core.errors import TdbgError
-    from tdbg.pages.choose import no_layer
+    from tdbg.pages.selection.layer_globs import no_layer
 
     for side, name in ((found.a, "A"), (found.b, "B")):
         if not side.count:
@@ -198,7 +198,7 @@ def _lines(found: "Divergence") -> list[str]:
 
 def _first(finding: "Finding") -> list[str]:
     from tdbg.core.tables import short
-    from tdbg.pages.values import shown
+    from tdbg.pages.read.tensor_values import shown
 
     gap = finding.gap
     name = short(finding.path) + (f" (in B {short(finding.path_b)})" if finding.path != finding.path_b else "")

@@ -3,13 +3,13 @@
 from typing import TYPE_CHECKING, Any
 
 from tdbg.core.asked import Options
-from tdbg.pages.places import SELECTION, Selected
+from tdbg.pages.selection.locations import SELECTION, Selected
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from tdbg.pages.listing import Listing
-    from tdbg.pages.reader import Datapoint, PageSet
+    from tdbg.pages.read.listing import Listing
+    from tdbg.pages.read.page_set import Datapoint, PageSet
 
 HELP = """List what was captured: layers, shapes, datapoints, bytes.
 
@@ -42,10 +42,10 @@ def answer(question: Question) -> int:
     """Print the list; 1 if there is nothing in it."""
     from tdbg.core.output import say
     from tdbg.core.tables import counted, safe
-    from tdbg.pages.listing import Listing
-    from tdbg.pages.places import chosen, is_selected, opened, there_is
-    from tdbg.pages.problems import say_problems
-    from tdbg.pages.shared import Shared
+    from tdbg.pages.read.listing import Listing
+    from tdbg.pages.read.problem_messages import say_problems
+    from tdbg.pages.read.shared_samples import Shared
+    from tdbg.pages.selection.locations import chosen, is_selected, opened, there_is
 
     with opened(question.paths) as pages:
         found, shared = Listing(), Shared()
@@ -75,7 +75,7 @@ def answer(question: Question) -> int:
 
 def _print(pages: "PageSet", found: "Listing", question: Question) -> None:
     from tdbg.core.tables import print_rows, shape
-    from tdbg.pages.places import chosen
+    from tdbg.pages.selection.locations import chosen
 
     if question.datapoints:
         print_rows(DATAPOINT_COLUMNS, map(datapoint_row, chosen(pages, question)))
@@ -118,7 +118,7 @@ def _span(name: str, values: "Collection[int]") -> str:
 def _print_json(pages: "PageSet", found: "Listing", question: Question) -> None:
     from tdbg.core.output import print_json
     from tdbg.core.tables import finite
-    from tdbg.pages.places import chosen
+    from tdbg.pages.selection.locations import chosen
 
     layers = found.layers()
     data: dict[str, Any] = {

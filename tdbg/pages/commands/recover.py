@@ -31,8 +31,8 @@ def answer(question: Question) -> int:
     from tdbg.core.output import print_json, say
     from tdbg.core.tables import safe
     from tdbg.pages.commands.verify import as_dicts, print_problems
-    from tdbg.pages.mend import recover
-    from tdbg.pages.places import place
+    from tdbg.pages.repair.recovery import recover
+    from tdbg.pages.selection.locations import place
 
     where = place(question.paths)
     found = recover(where, force=question.force)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tdbg.core.asked import Options
-from tdbg.traces.asking import ARGUMENTS, SELECTION, Selected
+from tdbg.traces.trace_options import ARGUMENTS, SELECTION, Selected
 
 if TYPE_CHECKING:
     from tdbg.traces.rules import Abstain, Advice
@@ -42,9 +42,9 @@ def answer(question: Question) -> int:
     """Print it; 1 if `--fail-on` is reached, or the traces hold no event."""
     from tdbg.core.errors import TdbgError
     from tdbg.core.output import say
-    from tdbg.traces.asking import chosen, is_empty, label, summaries, worth_reading
-    from tdbg.traces.ranks import beside
+    from tdbg.traces.analyze.rank_comparison import beside
     from tdbg.traces.rules import RULES, SEVERITIES, evaluate_traces, parse_thresholds
+    from tdbg.traces.trace_options import chosen, is_empty, label, summaries, worth_reading
 
     if question.fail_on and question.fail_on not in SEVERITIES:
         raise TdbgError(f"--fail-on cannot be {question.fail_on!r}", f"write one of: {', '.join(SEVERITIES)}")

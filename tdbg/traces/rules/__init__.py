@@ -13,9 +13,9 @@ from tdbg.core.deprecation import renamed_method
 from tdbg.core.errors import TdbgError
 from tdbg.core.registry import Registry
 from tdbg.core.rule_base import RuleBase, Unarmed, Weight, evaluate_rules, following_codes, sort_causes_first
-from tdbg.traces import figures
-from tdbg.traces.asking import share
+from tdbg.traces.analyze import summary_figures as figures
 from tdbg.traces.summary import Step, Summary
+from tdbg.traces.trace_options import share
 
 SEVERITIES = ("notice", "warning", "critical")
 AMOUNTS = ("_ms", "_us", "_times", "_steps", "_calls")  # names of thresholds that are no shares end so
@@ -181,7 +181,7 @@ def evaluate_traces(
     """What all rules say of these traces, gravest and largest gain first; and why others abstain, each once.
 
     What tells the cause of another comes before it, however grave that one is.
-    ranks: those that may be held against each other, as `tdbg.traces.ranks.beside` gives them.
+    ranks: those that may be held against each other, as `tdbg.traces.analyze.rank_comparison.beside` gives them.
     """
     failed: list[Abstain] = []
 

@@ -2,7 +2,7 @@
 
 from statistics import median, median_low
 
-from tdbg.traces import kinds
+from tdbg.traces.parse import event_names as kinds
 from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
 from tdbg.traces.rules.p101_input_bound import InputBound, loaders, mostly_alone, told
 

@@ -2,7 +2,8 @@
 
 from tdbg.core.rule_base import Needs
 from tdbg.core.tables import size
-from tdbg.traces import figures, kinds
+from tdbg.traces.analyze import summary_figures as figures
+from tdbg.traces.parse import event_names as kinds
 from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
 
 

@@ -1,7 +1,8 @@
 """TD-P105: the accelerator waits for the next launch."""
 
 from tdbg.core.rule_base import Needs
-from tdbg.traces import figures, kinds
+from tdbg.traces.analyze import summary_figures as figures
+from tdbg.traces.parse import event_names as kinds
 from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
 
 

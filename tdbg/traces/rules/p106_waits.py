@@ -1,8 +1,8 @@
 """TD-P106: the host waits for the accelerator."""
 
 from tdbg.core.rule_base import Needs
-from tdbg.traces import figures
-from tdbg.traces.hosts import WAITING
+from tdbg.traces.analyze import summary_figures as figures
+from tdbg.traces.analyze.cpu_timeline import WAITING
 from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
 
 

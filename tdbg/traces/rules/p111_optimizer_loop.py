@@ -1,6 +1,7 @@
 """TD-P111: the optimizer goes through the parameters one by one."""
 
-from tdbg.traces import figures, kinds
+from tdbg.traces.analyze import summary_figures as figures
+from tdbg.traces.parse import event_names as kinds
 from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
 
 

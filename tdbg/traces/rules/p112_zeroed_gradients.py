@@ -1,7 +1,8 @@
 """TD-P112: gradients are set to zero instead of None."""
 
-from tdbg.traces import figures, kinds
-from tdbg.traces.hosts import ZEROING
+from tdbg.traces.analyze import summary_figures as figures
+from tdbg.traces.analyze.cpu_timeline import ZEROING
+from tdbg.traces.parse import event_names as kinds
 from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
 
 

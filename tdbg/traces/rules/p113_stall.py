@@ -1,6 +1,7 @@
 """TD-P113: single steps that take far longer."""
 
-from tdbg.traces import figures, kinds
+from tdbg.traces.analyze import summary_figures as figures
+from tdbg.traces.parse import event_names as kinds
 from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
 from tdbg.traces.summary import Step
 

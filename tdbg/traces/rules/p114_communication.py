@@ -1,6 +1,7 @@
 """TD-P114: communication that nothing hides."""
 
-from tdbg.traces import figures, kinds
+from tdbg.traces.analyze import summary_figures as figures
+from tdbg.traces.parse import event_names as kinds
 from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
 
 

@@ -2,9 +2,9 @@
 
 from statistics import quantiles
 
-from tdbg.traces import figures
-from tdbg.traces.ranks import COVERS, ranks
-from tdbg.traces.ranks import own as own_of
+from tdbg.traces.analyze import summary_figures as figures
+from tdbg.traces.analyze.rank_comparison import COVERS, ranks
+from tdbg.traces.analyze.rank_comparison import own as own_of
 from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
 
 

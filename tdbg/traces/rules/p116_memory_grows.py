@@ -4,7 +4,7 @@ from itertools import pairwise
 from statistics import median
 
 from tdbg.core.tables import size
-from tdbg.traces import figures
+from tdbg.traces.analyze import summary_figures as figures
 from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
 from tdbg.traces.summary import Memory, Step
 

@@ -1,7 +1,8 @@
 """TD-P117: products of float32 without TF32."""
 
 from tdbg.core.rule_base import Needs
-from tdbg.traces import figures, kinds
+from tdbg.traces.analyze import summary_figures as figures
+from tdbg.traces.parse import event_names as kinds
 from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
 from tdbg.traces.rules.p108_tensor_cores import tf32_is_off
 
