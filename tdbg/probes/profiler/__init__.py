@@ -62,7 +62,7 @@ class Profiler(EveryUpdate):
     """
 
     name = "profiler"
-    rests = False
+    pause_while_profiling = False
     observations = (WindowOpened, TraceWritten, TraceLost, WindowYielded, ProfilingDone)
 
     def __init__(self, monitor: "Monitor") -> None:
