@@ -17,7 +17,7 @@ class _State:
     said: bool = False
 
 
-def _percent(value: object) -> str:
+def _format_percent(value: object) -> str:
     return f"{100 * value:.3g} %" if isinstance(value, int | float) else "-"
 
 
@@ -57,8 +57,8 @@ class GradientsUnderflow(ObservingRule[_State]):
         scaler = seen.scaler
         at = f"at loss scale {loss_scale(seen.scale)}" if scaler else "no GradScaler"
         return self.make_finding(
-            f"fp16 loses the gradient: {_percent(seen.zero_share)} of its elements are zero,"
-            f" {_percent(seen.faint_share)} below the normal range, {at}, rank {process.rank}",
+            f"fp16 loses the gradient: {_format_percent(seen.zero_share)} of its elements are zero,"
+            f" {_format_percent(seen.faint_share)} below the normal range, {at}, rank {process.rank}",
             first_step=seen.lost_since if seen.lost_since is not None else seen.step,
             rank=process.rank,
             phase="gradient",

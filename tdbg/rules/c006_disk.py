@@ -54,7 +54,7 @@ class DiskNote(Rule):
         return self.report_once(self._given.setdefault(event.code, []), new)
 
     def finish(self, view: View) -> Iterable[Finding]:
-        yield from self._unseen(view)
+        yield from self._find_unseen(view)
         lost = [found for found in view.steppers() if found.cost is not None and found.cost.dropped]
         total = sum(found.cost.dropped for found in lost if found.cost is not None)
         if lost:
@@ -65,7 +65,7 @@ class DiskNote(Rule):
                 try_next="free space, or give more with --disk-budget",
             )
 
-    def _unseen(self, view: View) -> Iterable[Finding]:
+    def _find_unseen(self, view: View) -> Iterable[Finding]:
         """What the verdict cannot know of."""
         if not view.over:
             return

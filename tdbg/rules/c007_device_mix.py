@@ -41,7 +41,7 @@ class DeviceMix(KindsRule):
 
     def evaluate(self, process: ProcessDir, seen: MixedDtypes | AcceleratorIdle) -> Iterable[tuple[str, Finding]]:
         if isinstance(seen, AcceleratorIdle):
-            return [("idle", self._idle(process, seen))]
+            return [("idle", self._make_idle_finding(process, seen))]
         names, count = seen.odd, seen.odd_count
         of = "on" if isinstance(seen, MixedDevices) else "in"
         is_or_are = "is" if count == 1 else "are"
@@ -61,7 +61,7 @@ class DeviceMix(KindsRule):
         )
         return [(seen.what, finding)]
 
-    def _idle(self, process: ProcessDir, seen: AcceleratorIdle) -> Finding:
+    def _make_idle_finding(self, process: ProcessDir, seen: AcceleratorIdle) -> Finding:
         there = counted(seen.accelerators, "accelerator")
         return self.make_finding(
             f"{there} can be used, and the model trains on the CPU, rank {process.rank}",

@@ -41,15 +41,15 @@ class BadStart(KindsRule):
 
     def evaluate(self, process: ProcessDir, seen: InitialWeights | ShapeMismatch) -> Iterable[tuple[str, Finding]]:
         if isinstance(seen, ShapeMismatch):
-            return [("shape", self._shape(process, seen))]
+            return [("shape", self._make_shape_finding(process, seen))]
         found = []
         if seen.not_finite:
-            found.append(("not finite", self._not_finite(process, seen)))
+            found.append(("not finite", self._make_not_finite_finding(process, seen)))
         if seen.too_large:
-            found.append(("large", self._large(process, seen)))
+            found.append(("large", self._make_large_finding(process, seen)))
         return found
 
-    def _not_finite(self, process: ProcessDir, seen: InitialWeights) -> Finding:
+    def _make_not_finite_finding(self, process: ProcessDir, seen: InitialWeights) -> Finding:
         names = seen.not_finite
         verb = "holds" if len(names) == 1 else "hold"
         return self.make_finding(
@@ -64,7 +64,7 @@ class BadStart(KindsRule):
             try_next="initialise it; look at what was loaded",
         )
 
-    def _large(self, process: ProcessDir, seen: InitialWeights) -> Finding:
+    def _make_large_finding(self, process: ProcessDir, seen: InitialWeights) -> Finding:
         names, ratios = seen.too_large, seen.ratios
         verb = "starts" if len(names) == 1 else "start"
         return self.make_finding(
@@ -79,7 +79,7 @@ class BadStart(KindsRule):
             try_next="nn.init.kaiming_normal_, or the layer's own reset_parameters",
         )
 
-    def _shape(self, process: ProcessDir, seen: ShapeMismatch) -> Finding:
+    def _make_shape_finding(self, process: ProcessDir, seen: ShapeMismatch) -> Finding:
         shown = ", ".join(f"{name} {shape}" for name, shape in list(seen.shapes.items())[:4])
         name = f"{seen.module or 'the root'} ({seen.module_class})"
         when = "in its first step" if seen.first else f"at step {seen.step}"

@@ -46,7 +46,7 @@ class WandbFailed(Rule):
 
     def feed(self, process: ProcessDir, event: Event) -> Iterable[Finding]:
         seen = WandbCallFailed.of(event) or WandbMessage.of(event)
-        said = _failure(seen)
+        said = _describe_failure(seen)
         if seen is None or not said or said in self._said:
             return ()
         self._said.add(said)
@@ -65,7 +65,7 @@ class WandbFailed(Rule):
         return self.report_once(self._given, new)
 
 
-def _failure(seen: WandbCallFailed | WandbMessage | None) -> str:
+def _describe_failure(seen: WandbCallFailed | WandbMessage | None) -> str:
     """What failed, in one line; empty if nothing did."""
     if isinstance(seen, WandbCallFailed):
         return f"{NAMES.get(seen.what, seen.what)} failed: {' '.join(seen.error.split())}"

@@ -47,16 +47,16 @@ class CaptureIncomplete(KindsRule):
 
     def finish(self, view: View) -> Iterable[Finding]:
         """Nothing captured at all; and what could not be copied elsewhere."""
-        yield from self._nothing(view)
+        yield from self._find_nothing_captured(view)
         yield from self._not_copied(view)
 
-    def _nothing(self, view: View) -> Iterable[Finding]:
+    def _find_nothing_captured(self, view: View) -> Iterable[Finding]:
         settings = view.settings
         if not settings.capture or settings.capture_on or settings.level == "off" or self._has_begun:
             return ()
         if not view.over or view.exit_code != 0 or silence(view.run) is not None:
             return ()  # said already: it failed, or nobody reported
-        chosen = [name for name, value in _limits(settings) if value]
+        chosen = [name for name, value in _chosen_limits(settings) if value]
         found = self.make_finding(
             "--capture: nothing was captured",
             phase="capture",
@@ -74,15 +74,15 @@ class CaptureIncomplete(KindsRule):
             return  # nothing was captured: `finish` says so, if it is a fault
         self._has_begun = True
         if isinstance(seen, LayersMissing):
-            yield f"missing {seen.pattern}", self._missing(process, seen)
+            yield f"missing {seen.pattern}", self._make_missing_finding(process, seen)
         elif isinstance(seen, CaptureFailed):
-            yield "failed", self._failed(process, seen)
+            yield "failed", self._make_failed_finding(process, seen)
         elif isinstance(seen, CaptureOver):
-            yield "over", self._over(process, seen)
+            yield "over", self._make_over_finding(process, seen)
         elif isinstance(seen, CaptureDone):
-            yield from self._done(process, seen)
+            yield from self._evaluate_totals(process, seen)
 
-    def _missing(self, process: ProcessDir, seen: LayersMissing) -> Finding:
+    def _make_missing_finding(self, process: ProcessDir, seen: LayersMissing) -> Finding:
         return self.make_finding(
             f"--capture {seen.pattern!r}: no layer of {seen.root} matches; {seen.hint}, rank {process.rank}",
             first_step=seen.step,
@@ -91,7 +91,7 @@ class CaptureIncomplete(KindsRule):
             try_next="mend the name: a path, with * for a part of it and ** for several parts",
         )
 
-    def _over(self, process: ProcessDir, seen: CaptureOver) -> Finding:
+    def _make_over_finding(self, process: ProcessDir, seen: CaptureOver) -> Finding:
         return self.make_finding(
             f"capturing ended at step {seen.step}, rank {process.rank}: {seen.why}",
             severity="info",
@@ -101,7 +101,7 @@ class CaptureIncomplete(KindsRule):
             try_next="capture fewer layers or steps, or raise --capture-budget",
         )
 
-    def _failed(self, process: ProcessDir, seen: CaptureFailed) -> Finding:
+    def _make_failed_finding(self, process: ProcessDir, seen: CaptureFailed) -> Finding:
         return self.make_finding(
             f"capturing ended at step {seen.step}, rank {process.rank}: {seen.why}",
             first_step=seen.step,
@@ -111,17 +111,17 @@ class CaptureIncomplete(KindsRule):
             try_next="make room, or choose a disk that can be written with --run-dir",
         )
 
-    def _done(self, process: ProcessDir, seen: CaptureDone) -> Iterable[tuple[str, Finding]]:
+    def _evaluate_totals(self, process: ProcessDir, seen: CaptureDone) -> Iterable[tuple[str, Finding]]:
         kept = [f"{counted(seen.datapoints, 'pass')} written, {seen.bytes / 1e6:.1f} MB"]
         if seen.not_executed:
-            yield "idle", self._not_executed(process, seen.not_executed, kept)
+            yield "idle", self._make_idle_finding(process, seen.not_executed, kept)
         if seen.skipped:
-            yield "skipped", self._skipped(process, seen.skipped, seen.skips or 0, kept)
+            yield "skipped", self._make_skipped_finding(process, seen.skipped, seen.skips or 0, kept)
         lost = {why: count for why, count in (seen.dropped or {}).items() if why not in ASKED_FOR}
         if lost:
-            yield "lost", self._lost(process, lost, kept)
+            yield "lost", self._make_lost_finding(process, lost, kept)
 
-    def _not_executed(self, process: ProcessDir, layers: list[str], kept: list[str]) -> Finding:
+    def _make_idle_finding(self, process: ProcessDir, layers: list[str], kept: list[str]) -> Finding:
         return self.make_finding(
             f"{joined(layers, 4)} not executed in any captured pass, rank {process.rank}",
             severity="warning",
@@ -132,7 +132,9 @@ class CaptureIncomplete(KindsRule):
             try_next="choose other layers, steps or phases",
         )
 
-    def _skipped(self, process: ProcessDir, skipped: dict[str, str], skips: int, kept: list[str]) -> Finding:
+    def _make_skipped_finding(
+        self, process: ProcessDir, skipped: dict[str, str], skips: int, kept: list[str]
+    ) -> Finding:
         path, why = next(iter(skipped.items()))
         return self.make_finding(
             f"{path} not kept: {why}, rank {process.rank}",
@@ -144,7 +146,7 @@ class CaptureIncomplete(KindsRule):
             try_next="choose other layers, or ask for other things of them",
         )
 
-    def _lost(self, process: ProcessDir, lost: dict[str, int], kept: list[str]) -> Finding:
+    def _make_lost_finding(self, process: ProcessDir, lost: dict[str, int], kept: list[str]) -> Finding:
         reasons = "; ".join(f"{count:,} {why}" for why, count in lost.items())
         cause, advice = NEXT[next((why for why in lost if why in NEXT), "")]
         return self.make_finding(
@@ -173,7 +175,7 @@ class CaptureIncomplete(KindsRule):
                 )
 
 
-def _limits(settings: Settings) -> Iterable[tuple[str, object]]:
+def _chosen_limits(settings: Settings) -> Iterable[tuple[str, object]]:
     yield "--capture-phase", settings.capture_phase
     yield "--capture-steps", settings.capture_steps
     yield "--capture-every", settings.capture_every > 1

@@ -82,19 +82,19 @@ class NoGradient(Rule):
         found: list[Finding] = []
         for kind in KINDS:
             lasting = seen.lasts(kind)
-            if kind == "none" and lasting and self._is_told(process, lasting):
+            if kind == "none" and lasting and self._is_reported(process, lasting):
                 continue
             if lasting and (process.label, kind) not in self._said:
                 self._said.add((process.label, kind))
-                found += self.report_once(self._given[kind], self._finding(process, seen.step, kind, lasting))
+                found += self.report_once(self._given[kind], self._make_gap_finding(process, seen.step, kind, lasting))
         return found
 
-    def _is_told(self, process: ProcessDir, lasting: Lasting) -> bool:
+    def _is_reported(self, process: ProcessDir, lasting: Lasting) -> bool:
         """True if TD-C008 says the same of the same parameters; another instance of the model is more than it knows."""
         names, count = self._unused.get(process.label, (set(), 0))
         return not lasting.get("other") and lasting["count"] == count and names == set(lasting["names"])
 
-    def _finding(self, process: ProcessDir, step: int, kind: str, lasting: Lasting) -> Finding:
+    def _make_gap_finding(self, process: ProcessDir, step: int, kind: str, lasting: Lasting) -> Finding:
         what, cause, try_next = KINDS[kind]
         names, other = lasting["names"], lasting.get("other")
         if other:

@@ -59,7 +59,7 @@ class MemoryCreep(ObservingRule[_State]):
             phase="train",
             evidence=[
                 f"{figure(seen.grown_pct)} % more than at step {seen.from_step}, and it goes on at step {seen.step}",
-                *self._piles(seen),
+                *self._describe_piles(seen),
                 *[f"alive: {line}" for line in seen.top[:MAX_KINDS]],
             ],
             cause=(
@@ -70,7 +70,7 @@ class MemoryCreep(ObservingRule[_State]):
             try_next="keep .item() or .detach() of what is kept; evaluate under torch.no_grad(); empty what is done with",
         )
 
-    def _piles(self, growth: MemoryGrowth) -> list[str]:
+    def _describe_piles(self, growth: MemoryGrowth) -> list[str]:
         lines = []
         if growth.piled_up:
             lines.append(f"{growth.graphs} more tensors with a graph in {growth.graph_steps} steps")

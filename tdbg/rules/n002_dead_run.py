@@ -81,7 +81,7 @@ class DeadRun(PerProcessRule[_Streak]):
         if state.steps > self._longest.steps:
             self._longest = state
         said, state.said = state.said, True
-        return None if said else self._dead(process, state)
+        return None if said else self._make_dead_finding(process, state)
 
     def finish(self, view: View) -> Iterable[Finding]:
         if self._given:
@@ -89,7 +89,7 @@ class DeadRun(PerProcessRule[_Streak]):
             self._given[0].evidence.insert(0, f"{spent} without a finite loss, from step {self._longest.since} on")
         return ()
 
-    def _dead(self, process: ProcessDir, streak: _Streak) -> Finding:
+    def _make_dead_finding(self, process: ProcessDir, streak: _Streak) -> Finding:
         skips = streak.skipped == streak.records
         again = "mend what TD-N001 names" if skips else "restart from a checkpoint older than that step"
         return self.make_finding(

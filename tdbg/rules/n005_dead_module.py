@@ -50,8 +50,8 @@ class DeadModule(ObservingRule[_State]):
         if seen.step <= FIRST_STEPS or seen.zero_share is None:
             return None
         dead = seen.dead or []
-        state.dead.see(seen, dead)
-        lasting = state.dead.lasting(LOOKS, dead)
+        state.dead.add(seen, dead)
+        lasting = state.dead.find_lasting(LOOKS, dead)
         if not lasting or state.said:
             return None
         state.said = True

@@ -57,7 +57,7 @@ class ProfileIncomplete(KindsRule):
         elif isinstance(seen, ProfilingDone) and seen.missing:
             windows = seen.windows
             had = [f"{counted(seen.steps, 'step')} in {counted(windows, 'trace')}"] if windows else []
-            yield "missing", self._missing(process, seen.missing, windows, had)
+            yield "missing", self._make_missing_finding(process, seen.missing, windows, had)
 
     def finish(self, view: View) -> Iterable[Finding]:
         """A process that was killed could not say itself what is missing."""
@@ -67,11 +67,11 @@ class ProfileIncomplete(KindsRule):
             if label in self._open and view.is_gone(found):
                 why = f"{view.ending(found)} while {self._open[label]}"
                 new += self.report_once(
-                    self._given["missing"], self._missing(found.process, why, self._traces[label], [])
+                    self._given["missing"], self._make_missing_finding(found.process, why, self._traces[label], [])
                 )
         return new
 
-    def _missing(self, process: ProcessDir, why: str, windows: int, had: list[str]) -> Finding:
+    def _make_missing_finding(self, process: ProcessDir, why: str, windows: int, had: list[str]) -> Finding:
         return self.make_finding(
             f"{'not all' if windows else 'nothing'} was profiled on rank {process.rank}: {why}",
             rank=process.rank,

@@ -62,9 +62,11 @@ class UnevenRanks(Rule):
         # Without a failure a rank without steps may have another job (a parameter server): no matter of ours.
         if not uneven and not (missing and view.exit_code and max(steps) > 0):
             return ()
-        return (self._finding(steps, missing if view.exit_code else [], uneven, recorded=unsure > 0),)
+        return (self._make_uneven_finding(steps, missing if view.exit_code else [], uneven, recorded=unsure > 0),)
 
-    def _finding(self, steps: dict[int, list[int]], missing: list[int], uneven: bool, *, recorded: bool) -> Finding:
+    def _make_uneven_finding(
+        self, steps: dict[int, list[int]], missing: list[int], uneven: bool, *, recorded: bool
+    ) -> Finding:
         told = [f"{ranges(steps[step])} at {step}" for step in sorted(steps)[:4]]
         absent = f"{ranges(missing)} never took a step" if missing else ""
         what = "the last records of the ranks are from different steps" if recorded else self.title

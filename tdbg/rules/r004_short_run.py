@@ -53,10 +53,10 @@ class ShortRun(Rule):
                 continue
             planned = found.plan.steps if found.plan is not None else None
             if planned and 0 < found.step < planned and view.is_gone(found) and view.ending(found) == "ended":
-                return (self._short(found, planned),)
+                return (self._make_short_finding(found, planned),)
         return ()
 
-    def _short(self, found: ProcessView, planned: int) -> Finding:
+    def _make_short_finding(self, found: ProcessView, planned: int) -> Finding:
         source = f" ({found.plan.source})" if found.plan is not None and found.plan.source else ""
         return self.make_finding(
             f"rank {found.rank} took {found.step:,} of {planned:,} planned steps{source}",

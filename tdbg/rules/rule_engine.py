@@ -9,9 +9,9 @@ from tdbg.core.rule_base import Unarmed, evaluate_rules
 from tdbg.core.rundir import ProcessDir, RunDir
 from tdbg.core.tables import counted
 from tdbg.rules import RULES, Rule
+from tdbg.rules._live_findings import correct_live_findings
 from tdbg.rules._order import sort_findings
 from tdbg.rules._signals import Signals
-from tdbg.rules._told import correct_live_findings
 from tdbg.rules.captured import describe_capture
 from tdbg.rules.profiled import Recorded, has_profile, merge_profiles
 from tdbg.rules.text import clip, joined, kept_in

@@ -336,8 +336,9 @@ def test_the_command_on_a_file_that_a_kill_tore(tmp_path: Path, capsys: pytest.C
 
 
 def test_explain_knows_them(capsys: pytest.CaptureFixture[str]) -> None:
-    from tdbg.cli.explain import describe, rule_of
+    from tdbg.cli.explain import describe
+    from tdbg.core.rule_base import RULE_CATALOG
 
     for code in RULES.names():
-        page = describe(rule_of(code.lower().replace("td-", "")))
+        page = describe(RULE_CATALOG.find(code.lower().replace("td-", "")))
         assert page["code"] == code and "What to do:" in page["page"] and "Thresholds:" in page["page"]

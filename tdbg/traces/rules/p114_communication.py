@@ -25,7 +25,7 @@ class Communication(Rule):
         if not any(step.spent.get(name) for step in read.steps for name in ("collective", kinds.COMMUNICATION)):
             return self.abstain("no collective was seen in the trace")
         whole = sum(step.length for step in view.steps)
-        least = _least(view)
+        least = _least_communication(view)
         exposed = sum(least.get(step.number, step.bar.get(kinds.COMMUNICATION, 0)) for step in view.steps)
         share = exposed / whole if whole else 0.0
         severity = self.find_severity(view, share)
@@ -41,7 +41,7 @@ class Communication(Rule):
         return self.advise(view, severity, title, lines, "bucket_cap_mb, no_sync() while accumulating, overlap", share)
 
 
-def _least(view: View) -> dict[int | None, int]:
+def _least_communication(view: View) -> dict[int | None, int]:
     """Step -> the least that any rank has of it, in nanoseconds; only steps that several ranks recorded."""
     found: dict[int | None, list[int]] = {}
     for read in view.ranks.values():

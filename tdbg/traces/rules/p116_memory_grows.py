@@ -30,9 +30,9 @@ class MemoryGrows(Rule):
         if len(steps) < 3:
             return self.abstain("it needs three steps")
         for memory in view.summary.memory:
-            floors = _floors(memory, steps)
+            floors = _step_floors(memory, steps)
             growth = [after - before for before, after in pairwise(floors)]
-            if growth and min(growth) > self.limit(view, "growth_warning") * _swing(memory, steps):
+            if growth and min(growth) > self.limit(view, "growth_warning") * _median_swing(memory, steps):
                 lines = [
                     f"{memory.device}: {' -> '.join(size(amount) for amount in floors[:6])} at the least, step by step"
                 ]
@@ -44,7 +44,7 @@ class MemoryGrows(Rule):
         return None
 
 
-def _floors(memory: Memory, steps: list[Step]) -> list[int]:
+def _step_floors(memory: Memory, steps: list[Step]) -> list[int]:
     """The least that was allocated within each step; none where a step has no point of its own."""
     floors = []
     for step in steps:
@@ -55,7 +55,7 @@ def _floors(memory: Memory, steps: list[Step]) -> list[int]:
     return floors
 
 
-def _swing(memory: Memory, steps: list[Step]) -> float:
+def _median_swing(memory: Memory, steps: list[Step]) -> float:
     """How much memory goes up and down within a step: the median."""
     found = []
     for step in steps:
