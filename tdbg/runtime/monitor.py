@@ -221,7 +221,7 @@ class Monitor(State):
 
     def ignore(self, probe: Listener, points: Iterable[str]) -> None:
         """From now on a probe is not told of these points, although it has methods for them."""
-        probe.ignores = frozenset(points)
+        probe.muted = probe.ignores = frozenset(points)
         self.dispatcher.subscribe()
 
     def hush(self, quiet: bool) -> None:
