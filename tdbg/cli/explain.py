@@ -1,15 +1,13 @@
 """`tdbg explain`: what the code of a finding means."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from tdbg.cli import options
+from tdbg.core.command_spec import JSON, Args, Argument, Command, Options
 from tdbg.core.errors import TdbgError
 from tdbg.core.output import print_json, print_table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from tdbg.core.registry import Registry
     from tdbg.metrics.sanity import Rule as MetricsRule
@@ -21,33 +19,39 @@ if TYPE_CHECKING:
 MAX_TITLES = 8
 
 
-def command(
-    codes: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="CODE|ADVICE", help="Codes of findings or advice, such as TD-N001; all if left out."),
-    ] = None,
-    json: options.Json = False,
-) -> None:
-    """Explain the code of a finding or of an advice, and what to do.
+HELP = """Explain the code of a finding or of an advice, and what to do.
 
     Examples:
         tdbg explain TD-N001
         tdbg explain TD-P101 TD-P102
         tdbg explain
     """
-    if codes:
-        asked = list({rule.code: rule for rule in map(rule_of, codes)}.values())
-        if not json:
+OPTIONS: Options = {"json": JSON}
+
+
+class ExplainArgs(Args):
+    """What `explain` can be given."""
+
+    codes: "Sequence[str]" = ()
+    json: bool = False
+
+
+def run(args: ExplainArgs) -> int:
+    """Print the pages, or the table of all."""
+    if args.codes:
+        asked = list({rule.code: rule for rule in map(rule_of, args.codes)}.values())
+        if not args.json:
             print("\n\n".join(map(text, asked)))
         elif len(asked) == 1:
             print_json("rule", describe(asked[0]))
         else:
             print_json("rules", [describe(rule) for rule in asked])
-        return
-    if json:
+        return 0
+    if args.json:
         print_json("rules", [describe(rule) for rule in every()])
-        return
+        return 0
     print_table(("code", "severity", "title"), [(rule.code, usual(rule), rule.title) for rule in every()])
+    return 0
 
 
 def every() -> "Iterator[AnyRule]":
@@ -111,3 +115,7 @@ def describe(rule: "AnyRule") -> dict[str, Any]:
 def text(rule: "AnyRule") -> str:
     """The page as printed: code, usual severity and title, then what the rule's docstring says."""
     return f"{rule.code} ({usual(rule)}): {rule.title}\n\n{rule.page()}"
+
+
+ARGUMENT = Argument("CODE|ADVICE", "Codes of findings or advice, such as TD-N001; all if left out.", field="codes")
+COMMAND = Command(run, ExplainArgs, HELP, OPTIONS, ARGUMENT)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from tdbg.core.asked import Options
+from tdbg.core.command_spec import Option, Options
 from tdbg.core.errors import TdbgError
 from tdbg.core.tables import short
 from tdbg.pages.choose import by_layer, no_layer, words
@@ -11,8 +11,8 @@ from tdbg.pages.places import SELECTION, Selected, chosen, opened
 from tdbg.pages.reader import Datapoint, PageSet, Tensor
 
 PICKING: Options = {
-    "layer": (("--layer",), "TEXT", "Only paths like this glob; repeatable."),
-    "keys": (("--keys", "--key"), "TEXT", "Only the datapoints of these keys: 17,18; repeatable."),
+    "layer": Option(("--layer",), "TEXT", "Only paths like this glob; repeatable."),
+    "keys": Option(("--keys", "--key"), "TEXT", "Only the datapoints of these keys: 17,18; repeatable."),
     **SELECTION,
 }
 

@@ -2,7 +2,7 @@
 
 from dataclasses import fields
 
-from tdbg.cli import options, pages
+from tdbg.cli import kinds, pages
 from tdbg.cli.generate import words
 from tdbg.core import config
 from tdbg.version import __version__
@@ -83,8 +83,8 @@ def _bold_entries(rows: tuple[tuple[str, str], ...]) -> list[str]:
 def _values(page: pages.Page) -> list[str]:
     """A section for each kind whose values are a list: the levels, the flags, ..."""
     params = (*page.options, *page.arguments)
-    kinds = dict.fromkeys(kind for param in params for kind in param.kind.split("|") if kind in options.LISTED)
-    return [_section(f"Values of {kind}", _value_lines(words.of(kind))) for kind in kinds]
+    listed = dict.fromkeys(kind for param in params for kind in param.kind.split("|") if kind in kinds.LISTED)
+    return [_section(f"Values of {kind}", _value_lines(words.of(kind))) for kind in listed]
 
 
 def _value_lines(found: words.Words) -> list[str]:

@@ -1,4 +1,4 @@
-"""Tensors as files of other programs, a format a file: see `tdbg.pages.commands.export`."""
+"""Tensors as files of other programs, a format a file: see `tdbg.cli.inspect_pages.export`."""
 
 import contextlib
 import errno
