@@ -2,7 +2,7 @@
 
 set -g __tdbg_paths 'run' 'profile' 'report' 'status' 'control' 'filter-logs' 'inspect-pages' 'inspect-pages ls' 'inspect-pages show' 'inspect-pages stats' 'inspect-pages find' 'inspect-pages diff' 'inspect-pages export' 'inspect-pages html' 'inspect-pages verify' 'inspect-pages recover' 'inspect-pages convert' 'inspect-pages upload' 'trace' 'trace show' 'trace advise' 'trace flame' 'trace compare' 'trace slice' 'metrics' 'metrics show' 'metrics dump' 'metrics plot' 'metrics compare' 'metrics sanity' 'flags' 'flags list' 'flags show' 'flags scan' 'flags doctor' 'explain' 'doctor' 'demo' 'hook' 'hook install' 'hook remove' 'trust'
 set -g __tdbg_wrappers 'run' 'profile'
-set -g __tdbg_valued 'run -f' 'run --flag' 'run --no-flag' 'run --preset' 'run --threshold' 'run --inject' 'run --step-optimizer' 'run -l' 'run --level' 'run --max-overhead' 'run --baseline' 'run --every' 'run --steps' 'run --ranks' 'run --keep-steps' 'run --capture' 'run --capture-every' 'run --capture-steps' 'run --capture-epochs' 'run --capture-phase' 'run --capture-on' 'run --capture-budget' 'run --capture-policy' 'run --capture-upload' 'run --stop-on' 'run --fail-on' 'run --when' 'run --then' 'run --run-dir' 'run --name' 'run --disk-budget' 'run --profile-name' 'run --log-level' 'run --progress-every' 'profile -k' 'profile --kind' 'profile --wait' 'profile --warmup' 'profile --active' 'profile --repeat' 'profile --skip-first' 'profile --window' 'profile --window-on' 'profile -f' 'profile --flag' 'profile --no-flag' 'profile --preset' 'profile --threshold' 'profile --inject' 'profile --step-optimizer' 'profile -l' 'profile --level' 'profile --max-overhead' 'profile --baseline' 'profile --every' 'profile --steps' 'profile --ranks' 'profile --keep-steps' 'profile --capture' 'profile --capture-every' 'profile --capture-steps' 'profile --capture-epochs' 'profile --capture-phase' 'profile --capture-on' 'profile --capture-budget' 'profile --capture-policy' 'profile --capture-upload' 'profile --stop-on' 'profile --fail-on' 'profile --when' 'profile --then' 'profile --run-dir' 'profile --name' 'profile --disk-budget' 'profile --profile-name' 'profile --log-level' 'profile --progress-every' 'report --note' 'report --fail-on' 'control -l' 'control --level' 'control -f' 'control --flag' 'control --no-flag' 'control --for' 'control --at-step' 'control --profile' 'control --wait' 'filter-logs -f' 'filter-logs --flag' 'filter-logs -x' 'filter-logs --exclude-flag' 'filter-logs -p' 'filter-logs --prefix' 'filter-logs -r' 'filter-logs --ranks' 'filter-logs -t' 'filter-logs --type' 'filter-logs --level' 'filter-logs --steps' 'filter-logs --since' 'filter-logs --until' 'filter-logs -e' 'filter-logs --regex' 'filter-logs --map' 'filter-logs -A' 'filter-logs --after-context' 'filter-logs -B' 'filter-logs --before-context' 'filter-logs -C' 'filter-logs --context' 'filter-logs -o' 'filter-logs --output' 'filter-logs --format' 'filter-logs --log-format' 'filter-logs --jobs' 'inspect-pages ls --ranks' 'inspect-pages ls --rank' 'inspect-pages ls --steps' 'inspect-pages ls --step' 'inspect-pages ls --epochs' 'inspect-pages ls --epoch' 'inspect-pages ls --phase' 'inspect-pages show --slice' 'inspect-pages show --ranks' 'inspect-pages show --rank' 'inspect-pages show --steps' 'inspect-pages show --step' 'inspect-pages show --epochs' 'inspect-pages show --epoch' 'inspect-pages show --phase' 'inspect-pages show --nth' 'inspect-pages show --image' 'inspect-pages stats --layer' 'inspect-pages stats --group-by' 'inspect-pages stats --scores' 'inspect-pages stats --ranks' 'inspect-pages stats --rank' 'inspect-pages stats --steps' 'inspect-pages stats --step' 'inspect-pages stats --epochs' 'inspect-pages stats --epoch' 'inspect-pages stats --phase' 'inspect-pages find --sort' 'inspect-pages find --limit' 'inspect-pages find --layer' 'inspect-pages find --group-by' 'inspect-pages find --scores' 'inspect-pages find --ranks' 'inspect-pages find --rank' 'inspect-pages find --steps' 'inspect-pages find --step' 'inspect-pages find --epochs' 'inspect-pages find --epoch' 'inspect-pages find --phase' 'inspect-pages diff --layer' 'inspect-pages diff --tolerance' 'inspect-pages diff --by' 'inspect-pages diff --epochs' 'inspect-pages diff --ranks' 'inspect-pages diff --top' 'inspect-pages export -o' 'inspect-pages export --output' 'inspect-pages export --layer' 'inspect-pages export --keys' 'inspect-pages export --key' 'inspect-pages export --ranks' 'inspect-pages export --rank' 'inspect-pages export --steps' 'inspect-pages export --step' 'inspect-pages export --epochs' 'inspect-pages export --epoch' 'inspect-pages export --phase' 'inspect-pages html -o' 'inspect-pages html --output' 'inspect-pages html --layer' 'inspect-pages html --keys' 'inspect-pages html --key' 'inspect-pages html --ranks' 'inspect-pages html --rank' 'inspect-pages html --steps' 'inspect-pages html --step' 'inspect-pages html --epochs' 'inspect-pages html --epoch' 'inspect-pages html --phase' 'inspect-pages html --limit' 'inspect-pages html --size' 'inspect-pages convert -o' 'inspect-pages convert --output' 'inspect-pages convert --page-size' 'trace show --ranks' 'trace show --rank' 'trace show --windows' 'trace show --top' 'trace show --html' 'trace show --perfetto' 'trace advise --ranks' 'trace advise --rank' 'trace advise --windows' 'trace advise --threshold' 'trace advise --fail-on' 'trace flame --ranks' 'trace flame --rank' 'trace flame --windows' 'trace flame --by' 'trace flame --top' 'trace flame --depth' 'trace compare --tolerance' 'trace compare --save' 'trace compare --ranks' 'trace compare --rank' 'trace compare --windows' 'trace compare --top' 'trace slice -o' 'trace slice --output' 'trace slice --steps' 'trace slice --step' 'trace slice --ranks' 'trace slice --rank' 'trace slice --windows' 'metrics show --ranks' 'metrics show --rank' 'metrics show -k' 'metrics show --key' 'metrics dump --ranks' 'metrics dump --rank' 'metrics dump -k' 'metrics dump --key' 'metrics dump --step' 'metrics dump --at' 'metrics dump --phase' 'metrics dump --format' 'metrics dump -o' 'metrics dump --out' 'metrics plot --ranks' 'metrics plot --rank' 'metrics plot --smooth' 'metrics plot --html' 'metrics plot --height' 'metrics compare --ranks' 'metrics compare --rank' 'metrics compare -k' 'metrics compare --key' 'metrics compare --tolerance' 'metrics sanity --ranks' 'metrics sanity --rank' 'metrics sanity --fail-on' 'flags scan -o' 'flags scan --output' 'flags scan --function' 'demo --fault' 'demo --steps' 'demo --seed' 'demo --run-dir' 'hook install --python' 'hook remove --python'
+set -g __tdbg_valued 'run -f' 'run --flag' 'run --no-flag' 'run --preset' 'run --threshold' 'run --inject' 'run --step-optimizer' 'run -l' 'run --level' 'run --max-overhead' 'run --measure-overhead' 'run --every' 'run --steps' 'run --ranks' 'run --keep-steps' 'run --capture' 'run --capture-every' 'run --capture-steps' 'run --capture-epochs' 'run --capture-phase' 'run --capture-on' 'run --capture-budget' 'run --capture-policy' 'run --capture-upload' 'run --stop-on' 'run --fail-on' 'run --when' 'run --then' 'run --run-dir' 'run --name' 'run --disk-budget' 'run --profile-name' 'run --log-level' 'run --progress-every' 'profile -k' 'profile --kind' 'profile --wait' 'profile --warmup' 'profile --active' 'profile --repeat' 'profile --skip-first' 'profile --window' 'profile --window-on' 'profile -f' 'profile --flag' 'profile --no-flag' 'profile --preset' 'profile --threshold' 'profile --inject' 'profile --step-optimizer' 'profile -l' 'profile --level' 'profile --max-overhead' 'profile --measure-overhead' 'profile --every' 'profile --steps' 'profile --ranks' 'profile --keep-steps' 'profile --capture' 'profile --capture-every' 'profile --capture-steps' 'profile --capture-epochs' 'profile --capture-phase' 'profile --capture-on' 'profile --capture-budget' 'profile --capture-policy' 'profile --capture-upload' 'profile --stop-on' 'profile --fail-on' 'profile --when' 'profile --then' 'profile --run-dir' 'profile --name' 'profile --disk-budget' 'profile --profile-name' 'profile --log-level' 'profile --progress-every' 'report --note' 'report --fail-on' 'control -l' 'control --level' 'control -f' 'control --flag' 'control --no-flag' 'control --for' 'control --at-step' 'control --profile' 'control --timeout' 'filter-logs -f' 'filter-logs --flag' 'filter-logs -x' 'filter-logs --exclude-flag' 'filter-logs -p' 'filter-logs --prefix' 'filter-logs -r' 'filter-logs --ranks' 'filter-logs -t' 'filter-logs --type' 'filter-logs --log-level' 'filter-logs --steps' 'filter-logs --since' 'filter-logs --until' 'filter-logs -e' 'filter-logs --regex' 'filter-logs --map' 'filter-logs -A' 'filter-logs --after-context' 'filter-logs -B' 'filter-logs --before-context' 'filter-logs -C' 'filter-logs --context' 'filter-logs -o' 'filter-logs --output' 'filter-logs --format' 'filter-logs --log-format' 'filter-logs --jobs' 'inspect-pages ls --ranks' 'inspect-pages ls --rank' 'inspect-pages ls --steps' 'inspect-pages ls --step' 'inspect-pages ls --epochs' 'inspect-pages ls --epoch' 'inspect-pages ls --phase' 'inspect-pages show --slice' 'inspect-pages show --ranks' 'inspect-pages show --rank' 'inspect-pages show --steps' 'inspect-pages show --step' 'inspect-pages show --epochs' 'inspect-pages show --epoch' 'inspect-pages show --phase' 'inspect-pages show --nth' 'inspect-pages show --image' 'inspect-pages stats --layer' 'inspect-pages stats --group-by' 'inspect-pages stats --scores' 'inspect-pages stats --ranks' 'inspect-pages stats --rank' 'inspect-pages stats --steps' 'inspect-pages stats --step' 'inspect-pages stats --epochs' 'inspect-pages stats --epoch' 'inspect-pages stats --phase' 'inspect-pages find --sort' 'inspect-pages find --limit' 'inspect-pages find --layer' 'inspect-pages find --group-by' 'inspect-pages find --scores' 'inspect-pages find --ranks' 'inspect-pages find --rank' 'inspect-pages find --steps' 'inspect-pages find --step' 'inspect-pages find --epochs' 'inspect-pages find --epoch' 'inspect-pages find --phase' 'inspect-pages diff --layer' 'inspect-pages diff --tolerance' 'inspect-pages diff --pair-by' 'inspect-pages diff --epochs' 'inspect-pages diff --ranks' 'inspect-pages diff --top' 'inspect-pages export -o' 'inspect-pages export --output' 'inspect-pages export --layer' 'inspect-pages export --keys' 'inspect-pages export --key' 'inspect-pages export --ranks' 'inspect-pages export --rank' 'inspect-pages export --steps' 'inspect-pages export --step' 'inspect-pages export --epochs' 'inspect-pages export --epoch' 'inspect-pages export --phase' 'inspect-pages html -o' 'inspect-pages html --output' 'inspect-pages html --layer' 'inspect-pages html --keys' 'inspect-pages html --key' 'inspect-pages html --ranks' 'inspect-pages html --rank' 'inspect-pages html --steps' 'inspect-pages html --step' 'inspect-pages html --epochs' 'inspect-pages html --epoch' 'inspect-pages html --phase' 'inspect-pages html --limit' 'inspect-pages html --size' 'inspect-pages convert -o' 'inspect-pages convert --output' 'inspect-pages convert --page-size' 'trace show --ranks' 'trace show --rank' 'trace show --windows' 'trace show --top' 'trace show --html' 'trace show --perfetto' 'trace advise --ranks' 'trace advise --rank' 'trace advise --windows' 'trace advise --threshold' 'trace advise --fail-on' 'trace flame --ranks' 'trace flame --rank' 'trace flame --windows' 'trace flame --by' 'trace flame --top' 'trace flame --depth' 'trace compare --tolerance' 'trace compare --save' 'trace compare --ranks' 'trace compare --rank' 'trace compare --windows' 'trace compare --top' 'trace slice -o' 'trace slice --output' 'trace slice --steps' 'trace slice --step' 'trace slice --ranks' 'trace slice --rank' 'trace slice --windows' 'metrics show --ranks' 'metrics show --rank' 'metrics show -k' 'metrics show --key' 'metrics dump --ranks' 'metrics dump --rank' 'metrics dump -k' 'metrics dump --key' 'metrics dump --after-step' 'metrics dump --phase' 'metrics dump --format' 'metrics dump -o' 'metrics dump --out' 'metrics plot --ranks' 'metrics plot --rank' 'metrics plot --smooth' 'metrics plot --html' 'metrics plot --height' 'metrics compare --ranks' 'metrics compare --rank' 'metrics compare -k' 'metrics compare --key' 'metrics compare --tolerance' 'metrics sanity --ranks' 'metrics sanity --rank' 'metrics sanity --fail-on' 'flags scan -o' 'flags scan --output' 'flags scan --function' 'demo --fault' 'demo --train-steps' 'demo --seed' 'demo --run-dir' 'hook install --python' 'hook remove --python'
 
 # Prints the command typed so far, such as `flags list`; `run --` once the wrapped command has begun.
 function __tdbg_state
@@ -98,10 +98,10 @@ function __tdbg_FLAG
 end
 
 function __tdbg_LEVEL
-    printf '%s\n' 'off'
-    printf '%s\n' 'basic'
-    printf '%s\n' 'advanced'
-    printf '%s\n' 'extreme'
+    printf '%s\n' 'off	nothing is recorded; nothing of the program is hooked'
+    printf '%s\n' 'basic	loss, learning rate, times, gradient norms, the first bad value; at most 1 % of the time'
+    printf '%s\n' 'advanced	also statistics of module outputs, weights and gradients, and memory; at most 3 %'
+    printf '%s\n' 'extreme	also every module each time, exact extremes, more probes, a history; at most 10 %'
 end
 
 function __tdbg_MODE
@@ -316,9 +316,9 @@ complete -c tdbg -n '__tdbg_at \'run\'' -l strict-flags -d 'A flag the program r
 complete -c tdbg -n '__tdbg_at \'run\'' -l forbid-flags -d 'Refuse to start while a debug flag is on, in tdbg\'s settings or in the program\'s own configuration.'
 complete -c tdbg -n '__tdbg_at \'run\'' -l inject -x -a '(__tdbg_MODE)' -d 'How flags reach the program\'s own configuration.'
 complete -c tdbg -n '__tdbg_at \'run\'' -l step-optimizer -x -d 'Class of the optimizer whose step counts, not the first.'
-complete -c tdbg -n '__tdbg_at \'run\'' -s l -l level -x -a '(__tdbg_LEVEL)' -d 'How much is recorded: off, basic, advanced or extreme.'
+complete -c tdbg -n '__tdbg_at \'run\'' -s l -l level -x -a '(__tdbg_LEVEL)' -d 'off, basic, advanced or extreme: how much is recorded (default basic).'
 complete -c tdbg -n '__tdbg_at \'run\'' -l max-overhead -x -d 'Share of the wall time tdbg may cost, in percent.'
-complete -c tdbg -n '__tdbg_at \'run\'' -l baseline -x -d 'Alternate blocks of N steps without and with tdbg, and compare.'
+complete -c tdbg -n '__tdbg_at \'run\'' -l measure-overhead -x -d 'Alternate blocks of N steps without and with tdbg, and compare.'
 complete -c tdbg -n '__tdbg_at \'run\'' -l every -x -d 'Flags and levels look at every Nth step only.'
 complete -c tdbg -n '__tdbg_at \'run\'' -l steps -x -d 'Flags and levels look at these steps only: 100:200,500.'
 complete -c tdbg -n '__tdbg_at \'run\'' -l ranks -x -d 'Flags and levels look on these ranks only: 0,3-5.'
@@ -370,9 +370,9 @@ complete -c tdbg -n '__tdbg_at \'profile\'' -l strict-flags -d 'A flag the progr
 complete -c tdbg -n '__tdbg_at \'profile\'' -l forbid-flags -d 'Refuse to start while a debug flag is on, in tdbg\'s settings or in the program\'s own configuration.'
 complete -c tdbg -n '__tdbg_at \'profile\'' -l inject -x -a '(__tdbg_MODE)' -d 'How flags reach the program\'s own configuration.'
 complete -c tdbg -n '__tdbg_at \'profile\'' -l step-optimizer -x -d 'Class of the optimizer whose step counts, not the first.'
-complete -c tdbg -n '__tdbg_at \'profile\'' -s l -l level -x -a '(__tdbg_LEVEL)' -d 'How much is recorded: off, basic, advanced or extreme.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -s l -l level -x -a '(__tdbg_LEVEL)' -d 'off, basic, advanced or extreme: how much is recorded (default basic).'
 complete -c tdbg -n '__tdbg_at \'profile\'' -l max-overhead -x -d 'Share of the wall time tdbg may cost, in percent.'
-complete -c tdbg -n '__tdbg_at \'profile\'' -l baseline -x -d 'Alternate blocks of N steps without and with tdbg, and compare.'
+complete -c tdbg -n '__tdbg_at \'profile\'' -l measure-overhead -x -d 'Alternate blocks of N steps without and with tdbg, and compare.'
 complete -c tdbg -n '__tdbg_at \'profile\'' -l every -x -d 'Flags and levels look at every Nth step only.'
 complete -c tdbg -n '__tdbg_at \'profile\'' -l steps -x -d 'Flags and levels look at these steps only: 100:200,500.'
 complete -c tdbg -n '__tdbg_at \'profile\'' -l ranks -x -d 'Flags and levels look on these ranks only: 0,3-5.'
@@ -421,14 +421,14 @@ complete -c tdbg -n '__tdbg_at \'status\'' -s h -l help -d 'Show this page and e
 complete -c tdbg -n '__tdbg_at \'status\'' -a '(__tdbg_runs)'
 
 # tdbg control
-complete -c tdbg -n '__tdbg_at \'control\'' -s l -l level -x -a '(__tdbg_LEVEL)' -d 'How much is recorded from then on: off, basic, advanced or extreme.'
+complete -c tdbg -n '__tdbg_at \'control\'' -s l -l level -x -a '(__tdbg_LEVEL)' -d 'off, basic, advanced or extreme: how much is recorded from then on.'
 complete -c tdbg -n '__tdbg_at \'control\'' -s f -l flag -x -a '(__tdbg_FLAG)' -d 'Switch a debug flag on; repeatable.'
 complete -c tdbg -n '__tdbg_at \'control\'' -l no-flag -x -a '(__tdbg_FLAG)' -d 'Switch a debug flag off; repeatable.'
 complete -c tdbg -n '__tdbg_at \'control\'' -l for -x -d 'Go back to what was before after N steps.'
 complete -c tdbg -n '__tdbg_at \'control\'' -l at-step -x -d 'The first step the change holds for.'
 complete -c tdbg -n '__tdbg_at \'control\'' -l profile -x -d 'Record N steps with torch.profiler, after a warm-up.'
 complete -c tdbg -n '__tdbg_at \'control\'' -l clear-history -d 'Have the ranks forget the last steps they keep for reports.'
-complete -c tdbg -n '__tdbg_at \'control\'' -l wait -x -d 'How long to wait for the ranks; 0: not at all.'
+complete -c tdbg -n '__tdbg_at \'control\'' -l timeout -x -d 'How long to wait for the ranks; 0: not at all.'
 complete -c tdbg -n '__tdbg_at \'control\'' -l json -d 'Print one JSON document.'
 complete -c tdbg -n '__tdbg_at \'control\'' -s h -l help -d 'Show this page and exit.'
 complete -c tdbg -n '__tdbg_at \'control\'' -a '(__tdbg_runs)'
@@ -436,10 +436,10 @@ complete -c tdbg -n '__tdbg_at \'control\'' -a '(__tdbg_runs)'
 # tdbg filter-logs
 complete -c tdbg -n '__tdbg_at \'filter-logs\'' -s f -l flag -x -a '(__tdbg_FLAG)' -d 'Records of this flag and of those below it; repeat for more flags.'
 complete -c tdbg -n '__tdbg_at \'filter-logs\'' -s x -l exclude-flag -x -a '(__tdbg_FLAG)' -d 'Leave out records of this flag; repeat to leave out more.'
-complete -c tdbg -n '__tdbg_at \'filter-logs\'' -s p -l prefix -x -d 'Records whose tag starts with TEXT; repeat for more prefixes.'
+complete -c tdbg -n '__tdbg_at \'filter-logs\'' -s p -l prefix -x -d 'Records whose tag starts with PREFIX; repeat for more prefixes.'
 complete -c tdbg -n '__tdbg_at \'filter-logs\'' -s r -l ranks -x -d 'These ranks only: 0,3-5, or all. [default: all]'
 complete -c tdbg -n '__tdbg_at \'filter-logs\'' -s t -l type -x -d 'Which of tdbg\'s two logs of a rank: debug, info or both. [default: debug]'
-complete -c tdbg -n '__tdbg_at \'filter-logs\'' -l level -x -a '(__tdbg_LOG_LEVEL)' -d 'This level and above: DEBUG, STATS, INFO ...'
+complete -c tdbg -n '__tdbg_at \'filter-logs\'' -l log-level -x -a '(__tdbg_LOG_LEVEL)' -d 'This level and above: DEBUG, STATS, INFO ...'
 complete -c tdbg -n '__tdbg_at \'filter-logs\'' -l steps -x -d 'These steps only: 100:200,500.'
 complete -c tdbg -n '__tdbg_at \'filter-logs\'' -l since -x -d 'From this time on, as the log writes it, or its beginning: 2026-11-21T03.'
 complete -c tdbg -n '__tdbg_at \'filter-logs\'' -l until -x -d 'Up to this time.'
@@ -530,7 +530,7 @@ complete -c tdbg -n '__tdbg_at \'inspect-pages find\'' -r -F
 # tdbg inspect-pages diff
 complete -c tdbg -n '__tdbg_at \'inspect-pages diff\'' -l layer -x -d 'Only paths like this glob; repeatable.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages diff\'' -l tolerance -x -d 'Allow this relative error, whatever the type: 1e-3.'
-complete -c tdbg -n '__tdbg_at \'inspect-pages diff\'' -l by -x -d 'Pair datapoints by key or by order (default: key). [default: key]'
+complete -c tdbg -n '__tdbg_at \'inspect-pages diff\'' -l pair-by -x -d 'Pair datapoints by key or by order. [default: key]'
 complete -c tdbg -n '__tdbg_at \'inspect-pages diff\'' -l epochs -x -d 'Compare these two epochs: 1,2; or one epoch of two runs.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages diff\'' -l ranks -x -d 'Compare these two ranks: 0,1; or one rank of two runs.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages diff\'' -l top -x -d 'So many rows in the table of the worst tensors (default: 10). [default: 10]'
@@ -572,7 +572,7 @@ complete -c tdbg -n '__tdbg_at \'inspect-pages verify\'' -s h -l help -d 'Show t
 complete -c tdbg -n '__tdbg_at \'inspect-pages verify\'' -r -F
 
 # tdbg inspect-pages recover
-complete -c tdbg -n '__tdbg_at \'inspect-pages recover\'' -l force -d 'Even if the process that writes them seems to live, as on another host.'
+complete -c tdbg -n '__tdbg_at \'inspect-pages recover\'' -l ignore-live-writer -d 'Even if the process that writes them seems to live, as on another host.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages recover\'' -l json -d 'Print one JSON document.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages recover\'' -s h -l help -d 'Show this page and exit.'
 complete -c tdbg -n '__tdbg_at \'inspect-pages recover\'' -r -F
@@ -612,7 +612,7 @@ complete -c tdbg -n '__tdbg_at \'trace show\'' -r -F
 # tdbg trace advise
 complete -c tdbg -n '__tdbg_at \'trace advise\'' -l ranks -l rank -x -d 'Only these ranks, such as 0,3-5.'
 complete -c tdbg -n '__tdbg_at \'trace advise\'' -l windows -x -d 'Of several windows of a rank the last, or all; last if left out. [default: last]'
-complete -c tdbg -n '__tdbg_at \'trace advise\'' -l threshold -x -d 'NAME=VALUE: another threshold of a rule; repeatable.'
+complete -c tdbg -n '__tdbg_at \'trace advise\'' -l threshold -x -d 'A bound of a rule, as NAME=VALUE; repeatable.'
 complete -c tdbg -n '__tdbg_at \'trace advise\'' -l fail-on -x -d 'Exit 1 on advice of this severity or worse: notice, warning, critical.'
 complete -c tdbg -n '__tdbg_at \'trace advise\'' -l json -d 'Print one JSON document.'
 complete -c tdbg -n '__tdbg_at \'trace advise\'' -s h -l help -d 'Show this page and exit.'
@@ -666,7 +666,7 @@ complete -c tdbg -n '__tdbg_at \'metrics show\'' -r -F
 # tdbg metrics dump
 complete -c tdbg -n '__tdbg_at \'metrics dump\'' -l ranks -l rank -x -d 'Only these ranks, such as 0,3-5.'
 complete -c tdbg -n '__tdbg_at \'metrics dump\'' -s k -l key -x -d 'Only keys such as \'val/*\'; repeatable.'
-complete -c tdbg -n '__tdbg_at \'metrics dump\'' -l step -l at -x -d 'The state as it was after this step; that of the end if left out.'
+complete -c tdbg -n '__tdbg_at \'metrics dump\'' -l after-step -x -d 'The state as it was after this step; that of the end if left out.'
 complete -c tdbg -n '__tdbg_at \'metrics dump\'' -l phase -x -d 'Only rows of this phase, such as val.'
 complete -c tdbg -n '__tdbg_at \'metrics dump\'' -l series -d 'Every value, not the state.'
 complete -c tdbg -n '__tdbg_at \'metrics dump\'' -l states -d 'The states that DUMP_METRICS or VALIDATION_METRICS kept, as JSON.'
@@ -740,7 +740,7 @@ complete -c tdbg -n '__tdbg_at \'doctor\'' -s h -l help -d 'Show this page and e
 
 # tdbg demo
 complete -c tdbg -n '__tdbg_at \'demo\'' -l fault -x -a '(__tdbg_FAULT)' -d 'What breaks, at three fifths of the steps. [default: none]'
-complete -c tdbg -n '__tdbg_at \'demo\'' -l steps -x -d 'Optimizer steps. [default: 200]'
+complete -c tdbg -n '__tdbg_at \'demo\'' -l train-steps -x -d 'Optimizer steps. [default: 200]'
 complete -c tdbg -n '__tdbg_at \'demo\'' -l seed -x -d 'Seed of weights, batches and dropout. [default: 0]'
 complete -c tdbg -n '__tdbg_at \'demo\'' -l run-dir -x -a '(__fish_complete_directories)' -d 'Where the run is kept; must not hold another run.'
 complete -c tdbg -n '__tdbg_at \'demo\'' -s h -l help -d 'Show this page and exit.'

@@ -28,14 +28,20 @@ HELP = """Change level and flags of a live run, on all ranks at one step.
     Exit code: 1 if a rank has not answered within the time.
     """
 OPTIONS: Options = {
-    "level": Option(("--level", "-l"), "LEVEL", "How much is recorded from then on: off, basic, advanced or extreme."),
+    "level": Option(("--level", "-l"), "LEVEL", "off, basic, advanced or extreme: how much is recorded from then on."),
     "flag": Option(("--flag", "-f"), "FLAG", "Switch a debug flag on; repeatable."),
     "no_flag": Option(("--no-flag",), "FLAG", "Switch a debug flag off; repeatable."),
     "for_steps": Option(("--for",), "N", "Go back to what was before after N steps.", value=int),
     "at_step": Option(("--at-step",), "N", "The first step the change holds for.", value=int),
     "profile": Option(("--profile",), "N", "Record N steps with torch.profiler, after a warm-up.", value=int),
     "clear_history": Option(("--clear-history",), "", "Have the ranks forget the last steps they keep for reports."),
-    "wait": Option(("--wait",), "SECONDS", "How long to wait for the ranks; 0: not at all.", value=float),
+    "timeout": Option(
+        ("--timeout",),
+        "SECONDS",
+        "How long to wait for the ranks; 0: not at all.",
+        value=float,
+        old_names=("--wait",),
+    ),
     "json": JSON,
 }
 
@@ -51,7 +57,7 @@ class ControlArgs(Args):
     at_step: int | None = None
     profile: int | None = None
     clear_history: bool = False
-    wait: float | None = None
+    timeout: float | None = None
     json: bool = False
 
 
@@ -65,9 +71,9 @@ def run(args: ControlArgs) -> int:
     snapshot = look(found)
     check(snapshot)
     request = requested(snapshot.settings, args)
-    if args.wait is not None and not args.wait >= 0:
-        raise TdbgError(f"--wait is a number of seconds, not {args.wait:g}", "write 0 or more")
-    answer = ask(found, request, args.wait)
+    if args.timeout is not None and not args.timeout >= 0:
+        raise TdbgError(f"--timeout is a number of seconds, not {args.timeout:g}", "write 0 or more")
+    answer = ask(found, request, args.timeout)
     print_json("control", {"run": str(found.path), **answer.as_dict()}) if args.json else tell(answer)
     return 1 if answer.waited and answer.missing else 0
 

@@ -16,7 +16,7 @@ HELP = """Train a small model under tdbg, with a fault if you like.
     """
 OPTIONS: Options = {
     "fault": Option(("--fault",), "FAULT", "What breaks, at three fifths of the steps."),
-    "steps": Option(("--steps",), "N", "Optimizer steps.", least=1),
+    "steps": Option(("--train-steps",), "N", "Optimizer steps.", least=1, old_names=("--steps",)),
     "seed": Option(("--seed",), "SEED", "Seed of weights, batches and dropout."),
     "run_dir": Option(("--run-dir",), "DIR", "Where the run is kept; must not hold another run."),
 }

@@ -12,7 +12,7 @@ HELP = """Print log lines by flag, rank, level, step and time; whole records.
     Examples:
         tdbg filter-logs -f GRADIENTS
         tdbg filter-logs -f GRADIENTS -f LR --steps 100:200
-        tdbg filter-logs tdbg_runs/20261121-031500-train --level WARNING --ranks 0,3-5
+        tdbg filter-logs tdbg_runs/20261121-031500-train --log-level WARNING --ranks 0,3-5
         tdbg filter-logs train.log -e "loss=nan" --steps 100:200
         tdbg filter-logs logs/ --collapse
     """
@@ -21,14 +21,16 @@ OPTIONS: Options = {
     "exclude_flag": Option(
         ("--exclude-flag", "-x"), "FLAG", "Leave out records of this flag; repeat to leave out more."
     ),
-    "prefix": Option(("--prefix", "-p"), "TEXT", "Records whose tag starts with TEXT; repeat for more prefixes."),
+    "prefix": Option(("--prefix", "-p"), "PREFIX", "Records whose tag starts with PREFIX; repeat for more prefixes."),
     "ranks": Option(("--ranks", "-r"), "RANGE", "These ranks only: 0,3-5, or all."),
     "kind": Option(("--type", "-t"), "NAME", "Which of tdbg's two logs of a rank: debug, info or both."),
-    "level": Option(("--level",), "LOG_LEVEL", "This level and above: DEBUG, STATS, INFO ..."),
+    "level": Option(
+        ("--log-level",), "LOG_LEVEL", "This level and above: DEBUG, STATS, INFO ...", old_names=("--level",)
+    ),
     "steps": Option(("--steps",), "RANGE", "These steps only: 100:200,500."),
-    "since": Option(("--since",), "TEXT", "From this time on, as the log writes it, or its beginning: 2026-11-21T03."),
-    "until": Option(("--until",), "TEXT", "Up to this time."),
-    "regex": Option(("--regex", "-e"), "TEXT", "Records in which this expression is found."),
+    "since": Option(("--since",), "TIME", "From this time on, as the log writes it, or its beginning: 2026-11-21T03."),
+    "until": Option(("--until",), "TIME", "Up to this time."),
+    "regex": Option(("--regex", "-e"), "REGEX", "Records in which this expression is found."),
     "invert": Option(("--invert-match", "-v"), "", "The records that do not fit."),
     "map": Option(("--map",), "FILE", "How this program spells its flags, from `tdbg flags scan`."),
     "after": Option(("--after-context", "-A"), "N", "So many records after each one that fits."),
@@ -44,10 +46,10 @@ OPTIONS: Options = {
     "stats": Option(("--stats",), "", "How many records and bytes by tag, rank and level."),
     "list_prefixes": Option(("--list-prefixes",), "", "The tags there are, and the flag that owns each."),
     "output": Option(("--output", "-o"), "FILE", "Write there instead of to stdout (-)."),
-    "format": Option(("--format",), "NAME", "text, as it was read, or jsonl: one JSON object a record."),
+    "format": Option(("--format",), "FORMAT", "text, as it was read, or jsonl: one JSON object a record."),
     "log_format": Option(
         ("--log-format",),
-        "NAME",
+        "FORMAT",
         "How the logs are written, where that cannot be seen from their beginning.",
     ),
     "jobs": Option(("--jobs",), "N", "Worker processes; 0: one a CPU."),

@@ -12,6 +12,19 @@ ON_DISK = ("FILE", "DIR", "PATH", "RUN")
 COMMAND = "COMMAND"
 # Nothing to complete.
 FREE = (
+    "ACTION",
+    "BOUND",
+    "EPOCHS",
+    "FORMAT",
+    "LAYERS",
+    "PHASE",
+    "POLICY",
+    "PREFIX",
+    "REGEX",
+    "SHARE",
+    "SLICE",
+    "TIME",
+    "WEIGHT",
     "N",
     "PCT",
     "TEXT",

@@ -29,6 +29,7 @@ class Param:
     repeated: bool = False
     required: bool = False
     default: str = ""
+    group: str = ""  # the heading that an option stands under in help
 
     @property
     def label(self) -> str:
@@ -66,6 +67,14 @@ class Page:
         return self.about.partition("\n")[0]
 
     @property
+    def grouped_options(self) -> list[tuple[str, list[Param]]]:
+        """The options under their headings."""
+        found: dict[str, list[Param]] = {}
+        for option in self.options:
+            found.setdefault(option.group or "Options", []).append(option)
+        return list(found.items())
+
+    @property
     def wraps(self) -> bool:
         """True if its last argument is a whole command line."""
         return bool(self.arguments) and self.arguments[-1].kind == "COMMAND"
@@ -81,7 +90,7 @@ def read(spec: Command | Group, words: tuple[str, ...]) -> Page:
     return Page(
         words=words,
         about=inspect.cleandoc(spec.help),
-        options=(*options, Param(HELP, "", "Show this page and exit.")),
+        options=(*options, Param(HELP, "", "Show this page and exit.", group=options[-1].group if options else "")),
         arguments=arguments,
         commands=commands,
         synopsis=" ".join(usage),
@@ -97,6 +106,7 @@ def _option(spec: Command | Group, field: str, option: Option) -> Param:
         text=option.help,
         repeated=isinstance(spec, Command) and spec.is_repeatable(field),
         default=str(default) if typed else "",
+        group=option.group,
     )
 
 
@@ -124,7 +134,7 @@ def render(page: Page, width: int = WIDTH) -> str:
     blocks += _text(page.about, width)
     for title, rows in (
         ("Arguments", [(item.label, item.help) for item in page.arguments]),
-        ("Options", [(item.label, item.help) for item in page.options]),
+        *((title, [(item.label, item.help) for item in options]) for title, options in page.grouped_options),
         ("Commands", list(page.commands)),
     ):
         if rows:

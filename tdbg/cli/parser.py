@@ -134,7 +134,7 @@ def _args(spec: Command, given: dict[str, Any]) -> Args:
     found: dict[str, Any] = {}
     for name, value in given.items():
         field = name.removeprefix(ANOTHER_NAME)
-        if value is None or (name != field and value == spec.default(field)):
+        if value is None or value == spec.default(field):
             continue
         found[field] = [*found[field], *value] if field in found and spec.is_repeatable(field) else value
     return spec.args(**found)

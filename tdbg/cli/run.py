@@ -35,7 +35,7 @@ OPTIONS: Options = {
     "no_flag": Option(("--no-flag",), "FLAG", "Switch a debug flag off that another source switches on.", group=WATCH),
     "preset": Option(("--preset",), "PRESET", "Switch on flags often wanted together.", group=WATCH),
     "threshold": Option(
-        ("--threshold",), "TEXT", "A bound of a probe: GRADIENTS.explosion=50; repeatable.", group=WATCH
+        ("--threshold",), "BOUND", "A bound of a probe: GRADIENTS.explosion=50; repeatable.", group=WATCH
     ),
     "strict_flags": Option(
         ("--strict-flags",),
@@ -55,12 +55,22 @@ OPTIONS: Options = {
     "step_optimizer": Option(
         ("--step-optimizer",), "CLASS", "Class of the optimizer whose step counts, not the first.", group=WATCH
     ),
-    "level": Option(("--level", "-l"), "LEVEL", "How much is recorded: off, basic, advanced or extreme.", group=AMOUNT),
+    "level": Option(
+        ("--level", "-l"),
+        "LEVEL",
+        "off, basic, advanced or extreme: how much is recorded (default basic).",
+        group=AMOUNT,
+    ),
     "max_overhead": Option(
         ("--max-overhead",), "PCT", "Share of the wall time tdbg may cost, in percent.", group=AMOUNT
     ),
     "baseline": Option(
-        ("--baseline",), "N", "Alternate blocks of N steps without and with tdbg, and compare.", group=AMOUNT, value=int
+        ("--measure-overhead",),
+        "N",
+        "Alternate blocks of N steps without and with tdbg, and compare.",
+        group=AMOUNT,
+        value=int,
+        old_names=("--baseline",),
     ),
     "every": Option(("--every",), "N", "Flags and levels look at every Nth step only.", group=AMOUNT, value=int),
     "steps": Option(("--steps",), "RANGE", "Flags and levels look at these steps only: 100:200,500.", group=AMOUNT),
@@ -70,7 +80,7 @@ OPTIONS: Options = {
     ),
     "capture": Option(
         ("--capture",),
-        "TEXT",
+        "LAYERS",
         "Keep what these layers put out: 'layers.*.attn:output,input,grad'; repeatable.",
         group=CAPTURE,
     ),
@@ -80,10 +90,10 @@ OPTIONS: Options = {
     "capture_every": Option(("--capture-every",), "N", "Capture every Nth step.", group=CAPTURE, value=int),
     "capture_steps": Option(("--capture-steps",), "RANGE", "Capture these steps only: 100:200,500.", group=CAPTURE),
     "capture_epochs": Option(
-        ("--capture-epochs",), "TEXT", "Capture every Nth epoch and the last; latest; or all.", group=CAPTURE
+        ("--capture-epochs",), "EPOCHS", "Capture every Nth epoch and the last; latest; or all.", group=CAPTURE
     ),
     "capture_phase": Option(
-        ("--capture-phase",), "TEXT", "Capture in this phase only: train, val or eval; repeatable.", group=CAPTURE
+        ("--capture-phase",), "PHASE", "Capture in this phase only: train, val or eval; repeatable.", group=CAPTURE
     ),
     "capture_on": Option(
         ("--capture-on",),
@@ -93,7 +103,7 @@ OPTIONS: Options = {
     ),
     "capture_budget": Option(("--capture-budget",), "SIZE", "What a rank may capture, such as 2GB.", group=CAPTURE),
     "capture_policy": Option(
-        ("--capture-policy",), "TEXT", "Where the disk is too slow: block, drop or sample.", group=CAPTURE
+        ("--capture-policy",), "POLICY", "Where the disk is too slow: block, drop or sample.", group=CAPTURE
     ),
     "capture_upload": Option(
         ("--capture-upload",),
@@ -112,8 +122,12 @@ OPTIONS: Options = {
         value=bool,
     ),
     "fail_on": Option(("--fail-on",), "SEVERITY", "Exit with 1 instead of 0 after a finding this severe.", group=FOUND),
-    "when": Option(("--when",), "TEXT", "A condition on step records, such as 'loss > 10 or skipped'.", group=FOUND),
-    "then": Option(("--then",), "TEXT", "What to do when it comes true: 'level=extreme for 20', 'dump'.", group=FOUND),
+    "when": Option(
+        ("--when",), "CONDITION", "A condition on step records, such as 'loss > 10 or skipped'.", group=FOUND
+    ),
+    "then": Option(
+        ("--then",), "ACTION", "What to do when it comes true: 'level=extreme for 20', 'dump'.", group=FOUND
+    ),
     "run_dir": Option(("--run-dir",), "DIR", "Where the run is kept; must not hold another run.", group=FILES),
     "name": Option(("--name",), "NAME", "Name of the run under ./tdbg_runs.", group=FILES),
     "share": Option(

@@ -11,8 +11,8 @@ from tdbg.pages.places import SELECTION, Selected, chosen, opened
 from tdbg.pages.reader import Datapoint, PageSet, Tensor
 
 PICKING: Options = {
-    "layer": Option(("--layer",), "TEXT", "Only paths like this glob; repeatable."),
-    "keys": Option(("--keys", "--key"), "TEXT", "Only the datapoints of these keys: 17,18; repeatable."),
+    "layer": Option(("--layer",), "GLOB", "Only paths like this glob; repeatable."),
+    "keys": Option(("--keys", "--key"), "KEY", "Only the datapoints of these keys: 17,18; repeatable."),
     **SELECTION,
 }
 

@@ -43,7 +43,7 @@ def render(page: pages.Page, others: list[pages.Page]) -> str:
         _section("Description", _about(page)),
         _section("Commands", _entries([(_reference((*page.words, name)), text) for name, text in page.commands])),
         _section("Arguments", _entries([(_italic(item.label), item.help) for item in page.arguments])),
-        _section("Options", _entries([(_option(item), item.help) for item in page.options])),
+        _section("Options", _option_lines(page)),
         *_values(page),
         _section("Exit status", _bold_entries(STATUS_OF_A_WRAPPER if page.wraps else STATUS)),
         _section("Environment", _bold_entries(_variables(page))),
@@ -78,6 +78,15 @@ def _entries(rows: list[tuple[str, str]]) -> list[str]:
 
 def _bold_entries(rows: tuple[tuple[str, str], ...]) -> list[str]:
     return _entries([(f"\\fB{_plain(tag)}\\fR", text) for tag, text in rows])
+
+
+def _option_lines(page: pages.Page) -> list[str]:
+    """The options, under a heading for each group where there are several."""
+    lines: list[str] = []
+    for title, options in page.grouped_options:
+        lines += [f".SS {_plain(title)}"] if len(page.grouped_options) > 1 else []
+        lines += _entries([(_option(item), item.help) for item in options])
+    return lines
 
 
 def _values(page: pages.Page) -> list[str]:

@@ -19,15 +19,15 @@ HELP = """Compare two runs, epochs or ranks: the first tensor that differs, and 
     Examples:
         tdbg inspect-pages diff tdbg_runs/good tdbg_runs/bad
         tdbg inspect-pages diff tdbg_runs/good --epochs 1,2 --layer 'layers.*.attn:output'
-        tdbg inspect-pages diff tdbg_runs/good --ranks 0,1 --by order
+        tdbg inspect-pages diff tdbg_runs/good --ranks 0,1 --pair-by order
     """
 ARGUMENT = Argument("PATH", "Two runs or folders of pages; one, or none for the newest run, with --epochs or --ranks.")
 OPTIONS: Options = {
-    "layer": Option(("--layer",), "TEXT", "Only paths like this glob; repeatable."),
-    "tolerance": Option(("--tolerance",), "TEXT", "Allow this relative error, whatever the type: 1e-3."),
-    "by": Option(("--by",), "TEXT", "Pair datapoints by key or by order (default: key)."),
-    "epochs": Option(("--epochs",), "TEXT", "Compare these two epochs: 1,2; or one epoch of two runs."),
-    "ranks": Option(("--ranks",), "TEXT", "Compare these two ranks: 0,1; or one rank of two runs."),
+    "layer": Option(("--layer",), "GLOB", "Only paths like this glob; repeatable."),
+    "tolerance": Option(("--tolerance",), "SHARE", "Allow this relative error, whatever the type: 1e-3."),
+    "by": Option(("--pair-by",), "NAME", "Pair datapoints by key or by order.", old_names=("--by",)),
+    "epochs": Option(("--epochs",), "RANGE", "Compare these two epochs: 1,2; or one epoch of two runs."),
+    "ranks": Option(("--ranks",), "RANGE", "Compare these two ranks: 0,1; or one rank of two runs."),
     "top": Option(("--top",), "N", "So many rows in the table of the worst tensors (default: 10)."),
     "json": JSON,
 }
@@ -88,7 +88,7 @@ def _sides(args: DiffArgs) -> "tuple[Side, Side]":
 
     epochs, ranks = _two("--epochs", args.epochs), _two("--ranks", args.ranks)
     if args.by not in ("key", "order"):
-        raise TdbgError(f"--by cannot be {args.by!r}", "write --by key or --by order")
+        raise TdbgError(f"--pair-by cannot be {args.by!r}", "write --pair-by key or --pair-by order")
     paths = list(args.paths)
     if len(paths) > 2:
         raise TdbgError(f"{len(paths)} paths were given", "name two runs, folders or pages")
@@ -137,7 +137,7 @@ def _check(found: "Divergence", args: DiffArgs) -> None:
             )
     if not found.datapoints:
         keys = ", ".join(_named(entry) for entry in (found.alone_a[0], found.alone_b[0]))
-        hint = "--by order pairs them by order" if args.by == "key" else "were they captured in other phases?"
+        hint = "--pair-by order pairs them by order" if args.by == "key" else "were they captured in other phases?"
         raise TdbgError(f"no datapoint of A is in B too; their first are {keys}", hint)
     if not found.paths and not found.unreadable:
         known = [layer.path for layer in found.a.pages.layers()]

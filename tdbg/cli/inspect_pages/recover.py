@@ -14,7 +14,12 @@ HELP = """Seal the pages that a killed process left, and rebuild lost journals.
     """
 ARGUMENT = Argument("PATH", "A run, a rank's folder, or a folder of pages; the newest run if left out.")
 OPTIONS: Options = {
-    "force": Option(("--force",), "", "Even if the process that writes them seems to live, as on another host."),
+    "force": Option(
+        ("--ignore-live-writer",),
+        "",
+        "Even if the process that writes them seems to live, as on another host.",
+        old_names=("--force",),
+    ),
     "json": JSON,
 }
 

@@ -31,7 +31,7 @@ ARGUMENT = Argument(
     "Optional: a run, a folder of pages or a page; the newest run if left out. Then KEY or KEY/PATH of a tensor.",
 )
 OPTIONS: Options = {
-    "slice": Option(("--slice",), "TEXT", "A part of a tensor, such as 0,:,3:5; only its rows are read."),
+    "slice": Option(("--slice",), "SLICE", "A part of a tensor, such as 0,:,3:5; only its rows are read."),
     **SELECTION,
     "nth": Option(("--nth",), "N", "The N-th of several datapoints with this key, from 1."),
     "image": Option(("--image",), "IMAGE", "How pictures are sent to the terminal; auto asks its environment."),

@@ -29,7 +29,7 @@ HELP = """Compare the metrics of runs: best and last, and the first step where s
 ARGUMENT = Argument("PATH", "Two runs or more, folders or files; with one alone the newest run is compared with it.")
 OPTIONS: Options = {
     **SELECTION,
-    "tolerance": Option(("--tolerance",), "TEXT", "A share such as 0.01 or 1%, or spread; 1e-6 if left out."),
+    "tolerance": Option(("--tolerance",), "SHARE", "A share such as 0.01 or 1%, or spread; 1e-6 if left out."),
     "json": JSON,
 }
 TOLERANCE = 1e-6

@@ -19,17 +19,22 @@ HELP = """Write the state of the metrics at a step, or every value, as JSON, CSV
     any tool for text.
 
     Examples:
-        tdbg metrics dump --step 2000
+        tdbg metrics dump --after-step 2000
         tdbg metrics dump tdbg_runs/20261121-031500-train --series --format parquet --out metrics.parquet
         tdbg metrics dump --states --phase val
     """
 OPTIONS: Options = {
     **SELECTION,
-    "step": Option(("--step", "--at"), "N", "The state as it was after this step; that of the end if left out."),
-    "phase": Option(("--phase",), "NAME", "Only rows of this phase, such as val."),
+    "step": Option(
+        ("--after-step",),
+        "N",
+        "The state as it was after this step; that of the end if left out.",
+        old_names=("--step", "--at"),
+    ),
+    "phase": Option(("--phase",), "PHASE", "Only rows of this phase, such as val."),
     "series": Option(("--series",), "", "Every value, not the state."),
     "states": Option(("--states",), "", "The states that DUMP_METRICS or VALIDATION_METRICS kept, as JSON."),
-    "form": Option(("--format",), "NAME", "json, csv or parquet; json if left out."),
+    "form": Option(("--format",), "FORMAT", "json, csv or parquet; json if left out."),
     "out": Option(("--out", "-o"), "FILE", "Write to this file; stdout if left out."),
     "force": Option(("--force",), "", "With --out: overwrite a file that is there."),
     "json": Option(("--json",), "", "The same as --format json."),
@@ -127,7 +132,7 @@ def _step(text: str) -> int | None:
     if not text:
         return None
     if not text.isdecimal() or len(text) > 18:
-        raise TdbgError(f"--step cannot be {text!r}", "write the number of a step, such as 2000")
+        raise TdbgError(f"--after-step cannot be {text!r}", "write the number of a step, such as 2000")
     return int(text)
 
 

@@ -23,7 +23,7 @@ HELP = """Say what would make a step shorter, with the evidence for it.
     """
 OPTIONS: Options = {
     **SELECTION,
-    "threshold": Option(("--threshold",), "TEXT", "NAME=VALUE: another threshold of a rule; repeatable."),
+    "threshold": Option(("--threshold",), "BOUND", "A bound of a rule, as NAME=VALUE; repeatable."),
     "fail_on": Option(("--fail-on",), "NAME", "Exit 1 on advice of this severity or worse: notice, warning, critical."),
     "json": JSON,
 }

@@ -31,7 +31,7 @@ HELP = """Compare the steps of two runs: slower or not, and what changed.
     """
 ARGUMENT = Argument("PATH", "A, and B: traces, folders, runs or baselines; B is the newest run if left out.")
 OPTIONS: Options = {
-    "tolerance": Option(("--tolerance",), "TEXT", "How much slower B may be, such as 0.1 or 10%; 0.05 if left out."),
+    "tolerance": Option(("--tolerance",), "SHARE", "How much slower B may be, such as 0.1 or 10%; 0.05 if left out."),
     "save": Option(("--save",), "FILE", "Compare nothing: keep the runs that are named as a baseline."),
     "ranks": SELECTION["ranks"],
     "windows": Option(("--windows",), "NAME", "Of several windows of a rank all, or the last; all if left out."),
