@@ -4,13 +4,13 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tdbg.core.asked import Asked, Options
+from tdbg.core.command_spec import Args, Argument, Option, Options
 from tdbg.core.errors import TdbgError
 from tdbg.traces.parse.trace_files import TraceFile
 from tdbg.traces.summary import Summary
 
 
-class Selected(Asked):
+class Selected(Args):
     """Which traces of a run or folder."""
 
     ranks: str = ""
@@ -18,10 +18,12 @@ class Selected(Asked):
 
 
 SELECTION: Options = {
-    "ranks": (("--ranks", "--rank"), "RANGE", "Only these ranks, such as 0,3-5."),
-    "windows": (("--windows",), "NAME", "Of several windows of a rank the last, or all; last if left out."),
+    "ranks": Option(("--ranks", "--rank"), "RANGE", "Only these ranks, such as 0,3-5."),
+    "windows": Option(("--windows",), "NAME", "Of several windows of a rank the last, or all; last if left out."),
 }
-ARGUMENTS = ("PATH", "A trace (.json or .json.gz), a folder of traces, or a run; the newest with traces if left out.")
+ARGUMENT = Argument(
+    "PATH", "A trace (.json or .json.gz), a folder of traces, or a run; the newest with traces if left out."
+)
 
 
 def chosen(question: Selected) -> list[TraceFile]:
