@@ -95,7 +95,7 @@ def scan(
     """
     from tdbg.core.errors import TdbgError
     from tdbg.logs import tagmap
-    from tdbg.logs.guards.files import files_below, maps_below
+    from tdbg.logs.guards.program_files import files_below, maps_below
     from tdbg.logs.guards.reader import CHECKERS
 
     if not source.exists():

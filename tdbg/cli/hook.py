@@ -30,7 +30,7 @@ def install(python: Python = None) -> None:
         tdbg hook install
         tdbg hook install --python /path/to/env/bin/python
     """
-    from tdbg.launch import hook
+    from tdbg.launch import startup_files as hook
 
     print_lines([str(hook.install(python))])
 
@@ -42,7 +42,7 @@ def remove(python: Python = None) -> int:
     Examples:
         tdbg hook remove
     """
-    from tdbg.launch import hook
+    from tdbg.launch import startup_files as hook
 
     path = hook.remove(python)
     print_lines([str(path or "no hook is installed")])

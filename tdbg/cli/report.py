@@ -40,7 +40,7 @@ def command(
         tdbg report train --note "batch 12 holds an empty image"
     """
     from tdbg.core.rundir import RunDir
-    from tdbg.launch import metrics
+    from tdbg.launch import metrics_findings as metrics
     from tdbg.rules import view
     from tdbg.rules.verdict import judge_run
 

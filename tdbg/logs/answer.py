@@ -5,7 +5,7 @@ import sys
 
 from tdbg.core.errors import TdbgError
 from tdbg.core.output import say
-from tdbg.logs import parallel, sources
+from tdbg.logs import log_files, parallel
 from tdbg.logs.parallel import Output
 from tdbg.logs.question import JSONL, STDOUT, Question, check, query_of
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from tdbg.logs.formats import Format
+    from tdbg.logs.log_files import Source
     from tdbg.logs.query import Query
     from tdbg.logs.records import Record
     from tdbg.logs.silent import Sign
-    from tdbg.logs.sources import Source
 
 
 def answer(question: Question) -> int:
@@ -39,7 +39,7 @@ def answer(question: Question) -> int:
 
 def _is_of_a_run(asked: "Asked") -> bool:
     """True if tdbg's own records are read: their flags are known without a map."""
-    return any(sources.is_records(source.path) for source in asked.sources)
+    return any(log_files.is_records(source.path) for source in asked.sources)
 
 
 class Asked:
@@ -54,7 +54,7 @@ class Asked:
 
     def find(self) -> "list[Source]":
         """The files there are now."""
-        return sources.find(self.question.paths or [newest()], self.question.kind)
+        return log_files.find(self.question.paths or [newest()], self.question.kind)
 
     def _look(self, source: "Source") -> "tuple[Source, type[Format]]":
         """A file and how it is written; looked at once."""
@@ -94,7 +94,7 @@ def _plain(asked: Asked, output: Output, handle: int) -> int:
     question = asked.question
     if question.before or question.after or question.context:
         return _context(asked, output)
-    if any(sources.is_records(source.path) for source in asked.sources):
+    if any(log_files.is_records(source.path) for source in asked.sources):
         return _each(asked, asked.ordered(), output)
     if question.format == JSONL:
         return _each(asked, asked.records(), output)
@@ -120,7 +120,7 @@ def _each(
 
 def shown(record: "Record") -> bytes:
     """As it was read; what tdbg wrote down of the program's own records, as text."""
-    if not sources.is_records(record.source.path):
+    if not log_files.is_records(record.source.path):
         return record.data
     from tdbg.logs.render import as_text
 
@@ -132,9 +132,9 @@ def as_json(record: "Record") -> bytes:
     import json
 
     from tdbg.core import flags
-    from tdbg.logs.tables import level_name
+    from tdbg.logs.log_counts import level_name
 
-    if sources.is_records(record.source.path):
+    if log_files.is_records(record.source.path):
         return _escaped(record.data)
     tag = record.tag.decode("utf-8", "replace")
     row = {
@@ -194,7 +194,7 @@ def _merge(asked: Asked, output: Output, handle: int) -> int:
 
 
 def _follow(asked: Asked, output: Output, handle: int) -> int:
-    from tdbg.logs.follow import follow
+    from tdbg.logs.log_follower import follow
     from tdbg.logs.records import Record
     from tdbg.logs.render import as_text
 
@@ -205,7 +205,7 @@ def _follow(asked: Asked, output: Output, handle: int) -> int:
             record = Record(data, source, asked.form(source), times.get(source.path, b""))
             times[source.path] = record.time
             data = as_json(record)
-        elif sources.is_records(source.path):
+        elif log_files.is_records(source.path):
             data = as_text(data)
         output.emit(memoryview(data))
         output.flush()
@@ -250,9 +250,9 @@ def _diverge(asked: Asked, output: Output, handle: int) -> int:
 
 def _silent(asked: Asked, output: Output, handle: int) -> int:
     from tdbg.core.ranges import shown_ranges
+    from tdbg.logs.log_counts import level_name
     from tdbg.logs.records import logs_of
     from tdbg.logs.silent import missing, signs
-    from tdbg.logs.tables import level_name
 
     found = signs(logs_of(asked.looked_at()), asked.form, asked.query)
     rows = []
@@ -307,7 +307,7 @@ def _earliest(found: "Sequence[Sign]") -> str:
 def _errors(asked: Asked, output: Output, handle: int) -> int:
     from tdbg.core.escapes import safe
     from tdbg.logs.collapse import span
-    from tdbg.logs.errors import clusters
+    from tdbg.logs.first_errors import clusters
     from tdbg.logs.merge import ended
 
     found = clusters(asked.ordered())
@@ -333,7 +333,7 @@ def _count(asked: Asked, output: Output, handle: int) -> int:
 
 
 def _stats(asked: Asked, output: Output, handle: int) -> int:
-    from tdbg.logs.tables import STATS_COLUMNS, stats
+    from tdbg.logs.log_counts import STATS_COLUMNS, stats
 
     rows = stats(asked.records())
     table(handle, STATS_COLUMNS, rows, asked.question.format)
@@ -341,7 +341,7 @@ def _stats(asked: Asked, output: Output, handle: int) -> int:
 
 
 def _list_prefixes(asked: Asked, output: Output, handle: int) -> int:
-    from tdbg.logs.tables import PREFIX_COLUMNS, prefixes
+    from tdbg.logs.log_counts import PREFIX_COLUMNS, prefixes
 
     rows = prefixes(asked.records())
     table(handle, PREFIX_COLUMNS, rows, asked.question.format)
@@ -387,7 +387,7 @@ def world_size(found: "Sequence[Source]") -> int | None:
 
     for folder in {parent for source in found for parent in pathlib.Path(source.path).parents[:3]}:
         try:
-            run = read_json(folder / sources.RUN_FILE)
+            run = read_json(folder / log_files.RUN_FILE)
             ranks = run.get("ranks") or {}
             sizes = [row.get("world_size") for row in ranks.values() if isinstance(row, dict)]
         except (OSError, ValueError, AttributeError):
