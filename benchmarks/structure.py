@@ -43,7 +43,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
             "tables",
         ),
         *("urls", "window", "asked", "capture", "command_spec", "profiling", "webpage", "frames", "escapes", "files"),
-        *("redaction", "ownership", "run_files"),
+        *("redaction", "ownership", "run_files", "deprecation", "rule_base"),
     ),
     ("config", "config_files", "flag_variable", "rundir", "control"),
     ("runtime", "rules", "logs", "metrics", "pages", "traces"),

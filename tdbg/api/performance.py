@@ -234,12 +234,12 @@ def _told(read: "Summary") -> dict[str, Any]:
 
     from tdbg.core.tables import finite
     from tdbg.traces.analyze import summary_figures as figures
-    from tdbg.traces.rules import RULES, consult
+    from tdbg.traces.rules import RULES, evaluate_traces
 
     RULES.load_third_party()  # one that cannot be loaded is told by `tdbg trace advise`
     kept = figures.steady(read)
     median = figures.typical_length(read)
-    advice, _ = consult([("", read)], {})
+    advice, _ = evaluate_traces([("", read)], {})
     told = {
         "batches": len(read.steps),
         "median_ms": median / 1e6,

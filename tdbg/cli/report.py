@@ -42,7 +42,7 @@ def command(
     from tdbg.core.rundir import RunDir
     from tdbg.launch import metrics_findings as metrics
     from tdbg.rules import view
-    from tdbg.rules.verdict import judge_run
+    from tdbg.rules.rule_engine import judge_run
 
     floor = severity(fail_on)
     found = RunDir.open(run, writes=note is not None)

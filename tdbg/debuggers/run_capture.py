@@ -8,7 +8,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import torch
 from torch import nn
@@ -16,6 +16,14 @@ from torch import nn
 from tdbg.core.capture import NOT_THE_LAST_EPOCH, SAMPLED, Epochs, Spec
 from tdbg.core.config import Selection
 from tdbg.core.errors import TdbgError
+from tdbg.core.observations.capture import (
+    CaptureDone,
+    CaptureFailed,
+    CaptureOver,
+    LayersChosen,
+    LayersMissing,
+    LayersPlaced,
+)
 from tdbg.debuggers.batch_matching import Batches
 from tdbg.debuggers.hooks import seen_through
 from tdbg.debuggers.ids import batch_ids
@@ -38,7 +46,6 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
-LATE = "no gradient came: it was not used, it was a view changed in place, or backward came after the update"
 MAX_SKIPPED = 8  # tensors that are named
 MAX_RARITY = 64  # policy sample: at the rarest one pass in so many
 
@@ -74,22 +81,7 @@ class Capture(Probe):
     """
 
     name = "capture"
-    fields: ClassVar[dict[str, str]] = {
-        "layers": "paths of the layers that are captured, at most 64",
-        "count": "how many there are",
-        "root": "class of the root module",
-        "pattern": "MISSING: what was asked for and matches no layer",
-        "hint": "MISSING: the nearest names",
-        "place": "PLACE: the part of the root in which it was looked for, as it fits nowhere else",
-        "why": "the reason in words",
-        "datapoints": "passes that were written",
-        "bytes": "bytes of tensors in them",
-        "dropped": "what was left out: reason -> passes",
-        "not_executed": "layers asked for that ran in no captured pass, at most 64",
-        "skipped": "what of layers could not be kept, or did not come: path -> reason, at most eight",
-        "skips": "how often something could not be kept, over all passes",
-        "waited_s": "how long the program waited for the disk",
-    }
+    observations = (LayersChosen, LayersMissing, LayersPlaced, CaptureOver, CaptureFailed, CaptureDone)
 
     def __init__(self, monitor: "Monitor") -> None:
         super().__init__(monitor)
@@ -106,7 +98,7 @@ class Capture(Probe):
         self.pool = Pool(policy=settings.capture_policy)
         self.tap = Tap(self.pool, self._failed)
         self.waiting = Waiting(self.tap, self._hand_over)
-        self.pool.relieve = self.waiting.hand_over_all  # what waits for gradients must not be waited for
+        self.pool.relieve = self.waiting.make_room  # what waits for gradients must not be waited for
         self._targets: weakref.WeakKeyDictionary[nn.Module, list[Target]] = weakref.WeakKeyDictionary()
         self._recording: Recording | None = None
         self._totals = Totals()
@@ -250,15 +242,7 @@ class Capture(Probe):
             if known:
                 paths = [target.path for target in known]
                 self._idle |= dict.fromkeys(paths)
-                self.see(
-                    f"capturing {len(paths)} layers of {type(unwrapped(module)).__name__}: {', '.join(paths[:4])}"
-                    + (" ..." if paths[4:] else ""),
-                    part="LAYERS",
-                    level="I",
-                    layers=paths[:64],
-                    count=len(paths),
-                    root=type(unwrapped(module)).__name__,
-                )
+                self.emit(LayersChosen(layers=paths[:64], count=len(paths), root=type(unwrapped(module)).__name__))
         return known
 
     def _found(self, module: nn.Module) -> Iterator[Target]:
@@ -270,8 +254,8 @@ class Capture(Probe):
                 found = _below(top, prefix, spec.pattern) if prefix else self._selected(module, spec.pattern)
             except TdbgError as error:
                 root = type(unwrapped(top)).__name__
-                text = f"--capture: {error}; {error.hint}"
-                self.see(text, "MISSING", "W", pattern=spec.pattern, root=root, hint=error.hint or "", why=str(error))
+                hint = error.hint or ""
+                self.emit(LayersMissing(pattern=spec.pattern, root=root, hint=hint, why=str(error)))
                 continue
             for path, layer in found.items():
                 before = kinds.get(path, (None, ()))[1]
@@ -296,10 +280,9 @@ class Capture(Probe):
                 more = f" and {len(places) - 4} more places" if len(places) > 4 else ""
                 raise TdbgError(str(error), f"it fits below the root at {known}{more}: name one") from None
         ((place, found),) = places.items()
-        root = type(unwrapped(module)).__name__
-        text = f"--capture {pattern!r} fits no layer of {root} itself and is taken as {f'{place}.{pattern}'!r}"
-        self.see(text, part="PLACE", level="I", pattern=pattern, place=place, root=root)
-        self.monitor.when_rank(lambda: self.monitor.note(f"capture-place-{pattern}", text))
+        placed = LayersPlaced(pattern=pattern, place=place, root=type(unwrapped(module)).__name__)
+        self.emit(placed)
+        self.monitor.when_rank(lambda: self.monitor.note(f"capture-place-{pattern}", placed.text()))
         return found
 
     @asked
@@ -352,9 +335,9 @@ class Capture(Probe):
         elif self.waiting:
             self.waiting.hand_over_complete()
 
-    def _hand_over(self, ended: Ended) -> None:
+    def _hand_over(self, ended: Ended, missing: str) -> None:
         copied = ended.copied
-        self._skip(copied)
+        self._skip(copied, missing)
         if self._idle:
             for path in copied.calls:
                 self._idle.pop(path, None)
@@ -363,9 +346,9 @@ class Capture(Probe):
             return
         self._put(ended)
 
-    def _skip(self, copied: Copied) -> None:
-        """Keep in mind what of a pass could not be kept."""
-        late = dict.fromkeys(copied.awaited, LATE)
+    def _skip(self, copied: Copied, missing: str) -> None:
+        """Keep in mind what of a pass could not be kept. missing: why gradients have not come."""
+        late = dict.fromkeys(copied.awaited, missing)
         for path, why in {**copied.skipped, **late}.items():
             self._leave(path, why)
 
@@ -393,14 +376,14 @@ class Capture(Probe):
     def _end_over(self, error: BudgetExceeded) -> None:
         """No fault: it is what was asked for."""
         self._over = True
-        self.see(f"capturing ended: {error}", "OVER", "W", why=str(error))
+        self.emit(CaptureOver(why=str(error)))
 
     def _give_up(self, error: Exception) -> None:
         """The disk takes no more: what was written stays, the program goes on, and it is said."""
         if not self._over:
             self._over = True
             why = (error.strerror if isinstance(error, OSError) else None) or str(error)
-            self.see(f"capturing ended: {why}", "FAILED", "E", why=why)
+            self.emit(CaptureFailed(why=why))
 
     def _recording_of(self, epoch: int | None) -> Recording:
         """Where a datapoint goes; with a choice of epochs each of them has a folder."""
@@ -481,23 +464,11 @@ class Capture(Probe):
         """The program ran, and no pass was wanted: silence would look like a success."""
         waited = self.monitor.settings.capture_on and not self.monitor.capture_until
         why = "no finding came that --capture-on waits for" if waited else "no pass was among those asked for"
-        self.see(f"captured nothing: {why}", part="DONE", level="I", datapoints=0, bytes=0, why=why)
+        self.emit(CaptureDone(why=why))
 
     def _tell(self) -> None:
         found = self._totals
-        lost = ", ".join(f"{count:,} {reason}" for reason, count in found.dropped.items())
-        text = f"captured {found.written:,} passes, {found.bytes / 1e6:,.1f} MB"
-        text += f"; left out: {lost}" if lost else ""
-        if self._skipped:
-            text += f"; not kept, {self._skips:,} times: "
-            text += ", ".join(f"{path} ({why})" for path, why in self._skipped.items())
-        if self._idle:
-            idle = ", ".join(list(self._idle)[:8]) + (" ..." if len(self._idle) > 8 else "")
-            text += f"; not executed: {idle}"
-        self.see(
-            text,
-            part="DONE",
-            level="I",
+        done = CaptureDone(
             datapoints=found.written,
             bytes=found.bytes,
             dropped=dict(found.dropped),
@@ -506,6 +477,7 @@ class Capture(Probe):
             not_executed=list(self._idle)[:64],
             waited_s=round(self.pool.waited_s, 3),
         )
+        self.emit(done)
 
 
 def _below(top: nn.Module, prefix: str, pattern: str) -> dict[str, nn.Module]:

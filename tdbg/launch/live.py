@@ -107,7 +107,7 @@ def look(run: RunDir) -> Snapshot:
         found = [*_head(process), *_tail(process)]
         points[process.label] = _course(found)
         for event in found:
-            view.take(process, event)
+            view.add_event(process, event)
     view.close(None)
     snapshot = Snapshot(run, time.time(), view.settings, has_ended(info), "")
     snapshot.exit_text = _exit_text(view) if snapshot.ended else ""

@@ -17,7 +17,7 @@ def join(verdict: Verdict, run: RunDir) -> Verdict:
     try:
         from tdbg.metrics.rows.row_files import find_rows_files as find
         from tdbg.metrics.rows.run_summary import summarize_run as look
-        from tdbg.metrics.sanity import judge
+        from tdbg.metrics.sanity import evaluate_metrics
 
         if not any(run.path.glob("rank*/**/metrics.jsonl")):
             return verdict
@@ -26,7 +26,7 @@ def join(verdict: Verdict, run: RunDir) -> Verdict:
         if size > FILE_BYTES:
             verdict.notes.append(f"{size / 1e6:,.0f} MB of metrics were not judged: `tdbg metrics sanity {run.path}`")
             return verdict
-        found, trouble = judge(look(place)[0])
+        found, trouble = evaluate_metrics(look(place)[0])
     except (TdbgError, OSError) as error:
         verdict.trouble.append(f"the metrics cannot be read: {error}")
         return verdict

@@ -15,7 +15,8 @@ from tdbg.core.rundir import EVENTS, FINDINGS, ProcessDir, RunDir
 from tdbg.launch import metrics_findings
 from tdbg.launch.progress import Progress
 from tdbg.rules import wanted
-from tdbg.rules.verdict import BLOCK_LINES, Judge, Verdict, block, judge_run, title_line
+from tdbg.rules.rule_engine import RuleEngine, judge_run
+from tdbg.rules.verdict import BLOCK_LINES, Verdict, block, title_line
 
 PART_OFF = "TD-C005"
 POLL_S = 0.25
@@ -93,7 +94,7 @@ class Follower:
     ) -> None:
         self.run = run
         self.settings = settings
-        self.judge = Judge(run)
+        self.judge = RuleEngine(run)
         self.speaks = speaks
         self._stop, self._capture, self._profile = stop, capture, profile
         self._stopped = False

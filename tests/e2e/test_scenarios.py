@@ -9,7 +9,7 @@ import pytest
 
 from tdbg.core.rundir import RunDir
 from tdbg.launch import metrics_findings
-from tdbg.rules.verdict import judge_run
+from tdbg.rules.rule_engine import judge_run
 from tests.e2e.conftest import Result, call
 
 ROOT = Path(__file__).parents[2]

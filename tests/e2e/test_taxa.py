@@ -12,7 +12,7 @@ import pytest
 
 from tdbg.core.flags import FLAGS, tag
 from tdbg.launch import metrics_findings
-from tdbg.rules.verdict import judge_run
+from tdbg.rules.rule_engine import judge_run
 from tests.e2e.conftest import Result, call
 
 TAXA = Path(__file__).parents[2] / "examples" / "taxa"

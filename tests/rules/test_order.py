@@ -8,7 +8,7 @@ from streams import Stream
 from tdbg.core.events import Event, Finding, Step
 from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, Rule
-from tdbg.rules.verdict import Judge
+from tdbg.rules.rule_engine import RuleEngine
 
 CAUSES = ("TD-S006", "TD-C008", "TD-S005", "TD-D002")
 CONSEQUENCES = ("TD-G003", "TD-G005", "TD-S007")
@@ -26,7 +26,7 @@ def judged(run: Stream, planted: list[Finding], patch: pytest.MonkeyPatch) -> li
 
     RULES.load()
     patch.setitem(RULES._items, Planted.code, Planted)
-    judge = Judge(run.run)
+    judge = RuleEngine(run.run)
     for folder, event in run.log:
         judge.feed(ProcessDir(run.run, run.run.path / folder), event)
     return [finding.code for finding in judge.finish().findings]

@@ -44,14 +44,14 @@ def answer(question: Question) -> int:
     from tdbg.core.tables import safe
     from tdbg.metrics.metrics_options import NO_ROWS, place_of, tell_counts
     from tdbg.metrics.rows.run_summary import summarize_run as look
-    from tdbg.metrics.sanity import judge
+    from tdbg.metrics.sanity import evaluate_metrics
 
     if question.fail_on and question.fail_on not in SEVERITIES:
         raise TdbgError(f"--fail-on cannot be {question.fail_on!r}", f"write one of: {', '.join(SEVERITIES)}")
     place = place_of(question)
     seen, counts = look(place)
     tell_counts(place.name, counts)
-    found, trouble = judge(seen)
+    found, trouble = evaluate_metrics(seen)
     for line in trouble:
         say(line)
     if question.json:

@@ -194,12 +194,12 @@ class DataLoading(Probe):
     def _affords(self, kind: str) -> bool:
         """True if this batch may be looked at; while one step runs (evaluation) only the first are free."""
         free = self._looks <= LOOKS_A_STEP
-        return self.may(kind) and (free or self.monitor.budget.allows_extra(kind, time.perf_counter()))
+        return self.should_sample(kind) and (free or self.monitor.budget.allows_extra(kind, time.perf_counter()))
 
     def _look(self, feed: Feed, current: Pass, batch: Any, wait_s: float) -> None:
         parts = batch_contents.parts_of(batch)
         if not parts:
-            self.abstain(f"the batches of {feed.name} hold no tensors")
+            self.unavailable(f"the batches of {feed.name} hold no tensors")
             return
         for part in parts:
             batch_contents.look(part)

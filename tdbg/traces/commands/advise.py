@@ -43,18 +43,18 @@ def answer(question: Question) -> int:
     from tdbg.core.errors import TdbgError
     from tdbg.core.output import say
     from tdbg.traces.analyze.rank_comparison import beside
-    from tdbg.traces.rules import RULES, SEVERITIES, asked, consult
+    from tdbg.traces.rules import RULES, SEVERITIES, evaluate_traces, parse_thresholds
     from tdbg.traces.trace_options import chosen, is_empty, label, summaries, worth_reading
 
     if question.fail_on and question.fail_on not in SEVERITIES:
         raise TdbgError(f"--fail-on cannot be {question.fail_on!r}", f"write one of: {', '.join(SEVERITIES)}")
     for trouble in RULES.load_third_party():
         say(trouble)
-    thresholds = asked(list(question.threshold))
+    thresholds = parse_thresholds(list(question.threshold))
     kept, left = worth_reading(chosen(question), question)
     found = summaries(kept)
     every = [(label(one, read), read) for one, read in found]
-    advice, silent = consult(every, thresholds, beside(found))
+    advice, silent = evaluate_traces(every, thresholds, beside(found))
     if question.json:
         _print_json(advice, silent, left)
     elif any(read.events for _, read in found):

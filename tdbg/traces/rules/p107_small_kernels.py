@@ -18,7 +18,7 @@ class SmallKernels(Rule):
     source = "tdbg"
     thresholds = {"small_kernels": 0.50, "small_idle": 0.50}
 
-    def look(self, view: View) -> Advice | Abstain | None:
+    def evaluate(self, view: View) -> Advice | Abstain | None:
         kernels = view.summary.kernels
         calls = sum(one.calls for one in kernels)
         if view.summary.device is None or not calls:

@@ -20,7 +20,7 @@ class ZeroedGradients(Rule):
     source = "torch.profiler._pattern_matcher; the share is tdbg's"
     thresholds = {"zeroing_notice": 0.03}
 
-    def look(self, view: View) -> Advice | Abstain | None:
+    def evaluate(self, view: View) -> Advice | Abstain | None:
         if not any(one.name.startswith(kinds.OPTIMIZERS[1]) for one in view.summary.regions):
             return self.abstain("no optimizer's zero_grad was seen in the trace: that of a module leaves no mark")
         share = view.share("zeroing") or 0.0

@@ -7,6 +7,7 @@ from typing import IO
 import numpy as np
 import pytest
 
+from tdbg.pages.export import exporters
 from tdbg.pages.export.exporter import FileExporter
 from tdbg.pages.export.exporters import EXPORTERS
 from tdbg.pages.export.tensor_export import Export
@@ -34,7 +35,9 @@ def shape_exporter(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_every_file_registers_the_exporter_of_its_name() -> None:
-    assert EXPORTERS.names() == ["csv", "npy", "npz", "png", "safetensors"] and not EXPORTERS.broken
+    files = Path(exporters.__file__).parent.glob("[!_]*.py")
+    assert EXPORTERS.names() == sorted(file.stem for file in files) and not EXPORTERS.broken
+    assert {"csv", "npy", "npz", "png", "safetensors"} <= set(EXPORTERS.names())
     assert all(exporter.__module__ == f"tdbg.pages.export.exporters.{exporter.name}" for exporter in EXPORTERS)
 
 

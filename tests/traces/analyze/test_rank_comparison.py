@@ -6,7 +6,7 @@ from traces.material import note, op, step, write
 from tdbg.traces.analyze.rank_comparison import beside, own_parts, ranks, slowest_first
 from tdbg.traces.analyze.summary_builder import summarize
 from tdbg.traces.parse.trace_files import TraceFile
-from tdbg.traces.rules import consult
+from tdbg.traces.rules import evaluate_traces
 
 BACKWARD = "autograd::engine::evaluate_function: MmBackward0"
 
@@ -52,7 +52,7 @@ def test_a_part_is_the_cause_where_it_makes_most_of_the_difference(tmp_path):
 
     def said(slow):
         every = {"rank 0": rank(200, 200), "rank 1": slow}
-        (found,) = (one for one in consult(list(every.items()), {}, every)[0] if one.code == "TD-P115")
+        (found,) = (one for one in evaluate_traces(list(every.items()), {}, every)[0] if one.code == "TD-P115")
         return ranks(every).covers, found.try_next, found.evidence[-1]
 
     covers, try_next, line = said(rank(400, 240))
