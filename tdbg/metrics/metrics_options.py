@@ -30,14 +30,14 @@ NO_ROWS = "no rows of metrics are there yet"
 ARGUMENT = Argument("PATH", "A run, or a metrics.jsonl, or a folder of them; the newest run if left out.")
 
 
-def place_of(question: Selected) -> "Place":
+def place_of(args: Selected) -> "Place":
     """The files that are meant. Raises TdbgError for none, and for several paths."""
     from tdbg.core.errors import TdbgError
     from tdbg.metrics.rows.row_files import find_rows_files
 
-    if len(question.paths) > 1:
-        raise TdbgError(f"{len(question.paths)} paths were given", "name one run, folder or file")
-    return find_rows_files(question.paths[0] if question.paths else "", question.ranks)
+    if len(args.paths) > 1:
+        raise TdbgError(f"{len(args.paths)} paths were given", "name one run, folder or file")
+    return find_rows_files(args.paths[0] if args.paths else "", args.ranks)
 
 
 def chooser(globs: Sequence[str], *, copies: bool = False) -> "Callable[[str], bool]":

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import tdbg
-from tdbg.api import flags as api_flags
+from tdbg.api import flag_values as api_flags
 
 
 def test_off_is_nothing(said):

@@ -12,7 +12,7 @@ from tdbg.core.events import Event, Finding, Trigger
 from tdbg.core.files import open_regular
 from tdbg.core.output import say
 from tdbg.core.rundir import EVENTS, FINDINGS, ProcessDir, RunDir
-from tdbg.launch import metrics
+from tdbg.launch import metrics_findings
 from tdbg.launch.progress import Progress
 from tdbg.rules import wanted
 from tdbg.rules.rule_engine import RuleEngine, judge_run
@@ -122,7 +122,7 @@ class Follower:
         self._ending.set()
         if self._thread.ident is not None:
             self._thread.join(timeout=30)
-        verdict = metrics.join(self._conclude(exit_code), self.run)
+        verdict = metrics_findings.join(self._conclude(exit_code), self.run)
         self._progress.clear()
         if self.speaks:
             self._publish(verdict)

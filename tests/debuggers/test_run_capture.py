@@ -13,8 +13,8 @@ from torch.utils.data import DataLoader
 
 from tdbg.core.config import Settings
 from tdbg.core.events import Observation
-from tdbg.debuggers.capture import Capture
 from tdbg.debuggers.pool import PATIENCE_S
+from tdbg.debuggers.run_capture import Capture
 from tdbg.debuggers.waiting import CROWDED, MOST
 from tdbg.pages.format.page_writer import PageWriter
 from tdbg.pages.read.page_set import PageSet

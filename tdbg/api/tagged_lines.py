@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tdbg.api.compiling import compiling
-from tdbg.api.flags import is_on, live, report
+from tdbg.api.flag_values import is_on, live, report
 from tdbg.api.session import LOG, Session, current
 from tdbg.core.flags import canonical, tag
 

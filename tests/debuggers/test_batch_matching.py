@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from tdbg.debuggers import batches as module
-from tdbg.debuggers.batches import Batches, extent
+from tdbg.debuggers import batch_matching as module
+from tdbg.debuggers.batch_matching import Batches, extent
 
 Batch = tuple[Tensor, Tensor]
 

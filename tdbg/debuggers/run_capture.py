@@ -24,13 +24,13 @@ from tdbg.core.observations.capture import (
     LayersMissing,
     LayersPlaced,
 )
-from tdbg.debuggers.batches import Batches
+from tdbg.debuggers.batch_matching import Batches
 from tdbg.debuggers.hooks import seen_through
 from tdbg.debuggers.ids import batch_ids
 from tdbg.debuggers.layers import get_layer_by_name as part_at
 from tdbg.debuggers.layers import place_of, places_below, scripted_parts, select
 from tdbg.debuggers.pool import Pool
-from tdbg.debuggers.recording import Pass, Recording
+from tdbg.debuggers.recording_thread import Pass, Recording
 from tdbg.debuggers.tap import Copied, Tap, Target
 from tdbg.debuggers.waiting import Ended, Waiting
 from tdbg.pages.format.page_writer import BudgetExceeded, PageWriter

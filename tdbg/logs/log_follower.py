@@ -14,9 +14,9 @@ from typing import Any
 
 from tdbg.core.errors import TdbgError
 from tdbg.logs.formats import Format, sniff
+from tdbg.logs.log_files import STDIN, Source
 from tdbg.logs.query import Matcher, Query
 from tdbg.logs.records import split
-from tdbg.logs.sources import STDIN, Source
 
 POLL_S = 0.1
 LOOK_AROUND_S = 1.0  # for new files

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tdbg.core.errors import TdbgError
-from tdbg.launch import hook
+from tdbg.launch import startup_files
 
 
 @pytest.fixture(scope="module")
@@ -24,9 +24,9 @@ def venv(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture
 def hooked(venv: str) -> Iterator[str]:
     """The same with the hook in it."""
-    hook.install(venv)
+    startup_files.install(venv)
     yield venv
-    hook.remove(venv)
+    startup_files.remove(venv)
 
 
 def reported(shell) -> str:
@@ -38,12 +38,12 @@ def reported(shell) -> str:
 def test_it_reaches_a_python_that_ignores_pythonpath(shell, venv: str, option: str) -> None:
     assert shell.run(venv, option, "-c", "print(1)").stdout == "1\n"
     assert not reported(shell)
-    path = hook.install(venv)
+    path = startup_files.install(venv)
     assert path.name == "tdbg_hook.pth"
     assert shell.run(venv, option, "-c", "print(1)").stdout == "1\n"
     assert reported(shell)
-    assert hook.remove(venv) == path
-    assert hook.remove(venv) is None
+    assert startup_files.remove(venv) == path
+    assert startup_files.remove(venv) is None
 
 
 def test_a_program_that_overwrites_pythonpath_is_reached(shell, hooked: str) -> None:
@@ -76,17 +76,17 @@ def test_the_command_line(shell, venv: str) -> None:
 def test_an_interpreter_that_cannot_be_asked(tmp_path: Path) -> None:
     for name in (str(tmp_path / "nothing"), "/bin/false"):
         with pytest.raises(TdbgError, match="cannot ask"):
-            hook.install(name)
+            startup_files.install(name)
 
 
 def test_a_folder_that_is_not_ours_to_change(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(hook, "place", lambda python: tmp_path / "no folder" / hook.FILE)
+    monkeypatch.setattr(startup_files, "place", lambda python: tmp_path / "no folder" / startup_files.FILE)
     with pytest.raises(TdbgError, match="cannot write"):
-        hook.install()
-    assert not hook.installed()
+        startup_files.install()
+    assert not startup_files.installed()
     (tmp_path / "no folder").mkdir()
-    hook.install()
-    assert hook.installed()
+    startup_files.install()
+    assert startup_files.installed()
 
 
 # what TDBG_RUN_DIR names is code only if this user alone can have written it
@@ -151,16 +151,16 @@ def test_a_relative_run_directory_is_not_started(hooked: str, planted: Path, mon
 
 def test_the_lines_call_one_module_and_hold_no_code(venv: str) -> None:
     """Python 3.15 reads the ``.start`` file, and then no line of the ``.pth`` file of that name (PEP 829)."""
-    folder = hook.install(venv).parent
+    folder = startup_files.install(venv).parent
     assert (folder / "tdbg_hook.start").read_text() == "tdbg_startup:start\n"
     assert (folder / "tdbg_hook.pth").read_text() == "import tdbg_startup; tdbg_startup.start()\n"
     assert callable(pkgutil.resolve_name("tdbg.inject.startup:start"))
-    hook.remove(venv)
+    startup_files.remove(venv)
     assert not list(folder.glob("tdbg*"))
 
 
 def test_a_hook_of_an_earlier_tdbg_is_replaced(venv: str) -> None:
-    old = hook.place(venv)
+    old = startup_files.place(venv)
     old.write_text("import os; exec(os.environ.get('TDBG_X', ''))\n")
-    assert "exec" not in hook.install(venv).read_text()
-    hook.remove(venv)
+    assert "exec" not in startup_files.install(venv).read_text()
+    startup_files.remove(venv)

@@ -15,8 +15,8 @@ import pytest
 
 from tdbg.core.config import Settings
 from tdbg.core.guard import Guard
-from tdbg.inject import records as records_module
-from tdbg.inject.records import Records, Spoken
+from tdbg.inject import log_recorder as records_module
+from tdbg.inject.log_recorder import Records, Spoken
 from tdbg.logs.guards.flagsets import NONE
 
 STEP = """

@@ -10,7 +10,7 @@ from torch import Tensor
 from tdbg.debuggers.copies import snapshot
 from tdbg.debuggers.plain import NotPlain, Part, parts
 from tdbg.debuggers.pool import Pool
-from tdbg.debuggers.recording import Job, memory
+from tdbg.debuggers.recording_thread import Job, memory
 from tdbg.pages.format.nested_outputs import dict_note, steps
 from tdbg.pages.format.page_writer import Item, PageWriter
 
@@ -19,7 +19,7 @@ MAX_TEXT = 1 << 16  # letters; longer ones are kept as bytes
 PLAIN = bool | int | float | str
 
 
-class Outputs(Job):
+class CapturedOutputs(Job):
     """The outputs of one datapoint or batch; the bytes of its tensors are counted in the pool.
 
     Dicts, lists and tuples are steps of a path (``FeatureMap/stats/mean``); what the path does not tell is in notes, by

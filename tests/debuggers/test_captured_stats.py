@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from tdbg.debuggers.figures import channel_dim, each_tensor, numbers, spatial_dims, stats
+from tdbg.debuggers.captured_stats import channel_dim, each_tensor, numbers, spatial_dims, stats
 
 
 class Block(nn.Module):

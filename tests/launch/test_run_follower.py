@@ -12,8 +12,8 @@ from streams import Stream, bad
 from tdbg.core.config import Settings
 from tdbg.core.events import End, Plan, Step, Trigger, encode
 from tdbg.core.rundir import EVENTS, ProcessDir
-from tdbg.launch.follow import FINDINGS, Follower, Tail
 from tdbg.launch.progress import Progress
+from tdbg.launch.run_follower import FINDINGS, Follower, Tail
 
 
 @pytest.fixture
@@ -189,7 +189,7 @@ def test_tail_gets_over_garbage_and_a_file_that_shrinks(run):
 
 
 def test_a_flood_is_read_in_parts(run, monkeypatch):
-    monkeypatch.setattr("tdbg.launch.follow.CHUNK_BYTES", 1000)
+    monkeypatch.setattr("tdbg.launch.run_follower.CHUNK_BYTES", 1000)
     rank = run.rank()
     run.train(rank, [2.0] * 500)
     follower = follow(run, speaks=False)
