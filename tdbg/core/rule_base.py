@@ -8,7 +8,7 @@ import difflib
 import importlib
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import ClassVar, Generic, NamedTuple, TypeVar
+from typing import ClassVar, Generic, NamedTuple, TypedDict, TypeVar
 
 from tdbg.core.deprecation import adopt_old_names
 from tdbg.core.errors import TdbgError
@@ -27,6 +27,25 @@ class Needs(NamedTuple):
     flags: tuple[str, ...] = ()
     fields: tuple[str, ...] = ()  # of the summary of a trace; of metrics the keys
     ranks: int = 1  # so many ranks
+
+
+class FindingParts(TypedDict, total=False):
+    """What a rule says in a finding beside its code and title."""
+
+    severity: str
+    first_step: int | None
+    rank: int | None
+    phase: str
+    module: str
+    cause: str
+    try_next: str
+    grade: str
+
+
+class EvidencedParts(FindingParts, total=False):
+    """The same, with the evidence."""
+
+    evidence: list[str]
 
 
 class RuleInfo:

@@ -10,14 +10,14 @@ from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, Unpack
 
 from tdbg.core.deprecation import renamed_method
 from tdbg.core.errors import TdbgError
 from tdbg.core.events import SEVERITIES, Event, Finding, Observation, Step
 from tdbg.core.observations import Observed
 from tdbg.core.registry import Registry
-from tdbg.core.rule_base import Needs, RuleBase, Unarmed
+from tdbg.core.rule_base import EvidencedParts, Needs, RuleBase, Unarmed
 from tdbg.core.rundir import ProcessDir
 from tdbg.rules._signals import Signals
 
@@ -62,7 +62,7 @@ class Rule(RuleBase[Signals]):
         """See the whole run after its last event; return what only the whole shows."""
         return ()
 
-    def make_finding(self, title: str, **parts: Any) -> Finding:
+    def make_finding(self, title: str, **parts: Unpack[EvidencedParts]) -> Finding:
         """A finding of this rule, of its usual severity unless ``parts`` says otherwise."""
         parts.setdefault("severity", self.severity)
         return Finding(code=self.code, title=title, **parts)

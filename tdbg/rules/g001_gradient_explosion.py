@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from tdbg.core.events import Finding, Step
+from tdbg.core.observations import Evidence
 from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, PerProcessRule
 from tdbg.rules._series import Surge, Window
@@ -90,4 +91,5 @@ class GradientExplosion(PerProcessRule[_State]):
             ],
             cause="a learning rate too high, a bad batch, or a layer without normalisation",
             try_next="clip_grad_norm_, a longer warm-up; grad_norms in the step records shows which parameter it is",
+            grade=Evidence.STATISTICAL.word,
         )

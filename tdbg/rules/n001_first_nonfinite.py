@@ -211,6 +211,7 @@ class FirstNonFinite(Rule):
             ],
             cause=_describe_cause(event),
             try_next=_try_next(event),
+            grade=best.evidence.word,
         )
 
     def _describe_others(self, best: Sighting) -> list[str]:

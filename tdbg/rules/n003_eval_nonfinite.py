@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from tdbg.core.events import Event, Finding, NonFinite, Start
+from tdbg.core.observations import Evidence
 from tdbg.core.rundir import ProcessDir
 from tdbg.core.tables import counted
 from tdbg.rules import RULES, Rule
@@ -85,6 +86,7 @@ class EvalNonFinite(Rule):
             evidence=evidence,
             cause=CAUSES.get(event.phase, ""),
             try_next=_try_next(event),
+            grade=Evidence.LOCAL.word,
         )
         return self.report_once(self._given[ran_in], new)
 

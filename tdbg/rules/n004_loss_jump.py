@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tdbg.core.events import Event, Finding, Params, Step
+from tdbg.core.observations import Evidence
 from tdbg.core.rundir import ProcessDir
 from tdbg.rules import RULES, PerProcessRule
 from tdbg.rules._series import Surge, Window
@@ -101,4 +102,5 @@ class LossJump(PerProcessRule[_State]):
             ],
             cause="a step too large, or data that changed from that step on",
             try_next="compare with TD-S001 and TD-G001 of this run; look at the batches from that step on",
+            grade=Evidence.STATISTICAL.word,
         )

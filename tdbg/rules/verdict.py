@@ -7,6 +7,7 @@ from typing import TypedDict
 
 from tdbg.core.events import SEVERITIES, Finding, Number
 from tdbg.core.flags import LEVELS, Value
+from tdbg.core.observations import Evidence
 from tdbg.core.rundir import RunDir, write_json
 from tdbg.core.tables import counted
 from tdbg.rules import at_least
@@ -23,6 +24,7 @@ SHOWN_TRAININGS = 5
 SHOWN_FLAGS = 3  # of a level, in the short form
 TOLD_PCT = 0.05
 SHORT_RUN_S = 10.0
+UNSURE = (Evidence.AFTER_REDUCTION, Evidence.FROM_WEIGHTS, Evidence.STATISTICAL)
 JUMPED = "non-finite"  # the trigger of which a finding speaks anyway
 
 
@@ -213,7 +215,7 @@ class Verdict:
         """The long form for `tdbg report`."""
         lines = [self.headline()]
         for finding in self.findings:
-            lines += ["", *block(finding, limit=40)]
+            lines += ["", *block(finding, limit=40), *_grade_lines(finding)]
         told = [f"{flag}: {row['text']}" for flag, row in self.observations_by_flag.items()]
         for heading, rows in (
             ("triggers", [_trigger_line(row) for row in self.triggers]),
@@ -380,6 +382,11 @@ def _unwatched_line(row: NotWatched) -> str:
 def title_line(finding: Finding) -> str:
     """``TD-N001 critical: first NaN at step 3, rank 1, ...``."""
     return clip(f"{finding.code} {finding.severity}: {finding.title}", 200)
+
+
+def _grade_lines(finding: Finding) -> list[str]:
+    """How the evidence knows what it says, where that leaves a doubt."""
+    return [f"  evidence is {kind.value}" for kind in UNSURE if kind.word == finding.grade]
 
 
 def block(finding: Finding, limit: int = BLOCK_LINES) -> list[str]:

@@ -395,7 +395,7 @@ def _stands_before(found: ProcessView, other: ProcessView) -> bool:
     return order(found) > order(other)
 
 
-def _signal_number(value: Any) -> int:
+def _signal_number(value: object) -> int:
     if isinstance(value, int):
         return abs(value)
     return int(signal.Signals[value]) if isinstance(value, str) and value in signal.Signals.__members__ else 0

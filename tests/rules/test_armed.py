@@ -41,6 +41,19 @@ def test_a_default_run_names_what_a_flag_or_a_level_would_arm(stream: Stream) ->
     assert found["TD-D001"] == "needs --flag DATALOADER or --level advanced"
     assert found["TD-L002"] == "needs --flag LOSS" and found["TD-R005"] == "needs 2 ranks"
     assert not {"TD-N001", "TD-G001", "TD-S001", "TD-R003"} & found.keys()
+    page = run.judge().page()
+    rows = page[page.index("not watched:") + 1 :]
+    assert "  TD-A002, TD-A003: needs --flag AMP or --level advanced" in rows
+
+
+def test_a_run_with_findings_says_in_the_long_form_alone_what_was_not_watched(stream: Stream) -> None:
+    run = stream()
+    rank = run.rank()
+    run.train(rank, [2.0] * 40 + [50.0] * 20)
+    verdict = run.judge()
+    assert [(one.code, one.grade) for one in verdict.findings] == [("TD-N004", "statistical")]
+    assert not any(line.startswith("not watched") for line in verdict.lines())
+    assert {"not watched:", "  evidence is statistical: judged from a sample or a trend"} <= set(verdict.page())
 
 
 def test_a_flag_a_level_or_an_observation_arms(stream: Stream) -> None:

@@ -5,11 +5,11 @@ A rule looks at what `tdbg.metrics.rows.run_summary` read, and says what it is s
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
 from tdbg.core.events import SEVERITIES, Finding
 from tdbg.core.registry import Registry
-from tdbg.core.rule_base import RuleBase, Unarmed, evaluate_rules, following_codes, sort_causes_first
+from tdbg.core.rule_base import FindingParts, RuleBase, Unarmed, evaluate_rules, following_codes, sort_causes_first
 
 if TYPE_CHECKING:
     from tdbg.metrics.rows.run_summary import Seen
@@ -31,12 +31,13 @@ class Rule(RuleBase["Seen"], ABC):
         missing = [key for key in self.needs.fields if key not in keys]
         return Unarmed(f"no values of {', '.join(missing)}") if missing else None
 
-    def make_finding(self, title: str, evidence: Sequence[str], **parts: Any) -> Finding:
+    def make_finding(self, title: str, evidence: Sequence[str], **parts: Unpack[FindingParts]) -> Finding:
         """A finding of its usual severity; of much evidence the first lines, and how many more there are."""
         lines = list(evidence[:MAX_EVIDENCE])
         if len(evidence) > MAX_EVIDENCE:
             lines[-1] = f"and {len(evidence) - MAX_EVIDENCE + 1} more"
-        return Finding(code=self.code, severity=self.severity, title=title, evidence=lines, **parts)
+        parts.setdefault("severity", self.severity)
+        return Finding(code=self.code, title=title, evidence=lines, **parts)
 
 
 RULES: Registry[type[Rule]] = Registry("rule", package="tdbg.metrics.sanity")

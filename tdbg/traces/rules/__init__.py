@@ -127,7 +127,7 @@ class Rule(RuleBase[View], ABC):
             return 2
         if severity == SEVERITIES[2] and len(view.steps) >= EACH_STEPS:
             views = [view.step(step.number) for step in view.steps]
-            said = [None if one is None else self.evaluate(one) for one in views]
+            said = [self.evaluate(one) if one is not None and self.is_armed(one) else None for one in views]
             if all(isinstance(one, Advice) and one.severity == SEVERITIES[2] for one in said):
                 return 2
         return 1 if seen >= WARN_STEPS else 0

@@ -2,10 +2,13 @@
 
 from statistics import mean
 
+from tdbg.core.rule_base import Unarmed
 from tdbg.traces.analyze import summary_figures as figures
 from tdbg.traces.parse import event_names as kinds
 from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
 from tdbg.traces.summary import Work
+
+NO_LOADER = "no DataLoader was seen: a torch DataLoader inside the profiled steps marks its waits"
 
 
 @RULES.add
@@ -24,10 +27,11 @@ class InputBound(Rule):
     source = "TensorBoard profiler plugin; traceml; the floor is tdbg's"
     thresholds = {"input_notice": 0.05, "input_warning": 0.10, "input_critical": 0.20, "input_floor_ms": 1.0}
 
+    def check_armed(self, given: View) -> Unarmed | None:
+        return None if find_loaders(given) else Unarmed(NO_LOADER)
+
     def evaluate(self, view: View) -> Advice | Abstain | None:
         waits = find_loaders(view)
-        if not waits:
-            return self.abstain("no DataLoader was seen: a torch DataLoader inside the profiled steps marks its waits")
         severity, share = self.grade_waits(view)
         if severity is None or mostly_alone(waits):
             return None

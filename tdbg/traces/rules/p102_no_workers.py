@@ -2,9 +2,10 @@
 
 from statistics import median, median_low
 
+from tdbg.core.rule_base import Unarmed
 from tdbg.traces.parse import event_names as kinds
 from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
-from tdbg.traces.rules.p101_input_bound import InputBound, describe_waits, find_loaders, mostly_alone
+from tdbg.traces.rules.p101_input_bound import NO_LOADER, InputBound, describe_waits, find_loaders, mostly_alone
 
 
 @RULES.add
@@ -23,10 +24,11 @@ class NoWorkers(Rule):
     source = "torch.profiler._pattern_matcher; the share as TD-P101"
     thresholds = {"alone_notice": 0.05}
 
+    def check_armed(self, given: View) -> Unarmed | None:
+        return None if find_loaders(given) else Unarmed(NO_LOADER)
+
     def evaluate(self, view: View) -> Advice | Abstain | None:
         waits = find_loaders(view)
-        if not waits:
-            return self.abstain("no DataLoader was seen: a torch DataLoader inside the profiled steps marks its waits")
         wait_ns, share = typical_wait(view)
         bound = InputBound()
         severity = bound.find_severity(view, share)

@@ -1,5 +1,6 @@
 """TD-P113: single steps that take far longer."""
 
+from tdbg.core.rule_base import Unarmed
 from tdbg.traces.analyze import summary_figures as figures
 from tdbg.traces.parse import event_names as kinds
 from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
@@ -23,10 +24,15 @@ class Stall(Rule):
     source = "tdbg"
     thresholds = {"stall_times": 3.0, "stall_steps": 5.0, "stall_floor_ms": 20.0}
 
+    def check_armed(self, given: View) -> Unarmed | None:
+        return (
+            None
+            if len(given.summary.steps) >= self.limit(given, "stall_steps")
+            else Unarmed(f"it needs {self.limit(given, 'stall_steps'):.0f} steps in one window: --active 5")
+        )
+
     def evaluate(self, view: View) -> Advice | Abstain | None:
         steps = view.summary.steps
-        if len(steps) < self.limit(view, "stall_steps"):
-            return self.abstain(f"it needs {self.limit(view, 'stall_steps'):.0f} steps in one window: --active 5")
         middle = figures.typical_length(view.summary)
         least = max(self.limit(view, "stall_times") * middle, middle + self.limit(view, "stall_floor_ms") * 1e6)
         stalled = [step for step in steps if step.length >= least]

@@ -1,8 +1,11 @@
 """TD-P114: communication that nothing hides."""
 
+from tdbg.core.rule_base import Unarmed
 from tdbg.traces.analyze import summary_figures as figures
 from tdbg.traces.parse import event_names as kinds
 from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
+
+COLLECTIVE = ("collective", kinds.COMMUNICATION)
 
 
 @RULES.add
@@ -20,10 +23,15 @@ class Communication(Rule):
     source = "TensorBoard profiler plugin; HTA for the overlap"
     thresholds = {"communication_warning": 0.10, "communication_critical": 0.30}
 
+    def check_armed(self, given: View) -> Unarmed | None:
+        return (
+            None
+            if any(step.spent.get(name) for step in given.summary.steps for name in COLLECTIVE)
+            else Unarmed("no collective was seen in the trace")
+        )
+
     def evaluate(self, view: View) -> Advice | Abstain | None:
         read = view.summary
-        if not any(step.spent.get(name) for step in read.steps for name in ("collective", kinds.COMMUNICATION)):
-            return self.abstain("no collective was seen in the trace")
         whole = sum(step.length for step in view.steps)
         least = _least_communication(view)
         exposed = sum(least.get(step.number, step.bar.get(kinds.COMMUNICATION, 0)) for step in view.steps)

@@ -3,10 +3,13 @@
 from itertools import pairwise
 from statistics import median
 
+from tdbg.core.rule_base import Unarmed
 from tdbg.core.tables import size
 from tdbg.traces.analyze import summary_figures as figures
 from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
 from tdbg.traces.summary import Memory, Step
+
+LEAST_STEPS = 3
 
 
 @RULES.add
@@ -23,12 +26,13 @@ class MemoryGrows(Rule):
     source = "tdbg"
     thresholds = {"growth_warning": 0.02}
 
+    def check_armed(self, given: View) -> Unarmed | None:
+        if not given.summary.memory:
+            return Unarmed("memory was not recorded: `tdbg profile --kind memory`")
+        return None if len(given.summary.steps) >= LEAST_STEPS else Unarmed("it needs three steps")
+
     def evaluate(self, view: View) -> Advice | Abstain | None:
         steps = view.summary.steps
-        if not view.summary.memory:
-            return self.abstain("memory was not recorded: `tdbg profile --kind memory`")
-        if len(steps) < 3:
-            return self.abstain("it needs three steps")
         for memory in view.summary.memory:
             floors = _step_floors(memory, steps)
             growth = [after - before for before, after in pairwise(floors)]
