@@ -36,7 +36,7 @@ def answer(question: Question) -> int:
     from tdbg.core.urls import check_url, is_url
     from tdbg.pages.page_upload import Upload, pages_bytes
     from tdbg.pages.progress_bar import Progress
-    from tdbg.pages.read.page_folder import find
+    from tdbg.pages.read.page_folder import find_page_folders as find
     from tdbg.pages.selection.locations import place_and_word
     from tdbg.pages.selection.locations import resolve_place as place
 
