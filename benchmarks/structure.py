@@ -42,7 +42,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
             "ranges",
             "tables",
         ),
-        *("urls", "window", "asked", "capture", "command_spec", "profiling", "webpage", "frames", "escapes", "files"),
+        *("urls", "window", "capture", "command_spec", "profiling", "webpage", "frames", "escapes", "files"),
         *("redaction", "ownership", "run_files", "deprecation", "rule_base"),
     ),
     ("config", "config_files", "flag_variable", "rundir", "control"),

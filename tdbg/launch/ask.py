@@ -113,8 +113,8 @@ def check(snapshot: Snapshot) -> None:
         )
     if snapshot.settings.baseline:
         raise TdbgError(
-            f"the run {path} measures what tdbg costs (--baseline): a change would spoil that",
-            "start it without --baseline",
+            f"the run {path} measures what tdbg costs (--measure-overhead): a change would spoil that",
+            "start it without --measure-overhead",
         )
 
 

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 
 from tdbg.core.errors import TdbgError
 from tdbg.logs import collapse, log_files, log_follower, silent
-from tdbg.logs.answer import answer
 from tdbg.logs.collapse import span
 from tdbg.logs.context import around
+from tdbg.logs.filter_args import FilterArgs
 from tdbg.logs.formats import Stamped, Tdbg, sniff
 from tdbg.logs.log_files import Source
 from tdbg.logs.query import Query
-from tdbg.logs.question import Question
 from tdbg.logs.records import Record, seconds, sortable, split
+from tdbg.logs.run_filter import run_filter
 
 Ask = Callable[..., tuple[int, str, str]]
 
@@ -32,7 +32,7 @@ def ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
     monkeypatch.chdir(tmp_path)
 
     def call(**given_: object) -> tuple[int, str, str]:
-        code = answer(Question(**given_))
+        code = run_filter(FilterArgs(**given_))
         out, err = capfd.readouterr()
         return code, out, err
 

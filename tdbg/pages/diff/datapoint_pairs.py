@@ -104,7 +104,7 @@ class DatapointPairs:
             if len(self._waiting[side]) > WAITING:
                 raise TdbgError(
                     f"more than {WAITING:,} datapoints of one side have no partner on the other",
-                    "compare with --by order, or one epoch or rank at a time",
+                    "compare with --pair-by order, or one epoch or rank at a time",
                 )
         return found
 

@@ -2,7 +2,7 @@
 
 import os
 
-from tdbg.core.asked import Asked, Options
+from tdbg.core.command_spec import Args, Option, Options
 from tdbg.core.errors import TdbgError
 
 TYPE_CHECKING = False  # what `typing` says, without its import
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tdbg.pages.read.page_set import Datapoint, PageSet
 
 
-class Selected(Asked):
+class Selected(Args):
     """What every command of pages can be asked: which datapoints."""
 
     ranks: str = ""
@@ -22,10 +22,10 @@ class Selected(Asked):
 
 
 SELECTION: Options = {
-    "ranks": (("--ranks", "--rank"), "RANGE", "Only these ranks, such as 0,3-5."),
-    "steps": (("--steps", "--step"), "RANGE", "Only these steps, such as 100:200,500."),
-    "epochs": (("--epochs", "--epoch"), "RANGE", "Only these epochs, such as 0:2."),
-    "phase": (("--phase",), "NAME", "Only this phase, such as train or eval."),
+    "ranks": Option(("--ranks", "--rank"), "RANGE", "Only these ranks, such as 0,3-5."),
+    "steps": Option(("--steps", "--step"), "RANGE", "Only these steps, such as 100:200,500."),
+    "epochs": Option(("--epochs", "--epoch"), "RANGE", "Only these epochs, such as 0:2."),
+    "phase": Option(("--phase",), "PHASE", "Only this phase, such as train or eval."),
 }
 
 
@@ -37,12 +37,12 @@ class Grouped(Selected):
 
 
 GROUPING: Options = {
-    "group_by": (
+    "group_by": Option(
         ("--group-by",),
         "FIELD",
         "Part by rank, step, epoch, phase, a number captured with each datapoint, or one of its step, such as loss.",
     ),
-    "scores": (("--scores",), "FILE", "Part by the scores of a CSV file (key,score) or JSON lines."),
+    "scores": Option(("--scores",), "FILE", "Part by the scores of a CSV file (key,score) or JSON lines."),
 }
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from tdbg.core.asked import Options
+from tdbg.core.command_spec import Option, Options
 from tdbg.core.errors import TdbgError
 from tdbg.core.tables import short
 from tdbg.pages.read.page_set import Datapoint, PageSet, Tensor
@@ -11,8 +11,8 @@ from tdbg.pages.selection.layer_globs import match_layers, split_words, unknown_
 from tdbg.pages.selection.locations import SELECTION, Selected, open_pages, select_datapoints
 
 PICKING: Options = {
-    "layer": (("--layer",), "TEXT", "Only paths like this glob; repeatable."),
-    "keys": (("--keys", "--key"), "TEXT", "Only the datapoints of these keys: 17,18; repeatable."),
+    "layer": Option(("--layer",), "GLOB", "Only paths like this glob; repeatable."),
+    "keys": Option(("--keys", "--key"), "KEY", "Only the datapoints of these keys: 17,18; repeatable."),
     **SELECTION,
 }
 

@@ -314,7 +314,7 @@ def test_by_order(tmp_path: Path) -> None:
     write(tmp_path / "a", run())
     write(tmp_path / "b", [(f"other{key}", values, {}) for key, values, _ in run()])
     done = call("diff", tmp_path / "a", tmp_path / "b")
-    assert done.returncode == 2 and "no datapoint of A is in B" in done.stderr and "--by order" in done.stderr
+    assert done.returncode == 2 and "no datapoint of A is in B" in done.stderr and "--pair-by order" in done.stderr
     assert diff(tmp_path / "a", tmp_path / "b", "--by", "order")[0] == 0
 
 
@@ -362,7 +362,7 @@ def test_batches_that_are_made_up_in_another_way(tmp_path: Path) -> None:
         (("a", "nowhere"), "there is no"),
         (("a", "b", "--tolerance", "-1"), "--tolerance"),
         (("a", "b", "--tolerance", "nan"), "--tolerance"),
-        (("a", "b", "--by", "name"), "--by"),
+        (("a", "b", "--by", "name"), "--pair-by"),
         (("a", "--epochs", "1,x"), "--epochs"),
         (("a", "--epochs", "1,2"), "no datapoints on side A"),
         (("a", "b", "--layer", "laers.*"), "no tensor is named laers.*"),

@@ -350,7 +350,7 @@ def test_a_row_of_a_batch(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "what"),
     [
-        (("pages", "npz"), "there is no -o"),
+        (("pages", "npz"), "missing option: -o FILE"),
         (("pages", "-o", "x"), "a format is missing"),
         (("pages", "xyz", "-o", "x"), "there is no format xyz"),
         (("nowhere", "npz", "-o", "x.npz"), "there is no nowhere"),
