@@ -42,16 +42,13 @@ def run(args: LsArgs) -> int:
     """Print the list; 1 if there is nothing in it."""
     from tdbg.core.output import say
     from tdbg.core.tables import counted, safe
-    from tdbg.pages.read.listing import Listing
-    from tdbg.pages.read.listing import SharedSamples as Shared
+    from tdbg.pages.read.listing import Listing, SharedSamples
     from tdbg.pages.read.problem_messages import say_problems
-    from tdbg.pages.selection.locations import is_selected, there_is
-    from tdbg.pages.selection.locations import open_pages as opened
-    from tdbg.pages.selection.locations import select_datapoints as chosen
+    from tdbg.pages.selection.locations import is_selected, open_pages, select_datapoints, there_is
 
-    with opened(args.paths) as pages:
-        found, shared = Listing(), Shared()
-        for datapoint in chosen(pages, args):
+    with open_pages(args.paths) as pages:
+        found, shared = Listing(), SharedSamples()
+        for datapoint in select_datapoints(pages, args):
             found.add(datapoint)
             shared.add(datapoint)
         if args.json:
@@ -73,10 +70,10 @@ def run(args: LsArgs) -> int:
 
 def _print(pages: "PageSet", found: "Listing", args: LsArgs) -> None:
     from tdbg.core.tables import print_rows, shape
-    from tdbg.pages.selection.locations import select_datapoints as chosen
+    from tdbg.pages.selection.locations import select_datapoints
 
     if args.datapoints:
-        print_rows(DATAPOINT_COLUMNS, map(datapoint_row, chosen(pages, args)))
+        print_rows(DATAPOINT_COLUMNS, map(datapoint_row, select_datapoints(pages, args)))
         return
     rows = []
     for row in found.layers():
@@ -116,7 +113,7 @@ def _span(name: str, values: "Collection[int]") -> str:
 def _print_json(pages: "PageSet", found: "Listing", args: LsArgs) -> None:
     from tdbg.core.output import print_json
     from tdbg.core.tables import finite
-    from tdbg.pages.selection.locations import select_datapoints as chosen
+    from tdbg.pages.selection.locations import select_datapoints
 
     layers = found.layers()
     data: dict[str, Any] = {
@@ -132,7 +129,7 @@ def _print_json(pages: "PageSet", found: "Listing", args: LsArgs) -> None:
         "problems": [{"path": str(one.path), "text": one.text, "grave": one.grave} for one in pages.problems],
     }
     if args.datapoints:
-        data["list"] = [_as_dict(datapoint) for datapoint in chosen(pages, args)]
+        data["list"] = [_as_dict(datapoint) for datapoint in select_datapoints(pages, args)]
     print_json("pages-list", finite(data))
 
 

@@ -66,8 +66,7 @@ def run(args: DumpArgs) -> int:
     from tdbg.core.output import say
     from tdbg.core.tables import counted, safe
     from tdbg.metrics.metrics_options import chooser, place_of, tell_counts
-    from tdbg.metrics.rows.table_files import WRITERS
-    from tdbg.metrics.rows.table_files import write_table as write
+    from tdbg.metrics.rows.table_files import WRITERS, write_table
 
     form = args.form or "json"
     if args.json and form != "json":
@@ -88,10 +87,10 @@ def run(args: DumpArgs) -> int:
     about = {"run": place.name, "step": until}
     if args.series:
         rows = _every(reading, until, lambda key, phase: wanted(key) and phased(key, phase))
-        count = write(form, args.out, args.force, about, SERIES, rows)
+        count = write_table(form, args.out, args.force, about, SERIES, rows)
     else:
         state = _state(reading, until, lambda key, phase: wanted(key) and phased(key, phase))
-        count = write(form, args.out, args.force, about, STATE, state)
+        count = write_table(form, args.out, args.force, about, STATE, state)
     tell_counts(place.name, reading.counts)
     if args.out:
         say(safe(f"{args.out}: {counted(count, 'row')}"))
@@ -179,7 +178,7 @@ def _states(args: DumpArgs, until: int | None) -> int:
     from tdbg.core.output import say
     from tdbg.core.tables import finite, safe
     from tdbg.metrics.metrics_options import place_of
-    from tdbg.metrics.rows.table_files import resolve_table_path as place_for
+    from tdbg.metrics.rows.table_files import resolve_table_path
 
     if args.form not in ("", "json"):
         raise TdbgError("states are printed as JSON alone", "leave --format out")
@@ -193,7 +192,7 @@ def _states(args: DumpArgs, until: int | None) -> int:
         for line in _why_no_state(args, every, early):
             say(safe(line))
         return 1
-    with place_for(args.out, args.force) as file:
+    with resolve_table_path(args.out, args.force) as file:
         document = {"kind": "metrics-states", "version": 1, "data": {"run": place.name, "states": finite(kept)}}
         file.write(json.dumps(document, indent=2, allow_nan=False) + "\n")
     return 0

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from tdbg.traces.parse.trace_files import TraceFile as Found
+    from tdbg.traces.parse.trace_files import TraceFile
     from tdbg.traces.summary import Summary
 
 HELP = """Show where the time and memory of a step went.
@@ -64,9 +64,9 @@ def run(args: ShowArgs) -> int:
     if args.json:
         _print_json(every, left)
     elif html is None:
-        from tdbg.traces.render.summary_text import print_summary as show
+        from tdbg.traces.render.summary_text import print_summary
 
-        show(every, args.top, args.shapes)
+        print_summary(every, args.top, args.shapes)
     if small is not None and any(read.events for _, read in every):
         from tdbg.cli.trace.slice import cut
 
@@ -74,18 +74,18 @@ def run(args: ShowArgs) -> int:
     return int(is_empty(every))
 
 
-def _write_html(every: "Sequence[tuple[Found, Summary]]", target: "Path") -> None:
+def _write_html(every: "Sequence[tuple[TraceFile, Summary]]", target: "Path") -> None:
     import os
 
     from tdbg.core.errors import TdbgError
     from tdbg.core.output import say
     from tdbg.core.tables import safe, size
-    from tdbg.traces.render.trace_page import write_page as write
+    from tdbg.traces.render.trace_page import write_page
 
     ready = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         with open(ready, "xb") as file:
-            write(file, every, f"{every[0][0].path.name if len(every) == 1 else f'{len(every)} traces'} - tdbg")
+            write_page(file, every, f"{every[0][0].path.name if len(every) == 1 else f'{len(every)} traces'} - tdbg")
         os.replace(ready, target)
     except OSError as error:
         ready.unlink(missing_ok=True)
@@ -96,23 +96,23 @@ def _write_html(every: "Sequence[tuple[Found, Summary]]", target: "Path") -> Non
     say(safe(f"wrote {size(target.stat().st_size)} to {target}: open it in a browser"))
 
 
-def _print_json(every: "Sequence[tuple[Found, Summary]]", left: "Sequence[int]") -> None:
+def _print_json(every: "Sequence[tuple[TraceFile, Summary]]", left: "Sequence[int]") -> None:
     from dataclasses import asdict
 
     from tdbg.core.output import print_json
     from tdbg.core.tables import finite
-    from tdbg.traces.analyze import summary_figures as figures
+    from tdbg.traces.analyze import summary_figures
     from tdbg.traces.analyze.rank_comparison import beside, ranks
 
     data: list[dict[str, Any]] = []
     for one, read in every:
-        kept = figures.steady(read)
+        kept = summary_figures.steady(read)
         told = {
-            "verdict": figures.verdict(read),
-            "median_step_ms": figures.typical_length(read) / 1e6,
-            "parts": figures.parts(kept),
-            "flops_per_step": figures.work(read),
-            "border_steps": [step.number for step in figures.border(read)],
+            "verdict": summary_figures.verdict(read),
+            "median_step_ms": summary_figures.typical_length(read) / 1e6,
+            "parts": summary_figures.parts(kept),
+            "flops_per_step": summary_figures.work(read),
+            "border_steps": [step.number for step in summary_figures.border(read)],
         }
         whole = asdict(read)
         del whole["flames"]  # `tdbg trace flame --json` has them
