@@ -151,7 +151,7 @@ def run(args: FindArgs) -> int:
         shares = _shares(found, looked).items()
         say("; ".join(f"{safe(group)}: {fit:,} of {counted(of, thing)} fit" for group, (fit, of) in shares))
     say(f"{len(found):,} of {counted(looked.total(), thing)} fit{left}" if found else "nothing fits")
-    return troubles.end() or (0 if found else 1)
+    return troubles.finish() or (0 if found else 1)
 
 
 def _wrong(what: str, hint: str) -> Exception:
@@ -186,7 +186,7 @@ def _found(
             facts.figures()  # what cannot be read is told now, and not in the middle of the table
             value = order.value(facts) if order else None
         except TdbgError as error:
-            troubles.tell(facts.datapoint, error)
+            troubles.report(facts.datapoint, error)
             continue
         found.append((_weight(value), facts))
     if order:

@@ -44,7 +44,7 @@ def run(args: LsArgs) -> int:
     from tdbg.core.tables import counted, safe
     from tdbg.pages.read.listing import Listing, SharedSamples
     from tdbg.pages.read.problem_messages import say_problems
-    from tdbg.pages.selection.locations import is_selected, open_pages, select_datapoints, there_is
+    from tdbg.pages.selection.locations import describe_selectable, is_selected, open_pages, select_datapoints
 
     with open_pages(args.paths) as pages:
         found, shared = Listing(), SharedSamples()
@@ -61,10 +61,14 @@ def run(args: LsArgs) -> int:
             say(safe(f"not stored, of {counted(count, 'datapoint')}: {what}"))
         if len(found.refused) > TOLD:
             say(f"and {len(found.refused) - TOLD} more outputs that could not be stored; --json lists them")
-        if told := shared.told():
+        if told := shared.describe():
             say(safe(told))
     if not found.datapoints:
-        say(f"no datapoint fits; {there_is(pages)}" if is_selected(args) else f"nothing was captured in {pages.path}")
+        say(
+            f"no datapoint fits; {describe_selectable(pages)}"
+            if is_selected(args)
+            else f"nothing was captured in {pages.path}"
+        )
     return 0 if found.datapoints else 1
 
 

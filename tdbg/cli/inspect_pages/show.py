@@ -82,7 +82,7 @@ def run(args: ShowArgs) -> int:
 def _no_key(pages: "PageSet", word: str, args: ShowArgs) -> int:
     from tdbg.core.output import say
     from tdbg.core.tables import safe
-    from tdbg.pages.selection.locations import is_place, is_selected, there_is
+    from tdbg.pages.selection.locations import describe_selectable, is_place, is_selected
     from tdbg.pages.selection.tensor_name import near_keys
 
     near = ", ".join(map(safe, near_keys(pages, word, args)))
@@ -90,7 +90,7 @@ def _no_key(pages: "PageSet", word: str, args: ShowArgs) -> int:
     say(f"no datapoint has the key {safe(word)!r}{among}")
     if len(args.paths) == 1 and is_place(word):
         say(f"write a key behind the path: tdbg inspect-pages show {safe(word)} KEY")
-    say(f"keys near to it: {near}" if near else there_is(pages))
+    say(f"keys near to it: {near}" if near else describe_selectable(pages))
     return 1
 
 

@@ -63,7 +63,7 @@ def run(args: StatsArgs) -> int:
         _print(found)
     if not found.paths():
         say("no layer fits")
-    return troubles.end() or (0 if found.paths() else 1)
+    return troubles.finish() or (0 if found.paths() else 1)
 
 
 def _gathered(

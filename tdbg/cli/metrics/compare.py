@@ -47,7 +47,7 @@ def run(args: CompareArgs) -> int:
     from tdbg.core.errors import TdbgError
     from tdbg.core.output import say
     from tdbg.core.tables import safe
-    from tdbg.metrics.metrics_options import tell_counts
+    from tdbg.metrics.metrics_options import report_skipped_rows
     from tdbg.metrics.rows.row_files import find_rows_files
     from tdbg.metrics.rows.series_diff import SeriesComparison
 
@@ -64,8 +64,8 @@ def run(args: CompareArgs) -> int:
     for other in others:
         one = SeriesComparison(first, other, tolerance, wanted)
         if not found:
-            tell_counts(first.name, one.counts[0])
-        tell_counts(other.name, one.counts[1])
+            report_skipped_rows(first.name, one.counts[0])
+        report_skipped_rows(other.name, one.counts[1])
         found.append((other.name, one))
     if not any(one.pairs for _, one in found):
         hint = "`tdbg metrics show` tells the keys of a run; times, rates and memory need their exact names"
@@ -114,9 +114,9 @@ def _wanted(globs: "Sequence[str]") -> "Callable[[str], bool]":
     from functools import lru_cache
 
     from tdbg.metrics.keys import OF_MACHINE
-    from tdbg.metrics.metrics_options import chooser
+    from tdbg.metrics.metrics_options import key_filter
 
-    chosen = chooser(globs)
+    chosen = key_filter(globs)
     return lru_cache(65_536)(lambda key: chosen(key) and (key in globs or not key.endswith(OF_MACHINE)))
 
 

@@ -50,7 +50,7 @@ def run(args: PlotArgs) -> int:
     from tdbg.core.errors import TdbgError
     from tdbg.core.output import say
     from tdbg.core.tables import safe
-    from tdbg.metrics.metrics_options import check_keys, tell_counts
+    from tdbg.metrics.metrics_options import check_keys, report_skipped_rows
     from tdbg.metrics.rows.row_files import find_rows_files
     from tdbg.metrics.rows.row_reader import Reading
 
@@ -60,7 +60,7 @@ def run(args: PlotArgs) -> int:
     place = find_rows_files(where, args.ranks)
     reading = Reading(place.files)
     curves, known = _curves(reading, globs, _smooth(args.smooth))
-    tell_counts(place.name, reading.counts)
+    report_skipped_rows(place.name, reading.counts)
     check_keys(globs if known else (), known)
     if not curves:
         say(safe(f"{place.name}: there are no values to plot"))
@@ -96,11 +96,11 @@ def _smooth(text: str) -> float:
 
 def _curves(reading: Any, globs: "Sequence[str]", smooth: float) -> "tuple[dict[str, list[Curve]], set[str]]":
     """The curves of each key that is wanted, and all keys."""
-    from tdbg.metrics.metrics_options import chooser
+    from tdbg.metrics.metrics_options import key_filter
     from tdbg.metrics.render.curves import Curve
     from tdbg.metrics.rows.series import MAX_KEYS
 
-    wanted = chooser(globs)
+    wanted = key_filter(globs)
     found: dict[tuple[str, int, str], Curve] = {}
     known: dict[str, bool] = {}
     for rank, line in reading.lines():

@@ -96,29 +96,29 @@ def _place(one: "TraceFile") -> "tuple[Path, int | None]":
 
 def _tolerance(text: str) -> float:
     from tdbg.traces.analyze.trace_comparison import TOLERANCE
-    from tdbg.traces.trace_options import share
+    from tdbg.traces.trace_options import parse_share
 
-    return share("--tolerance", text) if text else TOLERANCE
+    return parse_share("--tolerance", text) if text else TOLERANCE
 
 
 def _found(args: CompareArgs, path: str) -> "Baseline | list[TraceFile]":
     """The traces of a side, or what a baseline keeps of them."""
     from tdbg.traces.analyze.trace_baseline import load_baseline
-    from tdbg.traces.trace_options import chosen
+    from tdbg.traces.trace_options import select_traces
 
     kept = load_baseline(path) if path else None
-    return kept or chosen(CompareArgs(paths=[path] if path else [], ranks=args.ranks, windows=args.windows))
+    return kept or select_traces(CompareArgs(paths=[path] if path else [], ranks=args.ranks, windows=args.windows))
 
 
 def _side(path: str, found: "Baseline | list[TraceFile]") -> "Baseline | None":
     """One of the two; None where its traces hold no event, which is said."""
     from tdbg.traces.analyze.trace_baseline import make_baseline
     from tdbg.traces.parse.trace_files import run_name
-    from tdbg.traces.trace_options import is_empty, summaries
+    from tdbg.traces.trace_options import is_empty, load_summaries
 
     if not isinstance(found, list):
         return found
-    every = summaries(found)
+    every = load_summaries(found)
     return None if is_empty(every) else make_baseline(path or f"the newest run ({run_name(found[0].path)})", every)
 
 

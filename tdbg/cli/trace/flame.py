@@ -54,13 +54,13 @@ def run(args: FlameArgs) -> int:
     from tdbg.traces.analyze.rank_comparison import slowest_first
     from tdbg.traces.render.flame_rows import build_tree, fold_stacks
     from tdbg.traces.render.flame_text import print_flame
-    from tdbg.traces.trace_options import chosen, is_empty, label, summaries
+    from tdbg.traces.trace_options import is_empty, label, load_summaries, select_traces
 
     if args.depth < 0:
         raise TdbgError("--depth cannot be negative", "write --depth 1 or more")
     if args.folded and args.json:
         raise TdbgError("--folded and --json are two ways to write it", "leave one of them out")
-    every = summaries(chosen(args), trees=True)
+    every = load_summaries(select_traces(args), trees=True)
     trees = [(one, read, build_tree(read, args.by)) for one, read in every]
     if args.json:
         _print_json(every, args.by)

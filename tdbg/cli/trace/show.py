@@ -53,12 +53,12 @@ def run(args: ShowArgs) -> int:
     from tdbg.traces.trace_options import check_top
 
     check_top(args.top)
-    from tdbg.traces.trace_options import chosen, is_empty, summaries, target, worth_reading
+    from tdbg.traces.trace_options import check_output_path, is_empty, load_summaries, sample_ranks, select_traces
 
-    found, left = worth_reading(chosen(args), args)
-    html = target("--html", args.html, found, force=args.force) if args.html else None
-    small = target("--perfetto", args.perfetto, found, force=args.force) if args.perfetto else None
-    every = summaries(found, trees=html is not None)
+    found, left = sample_ranks(select_traces(args), args)
+    html = check_output_path("--html", args.html, found, force=args.force) if args.html else None
+    small = check_output_path("--perfetto", args.perfetto, found, force=args.force) if args.perfetto else None
+    every = load_summaries(found, trees=html is not None)
     if html is not None:
         _write_html(every, html)
     if args.json:

@@ -44,14 +44,14 @@ class SliceArgs(Selected):
 def run(args: SliceArgs) -> int:
     """Write it; 1 if the traces hold no event."""
     from tdbg.core.errors import TdbgError
-    from tdbg.traces.trace_options import chosen, is_empty, summaries, target
+    from tdbg.traces.trace_options import check_output_path, is_empty, load_summaries, select_traces
 
     if not args.output:
         raise TdbgError("the file to write is not named", "name it: -o small.json.gz")
     args.windows = args.windows or ("all" if args.steps else "last")
-    found = chosen(args)
-    path = target("--output", args.output, found, force=args.force)
-    every = summaries(found)
+    found = select_traces(args)
+    path = check_output_path("--output", args.output, found, force=args.force)
+    every = load_summaries(found)
     if is_empty(every):
         return 1
     cut(every, args.steps, path)

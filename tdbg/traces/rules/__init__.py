@@ -15,7 +15,7 @@ from tdbg.core.registry import Registry
 from tdbg.core.rule_base import RuleBase, Unarmed, Weight, evaluate_rules, following_codes, sort_causes_first
 from tdbg.traces.analyze import summary_figures
 from tdbg.traces.summary import Step, Summary
-from tdbg.traces.trace_options import share
+from tdbg.traces.trace_options import parse_share
 
 SEVERITIES = ("notice", "warning", "critical")
 AMOUNTS = ("_ms", "_us", "_times", "_steps", "_calls")  # names of thresholds that are no shares end so
@@ -160,7 +160,9 @@ def parse_thresholds(words: list[str]) -> dict[str, float]:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(known))}"
             raise TdbgError(f"no threshold is called {name!r}", hint)
-        found[name] = _parse_amount(name, value) if name.endswith(AMOUNTS) else share(f"--threshold {name}", value)
+        found[name] = (
+            _parse_amount(name, value) if name.endswith(AMOUNTS) else parse_share(f"--threshold {name}", value)
+        )
     return found
 
 
