@@ -102,7 +102,7 @@ def _print_json(every: "Sequence[tuple[TraceFile, Summary]]", left: "Sequence[in
     from tdbg.core.output import print_json
     from tdbg.core.tables import finite
     from tdbg.traces.analyze import summary_figures
-    from tdbg.traces.analyze.rank_comparison import beside, ranks
+    from tdbg.traces.analyze.rank_comparison import compare_loaded, compare_ranks
 
     data: list[dict[str, Any]] = []
     for one, read in every:
@@ -118,7 +118,7 @@ def _print_json(every: "Sequence[tuple[TraceFile, Summary]]", left: "Sequence[in
         del whole["flames"]  # `tdbg trace flame --json` has them
         data.append({**whole, "attempt": one.attempt, "window": one.window, **told})
         data[-1]["rank"] = read.rank if read.rank is not None else one.rank
-    apart = ranks(beside(every))
+    apart = compare_ranks(compare_loaded(every))
     told_of = {"ranks": asdict(apart) if apart else None, "ranks_left_out": left}
     print_json("trace-show", finite({"times": "ns", "traces": data, **told_of}))
 

@@ -183,7 +183,7 @@ def evaluate_traces(
     """What all rules say of these traces, gravest and largest gain first; and why others abstain, each once.
 
     What tells the cause of another comes before it, however grave that one is.
-    ranks: those that may be held against each other, as `tdbg.traces.analyze.rank_comparison.beside` gives them.
+    ranks: those that may be held against each other, as `tdbg.traces.analyze.rank_comparison.compare_loaded` gives them.
     """
     failed: list[Abstain] = []
 

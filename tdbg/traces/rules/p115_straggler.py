@@ -3,8 +3,7 @@
 from statistics import quantiles
 
 from tdbg.traces.analyze import summary_figures
-from tdbg.traces.analyze.rank_comparison import COVERS, ranks
-from tdbg.traces.analyze.rank_comparison import own as own_of
+from tdbg.traces.analyze.rank_comparison import COVERS, compare_ranks, own_time
 from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
 
 
@@ -25,7 +24,7 @@ class Straggler(Rule):
     per_run = True
 
     def evaluate(self, view: View) -> Advice | Abstain | None:
-        found = ranks(view.ranks)
+        found = compare_ranks(view.ranks)
         if found is None:
             return self.abstain("it needs the traces of two ranks or more, one of each")
         worst = next(one for one in found.each if one.label == found.slowest)
@@ -47,7 +46,7 @@ def _is_apart(view: View, slowest: str) -> bool:
     own: list[int] = []
     rest: list[int] = []
     for label, read in view.ranks.items():
-        (own if label == slowest else rest).extend(own_of(step) for step in summary_figures.steady(read))
+        (own if label == slowest else rest).extend(own_time(step) for step in summary_figures.steady(read))
     return _find_quartile(own, 0) > _find_quartile(rest, 2)
 
 
