@@ -7,7 +7,7 @@ import pytest
 BASES = {
     "tdbg.debuggers.recording_thread:Job": ["write"],
     "tdbg.logs.log_files:_Unpacked": ["piece_into"],
-    "tdbg.pages.read.page_sources:Source": ["holding", "with_bodies"],
+    "tdbg.pages.read.page_sources:Source": ["containing", "with_bodies"],
     "tdbg.rules:PerProcessRule": ["evaluate"],
     "tdbg.rules:ObservingRule": ["evaluate"],
     "tdbg.rules._kinds:KindsRule": ["evaluate"],

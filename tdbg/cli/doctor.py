@@ -143,7 +143,7 @@ def start_up() -> Iterator[Check]:
     """What decides whether tdbg wakes up in a process: PYTHONPATH, sitecustomize, the hook."""
     from importlib.machinery import PathFinder
 
-    from tdbg.launch import startup_files as hook
+    from tdbg.launch import startup_files
 
     yield Check("PYTHONPATH", os.environ.get("PYTHONPATH") or "not set")
     own = PathFinder.find_spec("sitecustomize")
@@ -151,8 +151,8 @@ def start_up() -> Iterator[Check]:
         yield Check("sitecustomize", "none of your own")
     else:
         yield Check("sitecustomize", own.origin, "note", "tdbg's own runs first and then runs this one")
-    there = hook.installed()
-    yield Check("hook", str(hook.place(None)) if there else "not installed; only `python -I` and `-E` need it")
+    there = startup_files.installed()
+    yield Check("hook", str(startup_files.place(None)) if there else "not installed; only `python -I` and `-E` need it")
     if os.environ.get("TDBG_RUN_DIR"):
         yield Check("run", os.environ["TDBG_RUN_DIR"], "note", "this shell is inside a run of tdbg")
 

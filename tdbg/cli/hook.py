@@ -33,17 +33,17 @@ class HookArgs(Args):
 
 def install(args: HookArgs) -> int:
     """Install it, and print where."""
-    from tdbg.launch import startup_files as hook
+    from tdbg.launch import startup_files
 
-    print_lines([str(hook.install(args.python))])
+    print_lines([str(startup_files.install(args.python))])
     return 0
 
 
 def remove(args: HookArgs) -> int:
     """Remove it; 1 if there was none."""
-    from tdbg.launch import startup_files as hook
+    from tdbg.launch import startup_files
 
-    path = hook.remove(args.python)
+    path = startup_files.remove(args.python)
     print_lines([str(path or "no hook is installed")])
     return 0 if path else 1
 

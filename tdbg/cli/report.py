@@ -46,7 +46,7 @@ class ReportArgs(Args):
 def run(args: ReportArgs) -> int:
     """Print the verdict; 1 if --fail-on is reached."""
     from tdbg.core.rundir import RunDir
-    from tdbg.launch import metrics_findings as metrics
+    from tdbg.launch import metrics_findings
     from tdbg.rules import view
     from tdbg.rules.rule_engine import judge_run
 
@@ -61,7 +61,7 @@ def run(args: ReportArgs) -> int:
     if args.note is not None:
         keep(found, args.note)
     say(*found.unreadable())
-    verdict = metrics.join(judge_run(found), found)
+    verdict = metrics_findings.join(judge_run(found), found)
     notes = kept(found)
     if args.json:
         print_json("report", {**verdict.as_dict(), "people": notes})

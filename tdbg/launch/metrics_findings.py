@@ -15,18 +15,18 @@ def join(verdict: Verdict, run: RunDir) -> Verdict:
     from tdbg.core.errors import TdbgError
 
     try:
-        from tdbg.metrics.rows.row_files import find_rows_files as find
-        from tdbg.metrics.rows.run_summary import summarize_run as look
+        from tdbg.metrics.rows.row_files import find_rows_files
+        from tdbg.metrics.rows.run_summary import summarize_run
         from tdbg.metrics.sanity import evaluate_metrics
 
         if not any(run.path.glob("rank*/**/metrics.jsonl")):
             return verdict
-        place = find(str(run.path))
+        place = find_rows_files(str(run.path))
         size = sum(file.path.stat().st_size for file in place.files)
         if size > FILE_BYTES:
             verdict.notes.append(f"{size / 1e6:,.0f} MB of metrics were not judged: `tdbg metrics sanity {run.path}`")
             return verdict
-        found, trouble = evaluate_metrics(look(place)[0])
+        found, trouble = evaluate_metrics(summarize_run(place)[0])
     except (TdbgError, OSError) as error:
         verdict.trouble.append(f"the metrics cannot be read: {error}")
         return verdict

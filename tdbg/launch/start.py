@@ -222,10 +222,10 @@ class Supervision:
 
     def _write_board(self) -> None:
         """What TensorBoard shows beside the traces."""
-        from tdbg.traces.render import tensorboard_export as board
+        from tdbg.traces.render import tensorboard_export
 
         try:
-            board.export_scalars(self.run)
+            tensorboard_export.export_scalars(self.run)
         except OSError as error:
             say(f"nothing was written for TensorBoard: {error.strerror or error}")
         except Exception as error:  # guard: a package that does not fit here must not change how the run ends

@@ -30,7 +30,7 @@ NO_ROWS = "no rows of metrics are there yet"
 ARGUMENT = Argument("PATH", "A run, or a metrics.jsonl, or a folder of them; the newest run if left out.")
 
 
-def place_of(args: Selected) -> "Place":
+def find_place(args: Selected) -> "Place":
     """The files that are meant. Raises TdbgError for none, and for several paths."""
     from tdbg.core.errors import TdbgError
     from tdbg.metrics.rows.row_files import find_rows_files
@@ -40,7 +40,7 @@ def place_of(args: Selected) -> "Place":
     return find_rows_files(args.paths[0] if args.paths else "", args.ranks)
 
 
-def chooser(globs: Sequence[str], *, copies: bool = False) -> "Callable[[str], bool]":
+def key_filter(globs: Sequence[str], *, copies: bool = False) -> "Callable[[str], bool]":
     """Which keys are meant: those of the globs; without any all. copies: those under ``core/`` too."""
     if not globs:
         return lambda key: copies or not key.startswith("core/")
@@ -60,10 +60,10 @@ def check_keys(globs: Sequence[str], known: "Iterable[str]") -> None:
     keys = sorted(set(known))
     for one in globs:
         if not any(fnmatchcase(key, one) for key in keys):
-            raise TdbgError(f"no key is named {one!r}", nearest(one, keys))
+            raise TdbgError(f"no key is named {one!r}", suggest_keys(one, keys))
 
 
-def nearest(word: str, keys: Sequence[str]) -> str:
+def suggest_keys(word: str, keys: Sequence[str]) -> str:
     """A hint with the keys that a word may mean."""
     from difflib import get_close_matches
 
@@ -81,7 +81,7 @@ def label(key: str, letters: int = 80) -> str:
     return short(key, letters) or "''"
 
 
-def tell_counts(name: str, counts: "Counts") -> None:
+def report_skipped_rows(name: str, counts: "Counts") -> None:
     """Say on stderr what was passed over. Raises TdbgError where that is all there was, beyond a line that a kill tore."""
     from pathlib import Path
 
@@ -100,7 +100,7 @@ def tell_counts(name: str, counts: "Counts") -> None:
         say(safe(f"{name}: {counted(counts.again, 'row')} passed over: a resumed run made these steps again"))
 
 
-def tell_left_out(tally: "Tally") -> None:
+def report_unwritten_rows(tally: "Tally") -> None:
     """Say on stderr, of each rank, which rows were never written, and why."""
     from tdbg.core.output import say
     from tdbg.core.tables import counted, short

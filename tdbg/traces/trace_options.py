@@ -26,7 +26,7 @@ ARGUMENT = Argument(
 )
 
 
-def chosen(args: Selected) -> list[TraceFile]:
+def select_traces(args: Selected) -> list[TraceFile]:
     """The traces that are meant. Raises TdbgError for none, for several paths, and for options that cannot be."""
     from tdbg.traces.parse.trace_files import find_traces, newest_windows
 
@@ -38,7 +38,7 @@ def chosen(args: Selected) -> list[TraceFile]:
     return found if args.windows == "all" else newest_windows(found)
 
 
-def worth_reading(found: "list[TraceFile]", args: Selected) -> "tuple[list[TraceFile], list[int]]":
+def sample_ranks(found: "list[TraceFile]", args: Selected) -> "tuple[list[TraceFile], list[int]]":
     """Of many ranks those that matter, where the command line names none; which are left out is said, and returned."""
     if args.ranks:
         return found, []
@@ -68,7 +68,7 @@ def check_top(top: int) -> None:
         raise TdbgError("--top cannot be negative", "write --top 0 or more")
 
 
-def target(option: str, name: str, found: Sequence[TraceFile], *, force: bool) -> Path:
+def check_output_path(option: str, name: str, found: Sequence[TraceFile], *, force: bool) -> Path:
     """The file that is to be written. TdbgError for one that is there, without force, and always for a trace that is read."""
     from tdbg.core.tables import safe
 
@@ -84,7 +84,7 @@ def target(option: str, name: str, found: Sequence[TraceFile], *, force: bool) -
     return path
 
 
-def share(option: str, text: str) -> float:
+def parse_share(option: str, text: str) -> float:
     """A share as people write it: ``0.1`` or ``10%``; 1 and more in percent alone. TdbgError for anything else."""
     try:
         found = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
@@ -95,7 +95,7 @@ def share(option: str, text: str) -> float:
     return found
 
 
-def summaries(found: Sequence[TraceFile], *, trees: bool = False) -> list[tuple[TraceFile, Summary]]:
+def load_summaries(found: Sequence[TraceFile], *, trees: bool = False) -> list[tuple[TraceFile, Summary]]:
     """Each with its summary (trees: also of which operator called which); what cannot be read is told, and TdbgError if that is all of them."""
     from tdbg.core.output import say
     from tdbg.core.tables import safe
@@ -103,7 +103,7 @@ def summaries(found: Sequence[TraceFile], *, trees: bool = False) -> list[tuple[
     good: list[tuple[TraceFile, Summary]] = []
     for one in found:
         try:
-            read = _summary(one, trees)
+            read = _load_summary(one, trees)
         except TdbgError as error:
             if len(found) == 1:
                 raise
@@ -127,7 +127,7 @@ def is_empty(every: Sequence[tuple[TraceFile, Summary]]) -> bool:
     return True
 
 
-def _summary(one: TraceFile, trees: bool) -> Summary:
+def _load_summary(one: TraceFile, trees: bool) -> Summary:
     if one.part is not None:  # of a slice: small, and an index is of a whole file
         from tdbg.traces.analyze.summary_builder import summarize
 

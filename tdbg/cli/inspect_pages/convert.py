@@ -70,12 +70,12 @@ def _local(place: str) -> "Iterator[Path]":
         yield found
         return
     from tdbg.core.errors import TdbgError
-    from tdbg.pages.read import remote_store as remote
+    from tdbg.pages.read import remote_store
 
-    paths = remote.legacy_pages(found)
+    paths = remote_store.legacy_pages(found)
     if not paths:
         raise TdbgError(f"{place}: no page_N.pkl there", "name a page, or a folder of them")
-    with remote.fetched(found, paths) as folder:
+    with remote_store.fetched(found, paths) as folder:
         yield folder
 
 

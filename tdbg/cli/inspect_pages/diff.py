@@ -5,10 +5,8 @@ from typing import TYPE_CHECKING, Any
 from tdbg.core.command_spec import JSON, Args, Argument, Command, Option, Options
 
 if TYPE_CHECKING:
-    from tdbg.pages.diff.datapoint_pairs import CaptureSide as Side
-    from tdbg.pages.diff.datapoint_pairs import Entry
-    from tdbg.pages.diff.divergence import Divergence
-    from tdbg.pages.diff.divergence import TensorDifference as Finding
+    from tdbg.pages.diff.datapoint_pairs import CaptureSide, Entry
+    from tdbg.pages.diff.divergence import Divergence, TensorDifference
     from tdbg.pages.read.page_set import PageSet
 
 HELP = """Compare two runs, epochs or ranks: the first tensor that differs, and the worst ones.
@@ -54,11 +52,11 @@ def run(args: DiffArgs) -> int:
     from tdbg.core.tables import finite
     from tdbg.pages.diff.divergence import Divergence
     from tdbg.pages.read.problem_messages import say_problems
-    from tdbg.pages.selection.layer_globs import match_layers as by_layer
+    from tdbg.pages.selection.layer_globs import match_layers
 
     allowed = _tolerance(args.tolerance)
     a, b = _sides(args)
-    found = Divergence(a, b, by_layer(args.layer), allowed).run()
+    found = Divergence(a, b, match_layers(args.layer), allowed).run()
     _check(found, args)
     for pages in {id(side.pages): side.pages for side in (a, b)}.values():
         say_problems(pages)
@@ -83,10 +81,10 @@ def _tolerance(text: str) -> float | None:
     return found
 
 
-def _sides(args: DiffArgs) -> "tuple[Side, Side]":
+def _sides(args: DiffArgs) -> "tuple[CaptureSide, CaptureSide]":
     from tdbg.core.errors import TdbgError
-    from tdbg.pages.diff.datapoint_pairs import CaptureSide as Side
-    from tdbg.pages.selection.locations import open_pages as opened
+    from tdbg.pages.diff.datapoint_pairs import CaptureSide
+    from tdbg.pages.selection.locations import open_pages
 
     epochs, ranks = _two("--epochs", args.epochs), _two("--ranks", args.ranks)
     if args.by not in ("key", "order"):
@@ -98,14 +96,14 @@ def _sides(args: DiffArgs) -> "tuple[Side, Side]":
         raise TdbgError(
             "there is one side to compare", "name two paths, or two epochs (--epochs 1,2) or ranks (--ranks 0,1)"
         )
-    first = opened(paths[:1])
-    second = opened(paths[1:]) if len(paths) == 2 else first
+    first = open_pages(paths[:1])
+    second = open_pages(paths[1:]) if len(paths) == 2 else first
     if epochs == (None, None) and len(paths) == 2:
         epochs = _of_folders(first), _of_folders(second)
     order = args.by == "order"
     return (
-        Side(first, epoch=epochs[0], rank=ranks[0], order=order),
-        Side(second, epoch=epochs[1], rank=ranks[1], order=order),
+        CaptureSide(first, epoch=epochs[0], rank=ranks[0], order=order),
+        CaptureSide(second, epoch=epochs[1], rank=ranks[1], order=order),
     )
 
 
@@ -129,7 +127,7 @@ def _two(option: str, text: str) -> tuple[int | None, int | None]:
 def _check(found: "Divergence", args: DiffArgs) -> None:
     """TdbgError where nothing was compared, and so nothing is known."""
     from tdbg.core.errors import TdbgError
-    from tdbg.pages.selection.layer_globs import unknown_layer_error as no_layer
+    from tdbg.pages.selection.layer_globs import unknown_layer_error
 
     for side, name in ((found.a, "A"), (found.b, "B")):
         if not side.count:
@@ -144,11 +142,11 @@ def _check(found: "Divergence", args: DiffArgs) -> None:
     if not found.paths and not found.unreadable:
         known = [layer.path for layer in found.a.pages.layers()]
         if args.layer and not (found.only_a or found.only_b):
-            raise no_layer(args.layer, known)
+            raise unknown_layer_error(args.layer, known)
         raise TdbgError("no tensor of A is in B too", "`tdbg inspect-pages ls` shows what each of them has")
 
 
-def _called(side: "Side") -> str:
+def _called(side: "CaptureSide") -> str:
     where = [f"epoch {side.epoch}"] if side.epoch is not None else []
     where += [f"rank {side.rank}"] if side.rank is not None else []
     return ", ".join([str(side.pages.path), *where])
@@ -198,7 +196,7 @@ def _lines(found: "Divergence") -> list[str]:
     return lines
 
 
-def _first(finding: "Finding") -> list[str]:
+def _first(finding: "TensorDifference") -> list[str]:
     from tdbg.core.tables import short
     from tdbg.pages.read.tensor_values import shown
 
@@ -230,7 +228,7 @@ def _told(what: str, names: dict[str, int]) -> list[str]:
     return [f"{what}: {shown}" + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")]
 
 
-def _row(found: "Divergence", finding: "Finding") -> list[Any]:
+def _row(found: "Divergence", finding: "TensorDifference") -> list[Any]:
     from tdbg.core.tables import short
 
     about, gap = found.paths[finding.path], finding.gap
@@ -278,7 +276,7 @@ def _entry(entry: "Entry") -> dict[str, Any]:
     return {"key": point.key, "rank": point.rank, "epoch": epoch, "step": point.step, "phase": point.phase}
 
 
-def _finding(found: "Divergence", finding: "Finding") -> dict[str, Any]:
+def _finding(found: "Divergence", finding: "TensorDifference") -> dict[str, Any]:
     about, gap = found.paths[finding.path], finding.gap
     return {
         "path": finding.path,

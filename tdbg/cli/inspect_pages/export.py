@@ -45,12 +45,12 @@ def run(args: ExportArgs) -> int:
     from tdbg.core.errors import TdbgError
     from tdbg.pages.export.tensor_export import Export
     from tdbg.pages.read.problem_messages import say_problems
-    from tdbg.pages.selection.tensor_selection import TensorSelection as Picks
+    from tdbg.pages.selection.tensor_selection import TensorSelection
 
     if not args.output:
         raise TdbgError("missing option: -o FILE or DIR", "name the file or folder to write: -o captured.npz")
     paths, kind = _format(args)
-    picks = Picks(paths, args)
+    picks = TensorSelection(paths, args)
     found = Export(picks, kind, Path(args.output), args.force).run()
     say_problems(picks.pages)
     _tell(found)

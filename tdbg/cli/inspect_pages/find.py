@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from tdbg.core.conditions import Test
     from tdbg.pages.read.datapoint import Datapoint, Tensor
     from tdbg.pages.read.page_set import PageSet
-    from tdbg.pages.selection.datapoint_numbers import DatapointNumbers as Known
-    from tdbg.pages.selection.grouping import GroupMembership as Members
-    from tdbg.pages.selection.iteration import ReadErrors as Troubles
-    from tdbg.pages.stats.value_stats import ValueStats as Figures
+    from tdbg.pages.selection.datapoint_numbers import DatapointNumbers
+    from tdbg.pages.selection.grouping import GroupMembership
+    from tdbg.pages.selection.iteration import ReadErrors
+    from tdbg.pages.stats.value_stats import ValueStats
 
 HELP = """Find tensors by their figures: nan > 0 or absmax > 1e4.
 
@@ -69,8 +69,8 @@ class Facts:
         datapoint: "Datapoint",
         path: str = "",
         tensor: "Tensor | None" = None,
-        measure: "Callable[[], Figures] | None" = None,
-        known: "Known | None" = None,
+        measure: "Callable[[], ValueStats] | None" = None,
+        known: "DatapointNumbers | None" = None,
     ) -> None:
         self.datapoint, self.path, self.tensor = datapoint, path, tensor
         self.group = ""
@@ -119,11 +119,10 @@ def run(args: FindArgs) -> int:
     from tdbg.core.output import say
     from tdbg.core.tables import counted, safe
     from tdbg.pages.read.problem_messages import say_problems
-    from tdbg.pages.selection.datapoint_numbers import DatapointNumbers as Known
-    from tdbg.pages.selection.grouping import GroupMembership as Members
-    from tdbg.pages.selection.iteration import ReadErrors as Troubles
-    from tdbg.pages.selection.locations import is_place, place_and_word
-    from tdbg.pages.selection.locations import open_pages as opened
+    from tdbg.pages.selection.datapoint_numbers import DatapointNumbers
+    from tdbg.pages.selection.grouping import GroupMembership
+    from tdbg.pages.selection.iteration import ReadErrors
+    from tdbg.pages.selection.locations import is_place, open_pages, place_and_word
 
     if args.limit < 0:
         raise _wrong("--limit cannot be negative", "write --limit 0 or more")
@@ -132,10 +131,10 @@ def run(args: FindArgs) -> int:
         raise _wrong(f"{text} is a path: the condition is missing", f"write it such as: {EXAMPLE}")
     condition = Test(text, vocabulary())
     order = Test(args.sort, vocabulary(), number=True) if args.sort else None
-    troubles, looked = Troubles(), Counter[str]()
-    with opened(place) as pages:
-        known = Known(pages)
-        members = Members(pages, args) if args.group_by or args.scores else None
+    troubles, looked = ReadErrors(), Counter[str]()
+    with open_pages(place) as pages:
+        known = DatapointNumbers(pages)
+        members = GroupMembership(pages, args) if args.group_by or args.scores else None
         found = _found(pages, args, (condition, order), troubles, looked, known, members)
         say_problems(pages, drops=False)
     for name in known.in_vain():
@@ -152,7 +151,7 @@ def run(args: FindArgs) -> int:
         shares = _shares(found, looked).items()
         say("; ".join(f"{safe(group)}: {fit:,} of {counted(of, thing)} fit" for group, (fit, of) in shares))
     say(f"{len(found):,} of {counted(looked.total(), thing)} fit{left}" if found else "nothing fits")
-    return troubles.end() or (0 if found else 1)
+    return troubles.finish() or (0 if found else 1)
 
 
 def _wrong(what: str, hint: str) -> Exception:
@@ -165,10 +164,10 @@ def _found(
     pages: "PageSet",
     args: FindArgs,
     tests: "tuple[Test, Test | None]",
-    troubles: "Troubles",
+    troubles: "ReadErrors",
     looked: Counter[str],
-    known: "Known",
-    members: "Members | None",
+    known: "DatapointNumbers",
+    members: "GroupMembership | None",
 ) -> list[Facts]:
     """What fits, in order. looked: counts what was looked at, by group."""
     from tdbg.core.errors import TdbgError
@@ -187,7 +186,7 @@ def _found(
             facts.figures()  # what cannot be read is told now, and not in the middle of the table
             value = order.value(facts) if order else None
         except TdbgError as error:
-            troubles.tell(facts.datapoint, error)
+            troubles.report(facts.datapoint, error)
             continue
         found.append((_weight(value), facts))
     if order:
@@ -202,21 +201,20 @@ def _weight(value: float | bool | None) -> float:
     return float("-inf") if value != value else -float(value)
 
 
-def _facts(pages: "PageSet", args: FindArgs, names: Sequence[str], known: "Known") -> Iterator[Facts]:
+def _facts(pages: "PageSet", args: FindArgs, names: Sequence[str], known: "DatapointNumbers") -> Iterator[Facts]:
     """What the condition is to be asked about."""
-    from tdbg.pages.selection.iteration import iter_sample_tensors as by_sample
-    from tdbg.pages.selection.iteration import make_progress as progress_of
-    from tdbg.pages.selection.layer_globs import match_layers as by_layer
-    from tdbg.pages.selection.locations import select_datapoints as chosen
+    from tdbg.pages.selection.iteration import iter_sample_tensors, make_progress
+    from tdbg.pages.selection.layer_globs import match_layers
+    from tdbg.pages.selection.locations import select_datapoints
     from tdbg.pages.stats.value_stats import QUANTILE_NAMES, recorded
 
-    is_chosen = by_layer(args.layer)
+    is_chosen = match_layers(args.layer)
     if not args.layer and all(name in PLACES or name.startswith("scalar.") for name in names):
-        yield from (Facts(datapoint, known=known) for datapoint in chosen(pages.rows(), args))
+        yield from (Facts(datapoint, known=known) for datapoint in select_datapoints(pages.rows(), args))
         return
     quantiles = any(name in QUANTILE_NAMES for name in names)
-    with progress_of(pages, args, is_chosen, "find") as progress:
-        for datapoint, tensors in by_sample(chosen(pages, args)):
+    with make_progress(pages, args, is_chosen, "find") as progress:
+        for datapoint, tensors in iter_sample_tensors(select_datapoints(pages, args)):
             for tensor in tensors:
                 if is_chosen(tensor.path):
                     yield Facts(datapoint, tensor.path, tensor, _measurer(tensor, quantiles), known)
@@ -226,19 +224,19 @@ def _facts(pages: "PageSet", args: FindArgs, names: Sequence[str], known: "Known
                     yield Facts(datapoint, path, None, partial(_same, figures), known)
 
 
-def _same(figures: "Figures") -> "Figures":
+def _same(figures: "ValueStats") -> "ValueStats":
     return figures
 
 
-def _measurer(tensor: "Tensor", quantiles: bool) -> "Callable[[], Figures]":
-    def measure() -> "Figures":
+def _measurer(tensor: "Tensor", quantiles: bool) -> "Callable[[], ValueStats]":
+    def measure() -> "ValueStats":
         from tdbg.pages.read.tensor_values import value_count
-        from tdbg.pages.stats import value_stats as figures
-        from tdbg.pages.stats.streaming_stats import StreamingStats as Tally
+        from tdbg.pages.stats import value_stats
+        from tdbg.pages.stats.streaming_stats import StreamingStats
 
         if quantiles and value_count(tensor.dtype, tensor.shape) <= EXACT:
-            return figures.of_array(tensor.array())
-        tally = Tally(bins=quantiles)
+            return value_stats.of_array(tensor.array())
+        tally = StreamingStats(bins=quantiles)
         tally.add_tensor(tensor)
         return tally.figures()
 

@@ -51,12 +51,12 @@ def run(args: HtmlArgs) -> int:
     from tdbg.pages.export.exporter import new_file
     from tdbg.pages.read.problem_messages import say_problems
     from tdbg.pages.render.html_report import Document
-    from tdbg.pages.selection.tensor_selection import TensorSelection as Picks
+    from tdbg.pages.selection.tensor_selection import TensorSelection
 
     if not args.output:
         raise TdbgError("missing option: -o FILE", "name the file to write: -o captured.html")
     target, total_bytes = Path(args.output), parse_bytes(args.size)
-    picks = Picks(args.paths, args)
+    picks = TensorSelection(args.paths, args)
     document = Document(picks, f"{picks.pages.path} - tdbg", args.limit, total_bytes)
     if document.is_empty:
         raise picks.nothing()

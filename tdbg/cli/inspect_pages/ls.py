@@ -42,16 +42,13 @@ def run(args: LsArgs) -> int:
     """Print the list; 1 if there is nothing in it."""
     from tdbg.core.output import say
     from tdbg.core.tables import counted, safe
-    from tdbg.pages.read.listing import Listing
-    from tdbg.pages.read.listing import SharedSamples as Shared
+    from tdbg.pages.read.listing import Listing, SharedSamples
     from tdbg.pages.read.problem_messages import say_problems
-    from tdbg.pages.selection.locations import is_selected, there_is
-    from tdbg.pages.selection.locations import open_pages as opened
-    from tdbg.pages.selection.locations import select_datapoints as chosen
+    from tdbg.pages.selection.locations import describe_selectable, is_selected, open_pages, select_datapoints
 
-    with opened(args.paths) as pages:
-        found, shared = Listing(), Shared()
-        for datapoint in chosen(pages, args):
+    with open_pages(args.paths) as pages:
+        found, shared = Listing(), SharedSamples()
+        for datapoint in select_datapoints(pages, args):
             found.add(datapoint)
             shared.add(datapoint)
         if args.json:
@@ -64,19 +61,23 @@ def run(args: LsArgs) -> int:
             say(safe(f"not stored, of {counted(count, 'datapoint')}: {what}"))
         if len(found.refused) > TOLD:
             say(f"and {len(found.refused) - TOLD} more outputs that could not be stored; --json lists them")
-        if told := shared.told():
+        if told := shared.describe():
             say(safe(told))
     if not found.datapoints:
-        say(f"no datapoint fits; {there_is(pages)}" if is_selected(args) else f"nothing was captured in {pages.path}")
+        say(
+            f"no datapoint fits; {describe_selectable(pages)}"
+            if is_selected(args)
+            else f"nothing was captured in {pages.path}"
+        )
     return 0 if found.datapoints else 1
 
 
 def _print(pages: "PageSet", found: "Listing", args: LsArgs) -> None:
     from tdbg.core.tables import print_rows, shape
-    from tdbg.pages.selection.locations import select_datapoints as chosen
+    from tdbg.pages.selection.locations import select_datapoints
 
     if args.datapoints:
-        print_rows(DATAPOINT_COLUMNS, map(datapoint_row, chosen(pages, args)))
+        print_rows(DATAPOINT_COLUMNS, map(datapoint_row, select_datapoints(pages, args)))
         return
     rows = []
     for row in found.layers():
@@ -116,7 +117,7 @@ def _span(name: str, values: "Collection[int]") -> str:
 def _print_json(pages: "PageSet", found: "Listing", args: LsArgs) -> None:
     from tdbg.core.output import print_json
     from tdbg.core.tables import finite
-    from tdbg.pages.selection.locations import select_datapoints as chosen
+    from tdbg.pages.selection.locations import select_datapoints
 
     layers = found.layers()
     data: dict[str, Any] = {
@@ -132,7 +133,7 @@ def _print_json(pages: "PageSet", found: "Listing", args: LsArgs) -> None:
         "problems": [{"path": str(one.path), "text": one.text, "grave": one.grave} for one in pages.problems],
     }
     if args.datapoints:
-        data["list"] = [_as_dict(datapoint) for datapoint in chosen(pages, args)]
+        data["list"] = [_as_dict(datapoint) for datapoint in select_datapoints(pages, args)]
     print_json("pages-list", finite(data))
 
 

@@ -37,9 +37,9 @@ def run(args: RecoverArgs) -> int:
     from tdbg.core.output import print_json, say
     from tdbg.core.tables import safe
     from tdbg.pages.repair.recovery import recover
-    from tdbg.pages.selection.locations import resolve_place as place
+    from tdbg.pages.selection.locations import resolve_place
 
-    where = place(args.paths)
+    where = resolve_place(args.paths)
     found = recover(where, force=args.force)
     if args.json:
         print_json("pages-recover", {"path": where, "done": found.done, "problems": as_dicts(found.problems)})

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from tdbg.pages.read.page_set import PageSet
     from tdbg.pages.read.tensor_slices import Part
     from tdbg.pages.render.terminal_screen import Screen
-    from tdbg.pages.selection.tensor_name import TensorTarget as Target
-    from tdbg.pages.stats.value_stats import ValueStats as Figures
+    from tdbg.pages.selection.tensor_name import TensorTarget
+    from tdbg.pages.stats.value_stats import ValueStats
 
 HELP = """Show the tensors of a datapoint: figures, histogram, picture, values.
 
@@ -56,20 +56,19 @@ def run(args: ShowArgs) -> int:
     from tdbg.core.errors import TdbgError
     from tdbg.pages.read.problem_messages import say_problems
     from tdbg.pages.render.terminal_screen import Screen
-    from tdbg.pages.selection.locations import is_place, place_and_word
-    from tdbg.pages.selection.locations import open_pages as opened
-    from tdbg.pages.selection.tensor_name import resolve_target as resolve
+    from tdbg.pages.selection.locations import is_place, open_pages, place_and_word
+    from tdbg.pages.selection.tensor_name import resolve_target
 
     screen = Screen(args.image)
     place, word = place_and_word(args.paths, "KEY", EXAMPLE)
     try:
-        found = opened(place)
+        found = open_pages(place)
     except TdbgError:
         if place or not is_place(word):
             raise
         raise TdbgError(f"{word} is a path: the key is missing", f"write it such as: {EXAMPLE}") from None
     with found as pages:
-        target = resolve(pages, word, args)
+        target = resolve_target(pages, word, args)
         if target is None:
             code = _no_key(pages, word, args)
         elif target.path and not target.tensors:
@@ -83,7 +82,7 @@ def run(args: ShowArgs) -> int:
 def _no_key(pages: "PageSet", word: str, args: ShowArgs) -> int:
     from tdbg.core.output import say
     from tdbg.core.tables import safe
-    from tdbg.pages.selection.locations import is_place, is_selected, there_is
+    from tdbg.pages.selection.locations import describe_selectable, is_place, is_selected
     from tdbg.pages.selection.tensor_name import near_keys
 
     near = ", ".join(map(safe, near_keys(pages, word, args)))
@@ -91,11 +90,11 @@ def _no_key(pages: "PageSet", word: str, args: ShowArgs) -> int:
     say(f"no datapoint has the key {safe(word)!r}{among}")
     if len(args.paths) == 1 and is_place(word):
         say(f"write a key behind the path: tdbg inspect-pages show {safe(word)} KEY")
-    say(f"keys near to it: {near}" if near else there_is(pages))
+    say(f"keys near to it: {near}" if near else describe_selectable(pages))
     return 1
 
 
-def _no_path(target: "Target") -> int:
+def _no_path(target: "TensorTarget") -> int:
     from tdbg.core.output import say
     from tdbg.core.tables import safe
     from tdbg.pages.selection.tensor_name import near_paths
@@ -109,7 +108,7 @@ def _no_path(target: "Target") -> int:
     return 1
 
 
-def _show(target: "Target", args: ShowArgs, screen: "Screen") -> int:
+def _show(target: "TensorTarget", args: ShowArgs, screen: "Screen") -> int:
     from tdbg.core.errors import TdbgError
 
     found = target.datapoints
@@ -175,20 +174,20 @@ def _print_all(shown: "Sequence[tuple[Datapoint, list[Tensor]]]", args: ShowArgs
     return code
 
 
-def _figure_cells(figures: "Figures") -> tuple[Any, ...]:
+def _figure_cells(figures: "ValueStats") -> tuple[Any, ...]:
     share = None if figures.zero_share is None else f"{figures.zero_share:.1%}"
     return figures.nan, figures.inf, share, figures.mean, figures.std, figures.min, figures.max
 
 
 def _measured(
     shown: "Sequence[tuple[Datapoint, list[Tensor]]]", args: ShowArgs
-) -> "Iterator[tuple[Datapoint, Tensor, tuple[Figures, list[int]] | str]]":
+) -> "Iterator[tuple[Datapoint, Tensor, tuple[ValueStats, list[int]] | str]]":
     """Each tensor with its figures and its histogram, or why it cannot be read."""
     from tdbg.core.errors import TdbgError
     from tdbg.core.tables import safe
     from tdbg.pages.progress_bar import Progress
     from tdbg.pages.read.tensor_values import value_count
-    from tdbg.pages.stats.stored_tensor import measure_tensor as measure
+    from tdbg.pages.stats.stored_tensor import measure_tensor
     from tdbg.pages.stats.value_stats import PURE
 
     every = [tensor for _, tensors in shown for tensor in tensors]
@@ -197,7 +196,7 @@ def _measured(
         for datapoint, tensors in shown:
             for tensor in tensors:
                 try:
-                    figures, bars, _ = measure(tensor, args.slice, 16, progress.add, lists)
+                    figures, bars, _ = measure_tensor(tensor, args.slice, 16, progress.add, lists)
                     yield datapoint, tensor, (figures, bars)
                 except TdbgError as error:
                     if args.slice:
@@ -230,12 +229,11 @@ def _print_tensor(datapoint: "Datapoint", tensor: "Tensor", args: ShowArgs, scre
     from tdbg.core.output import print_styled
     from tdbg.core.tables import safe, shape, size
     from tdbg.pages.progress_bar import Progress
-    from tdbg.pages.render import heat_map as pictures
-    from tdbg.pages.stats.stored_tensor import EXACT
-    from tdbg.pages.stats.stored_tensor import measure_tensor as measure
+    from tdbg.pages.render import heat_map
+    from tdbg.pages.stats.stored_tensor import EXACT, measure_tensor
 
     with Progress("reading", tensor.nbytes) as progress:
-        figures, bars, part = measure(tensor, args.slice, 40, progress.add)
+        figures, bars, part = measure_tensor(tensor, args.slice, 40, progress.add)
     _print_head(datapoint, scalars=False)
     cut = f", of it [{args.slice.strip('[]')}]: {shape(part.shape)}" if args.slice and part else ""
     print(f"{safe(tensor.path)}: {tensor.dtype.name} {shape(tensor.shape)}, {size(tensor.nbytes)}{cut}")
@@ -252,11 +250,11 @@ def _print_tensor(datapoint: "Datapoint", tensor: "Tensor", args: ShowArgs, scre
         for line in value_lines(part):
             print(line)
     labels = tokens(datapoint, part.shape)
-    for line in pictures.lines(part, figures, screen, labels):
+    for line in heat_map.lines(part, figures, screen, labels):
         print_styled(line)
 
 
-def figure_lines(figures: "Figures", *, exact: bool) -> "Iterator[str]":
+def figure_lines(figures: "ValueStats", *, exact: bool) -> "Iterator[str]":
     """The figures in three lines."""
     from tdbg.core.tables import cell
     from tdbg.pages.stats.value_stats import QUANTILE_NAMES
@@ -318,14 +316,14 @@ def _print_json(shown: "Sequence[tuple[Datapoint, list[Tensor]]]", args: ShowArg
 
 def _tensor_dict(tensor: "Tensor", args: ShowArgs, *, whole: bool) -> dict[str, Any]:
     from tdbg.core.errors import TdbgError
-    from tdbg.pages.stats.stored_tensor import measure_tensor as measure
+    from tdbg.pages.stats.stored_tensor import measure_tensor
 
     about: dict[str, Any] = {"path": tensor.path, "dtype": tensor.dtype.name, "shape": tensor.shape}
     about |= {"bytes": tensor.nbytes, "note": dict(tensor.note)}
     if not whole:
         return about
     try:
-        figures, bars, part = measure(tensor, args.slice, 40)
+        figures, bars, part = measure_tensor(tensor, args.slice, 40)
     except TdbgError as error:
         if args.slice:
             raise

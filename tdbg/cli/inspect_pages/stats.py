@@ -8,9 +8,9 @@ from tdbg.pages.selection.locations import GROUPING, SELECTION, Grouped
 
 if TYPE_CHECKING:
     from tdbg.pages.read.page_set import PageSet
-    from tdbg.pages.selection.grouping import GroupMembership as Members
-    from tdbg.pages.selection.iteration import ReadErrors as Troubles
-    from tdbg.pages.stats.group_stats import GroupStats as Gathered
+    from tdbg.pages.selection.grouping import GroupMembership
+    from tdbg.pages.selection.iteration import ReadErrors
+    from tdbg.pages.stats.group_stats import GroupStats
 
 HELP = """Figures of each layer over all datapoints: mean, spread, zeros, quantiles.
 
@@ -46,14 +46,14 @@ def run(args: StatsArgs) -> int:
     """Print the figures; 1 if there is no such layer."""
     from tdbg.core.output import say
     from tdbg.pages.read.problem_messages import say_problems
-    from tdbg.pages.selection.grouping import GroupMembership as Members
-    from tdbg.pages.selection.iteration import ReadErrors as Troubles
-    from tdbg.pages.selection.locations import open_pages as opened
+    from tdbg.pages.selection.grouping import GroupMembership
+    from tdbg.pages.selection.iteration import ReadErrors
+    from tdbg.pages.selection.locations import open_pages
 
-    troubles = Troubles()
+    troubles = ReadErrors()
     grouped = bool(args.group_by or args.scores)
-    with opened(args.paths) as pages:
-        found = _gathered(pages, args, troubles, Members(pages, args) if grouped else None)
+    with open_pages(args.paths) as pages:
+        found = _gathered(pages, args, troubles, GroupMembership(pages, args) if grouped else None)
         say_problems(pages)
     if args.json:
         _print_json(found)
@@ -63,23 +63,24 @@ def run(args: StatsArgs) -> int:
         _print(found)
     if not found.paths():
         say("no layer fits")
-    return troubles.end() or (0 if found.paths() else 1)
+    return troubles.finish() or (0 if found.paths() else 1)
 
 
-def _gathered(pages: "PageSet", args: StatsArgs, troubles: "Troubles", members: "Members | None") -> "Gathered":
+def _gathered(
+    pages: "PageSet", args: StatsArgs, troubles: "ReadErrors", members: "GroupMembership | None"
+) -> "GroupStats":
     """The figures of each layer; members: of each sample the group that it is in, where there are groups."""
-    from tdbg.pages.selection.iteration import iter_sample_tensors as by_sample
-    from tdbg.pages.selection.iteration import make_progress as progress_of
-    from tdbg.pages.selection.layer_globs import match_layers as by_layer
-    from tdbg.pages.selection.locations import select_datapoints as chosen
-    from tdbg.pages.stats.group_stats import GroupStats as Gathered
+    from tdbg.pages.selection.iteration import iter_sample_tensors, make_progress
+    from tdbg.pages.selection.layer_globs import match_layers
+    from tdbg.pages.selection.locations import select_datapoints
+    from tdbg.pages.stats.group_stats import GroupStats
     from tdbg.pages.stats.value_stats import recorded
 
-    found, is_chosen = Gathered(samples=members is not None), by_layer(args.layer)
-    every = chosen(pages, args)
+    found, is_chosen = GroupStats(samples=members is not None), match_layers(args.layer)
+    every = select_datapoints(pages, args)
     wholes = ((datapoint, list(datapoint.tensors.values())) for datapoint in every)
-    with progress_of(pages, args, is_chosen, "stats") as progress:
-        for datapoint, tensors in wholes if members is None else by_sample(every):
+    with make_progress(pages, args, is_chosen, "stats") as progress:
+        for datapoint, tensors in wholes if members is None else iter_sample_tensors(every):
             group = "" if members is None else members.group(datapoint)
             if group is None:
                 continue
@@ -94,13 +95,13 @@ def _gathered(pages: "PageSet", args: StatsArgs, troubles: "Troubles", members: 
     return found
 
 
-def _print(found: "Gathered") -> None:
+def _print(found: "GroupStats") -> None:
     from tdbg.core.tables import print_rows
 
     print_rows(COLUMNS, (_row(found, path, "") for path in found.paths()))
 
 
-def _row(found: "Gathered", path: str, group: str) -> tuple[Any, ...]:
+def _row(found: "GroupStats", path: str, group: str) -> tuple[Any, ...]:
     figures = found.figures(path, group)
     named = figures.as_dict()
     share = figures.zero_share
@@ -108,7 +109,7 @@ def _row(found: "Gathered", path: str, group: str) -> tuple[Any, ...]:
     return (*head, None if share is None else f"{share:.1%}", *(named.get(name) for name in COLUMNS[6:]))
 
 
-def _print_groups(found: "Gathered") -> None:
+def _print_groups(found: "GroupStats") -> None:
     """Two groups side by side; of more a line for each."""
     from tdbg.core.tables import print_rows
 
@@ -124,19 +125,19 @@ def _print_groups(found: "Gathered") -> None:
     print_rows(columns, rows)
 
 
-def _apart(found: "Gathered", path: str) -> tuple[Any, ...]:
+def _apart(found: "GroupStats", path: str) -> tuple[Any, ...]:
     apart, name = found.apart(path)
     return path, None if apart is None else round(apart, 2), name or None
 
 
-def _side(found: "Gathered", path: str, group: str, name: str) -> Any:
+def _side(found: "GroupStats", path: str, group: str, name: str) -> Any:
     if not found.has(path, group):
         return None
     value = found.figures(path, group).as_dict()[name]
     return f"{value:.1%}" if name == "zero_share" and value is not None else value
 
 
-def _print_json(found: "Gathered") -> None:
+def _print_json(found: "GroupStats") -> None:
     from tdbg.core.output import print_json
     from tdbg.core.tables import finite
 

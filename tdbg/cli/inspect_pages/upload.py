@@ -36,17 +36,16 @@ def run(args: UploadArgs) -> int:
     from tdbg.core.urls import check_url, is_url
     from tdbg.pages.page_upload import Upload, pages_bytes
     from tdbg.pages.progress_bar import Progress
-    from tdbg.pages.read.page_folder import find
-    from tdbg.pages.selection.locations import place_and_word
-    from tdbg.pages.selection.locations import resolve_place as place
+    from tdbg.pages.read.page_folder import find_page_folders
+    from tdbg.pages.selection.locations import place_and_word, resolve_place
 
     example = "tdbg inspect-pages upload tdbg_runs/train s3://bucket/train"
     paths, url = place_and_word(args.paths, "URL", example, either=False)
     check_url(url)
-    where = place(paths)
+    where = resolve_place(paths)
     if is_url(where) or not Path(where).is_dir():
         raise TdbgError(f"{short(where, 1000)} is no folder here", "name a run, a rank's folder or a folder of pages")
-    if not any(True for _ in find(Path(where))):
+    if not any(True for _ in find_page_folders(Path(where))):
         raise TdbgError(f"{short(where, 1000)} holds no pages", "capture some with `tdbg run --capture`")
     total = sum(pages_bytes(Path(where)))
     with Progress("uploading", total) as progress:

@@ -33,9 +33,9 @@ def run(args: VerifyArgs) -> int:
     from tdbg.core.output import print_json, say
     from tdbg.pages.progress_bar import Progress
     from tdbg.pages.repair.verification import verify
-    from tdbg.pages.selection.locations import resolve_place as place
+    from tdbg.pages.selection.locations import resolve_place
 
-    where = place(args.paths)
+    where = resolve_place(args.paths)
     with Progress("verify") as progress:
         problems = verify(where, progress.add)
     grave = any(problem.grave for problem in problems)

@@ -10,8 +10,7 @@ if TYPE_CHECKING:
 
     from tdbg.metrics.rows.row_files import Place
     from tdbg.metrics.rows.series import Series
-    from tdbg.metrics.rows.series_diff import SeriesComparison as Comparison
-    from tdbg.metrics.rows.series_diff import SeriesPair as Pair
+    from tdbg.metrics.rows.series_diff import SeriesComparison, SeriesPair
 
 HELP = """Compare the metrics of runs: best and last, and the first step where series part.
 
@@ -48,9 +47,9 @@ def run(args: CompareArgs) -> int:
     from tdbg.core.errors import TdbgError
     from tdbg.core.output import say
     from tdbg.core.tables import safe
-    from tdbg.metrics.metrics_options import tell_counts
-    from tdbg.metrics.rows.row_files import find_rows_files as find
-    from tdbg.metrics.rows.series_diff import SeriesComparison as Comparison
+    from tdbg.metrics.metrics_options import report_skipped_rows
+    from tdbg.metrics.rows.row_files import find_rows_files
+    from tdbg.metrics.rows.series_diff import SeriesComparison
 
     paths = list(args.paths)
     if not paths:
@@ -58,15 +57,15 @@ def run(args: CompareArgs) -> int:
     paths += [""] if len(paths) == 1 else []
     tolerance = _tolerance(args.tolerance)
     wanted = _wanted(list(args.key))
-    first, *others = [find(path, args.ranks) for path in paths]
+    first, *others = [find_rows_files(path, args.ranks) for path in paths]
     if len(args.paths) == 1:
         _tell_newest(first, others[0])
-    found: list[tuple[str, Comparison]] = []
+    found: list[tuple[str, SeriesComparison]] = []
     for other in others:
-        one = Comparison(first, other, tolerance, wanted)
+        one = SeriesComparison(first, other, tolerance, wanted)
         if not found:
-            tell_counts(first.name, one.counts[0])
-        tell_counts(other.name, one.counts[1])
+            report_skipped_rows(first.name, one.counts[0])
+        report_skipped_rows(other.name, one.counts[1])
         found.append((other.name, one))
     if not any(one.pairs for _, one in found):
         hint = "`tdbg metrics show` tells the keys of a run; times, rates and memory need their exact names"
@@ -115,13 +114,13 @@ def _wanted(globs: "Sequence[str]") -> "Callable[[str], bool]":
     from functools import lru_cache
 
     from tdbg.metrics.keys import OF_MACHINE
-    from tdbg.metrics.metrics_options import chooser
+    from tdbg.metrics.metrics_options import key_filter
 
-    chosen = chooser(globs)
+    chosen = key_filter(globs)
     return lru_cache(65_536)(lambda key: chosen(key) and (key in globs or not key.endswith(OF_MACHINE)))
 
 
-def _print(first: str, other: str, found: "Comparison") -> None:
+def _print(first: str, other: str, found: "SeriesComparison") -> None:
     from tdbg.core.output import say
     from tdbg.core.tables import counted, print_rows, short
     from tdbg.metrics.metrics_options import label
@@ -145,7 +144,7 @@ def _print(first: str, other: str, found: "Comparison") -> None:
         say(f"{label(pair.key)}: the runs share no step")
 
 
-def _verdict(parted: "Sequence[Pair]", shared: "Sequence[Pair]") -> str:
+def _verdict(parted: "Sequence[SeriesPair]", shared: "Sequence[SeriesPair]") -> str:
     from tdbg.metrics.metrics_options import label
 
     if not shared:
@@ -157,7 +156,7 @@ def _verdict(parted: "Sequence[Pair]", shared: "Sequence[Pair]") -> str:
     return f"{len(parted)} of {len(shared)} series part, the first at step {first.first_divergence[0]:,}: {label(first.key)}"
 
 
-def _rows(pairs: "Sequence[Pair]", ranks: bool) -> "Iterator[Sequence[Any]]":
+def _rows(pairs: "Sequence[SeriesPair]", ranks: bool) -> "Iterator[Sequence[Any]]":
     from tdbg.metrics.metrics_options import label
 
     for pair in pairs:
@@ -168,7 +167,7 @@ def _rows(pairs: "Sequence[Pair]", ranks: bool) -> "Iterator[Sequence[Any]]":
         yield [*line, *([pair.rank] if ranks else [])]
 
 
-def _print_json(first: str, found: "Sequence[tuple[str, Comparison]]", tolerance: float | None) -> None:
+def _print_json(first: str, found: "Sequence[tuple[str, SeriesComparison]]", tolerance: float | None) -> None:
     from dataclasses import asdict
 
     from tdbg.core.output import print_json
@@ -181,7 +180,7 @@ def _print_json(first: str, found: "Sequence[tuple[str, Comparison]]", tolerance
         best = asdict(one.best) if one.best else None
         return {"latest": asdict(one.last), "best": best, "count": one.count, "not_finite": one.non_finite}
 
-    def told(pair: "Pair") -> dict[str, Any]:
+    def told(pair: "SeriesPair") -> dict[str, Any]:
         at = dict(zip(("step", "a", "b"), pair.first_divergence, strict=True)) if pair.first_divergence else None
         return {
             "key": pair.key,

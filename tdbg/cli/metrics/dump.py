@@ -65,9 +65,8 @@ def run(args: DumpArgs) -> int:
     from tdbg.core.errors import TdbgError
     from tdbg.core.output import say
     from tdbg.core.tables import counted, safe
-    from tdbg.metrics.metrics_options import chooser, place_of, tell_counts
-    from tdbg.metrics.rows.table_files import WRITERS
-    from tdbg.metrics.rows.table_files import write_table as write
+    from tdbg.metrics.metrics_options import find_place, key_filter, report_skipped_rows
+    from tdbg.metrics.rows.table_files import WRITERS, write_table
 
     form = args.form or "json"
     if args.json and form != "json":
@@ -79,20 +78,20 @@ def run(args: DumpArgs) -> int:
     until = _step(args.step)
     if args.states:
         return _states(args, until)
-    place = place_of(args)
+    place = find_place(args)
     from tdbg.metrics.rows.row_reader import Reading
 
     reading = Reading(place.files)
-    wanted = chooser(list(args.key), copies=True)
+    wanted = key_filter(list(args.key), copies=True)
     phased = _of_phase(args.phase)
     about = {"run": place.name, "step": until}
     if args.series:
         rows = _every(reading, until, lambda key, phase: wanted(key) and phased(key, phase))
-        count = write(form, args.out, args.force, about, SERIES, rows)
+        count = write_table(form, args.out, args.force, about, SERIES, rows)
     else:
         state = _state(reading, until, lambda key, phase: wanted(key) and phased(key, phase))
-        count = write(form, args.out, args.force, about, STATE, state)
-    tell_counts(place.name, reading.counts)
+        count = write_table(form, args.out, args.force, about, STATE, state)
+    report_skipped_rows(place.name, reading.counts)
     if args.out:
         say(safe(f"{args.out}: {counted(count, 'row')}"))
     for line in () if count else _why_none(args, place, until):
@@ -103,7 +102,7 @@ def run(args: DumpArgs) -> int:
 def _why_none(args: DumpArgs, place: "Place", until: int | None) -> tuple[str, ...]:
     """Which of what was asked for is not there, and what is."""
     from tdbg.core.errors import TdbgError
-    from tdbg.metrics.metrics_options import NO_ROWS, check_keys, nearest
+    from tdbg.metrics.metrics_options import NO_ROWS, check_keys, suggest_keys
     from tdbg.metrics.rows.row_reader import Reading
 
     keys: set[str] = set()
@@ -119,7 +118,7 @@ def _why_none(args: DumpArgs, place: "Place", until: int | None) -> tuple[str, .
         return f"no row is as early as step {until:,}", f"the first is of step {first:,}"
     phases.update(key.partition("/")[0] for key in keys if "/" in key)
     if args.phase and args.phase not in phases:
-        return f"no row is of phase {args.phase!r}", nearest(args.phase, sorted(phases))
+        return f"no row is of phase {args.phase!r}", suggest_keys(args.phase, sorted(phases))
     try:
         check_keys(list(args.key), keys)
     except TdbgError as error:
@@ -178,12 +177,12 @@ def _states(args: DumpArgs, until: int | None) -> int:
     from tdbg.core.errors import TdbgError
     from tdbg.core.output import say
     from tdbg.core.tables import finite, safe
-    from tdbg.metrics.metrics_options import place_of
-    from tdbg.metrics.rows.table_files import resolve_table_path as place_for
+    from tdbg.metrics.metrics_options import find_place
+    from tdbg.metrics.rows.table_files import resolve_table_path
 
     if args.form not in ("", "json"):
         raise TdbgError("states are printed as JSON alone", "leave --format out")
-    place = place_of(args)
+    place = find_place(args)
     every = [{"rank": rank, "file": name, **state} for rank, name, state in _kept(place)]
     if not every:
         raise TdbgError(f"{place.name}: no states were kept", "`tdbg run -f DUMP_METRICS` keeps one at each validation")
@@ -193,7 +192,7 @@ def _states(args: DumpArgs, until: int | None) -> int:
         for line in _why_no_state(args, every, early):
             say(safe(line))
         return 1
-    with place_for(args.out, args.force) as file:
+    with resolve_table_path(args.out, args.force) as file:
         document = {"kind": "metrics-states", "version": 1, "data": {"run": place.name, "states": finite(kept)}}
         file.write(json.dumps(document, indent=2, allow_nan=False) + "\n")
     return 0
@@ -203,7 +202,7 @@ def _why_no_state(
     args: DumpArgs, every: "Sequence[dict[str, Any]]", early: "Sequence[dict[str, Any]]"
 ) -> tuple[str, str]:
     """What the states have not, and what they have."""
-    from tdbg.metrics.metrics_options import nearest
+    from tdbg.metrics.metrics_options import suggest_keys
 
     if not early:
         first = min(int(state.get("step") or 0) for state in every)
@@ -212,20 +211,20 @@ def _why_no_state(
     phases = {name: one for part in parts for name, one in part.items() if isinstance(one, dict)}
     names = {*phases, *(str(state["phase"]) for state in early if state.get("phase"))}
     if args.phase and args.phase not in names:
-        return f"no state has a phase {args.phase!r}", nearest(args.phase, sorted(names))
+        return f"no state has a phase {args.phase!r}", suggest_keys(args.phase, sorted(names))
     keys = {key for one in phases.values() for key in one.get("metrics") or ()}
     keys.update(key for state in early for key in state.get("stores") or ())
-    return f"no state has {' or '.join(args.key)}", nearest(args.key[0] if args.key else "", sorted(keys))
+    return f"no state has {' or '.join(args.key)}", suggest_keys(args.key[0] if args.key else "", sorted(keys))
 
 
 def _part_of(state: dict[str, Any], globs: "Sequence[str]", phase: str) -> dict[str, Any] | None:
     """A state with the phase and the metrics that were asked for alone; None if it has none of them."""
-    from tdbg.metrics.metrics_options import chooser
+    from tdbg.metrics.metrics_options import key_filter
 
     if phase and state.get("phase") not in (None, phase):
         return None
     found = dict(state)
-    wanted = chooser(globs, copies=True)
+    wanted = key_filter(globs, copies=True)
     phases = state.get("phases")
     if isinstance(phases, dict):
         found["phases"] = {

@@ -50,17 +50,17 @@ def run(args: PlotArgs) -> int:
     from tdbg.core.errors import TdbgError
     from tdbg.core.output import say
     from tdbg.core.tables import safe
-    from tdbg.metrics.metrics_options import check_keys, tell_counts
-    from tdbg.metrics.rows.row_files import find_rows_files as find
+    from tdbg.metrics.metrics_options import check_keys, report_skipped_rows
+    from tdbg.metrics.rows.row_files import find_rows_files
     from tdbg.metrics.rows.row_reader import Reading
 
     if not 2 <= args.height <= 200:
         raise TdbgError(f"--height cannot be {args.height}", "write 2 to 200")
     where, globs = split(list(args.paths))
-    place = find(where, args.ranks)
+    place = find_rows_files(where, args.ranks)
     reading = Reading(place.files)
     curves, known = _curves(reading, globs, _smooth(args.smooth))
-    tell_counts(place.name, reading.counts)
+    report_skipped_rows(place.name, reading.counts)
     check_keys(globs if known else (), known)
     if not curves:
         say(safe(f"{place.name}: there are no values to plot"))
@@ -96,11 +96,11 @@ def _smooth(text: str) -> float:
 
 def _curves(reading: Any, globs: "Sequence[str]", smooth: float) -> "tuple[dict[str, list[Curve]], set[str]]":
     """The curves of each key that is wanted, and all keys."""
-    from tdbg.metrics.metrics_options import chooser
+    from tdbg.metrics.metrics_options import key_filter
     from tdbg.metrics.render.curves import Curve
     from tdbg.metrics.rows.series import MAX_KEYS
 
-    wanted = chooser(globs)
+    wanted = key_filter(globs)
     found: dict[tuple[str, int, str], Curve] = {}
     known: dict[str, bool] = {}
     for rank, line in reading.lines():
@@ -124,7 +124,7 @@ def _print(curves: "Mapping[str, Sequence[Curve]]", height: int, most: int) -> N
     from tdbg.core.output import say
     from tdbg.core.tables import safe
     from tdbg.metrics.metrics_options import label
-    from tdbg.metrics.render.braille_plot import draw_graph as graph
+    from tdbg.metrics.render.braille_plot import draw_graph
 
     width = min(shutil.get_terminal_size((80, 24)).columns, 120)
     for number, (key, those) in enumerate(curves.items()):
@@ -134,7 +134,7 @@ def _print(curves: "Mapping[str, Sequence[Curve]]", height: int, most: int) -> N
         print(
             f"{'' if not number else chr(10)}{label(key, 200)}  {safe(', '.join(_named(one, those) for one in those[:8]))}"
         )
-        for line in graph(those, width, height):
+        for line in draw_graph(those, width, height):
             print(line)
 
 
@@ -178,11 +178,11 @@ def told(curves: "Mapping[str, Sequence[Curve]]") -> list[dict[str, Any]]:
 def _write_html(args: PlotArgs, name: str, curves: "Mapping[str, Sequence[Curve]]") -> None:
     from tdbg.core.output import say
     from tdbg.core.tables import counted, safe
-    from tdbg.metrics.render.curve_page import write_page as write
-    from tdbg.metrics.rows.table_files import resolve_table_path as place
+    from tdbg.metrics.render.curve_page import write_page
+    from tdbg.metrics.rows.table_files import resolve_table_path
 
-    with place(args.html, args.force, binary=True) as file:
-        write(file, told(curves), name)
+    with resolve_table_path(args.html, args.force, binary=True) as file:
+        write_page(file, told(curves), name)
     say(safe(f"{args.html}: {counted(len(curves), 'key')}"))
 
 

@@ -41,15 +41,15 @@ def run(args: SanityArgs) -> int:
     from tdbg.core.events import SEVERITIES
     from tdbg.core.output import say
     from tdbg.core.tables import safe
-    from tdbg.metrics.metrics_options import NO_ROWS, place_of, tell_counts
-    from tdbg.metrics.rows.run_summary import summarize_run as look
+    from tdbg.metrics.metrics_options import NO_ROWS, find_place, report_skipped_rows
+    from tdbg.metrics.rows.run_summary import summarize_run
     from tdbg.metrics.sanity import evaluate_metrics
 
     if args.fail_on and args.fail_on not in SEVERITIES:
         raise TdbgError(f"--fail-on cannot be {args.fail_on!r}", f"write one of: {', '.join(SEVERITIES)}")
-    place = place_of(args)
-    seen, counts = look(place)
-    tell_counts(place.name, counts)
+    place = find_place(args)
+    seen, counts = summarize_run(place)
+    report_skipped_rows(place.name, counts)
     found, trouble = evaluate_metrics(seen)
     for line in trouble:
         say(line)

@@ -39,20 +39,27 @@ def run(args: ShowArgs) -> int:
     """Print it; 1 if there is no row."""
     from tdbg.core.output import say
     from tdbg.core.tables import safe
-    from tdbg.metrics.metrics_options import NO_ROWS, check_keys, chooser, place_of, tell_counts, tell_left_out
+    from tdbg.metrics.metrics_options import (
+        NO_ROWS,
+        check_keys,
+        find_place,
+        key_filter,
+        report_skipped_rows,
+        report_unwritten_rows,
+    )
     from tdbg.metrics.rows.row_reader import Reading
     from tdbg.metrics.rows.series import tally
 
-    place = place_of(args)
+    place = find_place(args)
     reading = Reading(place.files)
     found = tally(reading.batches())
-    tell_counts(place.name, reading.counts)
-    tell_left_out(found)
+    report_skipped_rows(place.name, reading.counts)
+    report_unwritten_rows(found)
     if not reading.counts.rows:
         say(safe(f"{place.name}: {NO_ROWS}"))
     globs = list(args.key)
     check_keys(globs, (one.key for one in found.series.values()))
-    wanted = chooser(globs)
+    wanted = key_filter(globs)
     every = sorted((one for one in found.series.values() if wanted(one.key)), key=_order)
     if args.json:
         _print_json(place.name, every, found, reading.counts)

@@ -41,19 +41,19 @@ def run(args: AdviseArgs) -> int:
     """Print it; 1 if `--fail-on` is reached, or the traces hold no event."""
     from tdbg.core.errors import TdbgError
     from tdbg.core.output import say
-    from tdbg.traces.analyze.rank_comparison import beside
+    from tdbg.traces.analyze.rank_comparison import compare_loaded
     from tdbg.traces.rules import RULES, SEVERITIES, evaluate_traces, parse_thresholds
-    from tdbg.traces.trace_options import chosen, is_empty, label, summaries, worth_reading
+    from tdbg.traces.trace_options import is_empty, label, load_summaries, sample_ranks, select_traces
 
     if args.fail_on and args.fail_on not in SEVERITIES:
         raise TdbgError(f"--fail-on cannot be {args.fail_on!r}", f"write one of: {', '.join(SEVERITIES)}")
     for trouble in RULES.load_third_party():
         say(trouble)
     thresholds = parse_thresholds(list(args.threshold))
-    kept, left = worth_reading(chosen(args), args)
-    found = summaries(kept)
+    kept, left = sample_ranks(select_traces(args), args)
+    found = load_summaries(kept)
     every = [(label(one, read), read) for one, read in found]
-    advice, silent = evaluate_traces(every, thresholds, beside(found))
+    advice, silent = evaluate_traces(every, thresholds, compare_loaded(found))
     if args.json:
         _print_json(advice, silent, left)
     elif any(read.events for _, read in found):

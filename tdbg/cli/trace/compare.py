@@ -10,10 +10,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tdbg.traces.analyze.significance import Shift
-    from tdbg.traces.analyze.trace_baseline import Baseline as Side
-    from tdbg.traces.analyze.trace_comparison import OpChange as Change
-    from tdbg.traces.analyze.trace_comparison import TraceComparison as Comparison
-    from tdbg.traces.parse.trace_files import TraceFile as Found
+    from tdbg.traces.analyze.trace_baseline import Baseline
+    from tdbg.traces.analyze.trace_comparison import OpChange, TraceComparison
+    from tdbg.traces.parse.trace_files import TraceFile
 
 HELP = """Compare the steps of two runs: slower or not, and what changed.
 
@@ -63,7 +62,7 @@ def run(args: CompareArgs) -> int:
         return _save(args, paths or [""])
     if not 1 <= len(paths) <= 2:
         raise TdbgError(f"{len(paths)} paths were given", "name A and B, or A alone: B is the newest run then")
-    from tdbg.traces.analyze.trace_comparison import compare_traces as compare
+    from tdbg.traces.analyze.trace_comparison import compare_traces
 
     allowed = _tolerance(args.tolerance)
     a, b = paths[0], paths[1] if len(paths) == 2 else ""
@@ -72,7 +71,7 @@ def run(args: CompareArgs) -> int:
     one, other = _side(a, ours), _side(b, theirs)
     if one is None or other is None:
         return 1
-    found = compare(one, other, allowed)
+    found = compare_traces(one, other, allowed)
     if args.json:
         _print_json(found)
     else:
@@ -80,47 +79,47 @@ def run(args: CompareArgs) -> int:
     return int(found.is_regression)
 
 
-def _check_apart(a: "Side | list[Found]", b: "Side | list[Found]") -> None:
+def _check_apart(a: "Baseline | list[TraceFile]", b: "Baseline | list[TraceFile]") -> None:
     """TdbgError where both sides are the same traces: these never differ."""
     from tdbg.core.errors import TdbgError
     from tdbg.core.tables import safe
-    from tdbg.traces.parse.trace_files import run_name as run_of
+    from tdbg.traces.parse.trace_files import run_name
 
     if isinstance(a, list) and isinstance(b, list) and {_place(one) for one in a} == {_place(one) for one in b}:
         hint = "name another run as B, or profile the program again: B is the newest run if left out"
-        raise TdbgError(f"A and B are the same traces, of {safe(run_of(a[0].path))}", hint)
+        raise TdbgError(f"A and B are the same traces, of {safe(run_name(a[0].path))}", hint)
 
 
-def _place(one: "Found") -> "tuple[Path, int | None]":
+def _place(one: "TraceFile") -> "tuple[Path, int | None]":
     return one.path.resolve(), one.part
 
 
 def _tolerance(text: str) -> float:
     from tdbg.traces.analyze.trace_comparison import TOLERANCE
-    from tdbg.traces.trace_options import share
+    from tdbg.traces.trace_options import parse_share
 
-    return share("--tolerance", text) if text else TOLERANCE
+    return parse_share("--tolerance", text) if text else TOLERANCE
 
 
-def _found(args: CompareArgs, path: str) -> "Side | list[Found]":
+def _found(args: CompareArgs, path: str) -> "Baseline | list[TraceFile]":
     """The traces of a side, or what a baseline keeps of them."""
-    from tdbg.traces.analyze.trace_baseline import load_baseline as stored
-    from tdbg.traces.trace_options import chosen
+    from tdbg.traces.analyze.trace_baseline import load_baseline
+    from tdbg.traces.trace_options import select_traces
 
-    kept = stored(path) if path else None
-    return kept or chosen(CompareArgs(paths=[path] if path else [], ranks=args.ranks, windows=args.windows))
+    kept = load_baseline(path) if path else None
+    return kept or select_traces(CompareArgs(paths=[path] if path else [], ranks=args.ranks, windows=args.windows))
 
 
-def _side(path: str, found: "Side | list[Found]") -> "Side | None":
+def _side(path: str, found: "Baseline | list[TraceFile]") -> "Baseline | None":
     """One of the two; None where its traces hold no event, which is said."""
-    from tdbg.traces.analyze.trace_baseline import make_baseline as side
-    from tdbg.traces.parse.trace_files import run_name as run_of
-    from tdbg.traces.trace_options import is_empty, summaries
+    from tdbg.traces.analyze.trace_baseline import make_baseline
+    from tdbg.traces.parse.trace_files import run_name
+    from tdbg.traces.trace_options import is_empty, load_summaries
 
     if not isinstance(found, list):
         return found
-    every = summaries(found)
-    return None if is_empty(every) else side(path or f"the newest run ({run_of(found[0].path)})", every)
+    every = load_summaries(found)
+    return None if is_empty(every) else make_baseline(path or f"the newest run ({run_name(found[0].path)})", every)
 
 
 def _save(args: CompareArgs, paths: list[str]) -> int:
@@ -128,14 +127,13 @@ def _save(args: CompareArgs, paths: list[str]) -> int:
 
     from tdbg.core.output import say
     from tdbg.core.tables import counted, safe
-    from tdbg.traces.analyze.trace_baseline import merge_baselines as together
-    from tdbg.traces.analyze.trace_baseline import save_baseline as save
+    from tdbg.traces.analyze.trace_baseline import merge_baselines, save_baseline
 
     sides = [_side(path, _found(args, path)) for path in paths]
     if None in sides:
         return 1
-    kept = together([one for one in sides if one is not None])
-    save(kept, Path(args.save))
+    kept = merge_baselines([one for one in sides if one is not None])
+    save_baseline(kept, Path(args.save))
     say(safe(f"{args.save}: {counted(len(kept.steps), 'step')} of {kept.name}"))
     return 0
 
@@ -143,7 +141,7 @@ def _save(args: CompareArgs, paths: list[str]) -> int:
 # as text
 
 
-def _print(found: "Comparison", top: int) -> None:
+def _print(found: "TraceComparison", top: int) -> None:
     from tdbg.core.output import say
     from tdbg.core.tables import print_rows, safe
     from tdbg.traces.analyze.summary_figures import ms
@@ -165,9 +163,9 @@ def _print(found: "Comparison", top: int) -> None:
         say(safe(note))
 
 
-def _told(one: "Side") -> str:
+def _told(one: "Baseline") -> str:
     from tdbg.core.tables import counted, short
-    from tdbg.traces.analyze.significance import median_deviation as deviation
+    from tdbg.traces.analyze.significance import median_deviation
     from tdbg.traces.analyze.summary_figures import ms
 
     if not one.steps:
@@ -177,11 +175,11 @@ def _told(one: "Side") -> str:
     lengths = one.lengths
     ranks = f" of {len(one.ranks)} ranks" if len(one.ranks) > 1 else ""
     ranks += f" of {len(one.medians)} runs" if len(one.medians) > 1 else ""
-    spread = f"{ms(min(lengths))} to {ms(max(lengths))}, half of them within {ms(deviation(lengths))}"
+    spread = f"{ms(min(lengths))} to {ms(max(lengths))}, half of them within {ms(median_deviation(lengths))}"
     return f"{short(one.name)}: {counted(len(lengths), 'step')}{ranks}, median {ms(median(lengths))} ms ({spread})"
 
 
-def _verdict(found: "Comparison") -> str:
+def _verdict(found: "TraceComparison") -> str:
     change = found.change
     if found.verdict == "too few steps":
         measured = f" ({change.guess:+.1%} is what these say)" if found.a.steps and found.b.steps else ""
@@ -204,7 +202,7 @@ def _mark(is_beyond: bool) -> str:
     return "yes" if is_beyond else "no"
 
 
-def _rows(changes: "Sequence[Change]") -> "Iterator[tuple[Any, ...]]":
+def _rows(changes: "Sequence[OpChange]") -> "Iterator[tuple[Any, ...]]":
     from tdbg.core.tables import short
     from tdbg.traces.analyze.summary_figures import ms
 
@@ -216,7 +214,7 @@ def _rows(changes: "Sequence[Change]") -> "Iterator[tuple[Any, ...]]":
 # as JSON
 
 
-def _print_json(found: "Comparison") -> None:
+def _print_json(found: "TraceComparison") -> None:
     from dataclasses import asdict
     from statistics import median
 
@@ -224,7 +222,7 @@ def _print_json(found: "Comparison") -> None:
     from tdbg.core.tables import finite
     from tdbg.traces.analyze.trace_comparison import is_notable
 
-    def told(one: "Side") -> dict[str, Any]:
+    def told(one: "Baseline") -> dict[str, Any]:
         middle = median(one.lengths) / 1e6 if one.steps else None
         return {
             "name": one.name,

@@ -8,7 +8,7 @@ from tdbg.traces.trace_options import ARGUMENT, SELECTION, Selected
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tdbg.traces.parse.trace_files import TraceFile as Found
+    from tdbg.traces.parse.trace_files import TraceFile
     from tdbg.traces.summary import Summary
 
 HELP = """Show what called what, and for how long: a flame graph in text.
@@ -52,28 +52,27 @@ def run(args: FlameArgs) -> int:
     from tdbg.core.errors import TdbgError
     from tdbg.core.output import say
     from tdbg.traces.analyze.rank_comparison import slowest_first
-    from tdbg.traces.render.flame_rows import build_tree as grown
-    from tdbg.traces.render.flame_rows import fold_stacks as folded
-    from tdbg.traces.render.flame_text import print_flame as show
-    from tdbg.traces.trace_options import chosen, is_empty, label, summaries
+    from tdbg.traces.render.flame_rows import build_tree, fold_stacks
+    from tdbg.traces.render.flame_text import print_flame
+    from tdbg.traces.trace_options import is_empty, label, load_summaries, select_traces
 
     if args.depth < 0:
         raise TdbgError("--depth cannot be negative", "write --depth 1 or more")
     if args.folded and args.json:
         raise TdbgError("--folded and --json are two ways to write it", "leave one of them out")
-    every = summaries(chosen(args), trees=True)
-    trees = [(one, read, grown(read, args.by)) for one, read in every]
+    every = load_summaries(select_traces(args), trees=True)
+    trees = [(one, read, build_tree(read, args.by)) for one, read in every]
     if args.json:
         _print_json(every, args.by)
     elif args.folded:
         for one, read, root in trees:
             above = (label(one, read),) if len(trees) > 1 else ()
-            for line in folded(root, above, top=args.top, depth=args.depth):
+            for line in fold_stacks(root, above, top=args.top, depth=args.depth):
                 print(line)
     else:
         one, read = slowest_first(every)[0]
         root = next(root for _, other, root in trees if other is read)
-        show(label(one, read), read, root, by=args.by, depth=args.depth, top=args.top)
+        print_flame(label(one, read), read, root, by=args.by, depth=args.depth, top=args.top)
     if is_empty(every):
         return 1
     if not any(root.below for _, _, root in trees):
@@ -82,23 +81,20 @@ def run(args: FlameArgs) -> int:
     return 0
 
 
-def _print_json(every: "Sequence[tuple[Found, Summary]]", by: str) -> None:
+def _print_json(every: "Sequence[tuple[TraceFile, Summary]]", by: str) -> None:
     from tdbg.core.output import print_json
     from tdbg.core.tables import finite
-    from tdbg.traces.render.flame_rows import available_views as ways
-    from tdbg.traces.render.flame_rows import build_tree as grown
-    from tdbg.traces.render.flame_rows import count_cut_calls as cut
-    from tdbg.traces.render.flame_rows import sort_rows as ordered
+    from tdbg.traces.render.flame_rows import available_views, build_tree, count_cut_calls, sort_rows
     from tdbg.traces.trace_options import label
 
     data = []
     for one, read in every:
         rows = [
             {name: getattr(row, name) for name in ("name", "kind", "depth", "calls", "own", "total")}
-            for row in ordered(grown(read, by))
+            for row in sort_rows(build_tree(read, by))
         ]
-        way = by or next(iter(ways(read)), "operator")
-        about = {"trace": label(one, read), "by": way, "steps": len(read.steps), "calls_cut": cut(read, by)}
+        way = by or next(iter(available_views(read)), "operator")
+        about = {"trace": label(one, read), "by": way, "steps": len(read.steps), "calls_cut": count_cut_calls(read, by)}
         data.append({**about, "rows": rows})
     print_json("trace-flame", finite({"times": "ns", "traces": data}))
 

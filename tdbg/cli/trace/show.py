@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from tdbg.traces.parse.trace_files import TraceFile as Found
+    from tdbg.traces.parse.trace_files import TraceFile
     from tdbg.traces.summary import Summary
 
 HELP = """Show where the time and memory of a step went.
@@ -53,20 +53,20 @@ def run(args: ShowArgs) -> int:
     from tdbg.traces.trace_options import check_top
 
     check_top(args.top)
-    from tdbg.traces.trace_options import chosen, is_empty, summaries, target, worth_reading
+    from tdbg.traces.trace_options import check_output_path, is_empty, load_summaries, sample_ranks, select_traces
 
-    found, left = worth_reading(chosen(args), args)
-    html = target("--html", args.html, found, force=args.force) if args.html else None
-    small = target("--perfetto", args.perfetto, found, force=args.force) if args.perfetto else None
-    every = summaries(found, trees=html is not None)
+    found, left = sample_ranks(select_traces(args), args)
+    html = check_output_path("--html", args.html, found, force=args.force) if args.html else None
+    small = check_output_path("--perfetto", args.perfetto, found, force=args.force) if args.perfetto else None
+    every = load_summaries(found, trees=html is not None)
     if html is not None:
         _write_html(every, html)
     if args.json:
         _print_json(every, left)
     elif html is None:
-        from tdbg.traces.render.summary_text import print_summary as show
+        from tdbg.traces.render.summary_text import print_summary
 
-        show(every, args.top, args.shapes)
+        print_summary(every, args.top, args.shapes)
     if small is not None and any(read.events for _, read in every):
         from tdbg.cli.trace.slice import cut
 
@@ -74,18 +74,18 @@ def run(args: ShowArgs) -> int:
     return int(is_empty(every))
 
 
-def _write_html(every: "Sequence[tuple[Found, Summary]]", target: "Path") -> None:
+def _write_html(every: "Sequence[tuple[TraceFile, Summary]]", target: "Path") -> None:
     import os
 
     from tdbg.core.errors import TdbgError
     from tdbg.core.output import say
     from tdbg.core.tables import safe, size
-    from tdbg.traces.render.trace_page import write_page as write
+    from tdbg.traces.render.trace_page import write_page
 
     ready = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         with open(ready, "xb") as file:
-            write(file, every, f"{every[0][0].path.name if len(every) == 1 else f'{len(every)} traces'} - tdbg")
+            write_page(file, every, f"{every[0][0].path.name if len(every) == 1 else f'{len(every)} traces'} - tdbg")
         os.replace(ready, target)
     except OSError as error:
         ready.unlink(missing_ok=True)
@@ -96,29 +96,29 @@ def _write_html(every: "Sequence[tuple[Found, Summary]]", target: "Path") -> Non
     say(safe(f"wrote {size(target.stat().st_size)} to {target}: open it in a browser"))
 
 
-def _print_json(every: "Sequence[tuple[Found, Summary]]", left: "Sequence[int]") -> None:
+def _print_json(every: "Sequence[tuple[TraceFile, Summary]]", left: "Sequence[int]") -> None:
     from dataclasses import asdict
 
     from tdbg.core.output import print_json
     from tdbg.core.tables import finite
-    from tdbg.traces.analyze import summary_figures as figures
-    from tdbg.traces.analyze.rank_comparison import beside, ranks
+    from tdbg.traces.analyze import summary_figures
+    from tdbg.traces.analyze.rank_comparison import compare_loaded, compare_ranks
 
     data: list[dict[str, Any]] = []
     for one, read in every:
-        kept = figures.steady(read)
+        kept = summary_figures.steady(read)
         told = {
-            "verdict": figures.verdict(read),
-            "median_step_ms": figures.typical_length(read) / 1e6,
-            "parts": figures.parts(kept),
-            "flops_per_step": figures.work(read),
-            "border_steps": [step.number for step in figures.border(read)],
+            "verdict": summary_figures.verdict(read),
+            "median_step_ms": summary_figures.typical_length(read) / 1e6,
+            "parts": summary_figures.parts(kept),
+            "flops_per_step": summary_figures.work(read),
+            "border_steps": [step.number for step in summary_figures.border(read)],
         }
         whole = asdict(read)
         del whole["flames"]  # `tdbg trace flame --json` has them
         data.append({**whole, "attempt": one.attempt, "window": one.window, **told})
         data[-1]["rank"] = read.rank if read.rank is not None else one.rank
-    apart = ranks(beside(every))
+    apart = compare_ranks(compare_loaded(every))
     told_of = {"ranks": asdict(apart) if apart else None, "ranks_left_out": left}
     print_json("trace-show", finite({"times": "ns", "traces": data, **told_of}))
 

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from tdbg.traces.parse.trace_files import TraceFile as Found
+    from tdbg.traces.parse.trace_files import TraceFile
     from tdbg.traces.summary import Summary
 
 HELP = """Write a few steps of a few ranks as one small trace.
@@ -44,33 +44,32 @@ class SliceArgs(Selected):
 def run(args: SliceArgs) -> int:
     """Write it; 1 if the traces hold no event."""
     from tdbg.core.errors import TdbgError
-    from tdbg.traces.trace_options import chosen, is_empty, summaries, target
+    from tdbg.traces.trace_options import check_output_path, is_empty, load_summaries, select_traces
 
     if not args.output:
         raise TdbgError("the file to write is not named", "name it: -o small.json.gz")
     args.windows = args.windows or ("all" if args.steps else "last")
-    found = chosen(args)
-    path = target("--output", args.output, found, force=args.force)
-    every = summaries(found)
+    found = select_traces(args)
+    path = check_output_path("--output", args.output, found, force=args.force)
+    every = load_summaries(found)
     if is_empty(every):
         return 1
     cut(every, args.steps, path)
     return 0
 
 
-def cut(every: "Sequence[tuple[Found, Summary]]", steps: str, path: "Path") -> None:
+def cut(every: "Sequence[tuple[TraceFile, Summary]]", steps: str, path: "Path") -> None:
     """Write the steps of these traces, and say what was written. Raises TdbgError where no trace holds them."""
     from tdbg.core.errors import TdbgError
     from tdbg.core.output import say
     from tdbg.core.tables import counted, safe, size
-    from tdbg.traces.render.slice_file import write_slice as write
-    from tdbg.traces.render.step_slice import StepSlice as Keeping
-    from tdbg.traces.render.step_slice import select_steps as chosen_steps
+    from tdbg.traces.render.slice_file import write_slice
+    from tdbg.traces.render.step_slice import StepSlice, select_steps
     from tdbg.traces.trace_options import label
 
     wanted, bounds = _wanted(steps)
-    kept = [(one, read, chosen_steps(read, wanted)) for one, read in every]
-    parts = [(one, Keeping(read, found, one.part)) for one, read, found in kept if found or wanted is None]
+    kept = [(one, read, select_steps(read, wanted)) for one, read in every]
+    parts = [(one, StepSlice(read, found, one.part)) for one, read, found in kept if found or wanted is None]
     if not parts:
         held = sorted({step.number for _, read in every for step in read.steps if step.number is not None})
         there = f"{held[0]} to {held[-1]}" if held else "none"
@@ -83,7 +82,7 @@ def cut(every: "Sequence[tuple[Found, Summary]]", steps: str, path: "Path") -> N
     for one, read, found in kept:
         if wanted is not None and not found and one.rank not in ranks:
             say(safe(f"{label(one, read)} does not hold these steps and is left out"))
-    count = write(parts, path)
+    count = write_slice(parts, path)
     told = counted(sum(len(keeping.steps) for _, keeping in parts), "step")
     traces = f" of {counted(len(parts), 'trace')}" if len(parts) > 1 else ""
     say(

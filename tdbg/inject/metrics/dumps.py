@@ -154,11 +154,11 @@ class Dumps:
 
     def _start(self) -> Any:
         """The tracker of the feed; the program's list of trackers does not know it."""
-        from tdbg.metrics.tracker import tracker_state as holding
+        from tdbg.metrics.tracker import tracker_state
         from tdbg.metrics.tracker.metrics_tracker import MetricsTracker
 
         self._own = MetricsTracker()
-        holding.MADE.discard(self._own)
+        tracker_state.LIVE_TRACKERS.discard(self._own)
         return self._own
 
 

@@ -98,15 +98,15 @@ class SeriesComparison:
                 left[side] = None
                 continue
             reached[side] = batch.lines[-1].step
-            self._take(side, batch)
+            self._add_batch(side, batch)
         for pair in self.pairs.values():
-            self._settle(pair, everything=True)
+            self._compare_pending(pair, everything=True)
         for mine, of in zip(self.counts, readings, strict=True):
             mine.rows += of.counts.rows
             mine.broken += of.counts.broken
             mine.again += of.counts.again
 
-    def _take(self, side: int, batch: Batch) -> None:
+    def _add_batch(self, side: int, batch: Batch) -> None:
         touched: dict[Name, tuple[list[object], list[float]]] = {}
         for line in batch.lines:
             for key, value in line.values.items():
@@ -130,9 +130,9 @@ class SeriesComparison:
         series.add(lines, values)  # type: ignore[arg-type]
         steps = [line.step for line in lines]  # type: ignore[attr-defined]
         (pair._wait_b if side else pair._wait_a).extend(zip(steps, values, strict=True))
-        self._settle(pair)
+        self._compare_pending(pair)
 
-    def _settle(self, pair: SeriesPair, *, everything: bool = False) -> None:
+    def _compare_pending(self, pair: SeriesPair, *, everything: bool = False) -> None:
         """Compare what both have; what one has and the other passed over is counted."""
         a, b = pair._wait_a, pair._wait_b
         while a and b:

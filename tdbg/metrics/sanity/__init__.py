@@ -12,20 +12,20 @@ from tdbg.core.registry import Registry
 from tdbg.core.rule_base import FindingParts, RuleBase, Unarmed, evaluate_rules, following_codes, sort_causes_first
 
 if TYPE_CHECKING:
-    from tdbg.metrics.rows.run_summary import Seen
+    from tdbg.metrics.rows.run_summary import RunSummary
     from tdbg.metrics.rows.series import Series
 
 MAX_EVIDENCE = 12
 
 
-class Rule(RuleBase["Seen"], ABC):
+class Rule(RuleBase["RunSummary"], ABC):
     """One thing that can be wrong with the metrics of a run. It is armed where the keys in ``needs.fields`` have values."""
 
     @abstractmethod
-    def evaluate(self, seen: "Seen") -> Iterable[Finding]:
+    def evaluate(self, seen: "RunSummary") -> Iterable[Finding]:
         """What the rule concludes from the metrics of a run."""
 
-    def check_armed(self, given: "Seen") -> Unarmed | None:
+    def check_armed(self, given: "RunSummary") -> Unarmed | None:
         """Which keys the rule lacks."""
         keys = {key for key, _, _ in given.tally.series}
         missing = [key for key in self.needs.fields if key not in keys]
@@ -43,7 +43,7 @@ class Rule(RuleBase["Seen"], ABC):
 RULES: Registry[type[Rule]] = Registry("rule", package="tdbg.metrics.sanity")
 
 
-def evaluate_metrics(seen: "Seen") -> tuple[list[Finding], list[str]]:
+def evaluate_metrics(seen: "RunSummary") -> tuple[list[Finding], list[str]]:
     """What all armed rules conclude, worst first, and which of them failed."""
     trouble: list[str] = []
 
@@ -62,7 +62,7 @@ def _weigh(finding: Finding) -> tuple[int, str, int]:
     return -SEVERITIES.index(finding.severity), finding.code, finding.first_step or 0
 
 
-def group_by_key(seen: "Seen") -> dict[tuple[str, str], list["Series"]]:
+def group_by_key(seen: "RunSummary") -> dict[tuple[str, str], list["Series"]]:
     """Series of the same key and source, of all ranks, in order."""
     found: dict[tuple[str, str], list[Series]] = {}
     for (key, source, _), one in sorted(seen.tally.series.items()):

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from tdbg.core.events import Finding
 from tdbg.metrics.keys import OF_MACHINE
-from tdbg.metrics.rows.run_summary import Seen
+from tdbg.metrics.rows.run_summary import RunSummary
 from tdbg.metrics.rows.series import Series, direction
 from tdbg.metrics.sanity import RULES, Rule, group_by_key, source_text
 
@@ -38,7 +38,7 @@ class Constant(Rule):
     title = "a metric that never changes"
     severity = "warning"
 
-    def evaluate(self, seen: Seen) -> Iterable[Finding]:
+    def evaluate(self, seen: RunSummary) -> Iterable[Finding]:
         still = [
             (key, source, those) for (key, source), those in group_by_key(seen).items() if all(map(_is_constant, those))
         ]

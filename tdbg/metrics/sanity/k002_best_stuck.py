@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 
 from tdbg.core.events import Finding
-from tdbg.metrics.rows.run_summary import Seen
+from tdbg.metrics.rows.run_summary import RunSummary
 from tdbg.metrics.rows.series import Series, direction
 from tdbg.metrics.sanity import RULES, Rule, group_by_key, source_text
 
@@ -36,7 +36,7 @@ class BestStuck(Rule):
     title = "a best that is never updated"
     severity = "error"
 
-    def evaluate(self, seen: Seen) -> Iterable[Finding]:
+    def evaluate(self, seen: RunSummary) -> Iterable[Finding]:
         every = group_by_key(seen)
         for (key, source), those in every.items():
             base = BEST.sub(lambda found: found.group(1) or "", key)

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from tdbg.core.events import Finding
 from tdbg.metrics.rows.row import COUNT_0
-from tdbg.metrics.rows.run_summary import Seen
+from tdbg.metrics.rows.run_summary import RunSummary
 from tdbg.metrics.sanity import RULES, Rule
 
 EMPTY = f"/{COUNT_0}"  # how the key of the text ends that names them
@@ -34,7 +34,7 @@ class CountZero(Rule):
     title = "a metric finalised with count 0"
     severity = "warning"
 
-    def evaluate(self, seen: Seen) -> Iterable[Finding]:
+    def evaluate(self, seen: RunSummary) -> Iterable[Finding]:
         told = list({(rank, step, key): (rank, step, key, text) for rank, step, key, text in seen.said}.values())
         if not told:
             return

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from tdbg.core.events import Finding
 from tdbg.metrics.keys import CATEGORIES, CORE, MASKED, PHASES
-from tdbg.metrics.rows.run_summary import Seen
+from tdbg.metrics.rows.run_summary import RunSummary
 from tdbg.metrics.sanity import RULES, Rule, source_text
 
 
@@ -31,7 +31,7 @@ class UnknownPhase(Rule):
     title = "one phase under two names"
     severity = "warning"
 
-    def evaluate(self, seen: Seen) -> Iterable[Finding]:
+    def evaluate(self, seen: RunSummary) -> Iterable[Finding]:
         phases: dict[str, dict[str, list[str]]] = {}
         for key, source, _ in sorted(seen.tally.series):
             phase, slash, _name = key.partition("/")

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from tdbg.core.events import Finding
 from tdbg.metrics.keys import Key, KeyGrammarError, unit_of
-from tdbg.metrics.rows.run_summary import OWN, Seen
+from tdbg.metrics.rows.run_summary import OWN, RunSummary
 from tdbg.metrics.rows.series import Series
 from tdbg.metrics.sanity import RULES, Rule, group_by_key, source_text, split_words
 
@@ -38,7 +38,7 @@ class MixedUnits(Rule):
     title = "one metric in two units"
     severity = "warning"
 
-    def evaluate(self, seen: Seen) -> Iterable[Finding]:
+    def evaluate(self, seen: RunSummary) -> Iterable[Finding]:
         twice = [(key, units) for key, units in sorted(seen.units.items()) if len(units) > 1]
         stated = _find_stated_units(seen)
         if twice or stated:
@@ -52,7 +52,7 @@ class MixedUnits(Rule):
             )
         yield from self._compare_sizes(seen)
 
-    def _compare_sizes(self, seen: Seen) -> Iterable[Finding]:
+    def _compare_sizes(self, seen: RunSummary) -> Iterable[Finding]:
         sources: dict[str, list[Series]] = {}
         for (key, source), those in group_by_key(seen).items():
             if not key.startswith("core/") and not unit_of(key) and key not in seen.units and _is_share(key):
@@ -73,7 +73,7 @@ class MixedUnits(Rule):
             )
 
 
-def _find_stated_units(seen: Seen) -> list[tuple[str, set[str]]]:
+def _find_stated_units(seen: RunSummary) -> list[tuple[str, set[str]]]:
     """Metrics, whatever their phase, task or subset, of which keys state different units."""
     units: dict[str, set[str]] = {}
     for key, found in seen.units.items():

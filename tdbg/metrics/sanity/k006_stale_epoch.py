@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from tdbg.core.events import Finding
-from tdbg.metrics.rows.run_summary import Seen
+from tdbg.metrics.rows.run_summary import RunSummary
 from tdbg.metrics.sanity import RULES, Rule, source_text
 
 PASSED = 3  # epochs that went by
@@ -34,7 +34,7 @@ class StaleEpoch(Rule):
     title = "rows that keep the epoch of long ago"
     severity = "warning"
 
-    def evaluate(self, seen: Seen) -> Iterable[Finding]:
+    def evaluate(self, seen: RunSummary) -> Iterable[Finding]:
         for (source, rank), order in sorted(seen.orders.items()):
             if source == "tdbg" or order.rows < LEAST:
                 continue

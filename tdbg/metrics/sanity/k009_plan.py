@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from tdbg.core.events import Finding
-from tdbg.metrics.rows.run_summary import Seen
+from tdbg.metrics.rows.run_summary import RunSummary
 from tdbg.metrics.sanity import RULES, Rule
 
 STEPS, EPOCHS = "schedule/planned_steps", "schedule/planned_epochs"
@@ -33,7 +33,7 @@ class BeyondPlan(Rule):
     title = "more epochs or steps than planned"
     severity = "warning"
 
-    def evaluate(self, seen: Seen) -> Iterable[Finding]:
+    def evaluate(self, seen: RunSummary) -> Iterable[Finding]:
         for rank in sorted(seen.tally.last):
             own = seen.orders.get(("tdbg", rank))
             planned_epochs, planned_steps = _planned_amount(seen, EPOCHS, rank), _planned_amount(seen, STEPS, rank)
@@ -57,7 +57,7 @@ class BeyondPlan(Rule):
         )
 
 
-def _planned_amount(seen: Seen, key: str, rank: int) -> float:
+def _planned_amount(seen: RunSummary, key: str, rank: int) -> float:
     """What was planned: the most that anybody said; 0 if nobody did."""
     found = [
         one.most.value for (name, _, who), one in seen.tally.series.items() if (name, who) == (key, rank) and one.most

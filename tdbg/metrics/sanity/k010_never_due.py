@@ -9,7 +9,7 @@ from tdbg.core.rule_base import Needs
 from tdbg.metrics.sanity import RULES, Rule
 
 if TYPE_CHECKING:
-    from tdbg.metrics.rows.run_summary import Seen
+    from tdbg.metrics.rows.run_summary import RunSummary
 
 PLANNED = "schedule/planned_steps"
 EVERY = re.compile(r"schedule/(?P<what>\w+)_every_steps")
@@ -40,7 +40,7 @@ class NeverDue(Rule):
     severity = "warning"
     needs = Needs(fields=(PLANNED,))
 
-    def evaluate(self, seen: "Seen") -> Iterable[Finding]:
+    def evaluate(self, seen: "RunSummary") -> Iterable[Finding]:
         last = {(key, rank): one.last.value for (key, _, rank), one in seen.tally.series.items()}
         late: dict[str, tuple[float, float, int]] = {}
         for (key, rank), every in sorted(last.items()):

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from tdbg.core.events import Finding
-from tdbg.metrics.rows.run_summary import Seen
+from tdbg.metrics.rows.run_summary import RunSummary
 from tdbg.metrics.rows.series import Series
 from tdbg.metrics.sanity import RULES, Rule, group_by_key, source_text, split_words
 from tdbg.metrics.step_logger.averaging import NOT_FINITE
@@ -36,7 +36,7 @@ class NotFinite(Rule):
     title = "a metric that is not finite"
     severity = "warning"
 
-    def evaluate(self, seen: Seen) -> Iterable[Finding]:
+    def evaluate(self, seen: RunSummary) -> Iterable[Finding]:
         scaled = any(key == SCALE for key, _, _ in seen.tally.series)
         wild = [
             (_first_bad_step(one), one)

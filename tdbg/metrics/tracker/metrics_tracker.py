@@ -115,7 +115,7 @@ class MetricsTracker(TrackerState):
         if found.empty or not snapshot:
             self._record_finding("finalised with count 0", phase, found.empty)
         if (value := snapshot.get(self.best_epochs.criterion)) is not None:
-            self.best_epochs.offer(value, self.epoch, self.step)
+            self.best_epochs.add_if_best(value, self.epoch, self.step)
         try:
             for listener in BEFORE_RESET:
                 listener(self, phase)

@@ -198,11 +198,11 @@ def _best_of(state: Mapping[str, Any], tracker: "TrackerState", phases: Mapping[
     if saved.get("criterion") == str(own.criterion) and saved.get("higher_is_better") == own.higher_is_better:
         for at, row in enumerate(state_fields.rows(saved, "epochs", "best_epochs")):
             value, epoch, step = _stamped(row, f"best_epochs.epochs[{at}]")
-            found.offer(state_fields.finite(value, f"best_epochs.epochs[{at}]"), epoch, step)
+            found.add_if_best(state_fields.finite(value, f"best_epochs.epochs[{at}]"), epoch, step)
     elif (phase := phases.get(own.criterion.phase)) is not None:
         slot = Slot(own.criterion.metric, own.criterion.task, own.criterion.subset)
         for point in phase.metrics[slot].history if slot in phase.metrics else ():
-            found.offer(point.value, point.epoch, point.step)
+            found.add_if_best(point.value, point.epoch, point.step)
     return found.epochs
 
 

@@ -19,7 +19,7 @@ Values = Mapping[str, Any]
 Epoch = int | float | None
 N = TypeVar("N", int, float)
 MAX_FINDINGS = 100
-MADE: "WeakSet[Any]" = WeakSet()  # every tracker of this process
+LIVE_TRACKERS: "WeakSet[Any]" = WeakSet()  # every tracker of this process
 
 
 class UnknownPhaseError(TdbgError):
@@ -63,7 +63,7 @@ class TrackerState:
         self.step: int | None = None
         self.findings: list[dict[str, Any]] = []  # finalised with count 0: what, phase, epoch, step, metrics
         self._warned: set[str] = set()
-        MADE.add(self)
+        LIVE_TRACKERS.add(self)
 
     def phase(self, name: str) -> Phase:
         """A phase that has received a value. Raises UnknownPhaseError, with the nearest names."""

@@ -33,7 +33,7 @@ class PathDifferences:
         self.first: TensorDifference | None = None
         self.worst: TensorDifference | None = None
 
-    def take(self, finding: TensorDifference) -> None:
+    def add_gap(self, finding: TensorDifference) -> None:
         """Count one that differs."""
         self.differing += 1
         if self.first is None or finding.place < self.first.place:
@@ -124,7 +124,7 @@ class Divergence:
             except TdbgError as error:
                 _count(self.unreadable, [str(error)])
                 continue
-            self._take(TensorDifference(place, one, other, left.path, right.path, form, gap))
+            self._add_difference(TensorDifference(place, one, other, left.path, right.path, form, gap))
 
     def _aligned(self, a: list[Any], b: list[Any]) -> Alignment:
         forms = tuple(tuple(TensorForm(t.path, t.dtype.name, t.shape) for t in side) for side in (a, b))
@@ -143,18 +143,18 @@ class Divergence:
                 _count(self.only_a, [path])
                 continue
             gap = compare_scalars(value, b[path], self._allowed)
-            self._take(
+            self._add_difference(
                 TensorDifference((*one.place, SCALARS_LAST + at), one, other, path, path, type(value).__name__, gap)
             )
         _count(self.only_b, (path for path in b if path not in a and self._chosen(path)))
 
-    def _take(self, finding: TensorDifference) -> None:
+    def _add_difference(self, finding: TensorDifference) -> None:
         about = self.paths.setdefault(finding.path, PathDifferences(finding.path))
         about.compared += 1
         if not finding.gap.differs:
             return
         self.differing_tensors += 1
-        about.take(finding)
+        about.add_gap(finding)
         if self.first is None or finding.place < self.first.place:
             self.first = finding
 

@@ -40,7 +40,7 @@ class UniqueNames:
     def __init__(self) -> None:
         self._given: dict[str, int] = {}
 
-    def of(self, name: str) -> str:
+    def make_unique(self, name: str) -> str:
         """The name, or the next of its kind that is free."""
         found, count = name, self._given.get(name.casefold(), 0)
         while found.casefold() in self._given:

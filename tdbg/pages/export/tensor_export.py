@@ -83,7 +83,7 @@ class Export:
         names = UniqueNames()
         for pick in self.picks.all():
             prefix = self.picks.prefix(pick.datapoint)
-            yield names.of(str(file_path(*prefix, pick.tensor.path))), pick
+            yield names.make_unique(str(file_path(*prefix, pick.tensor.path))), pick
 
     def _write_folder(self, exporter: FileExporter, progress: Progress) -> None:
         """Every chosen tensor, and the scalars, in files below the folder that was named."""

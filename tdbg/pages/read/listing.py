@@ -102,7 +102,7 @@ class SharedSamples:
             ):
                 self._shared.add((*where, key))
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """In words; empty where there are none, or too many to know."""
         if not self._shared or len(self._rank) >= MOST_SAMPLES:
             return ""

@@ -141,7 +141,7 @@ class PageFile:
         raise TdbgError(f"{self._folder.path / self._names[0]} is missing", "was it copied with the other files?")
 
 
-def find(path: Path) -> Iterator[Path]:
+def find_page_folders(path: Path) -> Iterator[Path]:
     """The folders at and below ``path`` that hold pages or journals, in text order; links are not followed."""
     depth = len(path.parts)
     for where, folders, files in os.walk(path):
@@ -157,11 +157,11 @@ def holds_pages(names: Iterable[str]) -> bool:
     return any(JOURNAL_NAME.fullmatch(name) or PAGE_NAME.fullmatch(name) for name in names)
 
 
-def look(path: Path) -> tuple[list[Folder], str]:
+def open_page_folders(path: Path) -> tuple[list[Folder], str]:
     """The folders that hold pages at and below a path; of a file its folder and its name. Raises FileNotFoundError."""
     run_files.protect_run_of(path)
     if path.is_dir():
-        return [Folder(folder) for folder in find(path)], ""
+        return [Folder(folder) for folder in find_page_folders(path)], ""
     if path.exists():
         return [Folder(path.parent)], path.name
     raise FileNotFoundError(path)

@@ -45,7 +45,7 @@ class Problem(NamedTuple):
 class Problems(list[Problem]):
     """Those that were met, each once, and not without end."""
 
-    def tell(self, path: PurePath, text: str, *, grave: bool = True) -> None:
+    def report(self, path: PurePath, text: str, *, grave: bool = True) -> None:
         """Note one."""
         found = Problem(path, text, grave)
         if len(self) < PROBLEMS and found not in self[-50:]:
@@ -90,7 +90,7 @@ class Source(ABC):
         """Each datapoint and its record's JSON text."""
 
     @abstractmethod
-    def holding(self, needles: Iterable[bytes]) -> Iterator[Datapoint]:
+    def containing(self, needles: Iterable[bytes]) -> Iterator[Datapoint]:
         """Those whose records hold one of these texts."""
 
     def page(self, number: int) -> PageFile:
@@ -159,7 +159,7 @@ class JournalSource(Source):
             if found is not None:
                 yield found, body
 
-    def holding(self, needles: Iterable[bytes]) -> Iterator[Datapoint]:
+    def containing(self, needles: Iterable[bytes]) -> Iterator[Datapoint]:
         """Those whose records hold one of these texts, or may hold it in another spelling."""
         wanted = tuple(needles)
         for index in self._datapoints:
@@ -233,7 +233,7 @@ class JournalSource(Source):
         return len(start) < 8 or int.from_bytes(start[:4], "little") + 8 > self.frames.left
 
     def _tell(self, text: str, *, grave: bool = True) -> None:
-        self.problems.tell(self.path, text, grave=grave)
+        self.problems.report(self.path, text, grave=grave)
 
 
 class SealedSource(Source):
@@ -266,7 +266,7 @@ class SealedSource(Source):
         """Itself."""
         return self.file
 
-    def holding(self, needles: Iterable[bytes]) -> Iterator[Datapoint]:
+    def containing(self, needles: Iterable[bytes]) -> Iterator[Datapoint]:
         """All of them, whatever their records hold."""
         return iter(self)
 
@@ -278,7 +278,7 @@ class SealedSource(Source):
             try:
                 found = self._made(record, self._layout, _MARK)
             except (ValueError, RecursionError) as error:
-                self.problems.tell(self.path, f"a datapoint of its header cannot be read: {error}")
+                self.problems.report(self.path, f"a datapoint of its header cannot be read: {error}")
                 continue
             if found.seq > self.after:
                 yield found, compact(record)
@@ -320,7 +320,7 @@ class SealedSource(Source):
         if stored.dtype == "F4" and shape and not shape[-1] % 2:  # torch counts pairs
             shape, dtype = (*shape[:-1], shape[-1] // 2), DTYPES["float4_e2m1fn_x2"]
         if dtype is None or dtype.nbytes(shape) != stored.end - stored.begin:
-            self.problems.tell(self.path, f"{name!r} is of a type that is not known here, {stored.dtype[:40]}")
+            self.problems.report(self.path, f"{name!r} is of a type that is not known here, {stored.dtype[:40]}")
             return None
         return Piece(name, dtype, shape, stored.begin, stored.end - stored.begin)
 

@@ -18,13 +18,13 @@ class ReadErrors:
     def __init__(self) -> None:
         self.count = 0
 
-    def tell(self, datapoint: Datapoint, error: Exception) -> None:
+    def report(self, datapoint: Datapoint, error: Exception) -> None:
         """Say it on stderr."""
         self.count += 1
         if self.count <= TOLD:
             say(safe(f"datapoint {datapoint.key}: {error}"))
 
-    def end(self) -> int:
+    def finish(self) -> int:
         """Say how many more there were; the exit code: 2 if there were any."""
         if self.count > TOLD:
             say(f"and {self.count - TOLD} more tensors that cannot be read")

@@ -128,7 +128,7 @@ def select_datapoints(found: "Iterable[Datapoint]", question: Selected) -> "Iter
     return (datapoint for datapoint in found if all(test(datapoint) for test in tests)) if tests else iter(found)
 
 
-def there_is(pages: "PageSet") -> str:
+def describe_selectable(pages: "PageSet") -> str:
     """What can be selected, in words: ``there are: ranks 0 to 3, steps 1 to 20, epochs 0 to 1, phases train, val``."""
     from tdbg.core.tables import safe
 

@@ -61,7 +61,7 @@ class GroupStats:
                 tally.add_tensor(tensor)
                 self._tally(group, tensor.path).merge(tally)
         except TdbgError as error:
-            troubles.tell(datapoint, error)
+            troubles.report(datapoint, error)
             return
         self._count(group, tensor.path)
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from statistics import median
 
 from tdbg.core.tables import counted
 from tdbg.traces.analyze.significance import Shift, estimate_ratio, estimate_shift
+from tdbg.traces.analyze.summary_figures import median_or_zero
 from tdbg.traces.analyze.trace_baseline import Baseline, OpStats
 from tdbg.traces.parse import event_names
 
@@ -97,12 +97,8 @@ def _compare_parts(a: Baseline, b: Baseline) -> list[PartChange]:
     for name in event_names.BAR:
         ours, theirs = ([step.bar.get(name, 0.0) for step in one.steps] for one in (a, b))
         if any(ours) or any(theirs):
-            found.append(PartChange(name, _median_or_zero(ours), _median_or_zero(theirs), estimate_shift(ours, theirs)))
+            found.append(PartChange(name, median_or_zero(ours), median_or_zero(theirs), estimate_shift(ours, theirs)))
     return found
-
-
-def _median_or_zero(values: Sequence[float]) -> float:
-    return median(values) if values else 0.0
 
 
 def _compare_ops(a: Sequence[OpStats], b: Sequence[OpStats], floor: float) -> list[OpChange]:

@@ -68,7 +68,7 @@ class StepSlice:
         arrows = _Arrows()
         for event in self._all():
             if event.ph in FLOWS:
-                if self._has_end_of(event):
+                if self._keeps_end_of(event):
                     yield from arrows.add(event)
             elif event.ph == "M" or self._keeps(event):
                 yield event
@@ -109,9 +109,9 @@ class StepSlice:
         last = max([last_launch, *(step.end for step in self.read.steps if step.number is not None)])
         self._wait = waits[0] if waits and waits[0][0] >= last else None
         if kernels - launches:
-            self._look_for_launches(kernels - launches)
+            self._find_launches(kernels - launches)
 
-    def _look_for_launches(self, wanted: set[Number]) -> None:
+    def _find_launches(self, wanted: set[Number]) -> None:
         spans = []
         for event in self._all():
             if event.cat in CALLS and event.args is not None and event.args.correlation in wanted:
@@ -135,7 +135,7 @@ class StepSlice:
             return self.has_end
         return event.ph == "X" and event.cat in HOSTS and self._around.touch(start, end)
 
-    def _has_end_of(self, event: Event) -> bool:
+    def _keeps_end_of(self, event: Event) -> bool:
         """Whether the span that an arrow begins or ends at is kept."""
         if not self.steps or (event.pid, event.tid, event.ts) in self._begun:
             return True

@@ -68,7 +68,7 @@ def _bar(read: Summary) -> None:
 
 
 def _ranks(every: Sequence[tuple[TraceFile, Summary]]) -> None:
-    from tdbg.traces.analyze.rank_comparison import own
+    from tdbg.traces.analyze.rank_comparison import own_time
 
     rows: list[tuple[Any, ...]] = []
     shown = [name for name in event_names.BAR if any(name in step.bar for _, read in every for step in read.steps)]
@@ -76,7 +76,7 @@ def _ranks(every: Sequence[tuple[TraceFile, Summary]]) -> None:
         steps = summary_figures.steady(read)
         shares = summary_figures.parts(steps)
         cells = (f"{shares.get(name, 0.0):.0%}" for name in shown)
-        owned = median(own(step) for step in steps) if steps else 0
+        owned = median(own_time(step) for step in steps) if steps else 0
         rows.append((label(one, read), len(read.steps), ms(summary_figures.typical_length(read)), ms(owned), *cells))
     print_rows(("trace", "steps", "median ms", "own ms", *shown), rows)
     _apart(every)
@@ -84,9 +84,9 @@ def _ranks(every: Sequence[tuple[TraceFile, Summary]]) -> None:
 
 def _apart(every: Sequence[tuple[TraceFile, Summary]]) -> None:
     """What makes the ranks differ; nothing for several windows of one."""
-    from tdbg.traces.analyze.rank_comparison import COVERS, beside, ranks
+    from tdbg.traces.analyze.rank_comparison import COVERS, compare_loaded, compare_ranks
 
-    found = ranks(beside(every))
+    found = compare_ranks(compare_loaded(every))
     if found is None:
         return
     worst = next(one for one in found.each if one.label == found.slowest)

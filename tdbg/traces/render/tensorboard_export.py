@@ -93,7 +93,7 @@ def _read(process: ProcessDir) -> tuple[dict[str, Curve], list[Trace], str]:
     last = ""
     for event in process.events():
         if isinstance(event, Step):
-            _take_step(curves, event)
+            _add_step(curves, event)
         elif isinstance(event, Trace):
             windows.append(event)
             for number, took_ms in enumerate(event.steps_ms):
@@ -103,7 +103,7 @@ def _read(process: ProcessDir) -> tuple[dict[str, Curve], list[Trace], str]:
     return curves, windows, last
 
 
-def _take_step(curves: dict[str, Curve], event: Step) -> None:
+def _add_step(curves: dict[str, Curve], event: Step) -> None:
     evaluated = event.phase != "train"
     step = event.call if evaluated and event.call is not None else event.step
     for name, tag in CURVES.items():

@@ -13,9 +13,9 @@ from tdbg.core.deprecation import renamed_method
 from tdbg.core.errors import TdbgError
 from tdbg.core.registry import Registry
 from tdbg.core.rule_base import RuleBase, Unarmed, Weight, evaluate_rules, following_codes, sort_causes_first
-from tdbg.traces.analyze import summary_figures as figures
+from tdbg.traces.analyze import summary_figures
 from tdbg.traces.summary import Step, Summary
-from tdbg.traces.trace_options import share
+from tdbg.traces.trace_options import parse_share
 
 SEVERITIES = ("notice", "warning", "critical")
 AMOUNTS = ("_ms", "_us", "_times", "_steps", "_calls")  # names of thresholds that are no shares end so
@@ -60,7 +60,7 @@ class View:
     @property
     def steps(self) -> list[Step]:
         """The steps without those that stand out."""
-        return figures.steady(self.summary)
+        return summary_figures.steady(self.summary)
 
     def step(self, number: int | None) -> "View | None":
         """The same with one step, on all ranks; None if one of them has it not."""
@@ -72,11 +72,11 @@ class View:
 
     def part(self, name: str) -> float:
         """The share that a part of the bar has in the time of these steps; 0 where there is none of it."""
-        return figures.parts(self.steps).get(name, 0.0)
+        return summary_figures.parts(self.steps).get(name, 0.0)
 
     def share(self, *names: str) -> float | None:
         """The share of these steps spent on a thing; None if the trace does not tell."""
-        return figures.share(self.steps, *names)
+        return summary_figures.share(self.steps, *names)
 
 
 def _of_step(read: Summary, number: int | None) -> Summary:
@@ -160,7 +160,9 @@ def parse_thresholds(words: list[str]) -> dict[str, float]:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(known))}"
             raise TdbgError(f"no threshold is called {name!r}", hint)
-        found[name] = _parse_amount(name, value) if name.endswith(AMOUNTS) else share(f"--threshold {name}", value)
+        found[name] = (
+            _parse_amount(name, value) if name.endswith(AMOUNTS) else parse_share(f"--threshold {name}", value)
+        )
     return found
 
 
@@ -181,7 +183,7 @@ def evaluate_traces(
     """What all rules say of these traces, gravest and largest gain first; and why others abstain, each once.
 
     What tells the cause of another comes before it, however grave that one is.
-    ranks: those that may be held against each other, as `tdbg.traces.analyze.rank_comparison.beside` gives them.
+    ranks: those that may be held against each other, as `tdbg.traces.analyze.rank_comparison.compare_loaded` gives them.
     """
     failed: list[Abstain] = []
 

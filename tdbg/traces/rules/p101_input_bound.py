@@ -3,8 +3,8 @@
 from statistics import mean
 
 from tdbg.core.rule_base import Unarmed
-from tdbg.traces.analyze import summary_figures as figures
-from tdbg.traces.parse import event_names as kinds
+from tdbg.traces.analyze import summary_figures
+from tdbg.traces.parse import event_names
 from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
 from tdbg.traces.summary import Work
 
@@ -44,7 +44,7 @@ class InputBound(Rule):
         every = view.summary.steps  # several long ones are no border of an epoch: workers deliver in bursts
         steps = every if len(every) - len(view.steps) > 1 else view.steps
         whole = sum(step.length for step in steps)
-        waits = sorted(step.bar.get(kinds.INPUT, 0) for step in steps)
+        waits = sorted(step.bar.get(event_names.INPUT, 0) for step in steps)
         share = sum(waits) / whole if whole else 0.0
         small = mean(waits[:-1] if len(waits) > 2 else waits) < self.limit(view, "input_floor_ms") * 1e6
         return None if small else self.find_severity(view, share), share
@@ -52,17 +52,17 @@ class InputBound(Rule):
 
 def find_loaders(view: View) -> list[Work]:
     """The loaders that were waited for, longest first."""
-    return [one for one in view.summary.regions if one.name.startswith(kinds.LOADER)]
+    return [one for one in view.summary.regions if one.name.startswith(event_names.LOADER)]
 
 
 def mostly_alone(waits: list[Work]) -> bool:
     """True if most of the wait is for loaders that have no workers."""
-    return 2 * sum(one.total for one in waits if kinds.LOADER_ALONE in one.name) > sum(one.total for one in waits)
+    return 2 * sum(one.total for one in waits if event_names.LOADER_ALONE in one.name) > sum(one.total for one in waits)
 
 
 def describe_waits(view: View, waits: list[Work]) -> list[str]:
     """The evidence."""
     loads = view.summary.loads[:1]
     count = len(view.summary.steps)
-    lines = [f"asked for by {one.name}: {figures.of_a_step(one, count)}" for one in loads]
-    return lines + [f"{one.name}: {figures.of_a_step(one, count)}" for one in waits[:3]]
+    lines = [f"asked for by {one.name}: {summary_figures.of_a_step(one, count)}" for one in loads]
+    return lines + [f"{one.name}: {summary_figures.of_a_step(one, count)}" for one in waits[:3]]

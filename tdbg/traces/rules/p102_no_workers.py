@@ -3,7 +3,7 @@
 from statistics import median, median_low
 
 from tdbg.core.rule_base import Unarmed
-from tdbg.traces.parse import event_names as kinds
+from tdbg.traces.parse import event_names
 from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
 from tdbg.traces.rules.p101_input_bound import NO_LOADER, InputBound, describe_waits, find_loaders, mostly_alone
 
@@ -44,6 +44,6 @@ class NoWorkers(Rule):
 def typical_wait(view: View) -> tuple[float, float]:
     """The median wait of a step in nanoseconds, the lower of two in the middle, and its share of the median step."""
     steps = view.summary.steps
-    wait = median_low(step.bar.get(kinds.INPUT, 0) for step in steps) if steps else 0
+    wait = median_low(step.bar.get(event_names.INPUT, 0) for step in steps) if steps else 0
     whole = median(step.length for step in steps) if steps else 0
     return wait, wait / whole if whole else 0.0

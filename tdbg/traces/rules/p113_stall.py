@@ -1,8 +1,8 @@
 """TD-P113: single steps that take far longer."""
 
 from tdbg.core.rule_base import Unarmed
-from tdbg.traces.analyze import summary_figures as figures
-from tdbg.traces.parse import event_names as kinds
+from tdbg.traces.analyze import summary_figures
+from tdbg.traces.parse import event_names
 from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
 from tdbg.traces.summary import Step
 
@@ -33,7 +33,7 @@ class Stall(Rule):
 
     def evaluate(self, view: View) -> Advice | Abstain | None:
         steps = view.summary.steps
-        middle = figures.typical_length(view.summary)
+        middle = summary_figures.typical_length(view.summary)
         least = max(self.limit(view, "stall_times") * middle, middle + self.limit(view, "stall_floor_ms") * 1e6)
         stalled = [step for step in steps if step.length >= least]
         if not middle or not stalled:
@@ -43,7 +43,7 @@ class Stall(Rule):
         longest = max(saved, key=_saving_ns) if saved else max(stalled, key=lambda step: step.length)
         extra = longest.length - middle
         part, more = _find_growth(view, longest, middle)
-        if not found and part != kinds.INPUT:
+        if not found and part != event_names.INPUT:
             return None if "stacks" in view.summary.recorded else self.abstain(_unexplained_text(longest, middle))
         lines = [f"step {longest.number}: {longest.length / 1e6:.4g} ms, median {middle / 1e6:.4g} ms"]
         lines += [f"what grew most is {part}, by {more / 1e6:.4g} ms"]
@@ -72,7 +72,7 @@ def _unexplained_text(longest: Step, middle: float) -> str:
 
 def _find_growth(view: View, longest: Step, middle: float) -> tuple[str, float]:
     """The part of the bar that is longer by most than in the other steps, and by how much."""
-    usual = figures.parts(view.steps)
+    usual = summary_figures.parts(view.steps)
     more = {name: time - usual.get(name, 0.0) * middle for name, time in longest.bar.items()}
     part = max(more, key=lambda name: more[name])
     return part, more[part]

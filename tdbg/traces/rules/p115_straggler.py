@@ -2,9 +2,8 @@
 
 from statistics import quantiles
 
-from tdbg.traces.analyze import summary_figures as figures
-from tdbg.traces.analyze.rank_comparison import COVERS, ranks
-from tdbg.traces.analyze.rank_comparison import own as own_of
+from tdbg.traces.analyze import summary_figures
+from tdbg.traces.analyze.rank_comparison import COVERS, compare_ranks, own_time
 from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
 
 
@@ -25,7 +24,7 @@ class Straggler(Rule):
     per_run = True
 
     def evaluate(self, view: View) -> Advice | Abstain | None:
-        found = ranks(view.ranks)
+        found = compare_ranks(view.ranks)
         if found is None:
             return self.abstain("it needs the traces of two ranks or more, one of each")
         worst = next(one for one in found.each if one.label == found.slowest)
@@ -36,7 +35,7 @@ class Straggler(Rule):
         is_cause = found.covers >= self.limit(view, "straggler_cause")
         what = "what is longer" if is_cause else "no part alone makes it: what is longer by most"
         lines += [f"{what} on {worst.label} is {found.longest}, by {found.longer / 1e6:.3g} ms a step"]
-        lines += figures.busiest_line(view.ranks[worst.label])
+        lines += summary_figures.busiest_line(view.ranks[worst.label])
         title = f"{worst.label} has {worst.extra:.0%} more to do in a step than the others"
         try_next = f"look at {found.longest} on {worst.label}" if is_cause else f"look at the machine of {worst.label}"
         return self.advise(view, severity, title, lines, try_next, worst.extra / (1 + worst.extra))
@@ -47,7 +46,7 @@ def _is_apart(view: View, slowest: str) -> bool:
     own: list[int] = []
     rest: list[int] = []
     for label, read in view.ranks.items():
-        (own if label == slowest else rest).extend(own_of(step) for step in figures.steady(read))
+        (own if label == slowest else rest).extend(own_time(step) for step in summary_figures.steady(read))
     return _find_quartile(own, 0) > _find_quartile(rest, 2)
 
 

@@ -5,7 +5,7 @@ from statistics import median
 
 from tdbg.core.rule_base import Unarmed
 from tdbg.core.tables import size
-from tdbg.traces.analyze import summary_figures as figures
+from tdbg.traces.analyze import summary_figures
 from tdbg.traces.rules import RULES, Abstain, Advice, Rule, View
 from tdbg.traces.summary import Memory, Step
 
@@ -41,7 +41,7 @@ class MemoryGrows(Rule):
                     f"{memory.device}: {' -> '.join(size(amount) for amount in floors[:6])} at the least, step by step"
                 ]
                 lines += [f"{name[:60]} holds {size(amount)} at the peak" for name, amount in memory.holders.items()]
-                lines = lines[:3] + figures.asked_from(view.summary, list(memory.holders)[:1])
+                lines = lines[:3] + summary_figures.asked_from(view.summary, list(memory.holders)[:1])
                 title = f"memory of {memory.device} grows by {size(min(growth))} a step and more"
                 hint = "keep numbers instead of tensors: .item(), .detach()"
                 return self.advise(view, "warning", title, lines, hint)

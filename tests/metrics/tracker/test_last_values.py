@@ -84,7 +84,7 @@ def test_learning_rates_of_whatever_has_them():
 @given(st.lists(st.floats(), max_size=20), st.integers(0, 5), st.booleans())
 def test_the_best_epochs_are_the_first_of_a_stable_sort(values, size, higher):
     best = BestEpochs("val/x", size, higher)
-    taken = [best.offer(value, epoch, 10 * epoch) for epoch, value in enumerate(values)]
+    taken = [best.add_if_best(value, epoch, 10 * epoch) for epoch, value in enumerate(values)]
     finite = [(value, epoch) for epoch, value in enumerate(values) if math.isfinite(value)]
     wanted = sorted(finite, key=lambda one: -one[0] if higher else one[0])[:size]
     assert [(one.value, one.epoch) for one in best.epochs] == wanted

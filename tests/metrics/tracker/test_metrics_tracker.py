@@ -21,7 +21,7 @@ from tdbg.metrics.tracker.metric import HISTORY
 from tdbg.metrics.tracker.metric_values import MetricValueError
 from tdbg.metrics.tracker.metrics_tracker import BEFORE_RESET, MetricsTracker
 from tdbg.metrics.tracker.subset_metrics import SubsetMetricWrapper
-from tdbg.metrics.tracker.tracker_state import MADE, MAX_FINDINGS, TrackerState, UnknownPhaseError
+from tdbg.metrics.tracker.tracker_state import LIVE_TRACKERS, MAX_FINDINGS, TrackerState, UnknownPhaseError
 
 
 def named(values):
@@ -354,11 +354,11 @@ def test_it_never_logs(capfd, caplog):
 
 def test_trackers_of_this_process_are_known_as_long_as_they_live():
     made = MetricsTracker()
-    assert made in MADE
-    held = len(MADE)
+    assert made in LIVE_TRACKERS
+    held = len(LIVE_TRACKERS)
     del made
     gc.collect()
-    assert len(MADE) < held
+    assert len(LIVE_TRACKERS) < held
 
 
 def test_the_names_of_all_values_are_read_back():

@@ -95,7 +95,14 @@ def test_long_names_that_differ_at_their_end_stay_apart() -> None:
 
 def test_unique() -> None:
     names = UniqueNames()
-    assert [names.of(name) for name in ("a", "a", "A", "a~2", "b", "a")] == ["a", "a~2", "A~3", "a~2~2", "b", "a~4"]
+    assert [names.make_unique(name) for name in ("a", "a", "A", "a~2", "b", "a")] == [
+        "a",
+        "a~2",
+        "A~3",
+        "a~2~2",
+        "b",
+        "a~4",
+    ]
 
 
 def test_a_file_is_there_whole_or_not_at_all(tmp_path: Path) -> None:

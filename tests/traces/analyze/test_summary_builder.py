@@ -511,7 +511,7 @@ def test_any_number_of_threads_is_read_in_time(tmp_path, monkeypatch):
     assert time.monotonic() - begun < 5
     assert sum(one.own for one in found.operators) == us(200_000)
     threads = Threads()
-    threads.see_operators([Event("X", "cpu_op", "a", 1, at) for at in range(200)], np.arange(200), np.ones(200, int))
+    threads.add_operators([Event("X", "cpu_op", "a", 1, at) for at in range(200)], np.arange(200), np.ones(200, int))
     assert len(threads.of) == 51 and sum(len(one.starts) for one in threads.of.values()) == 200
 
 
