@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
-from tdbg.core.events import NO_BACKWARD, Cost, Event, Finding, Observation
+from tdbg.core.events import NO_BACKWARD, UNAVAILABLE, Cost, Event, Finding, Observation
 from tdbg.core.flags import FLAGS, LEVELS
 from tdbg.core.rule_base import Unarmed, evaluate_rules
 from tdbg.core.rundir import ProcessDir, RunDir
@@ -34,7 +34,6 @@ from tdbg.rules.view import MAX_TRIGGERS, ProcessView, View, exit_text, finite
 MAX_FINDINGS = 200
 MAX_FILES = 60
 PROFILER, CAPTURE = "PROFILER", "capture"  # what observations of these are kept under
-UNAVAILABLE = "abstains-"  # a note of a probe that cannot see what it is there for; its name follows
 
 
 Feed = tuple[Rule, Callable[[ProcessDir, Event], Iterable[Finding]]]  # a rule with its `feed`
@@ -101,6 +100,8 @@ class RuleEngine:
         view = self.view
         order = sort_findings(self.findings)
         corrections = correct_live_findings(self.run, order)
+        checks = [(rule, partial(_check_rule, rule)) for rule in self._rules]
+        unarmed = evaluate_rules(checks, self._switch_off, _read_signals(view))
         return Verdict(
             run=str(self.run.path),
             findings=order,
@@ -118,7 +119,7 @@ class RuleEngine:
             files=_list_files(self.run),
             trouble=self.trouble,
             level=view.settings.level,
-            not_watched=_find_unwatched(self._rules, _read_signals(view)),
+            not_watched=_group_unarmed(unarmed),
             capture_line=_capture_line(view),
             profile_line=_profile_line(view),
             has_unseen_losses=any(NO_BACKWARD in found.notes for found in view.ranks()),
@@ -313,13 +314,16 @@ def _read_signals(view: View) -> Signals:
     )
 
 
-def _find_unwatched(rules: Iterable[Rule], signals: Signals) -> list[NotWatched]:
+def _check_rule(rule: Rule, signals: Signals) -> list[tuple[str, Unarmed]]:
+    unarmed = rule.check_armed(signals)
+    return [] if unarmed is None else [(rule.code, unarmed)]
+
+
+def _group_unarmed(unarmed: Iterable[tuple[str, Unarmed]]) -> list[NotWatched]:
     """The rules that are not armed, by what would arm them."""
     found: dict[Unarmed, list[str]] = {}
-    for rule in rules:
-        unarmed = rule.check_armed(signals)
-        if unarmed is not None:
-            found.setdefault(unarmed, []).append(rule.code)
+    for code, why in unarmed:
+        found.setdefault(why, []).append(code)
     return [NotWatched(codes=codes, reason=why.reason, flag=why.flag, level=why.level) for why, codes in found.items()]
 
 
