@@ -5,8 +5,8 @@ import importlib
 import pytest
 
 BASES = {
-    "tdbg.debuggers.recording:Job": ["write"],
-    "tdbg.logs.sources:_Unpacked": ["piece_into"],
+    "tdbg.debuggers.recording_thread:Job": ["write"],
+    "tdbg.logs.log_files:_Unpacked": ["piece_into"],
     "tdbg.pages.read.page_sources:Source": ["holding", "with_bodies"],
     "tdbg.rules:PerProcessRule": ["evaluate"],
     "tdbg.rules:ObservingRule": ["evaluate"],

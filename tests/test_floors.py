@@ -29,7 +29,7 @@ FLOORS = (
         "core.conditions",
         "core.directions",
         "core.ranges",
-        "core.asked",
+        "core.command_spec",
         "core.capture",
         "core.profiling",
         "core.urls",

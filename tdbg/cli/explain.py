@@ -1,45 +1,51 @@
 """`tdbg explain`: what the code of a finding means."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from tdbg.cli import options
+from tdbg.core.command_spec import JSON, Args, Argument, Command, Options
 from tdbg.core.output import print_json, print_table
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tdbg.core.rule_base import AnyRule
 
 
-def command(
-    codes: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="CODE|ADVICE", help="Codes of findings or advice, such as TD-N001; all if left out."),
-    ] = None,
-    json: options.Json = False,
-) -> None:
-    """Explain the code of a finding or of an advice, and what to do.
+HELP = """Explain the code of a finding or of an advice, and what to do.
 
     Examples:
         tdbg explain TD-N001
         tdbg explain TD-P101 TD-P102
         tdbg explain
     """
+OPTIONS: Options = {"json": JSON}
+
+
+class ExplainArgs(Args):
+    """What `explain` can be given."""
+
+    codes: "Sequence[str]" = ()
+    json: bool = False
+
+
+def run(args: ExplainArgs) -> int:
+    """Print the pages, or the table of all."""
     from tdbg.core.rule_base import RULE_CATALOG
 
-    if codes:
-        rules = list({rule.code: rule for rule in map(RULE_CATALOG.find, codes)}.values())
-        if not json:
+    if args.codes:
+        rules = list({rule.code: rule for rule in map(RULE_CATALOG.find, args.codes)}.values())
+        if not args.json:
             print("\n\n".join(map(page_text, rules)))
         elif len(rules) == 1:
             print_json("rule", describe(rules[0]))
         else:
             print_json("rules", [describe(rule) for rule in rules])
-        return
-    if json:
+        return 0
+    if args.json:
         print_json("rules", [describe(rule) for rule in RULE_CATALOG])
-        return
+        return 0
     print_table(("code", "severity", "title"), [(rule.code, rule.severity, rule.title) for rule in RULE_CATALOG])
+    return 0
 
 
 def describe(rule: "AnyRule") -> dict[str, Any]:
@@ -50,3 +56,7 @@ def describe(rule: "AnyRule") -> dict[str, Any]:
 def page_text(rule: "AnyRule") -> str:
     """The page as printed: code, usual severity and title, then what the rule's docstring says."""
     return f"{rule.code} ({rule.severity}): {rule.title}\n\n{rule.page()}"
+
+
+ARGUMENT = Argument("CODE|ADVICE", "Codes of findings or advice, such as TD-N001; all if left out.", field="codes")
+COMMAND = Command(run, ExplainArgs, HELP, OPTIONS, ARGUMENT)

@@ -17,8 +17,8 @@ from tdbg.core.errors import TdbgError
 from tdbg.core.events import Switch
 from tdbg.core.output import say
 from tdbg.core.rundir import EVENTS, RunDir
-from tdbg.launch.follow import Tail
 from tdbg.launch.live import RankState, Snapshot, look
+from tdbg.launch.run_follower import Tail
 
 LOCK_FILE = ".control.lock"
 LOCK_PATIENCE_S = 10.0
@@ -113,8 +113,8 @@ def check(snapshot: Snapshot) -> None:
         )
     if snapshot.settings.baseline:
         raise TdbgError(
-            f"the run {path} measures what tdbg costs (--baseline): a change would spoil that",
-            "start it without --baseline",
+            f"the run {path} measures what tdbg costs (--measure-overhead): a change would spoil that",
+            "start it without --measure-overhead",
         )
 
 

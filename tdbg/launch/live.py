@@ -15,7 +15,7 @@ from tdbg.core.config import Settings
 from tdbg.core.events import Cost, End, Event, Number, Start, Step, Switch
 from tdbg.core.files import open_regular, parse_json, read_json
 from tdbg.core.rundir import EVENTS, FINDINGS, ProcessDir, RunDir, lives
-from tdbg.launch.follow import Tail
+from tdbg.launch.run_follower import Tail
 from tdbg.rules.view import SILENT_S, ProcessView, View
 
 TAIL_BYTES = 64 << 10

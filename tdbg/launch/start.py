@@ -17,8 +17,8 @@ from tdbg.core.errors import LaunchError, TdbgError
 from tdbg.core.output import print_lines, say
 from tdbg.core.rundir import RunDir
 from tdbg.launch import boot, command, join, orphans, presence, provenance, uploading
-from tdbg.launch.follow import Follower
 from tdbg.launch.orphans import Guard
+from tdbg.launch.run_follower import Follower
 from tdbg.launch.supervise import Child, start_error
 from tdbg.launch.tee import Tee
 from tdbg.rules import check_words, matches_words

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tdbg.core.asked import Asked, Options
+from tdbg.core.command_spec import Args, Argument, Option, Options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tdbg.metrics.rows.series import Tally
 
 
-class Selected(Asked):
+class Selected(Args):
     """Which ranks and keys of a run."""
 
     ranks: str = ""
@@ -21,23 +21,23 @@ class Selected(Asked):
 
 
 SELECTION: Options = {
-    "ranks": (("--ranks", "--rank"), "RANGE", "Only these ranks, such as 0,3-5."),
-    "key": (("--key", "-k"), "GLOB", "Only keys such as 'val/*'; repeatable."),
+    "ranks": Option(("--ranks", "--rank"), "RANGE", "Only these ranks, such as 0,3-5."),
+    "key": Option(("--key", "-k"), "GLOB", "Only keys such as 'val/*'; repeatable."),
 }
 MOST_TOLD = 8  # ranks of which it is said what they left out
 ROWS_ARE = "name a run, its metrics.jsonl, or a file of JSON lines, each with a step and numbers"
 NO_ROWS = "no rows of metrics are there yet"
-ARGUMENTS = ("PATH", "A run, or a metrics.jsonl, or a folder of them; the newest run if left out.")
+ARGUMENT = Argument("PATH", "A run, or a metrics.jsonl, or a folder of them; the newest run if left out.")
 
 
-def place_of(question: Selected) -> "Place":
+def place_of(args: Selected) -> "Place":
     """The files that are meant. Raises TdbgError for none, and for several paths."""
     from tdbg.core.errors import TdbgError
     from tdbg.metrics.rows.row_files import find_rows_files
 
-    if len(question.paths) > 1:
-        raise TdbgError(f"{len(question.paths)} paths were given", "name one run, folder or file")
-    return find_rows_files(question.paths[0] if question.paths else "", question.ranks)
+    if len(args.paths) > 1:
+        raise TdbgError(f"{len(args.paths)} paths were given", "name one run, folder or file")
+    return find_rows_files(args.paths[0] if args.paths else "", args.ranks)
 
 
 def chooser(globs: Sequence[str], *, copies: bool = False) -> "Callable[[str], bool]":

@@ -20,6 +20,7 @@ from tdbg.runtime.criteria import is_criterion
 from tdbg.runtime.forward_calls import KEPT_CALLS, KeptCalls
 from tdbg.runtime.last_loss import MAX_PARTS, LastLoss
 from tdbg.runtime.state import State
+from tdbg.runtime.torch_compat import active_modes
 
 is_compiling = torch.compiler.is_compiling
 
@@ -146,8 +147,9 @@ class FastPath:
             try:
                 if self.steps_left > 0 and get_ident() == self.thread and not is_compiling():
                     try:
-                        is_read = type(tensors) is Tensor and tensors.is_cpu and state.in_update is None
-                        loss = tensors.item() if is_read and not state.scaling else math.nan
+                        is_read = active_modes() is None and type(tensors) is Tensor and tensors.is_cpu
+                        is_read = is_read and not state.scaling and state.in_update is None
+                        loss = tensors.item() if is_read else math.nan
                         is_usual = -math.inf < loss <= self._loss_bound and len(self._losses) < MAX_PARTS
                     except BaseException as error:  # a loss that shows no value, or one that has no order
                         if belongs_to_program(error):

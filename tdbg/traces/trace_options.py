@@ -4,13 +4,13 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tdbg.core.asked import Asked, Options
+from tdbg.core.command_spec import Args, Argument, Option, Options
 from tdbg.core.errors import TdbgError
 from tdbg.traces.parse.trace_files import TraceFile
 from tdbg.traces.summary import Summary
 
 
-class Selected(Asked):
+class Selected(Args):
     """Which traces of a run or folder."""
 
     ranks: str = ""
@@ -18,27 +18,29 @@ class Selected(Asked):
 
 
 SELECTION: Options = {
-    "ranks": (("--ranks", "--rank"), "RANGE", "Only these ranks, such as 0,3-5."),
-    "windows": (("--windows",), "NAME", "Of several windows of a rank the last, or all; last if left out."),
+    "ranks": Option(("--ranks", "--rank"), "RANGE", "Only these ranks, such as 0,3-5."),
+    "windows": Option(("--windows",), "NAME", "Of several windows of a rank the last, or all; last if left out."),
 }
-ARGUMENTS = ("PATH", "A trace (.json or .json.gz), a folder of traces, or a run; the newest with traces if left out.")
+ARGUMENT = Argument(
+    "PATH", "A trace (.json or .json.gz), a folder of traces, or a run; the newest with traces if left out."
+)
 
 
-def chosen(question: Selected) -> list[TraceFile]:
+def chosen(args: Selected) -> list[TraceFile]:
     """The traces that are meant. Raises TdbgError for none, for several paths, and for options that cannot be."""
     from tdbg.traces.parse.trace_files import find_traces, newest_windows
 
-    if len(question.paths) > 1:
-        raise TdbgError(f"{len(question.paths)} paths were given", "name one trace, folder or run")
-    if question.windows not in ("last", "all"):
-        raise TdbgError(f"--windows cannot be {question.windows!r}", "write last or all")
-    found = find_traces(question.paths[0] if question.paths else "", _ranks(question.ranks))
-    return found if question.windows == "all" else newest_windows(found)
+    if len(args.paths) > 1:
+        raise TdbgError(f"{len(args.paths)} paths were given", "name one trace, folder or run")
+    if args.windows not in ("last", "all"):
+        raise TdbgError(f"--windows cannot be {args.windows!r}", "write last or all")
+    found = find_traces(args.paths[0] if args.paths else "", _ranks(args.ranks))
+    return found if args.windows == "all" else newest_windows(found)
 
 
-def worth_reading(found: "list[TraceFile]", question: Selected) -> "tuple[list[TraceFile], list[int]]":
-    """Of many ranks those that matter, where the question names none; which are left out is said, and returned."""
-    if question.ranks:
+def worth_reading(found: "list[TraceFile]", args: Selected) -> "tuple[list[TraceFile], list[int]]":
+    """Of many ranks those that matter, where the command line names none; which are left out is said, and returned."""
+    if args.ranks:
         return found, []
     from tdbg.core.output import say
     from tdbg.core.tables import safe

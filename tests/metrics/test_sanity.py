@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from tdbg.cli.metrics import sanity
 from tdbg.core.errors import TdbgError
 from tdbg.core.events import Finding
-from tdbg.metrics.commands import sanity
 from tdbg.metrics.rows.row import FILE, Row
 from tdbg.metrics.rows.row_files import find_rows_files
 from tdbg.metrics.rows.run_summary import summarize_run
@@ -307,9 +307,7 @@ def test_a_resumed_run_goes_back_rightly(tmp_path: Path) -> None:
 
 
 def run(words: list[str], **options: Any) -> int:
-    command: Any = sanity
-    question: Any = command.Question(paths=words, **options)
-    return command.answer(question)
+    return sanity.run(sanity.SanityArgs(paths=words, **options))
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -34,7 +34,7 @@ def _hash(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12]
 
 
-class Unique:
+class UniqueNames:
     """Names that are given once each: a second one gets ``~2``. Names that differ in case alone are the same name."""
 
     def __init__(self) -> None:

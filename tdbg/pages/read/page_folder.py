@@ -1,6 +1,7 @@
 """Files that are read by range, and the folders that hold pages. What lies there is not trusted."""
 
 import os
+import re
 import stat
 import threading
 from collections import OrderedDict
@@ -13,6 +14,14 @@ from tdbg.pages.format.file_format import JOURNAL_NAME, PAGE_NAME
 
 OPEN_FILES = 8
 DEPTH = 8  # folders below the one that is asked for
+EPOCH = re.compile(r"epoch_(\d{1,12})")
+
+
+def epoch_of(path: PurePath) -> int | None:
+    """The epoch of a page, or of a folder of pages, by the innermost ``epoch_N`` folder that it lies in."""
+    absolute = path.absolute() if isinstance(path, Path) else path
+    match = next((match for part in reversed(absolute.parts) if (match := EPOCH.fullmatch(part))), None)
+    return int(match[1]) if match else None
 
 
 class Folder:

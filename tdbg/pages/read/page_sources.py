@@ -24,8 +24,7 @@ from tdbg.pages.format.file_format import (
 from tdbg.pages.format.journal import Frames
 from tdbg.pages.format.layout import Layout, Piece, whole
 from tdbg.pages.read.datapoint import Datapoint
-from tdbg.pages.read.epochs import epoch_of
-from tdbg.pages.read.page_folder import Folder, PageFile
+from tdbg.pages.read.page_folder import Folder, PageFile, epoch_of
 
 LAYOUTS = 256  # kept; others are read again
 PROBLEMS = 1000

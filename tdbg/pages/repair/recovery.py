@@ -16,7 +16,7 @@ from tdbg.pages.format import disk, header, manifest
 from tdbg.pages.format.file_format import MANIFEST, journal_name
 from tdbg.pages.format.header import Entries, Placed
 from tdbg.pages.format.journal import frame, pack
-from tdbg.pages.format.open_page import finish
+from tdbg.pages.format.open_page import finish_page
 from tdbg.pages.read.page_folder import Folder
 from tdbg.pages.read.page_set import PageSet
 from tdbg.pages.read.page_sources import JournalSource, Problem, Problems, SealedSource
@@ -91,7 +91,7 @@ def _seal_page(source: JournalSource, part: Path, number: int, problems: Problem
         about = {"writer": source.writer, "opened": source.opened}
         entries = {one.layout.id: Entries(one.layout) for one in placed}
         start = header.build(placed, entries, about, data, found.st_size)
-        finish(fd, part, start, found.st_size, durable=True)
+        finish_page(fd, part, start, found.st_size, durable=True)
     except ValueError as error:
         problems.tell(part, f"cannot be sealed: {error}")
         return []

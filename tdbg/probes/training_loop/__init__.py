@@ -19,8 +19,8 @@ from tdbg.core.observations.training_loop import (
     StepCalls,
 )
 from tdbg.probes import PROBES
+from tdbg.probes.training_loop.dataset_identity import Source, is_same, source_of
 from tdbg.probes.training_loop.recompute import Recomputed
-from tdbg.probes.training_loop.sources import Source, is_same, source_of
 from tdbg.probes.training_loop.windows import Track, compressed
 from tdbg.probes.updates import EveryUpdate
 from tdbg.runtime.compiler import hide

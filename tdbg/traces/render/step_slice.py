@@ -82,7 +82,7 @@ class StepSlice:
         self.head = merged_traces.head_of(trace.head, self.part)
 
     def _span(self, event: Event) -> tuple[int, int]:
-        start = round((event.ts - self.read.base_us) * 1000)  # as in `build`, to the nanosecond
+        start = round((event.ts - self.read.base_us) * 1000)  # as in `summary_builder`, to the nanosecond
         return start, start + round(event.dur * 1000)
 
     def _survey(self) -> None:
