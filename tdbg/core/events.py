@@ -388,6 +388,9 @@ class Trace(Event):
 SEVERITIES = ("info", "warning", "error", "critical")
 MOMENT = "moment in the optimizer"  # `NonFinite.tensor` where that holds what the gradient was
 REDUCED_GRADIENT = "gradient after the reduction"  # the same, of a rank that could not look before
+UNAVAILABLE = (
+    "abstains-"  # how the code of a Note begins in which a probe, whose name follows, says why it sees nothing
+)
 NO_BACKWARD = "no-backward"  # the code of a Note: gradients were set without a backward pass, so no loss was checked
 
 

@@ -107,13 +107,18 @@ T = TypeVar("T")
 
 
 def evaluate_rules(
-    rules: Iterable[R], evaluate: Callable[[R], Iterable[T]], report: Callable[[R, Exception], None]
+    rules: Iterable[tuple[R, Callable[..., Iterable[T]]]], report: Callable[[R, Exception], None], *given: object
 ) -> list[T]:
-    """What all rules conclude, in their order. A rule that raises is reported and leaves the others alone."""
+    """What all rules conclude from what is given, in their order. One that raises is reported; the others go on.
+
+    rules: each with the method that evaluates it: bound once, as this is called for every event of a run.
+    """
     found: list[T] = []
-    for rule in rules:
+    for rule, evaluate in rules:
         try:
-            found += evaluate(rule)
+            new = evaluate(*given)
+            if new:
+                found += new
         except Exception as error:  # guard: a rule, of another package too, must not take the others down
             report(rule, error)
     return found

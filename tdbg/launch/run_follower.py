@@ -14,7 +14,7 @@ from tdbg.core.output import say
 from tdbg.core.rundir import EVENTS, FINDINGS, ProcessDir, RunDir
 from tdbg.launch import metrics_findings
 from tdbg.launch.progress import Progress
-from tdbg.rules import wanted
+from tdbg.rules import matches_words
 from tdbg.rules.rule_engine import RuleEngine, judge_run
 from tdbg.rules.verdict import BLOCK_LINES, Verdict, block, title_line
 
@@ -188,11 +188,11 @@ class Follower:
             self._keep(finding)
         if self.speaks and not self.settings.quiet:
             self._print(finding)
-        if self.speaks and wanted(finding, self.settings.capture_on):
+        if self.speaks and matches_words(finding, self.settings.capture_on):
             self._capture()
-        if self.speaks and wanted(finding, self.settings.profile_on):
+        if self.speaks and matches_words(finding, self.settings.profile_on):
             self._profile()
-        if wanted(finding, self.settings.stop_on):
+        if matches_words(finding, self.settings.stop_on):
             self._end(f"{finding.code}, as --stop-on asks")
 
     def _end(self, why: str) -> None:

@@ -21,7 +21,7 @@ from tdbg.launch.orphans import Guard
 from tdbg.launch.run_follower import Follower
 from tdbg.launch.supervise import Child, start_error
 from tdbg.launch.tee import Tee
-from tdbg.rules import check_words, wanted
+from tdbg.rules import check_words, matches_words
 from tdbg.rules.silence import silence
 from tdbg.rules.verdict import Verdict
 
@@ -270,6 +270,6 @@ class Supervision:
         """The command's own, 128+N after signal N; findings that were asked for turn 0, and nothing else, into 1."""
         if code:
             return code if code > 0 else 128 - code
-        found = any(wanted(finding, self.settings.stop_on) for finding in verdict.findings)
+        found = any(matches_words(finding, self.settings.stop_on) for finding in verdict.findings)
         asked = self.stopped or found or any(trigger["stop"] for trigger in verdict.triggers)
         return 1 if asked or verdict.fails(self.settings.fail_on) else 0

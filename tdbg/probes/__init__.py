@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tdbg.core.deprecation import renamed_method
+from tdbg.core.events import UNAVAILABLE
 from tdbg.core.flags import FLAGS, flag_of
 from tdbg.core.observations import Observed, field_lines
 from tdbg.core.registry import Registry
@@ -105,7 +106,7 @@ class Probe(Listener):
         """Say once why this probe cannot see what it is there for; to those who asked for it by its flag."""
         if not self.flags:
             return
-        self.monitor.note(f"abstains-{self.name}", f"{flag_of(self.name) or self.name}: {reason}")
+        self.monitor.note(f"{UNAVAILABLE}{self.name}", f"{flag_of(self.name) or self.name}: {reason}")
 
     may = renamed_method("may", should_sample)
     see = renamed_method("see", observe)

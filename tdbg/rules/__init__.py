@@ -136,7 +136,7 @@ class ObservingRule(PerProcessRule[S]):
             return super().feed(process, event)
         for seen in read_observations(event, self.observes):
             new = self.evaluate(process, self._states[process.label], seen)
-            return self.report_once(self._given, graded(new, seen)) if new is not None else ()
+            return self.report_once(self._given, add_grade(new, seen)) if new is not None else ()
         return ()
 
     def follows(self, event: Event) -> bool:
@@ -152,7 +152,7 @@ def read_observations(event: Event, kinds: Iterable[type[Observed]]) -> Iterator
             yield seen
 
 
-def graded(finding: Finding, seen: Observed) -> Finding:
+def add_grade(finding: Finding, seen: Observed) -> Finding:
     """The finding, as sure as the observation behind it unless its rule says otherwise."""
     finding.grade = finding.grade or seen.EVIDENCE.word
     return finding
@@ -170,7 +170,7 @@ def at_least(severity: str, floor: str) -> bool:
     return floor in SEVERITIES and SEVERITIES.index(severity) >= SEVERITIES.index(floor)
 
 
-def wanted(finding: Finding, words: Iterable[str]) -> bool:
+def matches_words(finding: Finding, words: Iterable[str]) -> bool:
     """True if one of ``words`` asks for this finding: its code, the beginning of it, or a severity it reaches."""
     return any(
         finding.code.startswith(word.upper()) if word.upper().startswith("TD-") else at_least(finding.severity, word)

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from tdbg.core.events import Event, Finding, Observation
 from tdbg.core.rundir import ProcessDir
-from tdbg.rules import Rule, graded, read_observations
+from tdbg.rules import Rule, add_grade, read_observations
 
 
 class KindsRule(Rule, ABC):
@@ -24,7 +24,7 @@ class KindsRule(Rule, ABC):
         found: list[Finding] = []
         for seen in read_observations(event, self.observes):
             for kind, finding in self.evaluate(process, seen):
-                found += self.report_once(self._given[kind], graded(finding, seen))
+                found += self.report_once(self._given[kind], add_grade(finding, seen))
         return found
 
     def is_news(self, process: ProcessDir, kind: str) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from tdbg.core.events import SEVERITIES, Event, Finding, Observation
 from tdbg.core.observations.loss import LossFault, LossReport
 from tdbg.core.rundir import ProcessDir
-from tdbg.rules import Rule, graded
+from tdbg.rules import Rule, add_grade
 
 
 class LossRule(Rule):
@@ -38,4 +38,4 @@ class LossRule(Rule):
             cause=fault.get("cause", ""),
             try_next=fault.get("try_next", ""),
         )
-        return self.report_once(self._given[fault.get("what", "")], graded(finding, report))
+        return self.report_once(self._given[fault.get("what", "")], add_grade(finding, report))

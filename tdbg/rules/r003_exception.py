@@ -166,8 +166,8 @@ class ExceptionRule(Rule):
         rank = process.rank if process.rank is not None else event.rank
         how = "ended a thread" if kept.threads else f"{event.how} and swallowed"
         if found is not None and _went_on(found, kept):
-            how = how.removesuffix(" and swallowed")
-            self._fill_finding(finding, process, event, f"{how}, and the program went on")
+            did = "ended a thread" if kept.threads else event.how
+            self._fill_finding(finding, process, event, f"{did}, and the program went on")
         elif not view.over:
             return
         elif kept.threads or view.has_stepped(rank):

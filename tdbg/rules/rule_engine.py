@@ -1,9 +1,11 @@
 """Evaluates the rules over the events of a run, live and offline alike, and draws the verdict from them."""
 
 import math
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
-from tdbg.core.events import NO_BACKWARD, Cost, Event, Finding, Observation
+from tdbg.core.events import NO_BACKWARD, UNAVAILABLE, Cost, Event, Finding, Observation
 from tdbg.core.flags import FLAGS, LEVELS
 from tdbg.core.rule_base import Unarmed, evaluate_rules
 from tdbg.core.rundir import ProcessDir, RunDir
@@ -32,7 +34,9 @@ from tdbg.rules.view import MAX_TRIGGERS, ProcessView, View, exit_text, finite
 MAX_FINDINGS = 200
 MAX_FILES = 60
 PROFILER, CAPTURE = "PROFILER", "capture"  # what observations of these are kept under
-UNAVAILABLE = "abstains-"  # a note of a probe that cannot see what it is there for; its name follows
+
+
+Feed = tuple[Rule, Callable[[ProcessDir, Event], Iterable[Finding]]]  # a rule with its `feed`
 
 
 class RuleEngine:
@@ -43,35 +47,31 @@ class RuleEngine:
         self.view = View(run)
         self.findings: list[Finding] = []
         self.trouble = RULES.load_third_party()
-        self._listeners: dict[type[Event], list[Rule]] = {}
-        self._observers: dict[str, list[Rule]] = {}  # by probe; the others are among the listeners of Observation
+        self._listeners: dict[type[Event] | str, tuple[Feed, ...]] = {}  # by event; of observations by probe
         files = ((name, error) for name, error in RULES.broken.items() if ":" not in name)
         self.trouble += [f"{name} could not be loaded: {error}" for name, error in files]
-        self._rules = evaluate_rules(RULES, lambda rule: (rule(),), self._switch_off)
-        probes = {kind.PROBE for rule in self._rules for kind in rule.observes}
-        self._observers = {probe: [] for probe in probes}
-        for rule in self._rules:
-            self._subscribe(rule)
+        self._rules = evaluate_rules([(rule, partial(_make_rule, rule)) for rule in RULES], self._switch_off)
+        self._subscribe(self._rules)
 
-    def _subscribe(self, rule: Rule) -> None:
-        """A rule that names what it observes is called with the observations of these probes alone."""
-        for kind in rule.listens:
-            if kind is not Observation or not rule.observes:
-                self._listeners.setdefault(kind, []).append(rule)
-        if Observation in rule.listens:
-            named = {seen.PROBE for seen in rule.observes}
-            for probe, observers in self._observers.items():
-                if probe in named or not named:
-                    observers.append(rule)
+    def _subscribe(self, rules: Sequence[Rule]) -> None:
+        """Make the tables. A rule that names what it observes is called with observations of these probes alone."""
+        tables: defaultdict[type[Event] | str, list[Feed]] = defaultdict(list)
+        probes = {kind.PROBE for rule in rules for kind in rule.observes}
+        for rule in rules:
+            keys: set[type[Event] | str] = set(rule.listens)
+            if Observation in keys:
+                keys |= {kind.PROBE for kind in rule.observes} or probes
+                keys -= {Observation} if rule.observes else set()
+            for key in keys:
+                tables[key].append((rule, rule.feed))
+        self._listeners = {key: tuple(feeds) for key, feeds in tables.items()}
 
     def feed(self, process: ProcessDir, event: Event) -> list[Finding]:
         """See one event; returns the findings that are new with it."""
         rules = self._listeners.get(type(event), ())
-        if isinstance(event, Observation):
-            rules = self._observers.get(event.probe, rules)
-        new: list[Finding] = []
-        if rules:
-            new = evaluate_rules(tuple(rules), lambda rule: rule.feed(process, event), self._switch_off)
+        if type(event) is Observation:
+            rules = self._listeners.get(event.probe, rules)
+        new = evaluate_rules(rules, self._switch_off, process, event)
         self.view.add_event(process, event)  # last: it drops the long vectors
         return self._add_findings(new) if new else new
 
@@ -81,7 +81,7 @@ class RuleEngine:
         exit_code: of the command, where the caller knows it; minus the signal's number, or as run.json has it.
         """
         self.view.close(exit_code)
-        self._add_findings(evaluate_rules(self._rules, lambda rule: list(rule.finish(self.view)), self._switch_off))
+        self._add_findings(evaluate_rules([(rule, rule.finish) for rule in self._rules], self._switch_off, self.view))
         return self._draw_verdict()
 
     def _add_findings(self, found: list[Finding]) -> list[Finding]:
@@ -90,9 +90,8 @@ class RuleEngine:
         return kept
 
     def _switch_off(self, rule: Rule | type[Rule], error: Exception) -> None:
-        for listeners in (*self._listeners.values(), *self._observers.values()):
-            if rule in listeners:
-                listeners.remove(rule)
+        for key, feeds in self._listeners.items():
+            self._listeners[key] = tuple(feed for feed in feeds if feed[0] is not rule)
         text = f"rule {rule.code} failed and was switched off: {type(error).__name__}: {error}"
         if text not in self.trouble:
             self.trouble.append(text)
@@ -101,6 +100,8 @@ class RuleEngine:
         view = self.view
         order = sort_findings(self.findings)
         corrections = correct_live_findings(self.run, order)
+        checks = [(rule, partial(_check_rule, rule)) for rule in self._rules]
+        unarmed = evaluate_rules(checks, self._switch_off, _read_signals(view))
         return Verdict(
             run=str(self.run.path),
             findings=order,
@@ -118,11 +119,15 @@ class RuleEngine:
             files=_list_files(self.run),
             trouble=self.trouble,
             level=view.settings.level,
-            not_watched=_find_unwatched(self._rules, _read_signals(view)),
+            not_watched=_group_unarmed(unarmed),
             capture_line=_capture_line(view),
             profile_line=_profile_line(view),
             has_unseen_losses=any(NO_BACKWARD in found.notes for found in view.ranks()),
         )
+
+
+def _make_rule(rule: type[Rule]) -> tuple[Rule]:
+    return (rule(),)
 
 
 def _rank_row(view: View, found: ProcessView) -> RankRow:
@@ -309,13 +314,16 @@ def _read_signals(view: View) -> Signals:
     )
 
 
-def _find_unwatched(rules: Iterable[Rule], signals: Signals) -> list[NotWatched]:
+def _check_rule(rule: Rule, signals: Signals) -> list[tuple[str, Unarmed]]:
+    unarmed = rule.check_armed(signals)
+    return [] if unarmed is None else [(rule.code, unarmed)]
+
+
+def _group_unarmed(unarmed: Iterable[tuple[str, Unarmed]]) -> list[NotWatched]:
     """The rules that are not armed, by what would arm them."""
     found: dict[Unarmed, list[str]] = {}
-    for rule in rules:
-        unarmed = rule.check_armed(signals)
-        if unarmed is not None:
-            found.setdefault(unarmed, []).append(rule.code)
+    for code, why in unarmed:
+        found.setdefault(why, []).append(code)
     return [NotWatched(codes=codes, reason=why.reason, flag=why.flag, level=why.level) for why, codes in found.items()]
 
 

@@ -47,8 +47,9 @@ def test_a_rule_that_fails_is_reported_and_leaves_the_others_alone() -> None:
     def evaluate(number: int) -> list[float]:
         return [1 / number]
 
-    assert evaluate_rules([1, 0, 2], evaluate, lambda number, error: failed.append((number, type(error)))) == [1.0, 0.5]
-    assert failed == [(0, ZeroDivisionError)]
+    rules = [("a", evaluate), ("b", lambda number: [number / 0]), ("c", lambda number: ()), ("d", evaluate)]
+    assert evaluate_rules(rules, lambda name, error: failed.append((name, type(error))), 2) == [0.5, 0.5]
+    assert failed == [("b", ZeroDivisionError)]
 
 
 def test_what_follows_is_known_from_either_side_and_through_others() -> None:

@@ -7,9 +7,11 @@ import pytest
 
 from tdbg.core.events import Note, Observation, ProbeOff, Switch
 from tdbg.core.flags import FLAGS, LEVELS
+from tdbg.core.observations.memory import MemoryGrowth
 from tdbg.probes import PROBES
 from tdbg.rules import RULES, PerProcessRule, Rule
 from tdbg.rules._signals import Signals
+from tdbg.rules.rule_engine import judge_run
 from tdbg.rules.verdict import Verdict
 
 Stream = Callable[..., Any]
@@ -103,3 +105,33 @@ def test_a_rule_of_another_package_with_old_names_works_on(stream: Stream) -> No
             assert [finding.title for finding in run.judge().findings] == ["loss 4.0"]
     finally:
         del RULES._items[Old.code]
+
+
+def test_a_rule_is_fed_the_observations_that_it_names_or_all(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+    fed: dict[str, list[str]] = {"MY-001": [], "MY-002": []}
+
+    class Named(Rule):
+        """It names one."""
+
+        code = "MY-001"
+        listens = (Observation,)
+        observes = (MemoryGrowth,)
+
+        def feed(self, process, event):
+            fed[self.code].append(event.probe)
+            return ()
+
+    class Every(Named):
+        """It names none."""
+
+        code = "MY-002"
+        observes = ()
+
+    for rule in (Named, Every):
+        RULES.load()
+        monkeypatch.setitem(RULES._items, rule.code, rule)
+    run = stream()
+    rank = run.rank()
+    run.emit(rank, *(Observation(probe=probe, part="X") for probe in ("memory", "amp", "foreign")))
+    judge_run(run.run)
+    assert fed == {"MY-001": ["memory"], "MY-002": ["memory", "amp", "foreign"]}

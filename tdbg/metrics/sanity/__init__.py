@@ -5,6 +5,7 @@ A rule looks at what `tdbg.metrics.rows.run_summary` read, and says what it is s
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Unpack
 
 from tdbg.core.events import SEVERITIES, Finding
@@ -54,7 +55,7 @@ def evaluate_metrics(seen: "RunSummary") -> tuple[list[Finding], list[str]]:
     def report(rule: type[Rule], error: Exception) -> None:
         trouble.append(f"rule {rule.code} failed: {type(error).__name__}: {error}")
 
-    found = evaluate_rules(RULES, evaluate, report)
+    found = evaluate_rules([(rule, partial(evaluate, rule)) for rule in RULES], report)
     return sort_causes_first(found, lambda one: one.code, _weigh, following_codes(RULES)), trouble
 
 

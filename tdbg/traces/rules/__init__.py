@@ -7,6 +7,7 @@ and a gain is what the step could lose at most, never a promise.
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import ClassVar
 
 from tdbg.core.deprecation import renamed_method
@@ -195,7 +196,7 @@ def evaluate_traces(
         for rule in RULES
         for label, summary in (every[:1] if rule.per_run else every)
     ]
-    said = evaluate_rules(pairs, _evaluate, report)
+    said = evaluate_rules([(pair, partial(_evaluate, pair)) for pair in pairs], report)
     advice = [one for one in said if isinstance(one, Advice)]
     order = [rule.code for rule in RULES]
     silent = dict.fromkeys([*(one for one in said if isinstance(one, Abstain)), *failed])
