@@ -15,12 +15,12 @@ def join(verdict: Verdict, run: RunDir) -> Verdict:
     from tdbg.core.errors import TdbgError
 
     try:
+        if not any(run.path.glob("rank*/**/metrics.jsonl")):
+            return verdict
         from tdbg.metrics.sanity import judge
         from tdbg.metrics.seen import look
         from tdbg.metrics.sources import find
 
-        if not any(run.path.glob("rank*/**/metrics.jsonl")):
-            return verdict
         place = find(str(run.path))
         size = sum(file.path.stat().st_size for file in place.files)
         if size > FILE_BYTES:
